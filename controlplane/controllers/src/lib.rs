@@ -1,1 +1,65 @@
-//! controlplane-controllers
+//! The controllers and the scheduler: ordinary clients of the one API.
+//!
+//! Each authenticates as the user that stock Kubernetes gives it, so that authorization and the audit log tell them
+//! apart. What to do is decided in `controlplane-plan`; this crate watches, asks a plan, and performs its steps.
+
+mod clock;
+
+use std::{convert::Infallible, sync::Arc};
+
+use k8s_openapi::jiff::Timestamp;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// Makes a client for a user: `(user name, complete user agent)`.
+///
+/// In process that is `identity::assume(user, user_agent, router)`; elsewhere an HTTPS client with that user's
+/// certificate. Service accounts also need the groups `system:serviceaccounts` and `system:serviceaccounts:kube-system`.
+pub type Clients = Arc<dyn Fn(&str, &str) -> kube::Client + Send + Sync>;
+
+/// The wall clock as the controllers read it. Tests under a paused clock give one that follows tokio's.
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// What an operator may choose.
+#[derive(Clone)]
+pub struct Options {
+    /// The version that user agents name, for example `v1.36.0`.
+    pub version: &'static str,
+    /// Where the time comes from that is written into objects.
+    pub clock: Clock,
+    /// The range that nodes without a `podCIDR` get theirs from, for example `10.244.0.0/16`; each gets a /24.
+    /// `None` leaves nodes alone.
+    pub cluster_cidr: Option<(std::net::Ipv4Addr, u8)>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            version: "v1.36.0",
+            clock: Arc::new(clock::wall),
+            cluster_cidr: Some((std::net::Ipv4Addr::new(10, 244, 0, 0), 16)),
+        }
+    }
+}
+
+/// Why the controllers stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// They were told to.
+    #[error("the controllers were stopped")]
+    Cancelled,
+    /// One of them panicked: a bug.
+    #[error("a controller failed")]
+    Failed(#[source] tokio::task::JoinError),
+}
+
+/// Runs every controller and the scheduler until `cancel`; the first that ends stops the others.
+pub async fn run(clients: Clients, options: Options, cancel: CancellationToken) -> Result<Infallible, Error> {
+    let mut tasks: JoinSet<()> = JoinSet::new();
+    let _ = (&clients, &options.clock, options.version, options.cluster_cidr);
+    tasks.spawn(async move { cancel.cancelled().await });
+    match tasks.join_next().await {
+        Some(Err(failure)) => Err(Error::Failed(failure)),
+        Some(Ok(())) | None => Err(Error::Cancelled),
+    }
+}
