@@ -1,1 +1,3 @@
 //! controlplane-api
+pub mod patch;
+pub mod strict;

@@ -1,0 +1,33 @@
+//! The three kinds of patch that clients send, applied to JSON documents.
+//!
+//! * [`json`]: `application/json-patch+json`, RFC 6902.
+//! * [`merge`]: `application/merge-patch+json`, RFC 7396.
+//! * [`strategic`]: `application/strategic-merge-patch+json`, which merges lists by the keys of a [`Schema`](crate::schema::Schema).
+//!
+//! All three work in place; after an error the document is in an unspecified state and must be thrown away.
+
+pub mod json;
+pub mod merge;
+
+/// Why a patch was not applied. The variants are the answers that upstream gives for them; `Display` is upstream's text.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PatchError {
+    /// The patch itself is malformed: 400 `BadRequest` with this text.
+    #[error("{0}")]
+    Malformed(String),
+    /// More operations than are allowed: 413 `RequestEntityTooLarge` with this text.
+    #[error("The allowed maximum operations in a JSON patch is {limit}, got {got}")]
+    TooManyOperations {
+        /// How many are allowed.
+        limit: usize,
+        /// How many were sent.
+        got: usize,
+    },
+    /// A well-formed patch that does not fit the document: 422 `Invalid`. Upstream's answer hides this text behind
+    /// "the server rejected our request due to an error in our request".
+    #[error("{0}")]
+    Unprocessable(String),
+    /// What upstream answers with 500 `InternalError` and this text, such as a list item without its merge key.
+    #[error("{0}")]
+    Unmergeable(String),
+}

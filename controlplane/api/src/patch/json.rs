@@ -1,0 +1,238 @@
+//! JSON patch (RFC 6902), with the habits of the Go library that upstream uses: negative indices count from the end,
+//! and a `test` of a member that is absent holds for `null`.
+
+use serde_json::Value;
+
+use super::PatchError;
+
+/// The most operations that one patch may have.
+pub const MAX_OPERATIONS: usize = 10_000;
+
+/// How much the `copy` operations of one patch may add to a document, in bytes of JSON.
+pub const MAX_COPIED_BYTES: usize = 3 * 1024 * 1024;
+
+/// Applies the array of operations `patch` to `document`, in order, all or (by the caller's throwing it away) nothing.
+///
+/// # Errors
+/// [`PatchError::Malformed`] when the patch is not an array of objects, [`PatchError::TooManyOperations`], and
+/// [`PatchError::Unprocessable`] when an operation is incomplete or does not fit the document.
+pub fn apply(document: &mut Value, patch: &Value) -> Result<(), PatchError> {
+    let Value::Array(operations) = patch else {
+        return Err(malformed(patch, "[]jsonpatch.Operation"));
+    };
+    if operations.len() > MAX_OPERATIONS {
+        return Err(PatchError::TooManyOperations {
+            limit: MAX_OPERATIONS,
+            got: operations.len(),
+        });
+    }
+    if let Some(other) = operations.iter().find(|operation| !operation.is_object()) {
+        return Err(malformed(other, "jsonpatch.Operation"));
+    }
+    let mut copied = 0;
+    operations
+        .iter()
+        .try_for_each(|operation| step(document, operation, &mut copied).map_err(PatchError::Unprocessable))
+}
+
+fn malformed(value: &Value, target: &str) -> PatchError {
+    let found = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    PatchError::Malformed(format!("json: cannot unmarshal {found} into Go value of type {target}"))
+}
+
+fn step(document: &mut Value, operation: &Value, copied: &mut usize) -> Result<(), String> {
+    let kind = operation.get("op").and_then(Value::as_str).unwrap_or("unknown");
+    match kind {
+        "add" => {
+            let path = path_of(operation, "path", kind)?;
+            add(document, path, value_of(operation), kind)
+        }
+        "remove" => {
+            let path = path_of(operation, "path", kind)?;
+            remove(document, path, kind).map(drop)
+        }
+        "replace" => {
+            let path = path_of(operation, "path", kind)?;
+            replace(document, path, value_of(operation))
+        }
+        "move" => {
+            let from = path_of(operation, "from", kind)?;
+            let value = remove(document, from, kind)?;
+            add(document, path_of(operation, "path", kind)?, value, kind)
+        }
+        "copy" => {
+            let from = path_of(operation, "from", kind)?;
+            let path = path_of(operation, "path", kind)?;
+            let value = copy_of(document, from, copied)?;
+            add(document, path, value, kind)
+        }
+        "test" => {
+            let path = path_of(operation, "path", kind)?;
+            test(document, path, operation.get("value").unwrap_or(&Value::Null))
+        }
+        other => Err(format!("Unexpected kind: {other}")),
+    }
+}
+
+fn path_of<'o>(operation: &'o Value, member: &str, kind: &str) -> Result<&'o str, String> {
+    operation
+        .get(member)
+        .and_then(Value::as_str)
+        .ok_or_else(|| format!("{kind} operation failed to decode {member}: missing value"))
+}
+
+fn value_of(operation: &Value) -> Value {
+    operation.get("value").cloned().unwrap_or(Value::Null)
+}
+
+/// The container that a path ends in, and the last part of the path, unescaped.
+fn container<'d>(document: &'d mut Value, path: &str, kind: &str) -> Result<(&'d mut Value, String), String> {
+    let missing = || format!("{kind} operation does not apply: doc is missing path: {path:?}: missing value");
+    let (parents, last) = path.rsplit_once('/').ok_or_else(missing)?;
+    let mut current = document;
+    for part in parents.split('/').skip(1) {
+        let part = unescape(part);
+        current = match current {
+            Value::Object(members) => members.get_mut(&part),
+            Value::Array(items) => existing(items.len(), &part).ok().and_then(|index| items.get_mut(index)),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+        }
+        .ok_or_else(missing)?;
+    }
+    match current {
+        Value::Object(_) | Value::Array(_) => Ok((current, unescape(last))),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Err(missing()),
+    }
+}
+
+fn unescape(part: &str) -> String {
+    part.replace("~1", "/").replace("~0", "~")
+}
+
+/// An index of an item that is there.
+fn existing(length: usize, part: &str) -> Result<usize, String> {
+    position(length, part).and_then(|index| {
+        if index < length {
+            Ok(index)
+        } else {
+            Err(invalid_index(part))
+        }
+    })
+}
+
+/// An index into a list of `length` items; negative ones count from its end.
+fn position(length: usize, part: &str) -> Result<usize, String> {
+    let index: i64 = part
+        .parse()
+        .map_err(|error| format!("value was not a proper array index: '{part}': {error}"))?;
+    let distance = usize::try_from(index.unsigned_abs()).map_err(|_too_large| invalid_index(part))?;
+    if index < 0 {
+        length.checked_sub(distance).ok_or_else(|| invalid_index(part))
+    } else {
+        Ok(distance)
+    }
+}
+
+fn invalid_index(part: &str) -> String {
+    format!("Unable to access invalid index: {part}: invalid index referenced")
+}
+
+fn add(document: &mut Value, path: &str, value: Value, kind: &str) -> Result<(), String> {
+    if path.is_empty() {
+        *document = value;
+        return Ok(());
+    }
+    let (container, key) = container(document, path, kind)?;
+    match container {
+        Value::Object(members) => {
+            members.insert(key, value);
+        }
+        Value::Array(items) if key == "-" => items.push(value),
+        Value::Array(items) => {
+            let failed = |error| format!("error in {kind} for path: '{path}': {error}");
+            // A negative index names the place behind the item that it would name when removing.
+            let index = position(items.len() + usize::from(key.starts_with('-')), &key).map_err(failed)?;
+            if index > items.len() {
+                return Err(failed(invalid_index(&key)));
+            }
+            items.insert(index, value);
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+    Ok(())
+}
+
+fn remove(document: &mut Value, path: &str, kind: &str) -> Result<Value, String> {
+    let (container, key) = container(document, path, kind)?;
+    let failed = |error| format!("error in {kind} for path: '{path}': {error}");
+    match container {
+        Value::Object(members) => members
+            .remove(&key)
+            .ok_or_else(|| failed(format!("Unable to remove nonexistent key: {key}: missing value"))),
+        Value::Array(items) => existing(items.len(), &key)
+            .map(|index| items.remove(index))
+            .map_err(failed),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(Value::Null),
+    }
+}
+
+fn replace(document: &mut Value, path: &str, value: Value) -> Result<(), String> {
+    if path.is_empty() {
+        *document = value;
+        return Ok(());
+    }
+    let (container, key) = container(document, path, "replace")?;
+    *lookup(container, &key)
+        .ok_or_else(|| format!("replace operation does not apply: doc is missing key: {path}: missing value"))? = value;
+    Ok(())
+}
+
+fn lookup<'c>(container: &'c mut Value, key: &str) -> Option<&'c mut Value> {
+    match container {
+        Value::Object(members) => members.get_mut(key),
+        Value::Array(items) => existing(items.len(), key).ok().and_then(|index| items.get_mut(index)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+    }
+}
+
+fn copy_of(document: &mut Value, from: &str, copied: &mut usize) -> Result<Value, String> {
+    let value = if from.is_empty() {
+        document.clone()
+    } else {
+        let (container, key) = container(document, from, "copy")?;
+        lookup(container, &key)
+            .map(|value| value.clone())
+            .ok_or_else(|| format!("error in copy for from: '{from}': missing value"))?
+    };
+    *copied += value.to_string().len();
+    if *copied > MAX_COPIED_BYTES {
+        return Err(format!(
+            "Unable to complete the copy, the accumulated size increase of copy is {copied}, exceeding the limit {MAX_COPIED_BYTES}"
+        ));
+    }
+    Ok(value)
+}
+
+fn test(document: &mut Value, path: &str, expected: &Value) -> Result<(), String> {
+    let found = if path.is_empty() {
+        Some(document)
+    } else {
+        let (container, key) = container(document, path, "test")?;
+        if let Value::Array(items) = &container {
+            existing(items.len(), &key).map_err(|error| format!("error in test for path: '{path}': {error}"))?;
+        }
+        lookup(container, &key)
+    };
+    if found.as_deref().unwrap_or(&Value::Null) == expected {
+        Ok(())
+    } else {
+        Err(format!("testing value {path} failed: test failed"))
+    }
+}
