@@ -1,1 +1,96 @@
-//! agent-network
+//! The pods' network on this machine, behind one trait.
+//!
+//! [`Network`] is the seam: the bridge one makes network namespaces, veth pairs and a bridge by rtnetlink; [`Sim`] only hands out
+//! addresses, for tests. Detaching and stopping are idempotent and go on past failures.
+
+mod cidr;
+mod sim;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+
+pub use cidr::{Cidr, ParseCidrError};
+pub use sim::Sim;
+
+/// Whom to attach.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttachSpec {
+    /// The sandbox: unique on the machine; letters, digits, `-`, `_` and `.`, at most 64 bytes, not starting with a dot.
+    pub sandbox_id: String,
+}
+
+/// A sandbox's network.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attachment {
+    /// The sandbox.
+    pub sandbox_id: String,
+    /// The network namespace, held by a bind mount at this path.
+    pub netns: PathBuf,
+    /// The pod's addresses with the prefix of their range; the first is `status.podIP`.
+    pub addresses: Vec<Cidr>,
+    /// The default gateway: the bridge's address.
+    pub gateway: IpAddr,
+    /// The interface in the namespace.
+    pub interface: String,
+}
+
+/// Why the network could not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An id that cannot be part of a path.
+    #[error("invalid sandbox id {0:?}")]
+    InvalidId(String),
+    /// [`Network::start`] was not called, or with another range than this state was made for.
+    #[error("the pod network is not started")]
+    NotStarted,
+    /// The pods' range cannot be served.
+    #[error("pod range {0}: at least four addresses are needed")]
+    RangeTooSmall(Cidr),
+    /// Every address is taken.
+    #[error("no free address in {0}")]
+    Exhausted(Cidr),
+    /// A file or namespace operation failed.
+    #[error("{doing} {}", path.display())]
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// Why it failed.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The kernel refused a change of links, addresses, routes or rules.
+    #[error("{doing}: {cause}")]
+    Kernel {
+        /// What was being done.
+        doing: &'static str,
+        /// The kernel's or nft's answer.
+        cause: String,
+    },
+    /// A tear-down went to its end, and these steps of it failed.
+    #[error("{} step(s) of the removal failed: {}", .0.len(), .0.join("; "))]
+    Incomplete(Vec<String>),
+}
+
+/// Everything that the agent asks of the pod network.
+pub trait Network: Send + Sync + 'static {
+    /// Prepares the machine for pods of this range: bridge, forwarding, masquerade, a blackhole route for the range. Adopts
+    /// what is there already, so that a restarted agent calls it again.
+    fn start(&self, pod_cidr: Cidr) -> BoxFuture<'_, Result<(), Error>>;
+
+    /// Gives a sandbox its namespace and address. A second call for the same sandbox returns what the first one made.
+    fn attach(&self, spec: AttachSpec) -> BoxFuture<'_, Result<Attachment, Error>>;
+
+    /// All attachments, by sandbox id: what a restarted agent adopts or detaches.
+    fn attachments(&self) -> BoxFuture<'_, Result<Vec<Attachment>, Error>>;
+
+    /// Takes a sandbox's namespace and address away. Success when there is none.
+    fn detach(&self, sandbox_id: &str) -> BoxFuture<'_, Result<(), Error>>;
+
+    /// Removes everything that this network made on the machine. Success when there is nothing.
+    fn stop(&self) -> BoxFuture<'_, Result<(), Error>>;
+}

@@ -1,1 +1,52 @@
-//! agent-runtime
+//! Containers on this machine, behind one trait.
+//!
+//! [`Runtime`] is the seam: the embedded one makes real containers with libcontainer, each pod under a supervisor process of its
+//! own that outlives the agent; [`Sim`] plays a machine in memory and virtual time, for tests. Methods may be called from many
+//! tasks at once. Removal is idempotent in any state.
+
+mod error;
+mod model;
+mod sim;
+
+use futures::future::BoxFuture;
+use tokio::sync::broadcast;
+
+pub use error::{Error, Refusal};
+pub use model::{
+    Container, ContainerSpec, Event, ExecResult, ExecSpec, Exit, Info, Limits, PodId, Sandbox, SandboxSpec, State, User,
+};
+pub use sim::{Behaviour, Sim};
+
+/// Everything that the agent asks of a container runtime.
+pub trait Runtime: Send + Sync + 'static {
+    /// Name and version.
+    fn info(&self) -> Info;
+
+    /// All sandboxes of this runtime's state directory, in order of creation: what a restarted agent adopts.
+    fn sandboxes(&self) -> BoxFuture<'_, Result<Vec<Sandbox>, Error>>;
+
+    /// Makes a sandbox: the pod's shared namespaces, cgroup and supervisor. A failure leaves nothing.
+    fn create_sandbox(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<Sandbox, Error>>;
+
+    /// Makes a container whose program does not run yet. A failure leaves nothing.
+    fn create_container(&self, sandbox: &str, spec: ContainerSpec) -> BoxFuture<'_, Result<Container, Error>>;
+
+    /// Runs a created container's program.
+    fn start_container(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Result<Container, Error>>;
+
+    /// Sends a signal to a container's first process; SIGKILL reaches all its processes. Signalling an exited container
+    /// is a success that does nothing.
+    fn signal(&self, sandbox: &str, container: &str, signal: i32) -> BoxFuture<'_, Result<(), Error>>;
+
+    /// Runs a program in a running container, waits for it and kills what it leaves behind.
+    fn exec(&self, sandbox: &str, container: &str, spec: ExecSpec) -> BoxFuture<'_, Result<ExecResult, Error>>;
+
+    /// Kills a container if it runs and removes its every trace but the log. Success when there is none.
+    fn remove_container(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Result<(), Error>>;
+
+    /// Removes a sandbox with all its containers, in any state. Success when there is none; goes on past failures.
+    fn remove_sandbox(&self, sandbox: &str) -> BoxFuture<'_, Result<(), Error>>;
+
+    /// News from now on. A receiver that lags must read [`Runtime::sandboxes`] instead: the state there is never behind.
+    fn events(&self) -> broadcast::Receiver<Event>;
+}

@@ -1,0 +1,105 @@
+//! Failures, by what a caller can do about them.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Why a runtime could not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An id or path that the runtime does not take.
+    #[error("invalid {what}: {value:?}")]
+    Invalid {
+        /// What it was to be.
+        what: &'static str,
+        /// What was given.
+        value: String,
+    },
+    /// There is no such sandbox.
+    #[error("sandbox {0} not found")]
+    SandboxNotFound(String),
+    /// There is one of that id.
+    #[error("sandbox {0} exists already")]
+    SandboxExists(String),
+    /// The sandbox's supervisor is gone.
+    #[error("the supervisor of sandbox {0} is gone")]
+    SandboxLost(String),
+    /// `runAsNonRoot` and the user is root.
+    #[error("container has runAsNonRoot and image will run as root")]
+    RunsAsRoot,
+    /// The supervisor refused or failed.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// A file, socket or kernel call of the agent's side failed.
+    #[error("{doing} {}", path.display())]
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// Why it failed.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A tear-down went to its end, and these steps of it failed.
+    #[error("{} step(s) of the removal failed: {}", .0.len(), .0.join("; "))]
+    Incomplete(Vec<String>),
+}
+
+/// What a supervisor answers when it could not do it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+pub enum Refusal {
+    /// There is no such container.
+    #[error("container {0} not found")]
+    ContainerNotFound(String),
+    /// There is one of that id.
+    #[error("container {0} exists already")]
+    ContainerExists(String),
+    /// The container is not in the state that this needs.
+    #[error("container {id} is {state}")]
+    WrongState {
+        /// The container.
+        id: String,
+        /// What it is: `created`, `running` or `exited`.
+        state: String,
+    },
+    /// `runAsNonRoot` and the user is root.
+    #[error("container has runAsNonRoot and image will run as root")]
+    RunsAsRoot,
+    /// The image's or the pod's user cannot be resolved.
+    #[error("user {user:?}: {reason}")]
+    User {
+        /// As given.
+        user: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Everything else, with its chain of causes.
+    #[error("{doing}: {cause}")]
+    Failed {
+        /// What was being done.
+        doing: String,
+        /// The chain of causes.
+        cause: String,
+    },
+}
+
+impl Refusal {
+    /// A failure with the whole chain of its causes.
+    pub fn failed(doing: impl Into<String>, error: &dyn std::error::Error) -> Self {
+        let mut cause = error.to_string();
+        let mut next = error.source();
+        while let Some(error) = next {
+            let text = error.to_string();
+            if !cause.ends_with(&text) {
+                cause.push_str(": ");
+                cause.push_str(&text);
+            }
+            next = error.source();
+        }
+        Self::Failed {
+            doing: doing.into(),
+            cause,
+        }
+    }
+}

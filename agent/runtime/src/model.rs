@@ -1,0 +1,224 @@
+//! What callers and runtimes say to each other.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use oci_spec::runtime::Spec;
+use serde::{Deserialize, Serialize};
+
+/// Name and version of a runtime, for `Node.status.nodeInfo.containerRuntimeVersion` (`name://version`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// The scheme of container ids: `youki`.
+    pub name: String,
+    /// The version, without a leading `v`.
+    pub version: String,
+}
+
+/// The pod that a sandbox was made for. Opaque to the runtime: kept and handed back.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct PodId {
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.uid`.
+    pub uid: String,
+}
+
+/// Limits of a cgroup; `None` leaves the kernel's default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// `cpu.shares` as cgroup v1 counts them, 2 to 262144 (1024 is one core); converted to `cpu.weight` on v2.
+    pub cpu_shares: Option<u64>,
+    /// CPU time in microseconds per period.
+    pub cpu_quota: Option<i64>,
+    /// The period in microseconds; 100000 where absent.
+    pub cpu_period: Option<u64>,
+    /// Bytes.
+    pub memory: Option<i64>,
+    /// Number of tasks.
+    pub pids: Option<i64>,
+}
+
+/// How to make a sandbox.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxSpec {
+    /// Unique on the machine: letters, digits, `-`, `_` and `.`, at most 64 bytes, not starting with a dot.
+    pub id: String,
+    /// Whose it is.
+    pub pod: PodId,
+    /// Counts the sandboxes of this pod, from 0.
+    pub attempt: u32,
+    /// The pod's host name, at most 64 bytes.
+    pub hostname: String,
+    /// The network namespace to join; `None` is the agent's own (`hostNetwork`).
+    pub netns: Option<PathBuf>,
+    /// One pid namespace for all containers (`shareProcessNamespace`).
+    pub share_process_namespace: bool,
+    /// The machine's pid namespace (`hostPID`).
+    pub host_pid: bool,
+    /// The machine's ipc namespace (`hostIPC`).
+    pub host_ipc: bool,
+    /// Limits of the pod as a whole.
+    pub limits: Limits,
+}
+
+/// Who the container's process shall be. Names are looked up in the root file system's `/etc/passwd` and `/etc/group`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct User {
+    /// `""` (root), `name`, `uid`, `name:group`, `uid:gid`: the image's `User`, or `runAsUser` in digits.
+    pub user: String,
+    /// `runAsGroup`: wins over the primary group that `user` gives.
+    pub group: Option<u32>,
+    /// `supplementalGroups` and `fsGroup`; the groups that the image's `/etc/group` gives the user are added.
+    pub supplementary: Vec<u32>,
+    /// `runAsNonRoot`: creation fails with [`crate::Error::RunsAsRoot`] when the user turns out to be 0.
+    pub must_not_be_root: bool,
+}
+
+/// How to make a container.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ContainerSpec {
+    /// Unique on the machine, same alphabet as [`SandboxSpec::id`].
+    pub id: String,
+    /// The container's name in the pod.
+    pub name: String,
+    /// Counts the instances of this container, from 0.
+    pub attempt: u32,
+    /// The image reference as the pod wrote it. Kept and handed back.
+    pub image: String,
+    /// The image's id or digest. Kept and handed back.
+    pub image_id: String,
+    /// Unpacked layers, lowest first; at least one.
+    pub layers: Vec<PathBuf>,
+    /// The OCI configuration. `root`, the namespaces and `linux.cgroupsPath` are filled in by the runtime, `process.user` from
+    /// [`ContainerSpec::user`]; capabilities, resource limits and `oomScoreAdj` are clamped to what the machine allows.
+    pub spec: Spec,
+    /// The user to run as.
+    pub user: User,
+    /// Where the log goes (CRI format; rotated to `PATH.1` … `PATH.4`, 10 MiB each). Its directory must exist.
+    pub log_path: PathBuf,
+    /// Kept and handed back.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// How a container ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    /// The exit code; 128 + signal when a signal ended it.
+    pub code: i32,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// The kernel killed it for its memory limit.
+    pub oom_killed: bool,
+    /// When it ended.
+    pub finished_at: SystemTime,
+}
+
+/// Where a container is in its life.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum State {
+    /// Made; its program does not run yet.
+    Created,
+    /// Its program runs.
+    Running {
+        /// Process id of its first process, as the agent sees it.
+        pid: i32,
+        /// When the program was started.
+        started_at: SystemTime,
+    },
+    /// Its first process is gone, and with it all others.
+    Exited {
+        /// How.
+        exit: Exit,
+        /// When the program was started; `None` when it never was.
+        started_at: Option<SystemTime>,
+    },
+}
+
+/// A container as the runtime knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Container {
+    /// As given.
+    pub id: String,
+    /// As given.
+    pub name: String,
+    /// As given.
+    pub attempt: u32,
+    /// As given.
+    pub image: String,
+    /// As given.
+    pub image_id: String,
+    /// As given.
+    pub log_path: PathBuf,
+    /// As given.
+    pub annotations: BTreeMap<String, String>,
+    /// When it was made.
+    pub created_at: SystemTime,
+    /// Where it is in its life.
+    pub state: State,
+}
+
+/// A sandbox as the runtime knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sandbox {
+    /// As given.
+    pub id: String,
+    /// As given.
+    pub pod: PodId,
+    /// As given.
+    pub attempt: u32,
+    /// When it was made.
+    pub created_at: SystemTime,
+    /// Its supervisor is gone: only [`crate::Runtime::remove_sandbox`] works on it.
+    pub lost: bool,
+    /// In order of creation.
+    pub containers: Vec<Container>,
+}
+
+/// What to run inside a container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecSpec {
+    /// Program and arguments; the program is looked up in the container's `PATH`.
+    pub argv: Vec<String>,
+    /// Added to the container's environment.
+    pub env: Vec<(String, String)>,
+    /// After this the program and everything it started is killed.
+    pub timeout: Duration,
+    /// At most so many bytes of output are kept (the first ones); at most 16 KiB.
+    pub output_limit: usize,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecResult {
+    /// The exit code; 128 + signal when a signal ended it; 126 or 127 when it could not be run.
+    pub exit_code: i32,
+    /// stdout and stderr as they came.
+    pub output: Vec<u8>,
+    /// There was more output than was kept.
+    pub truncated: bool,
+    /// It was killed at its time-out.
+    pub timed_out: bool,
+}
+
+/// News from a runtime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A container ended.
+    ContainerExited {
+        /// Its sandbox.
+        sandbox_id: String,
+        /// The container.
+        container_id: String,
+        /// How it ended.
+        exit: Exit,
+    },
+    /// The supervisor of a sandbox is gone; its containers are being killed. The sandbox must be removed.
+    SandboxLost {
+        /// The sandbox.
+        sandbox_id: String,
+    },
+}

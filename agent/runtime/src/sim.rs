@@ -1,0 +1,388 @@
+//! A machine in memory and virtual time.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::sync::broadcast;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::{
+    Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Exit, Info, Refusal, Runtime, Sandbox, SandboxSpec,
+    State,
+};
+
+const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
+
+/// How containers of one image, or of one name, behave in a [`Sim`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Behaviour {
+    /// Time that creation takes.
+    pub create_takes: Duration,
+    /// Creation fails with this text.
+    pub create_fails: Option<String>,
+    /// Starting fails with this text.
+    pub start_fails: Option<String>,
+    /// Exits by itself so long after its start; `None` runs until it is signalled.
+    pub runs_for: Option<Duration>,
+    /// The exit code when it exits by itself.
+    pub exit_code: i32,
+    /// Exits so long after SIGTERM (with 143); `None` ignores the signal.
+    pub stops_within: Option<Duration>,
+    /// The answer of every exec.
+    pub exec: ExecResult,
+}
+
+impl Default for Behaviour {
+    /// Starts at once, runs for ever, stops at once on SIGTERM; exec succeeds without output.
+    fn default() -> Self {
+        Self {
+            create_takes: Duration::ZERO,
+            create_fails: None,
+            start_fails: None,
+            runs_for: None,
+            exit_code: 0,
+            stops_within: Some(Duration::ZERO),
+            exec: ExecResult {
+                exit_code: 0,
+                output: Vec::new(),
+                truncated: false,
+                timed_out: false,
+            },
+        }
+    }
+}
+
+struct World {
+    origin: Instant,
+    sandboxes: BTreeMap<String, Sandbox>,
+    behaviours: BTreeMap<String, Behaviour>,
+    /// Timers of exits to come; dropped with the world.
+    timers: JoinSet<()>,
+}
+
+/// The simulated runtime. Clones share one machine, so that an agent can be dropped and another one adopt its containers.
+#[derive(Clone)]
+pub struct Sim {
+    world: Arc<Mutex<World>>,
+    events: broadcast::Sender<Event>,
+}
+
+impl Default for Sim {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Sim {
+    /// An empty machine. Must be called inside a tokio runtime; its time is that runtime's, counted from 2030-01-01.
+    pub fn new() -> Self {
+        let world = World {
+            origin: Instant::now(),
+            sandboxes: BTreeMap::new(),
+            behaviours: BTreeMap::new(),
+            timers: JoinSet::new(),
+        };
+        Self {
+            world: Arc::new(Mutex::new(world)),
+            events: broadcast::channel(1024).0,
+        }
+    }
+
+    /// From now on containers with this name, or of this image reference, behave so.
+    pub fn behave(&self, image_or_name: &str, behaviour: Behaviour) {
+        self.world().behaviours.insert(image_or_name.to_owned(), behaviour);
+    }
+
+    /// Ends a container from outside, as `kill -9` on the machine would. False when there is none that runs.
+    pub fn kill(&self, sandbox: &str, container: &str) -> bool {
+        self.end(sandbox, container, 128 + SIGKILL, Some(SIGKILL), false)
+    }
+
+    /// Ends a container as the kernel does at its memory limit. False when there is none that runs.
+    pub fn kill_for_memory(&self, sandbox: &str, container: &str) -> bool {
+        self.end(sandbox, container, 128 + SIGKILL, Some(SIGKILL), true)
+    }
+
+    /// The supervisor of a sandbox dies.
+    pub fn lose(&self, sandbox: &str) {
+        if let Some(found) = self.world().sandboxes.get_mut(sandbox) {
+            found.lost = true;
+        }
+        self.tell(Event::SandboxLost {
+            sandbox_id: sandbox.to_owned(),
+        });
+    }
+
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, event: Event) {
+        // No receiver is no failure.
+        drop(self.events.send(event));
+    }
+
+    fn end(&self, sandbox: &str, container: &str, code: i32, signal: Option<i32>, oom_killed: bool) -> bool {
+        let exit = {
+            let mut world = self.world();
+            let finished_at = world.now();
+            let Ok(found) = world.container(sandbox, container) else {
+                return false;
+            };
+            let started_at = match found.state {
+                State::Running { started_at, .. } => Some(started_at),
+                State::Created => None,
+                State::Exited { .. } => return false,
+            };
+            let exit = Exit {
+                code,
+                signal,
+                oom_killed,
+                finished_at,
+            };
+            found.state = State::Exited {
+                exit: exit.clone(),
+                started_at,
+            };
+            exit
+        };
+        let (sandbox_id, container_id) = (sandbox.to_owned(), container.to_owned());
+        self.tell(Event::ContainerExited {
+            sandbox_id,
+            container_id,
+            exit,
+        });
+        true
+    }
+
+    /// Ends the container after a while, unless it ended or was removed before.
+    fn end_later(&self, after: Duration, sandbox: &str, container: &str, code: i32, signal: Option<i32>) {
+        if after.is_zero() {
+            self.end(sandbox, container, code, signal, false);
+            return;
+        }
+        let (world, events) = (Arc::downgrade(&self.world), self.events.clone());
+        let (sandbox, container) = (sandbox.to_owned(), container.to_owned());
+        self.world().timers.spawn(async move {
+            tokio::time::sleep(after).await;
+            if let Some(world) = world.upgrade() {
+                Sim { world, events }.end(&sandbox, &container, code, signal, false);
+            }
+        });
+    }
+}
+
+impl World {
+    fn now(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_hours(525_960) + self.origin.elapsed()
+    }
+
+    fn behaviour(&self, name: &str, image: &str) -> Behaviour {
+        self.behaviours
+            .get(name)
+            .or_else(|| self.behaviours.get(image))
+            .cloned()
+            .unwrap_or_default()
+    }
+
+    fn sandbox(&mut self, id: &str) -> Result<&mut Sandbox, Error> {
+        let found = self
+            .sandboxes
+            .get_mut(id)
+            .ok_or_else(|| Error::SandboxNotFound(id.to_owned()))?;
+        if found.lost {
+            Err(Error::SandboxLost(id.to_owned()))
+        } else {
+            Ok(found)
+        }
+    }
+
+    fn container(&mut self, sandbox: &str, id: &str) -> Result<&mut Container, Error> {
+        let found = self
+            .sandbox(sandbox)?
+            .containers
+            .iter_mut()
+            .find(|container| container.id == id);
+        found.ok_or_else(|| Refusal::ContainerNotFound(id.to_owned()).into())
+    }
+
+    fn create(&mut self, sandbox: &str, spec: ContainerSpec) -> Result<Container, Error> {
+        let created_at = self.now();
+        let found = self.sandbox(sandbox)?;
+        if found.containers.iter().any(|container| container.id == spec.id) {
+            return Err(Refusal::ContainerExists(spec.id).into());
+        }
+        if spec.user.must_not_be_root && matches!(spec.user.user.as_str(), "" | "0" | "root") {
+            return Err(Error::RunsAsRoot);
+        }
+        let container = Container {
+            id: spec.id,
+            name: spec.name,
+            attempt: spec.attempt,
+            image: spec.image,
+            image_id: spec.image_id,
+            log_path: spec.log_path,
+            annotations: spec.annotations,
+            created_at,
+            state: State::Created,
+        };
+        found.containers.push(container.clone());
+        Ok(container)
+    }
+}
+
+fn failed(doing: &str, cause: String) -> Error {
+    Refusal::Failed {
+        doing: doing.to_owned(),
+        cause,
+    }
+    .into()
+}
+
+fn wrong_state(container: &Container) -> Error {
+    let state = match container.state {
+        State::Created => "created",
+        State::Running { .. } => "running",
+        State::Exited { .. } => "exited",
+    };
+    Refusal::WrongState {
+        id: container.id.clone(),
+        state: state.to_owned(),
+    }
+    .into()
+}
+
+impl Runtime for Sim {
+    fn info(&self) -> Info {
+        Info {
+            name: "sim".to_owned(),
+            version: "0".to_owned(),
+        }
+    }
+
+    fn sandboxes(&self) -> BoxFuture<'_, Result<Vec<Sandbox>, Error>> {
+        let mut all: Vec<_> = self.world().sandboxes.values().cloned().collect();
+        all.sort_by(|left, right| (left.created_at, &left.id).cmp(&(right.created_at, &right.id)));
+        futures::future::ready(Ok(all)).boxed()
+    }
+
+    fn create_sandbox(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<Sandbox, Error>> {
+        let mut world = self.world();
+        let result = if world.sandboxes.contains_key(&spec.id) {
+            Err(Error::SandboxExists(spec.id))
+        } else {
+            let created_at = world.now();
+            let (id, pod, attempt) = (spec.id, spec.pod, spec.attempt);
+            let sandbox = Sandbox {
+                id: id.clone(),
+                pod,
+                attempt,
+                created_at,
+                lost: false,
+                containers: Vec::new(),
+            };
+            world.sandboxes.insert(id, sandbox.clone());
+            Ok(sandbox)
+        };
+        futures::future::ready(result).boxed()
+    }
+
+    fn create_container(&self, sandbox: &str, spec: ContainerSpec) -> BoxFuture<'_, Result<Container, Error>> {
+        let sandbox = sandbox.to_owned();
+        async move {
+            let behaviour = self.world().behaviour(&spec.name, &spec.image);
+            if !behaviour.create_takes.is_zero() {
+                tokio::time::sleep(behaviour.create_takes).await;
+            }
+            match behaviour.create_fails {
+                Some(cause) => Err(failed("create container", cause)),
+                None => self.world().create(&sandbox, spec),
+            }
+        }
+        .boxed()
+    }
+
+    fn start_container(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Result<Container, Error>> {
+        let start = || {
+            let mut world = self.world();
+            let started_at = world.now();
+            let found = world.container(sandbox, container)?;
+            let (name, image) = (found.name.clone(), found.image.clone());
+            let behaviour = world.behaviour(&name, &image);
+            let found = world.container(sandbox, container)?;
+            if found.state != State::Created {
+                return Err(wrong_state(found));
+            }
+            if let Some(cause) = &behaviour.start_fails {
+                return Err(failed("start container", cause.clone()));
+            }
+            found.state = State::Running { pid: 4242, started_at };
+            Ok((found.clone(), behaviour))
+        };
+        let result = start().map(|(found, behaviour)| {
+            if let Some(after) = behaviour.runs_for {
+                self.end_later(after, sandbox, container, behaviour.exit_code, None);
+            }
+            found
+        });
+        futures::future::ready(result).boxed()
+    }
+
+    fn signal(&self, sandbox: &str, container: &str, signal: i32) -> BoxFuture<'_, Result<(), Error>> {
+        let signalled = || {
+            let mut world = self.world();
+            let found = world.container(sandbox, container)?;
+            let (name, image) = (found.name.clone(), found.image.clone());
+            Ok(world.behaviour(&name, &image))
+        };
+        let result = signalled().map(|behaviour| match (signal, behaviour.stops_within) {
+            (SIGKILL, _) => self.end_later(Duration::ZERO, sandbox, container, 128 + SIGKILL, Some(SIGKILL)),
+            (SIGTERM, Some(after)) => self.end_later(after, sandbox, container, 128 + SIGTERM, Some(SIGTERM)),
+            (_, _) => {}
+        });
+        futures::future::ready(result).boxed()
+    }
+
+    fn exec(&self, sandbox: &str, container: &str, spec: ExecSpec) -> BoxFuture<'_, Result<ExecResult, Error>> {
+        let run = || {
+            let mut world = self.world();
+            let found = world.container(sandbox, container)?;
+            if !matches!(found.state, State::Running { .. }) {
+                return Err(wrong_state(found));
+            }
+            let (name, image) = (found.name.clone(), found.image.clone());
+            Ok(world.behaviour(&name, &image).exec)
+        };
+        let result = run();
+        async move {
+            let result = result?;
+            if result.timed_out {
+                tokio::time::sleep(spec.timeout).await;
+            }
+            Ok(result)
+        }
+        .boxed()
+    }
+
+    fn remove_container(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Result<(), Error>> {
+        self.end(sandbox, container, 128 + SIGKILL, Some(SIGKILL), false);
+        if let Some(found) = self.world().sandboxes.get_mut(sandbox) {
+            found.containers.retain(|existing| existing.id != container);
+        }
+        futures::future::ready(Ok(())).boxed()
+    }
+
+    fn remove_sandbox(&self, sandbox: &str) -> BoxFuture<'_, Result<(), Error>> {
+        self.world().sandboxes.remove(sandbox);
+        futures::future::ready(Ok(())).boxed()
+    }
+
+    fn events(&self) -> broadcast::Receiver<Event> {
+        self.events.subscribe()
+    }
+}
