@@ -1,0 +1,73 @@
+//! The leak check: what a cluster made on the machine must be gone when it is down.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use crate::process;
+
+/// What belongs to one cluster on this machine: anything that names its state directory, or lives in its namespace.
+///
+/// # Errors
+/// When the machine's own lists cannot be read.
+pub fn traces(state: &Path, namespace: &str) -> anyhow::Result<BTreeSet<String>> {
+    let folder = state.display().to_string();
+    let mut found = BTreeSet::new();
+    for (pid, line) in process::with_command_line(&folder)? {
+        if pid.unsigned_abs() != std::process::id() {
+            found.insert(format!("process {pid}: {line}"));
+        }
+    }
+    for line in std::fs::read_to_string("/proc/self/mountinfo")?.lines() {
+        if line.contains(&folder) {
+            found.insert(format!("mount {line}"));
+        }
+    }
+    for name in pids_inside(namespace)? {
+        found.insert(format!("process {name} in network namespace {namespace}"));
+    }
+    for name in links_inside(namespace)? {
+        found.insert(format!("interface {name}"));
+    }
+    for line in inside(namespace, &["nft", "list", "tables"])?.lines() {
+        found.insert(format!("nft {line}"));
+    }
+    for line in inside(namespace, &["ip", "route", "show", "type", "blackhole"])?.lines() {
+        found.insert(format!("route {line}"));
+    }
+    Ok(found)
+}
+
+/// Control groups below any hierarchy whose path holds `name`.
+///
+/// # Errors
+/// When the hierarchies cannot be listed.
+pub fn cgroups(name: &str) -> anyhow::Result<BTreeSet<String>> {
+    let listing =
+        process::run(Command::new("find").args(["/sys/fs/cgroup", "-type", "d", "-path", &format!("*{name}*")]))?;
+    Ok(listing.lines().map(str::to_owned).collect())
+}
+
+fn inside(namespace: &str, words: &[&str]) -> anyhow::Result<String> {
+    process::run(
+        Command::new("nsenter")
+            .arg(format!("--net=/var/run/netns/{namespace}"))
+            .args(words),
+    )
+}
+
+fn pids_inside(namespace: &str) -> anyhow::Result<Vec<String>> {
+    let listing = process::run(Command::new("ip").args(["netns", "pids", namespace]))?;
+    Ok(listing.lines().map(str::to_owned).collect())
+}
+
+/// Interfaces other than the loopback and the uplink that the test itself made.
+fn links_inside(namespace: &str) -> anyhow::Result<Vec<String>> {
+    let listing = inside(namespace, &["ip", "-o", "link"])?;
+    Ok(listing
+        .lines()
+        .filter_map(|line| line.split(": ").nth(1))
+        .map(|name| name.split('@').next().unwrap_or(name).to_owned())
+        .filter(|name| name != "lo" && !name.starts_with("up"))
+        .collect())
+}

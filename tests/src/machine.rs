@@ -1,0 +1,259 @@
+//! A cluster of real daemons on one machine, in a network namespace of its own, driven as a person would: with `skiff`
+//! and stock kubectl.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+
+use crate::{leaks, process};
+
+/// How long a condition may take before a test gives up. Generous: the machine runs other tests beside it.
+pub const PATIENCE: Duration = Duration::from_mins(1);
+
+/// A network namespace with an uplink of its own, so that nothing of a test reaches the machine's network.
+pub struct Namespace {
+    name: String,
+}
+
+impl Namespace {
+    /// Makes the namespace, brings its loopback up and gives it an uplink `up0` with 172.30.0.1/24 that leads nowhere.
+    ///
+    /// # Errors
+    /// When `ip` fails; needs root.
+    pub fn new(name: &str) -> anyhow::Result<Self> {
+        let name = format!("skiff-{name}-{}", std::process::id());
+        process::run(Command::new("ip").args(["netns", "add", &name]))?;
+        let namespace = Self { name };
+        for words in [
+            "link set lo up",
+            "link add up0 type veth peer name up1",
+            "link set up1 up",
+            "link set up0 up",
+            "addr add 172.30.0.1/24 dev up0",
+            "route add default via 172.30.0.254",
+        ] {
+            namespace.run("ip", words.split(' '))?;
+        }
+        Ok(namespace)
+    }
+
+    /// The name under `/var/run/netns`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Moves the calling thread inside; threads that it starts later are inside too.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn enter(&self) -> anyhow::Result<()> {
+        let inside = std::fs::File::open(format!("/var/run/netns/{}", self.name))?;
+        Ok(nix::sched::setns(inside, nix::sched::CloneFlags::CLONE_NEWNET)?)
+    }
+
+    /// A command that will run inside. (`ip netns exec` would remount /sys and hide the control groups.)
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--net=/var/run/netns/{}", self.name))
+            .arg("--")
+            .arg(program);
+        command
+    }
+
+    fn run<'a>(&self, program: &str, words: impl Iterator<Item = &'a str>) -> anyhow::Result<String> {
+        process::run(self.command(program).args(words))
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let gone = Command::new("ip").args(["netns", "del", &self.name]).status();
+        if !gone.is_ok_and(|status| status.success()) {
+            tracing::error!(namespace = self.name, "could not be deleted");
+        }
+    }
+}
+
+/// One running cluster: control plane and one node, with its state in a folder of its own.
+pub struct Machine {
+    namespace: Namespace,
+    home: tempfile::TempDir,
+    before: BTreeSet<String>,
+    down: bool,
+}
+
+impl Machine {
+    /// Starts both daemons by `skiff up` and returns when the node is Ready.
+    ///
+    /// # Errors
+    /// When a daemon does not come up; the message holds what `skiff up` said.
+    pub fn start(name: &str) -> anyhow::Result<Self> {
+        Self::start_in(Namespace::new(name)?)
+    }
+
+    /// As [`Self::start`], in a namespace that was made before.
+    ///
+    /// # Errors
+    /// When a daemon does not come up; the message holds what `skiff up` said.
+    pub fn start_in(namespace: Namespace) -> anyhow::Result<Self> {
+        let home = tempfile::Builder::new().prefix("skiff-").tempdir()?;
+        let before = leaks::traces(home.path(), namespace.name())?;
+        let machine = Self {
+            namespace,
+            home,
+            before,
+            down: false,
+        };
+        machine.skiff(["up"])?;
+        Ok(machine)
+    }
+
+    /// The state directory.
+    pub fn state(&self) -> &Path {
+        self.home.path()
+    }
+
+    /// The network namespace that stands for the machine.
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// The administrator's kubeconfig.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.state().join("admin.kubeconfig")
+    }
+
+    /// Runs `skiff WORDS --state-dir STATE` on the machine.
+    ///
+    /// # Errors
+    /// When it does not exit with 0.
+    pub fn skiff<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> anyhow::Result<String> {
+        let mut command = self.namespace.command(process::programs()?.join("skiff"));
+        command.args(words).arg("--state-dir").arg(self.state());
+        process::run(&mut command)
+    }
+
+    /// A kubectl command for this cluster, with its discovery cache inside the state directory.
+    pub fn kubectl_command(&self, kubectl: &Path) -> Command {
+        let mut command = self.namespace.command(kubectl);
+        command.arg("--kubeconfig").arg(self.kubeconfig());
+        command.arg("--cache-dir").arg(
+            self.state()
+                .join("kubectl-cache")
+                .join(kubectl.file_name().unwrap_or_default()),
+        );
+        command
+    }
+
+    /// Runs the newest stock kubectl.
+    ///
+    /// # Errors
+    /// When it does not exit with 0.
+    pub fn kubectl<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> anyhow::Result<String> {
+        let newest = process::kubectls()?.pop().context("a kubectl")?;
+        process::run(self.kubectl_command(&newest).args(words))
+    }
+
+    /// Fetches `http://ADDRESS/PATH` from the machine.
+    ///
+    /// # Errors
+    /// When there is no answer with a status below 400 within 5 s.
+    pub fn fetch(&self, address: &str) -> anyhow::Result<String> {
+        process::run(
+            self.namespace
+                .command("curl")
+                .args(["-sS", "--fail", "--max-time", "5", address]),
+        )
+    }
+
+    /// Imports an image archive into the node.
+    ///
+    /// # Errors
+    /// When the agent refuses it.
+    pub fn import(&self, archive: &Path) -> anyhow::Result<String> {
+        self.skiff(["image", "import", &archive.display().to_string()])
+    }
+
+    /// The process id of a daemon of this cluster.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn daemon(&self, program: &str) -> anyhow::Result<i32> {
+        let folder = self.state().display().to_string();
+        process::with_command_line(&folder)?
+            .into_iter()
+            .find(|(_, line)| {
+                line.split(' ').next().is_some_and(|word| word.ends_with(program)) && !line.contains(" supervisor")
+            })
+            .map(|(pid, _)| pid)
+            .with_context(|| format!("{program} runs"))
+    }
+
+    /// Takes the cluster down and fails when anything of it is left on the machine.
+    ///
+    /// # Errors
+    /// When `skiff down` fails or something is left.
+    pub fn finish(mut self) -> anyhow::Result<()> {
+        self.down = true;
+        self.skiff(["down", "--purge"])?;
+        let after = leaks::traces(self.state(), self.namespace.name())?;
+        let left: Vec<&String> = after.difference(&self.before).collect();
+        if !left.is_empty() {
+            bail!("left on the machine: {left:#?}");
+        }
+        Ok(())
+    }
+
+    /// The daemons' own logs, for the message of a test that fails.
+    pub fn logs(&self) -> String {
+        let listing = Command::new("sh")
+            .args([
+                "-c",
+                "for f in \"$1\"/*.log \"$1\"/*/*.log; do [ -f \"$f\" ] && echo \"== $f\" && tail -n 40 \"$f\"; done",
+                "sh",
+            ])
+            .arg(self.state())
+            .output();
+        listing.map_or_else(|error| error.to_string(), |output: Output| process::both(&output))
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        if self.down {
+            return;
+        }
+        // A test that failed: its message wants the logs, the machine wants to be clean again.
+        tracing::error!(logs = self.logs(), "the cluster ended by a failure");
+        if let Err(error) = self.skiff(["down", "--purge"]) {
+            tracing::error!(%error, "skiff down");
+        }
+    }
+}
+
+/// Waits until `probe` returns something, asking again after short pauses; the error tells the last state that it saw.
+///
+/// # Errors
+/// When the patience is over.
+pub fn eventually<T>(what: &str, mut probe: impl FnMut() -> Result<T, String>) -> anyhow::Result<T> {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a test against real processes runs on the wall clock"
+    )]
+    let now = std::time::Instant::now;
+    let start = now();
+    loop {
+        let seen = match probe() {
+            Ok(value) => return Ok(value),
+            Err(seen) => seen,
+        };
+        if now().duration_since(start) > PATIENCE {
+            bail!("{what}: not within {PATIENCE:?}; last seen: {seen}");
+        }
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+}
