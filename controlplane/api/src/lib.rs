@@ -1,3 +1,23 @@
-//! controlplane-api
+//! The contract of the control plane: what each kind is, its defaults, its rules and how it is shown. Pure: no I/O, no
+//! clock, no randomness; times and random numbers are arguments. Types are `k8s_openapi`'s.
+//!
+//! A kind is a row of [`KINDS`]: one file in `kinds/` that implements [`Kind`], one line in `kinds.rs`, one fixture.
+
+pub mod decode;
+pub mod invalid;
+pub mod kind;
+pub mod kinds;
+pub mod names;
+pub mod object;
 pub mod patch;
+pub mod registration;
+pub mod strategy;
 pub mod strict;
+pub mod table;
+pub mod validation;
+
+pub use invalid::{Invalid, InvalidKind};
+pub use kind::Kind;
+pub use kinds::{KINDS, find, find_kind};
+pub use object::Object;
+pub use registration::Registration;

@@ -1,0 +1,189 @@
+//! Field errors: what is wrong with which field, in upstream's words (`k8s.io/apimachinery/pkg/util/validation/field`).
+
+use std::fmt;
+
+/// The class of a field error; its `reason` goes into `Status.details.causes[].reason`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum InvalidKind {
+    /// A field that must be set is not.
+    Required,
+    /// A value breaks a rule.
+    Invalid,
+    /// A value is not one of a fixed set.
+    NotSupported,
+    /// A field may not be set, or not be changed, here.
+    Forbidden,
+    /// A value that must be unique is not.
+    Duplicate,
+    /// A text is too long.
+    TooLong,
+    /// A list has too many items.
+    TooMany,
+    /// Something that the field names does not exist.
+    NotFound,
+    /// The check itself failed.
+    Internal,
+    /// A value has the wrong type.
+    TypeInvalid,
+}
+
+impl InvalidKind {
+    /// The machine-readable reason, such as `FieldValueRequired`.
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Required => "FieldValueRequired",
+            Self::Invalid => "FieldValueInvalid",
+            Self::NotSupported => "FieldValueNotSupported",
+            Self::Forbidden => "FieldValueForbidden",
+            Self::Duplicate => "FieldValueDuplicate",
+            Self::TooLong => "FieldValueTooLong",
+            Self::TooMany => "FieldValueTooMany",
+            Self::NotFound => "FieldValueNotFound",
+            Self::Internal => "InternalError",
+            Self::TypeInvalid => "FieldValueTypeInvalid",
+        }
+    }
+
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Required => "Required value",
+            Self::Invalid | Self::TypeInvalid => "Invalid value",
+            Self::NotSupported => "Unsupported value",
+            Self::Forbidden => "Forbidden",
+            Self::Duplicate => "Duplicate value",
+            Self::TooLong => "Too long",
+            Self::TooMany => "Too many",
+            Self::NotFound => "Not found",
+            Self::Internal => "Internal error",
+        }
+    }
+}
+
+/// One field error. `Display` is upstream's text: `spec.replicas: Invalid value: -1: must be greater than or equal to 0`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Invalid {
+    /// Path of the field, such as `spec.containers[0].image`.
+    pub field: String,
+    /// What sort of error.
+    pub kind: InvalidKind,
+    /// The bad value as upstream renders it (texts in quotes, numbers bare); none for the kinds that show none.
+    pub value: Option<String>,
+    /// The rule that was broken; may be empty.
+    pub detail: String,
+}
+
+impl Invalid {
+    fn of(kind: InvalidKind, field: impl Into<String>, value: Option<String>, detail: impl Into<String>) -> Self {
+        Self {
+            field: field.into(),
+            kind,
+            value,
+            detail: detail.into(),
+        }
+    }
+
+    /// `field: Required value[: detail]`
+    pub fn required(field: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::of(InvalidKind::Required, field, None, detail)
+    }
+
+    /// `field: Invalid value: value: detail`; the value is rendered with `Debug`, which quotes texts as upstream does.
+    pub fn value(field: impl Into<String>, value: impl fmt::Debug, detail: impl Into<String>) -> Self {
+        Self::of(InvalidKind::Invalid, field, Some(format!("{value:?}")), detail)
+    }
+
+    /// Like [`Invalid::value`], for a value that is rendered already: structures as JSON.
+    pub fn rendered(field: impl Into<String>, value: String, detail: impl Into<String>) -> Self {
+        Self::of(InvalidKind::Invalid, field, Some(value), detail)
+    }
+
+    /// `field: Unsupported value: "x": supported values: "a", "b"`
+    pub fn not_supported(field: impl Into<String>, value: impl fmt::Debug, supported: &[&str]) -> Self {
+        let mut sorted: Vec<String> = supported.iter().map(|text| format!("{text:?}")).collect();
+        sorted.sort_unstable();
+        let detail = if sorted.is_empty() {
+            String::new()
+        } else {
+            format!("supported values: {}", sorted.join(", "))
+        };
+        Self::of(InvalidKind::NotSupported, field, Some(format!("{value:?}")), detail)
+    }
+
+    /// `field: Forbidden: detail`
+    pub fn forbidden(field: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::of(InvalidKind::Forbidden, field, None, detail)
+    }
+
+    /// `field: Duplicate value: "x"`
+    pub fn duplicate(field: impl Into<String>, value: impl fmt::Debug) -> Self {
+        Self::of(InvalidKind::Duplicate, field, Some(format!("{value:?}")), "")
+    }
+
+    /// `field: Not found: "x"`
+    pub fn not_found(field: impl Into<String>, value: impl fmt::Debug) -> Self {
+        Self::of(InvalidKind::NotFound, field, Some(format!("{value:?}")), "")
+    }
+
+    /// `field: Too long: may not be more than N bytes`
+    pub fn too_long(field: impl Into<String>, limit: usize) -> Self {
+        Self::of(
+            InvalidKind::TooLong,
+            field,
+            None,
+            format!("may not be more than {limit} bytes"),
+        )
+    }
+
+    /// `field: Too many: N: must have at most M items`
+    pub fn too_many(field: impl Into<String>, actual: usize, limit: usize) -> Self {
+        let detail = format!("must have at most {limit} items");
+        Self::of(InvalidKind::TooMany, field, Some(actual.to_string()), detail)
+    }
+
+    /// `field: Internal error: detail`
+    pub fn internal(field: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::of(InvalidKind::Internal, field, None, detail)
+    }
+
+    /// The machine-readable reason, such as `FieldValueRequired`.
+    pub const fn reason(&self) -> &'static str {
+        self.kind.reason()
+    }
+
+    /// The text without the field: what `Status.details.causes[].message` carries.
+    pub fn body(&self) -> String {
+        let mut text = self.kind.text().to_owned();
+        for part in [self.value.as_deref(), Some(self.detail.as_str())]
+            .into_iter()
+            .flatten()
+        {
+            if !part.is_empty() {
+                text.push_str(": ");
+                text.push_str(part);
+            }
+        }
+        text
+    }
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: {}", self.field, self.body())
+    }
+}
+
+/// Upstream's text for several errors: one bare, more in brackets.
+pub fn aggregate(errors: &[Invalid]) -> String {
+    let mut texts: Vec<String> = Vec::new();
+    for error in errors {
+        let text = error.to_string();
+        if !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
+    if let [only] = texts.as_slice() {
+        only.clone()
+    } else {
+        format!("[{}]", texts.join(", "))
+    }
+}

@@ -1,0 +1,217 @@
+//! What a kind of object must say of itself. Everything has a default body, so that a plain kind is a few lines.
+
+use k8s_openapi::api::autoscaling::v1::Scale;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{ClusterResourceScope, Metadata, NamespaceResourceScope, Resource, ResourceScope};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use crate::decode::DecodeError;
+use crate::invalid::Invalid;
+use crate::names::Rule;
+
+/// Where objects of a kind live.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Scope {
+    /// One set for the cluster.
+    Cluster,
+    /// One set in each namespace.
+    Namespaced,
+}
+
+/// Maps `k8s_openapi`'s scope types to values.
+pub trait Scoped: ResourceScope {
+    /// The scope as a value.
+    const SCOPE: Scope;
+}
+
+impl Scoped for ClusterResourceScope {
+    const SCOPE: Scope = Scope::Cluster;
+}
+
+impl Scoped for NamespaceResourceScope {
+    const SCOPE: Scope = Scope::Namespaced;
+}
+
+/// A subresource that a kind offers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Subresource {
+    /// `status`: the part that controllers write.
+    Status,
+    /// `scale`: replicas alone, as `autoscaling/v1` Scale.
+    Scale,
+    /// `binding`: assigns a pod to a node.
+    Binding,
+    /// `log`: a container's output.
+    Log,
+    /// `finalize`: a namespace's own finalizers.
+    Finalize,
+}
+
+impl Subresource {
+    /// The path segment.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Status => "status",
+            Self::Scale => "scale",
+            Self::Binding => "binding",
+            Self::Log => "log",
+            Self::Finalize => "finalize",
+        }
+    }
+}
+
+/// What may be done with a kind.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Verbs {
+    /// Stored objects with all verbs.
+    All,
+    /// An action in the form of an object: created, never stored.
+    CreateOnly,
+}
+
+impl Verbs {
+    /// The verbs as discovery lists them.
+    pub const fn names(self) -> &'static [&'static str] {
+        match self {
+            Self::All => &[
+                "create",
+                "delete",
+                "deletecollection",
+                "get",
+                "list",
+                "patch",
+                "update",
+                "watch",
+            ],
+            Self::CreateOnly => &["create"],
+        }
+    }
+}
+
+/// The type of a cell, as in `TableColumnDefinition.type`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum CellType {
+    /// A text.
+    Text,
+    /// A whole number.
+    Integer,
+    /// True or false.
+    Boolean,
+}
+
+impl CellType {
+    /// Upstream's name of the type.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Text => "string",
+            Self::Integer => "integer",
+            Self::Boolean => "boolean",
+        }
+    }
+}
+
+/// One column of the server-side table, after the name that every kind has.
+pub struct Column<K> {
+    /// Heading, such as `Ready`.
+    pub name: &'static str,
+    /// Type of the cells.
+    pub cell_type: CellType,
+    /// 0 is always shown; 1 only with `-o wide`.
+    pub priority: i32,
+    /// What the column means, for people.
+    pub description: &'static str,
+    /// The cell of one object at a time.
+    pub cell: fn(&K, Timestamp) -> Value,
+}
+
+/// A field that `fieldSelector` may name, besides `metadata.name` and `metadata.namespace`.
+pub struct Field<K> {
+    /// Path of the field, such as `spec.nodeName`.
+    pub label: &'static str,
+    /// Its value as text.
+    pub value: fn(&K) -> String,
+}
+
+/// Another kind as which objects are stored, for one object with two representations.
+pub struct Representation<K> {
+    /// Group of the stored form; empty for core.
+    pub group: &'static str,
+    /// Version of the stored form.
+    pub version: &'static str,
+    /// Path segment of the stored form.
+    pub plural: &'static str,
+    /// Encodes the stored form as JSON.
+    pub encode: fn(&K) -> Vec<u8>,
+    /// Reads the stored form.
+    pub decode: fn(&[u8]) -> Result<K, DecodeError>,
+}
+
+/// A kind of object that the control plane serves. Functions are pure; the server calls them in the order: decode,
+/// `set_defaults`, `prepare_*`, `set_defaults`-dependent admission, `validate*`.
+pub trait Kind:
+    Resource<Scope: Scoped>
+    + Metadata<Ty = ObjectMeta>
+    + Serialize
+    + DeserializeOwned
+    + Clone
+    + PartialEq
+    + Send
+    + Sync
+    + 'static
+{
+    /// Names such as `po` that clients may use for the plural.
+    const SHORT_NAMES: &'static [&'static str] = &[];
+    /// Groups of kinds, such as `all`.
+    const CATEGORIES: &'static [&'static str] = &[];
+    /// Subresources that are served.
+    const SUBRESOURCES: &'static [Subresource] = &[];
+    /// What may be done.
+    const VERBS: Verbs = Verbs::All;
+    /// Columns of the table besides the name.
+    const COLUMNS: &'static [Column<Self>] = &[crate::table::age_column::<Self>()];
+    /// Fields that selectors may name.
+    const FIELDS: &'static [Field<Self>] = &[];
+    /// The rule for `metadata.name`.
+    const NAME: Rule = Rule::Subdomain;
+    /// Whether `metadata.generation` counts changes of what is asked for.
+    const GENERATION: bool = false;
+    /// Set when objects are stored in another kind's form.
+    const STORED_AS: Option<Representation<Self>> = None;
+
+    /// Fills in what was left out, as upstream does. Idempotent.
+    fn set_defaults(&mut self) {}
+    /// Drops what a creator may not set, such as status.
+    fn prepare_create(&mut self) {}
+    /// Keeps what an update of the main resource may not change, such as status.
+    fn prepare_update(&mut self, _old: &Self) {}
+    /// Keeps what an update of `status` may not change, such as spec.
+    fn prepare_status(&mut self, _old: &Self) {}
+    /// Whether what is asked for differs; moves `generation`.
+    fn spec_changed(&self, _old: &Self) -> bool {
+        false
+    }
+    /// Rules for a new object, besides those of its metadata.
+    fn validate(&self) -> Vec<Invalid> {
+        Vec::new()
+    }
+    /// Rules for an update, besides those of the metadata. The default applies the rules of a new object.
+    fn validate_update(&self, _old: &Self) -> Vec<Invalid> {
+        self.validate()
+    }
+    /// Rules for an update of `status`.
+    fn validate_status(&self, _old: &Self) -> Vec<Invalid> {
+        Vec::new()
+    }
+    /// The `scale` subresource, where there is one.
+    fn scale(&self) -> Option<Scale> {
+        None
+    }
+    /// Sets the replicas of the `scale` subresource.
+    fn set_scale(&mut self, _replicas: i32) {}
+    /// Seconds between a deletion's request and the end; 0 deletes at once.
+    fn grace(&self, _requested: Option<i64>) -> i64 {
+        0
+    }
+}

@@ -1,0 +1,432 @@
+//! One row of the table of kinds: a [`Kind`] behind function pointers.
+
+use std::marker::PhantomData;
+
+use k8s_openapi::api::autoscaling::v1::Scale;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
+
+use crate::decode::{self, DecodeError};
+use crate::invalid::Invalid;
+use crate::kind::{Column, Kind, Representation, Scope, Scoped, Subresource, Verbs};
+use crate::names::Rule;
+use crate::object::{Object, encode};
+use crate::validation::metadata;
+
+/// A column's heading; the cells come from [`Registration::row`], in the same order.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ColumnDefinition {
+    /// Heading.
+    pub name: &'static str,
+    /// `string`, `integer` or `boolean`.
+    pub cell_type: &'static str,
+    /// `name` for the first column, else empty.
+    pub format: &'static str,
+    /// What the column means, for people.
+    pub description: &'static str,
+    /// 0 is always shown; 1 only with `-o wide`.
+    pub priority: i32,
+}
+
+/// Where objects of a kind are kept, and in which form.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Storage {
+    /// Group of the stored form; empty for core.
+    pub group: &'static str,
+    /// Version of the stored form.
+    pub version: &'static str,
+    /// Path segment of the stored form.
+    pub plural: &'static str,
+}
+
+/// An object, or why the bytes are none.
+pub type Decoded = Result<Box<dyn Object>, DecodeError>;
+
+/// An object and the paths of the fields that its kind does not know.
+pub type Reported = Result<(Box<dyn Object>, Vec<String>), DecodeError>;
+
+/// A kind, erased. Functions that take an object do nothing to one of another kind.
+pub struct Registration {
+    /// API group; empty for core.
+    pub group: &'static str,
+    /// API version.
+    pub version: &'static str,
+    /// Kind, such as `Pod`.
+    pub kind: &'static str,
+    /// Kind of lists, such as `PodList`.
+    pub list_kind: &'static str,
+    /// Path segment, such as `pods`.
+    pub plural: &'static str,
+    /// Singular name, such as `pod`.
+    pub singular: &'static str,
+    /// Cluster or namespaces.
+    pub scope: Scope,
+    /// Names such as `po`.
+    pub short_names: &'static [&'static str],
+    /// Groups of kinds, such as `all`.
+    pub categories: &'static [&'static str],
+    /// Subresources that are served.
+    pub subresources: &'static [Subresource],
+    /// What may be done.
+    pub verbs: Verbs,
+    /// The rule for `metadata.name`.
+    pub name_rule: Rule,
+    /// Whether `metadata.generation` counts.
+    pub counts_generations: bool,
+    /// Where and as what objects are kept.
+    pub storage: Storage,
+    /// Whether the stored form is another kind's, so that stored bytes need [`Registration::decode_stored`].
+    pub converts: bool,
+    decode: fn(&[u8]) -> Decoded,
+    decode_reporting: fn(&[u8]) -> Reported,
+    decode_stored: fn(&[u8]) -> Decoded,
+    encode_stored: fn(&dyn Object) -> Vec<u8>,
+    set_defaults: fn(&mut dyn Object),
+    prepare_create: fn(&mut dyn Object),
+    prepare_update: fn(&mut dyn Object, &dyn Object),
+    prepare_status: fn(&mut dyn Object, &dyn Object),
+    spec_changed: fn(&dyn Object, &dyn Object) -> bool,
+    same: fn(&dyn Object, &dyn Object) -> bool,
+    validate: fn(&dyn Object) -> Vec<Invalid>,
+    validate_update: fn(&dyn Object, &dyn Object) -> Vec<Invalid>,
+    validate_status: fn(&dyn Object, &dyn Object) -> Vec<Invalid>,
+    field_labels: fn() -> Vec<&'static str>,
+    fields: fn(&dyn Object) -> Vec<(&'static str, String)>,
+    columns: fn() -> Vec<ColumnDefinition>,
+    row: fn(&dyn Object, Timestamp) -> Vec<Value>,
+    scale: fn(&dyn Object) -> Option<Scale>,
+    set_scale: fn(&mut dyn Object, i32),
+    grace: fn(&dyn Object, Option<i64>) -> i64,
+}
+
+impl Registration {
+    /// The row of a kind.
+    pub const fn of<K: Kind>() -> Self {
+        let storage = match &K::STORED_AS {
+            Some(Representation {
+                group, version, plural, ..
+            }) => Storage { group, version, plural },
+            None => Storage {
+                group: K::GROUP,
+                version: K::VERSION,
+                plural: K::URL_PATH_SEGMENT,
+            },
+        };
+        Self {
+            group: K::GROUP,
+            version: K::VERSION,
+            kind: K::KIND,
+            list_kind: Names::<K>::LIST_KIND,
+            plural: K::URL_PATH_SEGMENT,
+            singular: Names::<K>::SINGULAR,
+            scope: <K::Scope as Scoped>::SCOPE,
+            short_names: K::SHORT_NAMES,
+            categories: K::CATEGORIES,
+            subresources: K::SUBRESOURCES,
+            verbs: K::VERBS,
+            name_rule: K::NAME,
+            counts_generations: K::GENERATION,
+            storage,
+            converts: K::STORED_AS.is_some(),
+            decode: decode_erased::<K>,
+            decode_reporting: decode_reporting_erased::<K>,
+            decode_stored: decode_stored::<K>,
+            encode_stored: encode_stored::<K>,
+            set_defaults: |object| with_mut(object, K::set_defaults),
+            prepare_create: prepare_create::<K>,
+            prepare_update: prepare_update::<K>,
+            prepare_status: prepare_status::<K>,
+            spec_changed: |new, old| pair::<K>(new, old).is_some_and(|(new, old)| new.spec_changed(old)),
+            same: |new, old| pair::<K>(new, old).is_some_and(|(new, old)| new == old),
+            validate: validate::<K>,
+            validate_update: validate_update::<K>,
+            validate_status: validate_status::<K>,
+            field_labels: || K::FIELDS.iter().map(|field| field.label).collect(),
+            fields: fields::<K>,
+            columns: columns::<K>,
+            row: row::<K>,
+            scale: |object| cast::<K>(object).and_then(Kind::scale),
+            set_scale: |object, replicas| with_mut(object, |object: &mut K| object.set_scale(replicas)),
+            grace: |object, requested| cast::<K>(object).map_or(0, |object| object.grace(requested)),
+        }
+    }
+
+    /// `v1`, or `apps/v1`.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() {
+            self.version.to_owned()
+        } else {
+            format!("{}/{}", self.group, self.version)
+        }
+    }
+
+    /// Whether a subresource is served.
+    pub fn has(&self, subresource: Subresource) -> bool {
+        self.subresources.contains(&subresource)
+    }
+
+    /// Decodes straight from JSON into the kind; unknown fields are dropped.
+    pub fn decode(&self, json: &[u8]) -> Decoded {
+        (self.decode)(json)
+    }
+
+    /// Like [`Registration::decode`]; also returns the paths of unknown fields, such as `spec.foo`.
+    pub fn decode_reporting(&self, json: &[u8]) -> Reported {
+        (self.decode_reporting)(json)
+    }
+
+    /// Decodes the stored form. The same as [`Registration::decode`] unless [`Registration::converts`].
+    pub fn decode_stored(&self, json: &[u8]) -> Decoded {
+        (self.decode_stored)(json)
+    }
+
+    /// Encodes the form that is stored. The same as [`Object::to_json`] unless [`Registration::converts`].
+    pub fn encode_stored(&self, object: &dyn Object) -> Vec<u8> {
+        (self.encode_stored)(object)
+    }
+
+    /// Fills in what was left out. Idempotent.
+    pub fn set_defaults(&self, object: &mut dyn Object) {
+        (self.set_defaults)(object);
+    }
+
+    /// Drops what a creator may not set and starts `generation`.
+    pub fn prepare_create(&self, object: &mut dyn Object) {
+        (self.prepare_create)(object);
+    }
+
+    /// Keeps what an update may not change and moves `generation` when what is asked for changed.
+    pub fn prepare_update(&self, new: &mut dyn Object, old: &dyn Object) {
+        (self.prepare_update)(new, old);
+    }
+
+    /// Keeps what an update of `status` may not change.
+    pub fn prepare_status(&self, new: &mut dyn Object, old: &dyn Object) {
+        (self.prepare_status)(new, old);
+    }
+
+    /// Whether what is asked for differs.
+    pub fn spec_changed(&self, new: &dyn Object, old: &dyn Object) -> bool {
+        (self.spec_changed)(new, old)
+    }
+
+    /// Whether two objects are equal in every field: an update that changes nothing needs no write.
+    pub fn same(&self, new: &dyn Object, old: &dyn Object) -> bool {
+        (self.same)(new, old)
+    }
+
+    /// What is wrong with a new object, its metadata included. Call it with the final name and namespace.
+    pub fn validate(&self, object: &dyn Object) -> Vec<Invalid> {
+        let mut errors = metadata::validate(object.metadata(), self.scope, self.name_rule);
+        errors.extend((self.validate)(object));
+        errors
+    }
+
+    /// What is wrong with an update, its metadata included.
+    pub fn validate_update(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
+        let mut errors = metadata::validate_update(new.metadata(), old.metadata(), self.scope, self.name_rule);
+        errors.extend((self.validate_update)(new, old));
+        errors
+    }
+
+    /// What is wrong with an update of `status`, the metadata included.
+    pub fn validate_status(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
+        let mut errors = metadata::validate_update(new.metadata(), old.metadata(), self.scope, self.name_rule);
+        errors.extend((self.validate_status)(new, old));
+        errors
+    }
+
+    /// Fields that selectors may name, besides `metadata.name` and `metadata.namespace`.
+    pub fn field_labels(&self) -> Vec<&'static str> {
+        (self.field_labels)()
+    }
+
+    /// The values of those fields.
+    pub fn fields(&self, object: &dyn Object) -> Vec<(&'static str, String)> {
+        (self.fields)(object)
+    }
+
+    /// Headings of the table, the name first.
+    pub fn columns(&self) -> Vec<ColumnDefinition> {
+        (self.columns)()
+    }
+
+    /// The cells of one object, in the order of the headings.
+    pub fn row(&self, object: &dyn Object, now: Timestamp) -> Vec<Value> {
+        (self.row)(object, now)
+    }
+
+    /// The `scale` subresource, where there is one.
+    pub fn scale(&self, object: &dyn Object) -> Option<Scale> {
+        (self.scale)(object)
+    }
+
+    /// Sets the replicas of the `scale` subresource.
+    pub fn set_scale(&self, object: &mut dyn Object, replicas: i32) {
+        (self.set_scale)(object, replicas);
+    }
+
+    /// Seconds between a deletion's request and the end; 0 deletes at once.
+    pub fn grace(&self, object: &dyn Object, requested: Option<i64>) -> i64 {
+        (self.grace)(object, requested)
+    }
+}
+
+fn cast<K: Kind>(object: &dyn Object) -> Option<&K> {
+    object.as_any().downcast_ref()
+}
+
+fn pair<'a, K: Kind>(new: &'a dyn Object, old: &'a dyn Object) -> Option<(&'a K, &'a K)> {
+    cast(new).zip(cast(old))
+}
+
+fn with_mut<K: Kind>(object: &mut dyn Object, change: impl FnOnce(&mut K)) {
+    if let Some(object) = object.as_any_mut().downcast_mut() {
+        change(object);
+    }
+}
+
+fn decode_erased<K: Kind>(json: &[u8]) -> Decoded {
+    Ok(Box::new(decode::decode::<K>(json, K::KIND)?))
+}
+
+fn decode_reporting_erased<K: Kind>(json: &[u8]) -> Reported {
+    let (object, unknown) = decode::decode_reporting::<K>(json, K::KIND)?;
+    Ok((Box::new(object), unknown))
+}
+
+fn decode_stored<K: Kind>(json: &[u8]) -> Decoded {
+    match &K::STORED_AS {
+        Some(representation) => Ok(Box::new((representation.decode)(json)?)),
+        None => decode_erased::<K>(json),
+    }
+}
+
+fn encode_stored<K: Kind>(object: &dyn Object) -> Vec<u8> {
+    match (&K::STORED_AS, cast::<K>(object)) {
+        (Some(representation), Some(object)) => (representation.encode)(object),
+        (None, Some(object)) => encode(object),
+        (_, None) => object.to_json(),
+    }
+}
+
+fn prepare_create<K: Kind>(object: &mut dyn Object) {
+    with_mut(object, K::prepare_create);
+    object.metadata_mut().generation = K::GENERATION.then_some(1);
+}
+
+fn prepare_update<K: Kind>(new: &mut dyn Object, old: &dyn Object) {
+    let Some(old) = cast::<K>(old) else { return };
+    with_mut(new, |new: &mut K| {
+        new.prepare_update(old);
+        let generation = k8s_openapi::Metadata::metadata(old).generation;
+        let moves = K::GENERATION && new.spec_changed(old);
+        new.metadata_mut().generation = if moves {
+            Some(generation.unwrap_or(0) + 1)
+        } else {
+            generation
+        };
+    });
+}
+
+fn prepare_status<K: Kind>(new: &mut dyn Object, old: &dyn Object) {
+    let Some(old) = cast::<K>(old) else { return };
+    with_mut(new, |new: &mut K| {
+        new.prepare_status(old);
+        new.metadata_mut().generation = k8s_openapi::Metadata::metadata(old).generation;
+    });
+}
+
+fn validate<K: Kind>(object: &dyn Object) -> Vec<Invalid> {
+    cast::<K>(object).map_or_else(|| wrong_kind(K::KIND), Kind::validate)
+}
+
+fn validate_update<K: Kind>(new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
+    pair::<K>(new, old).map_or_else(|| wrong_kind(K::KIND), |(new, old)| new.validate_update(old))
+}
+
+fn validate_status<K: Kind>(new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
+    pair::<K>(new, old).map_or_else(|| wrong_kind(K::KIND), |(new, old)| new.validate_status(old))
+}
+
+fn wrong_kind(kind: &'static str) -> Vec<Invalid> {
+    vec![Invalid::internal("kind", format!("the object is not a {kind}"))]
+}
+
+fn fields<K: Kind>(object: &dyn Object) -> Vec<(&'static str, String)> {
+    let Some(object) = cast::<K>(object) else {
+        return Vec::new();
+    };
+    K::FIELDS
+        .iter()
+        .map(|field| (field.label, (field.value)(object)))
+        .collect()
+}
+
+fn columns<K: Kind>() -> Vec<ColumnDefinition> {
+    let name = ColumnDefinition {
+        name: "Name",
+        cell_type: "string",
+        format: "name",
+        description: "Name must be unique within a namespace.",
+        priority: 0,
+    };
+    let rest = K::COLUMNS.iter().map(|column: &Column<K>| ColumnDefinition {
+        name: column.name,
+        cell_type: column.cell_type.name(),
+        format: "",
+        description: column.description,
+        priority: column.priority,
+    });
+    std::iter::once(name).chain(rest).collect()
+}
+
+fn row<K: Kind>(object: &dyn Object, now: Timestamp) -> Vec<Value> {
+    let Some(object) = cast::<K>(object) else {
+        return Vec::new();
+    };
+    let name = Value::from(k8s_openapi::Metadata::metadata(object).name.clone().unwrap_or_default());
+    std::iter::once(name)
+        .chain(K::COLUMNS.iter().map(|column| (column.cell)(object, now)))
+        .collect()
+}
+
+/// Names that follow from the kind, computed at compile time.
+struct Names<K>(PhantomData<K>);
+
+impl<K: Kind> Names<K> {
+    const LIST_BYTES: [u8; 64] = joined(K::KIND.as_bytes(), b"List");
+    const LIST_KIND: &'static str = text(&Self::LIST_BYTES, K::KIND.len() + 4);
+    const SINGULAR_BYTES: [u8; 64] = lower(joined(K::KIND.as_bytes(), b""));
+    const SINGULAR: &'static str = text(&Self::SINGULAR_BYTES, K::KIND.len());
+}
+
+#[expect(
+    clippy::indexing_slicing,
+    reason = "evaluated at compile time: a name over 64 bytes does not compile"
+)]
+const fn joined(first: &[u8], second: &[u8]) -> [u8; 64] {
+    let mut bytes = [0; 64];
+    let mut at = 0;
+    while at < first.len() {
+        bytes[at] = first[at];
+        at += 1;
+    }
+    while at < first.len() + second.len() {
+        bytes[at] = second[at - first.len()];
+        at += 1;
+    }
+    bytes
+}
+
+const fn lower(mut bytes: [u8; 64]) -> [u8; 64] {
+    bytes.make_ascii_lowercase();
+    bytes
+}
+
+const fn text(bytes: &'static [u8; 64], length: usize) -> &'static str {
+    match std::str::from_utf8(bytes.split_at(length).0) {
+        Ok(text) => text,
+        Err(_) => "",
+    }
+}

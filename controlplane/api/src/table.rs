@@ -1,0 +1,79 @@
+//! Cells of the tables that `kubectl get` shows.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
+
+use crate::kind::{CellType, Column, Kind};
+
+impl<K> Column<K> {
+    /// A column of texts.
+    pub const fn text(name: &'static str, description: &'static str, cell: fn(&K, Timestamp) -> Value) -> Self {
+        Self {
+            name,
+            cell_type: CellType::Text,
+            priority: 0,
+            description,
+            cell,
+        }
+    }
+
+    /// A column of whole numbers.
+    pub const fn integer(name: &'static str, description: &'static str, cell: fn(&K, Timestamp) -> Value) -> Self {
+        Self {
+            name,
+            cell_type: CellType::Integer,
+            priority: 0,
+            description,
+            cell,
+        }
+    }
+
+    /// The same column, shown only with `-o wide`.
+    #[must_use]
+    pub const fn wide(self) -> Self {
+        Self { priority: 1, ..self }
+    }
+}
+
+/// The last column that is always shown: how long ago the object was created.
+pub const fn age_column<K: Kind>() -> Column<K> {
+    Column::text("Age", "Time since the object was created.", |object, now| {
+        let created = k8s_openapi::Metadata::metadata(object).creation_timestamp.as_ref();
+        Value::from(since(created, now))
+    })
+}
+
+/// How long ago, or `<unknown>`.
+pub fn since(then: Option<&Time>, now: Timestamp) -> String {
+    then.map_or_else(|| "<unknown>".to_owned(), |then| age(now, then.0))
+}
+
+/// A short text for the time between two moments, as upstream's `duration.HumanDuration`: `42s`, `3m7s`, `5h`, `2d3h`.
+pub fn age(now: Timestamp, then: Timestamp) -> String {
+    let milliseconds = now.as_millisecond() - then.as_millisecond();
+    let seconds = milliseconds / 1000;
+    let (minutes, hours) = (seconds / 60, seconds / 3600);
+    let days = hours / 24;
+    match seconds {
+        ..-1 => "<invalid>".to_owned(),
+        _ if milliseconds < 0 => "0s".to_owned(),
+        _ if seconds < 120 => format!("{seconds}s"),
+        _ if minutes < 10 => two(minutes, "m", seconds % 60, "s"),
+        _ if minutes < 180 => format!("{minutes}m"),
+        _ if hours < 8 => two(hours, "h", minutes % 60, "m"),
+        _ if hours < 48 => format!("{hours}h"),
+        _ if days < 8 => two(days, "d", hours % 24, "h"),
+        _ if days < 730 => format!("{days}d"),
+        _ if days < 8 * 365 => two(days / 365, "y", days % 365, "d"),
+        _ => format!("{}y", days / 365),
+    }
+}
+
+fn two(large: i64, large_unit: &str, small: i64, small_unit: &str) -> String {
+    if small == 0 {
+        format!("{large}{large_unit}")
+    } else {
+        format!("{large}{large_unit}{small}{small_unit}")
+    }
+}

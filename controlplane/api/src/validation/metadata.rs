@@ -1,0 +1,178 @@
+//! Rules for `metadata`, the same for every kind.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+
+use super::{each, immutable, non_negative};
+use crate::invalid::Invalid;
+use crate::kind::Scope;
+use crate::names::{self, Rule};
+
+/// Keys and values of all annotations together, in bytes.
+pub const ANNOTATIONS_LIMIT: usize = 256 * 1024;
+
+/// What is wrong with a new object's metadata.
+pub fn validate(metadata: &ObjectMeta, scope: Scope, rule: Rule) -> Vec<Invalid> {
+    let mut errors = Vec::new();
+    if let Some(prefix) = metadata.generate_name.as_deref().filter(|prefix| !prefix.is_empty()) {
+        each(&mut errors, "metadata.generateName", prefix, rule.check(prefix, true));
+    }
+    match metadata.name.as_deref() {
+        None | Some("") => errors.push(Invalid::required("metadata.name", "name or generateName is required")),
+        Some(name) => each(&mut errors, "metadata.name", name, rule.check(name, false)),
+    }
+    match (scope, metadata.namespace.as_deref().unwrap_or_default()) {
+        (Scope::Namespaced, "") => errors.push(Invalid::required("metadata.namespace", "")),
+        (Scope::Namespaced, namespace) => {
+            each(
+                &mut errors,
+                "metadata.namespace",
+                namespace,
+                names::dns1123_label(namespace),
+            );
+        }
+        (Scope::Cluster, "") => {}
+        (Scope::Cluster, _) => errors.push(Invalid::forbidden("metadata.namespace", "not allowed on this type")),
+    }
+    non_negative(&mut errors, "metadata.generation", metadata.generation.unwrap_or(0));
+    errors.extend(labels(metadata.labels.as_ref(), "metadata.labels"));
+    errors.extend(annotations(metadata.annotations.as_ref(), "metadata.annotations"));
+    errors.extend(owners(metadata.owner_references.as_deref().unwrap_or_default()));
+    errors.extend(finalizers(metadata.finalizers.as_deref().unwrap_or_default()));
+    errors
+}
+
+/// What is wrong with an update's metadata.
+pub fn validate_update(new: &ObjectMeta, old: &ObjectMeta, scope: Scope, rule: Rule) -> Vec<Invalid> {
+    let mut errors = Vec::new();
+    immutable(&mut errors, "metadata.name", &new.name, &old.name);
+    immutable(&mut errors, "metadata.namespace", &new.namespace, &old.namespace);
+    immutable(&mut errors, "metadata.uid", &new.uid, &old.uid);
+    immutable(
+        &mut errors,
+        "metadata.creationTimestamp",
+        &new.creation_timestamp,
+        &old.creation_timestamp,
+    );
+    immutable(
+        &mut errors,
+        "metadata.deletionTimestamp",
+        &new.deletion_timestamp,
+        &old.deletion_timestamp,
+    );
+    let grace = (&new.deletion_grace_period_seconds, &old.deletion_grace_period_seconds);
+    immutable(&mut errors, "metadata.deletionGracePeriodSeconds", grace.0, grace.1);
+    if old.deletion_timestamp.is_some() {
+        let known = old.finalizers.as_deref().unwrap_or_default();
+        let added: Vec<&String> = new
+            .finalizers
+            .iter()
+            .flatten()
+            .filter(|name| !known.contains(name))
+            .collect();
+        if !added.is_empty() {
+            let text = format!(
+                "no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"
+            );
+            errors.push(Invalid::forbidden("metadata.finalizers", text));
+        }
+    }
+    // An old name stays valid even if the rule has become stricter since.
+    let mut rest = validate(new, scope, rule);
+    rest.retain(|error| error.field != "metadata.name" && error.field != "metadata.generateName");
+    errors.extend(rest);
+    errors
+}
+
+/// What is wrong with labels.
+pub fn labels(labels: Option<&BTreeMap<String, String>>, field: &str) -> Vec<Invalid> {
+    let mut errors = Vec::new();
+    for (key, value) in labels.into_iter().flatten() {
+        each(&mut errors, field, key, names::qualified_name(key));
+        each(&mut errors, field, value, names::label_value(value));
+    }
+    errors
+}
+
+/// What is wrong with annotations.
+pub fn annotations(annotations: Option<&BTreeMap<String, String>>, field: &str) -> Vec<Invalid> {
+    let mut errors = Vec::new();
+    let mut size = 0;
+    for (key, value) in annotations.into_iter().flatten() {
+        each(
+            &mut errors,
+            field,
+            key,
+            names::qualified_name(&key.to_ascii_lowercase()),
+        );
+        size += key.len() + value.len();
+    }
+    if size > ANNOTATIONS_LIMIT {
+        errors.push(Invalid::too_long(field, ANNOTATIONS_LIMIT));
+    }
+    errors
+}
+
+fn owners(references: &[OwnerReference]) -> Vec<Invalid> {
+    const FIELD: &str = "metadata.ownerReferences";
+    let mut errors = Vec::new();
+    let mut controller: Option<&str> = None;
+    for reference in references {
+        let version = reference.api_version.rsplit('/').next().unwrap_or_default();
+        if version.is_empty() {
+            let detail = "version must not be empty";
+            errors.push(Invalid::value(
+                format!("{FIELD}.apiVersion"),
+                &reference.api_version,
+                detail,
+            ));
+        }
+        for (name, value) in [
+            ("kind", &reference.kind),
+            ("name", &reference.name),
+            ("uid", &reference.uid),
+        ] {
+            if value.is_empty() {
+                errors.push(Invalid::value(format!("{FIELD}.{name}"), value, "must not be empty"));
+            }
+        }
+        if reference.api_version == "v1" && reference.kind == "Event" {
+            let value = serde_json::to_string(reference).unwrap_or_default();
+            let detail = "/v1, Kind=Event is disallowed from being an owner";
+            errors.push(Invalid::rendered(FIELD, value, detail));
+        }
+        if reference.controller == Some(true) {
+            if let Some(first) = controller {
+                let value = serde_json::to_string(references).unwrap_or_default();
+                let detail = format!(
+                    "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {}",
+                    reference.name
+                );
+                errors.push(Invalid::rendered(FIELD, value, detail));
+            } else {
+                controller = Some(&reference.name);
+            }
+        }
+    }
+    errors
+}
+
+fn finalizers(names: &[String]) -> Vec<Invalid> {
+    const FIELD: &str = "metadata.finalizers";
+    let mut errors = Vec::new();
+    for name in names {
+        each(&mut errors, FIELD, name, names::qualified_name(name));
+        if !name.contains('/') && !["kubernetes", "orphan", "foregroundDeletion"].contains(&name.as_str()) {
+            let detail = "name is neither a standard finalizer name nor is it fully qualified";
+            errors.push(Invalid::value(FIELD, name, detail));
+        }
+    }
+    let has = |wanted: &str| names.iter().any(|name| name == wanted);
+    if has("orphan") && has("foregroundDeletion") {
+        let value = serde_json::to_string(names).unwrap_or_default();
+        let detail = "finalizer orphan and foregroundDeletion cannot be both set";
+        errors.push(Invalid::rendered(FIELD, value, detail));
+    }
+    errors
+}
