@@ -1,1 +1,38 @@
-//! controlplane-store
+//! The store of the control plane: an append-only ledger with one revision counter for all kinds, a cache that serves every
+//! read, and watches.
+//!
+//! ```text
+//! commit(Write) ─► queue ─► the writer: check preconditions ─► one transaction ─► publish ─► acknowledge
+//!                                        (cache + this batch)   (fsync)            │
+//!                            get, list ◄── newest version of each object ◄─────────┤
+//!                            Watch::next ◄── ring of recent changes, then ledger ◄─┘
+//! ```
+//!
+//! What holds, always:
+//!
+//! * A write is acknowledged when it is on disk, and readers and watchers see nothing that is not. This is so for every
+//!   [`Class`]: group commit makes it cheap enough that leases and events need no exception.
+//! * Revisions have no gaps and never go back, over crashes too. A batch that fails leaves no trace, and later writes go on.
+//! * A watcher sees each change once and in order, or is told [`WatchError::Expired`]. It is never waited for.
+//! * Every queue, batch, ring and buffer is bounded.
+
+mod backend;
+mod cache;
+mod entry;
+mod key;
+mod ledger;
+mod retention;
+mod shared;
+mod store;
+mod value;
+mod watch;
+mod write;
+mod writer;
+
+pub use backend::{Backend, BackendError, Change, History, Loaded, Memory, Operation, Record};
+pub use entry::{Attributes, Entry, Event, EventKind, List, Version};
+pub use key::{InvalidKey, Key, Prefix};
+pub use store::{ListAt, ListError, OpenError, Options, Store};
+pub use value::{InvalidValue, Value};
+pub use watch::{Watch, WatchError};
+pub use write::{Class, CommitError, Write};

@@ -1,0 +1,104 @@
+//! Where the ledger is kept. Nothing above this seam knows SQL, and nothing below it knows preconditions or watchers.
+
+mod memory;
+
+use std::error::Error;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::{Key, Prefix};
+
+pub use memory::Memory;
+
+/// What a row of the ledger says about its object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// The object came to be.
+    Create,
+    /// The object was replaced.
+    Update,
+    /// The object was removed; the row holds its final bytes.
+    Delete,
+}
+
+/// One row of the ledger.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// The revision: the row's number.
+    pub revision: u64,
+    /// The object.
+    pub key: Key,
+    /// What happened to it.
+    pub operation: Operation,
+    /// The revision of the version before; 0 when there was none.
+    pub previous: u64,
+    /// Remove the version before in the same transaction.
+    pub drop_previous: bool,
+    /// The complete JSON.
+    pub bytes: Bytes,
+}
+
+/// A row of the past together with the version before it.
+#[derive(Debug, Clone)]
+pub struct Change {
+    /// The row.
+    pub record: Record,
+    /// The bytes of the version that it replaced or removed.
+    pub previous: Option<Bytes>,
+}
+
+/// What a backend holds when it is opened.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    /// The newest revision that was ever acknowledged.
+    pub revision: u64,
+    /// Changes at or below this revision are no longer all there.
+    pub floor: u64,
+    /// The newest version of every object.
+    pub heads: Vec<Record>,
+}
+
+/// Keeps the ledger. Called by one thread at a time.
+pub trait Backend: Send {
+    /// Everything that exists. Called once, before anything else.
+    fn load(&mut self) -> Result<Loaded, BackendError>;
+
+    /// Stores all records or none, durably: they are on disk when this returns `Ok`.
+    fn append(&mut self, records: &[Record]) -> Result<(), BackendError>;
+
+    /// Forgets versions superseded at or below `floor`, visiting at most `limit` rows. `true` when more are left to visit.
+    fn compact(&mut self, floor: u64, limit: usize) -> Result<bool, BackendError>;
+
+    /// A reader of the past, for use beside the writer.
+    fn history(&self) -> Result<Arc<dyn History>, BackendError>;
+
+    /// Writes back what it holds and lets go of its files.
+    fn close(&mut self) -> Result<(), BackendError>;
+}
+
+/// Reads the past.
+pub trait History: Send + Sync {
+    /// Up to `limit` changes under `prefix` with `after < revision <= until`, in order.
+    fn changes(&self, prefix: &Prefix, after: u64, until: u64, limit: usize) -> Result<Vec<Change>, BackendError>;
+
+    /// Whether reading waits for a disk, so that it must not happen on an asynchronous thread.
+    fn blocks(&self) -> bool;
+}
+
+/// Why a backend could not do its work.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// The disk, or the database's allowance on it, is full.
+    #[error("no space left for the database")]
+    Full(#[source] Box<dyn Error + Send + Sync>),
+    /// Reading or writing failed.
+    #[error("the database cannot be read or written")]
+    Io(#[source] Box<dyn Error + Send + Sync>),
+    /// What was read is not what was written.
+    #[error("the row of revision {revision} is damaged")]
+    Damaged {
+        /// The row's number.
+        revision: u64,
+    },
+}

@@ -1,0 +1,186 @@
+//! Everything that readers are served from: the newest version of every object and a ring of recent changes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::entry::{Entry, Event, EventKind};
+use crate::key::{Key, Prefix};
+
+/// The state behind one lock: readers hold it for the time of a few copies of pointers.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    /// The newest published revision.
+    pub(crate) revision: u64,
+    /// Snapshots and watches before this revision are refused.
+    pub(crate) floor: u64,
+    pub(crate) closed: bool,
+    base: u64,
+    resources: BTreeMap<Box<str>, Resource>,
+    ring: VecDeque<Slot>,
+    ring_bytes: usize,
+    limits: RingLimits,
+}
+
+/// The bounds of the ring.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RingLimits {
+    pub(crate) events: usize,
+    pub(crate) bytes: usize,
+}
+
+#[derive(Debug)]
+struct Resource {
+    entries: BTreeMap<Key, Entry>,
+    /// The revision of the newest change; at start, the one that was loaded.
+    last: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    event: Arc<Event>,
+    /// The revision of the change before this one in the same resource: a watcher follows only its own resource.
+    link: u64,
+}
+
+/// Recent changes of one resource, as far back as the ring goes.
+#[derive(Debug)]
+pub(crate) struct Recent {
+    /// Newest first.
+    pub(crate) events: Vec<Arc<Event>>,
+    /// Changes between the asked revision and this one, inclusive, must be read from the ledger; 0 when none are missing.
+    pub(crate) gap_until: u64,
+    /// The resource's newest change.
+    pub(crate) last: u64,
+}
+
+impl Cache {
+    pub(crate) fn new(revision: u64, floor: u64, limits: RingLimits) -> Self {
+        Self {
+            revision,
+            floor,
+            closed: false,
+            base: revision,
+            resources: BTreeMap::new(),
+            ring: VecDeque::new(),
+            ring_bytes: 0,
+            limits,
+        }
+    }
+
+    pub(crate) fn load(&mut self, entry: Entry) {
+        let base = self.base;
+        resource(&mut self.resources, base, entry.key.resource())
+            .entries
+            .insert(entry.key.clone(), entry);
+    }
+
+    pub(crate) fn get(&self, key: &Key) -> Option<&Entry> {
+        self.resources.get(key.resource())?.entries.get(key)
+    }
+
+    /// Every resource's name and entries.
+    pub(crate) fn resources(&self) -> impl Iterator<Item = (&str, impl Iterator<Item = &Entry>)> {
+        self.resources
+            .iter()
+            .map(|(name, resource)| (&**name, resource.entries.values()))
+    }
+
+    /// Entries under the prefix, after a key.
+    pub(crate) fn range<'a>(
+        &'a self,
+        prefix: &'a Prefix,
+        after: Option<&'a Key>,
+    ) -> impl Iterator<Item = &'a Entry> + use<'a> {
+        let start = match after {
+            Some(key) if key.as_str() >= prefix.as_str() => Bound::Excluded(key.as_str()),
+            _ => Bound::Included(prefix.as_str()),
+        };
+        self.resources
+            .get(prefix.resource_name())
+            .into_iter()
+            .flat_map(move |resource| resource.entries.range::<str, _>((start, Bound::Unbounded)))
+            .map(|(_, entry)| entry)
+            .take_while(move |entry| prefix.contains(&entry.key))
+    }
+
+    pub(crate) fn subscribe(&mut self, prefix: &Prefix) -> watch::Receiver<u64> {
+        let base = self.base;
+        resource(&mut self.resources, base, prefix.resource_name())
+            .last
+            .subscribe()
+    }
+
+    /// Makes committed changes visible: to readers at once, to watchers as soon as they are woken.
+    pub(crate) fn publish(&mut self, events: Vec<Event>) {
+        let base = self.base;
+        for event in events {
+            let resource = resource(&mut self.resources, base, event.entry.key.resource());
+            match event.kind {
+                EventKind::Put { .. } => resource.entries.insert(event.entry.key.clone(), event.entry.clone()),
+                EventKind::Delete { .. } => resource.entries.remove(&event.entry.key),
+            };
+            self.revision = event.revision;
+            let link = resource.last.send_replace(event.revision);
+            self.ring_bytes += event.entry.bytes.len();
+            self.ring.push_back(Slot {
+                event: Arc::new(event),
+                link,
+            });
+        }
+        while self.ring.len() > self.limits.events || self.ring_bytes > self.limits.bytes {
+            let Some(slot) = self.ring.pop_front() else { break };
+            self.ring_bytes -= slot.event.entry.bytes.len();
+        }
+    }
+
+    /// The changes of the prefix's resource after a revision, followed back through the ring.
+    pub(crate) fn recent(&self, prefix: &Prefix, after: u64) -> Recent {
+        let last = self
+            .resources
+            .get(prefix.resource_name())
+            .map_or(self.base, |resource| *resource.last.borrow());
+        let mut events = Vec::new();
+        let mut at = last;
+        while at > after {
+            let Some(slot) = self.slot(at) else {
+                return Recent {
+                    events,
+                    gap_until: at,
+                    last,
+                };
+            };
+            if prefix.contains(&slot.event.entry.key) {
+                events.push(Arc::clone(&slot.event));
+            }
+            at = slot.link;
+        }
+        Recent {
+            events,
+            gap_until: 0,
+            last,
+        }
+    }
+
+    /// Every revision is one change, so the ring is indexed by revision.
+    fn slot(&self, revision: u64) -> Option<&Slot> {
+        let first = self.ring.front()?.event.revision;
+        self.ring.get(usize::try_from(revision.checked_sub(first)?).ok()?)
+    }
+
+    /// Ends all watches.
+    pub(crate) fn close(&mut self) {
+        self.closed = true;
+        self.resources.clear();
+        self.ring.clear();
+    }
+}
+
+fn resource<'a>(resources: &'a mut BTreeMap<Box<str>, Resource>, base: u64, name: &str) -> &'a mut Resource {
+    resources.entry(name.into()).or_insert_with(|| Resource {
+        entries: BTreeMap::new(),
+        last: watch::Sender::new(base),
+    })
+}

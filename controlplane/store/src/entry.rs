@@ -1,0 +1,109 @@
+//! What readers and watchers are given.
+
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::Key;
+
+/// What lists and watches select by, so that they need not decode the object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attributes {
+    /// The object's labels.
+    pub labels: Arc<BTreeMap<String, String>>,
+    /// Selectable fields and their values, such as `("spec.nodeName", "n1")`.
+    pub fields: Arc<[(&'static str, String)]>,
+}
+
+impl Default for Attributes {
+    fn default() -> Self {
+        Self {
+            labels: Arc::default(),
+            fields: Arc::from([]),
+        }
+    }
+}
+
+/// One version of one object. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Entry(Arc<Version>);
+
+/// The parts of an [`Entry`], which dereferences to it.
+#[derive(Debug)]
+pub struct Version {
+    /// The object's name.
+    pub key: Key,
+    /// The revision that stored this version; the same as in the bytes.
+    pub revision: u64,
+    /// The complete JSON.
+    pub bytes: Bytes,
+    /// What selectors match.
+    pub attributes: Attributes,
+}
+
+impl Entry {
+    pub(crate) fn new(key: Key, revision: u64, bytes: Bytes, attributes: Attributes) -> Self {
+        Self(Arc::new(Version {
+            key,
+            revision,
+            bytes,
+            attributes,
+        }))
+    }
+}
+
+impl Deref for Entry {
+    type Target = Version;
+
+    fn deref(&self) -> &Version {
+        &self.0
+    }
+}
+
+/// One change, as every watcher of the resource sees it.
+#[derive(Debug)]
+pub struct Event {
+    /// The revision of the change.
+    pub revision: u64,
+    /// What happened, with the version before it.
+    pub kind: EventKind,
+    /// The new version; after a delete the object's final bytes, at the revision of the delete.
+    pub entry: Entry,
+}
+
+/// What happened to the object, with the version that it had before: watches with selectors need both.
+#[derive(Debug, Clone)]
+pub enum EventKind {
+    /// Created (no previous version) or updated.
+    Put {
+        /// The version before.
+        prev: Option<Entry>,
+    },
+    /// Deleted.
+    Delete {
+        /// The version before.
+        prev: Option<Entry>,
+    },
+}
+
+impl Event {
+    /// The version before this change.
+    pub fn prev(&self) -> Option<&Entry> {
+        match &self.kind {
+            EventKind::Put { prev } | EventKind::Delete { prev } => prev.as_ref(),
+        }
+    }
+}
+
+/// A page of a LIST.
+#[derive(Debug, Clone)]
+pub struct List {
+    /// Objects in the order of their keys.
+    pub entries: Vec<Entry>,
+    /// The revision that the whole list is a snapshot of.
+    pub revision: u64,
+    /// How many objects follow after this page.
+    pub remaining: usize,
+}

@@ -1,0 +1,61 @@
+//! What the handles, the watchers and the writer share.
+
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::backend::{Change, History};
+use crate::cache::Cache;
+use crate::{BackendError, Class, Options, Prefix};
+
+pub(crate) struct Shared {
+    pub(crate) options: Options,
+    cache: RwLock<Cache>,
+    history: Arc<dyn History>,
+}
+
+impl Shared {
+    pub(crate) fn new(options: Options, cache: Cache, history: Arc<dyn History>) -> Self {
+        Self {
+            options,
+            cache: RwLock::new(cache),
+            history,
+        }
+    }
+
+    pub(crate) fn cache(&self) -> RwLockReadGuard<'_, Cache> {
+        self.cache.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn cache_mut(&self) -> RwLockWriteGuard<'_, Cache> {
+        self.cache.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn class_of(&self, prefix: &Prefix) -> Class {
+        (self.options.class)(prefix.resource_name())
+    }
+
+    /// Reads the ledger without holding up the asynchronous threads.
+    pub(crate) async fn changes(
+        &self,
+        prefix: &Prefix,
+        after: u64,
+        until: u64,
+        limit: usize,
+    ) -> Result<Vec<Change>, Arc<BackendError>> {
+        if !self.history.blocks() {
+            return self.history.changes(prefix, after, until, limit).map_err(Arc::new);
+        }
+        let (history, prefix) = (Arc::clone(&self.history), prefix.clone());
+        let read = tokio::task::spawn_blocking(move || history.changes(&prefix, after, until, limit)).await;
+        match read {
+            Ok(changes) => changes.map_err(Arc::new),
+            Err(join) => Err(Arc::new(BackendError::Io(join.into()))),
+        }
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Shared").finish_non_exhaustive()
+    }
+}

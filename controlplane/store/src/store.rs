@@ -1,0 +1,373 @@
+//! The handle that the server holds.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::backend::{Backend, Memory};
+use crate::cache::{Cache, RingLimits};
+use crate::entry::{Attributes, Entry, List};
+use crate::key::{Key, Prefix};
+use crate::retention::Retention;
+use crate::shared::Shared;
+use crate::watch::{Watch, WatchError, event};
+use crate::write::{Class, CommitError, Write};
+use crate::writer::{Job, QUEUE, Writer};
+use crate::{BackendError, EventKind};
+
+/// How often retention is looked after.
+const MAINTENANCE: Duration = Duration::from_secs(10);
+/// Changes read from the ledger at a time.
+const CHUNK: usize = 512;
+
+/// What a store is opened with.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// How long the past is kept for watches and exact lists.
+    pub retention: Duration,
+    /// How many bytes of superseded versions are kept at most.
+    pub retention_bytes: u64,
+    /// How many changes the ring holds.
+    pub ring_events: usize,
+    /// How many bytes of objects the ring holds.
+    pub ring_bytes: usize,
+    /// Gives what selectors match, for objects read from the disk.
+    pub index: fn(&Key, &[u8]) -> Attributes,
+    /// How much of a resource's past is kept; the argument is `{group or core}/{plural}`.
+    pub class: fn(&str) -> Class,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            retention: Duration::from_mins(5),
+            retention_bytes: 256 << 20,
+            ring_events: 4096,
+            ring_bytes: 16 << 20,
+            index: |_, _| Attributes::default(),
+            class: |_| Class::Kept,
+        }
+    }
+}
+
+/// Which revision a list shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ListAt {
+    /// The newest.
+    Latest,
+    /// Exactly this one, as long as the past is kept.
+    Exactly(u64),
+}
+
+/// Why a list cannot be given.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ListError {
+    /// The revision is compacted.
+    #[error("revision {revision} is no longer available")]
+    Expired {
+        /// The revision that was asked for.
+        revision: u64,
+    },
+    /// The revision has not been reached yet.
+    #[error("revision {revision} has not been reached; the newest is {newest}")]
+    Future {
+        /// The revision that was asked for.
+        revision: u64,
+        /// The newest one.
+        newest: u64,
+    },
+    /// The ledger could not be read.
+    #[error("read the ledger")]
+    Failed(#[source] Arc<BackendError>),
+}
+
+/// Why a store could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The backend could not give what it holds.
+    #[error("load the database")]
+    Load(#[source] BackendError),
+    /// The writer's thread could not be started.
+    #[error("start the writer's thread")]
+    Thread(#[source] std::io::Error),
+}
+
+/// The store. Cheap to clone; all clones are the same store.
+#[derive(Clone)]
+pub struct Store {
+    shared: Arc<Shared>,
+    committer: Committer,
+    opened: tokio::time::Instant,
+}
+
+#[derive(Clone)]
+enum Committer {
+    /// Commits on the caller's thread: what simulations under a paused clock need.
+    Inline(Arc<Mutex<Writer>>),
+    Thread {
+        queue: mpsc::Sender<Job>,
+        thread: Arc<Mutex<Option<JoinHandle<()>>>>,
+    },
+}
+
+impl Store {
+    /// A store in memory that commits on the caller's thread.
+    pub fn in_memory(options: Options) -> Self {
+        let parts = parts(Box::new(Memory::default()), options);
+        // Memory cannot fail to load.
+        let (shared, writer) = match parts {
+            Ok(parts) => parts,
+            Err(failure) => unreachable!("{failure}"),
+        };
+        let committer = Committer::Inline(Arc::new(Mutex::new(writer)));
+        Self {
+            shared,
+            committer,
+            opened: tokio::time::Instant::now(),
+        }
+    }
+
+    /// A store on any backend, with a writer's thread of its own.
+    pub fn with_backend(backend: Box<dyn Backend>, options: Options) -> Result<Self, OpenError> {
+        let (shared, writer) = parts(backend, options)?;
+        let (queue, receiver) = mpsc::channel(QUEUE);
+        let thread = std::thread::Builder::new()
+            .name("store-writer".into())
+            .spawn(move || writer.run(receiver))
+            .map_err(OpenError::Thread)?;
+        let committer = Committer::Thread {
+            queue,
+            thread: Arc::new(Mutex::new(Some(thread))),
+        };
+        Ok(Self {
+            shared,
+            committer,
+            opened: tokio::time::Instant::now(),
+        })
+    }
+
+    /// The newest version of an object.
+    pub fn get(&self, key: &Key) -> Option<Entry> {
+        self.shared.cache().get(key).cloned()
+    }
+
+    /// The newest revision.
+    pub fn revision(&self) -> u64 {
+        self.shared.cache().revision
+    }
+
+    /// Lists and watches from before this revision are refused.
+    pub fn floor(&self) -> u64 {
+        self.shared.cache().floor
+    }
+
+    /// Objects under a prefix in the order of their keys, after a key, at most `limit` of them.
+    pub async fn list(
+        &self,
+        prefix: &Prefix,
+        at: ListAt,
+        after: Option<&Key>,
+        limit: Option<usize>,
+    ) -> Result<List, ListError> {
+        match at {
+            ListAt::Exactly(revision) => self.list_exactly(prefix, revision, after, limit).await,
+            ListAt::Latest => Ok(self.list_latest(prefix, after, limit)),
+        }
+    }
+
+    fn list_latest(&self, prefix: &Prefix, after: Option<&Key>, limit: Option<usize>) -> List {
+        let cache = self.shared.cache();
+        let mut range = cache.range(prefix, after);
+        let entries = range.by_ref().take(limit.unwrap_or(usize::MAX)).cloned().collect();
+        let remaining = range.count();
+        List {
+            entries,
+            revision: cache.revision,
+            remaining,
+        }
+    }
+
+    /// A snapshot of the past: the present with later changes taken back.
+    async fn list_exactly(
+        &self,
+        prefix: &Prefix,
+        revision: u64,
+        after: Option<&Key>,
+        limit: Option<usize>,
+    ) -> Result<List, ListError> {
+        let (mut entries, recent) = {
+            let cache = self.shared.cache();
+            let newest = cache.revision;
+            if revision > newest {
+                return Err(ListError::Future { revision, newest });
+            }
+            let recent = cache.recent(prefix, revision);
+            let behind_ring = recent.gap_until > 0;
+            if behind_ring && (revision < cache.floor || self.shared.class_of(prefix) != Class::Kept) {
+                return Err(ListError::Expired { revision });
+            }
+            let entries: BTreeMap<Key, Option<Entry>> = cache
+                .range(prefix, after)
+                .map(|entry| (entry.key.clone(), Some(entry.clone())))
+                .collect();
+            (entries, recent)
+        };
+        let in_page = |key: &Key| after.is_none_or(|after| key > after);
+        for event in recent.events.iter().filter(|event| in_page(&event.entry.key)) {
+            entries.insert(event.entry.key.clone(), event.prev().cloned());
+        }
+        if recent.gap_until > 0 {
+            let past = self.past(prefix, revision, recent.gap_until).await?;
+            entries.extend(past.into_iter().filter(|(key, _)| in_page(key)));
+        }
+        let mut entries = entries.into_values().flatten();
+        let page = entries.by_ref().take(limit.unwrap_or(usize::MAX)).collect();
+        Ok(List {
+            entries: page,
+            revision,
+            remaining: entries.count(),
+        })
+    }
+
+    /// For every object changed in `(revision, until]`: what it was at `revision`.
+    async fn past(
+        &self,
+        prefix: &Prefix,
+        revision: u64,
+        until: u64,
+    ) -> Result<BTreeMap<Key, Option<Entry>>, ListError> {
+        let mut past = BTreeMap::new();
+        let mut from = revision;
+        while from < until {
+            let changes = self
+                .shared
+                .changes(prefix, from, until, CHUNK)
+                .await
+                .map_err(ListError::Failed)?;
+            if revision < self.shared.cache().floor {
+                return Err(ListError::Expired { revision });
+            }
+            from = if changes.len() < CHUNK {
+                until
+            } else {
+                changes.last().map_or(until, |c| c.record.revision)
+            };
+            for change in changes {
+                let event = event(&self.shared, change);
+                past.entry(event.entry.key.clone()).or_insert_with(|| match event.kind {
+                    EventKind::Put { prev } | EventKind::Delete { prev } => prev,
+                });
+            }
+        }
+        Ok(past)
+    }
+
+    /// Stores one change, together with all others that wait. Returns the version that is now stored (for a delete: the
+    /// final one) when it is on disk; its revision is `entry.revision`. Dropping the future does not take the write back.
+    pub async fn commit(&self, write: Write) -> Result<Entry, CommitError> {
+        let (reply, answer) = oneshot::channel();
+        match &self.committer {
+            Committer::Inline(writer) => {
+                let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
+                if self.shared.cache().closed {
+                    return Err(CommitError::Closed);
+                }
+                writer.commit(vec![(write, reply)]);
+            }
+            Committer::Thread { queue, .. } => {
+                if queue.send(Job::Write(write, reply)).await.is_err() {
+                    return Err(CommitError::Closed);
+                }
+            }
+        }
+        answer.await.unwrap_or(Err(CommitError::Closed))
+    }
+
+    /// Changes under a prefix after revision `from`.
+    pub fn watch(&self, prefix: &Prefix, from: u64) -> Result<Watch, WatchError> {
+        Watch::new(Arc::clone(&self.shared), prefix, from)
+    }
+
+    /// Looks after retention for as long as it is polled: run it beside the server, and drop it to stop.
+    pub async fn run(&self) -> std::convert::Infallible {
+        loop {
+            tokio::time::sleep(MAINTENANCE).await;
+            self.maintain().await;
+        }
+    }
+
+    /// One round of maintenance: raises the compaction floor, sweeps below it, removes what has outlived its time.
+    pub async fn maintain(&self) {
+        let now = self.opened.elapsed();
+        match &self.committer {
+            Committer::Inline(writer) => {
+                let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut sweeping = writer.maintain(now);
+                while sweeping {
+                    sweeping = writer.sweep();
+                }
+            }
+            // A closed store needs no maintenance.
+            Committer::Thread { queue, .. } => drop(queue.send(Job::Maintain(now)).await),
+        }
+    }
+
+    /// Ends all watches, finishes the writes that wait, and lets go of the files. Later writes fail with `Closed`.
+    pub async fn close(&self) -> Result<(), Arc<BackendError>> {
+        match &self.committer {
+            Committer::Inline(writer) => {
+                self.shared.cache_mut().close();
+                let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
+                writer.backend.close().map_err(Arc::new)
+            }
+            Committer::Thread { queue, thread } => {
+                let (done, closed) = oneshot::channel();
+                if queue.send(Job::Close(done)).await.is_err() {
+                    return Ok(());
+                }
+                let outcome = closed.await.unwrap_or(Ok(()));
+                let thread = thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+                // It has answered and only has to return; a panic in it was reported where it happened.
+                drop(thread.map(JoinHandle::join));
+                outcome
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Store")
+            .field("revision", &self.revision())
+            .finish_non_exhaustive()
+    }
+}
+
+fn parts(mut backend: Box<dyn Backend>, options: Options) -> Result<(Arc<Shared>, Writer), OpenError> {
+    let loaded = backend.load().map_err(OpenError::Load)?;
+    let history = backend.history().map_err(OpenError::Load)?;
+    let limits = RingLimits {
+        events: options.ring_events,
+        bytes: options.ring_bytes,
+    };
+    let mut cache = Cache::new(loaded.revision, loaded.floor, limits);
+    for record in loaded.heads {
+        let attributes = (options.index)(&record.key, &record.bytes);
+        cache.load(Entry::new(record.key, record.revision, record.bytes, attributes));
+    }
+    let retention = Retention::new(options.retention, options.retention_bytes, loaded.revision);
+    let shared = Arc::new(Shared::new(options, cache, history));
+    Ok((
+        Arc::clone(&shared),
+        Writer {
+            shared,
+            backend,
+            retention,
+        },
+    ))
+}

@@ -1,0 +1,177 @@
+//! A watcher: it reads from the shared ring, and from the ledger when it is further behind than the ring goes.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::entry::{Entry, Event, EventKind};
+use crate::key::Prefix;
+use crate::shared::Shared;
+use crate::{BackendError, Class, Operation};
+
+/// The most changes that a watcher holds between the ring, or the ledger, and its reader.
+const BUFFER: usize = 128;
+
+/// The changes of one resource, or of one namespace of it, from a revision on: each once and in order.
+#[derive(Debug)]
+pub struct Watch {
+    shared: Arc<Shared>,
+    prefix: Prefix,
+    receiver: watch::Receiver<u64>,
+    buffer: VecDeque<Arc<Event>>,
+    /// Everything up to here has been returned by `next`.
+    delivered: u64,
+    /// Everything up to here has been returned or is in the buffer.
+    scanned: u64,
+}
+
+/// Why a watch ended.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum WatchError {
+    /// The watcher is too far behind: changes that it has not seen are compacted. List again.
+    #[error("the changes since revision {after} are no longer available")]
+    Expired {
+        /// The last revision that the watcher has seen.
+        after: u64,
+    },
+    /// The store was closed.
+    #[error("the store is closed")]
+    Closed,
+    /// The ledger could not be read.
+    #[error("read the ledger")]
+    Failed(#[source] Arc<BackendError>),
+}
+
+enum Filled {
+    Yes,
+    Idle,
+    Gap { until: u64 },
+}
+
+impl Watch {
+    pub(crate) fn new(shared: Arc<Shared>, prefix: &Prefix, from: u64) -> Result<Self, WatchError> {
+        let receiver = {
+            let mut cache = shared.cache_mut();
+            if cache.closed {
+                return Err(WatchError::Closed);
+            }
+            let behind_ring = cache.recent(prefix, from).gap_until > 0;
+            if behind_ring && (from < cache.floor || shared.class_of(prefix) != Class::Kept) {
+                return Err(WatchError::Expired { after: from });
+            }
+            cache.subscribe(prefix)
+        };
+        Ok(Self {
+            shared,
+            prefix: prefix.clone(),
+            receiver,
+            buffer: VecDeque::new(),
+            delivered: from,
+            scanned: from,
+        })
+    }
+
+    /// The next change; waits for it. Dropping the future loses nothing. After an error every further call fails too.
+    pub async fn next(&mut self) -> Result<Arc<Event>, WatchError> {
+        loop {
+            if let Some(event) = self.buffer.pop_front() {
+                self.delivered = event.revision;
+                return Ok(event);
+            }
+            match self.fill()? {
+                Filled::Yes => {}
+                Filled::Gap { until } => self.read_ledger(until).await?,
+                Filled::Idle => {
+                    if self.receiver.changed().await.is_err() {
+                        return Err(WatchError::Closed);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A revision up to which `next` has returned every change: what a bookmark may promise.
+    pub fn progress(&self) -> u64 {
+        if !self.buffer.is_empty() {
+            return self.delivered;
+        }
+        let cache = self.shared.cache();
+        let last = cache.recent(&self.prefix, u64::MAX).last;
+        if last <= self.scanned {
+            cache.revision.max(self.scanned)
+        } else {
+            self.delivered
+        }
+    }
+
+    fn fill(&mut self) -> Result<Filled, WatchError> {
+        self.receiver.borrow_and_update();
+        let cache = self.shared.cache();
+        if cache.closed {
+            return Err(WatchError::Closed);
+        }
+        let recent = cache.recent(&self.prefix, self.scanned);
+        if recent.gap_until > 0 {
+            return Ok(Filled::Gap {
+                until: recent.gap_until,
+            });
+        }
+        drop(cache);
+        let complete = recent.events.len() <= BUFFER;
+        self.buffer.extend(recent.events.into_iter().rev().take(BUFFER));
+        self.scanned = match self.buffer.back() {
+            Some(event) if !complete => event.revision,
+            _ => self.scanned.max(recent.last),
+        };
+        Ok(if self.buffer.is_empty() {
+            Filled::Idle
+        } else {
+            Filled::Yes
+        })
+    }
+
+    async fn read_ledger(&mut self, until: u64) -> Result<(), WatchError> {
+        let after = self.scanned;
+        if self.shared.class_of(&self.prefix) != Class::Kept {
+            return Err(WatchError::Expired { after });
+        }
+        let changes = self
+            .shared
+            .changes(&self.prefix, after, until, BUFFER)
+            .await
+            .map_err(WatchError::Failed)?;
+        // Compaction raises the floor before it removes anything, so what was read is complete if the floor is still below.
+        if after < self.shared.cache().floor {
+            return Err(WatchError::Expired { after });
+        }
+        self.scanned = if changes.len() < BUFFER {
+            until
+        } else {
+            changes.last().map_or(until, |c| c.record.revision)
+        };
+        self.buffer
+            .extend(changes.into_iter().map(|change| Arc::new(event(&self.shared, change))));
+        Ok(())
+    }
+}
+
+/// A change of the past in the form that watchers see.
+pub(crate) fn event(shared: &Shared, change: crate::Change) -> Event {
+    let record = change.record;
+    let entry_of = |revision, bytes: bytes::Bytes| {
+        let attributes = (shared.options.index)(&record.key, &bytes);
+        Entry::new(record.key.clone(), revision, bytes, attributes)
+    };
+    let prev = change.previous.map(|bytes| entry_of(record.previous, bytes));
+    let entry = entry_of(record.revision, record.bytes.clone());
+    let kind = match record.operation {
+        Operation::Create | Operation::Update => EventKind::Put { prev },
+        Operation::Delete => EventKind::Delete { prev },
+    };
+    Event {
+        revision: record.revision,
+        kind,
+        entry,
+    }
+}

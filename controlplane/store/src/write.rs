@@ -1,0 +1,95 @@
+//! Requests to change something, and how they fail.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::{Attributes, BackendError, Key, Value};
+
+/// One change of one object. All of them are on disk before they are acknowledged.
+#[derive(Debug, Clone)]
+pub enum Write {
+    /// Stores a new object; fails when the key is taken.
+    Create {
+        /// The object's name.
+        key: Key,
+        /// Its JSON.
+        value: Value,
+        /// What selectors match.
+        attributes: Attributes,
+    },
+    /// Replaces an object. A value equal to the stored one changes nothing and takes no revision.
+    Update {
+        /// The object's name.
+        key: Key,
+        /// Its JSON.
+        value: Value,
+        /// What selectors match.
+        attributes: Attributes,
+        /// The revision that the writer has read.
+        expected: u64,
+    },
+    /// Removes an object.
+    Delete {
+        /// The object's name.
+        key: Key,
+        /// The revision that the writer has read, if it matters.
+        expected: Option<u64>,
+        /// The final bytes, shown to watchers.
+        last: Value,
+    },
+}
+
+impl Write {
+    /// The object that is written.
+    pub fn key(&self) -> &Key {
+        match self {
+            Self::Create { key, .. } | Self::Update { key, .. } | Self::Delete { key, .. } => key,
+        }
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            Self::Create { value, .. } | Self::Update { value, .. } | Self::Delete { last: value, .. } => value.len(),
+        }
+    }
+}
+
+/// How much of a resource's past is kept. Either way a write is on disk before it is acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Class {
+    /// All versions, until they are compacted.
+    #[default]
+    Kept,
+    /// Only the newest version: a write removes the one before it in the same transaction, so renewing a lease for ever
+    /// does not make the database grow. Watchers further behind than the ring are told `Expired`.
+    HeadOnly {
+        /// Remove the object when it has not been written for this long.
+        time_to_live: Option<Duration>,
+    },
+}
+
+/// Why nothing was written.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum CommitError {
+    /// Create: the key is taken.
+    #[error("the object already exists")]
+    Exists,
+    /// Update or delete: there is no such object.
+    #[error("the object does not exist")]
+    NotFound,
+    /// The object has another revision than the writer expected.
+    #[error("the object has changed: its revision is {actual}")]
+    Conflict {
+        /// The revision it has now.
+        actual: u64,
+    },
+    /// The disk, or the database's allowance on it, is full. Retry when there is room.
+    #[error("no space left for the write")]
+    Full(#[source] Arc<BackendError>),
+    /// The write did not reach the disk. It may be tried again.
+    #[error("the write did not reach the disk")]
+    Failed(#[source] Arc<BackendError>),
+    /// The store is closed.
+    #[error("the store is closed")]
+    Closed,
+}

@@ -1,0 +1,103 @@
+//! What the tests of the store share: objects to write, and every kind of store to write them to.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+#![allow(missing_docs, reason = "test helpers")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "tests fail by panicking"
+)]
+#![allow(unreachable_pub, reason = "a module shared by test binaries")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use controlplane_store::{Attributes, Class, Entry, Key, Memory, Options, Prefix, Store, Value, Write};
+
+pub fn options() -> Options {
+    Options {
+        index,
+        class,
+        ..Options::default()
+    }
+}
+
+/// Leases keep only their head, heartbeats are removed after an hour, everything else is kept.
+pub fn class(resource: &str) -> Class {
+    match resource {
+        "coordination.k8s.io/leases" => Class::HeadOnly { time_to_live: None },
+        "core/events" => Class::HeadOnly {
+            time_to_live: Some(Duration::from_hours(1)),
+        },
+        _ => Class::Kept,
+    }
+}
+
+pub fn index(key: &Key, json: &[u8]) -> Attributes {
+    let object: serde_json::Value = serde_json::from_slice(json).unwrap();
+    let data = object["data"].as_str().unwrap_or_default().to_owned();
+    Attributes {
+        labels: Arc::new(BTreeMap::from([("data".to_owned(), data)])),
+        fields: Arc::from([("metadata.name", key.name().to_owned())]),
+    }
+}
+
+pub fn pod(name: &str) -> Key {
+    Key::new("", "pods", "default", name).unwrap()
+}
+
+pub fn pods() -> Prefix {
+    Prefix::resource("", "pods")
+}
+
+pub fn value(key: &Key, data: &str) -> Value {
+    let name = key.name();
+    let json = format!(r#"{{"kind":"Pod","metadata":{{"name":"{name}","resourceVersion":""}},"data":"{data}"}}"#);
+    Value::parse(json.into_bytes()).unwrap()
+}
+
+pub fn create(key: &Key, data: &str) -> Write {
+    let value = value(key, data);
+    Write::Create {
+        key: key.clone(),
+        value,
+        attributes: Attributes::default(),
+    }
+}
+
+pub fn update(key: &Key, data: &str, expected: u64) -> Write {
+    let value = value(key, data);
+    Write::Update {
+        key: key.clone(),
+        value,
+        attributes: Attributes::default(),
+        expected,
+    }
+}
+
+pub fn delete(key: &Key, expected: Option<u64>) -> Write {
+    Write::Delete {
+        key: key.clone(),
+        expected,
+        last: value(key, "last"),
+    }
+}
+
+/// The object's `data`; checks on the way that its resourceVersion is the entry's revision.
+pub fn data(entry: &Entry) -> String {
+    let object: serde_json::Value = serde_json::from_slice(&entry.bytes).unwrap();
+    assert_eq!(object["metadata"]["resourceVersion"], entry.revision.to_string());
+    assert_eq!(object["metadata"]["name"], entry.key.name());
+    object["data"].as_str().unwrap().to_owned()
+}
+
+/// One store of every kind, under the same options. The directory lives as long as its database.
+pub fn stores(options: &Options) -> Vec<(&'static str, Store, Option<tempfile::TempDir>)> {
+    let threaded = Store::with_backend(Box::new(Memory::default()), options.clone()).unwrap();
+    vec![
+        ("memory", Store::in_memory(options.clone()), None),
+        ("memory with a thread", threaded, None),
+    ]
+}
