@@ -2,6 +2,13 @@
 //! check that it left nothing behind.
 
 pub mod http;
+pub mod images;
 pub mod leaks;
 pub mod machine;
 pub mod process;
+
+/// Shows what the test harness itself has to say, once per process.
+pub fn logging() {
+    // A second test of the same process finds it set up.
+    drop(tracing_subscriber::fmt().with_test_writer().try_init());
+}

@@ -1,0 +1,222 @@
+//! What happens when something is killed: containers come back, running ones outlive the agent, and nothing that the
+//! control plane acknowledged is lost.
+
+#![allow(clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tests::http::Target;
+use tests::machine::{Machine, Namespace, PATIENCE, eventually};
+use tests::{images, process};
+
+fn pod(machine: &Machine, name: &str) -> anyhow::Result<Value> {
+    Ok(serde_json::from_str(
+        &machine.kubectl(["get", "pod", name, "-o", "json"])?,
+    )?)
+}
+
+fn run_nginx(machine: &Machine, name: &str) -> anyhow::Result<Value> {
+    let image = images::nginx(machine)?;
+    machine.kubectl(["run", name, &format!("--image={image}"), "--port=80"])?;
+    machine.kubectl(["wait", "--for=condition=Ready", &format!("pod/{name}"), "--timeout=60s"])?;
+    pod(machine, name)
+}
+
+fn container(pod: &Value) -> &Value {
+    &pod["status"]["containerStatuses"][0]
+}
+
+#[test]
+fn a_killed_container_comes_back_at_once() -> anyhow::Result<()> {
+    tests::logging();
+    let machine = Machine::start("restart")?;
+    let before = run_nginx(&machine, "web")?;
+    let uid = before["metadata"]["uid"].as_str().context("a uid")?;
+    kill(Pid::from_raw(process::container_of(uid)?), Signal::SIGKILL)?;
+    let after = eventually("the container runs again", || {
+        let pod = pod(&machine, "web").map_err(|error| error.to_string())?;
+        let again = container(&pod)["restartCount"] == 1 && container(&pod)["state"]["running"].is_object();
+        if again {
+            Ok(pod)
+        } else {
+            Err(container(&pod).to_string())
+        }
+    })?;
+    let ended = &container(&after)["lastState"]["terminated"];
+    assert_eq!(ended["exitCode"], 137, "{after:#}");
+    assert_eq!(ended["reason"], "Error", "{after:#}");
+    assert_eq!(ended["containerID"], container(&before)["containerID"]);
+    assert_ne!(container(&after)["containerID"], container(&before)["containerID"]);
+    let page = machine.fetch(&format!(
+        "http://{}/",
+        after["status"]["podIP"].as_str().context("an address")?
+    ))?;
+    assert!(page.contains("nginx"));
+    let events = machine.kubectl([
+        "get",
+        "events",
+        "--field-selector",
+        "involvedObject.name=web",
+        "-o",
+        "json",
+    ])?;
+    let events: Value = serde_json::from_str(&events)?;
+    let started: u64 = events["items"]
+        .as_array()
+        .context("events")?
+        .iter()
+        .filter(|event| event["reason"] == "Started")
+        .map(|event| event["count"].as_u64().unwrap_or(1))
+        .sum();
+    assert_eq!(started, 2, "both starts are told: {events:#}");
+    machine.finish()
+}
+
+#[test]
+fn containers_outlive_the_agent() -> anyhow::Result<()> {
+    tests::logging();
+    let machine = Machine::start("outlive")?;
+    let before = run_nginx(&machine, "web")?;
+    let address = format!("http://{}/", before["status"]["podIP"].as_str().context("an address")?);
+    kill(Pid::from_raw(machine.daemon("skiff-agent")?), Signal::SIGKILL)?;
+    eventually("the agent is gone", || match machine.daemon("skiff-agent") {
+        Ok(pid) => Err(format!("process {pid}")),
+        Err(_) => Ok(()),
+    })?;
+    assert!(
+        machine.fetch(&address)?.contains("nginx"),
+        "nginx serves without its agent"
+    );
+    machine.skiff(["up"])?;
+    assert!(
+        machine.fetch(&address)?.contains("nginx"),
+        "nginx serves beside the new agent"
+    );
+    // The new agent has spoken for this pod when it reports something new: make it restart the container.
+    let adopted = pod(&machine, "web")?;
+    assert_eq!(container(&adopted)["containerID"], container(&before)["containerID"]);
+    assert_eq!(container(&adopted)["restartCount"], 0);
+    let uid = before["metadata"]["uid"].as_str().context("a uid")?;
+    kill(Pid::from_raw(process::container_of(uid)?), Signal::SIGKILL)?;
+    eventually("the adopted container is restarted", || {
+        let pod = pod(&machine, "web").map_err(|error| error.to_string())?;
+        let again = container(&pod)["restartCount"] == 1 && container(&pod)["state"]["running"].is_object();
+        if again {
+            Ok(())
+        } else {
+            Err(container(&pod).to_string())
+        }
+    })?;
+    machine.finish()
+}
+
+/// How often the control plane is killed, and by how many writers it is used meanwhile.
+const KILLS: usize = 50;
+const WRITERS: usize = 16;
+
+#[tokio::test(flavor = "current_thread")]
+async fn no_acknowledged_write_is_lost() -> anyhow::Result<()> {
+    tests::logging();
+    let namespace = Namespace::new("ledger")?;
+    namespace.enter()?;
+    let home = tempfile::tempdir()?;
+    let written = Arc::new(AtomicUsize::new(0));
+    let mut acknowledged = Vec::new();
+    for round in 0..KILLS {
+        let mut server = start(home.path())?;
+        let target = ready(home.path()).await.with_context(|| format!("round {round}"))?;
+        check(&target, &acknowledged)
+            .await
+            .with_context(|| format!("round {round}"))?;
+        let killed = Arc::new(AtomicBool::new(false));
+        let mut writers = tokio::task::JoinSet::new();
+        for _ in 0..WRITERS {
+            writers.spawn(write(target.clone(), Arc::clone(&written), Arc::clone(&killed)));
+        }
+        // The moment of the kill differs from round to round.
+        tokio::time::sleep(std::time::Duration::from_millis(20 + (round as u64 * 7) % 60)).await;
+        killed.store(true, Ordering::SeqCst);
+        server.kill()?;
+        server.wait()?;
+        while let Some(names) = writers.join_next().await {
+            acknowledged.extend(names??);
+        }
+    }
+    assert!(acknowledged.len() > KILLS, "the writers wrote: {}", acknowledged.len());
+    Ok(())
+}
+
+fn start(state: &Path) -> anyhow::Result<std::process::Child> {
+    let log = std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(state.join("controlplane.log"))?;
+    let mut command = std::process::Command::new(process::programs()?.join("skiff-controlplane"));
+    command
+        .arg("--state-dir")
+        .arg(state)
+        .args(["--listen", "127.0.0.1:6443"]);
+    Ok(command.stdout(log.try_clone()?).stderr(log).spawn()?)
+}
+
+async fn ready(state: &Path) -> anyhow::Result<Target> {
+    let up = async {
+        loop {
+            if let Ok(target) = Target::from_kubeconfig(&state.join("admin.kubeconfig"))
+                && let Ok(mut connection) = target.connect().await
+                && let Ok((StatusCode::OK, _)) = connection.call(Method::GET, "/readyz", Bytes::new()).await
+            {
+                return target;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, up)
+        .await
+        .with_context(|| std::fs::read_to_string(state.join("controlplane.log")).unwrap_or_default())
+}
+
+/// Creates ConfigMaps until the server dies; returns the names that it acknowledged.
+async fn write(target: Target, next: Arc<AtomicUsize>, killed: Arc<AtomicBool>) -> anyhow::Result<Vec<String>> {
+    let mut names = Vec::new();
+    let mut connection = target.connect().await?;
+    loop {
+        let name = format!("ledger-{}", next.fetch_add(1, Ordering::Relaxed));
+        let body = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});
+        let path = "/api/v1/namespaces/default/configmaps";
+        match connection.call(Method::POST, path, Bytes::from(body.to_string())).await {
+            Ok((StatusCode::CREATED, _)) => names.push(name),
+            Ok((status, answer)) => anyhow::bail!("{status}: {}", String::from_utf8_lossy(&answer)),
+            Err(_) if killed.load(Ordering::SeqCst) => return Ok(names),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+async fn check(target: &Target, acknowledged: &[String]) -> anyhow::Result<()> {
+    let mut connection = target.connect().await?;
+    let list = connection
+        .expect(Method::GET, "/api/v1/namespaces/default/configmaps", Bytes::new())
+        .await?;
+    let list: Value = serde_json::from_slice(&list)?;
+    let present: std::collections::BTreeSet<&str> = list["items"]
+        .as_array()
+        .context("items")?
+        .iter()
+        .filter_map(|item| item["metadata"]["name"].as_str())
+        .collect();
+    let missing: Vec<&String> = acknowledged
+        .iter()
+        .filter(|name| !present.contains(name.as_str()))
+        .collect();
+    anyhow::ensure!(missing.is_empty(), "acknowledged and lost: {missing:?}");
+    Ok(())
+}

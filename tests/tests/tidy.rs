@@ -1,0 +1,329 @@
+//! What holds for the whole tree: which crate may know which, that no file is forgotten or too large, that every kind
+//! has a fixture, that the units are valid and that the README names the commands that are really run.
+
+#![allow(clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Which crates of the workspace a crate may use. An edge that is not here is a mistake, or a change of the design.
+const EDGES: &[(&str, &[&str])] = &[
+    ("controlplane-api", &[]),
+    ("controlplane-plan", &["controlplane-api"]),
+    ("controlplane-store", &["controlplane-api"]),
+    ("controlplane-server", &["controlplane-api", "controlplane-store"]),
+    ("controlplane-controllers", &["controlplane-api", "controlplane-plan"]),
+    (
+        "controlplane",
+        &[
+            "controlplane-api",
+            "controlplane-controllers",
+            "controlplane-server",
+            "controlplane-store",
+        ],
+    ),
+    ("agent-plan", &["controlplane-api"]),
+    ("agent-image", &["agent-plan", "controlplane-api"]),
+    ("agent-network", &["agent-plan", "controlplane-api"]),
+    ("agent-runtime", &["agent-plan", "controlplane-api"]),
+    ("agent-volume", &["agent-plan", "controlplane-api"]),
+    (
+        "agent",
+        &[
+            "agent-image",
+            "agent-network",
+            "agent-plan",
+            "agent-runtime",
+            "agent-volume",
+            "controlplane-api",
+        ],
+    ),
+    ("ctl", &[]),
+    (
+        "tests",
+        &[
+            "agent",
+            "agent-image",
+            "agent-network",
+            "agent-plan",
+            "agent-runtime",
+            "agent-volume",
+            "controlplane",
+            "controlplane-api",
+            "controlplane-controllers",
+            "controlplane-plan",
+            "controlplane-server",
+            "controlplane-store",
+        ],
+    ),
+];
+
+/// What a crate that only decides must not be able to reach.
+const EFFECTS: &[&str] = &[
+    "tokio",
+    "kube",
+    "rusqlite",
+    "rtnetlink",
+    "tonic",
+    "hyper",
+    "axum",
+    "nix",
+    "rand",
+    "time",
+    "oci-client",
+    "libcontainer",
+];
+
+const PURE: &[&str] = &["controlplane-api", "controlplane-plan", "agent-plan"];
+
+/// A Rust file may have this many lines; more needs a reason in [`LONG_FILES`].
+const MOST_LINES: usize = 400;
+
+/// Files that may be longer, each with its reason.
+const LONG_FILES: &[(&str, &str)] = &[];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the workspace's folder")
+        .to_path_buf()
+}
+
+fn tracked(ending: &str) -> Vec<String> {
+    let listing = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root())
+        .output()
+        .expect("git lists the files");
+    assert!(
+        listing.status.success(),
+        "git ls-files: {}",
+        String::from_utf8_lossy(&listing.stderr)
+    );
+    String::from_utf8(listing.stdout)
+        .expect("file names are UTF-8")
+        .lines()
+        .filter(|name| name.ends_with(ending) && root().join(name).is_file())
+        .map(str::to_owned)
+        .collect()
+}
+
+fn read(name: &str) -> String {
+    std::fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// Every crate of the workspace with the names of its dependencies of the given kinds.
+fn dependencies(kinds: &[Option<&str>]) -> BTreeMap<String, BTreeSet<String>> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--format-version", "1"])
+        .current_dir(root())
+        .output()
+        .expect("cargo metadata runs");
+    assert!(
+        output.status.success(),
+        "cargo metadata: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
+    let text = |value: &serde_json::Value| value.as_str().expect("a name").to_owned();
+    metadata["packages"]
+        .as_array()
+        .expect("packages")
+        .iter()
+        .map(|package| {
+            let used = package["dependencies"]
+                .as_array()
+                .expect("dependencies")
+                .iter()
+                .filter(|dependency| kinds.contains(&dependency["kind"].as_str()))
+                .map(|dependency| text(&dependency["name"]))
+                .collect();
+            (text(&package["name"]), used)
+        })
+        .collect()
+}
+
+#[test]
+fn crates_use_only_what_their_row_allows() {
+    let allowed: BTreeMap<&str, &[&str]> = EDGES.iter().copied().collect();
+    let members: BTreeSet<String> = dependencies(&[]).into_keys().collect();
+    let mut wrong = Vec::new();
+    for (member, used) in dependencies(&[None, Some("dev"), Some("build")]) {
+        let Some(row) = allowed.get(member.as_str()) else {
+            wrong.push(format!("{member} has no row"));
+            continue;
+        };
+        wrong.extend(
+            used.iter()
+                .filter(|name| members.contains(*name) && !row.contains(&name.as_str()))
+                .map(|name| format!("{member} -> {name}")),
+        );
+    }
+    assert!(wrong.is_empty(), "edges that the table does not allow: {wrong:#?}");
+}
+
+#[test]
+fn pure_crates_reach_no_effects() {
+    let used = dependencies(&[None]);
+    let wrong: Vec<String> = PURE
+        .iter()
+        .flat_map(|member| used[*member].iter().map(move |name| (member, name)))
+        .filter(|(_, name)| EFFECTS.contains(&name.as_str()))
+        .map(|(member, name)| format!("{member} -> {name}"))
+        .collect();
+    assert!(wrong.is_empty(), "crates that only decide reach the world: {wrong:#?}");
+}
+
+#[test]
+fn files_are_short() {
+    let reasons: BTreeMap<&str, &str> = LONG_FILES.iter().copied().collect();
+    let long: BTreeMap<String, usize> = tracked(".rs")
+        .into_iter()
+        .map(|name| (read(&name).lines().count(), name))
+        .filter(|(lines, _)| *lines > MOST_LINES)
+        .map(|(lines, name)| (name, lines))
+        .collect();
+    let unexplained: Vec<_> = long
+        .iter()
+        .filter(|(name, _)| !reasons.contains_key(name.as_str()))
+        .collect();
+    assert!(
+        unexplained.is_empty(),
+        "files over {MOST_LINES} lines without a reason: {unexplained:#?}"
+    );
+    let stale: Vec<_> = reasons.keys().filter(|name| !long.contains_key(**name)).collect();
+    assert!(stale.is_empty(), "reasons for files that are short or gone: {stale:#?}");
+}
+
+/// Every module file is named by a `mod` line (or a `#[path]`) of a file beside or above it.
+#[test]
+fn no_rust_file_is_forgotten() {
+    let files = tracked(".rs");
+    let sources: Vec<(String, String)> = files.iter().map(|name| (name.clone(), read(name))).collect();
+    let forgotten: Vec<&String> = files
+        .iter()
+        .filter(|name| !is_root(name))
+        .filter(|name| {
+            let path = Path::new(name);
+            let stem = path.file_stem().expect("a file name").to_string_lossy().into_owned();
+            let (folder, module) = match (stem.as_str(), path.parent()) {
+                ("mod", Some(folder)) => (folder.parent().unwrap_or(folder), file_name(folder)),
+                (_, folder) => (folder.unwrap_or(Path::new("")), stem),
+            };
+            !sources.iter().any(|(other, text)| {
+                let other = Path::new(other);
+                let near = other.parent() == Some(folder) || other.with_extension("") == folder;
+                near && declares(text, &module)
+            })
+        })
+        .collect();
+    assert!(forgotten.is_empty(), "files that no module line names: {forgotten:#?}");
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default()
+}
+
+fn declares(text: &str, module: &str) -> bool {
+    text.lines().any(|line| {
+        let line = line.trim();
+        line.strip_suffix(';')
+            .or_else(|| line.strip_suffix('{'))
+            .is_some_and(|line| {
+                let line = line.trim_end();
+                line.split_whitespace().last() == Some(module) && line.split_whitespace().any(|word| word == "mod")
+            })
+            || line.contains(&format!("{module}.rs\""))
+    })
+}
+
+/// A file that cargo finds by itself: the root of a crate, of a binary, of a test, of a benchmark or a build script.
+fn is_root(name: &str) -> bool {
+    let path = Path::new(name);
+    let parent = path.parent().map(file_name).unwrap_or_default();
+    let stem = path
+        .file_stem()
+        .map(|stem| stem.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    let beside_manifest = |folder: &Path| folder.join("Cargo.toml").is_file();
+    let two_up = path
+        .parent()
+        .and_then(Path::parent)
+        .map(|folder| root().join(folder))
+        .unwrap_or_default();
+    stem == "build"
+        || (matches!(stem.as_str(), "lib" | "main") && beside_manifest(&two_up))
+        || (matches!(
+            parent.as_str(),
+            "tests" | "bin" | "examples" | "benches" | "fuzz_targets"
+        ))
+        || stem == "main"
+}
+
+#[test]
+fn every_kind_has_a_fixture() {
+    let names: BTreeSet<String> = tracked(".yaml").into_iter().chain(tracked(".json")).collect();
+    let missing: Vec<&str> = api::KINDS
+        .iter()
+        .map(|registration| registration.kind)
+        .filter(|kind| {
+            let wanted = format!("/fixtures/{}", kind.to_lowercase());
+            !names.iter().any(|name| {
+                name.starts_with("controlplane/api/")
+                    && name.rsplit_once('.').is_some_and(|(stem, _)| stem.ends_with(&wanted))
+            })
+        })
+        .collect();
+    assert!(missing.is_empty(), "kinds without a fixture: {missing:?}");
+}
+
+/// `systemd-analyze verify` exits 0 on keys that it does not know, so any output is a failure.
+#[test]
+fn systemd_units_are_valid() {
+    let units = tracked(".service");
+    assert!(!units.is_empty(), "there are units");
+    let home = tempfile::tempdir().expect("a folder");
+    for unit in &units {
+        // The programs are not installed where the tests run: point the units at one that is.
+        let text: String = read(unit)
+            .lines()
+            .map(|line| match line.split_once('=') {
+                Some((key, _)) if key.starts_with("Exec") => format!("{key}=/bin/true\n"),
+                _ => format!("{line}\n"),
+            })
+            .collect();
+        let path = home.path().join(file_name(Path::new(unit)));
+        std::fs::write(&path, text).expect("write the unit");
+    }
+    for unit in &units {
+        let path = home.path().join(file_name(Path::new(unit)));
+        let check = Command::new("systemd-analyze")
+            .args(["verify", "--man=no"])
+            .arg(&path)
+            .env("SYSTEMD_UNIT_PATH", format!("{}:", home.path().display()))
+            .output()
+            .expect("systemd-analyze runs");
+        let said = String::from_utf8_lossy(&check.stderr).into_owned() + &String::from_utf8_lossy(&check.stdout);
+        let about_us: Vec<&str> = said.lines().filter(|line| line.contains("skiff")).collect();
+        assert!(check.status.success() && about_us.is_empty(), "{unit}: {said}");
+    }
+}
+
+#[test]
+fn the_readme_names_the_commands_that_ci_runs() {
+    let (readme, ci, makefile) = (read("README.md"), read(".ci/run"), read("Makefile"));
+    for command in ["make demo", "make test"] {
+        assert!(readme.contains(command), "README.md names `{command}`");
+    }
+    for target in ["demo", "down", "test"] {
+        let rule = format!("{target}:");
+        assert!(
+            makefile.lines().any(|line| line.starts_with(&rule)),
+            "the Makefile has a rule `{rule}`"
+        );
+    }
+    assert!(ci.contains("make test"), ".ci/run calls the README's test command");
+}
