@@ -29,7 +29,7 @@ mod watch;
 mod write;
 mod writer;
 
-pub use backend::{Backend, BackendError, Change, History, Loaded, Memory, Operation, Record};
+pub use backend::{Backend, BackendError, Change, History, Loaded, Memory, Operation, Record, Sqlite};
 pub use entry::{Attributes, Entry, Event, EventKind, List, Version};
 pub use key::{InvalidKey, Key, Prefix};
 pub use store::{ListAt, ListError, OpenError, Options, Store};

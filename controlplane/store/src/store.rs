@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::backend::{Backend, Memory};
+use crate::backend::{Backend, Memory, Sqlite};
 use crate::cache::{Cache, RingLimits};
 use crate::entry::{Attributes, Entry, List};
 use crate::key::{Key, Prefix};
@@ -88,6 +89,42 @@ pub enum ListError {
 /// Why a store could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
+    /// Another process has the database open.
+    #[error("{} is in use by process {holder}", path.display())]
+    Locked {
+        /// The database.
+        path: PathBuf,
+        /// The process id that the holder wrote down.
+        holder: String,
+    },
+    /// The lock file cannot be used.
+    #[error("take the lock beside the database")]
+    Lock(#[source] std::io::Error),
+    /// The database's files cannot be made or read.
+    #[error("open the database's files")]
+    Create(#[source] std::io::Error),
+    /// The database is damaged. It is left as it is: restore a backup, or move it away to begin anew.
+    #[error("{} is damaged: {finding}", path.display())]
+    Damaged {
+        /// The database.
+        path: PathBuf,
+        /// What is wrong with it.
+        finding: String,
+    },
+    /// The file is a database of something else.
+    #[error("{} is not a database of this program", path.display())]
+    Foreign {
+        /// The database.
+        path: PathBuf,
+    },
+    /// The database was written by another version.
+    #[error("the database has version {found} of the tables; this program knows {supported}")]
+    Version {
+        /// What the file says.
+        found: i32,
+        /// What this program reads.
+        supported: i32,
+    },
     /// The backend could not give what it holds.
     #[error("load the database")]
     Load(#[source] BackendError),
@@ -115,6 +152,13 @@ enum Committer {
 }
 
 impl Store {
+    /// Opens the database at `path`, or makes a new one; its directory must exist.
+    ///
+    /// Refuses a database that another process has open, that is damaged, or that is not ours.
+    pub fn open(path: &Path, options: Options) -> Result<Self, OpenError> {
+        Self::with_backend(Box::new(Sqlite::open(path)?), options)
+    }
+
     /// A store in memory that commits on the caller's thread.
     pub fn in_memory(options: Options) -> Self {
         let parts = parts(Box::new(Memory::default()), options);

@@ -141,7 +141,9 @@ impl Writer {
             );
             return Err(match failure {
                 BackendError::Full(_) => CommitError::Full(Arc::new(failure)),
-                BackendError::Io(_) | BackendError::Damaged { .. } => CommitError::Failed(Arc::new(failure)),
+                BackendError::Io(_) | BackendError::Corrupt(_) | BackendError::Damaged { .. } => {
+                    CommitError::Failed(Arc::new(failure))
+                }
             });
         }
         self.retention.stored(&events);

@@ -1,6 +1,7 @@
 //! Where the ledger is kept. Nothing above this seam knows SQL, and nothing below it knows preconditions or watchers.
 
 mod memory;
+mod sqlite;
 
 use std::error::Error;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use bytes::Bytes;
 use crate::{Key, Prefix};
 
 pub use memory::Memory;
+pub use sqlite::Sqlite;
 
 /// What a row of the ledger says about its object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +97,9 @@ pub enum BackendError {
     /// Reading or writing failed.
     #[error("the database cannot be read or written")]
     Io(#[source] Box<dyn Error + Send + Sync>),
+    /// The database's own structure is damaged.
+    #[error("the database is damaged")]
+    Corrupt(#[source] Box<dyn Error + Send + Sync>),
     /// What was read is not what was written.
     #[error("the row of revision {revision} is damaged")]
     Damaged {

@@ -1,0 +1,121 @@
+//! Carries the WAL back into the database, beside the writer and not in its way.
+
+use std::os::raw::c_int;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+
+use rusqlite::Connection;
+use rusqlite::hooks::Wal;
+use tracing::{debug, warn};
+
+use super::schema;
+
+/// Pages of WAL that call for a checkpoint: 4 MiB.
+const PAGES: i32 = 1000;
+/// Pages of WAL at which the writer itself waits for a checkpoint, because the thread cannot keep up: 32 MiB.
+const TOO_MANY: i32 = 8000;
+
+/// A thread that checkpoints when it is told that the WAL has grown.
+#[derive(Debug)]
+pub(super) struct Checkpointer {
+    wake: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<()>>,
+    /// Pages in the WAL after the last commit.
+    pages: Arc<AtomicI32>,
+    behind: Arc<AtomicBool>,
+}
+
+impl Checkpointer {
+    pub(super) fn start(path: &Path) -> Result<Self, std::io::Error> {
+        let (wake, woken) = sync_channel(1);
+        let behind = Arc::new(AtomicBool::new(false));
+        let (path, flag) = (path.to_owned(), Arc::clone(&behind));
+        let thread = std::thread::Builder::new()
+            .name("store-checkpoint".into())
+            .spawn(move || run(&path, &woken, &flag))?;
+        Ok(Self {
+            wake: Some(wake),
+            thread: Some(thread),
+            pages: Arc::default(),
+            behind,
+        })
+    }
+
+    /// What the writer's connection calls after each commit with the number of pages in the WAL.
+    pub(super) fn hook(&self) -> impl FnMut(&mut Wal, c_int) -> rusqlite::Result<()> + Send + 'static {
+        let (wake, known) = (self.wake.clone(), Arc::clone(&self.pages));
+        let mut asked_at = 0;
+        move |_, pages| {
+            known.store(pages, Ordering::Relaxed);
+            if pages < asked_at {
+                asked_at = 0;
+            }
+            if pages >= asked_at + PAGES {
+                asked_at = pages;
+                // When the channel is full the thread has already been asked.
+                if let Some(wake) = &wake
+                    && let Err(TrySendError::Disconnected(())) = wake.try_send(())
+                {
+                    warn!("the checkpoint thread has ended");
+                }
+            }
+            Ok(())
+        }
+    }
+
+    /// Between two batches: when the thread cannot keep up with the writer, the writer carries the rest back itself, so that
+    /// the WAL can begin anew.
+    pub(super) fn catch_up(&self, connection: Option<&Connection>) {
+        let needed = self.pages.load(Ordering::Relaxed) > TOO_MANY && self.behind.swap(false, Ordering::Relaxed);
+        if let Some(connection) = connection.filter(|_| needed) {
+            debug!("checkpoint between two batches");
+            checkpoint(connection);
+        }
+    }
+
+    /// Ends the thread. The writer's connection must be closed before: its hook can wake the thread too.
+    pub(super) fn stop(&mut self) {
+        self.wake = None;
+        // A panic in it was reported where it happened.
+        drop(self.thread.take().map(JoinHandle::join));
+    }
+}
+
+fn run(path: &Path, woken: &Receiver<()>, behind: &AtomicBool) {
+    let mut connection = None;
+    while woken.recv().is_ok() {
+        if connection.is_none() {
+            connection = schema::connect_checkpointer(path)
+                .inspect_err(|error| {
+                    warn!(
+                        error = error as &dyn std::error::Error,
+                        "open the database for a checkpoint"
+                    );
+                })
+                .ok();
+        }
+        if let Some(left) = connection.as_ref().and_then(checkpoint) {
+            behind.store(left > 0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// One passive checkpoint; gives the number of pages that are still only in the WAL.
+fn checkpoint(connection: &Connection) -> Option<i32> {
+    let pages = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
+        Ok((row.get::<_, i32>(1)?, row.get::<_, i32>(2)?))
+    });
+    match pages {
+        Ok((log, done)) => Some(log - done),
+        Err(error) => {
+            warn!(
+                error = &error as &dyn std::error::Error,
+                "checkpoint failed; the log keeps the writes"
+            );
+            None
+        }
+    }
+}

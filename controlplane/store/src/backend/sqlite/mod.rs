@@ -1,0 +1,282 @@
+//! The ledger in SQLite: WAL, `synchronous=FULL`, one transaction per batch.
+//!
+//! ```text
+//! ledger  revision ─► key, operation, previous revision, checksum, bytes      append-only; compaction removes old rows
+//! head    key      ─► revision                                                the newest version; the bytes are in the ledger
+//! meta    floor, swept, revision                                              where compaction is; keeps the counter from going back
+//! ```
+
+mod checkpoint;
+mod history;
+mod lock;
+mod schema;
+mod wal;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rusqlite::{Connection, Error, ErrorCode, OptionalExtension, params};
+use tracing::warn;
+
+use self::checkpoint::Checkpointer;
+use self::history::Reader;
+use self::lock::Lock;
+use super::{Backend, BackendError, History, Loaded, Operation, Record};
+use crate::{Key, OpenError};
+
+/// Free pages that are left in the file for later writes before any are given back.
+const FREE_PAGES: u64 = 2048;
+/// Pages given back in one step.
+const VACUUM_PAGES: u64 = 512;
+
+/// A database file, held exclusively.
+#[derive(Debug)]
+pub struct Sqlite {
+    path: PathBuf,
+    /// `None` after a failure that the connection may not have survived; the next write opens a new one.
+    connection: Option<Connection>,
+    checkpointer: Checkpointer,
+    reader: Arc<Reader>,
+    revision: u64,
+    _lock: Lock,
+}
+
+impl Sqlite {
+    /// Opens the database, or makes a new one. Refuses one that another process has open, that is damaged, or that is not ours.
+    pub fn open(path: &Path) -> Result<Self, OpenError> {
+        let lock = Lock::take(path)?;
+        schema::prepare(path)?;
+        let checkpointer = Checkpointer::start(path).map_err(OpenError::Thread)?;
+        let connection = schema::connect(path, &checkpointer).map_err(|error| OpenError::Load(backend_error(error)))?;
+        let reader = Arc::new(Reader::new(path));
+        Ok(Self {
+            path: path.to_owned(),
+            connection: Some(connection),
+            checkpointer,
+            reader,
+            revision: 0,
+            _lock: lock,
+        })
+    }
+
+    /// Runs `work` in one transaction: all of it is on disk afterwards, or none of it.
+    fn transaction<T>(&mut self, work: impl FnOnce(&Connection) -> Result<T, Error>) -> Result<T, BackendError> {
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => schema::connect(&self.path, &self.checkpointer).map_err(backend_error)?,
+        };
+        let outcome = connection
+            .prepare_cached("BEGIN IMMEDIATE")
+            .and_then(|mut begin| begin.execute([]))
+            .and_then(|_| work(&connection))
+            .and_then(|done| connection.prepare_cached("COMMIT")?.execute([]).map(|_| done));
+        if connection.is_autocommit() || connection.execute_batch("ROLLBACK").is_ok() {
+            self.connection = Some(connection);
+        } else {
+            warn!("the connection cannot roll back; the next write opens another");
+        }
+        outcome.map_err(backend_error)
+    }
+}
+
+impl Backend for Sqlite {
+    fn load(&mut self) -> Result<Loaded, BackendError> {
+        let Some(connection) = self.connection.as_ref() else {
+            return Err(BackendError::Io("the database is closed".into()));
+        };
+        let loaded = schema::load(connection)?;
+        self.revision = loaded.revision;
+        Ok(loaded)
+    }
+
+    fn append(&mut self, records: &[Record]) -> Result<(), BackendError> {
+        self.transaction(|connection| {
+            let mut insert = connection.prepare_cached(
+                "INSERT INTO ledger (revision, key, operation, previous, checksum, value) VALUES (?, ?, ?, ?, ?, ?)",
+            )?;
+            let mut head = connection.prepare_cached("INSERT OR REPLACE INTO head (key, revision) VALUES (?, ?)")?;
+            let mut unhead = connection.prepare_cached("DELETE FROM head WHERE key = ?")?;
+            let mut forget = connection.prepare_cached("DELETE FROM ledger WHERE revision = ?")?;
+            for record in records {
+                if record.drop_previous {
+                    forget.execute([signed(record.previous)])?;
+                }
+                let operation = code(record.operation);
+                let (revision, previous) = (signed(record.revision), signed(record.previous));
+                let key = record.key.as_str();
+                insert.execute(params![
+                    revision,
+                    key,
+                    operation,
+                    previous,
+                    checksum(record),
+                    &*record.bytes
+                ])?;
+                match record.operation {
+                    Operation::Delete => unhead.execute([key])?,
+                    Operation::Create | Operation::Update => head.execute(params![key, revision])?,
+                };
+            }
+            Ok(())
+        })?;
+        if let Some(last) = records.last() {
+            self.revision = last.revision;
+        }
+        self.checkpointer.catch_up(self.connection.as_ref());
+        Ok(())
+    }
+
+    fn compact(&mut self, floor: u64, limit: usize) -> Result<bool, BackendError> {
+        let revision = self.revision;
+        self.transaction(|connection| {
+            let swept = meta(connection, "swept")?;
+            let mut visit = connection.prepare_cached(
+                "SELECT revision, previous, operation FROM ledger WHERE revision > ? AND revision <= ? ORDER BY revision LIMIT ?",
+            )?;
+            let rows = visit
+                .query_map(params![swept, signed(floor), i64::try_from(limit).unwrap_or(i64::MAX)], |row| {
+                    Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+                })?
+                .collect::<Result<Vec<(i64, i64, u8)>, Error>>()?;
+            let mut forget = connection.prepare_cached("DELETE FROM ledger WHERE revision = ?")?;
+            for (revision, previous, operation) in &rows {
+                forget.execute([previous])?;
+                if *operation == code(Operation::Delete) {
+                    forget.execute([revision])?;
+                }
+            }
+            let more = rows.len() >= limit;
+            let reached = rows.last().filter(|_| more).map_or(signed(floor), |(revision, _, _)| *revision);
+            set_meta(connection, "swept", reached.max(swept))?;
+            set_meta(connection, "floor", signed(floor).max(meta(connection, "floor")?))?;
+            set_meta(connection, "revision", signed(revision))?;
+            Ok(more || give_back(connection)?)
+        })
+    }
+
+    fn history(&self) -> Result<Arc<dyn History>, BackendError> {
+        Ok(Arc::clone(&self.reader) as Arc<dyn History>)
+    }
+
+    fn close(&mut self) -> Result<(), BackendError> {
+        self.reader.close();
+        let Some(connection) = self.connection.take() else {
+            return Ok(());
+        };
+        let written_back = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+        let closed = connection.close().map_err(|(_, error)| error);
+        self.checkpointer.stop();
+        written_back.and(closed).map_err(backend_error)
+    }
+}
+
+/// Gives a few free pages back to the file system when there are many. `true` when more are left to give.
+fn give_back(connection: &Connection) -> Result<bool, Error> {
+    let pragma = |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i64>(0));
+    let free = u64::try_from(pragma("freelist_count")?).unwrap_or(0);
+    let pages = u64::try_from(pragma("page_count")?).unwrap_or(0);
+    if free < FREE_PAGES || free < pages / 4 {
+        return Ok(false);
+    }
+    let mut vacuum = connection.prepare(&format!("PRAGMA incremental_vacuum({VACUUM_PAGES})"))?;
+    let mut rows = vacuum.query([])?;
+    while rows.next()?.is_some() {}
+    Ok(true)
+}
+
+fn meta(connection: &Connection, name: &str) -> Result<i64, Error> {
+    let value = connection
+        .prepare_cached("SELECT value FROM meta WHERE name = ?")?
+        .query_row([name], |row| row.get(0))
+        .optional()?;
+    Ok(value.unwrap_or(0))
+}
+
+fn set_meta(connection: &Connection, name: &str, value: i64) -> Result<(), Error> {
+    connection
+        .prepare_cached("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)")?
+        .execute(params![name, value])
+        .map(drop)
+}
+
+fn code(operation: Operation) -> u8 {
+    match operation {
+        Operation::Create => 0,
+        Operation::Update => 1,
+        Operation::Delete => 2,
+    }
+}
+
+fn operation(code: u8) -> Option<Operation> {
+    match code {
+        0 => Some(Operation::Create),
+        1 => Some(Operation::Update),
+        2 => Some(Operation::Delete),
+        _ => None,
+    }
+}
+
+/// SQLite's integers are signed; no ledger reaches 2⁶³ revisions.
+fn signed(revision: u64) -> i64 {
+    i64::try_from(revision).unwrap_or(i64::MAX)
+}
+
+/// SQLite does not notice a flipped bit inside a value, so every row carries a sum over all its columns.
+fn checksum(record: &Record) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&record.revision.to_le_bytes());
+    hasher.update(&record.previous.to_le_bytes());
+    hasher.update(&[code(record.operation)]);
+    hasher.update(record.key.as_str().as_bytes());
+    hasher.update(&record.bytes);
+    hasher.finalize()
+}
+
+/// The columns `revision, key, operation, previous, checksum, value` as a record, when they are what was written.
+fn record(row: &rusqlite::Row<'_>) -> Result<Record, BackendError> {
+    let revision: i64 = row.get(0).map_err(backend_error)?;
+    let revision = u64::try_from(revision).unwrap_or(0);
+    let damaged = || BackendError::Damaged { revision };
+    let text = row
+        .get_ref(1)
+        .ok()
+        .and_then(|key| key.as_str().ok())
+        .ok_or_else(damaged)?;
+    let key = Key::parse(text).ok().ok_or_else(damaged)?;
+    let operation = row.get(2).ok().and_then(operation).ok_or_else(damaged)?;
+    let previous = row
+        .get(3)
+        .ok()
+        .and_then(|previous: i64| u64::try_from(previous).ok())
+        .ok_or_else(damaged)?;
+    let sum: u32 = row.get(4).ok().ok_or_else(damaged)?;
+    let bytes = row
+        .get_ref(5)
+        .ok()
+        .and_then(|value| value.as_blob().ok())
+        .ok_or_else(damaged)?;
+    let bytes = Bytes::copy_from_slice(bytes);
+    let record = Record {
+        revision,
+        key,
+        operation,
+        previous,
+        drop_previous: false,
+        bytes,
+    };
+    if checksum(&record) == sum {
+        Ok(record)
+    } else {
+        Err(damaged())
+    }
+}
+
+/// What a failure of SQLite means for the caller.
+fn backend_error(error: Error) -> BackendError {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => BackendError::Full(error.into()),
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => BackendError::Corrupt(error.into()),
+        _ => BackendError::Io(error.into()),
+    }
+}

@@ -1,0 +1,167 @@
+//! Making, checking and loading the database.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rusqlite::{Connection, Error, OpenFlags};
+
+use super::checkpoint::Checkpointer;
+use super::{backend_error, meta, record};
+use crate::backend::{BackendError, Loaded};
+use crate::{OpenError, Record};
+
+/// "SKIF": says that the file is ours.
+const APPLICATION_ID: i32 = 0x534b_4946;
+/// The version of the tables.
+const USER_VERSION: i32 = 1;
+
+const TABLES: &str = "
+    CREATE TABLE ledger (
+        revision INTEGER PRIMARY KEY,
+        key TEXT NOT NULL,
+        operation INTEGER NOT NULL,
+        previous INTEGER NOT NULL,
+        checksum INTEGER NOT NULL,
+        value BLOB NOT NULL
+    ) STRICT;
+    CREATE TABLE head (key TEXT PRIMARY KEY, revision INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+    CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+";
+
+/// Makes the database when there is none, and refuses one that is damaged or not ours.
+pub(super) fn prepare(path: &Path) -> Result<(), OpenError> {
+    let new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    match new {
+        Ok(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(OpenError::Create(error)),
+    }
+    super::wal::check(path)?;
+    let connection = connection(path).map_err(|error| refusal(path, error))?;
+    let pragma = |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i32>(0));
+    let found = pragma("application_id").and_then(|id| Ok((id, pragma("user_version")?, pragma("page_count")?)));
+    match found.map_err(|error| refusal(path, error))? {
+        (0, 0, 0) => create(&connection, path),
+        (APPLICATION_ID, USER_VERSION, _) => check(&connection, path),
+        (APPLICATION_ID, version, _) => Err(OpenError::Version {
+            found: version,
+            supported: USER_VERSION,
+        }),
+        _ => Err(OpenError::Foreign { path: path.to_owned() }),
+    }
+}
+
+fn create(connection: &Connection, path: &Path) -> Result<(), OpenError> {
+    let tables = format!(
+        "PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
+         BEGIN IMMEDIATE; {TABLES} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {USER_VERSION}; COMMIT;
+         PRAGMA wal_checkpoint(TRUNCATE);"
+    );
+    connection
+        .execute_batch(&tables)
+        .map_err(|error| OpenError::Load(backend_error(error)))?;
+    // The directory entry must be as durable as the first write.
+    let directory = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    File::open(directory)
+        .and_then(|directory| directory.sync_all())
+        .map_err(OpenError::Create)
+}
+
+fn check(connection: &Connection, path: &Path) -> Result<(), OpenError> {
+    let verdict: String = connection
+        .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
+        .map_err(|error| refusal(path, error))?;
+    if verdict == "ok" {
+        Ok(())
+    } else {
+        Err(OpenError::Damaged {
+            path: path.to_owned(),
+            finding: verdict,
+        })
+    }
+}
+
+fn refusal(path: &Path, error: Error) -> OpenError {
+    match backend_error(error) {
+        BackendError::Corrupt(source) => OpenError::Damaged {
+            path: path.to_owned(),
+            finding: source.to_string(),
+        },
+        other @ (BackendError::Full(_) | BackendError::Io(_) | BackendError::Damaged { .. }) => OpenError::Load(other),
+    }
+}
+
+fn connection(path: &Path) -> Result<Connection, Error> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(std::time::Duration::from_secs(5))?;
+    Ok(connection)
+}
+
+/// The writer's connection: durable commits, and checkpoints left to the checkpointer.
+pub(super) fn connect(path: &Path, checkpointer: &Checkpointer) -> Result<Connection, Error> {
+    let mut connection = connection(path)?;
+    connection.execute_batch(
+        "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 0;
+         PRAGMA journal_size_limit = 67108864; PRAGMA cache_size = -1024; PRAGMA cell_size_check = ON;",
+    )?;
+    connection.set_prepared_statement_cache_capacity(32);
+    connection.wal_hook(Some(checkpointer.hook()))?;
+    Ok(connection)
+}
+
+/// A connection that only reads.
+pub(super) fn connect_reader(path: &Path) -> Result<Connection, Error> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(std::time::Duration::from_secs(5))?;
+    connection.execute_batch("PRAGMA cache_size = -512;")?;
+    Ok(connection)
+}
+
+/// A connection for checkpoints.
+pub(super) fn connect_checkpointer(path: &Path) -> Result<Connection, Error> {
+    let connection = connection(path)?;
+    connection.execute_batch("PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 0; PRAGMA cache_size = -64;")?;
+    Ok(connection)
+}
+
+/// Reads every head and proves that each is what was written.
+pub(super) fn load(connection: &Connection) -> Result<Loaded, BackendError> {
+    let number = |sql: &str| {
+        connection
+            .query_row(sql, [], |row| row.get::<_, i64>(0))
+            .map_err(backend_error)
+    };
+    let newest = number("SELECT coalesce(max(revision), 0) FROM ledger")?;
+    let known = meta(connection, "revision").map_err(backend_error)?;
+    let floor = meta(connection, "floor").map_err(backend_error)?;
+    let mut statement = connection
+        .prepare(
+            "SELECT h.revision, l.key, l.operation, l.previous, l.checksum, l.value, h.key
+             FROM head h LEFT JOIN ledger l ON l.revision = h.revision ORDER BY h.key",
+        )
+        .map_err(backend_error)?;
+    let mut rows = statement.query([]).map_err(backend_error)?;
+    let mut heads: Vec<Record> = Vec::new();
+    while let Some(row) = rows.next().map_err(backend_error)? {
+        let head = record(row)?;
+        let same = row.get_ref(6).ok().and_then(|key| key.as_str().ok()) == Some(head.key.as_str());
+        if !same {
+            return Err(BackendError::Damaged {
+                revision: head.revision,
+            });
+        }
+        heads.push(head);
+    }
+    let unsigned = |revision: i64| u64::try_from(revision).unwrap_or(0);
+    Ok(Loaded {
+        revision: unsigned(newest.max(known)),
+        floor: unsigned(floor),
+        heads,
+    })
+}
