@@ -11,6 +11,7 @@ pub mod names;
 pub mod object;
 pub mod patch;
 pub mod registration;
+pub mod schema;
 pub mod strategy;
 pub mod strict;
 pub mod table;

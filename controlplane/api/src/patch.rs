@@ -8,6 +8,7 @@
 
 pub mod json;
 pub mod merge;
+pub mod strategic;
 
 /// Why a patch was not applied. The variants are the answers that upstream gives for them; `Display` is upstream's text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,0 +1,263 @@
+#!/usr/bin/env python3
+"""Writes messages.txt, the table of every message of the Kubernetes API that the server knows.
+
+    ./generate.py [--go-types DIR] [REGISTRY]
+
+REGISTRY is a folder with the sources of the crates k8s-pb and k8s-openapi (default: the newest below
+~/.cargo/registry/src). k8s-pb gives field numbers, types, patch keys and list types; k8s-openapi the names in JSON.
+Neither tells a Go value from a Go pointer, which decides whether a zero is left out of JSON, so values.txt lists the
+optional scalars that are values. --go-types writes it anew from the types.go files of a Kubernetes source tree;
+fields that are not in that tree follow upstream's convention: optional strings are values, all else is a pointer.
+
+The table has one line per message: its name, a tab, its fields by number, separated by blanks:
+
+    NAME=NUMBER SHAPE TYPE MARKS
+
+SHAPE is `*` for a list, `%` for a map of strings, `<` for a struct whose fields belong to its parent in JSON.
+TYPE is s (string), b (bool), i (int32), l (int64), d (double), y (bytes), or one of the forms that JSON writes in their
+own way: Q quantity, I int-or-string, T time, M time with microseconds, D duration, R raw JSON, F field set,
+V list of strings; or the name of a message.
+MARKS: `0` a zero is left out of JSON; `,p=KEY` patch merge key; `,p` lists of scalars that are merged;
+`,r` the patch strategy retainKeys; `,t=atomic|set|map:KEY:KEY` the list type (`,t=atomic` of structs: the map type).
+"""
+
+import pathlib
+import re
+import sys
+
+HERE = pathlib.Path(__file__).parent
+GROUPS = """admissionregistration.v1 apps.v1 authentication.v1 authorization.v1 autoscaling.v1 autoscaling.v2 batch.v1
+certificates.v1 coordination.v1 core.v1 discovery.v1 events.v1 flowcontrol.v1 networking.v1 node.v1 policy.v1 rbac.v1
+resource.v1 scheduling.v1 storage.v1""".split()
+META = "apimachinery.pkg.apis.meta.v1."
+SPECIAL = {
+    "apimachinery.pkg.api.resource.Quantity": "Q",
+    "apimachinery.pkg.util.intstr.IntOrString": "I",
+    META + "Time": "T",
+    META + "MicroTime": "M",
+    META + "Duration": "D",
+    META + "FieldsV1": "F",
+    META + "Verbs": "V",
+    "apimachinery.pkg.runtime.RawExtension": "R",
+}
+SCALAR = {"string": "s", "bool": "b", "int32": "i", "int64": "l", "double": "d", "bytes": "y"}
+
+# Values among the newer fields, which upstream's convention would make pointers.
+VALUES = set("""api.apps.v1.StatefulSetSpec.minReadySeconds api.apps.v1.StatefulSetOrdinals.start
+api.admissionregistration.v1.ValidatingAdmissionPolicyStatus.observedGeneration
+api.autoscaling.v2.HorizontalPodAutoscalerStatus.currentReplicas api.core.v1.PodCondition.observedGeneration
+api.core.v1.PodLogOptions.insecureSkipTLSVerifyBackend api.core.v1.PodStatus.observedGeneration
+api.core.v1.VolumeMountStatus.readOnly api.flowcontrol.v1.FlowSchemaSpec.matchingPrecedence
+api.flowcontrol.v1.QueuingConfiguration.queues api.flowcontrol.v1.QueuingConfiguration.handSize
+api.flowcontrol.v1.QueuingConfiguration.queueLengthLimit api.flowcontrol.v1.ResourcePolicyRule.clusterScope
+api.policy.v1.PodDisruptionBudgetStatus.observedGeneration""".split())
+
+
+def registry(argv):
+    if argv:
+        return pathlib.Path(argv[0])
+    return sorted((pathlib.Path.home() / ".cargo/registry/src").iterdir())[-1]
+
+
+def newest(folder, crate):
+    return sorted(folder.glob(crate + "-[0-9]*"))[-1] / "src"
+
+
+def flat(name):
+    return name.replace("_", "").replace("r#", "").lower()
+
+
+def with_upstream_names(messages, names):
+    """k8s-pb writes CsiDriver where upstream writes CSIDriver: the messages under upstream's names."""
+    upstream = {flat(name): name for name in names}
+
+    def name_of(name):
+        if flat(name) in upstream:
+            return upstream[flat(name)]
+        if name.endswith("List") and flat(name)[:-4] in upstream:
+            return upstream[flat(name)[:-4]] + "List"
+        return name
+
+    return {name_of(message): [(*field[:3], name_of(field[3]), field[4]) for field in fields] for message, fields in messages.items()}
+
+
+def joined(field):
+    return field[1] + re.sub(r"\s+", "", field[2]) + ",\n"
+
+
+def read_messages(source):
+    """{full name: [(rust name, number, shape, type, {mark})]} of every message in k8s-pb."""
+    messages = {}
+    for file in sorted(source.rglob("mod.rs")):
+        module = list(file.parent.relative_to(source).parts)
+        name, comments, attribute = None, [], None
+        for line in re.sub(r"(pub (?:r#)?\w+:)([^;{}#/]*?),\n(?=\s*(?:///|#\[|\}))", joined, file.read_text()).splitlines():
+            line = line.strip()
+            if line.startswith("///"):
+                comments.append(line[3:].strip())
+            elif found := re.match(r"#\[prost\((.*)\)\]", line):
+                attribute = found[1]
+            elif found := re.match(r"pub struct (\w+)", line):
+                name = ".".join(module + [found[1]])
+                messages[name] = []
+                comments, attribute = [], None
+            elif (found := re.match(r"pub (?:r#)?(\w+):(.*)", line)) and attribute:
+                messages[name].append(read_field(module, found[1], attribute, found[2], comments))
+                comments, attribute = [], None
+    return messages
+
+
+def read_field(module, name, attribute, rust_type, comments):
+    number = int(re.search(r'tag = "(\d+)"', attribute)[1])
+    kind = re.match(r"btree_map = \"string, (\w+)\"|(\w+)", attribute)
+    shape = "%" if kind[1] else "*" if "repeated" in attribute else ""
+    kind = kind[1] or kind[2]
+    if kind == "message":
+        path = re.findall(r"[\w:]+", rust_type.replace("::core::option::Option", "").replace("::prost::alloc::", ""))[-1]
+        parts = path.split("::")
+        base = list(module)
+        while parts[0] == "super":
+            parts.pop(0)
+            base.pop()
+        kind = ".".join(base + parts)
+    marks = {}
+    for comment in comments:
+        if found := re.match(r"\+(patchMergeKey|patchStrategy|listType|structType|mapType)=(\S+)", comment):
+            marks[found[1]] = found[2]
+        elif found := re.match(r"\+listMapKey=(\S+)", comment):
+            marks.setdefault("listMapKey", []).append(found[1])
+    return name, number, shape, kind, marks
+
+
+def read_json_names(source):
+    """{full name: {flattened name: (JSON name, is required)}} of every definition in k8s-openapi."""
+    names = {}
+    newest_version = sorted(source.glob("v1_36"))[-1]
+    for file in newest_version.rglob("*.rs"):
+        text = file.read_text()
+        found = re.match(r"// Generated from definition io\.k8s\.(\S+)", text)
+        if not found:
+            continue
+        definition = found[1]
+        fields = re.findall(r'^\s*"([^"]+)" => Field::Key_', text, re.M)
+        required = set(re.findall(r'^ {16}"([^"]+)",$', text[text.find('"required": ['):], re.M)) if '"required": [' in text else set()
+        names[definition] = {flat(field): (field, field in required) for field in fields}
+    return names
+
+
+def read_go_values(folder):
+    """Optional scalars that are Go values, and all scalars seen: sets of "group.version.Message.jsonName"."""
+    values, seen = set(), set()
+    for file in sorted(folder.glob("staging/src/k8s.io/*/**/types.go")):
+        parts = file.parent.relative_to(folder / "staging/src/k8s.io").parts
+        prefix = META if "meta" in parts else "api." + ".".join(parts[1:]) + "." if parts[0] == "api" else None
+        if not prefix:
+            continue
+        message = None
+        for line in file.read_text().splitlines():
+            if found := re.match(r"type (\w+) struct", line):
+                message = found[1]
+            elif message and (found := re.match(r'\s+\w+\s+(\S+)\s+`.*json:"([^",]+)(,omitempty)?', line)):
+                if found[1].startswith(("[]", "map[")):
+                    continue
+                field = f"{prefix}{message}.{found[2]}"
+                seen.add(field)
+                if found[3] and not found[1].startswith("*"):
+                    values.add(field)
+    return values, seen
+
+
+def inlined_names(messages, kind, theirs):
+    """The flattened names of kind's fields when all of them are fields of the struct that has `theirs`, else none."""
+    names = []
+    for field in messages.get(kind, []):
+        inner = [flat(field[0])] if flat(field[0]) in (theirs or {}) else inlined_names(messages, field[3], theirs)
+        if not inner:
+            return []
+        names += inner
+    return names
+
+
+def camel(name, known):
+    if flat(name) in known:
+        return known[flat(name)]
+    head, *rest = name.removeprefix("r#").split("_")
+    return head + "".join(part[:1].upper() + part[1:] for part in rest)
+
+
+def marks_text(marks, shape):
+    text = ""
+    strategy = marks.get("patchStrategy", "").split(",")
+    if "merge" in strategy:
+        text += ",p=" + marks["patchMergeKey"] if "patchMergeKey" in marks else ",p"
+    if "retainKeys" in strategy:
+        text += ",r"
+    list_type = marks.get("listType") if shape == "*" else marks.get("structType", marks.get("mapType"))
+    if list_type == "map":
+        list_type = ":".join(["map"] + marks.get("listMapKey", []))
+    if list_type and (shape == "*" or list_type == "atomic"):
+        text += ",t=" + list_type
+    return text
+
+
+def short(name):
+    return name.removeprefix("api.").replace(META, "meta.v1.").replace("apimachinery.pkg.", "")
+
+
+def main():
+    arguments = sys.argv[1:]
+    go = None
+    if arguments[:1] == ["--go-types"]:
+        go = pathlib.Path(arguments[1])
+        arguments = arguments[2:]
+    crates = registry(arguments)
+    messages, names = read_messages(newest(crates, "k8s-pb")), read_json_names(newest(crates, "k8s-openapi"))
+    messages = with_upstream_names(messages, names)
+    known = {flat(json): json for fields in names.values() for json, _ in fields.values()}
+    wanted = {m for m in messages if any(m.startswith(f"api.{g}.") for g in GROUPS) or m.startswith(META)
+              or m.startswith("apimachinery.pkg.runtime.")} - set(SPECIAL)
+    queue = list(wanted)
+    while queue:
+        for _, _, _, kind, _ in messages[queue.pop()]:
+            if kind in messages and kind not in SPECIAL and kind not in wanted:
+                wanted.add(kind)
+                queue.append(kind)
+
+    string_lists = {m for m in wanted if m.endswith(".ExtraValue")}
+    optional = []
+    rows, unknown_here, unknown_there = [], [], []
+    go_values, go_seen = read_go_values(go) if go else (None, set())
+    stored = set(HERE.joinpath("values.txt").read_text().split()) if not go else set()
+    for message in sorted(wanted - string_lists, key=short):
+        fields, theirs = [], names.get(message)
+        left = dict(theirs or {})
+        for rust_name, number, shape, kind, marks in sorted(messages[message], key=lambda field: field[1]):
+            json, required = left.pop(flat(rust_name), (None, False))
+            if json is None:
+                json = camel(rust_name, known)
+                inner = inlined_names(messages, kind, theirs)
+                if theirs is not None and inner and not shape:
+                    shape = "<"
+                    for name in inner:
+                        left.pop(name, None)
+                elif theirs is not None:
+                    unknown_there.append(f"{message}.{json}")
+                    continue
+            code = "V" if kind in string_lists else SPECIAL.get(kind) or SCALAR.get(kind) or short(kind)
+            zero = ""
+            if not shape and code in SCALAR.values() and code != "y" and not required:
+                field = f"{message}.{json}"
+                value = (field in go_values if field in go_seen else code == "s" or field in VALUES) if go else short(field) in stored
+                if value:
+                    zero = "0"
+                    optional.append(short(field))
+            fields.append(f"{json}={number}{shape}{code}{zero}{marks_text(marks, shape)}")
+        unknown_here += [f"{message}.{json}" for key, (json, _) in left.items() if json not in ("apiVersion", "kind")]
+        rows.append(f"{short(message)}\t{' '.join(fields)}\n")
+    HERE.joinpath("messages.txt").write_text("".join(rows))
+    if go:
+        HERE.joinpath("values.txt").write_text("\n".join(sorted(optional)) + "\n")
+    print(len(rows), "messages;", "only in k8s-pb:", unknown_there, "only in k8s-openapi:", unknown_here, sep="\n")
+
+
+main()

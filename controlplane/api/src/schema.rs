@@ -1,0 +1,196 @@
+//! The shape of every message of the API: field numbers, names, types, patch keys and list types.
+//!
+//! One table, `schema/messages.txt` (written by `schema/generate.py`, which explains its columns), drives strategic
+//! merge patches, the protobuf codec and OpenAPI. A message's line is read when the message is first needed, so
+//! that a server holds in memory only what its clients use.
+
+mod table;
+
+use std::fmt;
+
+/// A message of the API, such as `core.v1.PodSpec`.
+#[derive(Clone, Copy)]
+pub struct Schema(&'static table::Message);
+
+impl Schema {
+    /// The message behind an `apiVersion` (`v1`, `apps/v1`) and `kind`. The options that every group version knows
+    /// (`DeleteOptions`, …) are found under each of them.
+    pub fn of_kind(api_version: &str, kind: &str) -> Option<Self> {
+        const EVERYWHERE: [&str; 8] = [
+            "CreateOptions",
+            "DeleteOptions",
+            "GetOptions",
+            "ListOptions",
+            "PatchOptions",
+            "UpdateOptions",
+            "Status",
+            "WatchEvent",
+        ];
+        const META: [&str; 4] = ["List", "APIGroup", "APIGroupList", "APIResourceList"];
+        if EVERYWHERE.contains(&kind) || (api_version == "v1" && META.contains(&kind)) {
+            return Self::named(&format!("meta.v1.{kind}"));
+        }
+        let (group, version) = api_version.rsplit_once('/').unwrap_or(("core", api_version));
+        let group = match group.split_once('.') {
+            None => group,
+            Some((first, domain)) if domain == "k8s.io" || domain.ends_with(".k8s.io") => first,
+            Some(_) => return None,
+        };
+        Self::named(&format!("{group}.{version}.{kind}"))
+    }
+
+    /// The message of a short name: `core.v1.Pod`, `meta.v1.ObjectMeta`.
+    pub fn named(name: &str) -> Option<Self> {
+        table::find(name).map(Self)
+    }
+
+    /// The short name: `core.v1.Pod`.
+    pub fn name(self) -> &'static str {
+        self.0.name
+    }
+
+    /// The fields in the order of their numbers. Structs that JSON inlines are one field here.
+    pub fn fields(self) -> &'static [Field] {
+        self.0.fields()
+    }
+
+    /// The field of this name in JSON, also when it stands in a struct that JSON inlines.
+    pub fn field(self, json: &str) -> Option<&'static Field> {
+        self.fields().iter().find_map(|field| {
+            if field.shape == Shape::Inline {
+                field.message()?.field(json)
+            } else {
+                (field.json == json).then_some(field)
+            }
+        })
+    }
+}
+
+impl PartialEq for Schema {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for Schema {}
+
+impl fmt::Debug for Schema {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+/// One field of a message.
+#[derive(Clone, Debug)]
+pub struct Field {
+    /// The name in JSON.
+    pub json: &'static str,
+    /// The number in protobuf.
+    pub number: u32,
+    /// Whether there are many, and how JSON holds them.
+    pub shape: Shape,
+    /// What one of them is.
+    pub form: Form,
+    /// Whether JSON leaves out an empty string, zero or false.
+    pub omit_zero: bool,
+    /// How a strategic merge patch changes it.
+    pub patch: PatchStrategy,
+    /// The type of the list, as server-side apply understands it.
+    pub list_type: Option<ListType>,
+}
+
+impl Field {
+    /// The message of a field whose form is one.
+    pub fn message(&self) -> Option<Schema> {
+        match self.form {
+            Form::Message(name) => Schema::named(name),
+            Form::String
+            | Form::Bool
+            | Form::Int32
+            | Form::Int64
+            | Form::Double
+            | Form::Bytes
+            | Form::Quantity
+            | Form::IntOrString
+            | Form::Time
+            | Form::MicroTime
+            | Form::Duration
+            | Form::RawExtension
+            | Form::FieldsV1
+            | Form::Strings => None,
+        }
+    }
+}
+
+/// Whether a field is one value or many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// One value.
+    One,
+    /// A list.
+    List,
+    /// A map with strings as keys.
+    Map,
+    /// A struct whose fields belong to its parent in JSON.
+    Inline,
+}
+
+/// What a value is, and so how protobuf and JSON write it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// A string in both.
+    String,
+    /// A varint; a boolean in JSON.
+    Bool,
+    /// A varint.
+    Int32,
+    /// A varint.
+    Int64,
+    /// Eight bytes.
+    Double,
+    /// Bytes; base64 in JSON.
+    Bytes,
+    /// A message with a string; that string in JSON.
+    Quantity,
+    /// A message with a number and a string; one of them in JSON.
+    IntOrString,
+    /// Seconds and nanoseconds; `2006-01-02T15:04:05Z` in JSON.
+    Time,
+    /// Seconds and nanoseconds; `2006-01-02T15:04:05.000000Z` in JSON.
+    MicroTime,
+    /// A message with nanoseconds; `1m30s` in JSON.
+    Duration,
+    /// A message with the bytes of a JSON value; that value in JSON.
+    RawExtension,
+    /// The same for `managedFields`.
+    FieldsV1,
+    /// A message with strings; a list of strings in JSON.
+    Strings,
+    /// Another message, by its short name.
+    Message(&'static str),
+}
+
+/// How a strategic merge patch changes a field (the struct tags `patchStrategy` and `patchMergeKey` upstream).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PatchStrategy {
+    /// Lists are merged instead of replaced.
+    pub merge: bool,
+    /// The key by which items of a merged list are the same; empty for lists of scalars.
+    pub merge_key: &'static str,
+    /// `$retainKeys` is used by clients for this field.
+    pub retain_keys: bool,
+}
+
+/// The type of a list (`x-kubernetes-list-type`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListType {
+    /// Replaced as a whole.
+    Atomic,
+    /// Scalars that occur once.
+    Set,
+    /// Items that these keys identify.
+    Map(Box<[&'static str]>),
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+//! Reading `schema/messages.txt`.
+
+use std::sync::{LazyLock, OnceLock};
+
+use super::{Field, Form, ListType, PatchStrategy, Shape};
+
+static TEXT: &str = include_str!("../../schema/messages.txt");
+
+/// One line of the table; its fields are read on first use.
+pub(super) struct Message {
+    pub(super) name: &'static str,
+    line: &'static str,
+    fields: OnceLock<Box<[Field]>>,
+}
+
+impl Message {
+    pub(super) fn fields(&self) -> &[Field] {
+        self.fields
+            .get_or_init(|| self.line.split_ascii_whitespace().filter_map(field).collect())
+    }
+}
+
+/// Sorted by name, as the lines are.
+static MESSAGES: LazyLock<Box<[Message]>> = LazyLock::new(|| {
+    TEXT.lines()
+        .filter_map(|line| line.split_once('\t'))
+        .map(|(name, line)| Message {
+            name,
+            line,
+            fields: OnceLock::new(),
+        })
+        .collect()
+});
+
+pub(super) fn find(name: &str) -> Option<&'static Message> {
+    let index = MESSAGES.binary_search_by(|message| message.name.cmp(name)).ok()?;
+    MESSAGES.get(index)
+}
+
+/// All messages, for tests of the table itself.
+#[cfg(test)]
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    MESSAGES.iter().map(|message| message.name)
+}
+
+/// `NAME=NUMBER SHAPE TYPE MARKS` without the blanks.
+fn field(text: &'static str) -> Option<Field> {
+    let (json, rest) = text.split_once('=')?;
+    let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, rest) = rest.split_at_checked(digits)?;
+    let (shape, rest) = match rest.as_bytes().first()? {
+        b'*' => (Shape::List, rest.get(1..)?),
+        b'%' => (Shape::Map, rest.get(1..)?),
+        b'<' => (Shape::Inline, rest.get(1..)?),
+        _ => (Shape::One, rest),
+    };
+    let mut parts = rest.split(',');
+    let kind = parts.next()?;
+    let omit_zero = kind.len() == 2 && kind.ends_with('0');
+    let form = form(if omit_zero { kind.get(..1)? } else { kind });
+    let mut field = Field {
+        json,
+        number: number.parse().ok()?,
+        shape,
+        form,
+        omit_zero,
+        patch: PatchStrategy::default(),
+        list_type: None,
+    };
+    for mark in parts {
+        match mark.split_once('=') {
+            None if mark == "p" => field.patch.merge = true,
+            None => field.patch.retain_keys = true,
+            Some(("p", key)) => {
+                field.patch.merge = true;
+                field.patch.merge_key = key;
+            }
+            Some((_, list)) => field.list_type = Some(list_type(list)),
+        }
+    }
+    Some(field)
+}
+
+fn form(kind: &'static str) -> Form {
+    match kind {
+        "s" => Form::String,
+        "b" => Form::Bool,
+        "i" => Form::Int32,
+        "l" => Form::Int64,
+        "d" => Form::Double,
+        "y" => Form::Bytes,
+        "Q" => Form::Quantity,
+        "I" => Form::IntOrString,
+        "T" => Form::Time,
+        "M" => Form::MicroTime,
+        "D" => Form::Duration,
+        "R" => Form::RawExtension,
+        "F" => Form::FieldsV1,
+        "V" => Form::Strings,
+        message => Form::Message(message),
+    }
+}
+
+fn list_type(text: &'static str) -> ListType {
+    match text {
+        "atomic" => ListType::Atomic,
+        "set" => ListType::Set,
+        keys => ListType::Map(keys.split(':').skip(1).collect()),
+    }
+}
