@@ -22,6 +22,7 @@ pub struct Target {
     address: String,
     host: String,
     tls: Arc<rustls::ClientConfig>,
+    roots: Arc<rustls::RootCertStore>,
 }
 
 impl Target {
@@ -41,9 +42,10 @@ impl Target {
         let chain = CertificateDer::pem_slice_iter(&decode(&config, "/users/0/user/client-certificate-data")?)
             .collect::<Result<Vec<_>, _>>()?;
         let key = PrivateKeyDer::from_pem_slice(&decode(&config, "/users/0/user/client-key-data")?)?;
+        let roots = Arc::new(roots);
         let tls = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots)
+            .with_root_certificates(Arc::clone(&roots))
             .with_client_auth_cert(chain, key)?;
         let host = server.host().context("a host")?.to_owned();
         let address = format!("{host}:{}", server.port_u16().unwrap_or(443));
@@ -51,6 +53,22 @@ impl Target {
             address,
             host,
             tls: Arc::new(tls),
+            roots,
+        })
+    }
+
+    /// The same server, spoken to without a client certificate.
+    ///
+    /// # Errors
+    /// When the TLS library refuses its defaults.
+    pub fn anonymous(&self) -> anyhow::Result<Self> {
+        let tls = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(Arc::clone(&self.roots))
+            .with_no_client_auth();
+        Ok(Self {
+            tls: Arc::new(tls),
+            ..self.clone()
         })
     }
 
@@ -105,11 +123,21 @@ impl Connection {
     /// # Errors
     /// When the connection breaks.
     pub async fn open(&mut self, method: Method, path: &str, body: Bytes) -> anyhow::Result<http::Response<Incoming>> {
+        self.open_as(method, path, "application/json", body).await
+    }
+
+    async fn open_as(
+        &mut self,
+        method: Method,
+        path: &str,
+        content_type: &str,
+        body: Bytes,
+    ) -> anyhow::Result<http::Response<Incoming>> {
         let request = Request::builder()
             .method(method)
             .uri(path)
             .header(http::header::HOST, &self.host)
-            .header(http::header::CONTENT_TYPE, "application/json")
+            .header(http::header::CONTENT_TYPE, content_type)
             .body(Full::new(body))?;
         self.sender.ready().await?;
         Ok(self.sender.send_request(request).await?)
@@ -121,6 +149,22 @@ impl Connection {
     /// When the connection breaks.
     pub async fn call(&mut self, method: Method, path: &str, body: Bytes) -> anyhow::Result<(StatusCode, Bytes)> {
         let response = self.open(method, path, body).await?;
+        let status = response.status();
+        Ok((status, response.into_body().collect().await?.to_bytes()))
+    }
+
+    /// As [`Self::call`], with a body of another type.
+    ///
+    /// # Errors
+    /// When the connection breaks.
+    pub async fn send(
+        &mut self,
+        method: Method,
+        path: &str,
+        content_type: &str,
+        body: impl Into<Bytes>,
+    ) -> anyhow::Result<(StatusCode, Bytes)> {
+        let response = self.open_as(method, path, content_type, body.into()).await?;
         let status = response.status();
         Ok((status, response.into_body().collect().await?.to_bytes()))
     }

@@ -6,6 +6,7 @@ pub mod images;
 pub mod leaks;
 pub mod machine;
 pub mod process;
+pub mod server;
 
 /// Shows what the test harness itself has to say, once per process.
 pub fn logging() {

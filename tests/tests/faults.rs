@@ -3,9 +3,9 @@
 
 #![allow(clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -14,7 +14,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use tests::http::Target;
-use tests::machine::{Machine, Namespace, PATIENCE, eventually};
+use tests::machine::{Machine, Namespace, eventually};
+use tests::server::Server;
 use tests::{images, process};
 
 fn pod(machine: &Machine, name: &str) -> anyhow::Result<Value> {
@@ -127,12 +128,11 @@ async fn no_acknowledged_write_is_lost() -> anyhow::Result<()> {
     tests::logging();
     let namespace = Namespace::new("ledger")?;
     namespace.enter()?;
-    let home = tempfile::tempdir()?;
+    let mut server = Server::start(Some(namespace), "127.0.0.1:6443")?;
     let written = Arc::new(AtomicUsize::new(0));
     let mut acknowledged = Vec::new();
     for round in 0..KILLS {
-        let mut server = start(home.path())?;
-        let target = ready(home.path()).await.with_context(|| format!("round {round}"))?;
+        let target = server.ready().await.with_context(|| format!("round {round}"))?;
         check(&target, &acknowledged)
             .await
             .with_context(|| format!("round {round}"))?;
@@ -142,46 +142,17 @@ async fn no_acknowledged_write_is_lost() -> anyhow::Result<()> {
             writers.spawn(write(target.clone(), Arc::clone(&written), Arc::clone(&killed)));
         }
         // The moment of the kill differs from round to round.
-        tokio::time::sleep(std::time::Duration::from_millis(20 + (round as u64 * 7) % 60)).await;
+        tokio::time::sleep(Duration::from_millis(20 + (round as u64 * 7) % 60)).await;
         killed.store(true, Ordering::SeqCst);
         server.kill()?;
-        server.wait()?;
         while let Some(names) = writers.join_next().await {
             acknowledged.extend(names??);
         }
+        server.again()?;
     }
+    check(&server.ready().await?, &acknowledged).await?;
     assert!(acknowledged.len() > KILLS, "the writers wrote: {}", acknowledged.len());
-    Ok(())
-}
-
-fn start(state: &Path) -> anyhow::Result<std::process::Child> {
-    let log = std::fs::File::options()
-        .create(true)
-        .append(true)
-        .open(state.join("controlplane.log"))?;
-    let mut command = std::process::Command::new(process::programs()?.join("skiff-controlplane"));
-    command
-        .arg("--state-dir")
-        .arg(state)
-        .args(["--listen", "127.0.0.1:6443"]);
-    Ok(command.stdout(log.try_clone()?).stderr(log).spawn()?)
-}
-
-async fn ready(state: &Path) -> anyhow::Result<Target> {
-    let up = async {
-        loop {
-            if let Ok(target) = Target::from_kubeconfig(&state.join("admin.kubeconfig"))
-                && let Ok(mut connection) = target.connect().await
-                && let Ok((StatusCode::OK, _)) = connection.call(Method::GET, "/readyz", Bytes::new()).await
-            {
-                return target;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, up)
-        .await
-        .with_context(|| std::fs::read_to_string(state.join("controlplane.log")).unwrap_or_default())
+    server.finish()
 }
 
 /// Creates ConfigMaps until the server dies; returns the names that it acknowledged.

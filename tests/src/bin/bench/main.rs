@@ -33,8 +33,10 @@ fn main() -> anyhow::Result<()> {
     let mut table = Table::default();
     disk::probe(&mut table)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(start::measure(&namespace, &mut table))?;
+    runtime.block_on(start::measure(&mut table))?;
+    let begun = figures::now();
     let machine = Machine::start_in(namespace)?;
+    table.row("`skiff up` -> node Ready", figures::milliseconds(begun.elapsed()));
     let target = Target::from_kubeconfig(&machine.kubeconfig())?;
     memory::idle(&machine, &mut table, "idle")?;
     if let Some(archive) = archive {

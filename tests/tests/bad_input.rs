@@ -1,0 +1,202 @@
+//! What the API server answers to input that is wrong, too large or hostile: a clear error, nothing stored, memory flat.
+
+#![allow(clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use serde_json::Value;
+use tests::http::{Connection, Target};
+use tests::machine::Namespace;
+use tests::process;
+use tests::server::Server;
+
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+/// A control plane without a node, and a way to speak to it in any words.
+struct Case {
+    server: Server,
+    target: Target,
+}
+
+impl Case {
+    async fn start(name: &str) -> anyhow::Result<Self> {
+        tests::logging();
+        let namespace = Namespace::new(name)?;
+        namespace.enter()?;
+        let server = Server::start(Some(namespace), "127.0.0.1:6443")?;
+        let target = server.ready().await?;
+        Ok(Self { server, target })
+    }
+
+    /// Sends one request on a fresh connection: a server may close it after a bad one.
+    async fn ask(&self, method: Method, path: &str, body: impl Into<Bytes>) -> anyhow::Result<(StatusCode, Value)> {
+        let mut connection: Connection = self.target.connect().await?;
+        let (status, answer) = connection.call(method, path, body.into()).await?;
+        let answer = serde_json::from_slice(&answer)
+            .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&answer).into_owned()));
+        Ok((status, answer))
+    }
+
+    async fn refused(&self, path: &str, body: impl Into<Bytes>, code: u16, message: &str) -> anyhow::Result<()> {
+        let (status, answer) = self.ask(Method::POST, path, body).await?;
+        let said = answer["message"].as_str().unwrap_or_default();
+        assert_eq!(status.as_u16(), code, "{answer:#}");
+        assert!(said.contains(message), "{said:?} should contain {message:?}");
+        assert_eq!(answer["kind"], "Status");
+        Ok(())
+    }
+
+    async fn nothing_stored(&self) -> anyhow::Result<()> {
+        let (_, list) = self.ask(Method::GET, CONFIG_MAPS, Bytes::new()).await?;
+        assert_eq!(list["items"].as_array().context("items")?.len(), 0, "{list:#}");
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn mistakes_get_upstreams_words() -> anyhow::Result<()> {
+    let case = Case::start("words").await?;
+    let strict = format!("{CONFIG_MAPS}?fieldValidation=Strict");
+    let unknown = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"},"colour":"red"}"#;
+    case.refused(
+        &strict,
+        unknown,
+        400,
+        r#"strict decoding error: unknown field "colour""#,
+    )
+    .await?;
+    let twice = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"},"data":{"a":"1"},"data":{"a":"2"}}"#;
+    case.refused(&strict, twice, 400, r#"duplicate field "data""#).await?;
+    let kind = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"},"data":"text"}"#;
+    case.refused(CONFIG_MAPS, kind, 400, "cannot unmarshal").await?;
+    let name = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"A_b"}}"#;
+    case.refused(CONFIG_MAPS, name, 422, "a lowercase RFC 1123 subdomain must consist of")
+        .await?;
+    let elsewhere = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"other"}}"#;
+    let wanted = "the namespace of the provided object does not match the namespace sent on the request";
+    case.refused(CONFIG_MAPS, elsewhere, 400, wanted).await?;
+    let nowhere = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"}}"#;
+    case.refused(
+        "/api/v1/namespaces/absent/configmaps",
+        nowhere,
+        404,
+        r#"namespaces "absent" not found"#,
+    )
+    .await?;
+    case.refused(CONFIG_MAPS, "{", 400, "").await?;
+    case.nothing_stored().await?;
+    case.server.finish()
+}
+
+/// Bodies that would cost an unguarded server its memory or its stack.
+#[tokio::test]
+async fn attack_24_bodies_that_explode() -> anyhow::Result<()> {
+    let case = Case::start("bodies").await?;
+    let pid = case.server.pid()?;
+    case.nothing_stored().await?;
+    let before = process::pss_kib(pid)?;
+    let large = format!(
+        r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"a"}},"data":{{"a":"{}"}}}}"#,
+        "x".repeat(4 << 20)
+    );
+    let (status, answer) = case.ask(Method::POST, CONFIG_MAPS, large).await?;
+    assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE, "{answer:#}");
+    assert!(
+        answer["message"]
+            .as_str()
+            .unwrap_or_default()
+            .contains("limit is 3145728"),
+        "{answer:#}"
+    );
+    for (open, close) in [("[", "]"), (r#"{"a":"#, "}")] {
+        let deep = format!("{}1{}", open.repeat(100_000), close.repeat(100_000));
+        let body = format!(r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"a"}},"data":{deep}}}"#);
+        let (status, answer) = case.ask(Method::POST, CONFIG_MAPS, body).await?;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{answer:#}");
+    }
+    let operations = vec![r#"{"op":"test","path":"/a","value":1}"#; 20_000].join(",");
+    let mut connection = case.target.connect().await?;
+    let map = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"}}"#;
+    connection.expect(Method::POST, CONFIG_MAPS, Bytes::from(map)).await?;
+    let path = format!("{CONFIG_MAPS}/a");
+    let (status, answer) = connection
+        .send(
+            Method::PATCH,
+            &path,
+            "application/json-patch+json",
+            format!("[{operations}]"),
+        )
+        .await?;
+    assert_eq!(
+        status,
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "{}",
+        String::from_utf8_lossy(&answer)
+    );
+    let bomb = "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\n\
+                d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e]\n\
+                g: &g [*f,*f,*f,*f,*f,*f,*f,*f,*f]\nh: &h [*g,*g,*g,*g,*g,*g,*g,*g,*g]\n";
+    let (status, _) = connection
+        .send(Method::POST, CONFIG_MAPS, "application/yaml", bomb)
+        .await?;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    let after = process::pss_kib(pid)?;
+    assert!(after < before + 16 * 1024, "memory went from {before} to {after} KiB");
+    let (status, _) = case.ask(Method::DELETE, &path, Bytes::new()).await?;
+    assert!(status.is_success());
+    case.nothing_stored().await?;
+    case.server.finish()
+}
+
+#[tokio::test]
+async fn attack_23_names_and_paths() -> anyhow::Result<()> {
+    let case = Case::start("paths").await?;
+    let long = "a".repeat(254);
+    for path in [
+        "/api/v1/namespaces/default/configmaps/..",
+        "/api/v1/namespaces/../../etc/passwd",
+        "/api/v1/namespaces/default/configmaps/a%2fb",
+        "/api/v1/namespaces/default/configmaps/%2e%2e",
+        "/api/v1/namespaces/default/configmaps/%252e",
+        "/api/v1/namespaces/default/configmaps/a%00b",
+        "/api/v1/namespaces/%2e%2e/configmaps/a",
+        "/api/v1/namespaces/default/pods/a/../../secrets",
+        "/api/v1/namespaces/default/configmaps/%c3%a4",
+        "//api/v1//namespaces",
+        "/apis/apps/v1/namespaces/default/configmaps/a",
+        &format!("{CONFIG_MAPS}/{long}"),
+    ] {
+        let (status, answer) = case.ask(Method::GET, path, Bytes::new()).await?;
+        assert!(
+            status.is_client_error() || status.is_redirection(),
+            "{path}: {status} {answer:#}"
+        );
+    }
+    for name in ["..", "a/b", "a\\u0000b", "ä", &long, "a%2fb"] {
+        let body = format!(r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{name}"}}}}"#);
+        let (status, answer) = case.ask(Method::POST, CONFIG_MAPS, body).await?;
+        assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{name}: {answer:#}");
+    }
+    case.nothing_stored().await?;
+    case.server.finish()
+}
+
+/// Without a certificate there is health and the version, and nothing else.
+#[tokio::test]
+async fn strangers_see_only_health() -> anyhow::Result<()> {
+    let case = Case::start("strangers").await?;
+    let anonymous = case.target.anonymous()?;
+    for path in ["/livez", "/readyz", "/healthz", "/version"] {
+        let (status, _) = anonymous.connect().await?.call(Method::GET, path, Bytes::new()).await?;
+        assert_eq!(status, StatusCode::OK, "{path}");
+    }
+    for path in ["/api", "/apis", "/openapi/v3", CONFIG_MAPS, "/metrics", "/"] {
+        let (status, answer) = anonymous.connect().await?.call(Method::GET, path, Bytes::new()).await?;
+        assert_eq!(status, StatusCode::UNAUTHORIZED, "{path}");
+        let answer: Value = serde_json::from_slice(&answer)?;
+        assert_eq!(answer["reason"], "Unauthorized", "{answer:#}");
+        assert_eq!(answer["message"], "Unauthorized", "{answer:#}");
+    }
+    case.server.finish()
+}
