@@ -1,1 +1,33 @@
-//! agent-plan
+//! What the node agent decides, without doing anything: no I/O, no clock, no randomness.
+//!
+//! [`lifecycle::decide`] turns a desired pod and what is observed of it into actions, [`status::build`] into the
+//! status that the API shows, [`oci::build`] turns a container of it into an OCI runtime specification.
+
+pub mod environment;
+pub mod files;
+pub mod lifecycle;
+pub mod log;
+pub mod observed;
+pub mod oci;
+pub mod patch;
+pub mod pods;
+pub mod probe;
+pub mod resources;
+pub mod restart;
+pub mod status;
+pub mod unsupported;
+pub mod user;
+
+/// A point in time, as everywhere in the API.
+pub type Timestamp = k8s_openapi::jiff::Timestamp;
+
+/// `time` plus a number of milliseconds, held at the end of time.
+pub fn later(time: Timestamp, milliseconds: i64) -> Timestamp {
+    time.checked_add(k8s_openapi::jiff::SignedDuration::from_millis(milliseconds))
+        .unwrap_or(Timestamp::MAX)
+}
+
+/// `time` plus a number of seconds, held at the end of time.
+pub fn after(time: Timestamp, seconds: i64) -> Timestamp {
+    later(time, seconds.saturating_mul(1000))
+}

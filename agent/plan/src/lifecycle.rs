@@ -1,0 +1,419 @@
+//! What to do next for a pod.
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use crate::observed::{Image, Instance, Memory, Sandbox, Stage, State, View};
+use crate::pods;
+use crate::probe::Kind;
+use crate::{Timestamp, after};
+
+/// A step that the worker takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Make the sandbox: volumes, network, supervisor.
+    Prepare,
+    /// See that the container's image is there, pulling it as its policy says.
+    EnsureImage(String),
+    /// Create and start the container.
+    Run {
+        /// Its name.
+        container: String,
+        /// The number of the instance.
+        attempt: u32,
+    },
+    /// Run a probe once.
+    Probe {
+        /// The container's name.
+        container: String,
+        /// Which of its probes.
+        kind: Kind,
+    },
+    /// Begin to stop the running instance.
+    Stop {
+        /// The container's name.
+        container: String,
+        /// The reason.
+        why: Why,
+        /// Seconds until SIGKILL.
+        grace: i64,
+    },
+    /// Send the stop signal now, whatever became of the preStop hook.
+    Signal(String),
+    /// Send SIGKILL.
+    Kill(String),
+    /// Have less patience with a container that is being stopped.
+    Hasten {
+        /// The container's name.
+        container: String,
+        /// The new end of patience.
+        deadline: Timestamp,
+    },
+    /// Forget an instance that is neither the newest nor the one before.
+    Remove {
+        /// The container's name.
+        container: String,
+        /// The instance's identifier.
+        id: String,
+    },
+    /// Remove sandbox, network and volumes.
+    TearDown,
+    /// Delete the pod from the API: nothing is left of it.
+    Finish,
+}
+
+/// Why a container is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// The pod ends.
+    Pod,
+    /// The liveness probe failed.
+    Liveness,
+    /// The startup probe failed.
+    Startup,
+}
+
+/// The next actions, and when to look again if nothing happens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// In order; all of them may be begun at once.
+    pub actions: Vec<Action>,
+    /// The earliest time at which the answer changes by itself.
+    pub wake: Option<Timestamp>,
+}
+
+impl Plan {
+    fn wake(&mut self, at: Timestamp) {
+        self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+    }
+}
+
+/// How a pod ended by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct End {
+    /// Whether all went well.
+    pub succeeded: bool,
+    /// For `status.reason`.
+    pub reason: Option<String>,
+    /// For `status.message`.
+    pub message: Option<String>,
+}
+
+impl End {
+    fn plain(succeeded: bool) -> Self {
+        Self {
+            succeeded,
+            reason: None,
+            message: None,
+        }
+    }
+}
+
+/// Whether the pod has ended: refused, out of time, or nothing of it will be started again.
+pub fn end(pod: &Pod, view: &View, now: Timestamp) -> Option<End> {
+    if let Some(phase) = pods::terminal_phase(pod) {
+        let status = pod.status.as_ref();
+        return Some(End {
+            succeeded: phase == "Succeeded",
+            reason: status.and_then(|status| status.reason.clone()),
+            message: status.and_then(|status| status.message.clone()),
+        });
+    }
+    if let Some(rejection) = &view.rejection {
+        return Some(End {
+            succeeded: false,
+            reason: Some(rejection.reason.clone()),
+            message: Some(rejection.message.clone()),
+        });
+    }
+    let containers = pods::main_containers(pod);
+    let all_done = !containers.is_empty() && containers.iter().all(|container| is_over(pod, view, container));
+    if all_done {
+        let succeeded = containers
+            .iter()
+            .all(|container| exit_code(view, &container.name) == Some(0));
+        return Some(End::plain(succeeded));
+    }
+    if let Some(deadline) = deadline(pod, view)
+        && now >= deadline
+    {
+        return Some(End {
+            succeeded: false,
+            reason: Some("DeadlineExceeded".to_owned()),
+            message: Some("Pod was active on the node longer than the specified deadline".to_owned()),
+        });
+    }
+    let initial_failed = pods::init_containers(pod).iter().any(|container| {
+        is_over(pod, view, container) && exit_code(view, &container.name).is_some_and(|code| code != 0)
+    });
+    (initial_failed && !initialized(pod, view)).then(|| End::plain(false))
+}
+
+fn deadline(pod: &Pod, view: &View) -> Option<Timestamp> {
+    let seconds = pod.spec.as_ref()?.active_deadline_seconds?;
+    Some(after(view.start_time, seconds))
+}
+
+fn exit_code(view: &View, container: &str) -> Option<i32> {
+    view.latest(container).and_then(Instance::exit).map(|exit| exit.code)
+}
+
+/// Whether a container has ended and its policy does not start it again.
+pub fn is_over(pod: &Pod, view: &View, container: &Container) -> bool {
+    exit_code(view, &container.name).is_some_and(|code| !pods::container_policy(pod, container).restarts(code))
+        && !view.memory.get(&container.name).is_some_and(|memory| memory.starting)
+}
+
+/// Whether the initial containers are behind the pod: all have ended well and all sidecars have started.
+pub fn initialized(pod: &Pod, view: &View) -> bool {
+    has_begun(pod, view)
+        || pods::init_containers(pod)
+            .iter()
+            .all(|container| is_initial_done(view, container))
+}
+
+fn has_begun(pod: &Pod, view: &View) -> bool {
+    pods::main_containers(pod)
+        .iter()
+        .any(|container| view.current(&container.name).is_some())
+}
+
+/// Whether one initial container lets the next one begin.
+pub fn is_initial_done(view: &View, container: &Container) -> bool {
+    if pods::is_sidecar(container) {
+        view.is_started(&container.name)
+    } else {
+        view.current(&container.name)
+            .and_then(Instance::exit)
+            .is_some_and(|exit| exit.code == 0)
+    }
+}
+
+/// What to do next for `pod`, seen as `view` at `now`.
+pub fn decide(pod: &Pod, view: &View, now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    let deletion = pods::deletion_grace(pod);
+    let end = end(pod, view, now);
+    if deletion.is_some() || end.is_some() {
+        let grace = deletion.unwrap_or_else(|| pods::grace(pod));
+        wind_down(pod, view, now, grace, &mut plan);
+        if plan.actions.is_empty() && deletion.is_some() && view.sandbox == Sandbox::Removed && view.final_status_stored
+        {
+            plan.actions.push(Action::Finish);
+        }
+        return plan;
+    }
+    if let Some(deadline) = deadline(pod, view) {
+        plan.wake(deadline);
+    }
+    advance(pod, view, now, &mut plan);
+    plan
+}
+
+/// What to do for a pod that the API no longer knows.
+pub fn abandon(pod: &Pod, view: &View, now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    let grace = pods::deletion_grace(pod).map_or(1, |grace| grace.clamp(1, 2));
+    wind_down(pod, view, now, grace, &mut plan);
+    plan
+}
+
+/// Ends everything: the main containers at once, then the sidecars from the last to the first, then the sandbox.
+fn wind_down(pod: &Pod, view: &View, now: Timestamp, grace: i64, plan: &mut Plan) {
+    let mut waiting = false;
+    for container in pods::all_containers(pod).filter(|container| !pods::is_sidecar(container)) {
+        waiting |= stop(view, container, Why::Pod, grace, now, plan);
+    }
+    if !waiting {
+        for container in pods::init_containers(pod)
+            .iter()
+            .rev()
+            .filter(|container| pods::is_sidecar(container))
+        {
+            if stop(view, container, Why::Pod, grace, now, plan) {
+                waiting = true;
+                break;
+            }
+        }
+    }
+    if !waiting && !view.any_alive() {
+        match view.sandbox {
+            Sandbox::Absent | Sandbox::Failed { .. } | Sandbox::Ready { .. } => plan.actions.push(Action::TearDown),
+            Sandbox::Preparing | Sandbox::Removing | Sandbox::Removed => {}
+        }
+    }
+}
+
+/// Moves a container towards its end; answers whether it still has to be waited for.
+fn stop(view: &View, container: &Container, why: Why, grace: i64, now: Timestamp, plan: &mut Plan) -> bool {
+    let name = &container.name;
+    let memory = view.memory.get(name);
+    if memory.is_some_and(|memory| memory.starting) {
+        return true;
+    }
+    if !view.latest(name).is_some_and(Instance::is_alive) {
+        return false;
+    }
+    let Some(stopping) = memory.and_then(|memory| memory.stopping.as_ref()) else {
+        plan.actions.push(Action::Stop {
+            container: name.clone(),
+            why,
+            grace,
+        });
+        return true;
+    };
+    let latest = after(now, grace);
+    if stopping.deadline > latest {
+        plan.actions.push(Action::Hasten {
+            container: name.clone(),
+            deadline: latest,
+        });
+    }
+    carry_on(name, stopping.stage, stopping.deadline.min(latest), now, plan);
+    true
+}
+
+fn carry_on(name: &str, stage: Stage, deadline: Timestamp, now: Timestamp, plan: &mut Plan) {
+    if now < deadline {
+        plan.wake(deadline);
+        return;
+    }
+    match stage {
+        Stage::PreStop => plan.actions.push(Action::Signal(name.to_owned())),
+        Stage::Signalled => plan.actions.push(Action::Kill(name.to_owned())),
+        Stage::Killed => {}
+    }
+}
+
+/// Brings the pod towards what is wanted.
+fn advance(pod: &Pod, view: &View, now: Timestamp, plan: &mut Plan) {
+    match view.sandbox {
+        Sandbox::Absent => plan.actions.push(Action::Prepare),
+        Sandbox::Failed { until, .. } if now >= until => plan.actions.push(Action::Prepare),
+        Sandbox::Failed { until, .. } => plan.wake(until),
+        Sandbox::Preparing | Sandbox::Removing | Sandbox::Removed | Sandbox::Ready { .. } => {}
+    }
+    let begun = has_begun(pod, view);
+    let mut blocked = false;
+    for container in pods::init_containers(pod) {
+        let pending = !is_initial_done(view, container);
+        if pods::is_sidecar(container) || !begun {
+            keep(pod, view, container, !blocked, now, plan);
+        }
+        blocked |= pending && !begun;
+    }
+    for container in pods::main_containers(pod) {
+        keep(pod, view, container, !blocked, now, plan);
+    }
+}
+
+/// Keeps one container as its policy wants it. Its image is seen to even while it may not start yet.
+fn keep(pod: &Pod, view: &View, container: &Container, may_start: bool, now: Timestamp, plan: &mut Plan) {
+    let name = &container.name;
+    let fresh = Memory::default();
+    let memory = view.memory.get(name).unwrap_or(&fresh);
+    if memory.starting {
+        return;
+    }
+    forget_old_instances(view, name, plan);
+    match view.latest(name).map(|instance| &instance.state) {
+        None => start(view, container, memory, may_start, now, plan),
+        Some(State::Created | State::Running { .. }) => tend(pod, view, container, memory, now, plan),
+        Some(State::Exited(exit)) => {
+            let again = pods::is_init(pod, name) && view.current(name).is_none();
+            if !again && !pods::container_policy(pod, container).restarts(exit.code) {
+                return;
+            }
+            let due = memory.back_off.due(exit.finished_at);
+            if now < due {
+                plan.wake(due);
+            } else {
+                start(view, container, memory, may_start, now, plan);
+            }
+        }
+    }
+}
+
+fn forget_old_instances(view: &View, name: &str, plan: &mut Plan) {
+    let instances = view.instances.get(name).map_or(&[][..], Vec::as_slice);
+    let surplus = instances.len().saturating_sub(2);
+    for instance in instances.iter().take(surplus) {
+        plan.actions.push(Action::Remove {
+            container: name.to_owned(),
+            id: instance.id.clone(),
+        });
+    }
+}
+
+fn start(view: &View, container: &Container, memory: &Memory, may_start: bool, now: Timestamp, plan: &mut Plan) {
+    let name = &container.name;
+    if let Some(failure) = &memory.failure
+        && now < failure.until
+    {
+        plan.wake(failure.until);
+        return;
+    }
+    match &memory.image {
+        Image::Unknown => plan.actions.push(Action::EnsureImage(name.clone())),
+        Image::Failed { until, .. } if now >= *until => plan.actions.push(Action::EnsureImage(name.clone())),
+        Image::Failed { until, .. } => plan.wake(*until),
+        Image::Pulling { .. } => {}
+        Image::Present => {
+            if may_start && matches!(view.sandbox, Sandbox::Ready { .. }) {
+                let attempt = view
+                    .latest(name)
+                    .map_or(0, |instance| instance.attempt.saturating_add(1));
+                plan.actions.push(Action::Run {
+                    container: name.clone(),
+                    attempt,
+                });
+            }
+        }
+    }
+}
+
+/// Looks after a running instance: its probes, and the stop that a failed one leads to.
+fn tend(pod: &Pod, view: &View, container: &Container, memory: &Memory, now: Timestamp, plan: &mut Plan) {
+    let name = &container.name;
+    if let Some(stopping) = &memory.stopping {
+        carry_on(name, stopping.stage, stopping.deadline, now, plan);
+        return;
+    }
+    for (probe, specification, why) in [
+        (&memory.startup, &container.startup_probe, Why::Startup),
+        (&memory.liveness, &container.liveness_probe, Why::Liveness),
+    ] {
+        if probe.as_ref().is_some_and(crate::probe::Probe::has_failed) {
+            let own = specification
+                .as_ref()
+                .and_then(|probe| probe.termination_grace_period_seconds);
+            let grace = own.unwrap_or_else(|| pods::grace(pod));
+            plan.actions.push(Action::Stop {
+                container: name.clone(),
+                why,
+                grace,
+            });
+            return;
+        }
+    }
+    let started = view.is_started(name);
+    for (kind, probe) in [
+        (Kind::Startup, &memory.startup),
+        (Kind::Readiness, &memory.readiness),
+        (Kind::Liveness, &memory.liveness),
+    ] {
+        let Some(due) = probe.as_ref().and_then(crate::probe::Probe::due) else {
+            continue;
+        };
+        if !view.is_running(name) || memory.post_start || (kind != Kind::Startup && !started) {
+            continue;
+        }
+        if now >= due {
+            plan.actions.push(Action::Probe {
+                container: name.clone(),
+                kind,
+            });
+        } else {
+            plan.wake(due);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Lines of container logs in the format of the container runtime interface: `TIME STREAM TAG TEXT`, where tag `P` marks a
+//! line that goes on in the next record.
+
+use crate::Timestamp;
+
+/// One record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// When it was written, as it stands in the log.
+    pub time_text: &'a str,
+    /// When it was written.
+    pub time: Timestamp,
+    /// Whether the line ends here.
+    pub complete: bool,
+    /// What was written, without a line end.
+    pub text: &'a [u8],
+}
+
+/// Reads one record, given without its line end.
+pub fn parse(line: &[u8]) -> Option<Record<'_>> {
+    let (time_text, rest) = word(line)?;
+    let (stream, rest) = word(rest)?;
+    let (tag, text) = match word(rest) {
+        Some((tag, text)) => (tag, text),
+        None => (std::str::from_utf8(rest).ok()?, &[][..]),
+    };
+    if !matches!(stream, "stdout" | "stderr") {
+        return None;
+    }
+    let complete = match tag.split(':').next() {
+        Some("F") => true,
+        Some("P") => false,
+        Some(_) | None => return None,
+    };
+    Some(Record {
+        time_text,
+        time: time_text.parse().ok()?,
+        complete,
+        text,
+    })
+}
+
+fn word(text: &[u8]) -> Option<(&str, &[u8])> {
+    let end = text.iter().position(|byte| *byte == b' ')?;
+    let (word, rest) = text.split_at(end);
+    Some((std::str::from_utf8(word).ok()?, rest.get(1..)?))
+}
+
+/// What a reader asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Go on when the end is reached.
+    pub follow: bool,
+    /// The instance before the newest one.
+    pub previous: bool,
+    /// Each line begins with its time.
+    pub timestamps: bool,
+    /// Only so many lines from the end.
+    pub tail_lines: Option<u64>,
+    /// Only what is as late as this.
+    pub since: Option<Timestamp>,
+    /// At most so many bytes.
+    pub limit_bytes: Option<u64>,
+}
+
+/// A query that asks for something impossible. The text is the answer's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid value {value:?} for {name}")]
+pub struct OptionError {
+    /// The parameter.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+}
+
+impl Options {
+    /// Reads the parameters of a query; unknown ones are skipped.
+    pub fn parse(parameters: &[(String, String)], now: Timestamp) -> Result<Self, OptionError> {
+        let mut options = Self::default();
+        for (name, value) in parameters {
+            let refused = || OptionError {
+                name: name.clone(),
+                value: value.clone(),
+            };
+            let number = || value.parse::<u64>().ok().ok_or_else(refused);
+            let flag = || match value.as_str() {
+                "true" | "1" | "" => Ok(true),
+                "false" | "0" => Ok(false),
+                _ => Err(refused()),
+            };
+            match name.as_str() {
+                "follow" => options.follow = flag()?,
+                "previous" => options.previous = flag()?,
+                "timestamps" => options.timestamps = flag()?,
+                "tailLines" => options.tail_lines = Some(number()?),
+                "limitBytes" => options.limit_bytes = Some(number()?),
+                "sinceSeconds" => {
+                    let seconds = i64::try_from(number()?).ok().ok_or_else(refused)?;
+                    options.since = Some(crate::after(now, -seconds));
+                }
+                "sinceTime" => options.since = Some(value.parse().ok().ok_or_else(refused)?),
+                _ => {}
+            }
+        }
+        Ok(options)
+    }
+
+    /// Appends what a reader is shown of a record.
+    pub fn render(&self, record: &Record<'_>, line_begins: bool, out: &mut Vec<u8>) {
+        if self.timestamps && line_begins {
+            out.extend_from_slice(record.time_text.as_bytes());
+            out.push(b' ');
+        }
+        out.extend_from_slice(record.text);
+        if record.complete {
+            out.push(b'\n');
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_read_and_rubbish_is_not() {
+        let record = parse(b"2024-01-01T00:00:00.000000001Z stdout P hello world").unwrap();
+        assert_eq!((record.complete, record.text), (false, &b"hello world"[..]));
+        let record = parse(b"2024-01-01T00:00:00Z stderr F ").unwrap();
+        assert_eq!((record.complete, record.text), (true, &b""[..]));
+        for line in [
+            "",
+            "x",
+            "2024-01-01T00:00:00Z stdout",
+            "y stdout F a",
+            "2024-01-01T00:00:00Z out F a",
+        ] {
+            assert_eq!(parse(line.as_bytes()), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn options_are_refused_by_name() {
+        let parse = |name: &str, value: &str| Options::parse(&[(name.into(), value.into())], Timestamp::UNIX_EPOCH);
+        assert_eq!(
+            parse("tailLines", "-1").unwrap_err().to_string(),
+            "invalid value \"-1\" for tailLines"
+        );
+        assert!(parse("follow", "true").unwrap().follow);
+        assert_eq!(
+            parse("sinceSeconds", "60").unwrap().since,
+            Some(crate::after(Timestamp::UNIX_EPOCH, -60))
+        );
+    }
+}

@@ -1,0 +1,268 @@
+//! What the agent knows about a pod besides its specification.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use crate::Timestamp;
+use crate::probe::Probe;
+use crate::restart::BackOff;
+
+/// Everything that [`crate::lifecycle::decide`] and [`crate::status::build`] look at besides the pod.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// When the agent acknowledged the pod: `status.startTime`.
+    pub start_time: Timestamp,
+    /// The node's addresses, the first one first.
+    pub host_addresses: Vec<IpAddr>,
+    /// Why the node does not take the pod at all.
+    pub rejection: Option<Rejection>,
+    /// The pod's sandbox: network namespace, address and volumes.
+    pub sandbox: Sandbox,
+    /// All instances of all containers that are known, oldest first.
+    pub instances: BTreeMap<String, Vec<Instance>>,
+    /// What is remembered per container.
+    pub memory: BTreeMap<String, Memory>,
+    /// The API was told the last status that will ever be.
+    pub final_status_stored: bool,
+}
+
+/// A pod that the node refuses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// A CamelCase word for `status.reason`.
+    pub reason: String,
+    /// A sentence for `status.message`.
+    pub message: String,
+}
+
+/// The pod's environment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sandbox {
+    /// Nothing was made yet, or what was made is gone.
+    Absent,
+    /// It is being made.
+    Preparing,
+    /// Making it failed; tried again at `until`.
+    Failed {
+        /// When to try again.
+        until: Timestamp,
+        /// How often it failed in a row.
+        failures: u32,
+    },
+    /// Containers can be started in it.
+    Ready {
+        /// The pod's addresses, the first one first.
+        addresses: Vec<IpAddr>,
+    },
+    /// It is being removed.
+    Removing,
+    /// It was removed and is not coming back.
+    Removed,
+}
+
+/// One run of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Instance {
+    /// The runtime's identifier, without a scheme.
+    pub id: String,
+    /// Counts from 0; the status shows it as `restartCount`.
+    pub attempt: u32,
+    /// The image as the specification names it.
+    pub image: String,
+    /// The image as it was resolved: `repository@sha256:…`, or the bare digest of its configuration.
+    pub image_id: String,
+    /// The state.
+    pub state: State,
+    /// It went away with a sandbox that is gone: initial containers run again in the next one.
+    pub lost: bool,
+}
+
+/// The state of one run of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Its process does not run yet.
+    Created,
+    /// Its process runs.
+    Running {
+        /// Since when.
+        since: Timestamp,
+    },
+    /// Its process has ended, or never came to be.
+    Exited(Exit),
+}
+
+/// How a container ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exit {
+    /// The exit code; 128 + n when signal n ended it.
+    pub code: i32,
+    /// `Completed`, `Error`, `OOMKilled`, `StartError`, …
+    pub reason: String,
+    /// The termination message or the cause.
+    pub message: String,
+    /// When it began, if it ever did.
+    pub started_at: Option<Timestamp>,
+    /// When it ended.
+    pub finished_at: Timestamp,
+}
+
+impl Instance {
+    /// Whether its process may still be there.
+    pub fn is_alive(&self) -> bool {
+        match self.state {
+            State::Created | State::Running { .. } => true,
+            State::Exited(_) => false,
+        }
+    }
+
+    /// How it ended, if it has.
+    pub fn exit(&self) -> Option<&Exit> {
+        match &self.state {
+            State::Exited(exit) => Some(exit),
+            State::Created | State::Running { .. } => None,
+        }
+    }
+}
+
+/// What is remembered of a container beyond its instances. None of it needs to survive the agent.
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    /// Its image.
+    pub image: Image,
+    /// The instance is being created and started.
+    pub starting: bool,
+    /// Why it could not be created; tried again later.
+    pub failure: Option<Failure>,
+    /// Its restart delay.
+    pub back_off: BackOff,
+    /// The running instance is being stopped.
+    pub stopping: Option<Stopping>,
+    /// The postStart hook of the running instance has not ended yet.
+    pub post_start: bool,
+    /// The probes of the running instance.
+    pub startup: Option<Probe>,
+    /// Decides `ready`.
+    pub readiness: Option<Probe>,
+    /// Decides whether it is restarted.
+    pub liveness: Option<Probe>,
+}
+
+/// What is known about a container's image.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Image {
+    /// Not looked at for the next start.
+    #[default]
+    Unknown,
+    /// It is being pulled.
+    Pulling {
+        /// The delay in seconds that the last failure left behind.
+        delay: i64,
+    },
+    /// It is there.
+    Present,
+    /// It could not be had; tried again at `until`.
+    Failed {
+        /// When to try again.
+        until: Timestamp,
+        /// The delay in seconds that led to `until`.
+        delay: i64,
+        /// `ErrImagePull`, `InvalidImageName`, `ErrImageNeverPull`, …
+        reason: String,
+        /// The cause.
+        message: String,
+        /// Whether the wait was reported already: the reason is then `ImagePullBackOff`.
+        waiting: bool,
+    },
+}
+
+/// A container that could not be created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// `CreateContainerConfigError`, `CreateContainerError`, `RunContainerError`.
+    pub reason: String,
+    /// The cause.
+    pub message: String,
+    /// When to try again.
+    pub until: Timestamp,
+}
+
+/// A container on its way out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stopping {
+    /// When patience ends.
+    pub deadline: Timestamp,
+    /// How far it is.
+    pub stage: Stage,
+}
+
+/// How far the stop of a container is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// The preStop hook runs.
+    PreStop,
+    /// The stop signal was sent.
+    Signalled,
+    /// SIGKILL was sent.
+    Killed,
+}
+
+impl View {
+    /// A pod of which nothing exists yet.
+    pub fn new(start_time: Timestamp, host_addresses: Vec<IpAddr>) -> Self {
+        Self {
+            start_time,
+            host_addresses,
+            rejection: None,
+            sandbox: Sandbox::Absent,
+            instances: BTreeMap::new(),
+            memory: BTreeMap::new(),
+            final_status_stored: false,
+        }
+    }
+
+    /// The newest instance of a container.
+    pub fn latest(&self, container: &str) -> Option<&Instance> {
+        self.instances.get(container).and_then(|instances| instances.last())
+    }
+
+    /// The instance before the newest one.
+    pub fn previous(&self, container: &str) -> Option<&Instance> {
+        self.instances
+            .get(container)
+            .and_then(|instances| instances.iter().rev().nth(1))
+    }
+
+    /// Whether the newest instance of a container runs.
+    pub fn is_running(&self, container: &str) -> bool {
+        self.latest(container)
+            .is_some_and(|instance| matches!(instance.state, State::Running { .. }))
+    }
+
+    /// The newest instance of a container, if it belongs to the present sandbox.
+    pub fn current(&self, container: &str) -> Option<&Instance> {
+        self.latest(container).filter(|instance| !instance.lost)
+    }
+
+    /// Whether any process of the pod may still be there.
+    pub fn any_alive(&self) -> bool {
+        self.instances.values().flatten().any(Instance::is_alive) || self.memory.values().any(|memory| memory.starting)
+    }
+
+    /// Whether a running container has passed its postStart hook and its startup probe.
+    pub fn is_started(&self, container: &str) -> bool {
+        self.is_running(container)
+            && self
+                .memory
+                .get(container)
+                .is_none_or(|memory| !memory.post_start && memory.startup.as_ref().is_none_or(Probe::has_succeeded))
+    }
+
+    /// Whether a container counts as ready.
+    pub fn is_ready(&self, container: &str) -> bool {
+        self.is_started(container)
+            && self
+                .memory
+                .get(container)
+                .is_none_or(|memory| memory.readiness.as_ref().is_none_or(Probe::has_succeeded))
+    }
+}

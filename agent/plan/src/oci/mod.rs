@@ -1,0 +1,251 @@
+//! A container as an OCI runtime specification. What only the runtime knows (root, namespaces' paths, the control group's
+//! path, the user's numbers) is left to it.
+
+pub mod capabilities;
+mod mounts;
+mod seccomp;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use k8s_openapi::api::core::v1::{Container, Pod, SeccompProfile};
+use oci_spec::runtime::Spec;
+use serde_json::{Value, json};
+
+use crate::environment::{self, ReferenceError, Sources, Surroundings};
+use crate::resources;
+
+/// What the image says about its program.
+#[derive(Clone, Debug, Default)]
+pub struct Image {
+    /// `Entrypoint`.
+    pub entrypoint: Vec<String>,
+    /// `Cmd`.
+    pub command: Vec<String>,
+    /// `Env`.
+    pub environment: Vec<String>,
+    /// `WorkingDir`.
+    pub working_directory: Option<String>,
+}
+
+/// A directory or file of the node that the container sees.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// On the node.
+    pub source: PathBuf,
+    /// In the container.
+    pub destination: String,
+    /// Whether the container may not write.
+    pub read_only: bool,
+    /// Mounts made on the node later show up in the container.
+    pub follows_node: bool,
+}
+
+/// What the node can do.
+#[derive(Clone, Debug)]
+pub struct Abilities {
+    /// The agent's own bounding set; no container gets more.
+    pub capabilities: BTreeSet<String>,
+    /// The node's memory in bytes.
+    pub memory: i64,
+    /// Processes that one pod's container may have.
+    pub pids: i64,
+}
+
+/// Everything that goes into a specification.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    /// The pod.
+    pub pod: &'a Pod,
+    /// One of its containers.
+    pub container: &'a Container,
+    /// Its image.
+    pub image: &'a Image,
+    /// What its environment refers to.
+    pub sources: &'a Sources,
+    /// What the node contributes to the environment.
+    pub surroundings: &'a Surroundings,
+    /// Volumes and the files that every container gets.
+    pub mounts: &'a [Mount],
+    /// What the node can do.
+    pub abilities: &'a Abilities,
+}
+
+/// A container that cannot be described.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SpecError {
+    /// A reference leads nowhere.
+    #[error(transparent)]
+    Reference(#[from] ReferenceError),
+    /// Neither the image nor the container says what to run.
+    #[error("no command specified")]
+    NoCommand,
+    /// No such capability.
+    #[error("unknown capability {0:?}")]
+    Capability(String),
+    /// A relative path where an absolute one is needed.
+    #[error("working directory {0:?} is not absolute")]
+    WorkingDirectory(String),
+    /// The parts do not make a specification; the text is the decoder's.
+    #[error("the specification is not valid: {0}")]
+    Invalid(String),
+}
+
+/// The specification of one container.
+pub fn build(inputs: &Inputs<'_>) -> Result<Spec, SpecError> {
+    let Inputs {
+        pod, container, image, ..
+    } = *inputs;
+    let variables = environment::build(pod, container, &image.environment, inputs.sources, inputs.surroundings)?;
+    let context = container.security_context.as_ref();
+    let privileged = context.and_then(|context| context.privileged).unwrap_or(false);
+    let capabilities = capabilities::build(
+        context.and_then(|context| context.capabilities.as_ref()),
+        privileged,
+        &inputs.abilities.capabilities,
+    )?;
+    let mut process = json!({
+        "terminal": false,
+        "user": {"uid": 0, "gid": 0},
+        "args": arguments(container, image, &variables)?,
+        "env": variables.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>(),
+        "cwd": working_directory(container, image)?,
+        "capabilities": {"bounding": capabilities, "effective": capabilities, "permitted": capabilities},
+        "noNewPrivileges": context.and_then(|context| context.allow_privilege_escalation) == Some(false),
+        "oomScoreAdj": resources::oom_score_adj(pod, container, inputs.abilities.memory),
+    });
+    if let Value::Object(process) = &mut process {
+        process.insert("rlimits".to_owned(), json!([]));
+    }
+    let read_only = context
+        .and_then(|context| context.read_only_root_filesystem)
+        .unwrap_or(false);
+    let specification = json!({
+        "ociVersion": "1.0.2",
+        "root": {"path": "rootfs", "readonly": read_only},
+        "process": process,
+        "mounts": mounts::build(inputs.mounts, privileged),
+        "linux": linux(inputs, privileged, &capabilities),
+    });
+    serde_json::from_value(specification).map_err(|error| SpecError::Invalid(error.to_string()))
+}
+
+/// The image's entry point and command, replaced by the container's: a command of its own drops the image's arguments too.
+fn arguments(container: &Container, image: &Image, variables: &[(String, String)]) -> Result<Vec<String>, SpecError> {
+    let given = |list: &Option<Vec<String>>| -> Option<Vec<String>> {
+        let list = list.as_ref().filter(|list| !list.is_empty())?;
+        Some(list.iter().map(|text| environment::expand(text, variables)).collect())
+    };
+    let command = given(&container.command);
+    let arguments = given(&container.args).unwrap_or_else(|| {
+        if command.is_some() {
+            Vec::new()
+        } else {
+            image.command.clone()
+        }
+    });
+    let all: Vec<String> = command
+        .unwrap_or_else(|| image.entrypoint.clone())
+        .into_iter()
+        .chain(arguments)
+        .collect();
+    if all.is_empty() {
+        Err(SpecError::NoCommand)
+    } else {
+        Ok(all)
+    }
+}
+
+fn working_directory(container: &Container, image: &Image) -> Result<String, SpecError> {
+    let wanted = container.working_dir.as_deref().filter(|path| !path.is_empty());
+    let wanted = wanted
+        .or(image.working_directory.as_deref().filter(|path| !path.is_empty()))
+        .unwrap_or("/");
+    if wanted.starts_with('/') {
+        Ok(wanted.to_owned())
+    } else {
+        Err(SpecError::WorkingDirectory(wanted.to_owned()))
+    }
+}
+
+fn linux(inputs: &Inputs<'_>, privileged: bool, capabilities: &BTreeSet<String>) -> Value {
+    let limits = resources::container_limits(inputs.container);
+    let mut memory = json!({});
+    if let Some(bytes) = limits.memory {
+        memory = json!({"limit": bytes, "swap": bytes});
+    }
+    let mut cpu = json!({"shares": limits.cpu_shares});
+    if let Some(quota) = limits.cpu_quota {
+        cpu = json!({"shares": limits.cpu_shares, "quota": quota, "period": resources::PERIOD});
+    }
+    let mut resources = json!({
+        "devices": [{"allow": privileged, "access": "rwm"}],
+        "memory": memory,
+        "cpu": cpu,
+        "pids": {"limit": inputs.abilities.pids},
+    });
+    if !limits.hugepages.is_empty()
+        && let Value::Object(resources) = &mut resources
+    {
+        let pages: Vec<Value> = limits
+            .hugepages
+            .iter()
+            .map(|(size, bytes)| json!({"pageSize": size, "limit": bytes}))
+            .collect();
+        resources.insert("hugepageLimits".to_owned(), pages.into());
+    }
+    let mut linux = json!({"resources": resources});
+    if let Value::Object(linux) = &mut linux {
+        if !privileged {
+            linux.insert("maskedPaths".to_owned(), json!(MASKED));
+            linux.insert("readonlyPaths".to_owned(), json!(READ_ONLY));
+        }
+        if !privileged && wants_seccomp(inputs) {
+            linux.insert("seccomp".to_owned(), seccomp::profile(capabilities));
+        }
+        let sysctls = inputs
+            .pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.security_context.as_ref()?.sysctls.as_ref());
+        if let Some(sysctls) = sysctls {
+            let settings = sysctls
+                .iter()
+                .map(|sysctl| (sysctl.name.clone(), Value::from(sysctl.value.clone())));
+            linux.insert("sysctl".to_owned(), Value::Object(settings.collect()));
+        }
+    }
+    linux
+}
+
+fn wants_seccomp(inputs: &Inputs<'_>) -> bool {
+    let own = inputs
+        .container
+        .security_context
+        .as_ref()
+        .and_then(|context| context.seccomp_profile.as_ref());
+    let pod = inputs
+        .pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.security_context.as_ref()?.seccomp_profile.as_ref());
+    own.or(pod)
+        .is_some_and(|profile: &SeccompProfile| profile.type_ == "RuntimeDefault")
+}
+
+const MASKED: &[&str] = &[
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/devices/virtual/powercap",
+    "/sys/firmware",
+];
+
+const READ_ONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];

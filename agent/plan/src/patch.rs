@@ -1,0 +1,98 @@
+//! The smallest strategic merge patch that turns one status into another.
+
+use k8s_openapi::api::core::v1::PodStatus;
+use serde_json::{Map, Value, json};
+
+/// Lists of a pod's status that are merged by a key, with that key. All others are replaced whole.
+const MERGED: &[(&str, &str)] = &[("conditions", "type"), ("podIPs", "ip"), ("hostIPs", "ip")];
+
+/// The patch body for `pods/status`, or nothing when both say the same. The uid guards against a namesake.
+pub fn status(uid: &str, old: &PodStatus, new: &PodStatus) -> Option<Value> {
+    let (old, new) = (object(old), object(new));
+    let mut patch = Map::new();
+    for (field, value) in &new {
+        let before = old.get(field);
+        if before == Some(value) {
+            continue;
+        }
+        let change = match MERGED.iter().find(|(merged, _)| merged == field) {
+            Some((_, key)) => list(before, value, key),
+            None => value.clone(),
+        };
+        patch.insert(field.clone(), change);
+    }
+    for field in old.keys().filter(|field| !new.contains_key(*field)) {
+        patch.insert(field.clone(), Value::Null);
+    }
+    (!patch.is_empty()).then(|| json!({"metadata": {"uid": uid}, "status": patch}))
+}
+
+fn object(status: &PodStatus) -> Map<String, Value> {
+    match serde_json::to_value(status) {
+        Ok(Value::Object(fields)) => fields,
+        Ok(_) | Err(_) => Map::new(),
+    }
+}
+
+/// Changed and new elements, and a deletion for each one that is gone.
+fn list(old: Option<&Value>, new: &Value, key: &str) -> Value {
+    let old = old.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let new = new.as_array().map_or(&[][..], Vec::as_slice);
+    let find = |list: &[Value], wanted: Option<&Value>| list.iter().find(|item| item.get(key) == wanted).cloned();
+    let mut changes = Vec::new();
+    for item in new {
+        let before = find(old, item.get(key));
+        if before.as_ref() == Some(item) {
+            continue;
+        }
+        let mut change = item.clone();
+        if let (Some(Value::Object(before)), Value::Object(change)) = (before, &mut change) {
+            for field in before.keys() {
+                change.entry(field.clone()).or_insert(Value::Null);
+            }
+        }
+        changes.push(change);
+    }
+    for item in old {
+        if find(new, item.get(key)).is_none()
+            && let Some(name) = item.get(key)
+        {
+            changes.push(json!({key: name, "$patch": "delete"}));
+        }
+    }
+    Value::Array(changes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> PodStatus {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn equal_statuses_need_no_patch() {
+        let one = parse(r#"{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}"#);
+        assert_eq!(status("u", &one, &one.clone()), None);
+    }
+
+    #[test]
+    fn only_what_changed_is_sent() {
+        let old = parse(
+            r#"{"phase":"Pending","reason":"X","podIPs":[{"ip":"10.0.0.1"}],
+                "conditions":[{"type":"A","status":"True"},{"type":"Ready","status":"False","reason":"No"}]}"#,
+        );
+        let new = parse(
+            r#"{"phase":"Running","podIPs":[{"ip":"10.0.0.2"}],
+                "conditions":[{"type":"A","status":"True"},{"type":"Ready","status":"True"}]}"#,
+        );
+        let expected = json!({"metadata": {"uid": "u"}, "status": {
+            "phase": "Running",
+            "reason": null,
+            "podIPs": [{"ip": "10.0.0.2"}, {"ip": "10.0.0.1", "$patch": "delete"}],
+            "conditions": [{"type": "Ready", "status": "True", "reason": null}],
+        }});
+        assert_eq!(status("u", &old, &new), Some(expected));
+    }
+}

@@ -1,0 +1,144 @@
+//! Short questions about a pod's specification.
+
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec};
+
+/// When a container is started again after its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// However it ended.
+    Always,
+    /// When it ended with another code than 0.
+    OnFailure,
+    /// Not at all.
+    Never,
+}
+
+impl Policy {
+    /// Whether a container that ended with `code` is started again.
+    pub fn restarts(self, code: i32) -> bool {
+        match self {
+            Self::Always => true,
+            Self::OnFailure => code != 0,
+            Self::Never => false,
+        }
+    }
+
+    fn parse(text: Option<&str>) -> Self {
+        match text {
+            Some("OnFailure") => Self::OnFailure,
+            Some("Never") => Self::Never,
+            _ => Self::Always,
+        }
+    }
+}
+
+/// The containers of a pod that run side by side.
+pub fn main_containers(pod: &Pod) -> &[Container] {
+    pod.spec.as_ref().map_or(&[], |spec| spec.containers.as_slice())
+}
+
+/// The containers that are started one after the other before the others.
+pub fn init_containers(pod: &Pod) -> &[Container] {
+    pod.spec
+        .as_ref()
+        .and_then(|spec| spec.init_containers.as_deref())
+        .unwrap_or(&[])
+}
+
+/// All containers, initial ones first.
+pub fn all_containers(pod: &Pod) -> impl DoubleEndedIterator<Item = &Container> {
+    init_containers(pod).iter().chain(main_containers(pod))
+}
+
+/// A container by its name.
+pub fn container<'a>(pod: &'a Pod, name: &str) -> Option<&'a Container> {
+    all_containers(pod).find(|container| container.name == name)
+}
+
+/// An initial container that keeps running beside the others.
+pub fn is_sidecar(container: &Container) -> bool {
+    container.restart_policy.as_deref() == Some("Always")
+}
+
+/// Whether a name belongs to the initial containers.
+pub fn is_init(pod: &Pod, name: &str) -> bool {
+    init_containers(pod).iter().any(|container| container.name == name)
+}
+
+/// The pod's restart policy.
+pub fn policy(pod: &Pod) -> Policy {
+    Policy::parse(pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()))
+}
+
+/// The restart policy of one container: its own, or the pod's; `OnFailure` for an initial container of `Always`.
+pub fn container_policy(pod: &Pod, container: &Container) -> Policy {
+    if let Some(own) = container.restart_policy.as_deref() {
+        return Policy::parse(Some(own));
+    }
+    let policy = policy(pod);
+    if policy == Policy::Always && is_init(pod, &container.name) {
+        Policy::OnFailure
+    } else {
+        policy
+    }
+}
+
+/// The grace period in seconds of a pod that ends by itself.
+pub fn grace(pod: &Pod) -> i64 {
+    pod.spec
+        .as_ref()
+        .and_then(|spec| spec.termination_grace_period_seconds)
+        .unwrap_or(30)
+}
+
+/// The grace period in seconds of a pod whose deletion was asked for.
+pub fn deletion_grace(pod: &Pod) -> Option<i64> {
+    pod.metadata.deletion_timestamp.as_ref()?;
+    Some(pod.metadata.deletion_grace_period_seconds.unwrap_or_else(|| grace(pod)))
+}
+
+/// `namespace`, empty when missing.
+pub fn namespace(pod: &Pod) -> &str {
+    pod.metadata.namespace.as_deref().unwrap_or_default()
+}
+
+/// `name`, empty when missing.
+pub fn name(pod: &Pod) -> &str {
+    pod.metadata.name.as_deref().unwrap_or_default()
+}
+
+/// `uid`, empty when missing.
+pub fn uid(pod: &Pod) -> &str {
+    pod.metadata.uid.as_deref().unwrap_or_default()
+}
+
+/// The status that the API holds for a container.
+pub fn stored_status<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
+    let status = pod.status.as_ref()?;
+    let initial = status.init_container_statuses.iter().flatten();
+    initial
+        .chain(status.container_statuses.iter().flatten())
+        .find(|status| status.name == name)
+}
+
+/// Whether the pod shares the node's network.
+pub fn host_network(spec: &PodSpec) -> bool {
+    spec.host_network.unwrap_or(false)
+}
+
+/// The host name inside the pod: `spec.hostname` or the pod's name, at most 63 characters.
+pub fn hostname(pod: &Pod) -> String {
+    let spec = pod.spec.as_ref();
+    let wanted = spec
+        .and_then(|spec| spec.hostname_override.as_deref().or(spec.hostname.as_deref()))
+        .filter(|hostname| !hostname.is_empty())
+        .unwrap_or_else(|| name(pod));
+    let short: String = wanted.chars().take(63).collect();
+    short.trim_end_matches(['-', '.']).to_owned()
+}
+
+/// Whether the API already shows the pod as ended, which is for ever.
+pub fn terminal_phase(pod: &Pod) -> Option<&str> {
+    let phase = pod.status.as_ref()?.phase.as_deref()?;
+    matches!(phase, "Succeeded" | "Failed").then_some(phase)
+}

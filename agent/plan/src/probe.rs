@@ -1,0 +1,166 @@
+//! Probes: when the next attempt is due, and what the outcomes mean.
+
+use k8s_openapi::api::core::v1::Probe as Specification;
+
+use crate::{Timestamp, after, later};
+
+/// What a probe decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Whether the other probes begin.
+    Startup,
+    /// Whether the container counts as ready.
+    Readiness,
+    /// Whether the container is restarted.
+    Liveness,
+}
+
+impl Kind {
+    /// As events name it.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Startup => "Startup",
+            Self::Readiness => "Readiness",
+            Self::Liveness => "Liveness",
+        }
+    }
+}
+
+/// The state of one probe of one running instance.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    kind: Kind,
+    period_seconds: i64,
+    success_threshold: i32,
+    failure_threshold: i32,
+    next: Timestamp,
+    quick_milliseconds: i64,
+    successes: i32,
+    failures: i32,
+    result: Option<bool>,
+    in_flight: bool,
+}
+
+const QUICK_MILLISECONDS: i64 = 10;
+
+impl Probe {
+    /// The probe of an instance that started at `started`.
+    pub fn new(kind: Kind, specification: &Specification, started: Timestamp) -> Self {
+        let at_least_one = |value: Option<i32>, default: i32| value.filter(|value| *value > 0).unwrap_or(default);
+        Self {
+            kind,
+            period_seconds: at_least_one(specification.period_seconds, 10).into(),
+            success_threshold: at_least_one(specification.success_threshold, 1),
+            failure_threshold: at_least_one(specification.failure_threshold, 3),
+            next: after(started, specification.initial_delay_seconds.unwrap_or(0).max(0).into()),
+            quick_milliseconds: QUICK_MILLISECONDS,
+            successes: 0,
+            failures: 0,
+            result: None,
+            in_flight: false,
+        }
+    }
+
+    /// Takes the probe as passed: an instance that was ready before the agent was restarted.
+    #[must_use]
+    pub fn passed(mut self) -> Self {
+        self.result = Some(true);
+        self
+    }
+
+    /// Whether its last verdict is success.
+    pub fn has_succeeded(&self) -> bool {
+        self.result == Some(true)
+    }
+
+    /// Whether its last verdict is failure.
+    pub fn has_failed(&self) -> bool {
+        self.result == Some(false)
+    }
+
+    /// When the next attempt is due; nothing while one runs or none is needed.
+    pub fn due(&self) -> Option<Timestamp> {
+        let over = self.kind == Kind::Startup && self.result.is_some();
+        (!self.in_flight && !over).then_some(self.next)
+    }
+
+    /// An attempt begins at `now`.
+    pub fn begin(&mut self, now: Timestamp) {
+        self.in_flight = true;
+        self.next = after(now, self.period_seconds);
+    }
+
+    /// An attempt ended. Answers whether the failure is worth an event.
+    ///
+    /// Until a container was ready (or started) once, it is asked again after 10 ms, 20 ms, 40 ms … up to the period:
+    /// such extra attempts count neither for thresholds nor for events when they fail.
+    pub fn record(&mut self, success: bool, now: Timestamp) -> bool {
+        self.in_flight = false;
+        if success {
+            self.failures = 0;
+            self.successes = self.successes.saturating_add(1);
+            if self.result != Some(true) && self.successes >= self.success_threshold {
+                self.result = Some(true);
+            }
+            return false;
+        }
+        self.successes = 0;
+        if self.result.is_none() && self.kind != Kind::Liveness && self.quick_milliseconds < self.period_seconds * 1000
+        {
+            self.next = later(now, self.quick_milliseconds);
+            self.quick_milliseconds *= 2;
+            return false;
+        }
+        self.failures = self.failures.saturating_add(1);
+        if self.failures >= self.failure_threshold {
+            self.result = Some(false);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millisecond: i64) -> Timestamp {
+        Timestamp::from_millisecond(millisecond).unwrap()
+    }
+
+    #[test]
+    fn a_container_that_is_not_ready_yet_is_asked_again_soon() {
+        let mut probe = Probe::new(Kind::Readiness, &Specification::default(), at(0));
+        assert_eq!(probe.due(), Some(at(0)));
+        probe.begin(at(0));
+        assert_eq!(probe.due(), None, "one attempt at a time");
+        assert!(!probe.record(false, at(1)), "a quick failure is no event");
+        assert_eq!(probe.due(), Some(at(11)));
+        probe.begin(at(11));
+        probe.record(true, at(12));
+        assert!(probe.has_succeeded());
+        assert_eq!(probe.due(), Some(at(10_011)));
+    }
+
+    #[test]
+    fn liveness_fails_at_its_threshold_only() {
+        let mut probe = Probe::new(Kind::Liveness, &Specification::default(), at(0));
+        for failure in 1..=3 {
+            assert!(!probe.has_failed());
+            probe.begin(at(failure));
+            assert!(probe.record(false, at(failure)));
+        }
+        assert!(probe.has_failed());
+    }
+
+    #[test]
+    fn a_ready_container_needs_three_failures_to_become_unready() {
+        let mut probe = Probe::new(Kind::Readiness, &Specification::default(), at(0)).passed();
+        probe.record(false, at(0));
+        probe.record(false, at(0));
+        assert!(probe.has_succeeded());
+        probe.record(false, at(0));
+        assert!(probe.has_failed());
+        probe.record(true, at(0));
+        assert!(probe.has_succeeded());
+    }
+}

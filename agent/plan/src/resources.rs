@@ -1,0 +1,230 @@
+//! Quantities as the kernel counts them.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use crate::pods;
+
+/// Values for a control group; `None` leaves the kernel's default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// 1024 is one core.
+    pub cpu_shares: Option<u64>,
+    /// Microseconds per [`PERIOD`].
+    pub cpu_quota: Option<i64>,
+    /// Bytes.
+    pub memory: Option<i64>,
+    /// Bytes by page size as the kernel names it (`2MB`).
+    pub hugepages: Vec<(String, i64)>,
+}
+
+/// The period of a CPU quota in microseconds.
+pub const PERIOD: u64 = 100_000;
+
+const SHORTEST_QUOTA: i64 = 1000;
+
+/// A quantity in thousandths, rounded up, or nothing when the text is none.
+pub fn milli(quantity: &str) -> Option<i64> {
+    let split = quantity
+        .find(|character: char| !matches!(character, '0'..='9' | '.' | '+' | '-'))
+        .unwrap_or(quantity.len());
+    let (number, suffix) = quantity.split_at(split);
+    let (scale, divisor) = scale(suffix)?;
+    let (sign, digits) = match number.strip_prefix('-') {
+        Some(digits) => (-1, digits),
+        None => (1, number.strip_prefix('+').unwrap_or(number)),
+    };
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    if whole.is_empty() && fraction.is_empty() || fraction.len() > 12 {
+        return None;
+    }
+    let tens = 10_i128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
+    let mantissa: i128 = format!("{whole}{fraction}").parse().ok()?;
+    let scaled = mantissa.checked_mul(scale)?.checked_mul(1000)?;
+    let thousandths = divide_up(scaled, tens.checked_mul(divisor)?);
+    i64::try_from(thousandths * sign).ok()
+}
+
+fn scale(suffix: &str) -> Option<(i128, i128)> {
+    Some(match suffix {
+        "" => (1, 1),
+        "n" => (1, 1_000_000_000),
+        "u" => (1, 1_000_000),
+        "m" => (1, 1000),
+        "k" => (1000, 1),
+        "M" => (1_000_000, 1),
+        "G" => (1_000_000_000, 1),
+        "T" => (1_000_000_000_000, 1),
+        "P" => (1_000_000_000_000_000, 1),
+        "E" => (1_000_000_000_000_000_000, 1),
+        "Ki" => (1 << 10, 1),
+        "Mi" => (1 << 20, 1),
+        "Gi" => (1 << 30, 1),
+        "Ti" => (1 << 40, 1),
+        "Pi" => (1 << 50, 1),
+        "Ei" => (1 << 60, 1),
+        exponent => {
+            let power: i32 = exponent.strip_prefix(['e', 'E'])?.parse().ok()?;
+            let tens = 10_i128.checked_pow(power.unsigned_abs())?;
+            if power < 0 { (1, tens) } else { (tens, 1) }
+        }
+    })
+}
+
+fn divide_up(value: i128, by: i128) -> i128 {
+    let by = by.max(1);
+    value / by + i128::from(value % by > 0)
+}
+
+/// A quantity in whole units, rounded up.
+pub fn units(quantity: &str) -> Option<i64> {
+    milli(quantity).map(|milli| i64::try_from(divide_up(milli.into(), 1000)).unwrap_or(i64::MAX))
+}
+
+fn get(quantities: Option<&BTreeMap<String, Quantity>>, name: &str, convert: fn(&str) -> Option<i64>) -> Option<i64> {
+    convert(&quantities?.get(name)?.0)
+}
+
+fn shares(milli: i64) -> u64 {
+    u64::try_from(milli.saturating_mul(1024) / 1000)
+        .unwrap_or(0)
+        .clamp(2, 262_144)
+}
+
+fn quota(milli: i64) -> Option<i64> {
+    let period = i64::try_from(PERIOD).unwrap_or(i64::MAX);
+    (milli > 0).then(|| (milli.saturating_mul(period) / 1000).max(SHORTEST_QUOTA))
+}
+
+/// The values for one container.
+pub fn container_limits(container: &Container) -> Limits {
+    let resources = container.resources.as_ref();
+    let limits = resources.and_then(|resources| resources.limits.as_ref());
+    let requests = resources.and_then(|resources| resources.requests.as_ref());
+    let cpu_limit = get(limits, "cpu", milli);
+    let cpu_request = get(requests, "cpu", milli).or(cpu_limit).unwrap_or(0);
+    Limits {
+        cpu_shares: Some(shares(cpu_request)),
+        cpu_quota: cpu_limit.and_then(quota),
+        memory: get(limits, "memory", units).filter(|bytes| *bytes > 0),
+        hugepages: limits
+            .into_iter()
+            .flatten()
+            .filter_map(|(name, quantity)| {
+                let size = name.strip_prefix("hugepages-")?;
+                Some((size.replace('i', "") + "B", units(&quantity.0)?))
+            })
+            .collect(),
+    }
+}
+
+/// The values for the pod as a whole: sums, where every container has a limit.
+pub fn pod_limits(spec: &PodSpec) -> Limits {
+    let lasting = || {
+        let sidecars = spec
+            .init_containers
+            .iter()
+            .flatten()
+            .filter(|container| pods::is_sidecar(container));
+        spec.containers.iter().chain(sidecars)
+    };
+    let total = |field: fn(&Limits) -> Option<i64>| -> Option<i64> {
+        lasting().try_fold(0_i64, |sum, container| {
+            Some(sum.saturating_add(field(&container_limits(container))?))
+        })
+    };
+    let initial = |field: fn(&Limits) -> Option<i64>| -> Option<i64> {
+        spec.init_containers
+            .iter()
+            .flatten()
+            .try_fold(0_i64, |most, container| {
+                Some(most.max(field(&container_limits(container))?))
+            })
+    };
+    let both = |field: fn(&Limits) -> Option<i64>| Some(total(field)?.max(initial(field)?));
+    let shares_sum = lasting()
+        .filter_map(|container| container_limits(container).cpu_shares)
+        .sum::<u64>();
+    Limits {
+        cpu_shares: Some(shares_sum.clamp(2, 262_144)),
+        cpu_quota: both(|limits| limits.cpu_quota),
+        memory: both(|limits| limits.memory),
+        hugepages: Vec::new(),
+    }
+}
+
+/// What `resourceFieldRef` gives: the limit or request divided and rounded up; without a limit, what the node can give.
+pub fn field(
+    container: &Container,
+    resource: &str,
+    divisor: Option<&str>,
+    allocatable: &BTreeMap<String, i64>,
+) -> Option<String> {
+    let resources = container.resources.as_ref();
+    let (kind, name) = resource.split_once('.')?;
+    let value = match kind {
+        "limits" => get(resources.and_then(|resources| resources.limits.as_ref()), name, milli)
+            .or_else(|| allocatable.get(name).copied())?,
+        "requests" => get(resources.and_then(|resources| resources.requests.as_ref()), name, milli).unwrap_or(0),
+        _ => return None,
+    };
+    let divisor = divisor.and_then(milli).filter(|divisor| *divisor > 0).unwrap_or(1000);
+    Some(divide_up(value.into(), divisor.into()).to_string())
+}
+
+/// How readily the kernel kills a container of this pod when memory is short.
+pub fn oom_score_adj(pod: &Pod, container: &Container, memory_capacity: i64) -> i64 {
+    let class = pod.status.as_ref().and_then(|status| status.qos_class.as_deref());
+    match class {
+        Some("Guaranteed") => -997,
+        Some("BestEffort") => 1000,
+        _ => {
+            let requests = container
+                .resources
+                .as_ref()
+                .and_then(|resources| resources.requests.as_ref());
+            let request = get(requests, "memory", units).unwrap_or(0);
+            let share = i128::from(request) * 1000 / i128::from(memory_capacity.max(1));
+            i64::try_from(1000 - share).unwrap_or(999).clamp(3, 999)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_are_read_in_thousandths() {
+        for (text, expected) in [
+            ("1", Some(1000)),
+            ("100m", Some(100)),
+            ("1.5", Some(1500)),
+            ("1Ki", Some(1_024_000)),
+            ("1.5Gi", Some(1_610_612_736_000)),
+            ("1e3", Some(1_000_000)),
+            ("100n", Some(1)),
+            ("", None),
+            ("x", None),
+            ("1Kib", None),
+        ] {
+            assert_eq!(milli(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn cpu_becomes_shares_and_quota() {
+        let container: Container = serde_json::from_str(
+            r#"{"name":"a","resources":{"limits":{"cpu":"500m","memory":"64Mi"},"requests":{"cpu":"250m"}}}"#,
+        )
+        .unwrap();
+        let limits = container_limits(&container);
+        assert_eq!(
+            (limits.cpu_shares, limits.cpu_quota, limits.memory),
+            (Some(256), Some(50_000), Some(64 << 20))
+        );
+        assert_eq!(container_limits(&Container::default()).cpu_shares, Some(2));
+    }
+}

@@ -1,0 +1,144 @@
+//! The conditions, in the order in which they are written elsewhere too.
+
+use k8s_openapi::api::core::v1::{Container, Pod, PodCondition, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::observed::{Sandbox, View};
+use crate::{Timestamp, lifecycle, pods};
+
+/// A verdict: whether, and if not, why.
+type Verdict = (bool, Option<String>, Option<String>);
+
+const OWN: [&str; 5] = [
+    "PodReadyToStartContainers",
+    "Initialized",
+    "Ready",
+    "ContainersReady",
+    "PodScheduled",
+];
+
+pub(super) fn build(pod: &Pod, view: &View, status: &PodStatus, now: Timestamp) -> Vec<PodCondition> {
+    let phase = status.phase.as_deref().unwrap_or_default();
+    let containers_ready = containers_ready(pod, view, phase);
+    let verdicts = [
+        (matches!(view.sandbox, Sandbox::Ready { .. }), None, None),
+        initialized(pod, view, phase),
+        ready(pod, phase, &containers_ready),
+        containers_ready,
+        (true, None, None),
+    ];
+    let old: &[PodCondition] = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_deref())
+        .unwrap_or(&[]);
+    let own = OWN
+        .iter()
+        .zip(verdicts)
+        .map(|(name, verdict)| condition(name, verdict, old, pod, now));
+    let foreign = old
+        .iter()
+        .filter(|condition| !OWN.contains(&condition.type_.as_str()))
+        .cloned();
+    own.chain(foreign).collect()
+}
+
+fn condition(name: &str, verdict: Verdict, old: &[PodCondition], pod: &Pod, now: Timestamp) -> PodCondition {
+    let status = if verdict.0 { "True" } else { "False" };
+    let before = old
+        .iter()
+        .find(|condition| condition.type_ == name && condition.status == status);
+    PodCondition {
+        type_: name.to_owned(),
+        status: status.to_owned(),
+        reason: verdict.1,
+        message: verdict.2,
+        last_probe_time: None,
+        last_transition_time: before
+            .and_then(|condition| condition.last_transition_time.clone())
+            .or(Some(Time(now))),
+        observed_generation: pod.metadata.generation,
+    }
+}
+
+fn no(reason: &str, message: Option<String>) -> Verdict {
+    (false, Some(reason.to_owned()), message)
+}
+
+fn names<'a>(containers: impl Iterator<Item = &'a Container>) -> String {
+    containers
+        .map(|container| container.name.as_str())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+fn initialized(pod: &Pod, view: &View, phase: &str) -> Verdict {
+    if phase == "Succeeded" {
+        return (true, Some("PodCompleted".to_owned()), None);
+    }
+    if lifecycle::initialized(pod, view) {
+        return (true, None, None);
+    }
+    let pending = pods::init_containers(pod)
+        .iter()
+        .filter(|container| !lifecycle::is_initial_done(view, container));
+    no(
+        "ContainersNotInitialized",
+        Some(format!("containers with incomplete status: [{}]", names(pending))),
+    )
+}
+
+fn containers_ready(pod: &Pod, view: &View, phase: &str) -> Verdict {
+    match phase {
+        "Succeeded" => return no("PodCompleted", None),
+        "Failed" => return no("PodFailed", None),
+        _ => {}
+    }
+    let kept = pods::init_containers(pod)
+        .iter()
+        .filter(|container| pods::is_sidecar(container))
+        .chain(pods::main_containers(pod));
+    let unready: Vec<&Container> = kept.filter(|container| !view.is_ready(&container.name)).collect();
+    if unready.is_empty() {
+        return (true, None, None);
+    }
+    let message = format!("containers with unready status: [{}]", names(unready.into_iter()));
+    no("ContainersNotReady", Some(message))
+}
+
+fn ready(pod: &Pod, phase: &str, containers_ready: &Verdict) -> Verdict {
+    if !containers_ready.0 || matches!(phase, "Succeeded" | "Failed") {
+        return containers_ready.clone();
+    }
+    let conditions = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_deref())
+        .unwrap_or(&[]);
+    let gates = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.readiness_gates.as_deref())
+        .unwrap_or(&[]);
+    let missing: Vec<String> = gates
+        .iter()
+        .filter_map(|gate| {
+            let name = &gate.condition_type;
+            match conditions.iter().find(|condition| condition.type_ == *name) {
+                None => Some(format!(
+                    "corresponding condition of pod readiness gate \"{name}\" does not exist."
+                )),
+                Some(condition) if condition.status != "True" => Some(format!(
+                    "the status of pod readiness gate \"{name}\" is not \"True\", but {}",
+                    condition.status
+                )),
+                Some(_) => None,
+            }
+        })
+        .collect();
+    if missing.is_empty() {
+        (true, None, None)
+    } else {
+        no("ReadinessGatesNotReady", Some(missing.join(", ")))
+    }
+}

@@ -1,0 +1,229 @@
+//! One entry of `containerStatuses` per container.
+
+use k8s_openapi::api::core::v1::{
+    Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
+    Pod, ResourceRequirements, VolumeMountStatus,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::observed::{Exit, Image, Instance, State, View};
+use crate::{lifecycle, pods};
+
+pub(super) fn statuses(
+    pod: &Pod,
+    view: &View,
+    containers: &[Container],
+    scheme: &str,
+    ended: bool,
+) -> Vec<ContainerStatus> {
+    containers
+        .iter()
+        .map(|container| {
+            // What ended before this agent's time is known to the API alone.
+            if ended
+                && view.latest(&container.name).is_none()
+                && let Some(stored) = pods::stored_status(pod, &container.name)
+            {
+                return stored.clone();
+            }
+            status(pod, view, container, scheme)
+        })
+        .collect()
+}
+
+fn status(pod: &Pod, view: &View, container: &Container, scheme: &str) -> ContainerStatus {
+    let name = &container.name;
+    let latest = view.latest(name);
+    let previous = view.previous(name);
+    let initial = pods::is_init(pod, name) && !pods::is_sidecar(container);
+    let waiting = |(reason, message): (String, Option<String>)| ContainerState {
+        waiting: Some(ContainerStateWaiting {
+            reason: Some(reason),
+            message,
+        }),
+        ..ContainerState::default()
+    };
+    let (state, last) = match latest.map(|instance| (instance, &instance.state)) {
+        None => (waiting(waiting_reason(pod, view, container)), ContainerState::default()),
+        Some((_, State::Created)) => (waiting(waiting_reason(pod, view, container)), ended(previous, scheme)),
+        Some((_, State::Running { since })) => (running(*since), ended(previous, scheme)),
+        Some((instance, State::Exited(exit))) => {
+            if restart_is_due(pod, view, container, exit) {
+                (
+                    waiting(crash_loop(pod, view, container, exit)),
+                    ended(Some(instance), scheme),
+                )
+            } else {
+                (terminated(instance, exit, scheme), ended(previous, scheme))
+            }
+        }
+    };
+    let ready = if initial {
+        latest.and_then(Instance::exit).is_some_and(|exit| exit.code == 0)
+    } else {
+        view.is_ready(name)
+    };
+    let mounted = latest.is_some();
+    ContainerStatus {
+        name: name.clone(),
+        state: Some(state),
+        last_state: Some(last),
+        ready,
+        started: Some(if initial { false } else { view.is_started(name) }),
+        restart_count: latest.map_or(0, |instance| i32::try_from(instance.attempt).unwrap_or(i32::MAX)),
+        image: latest.map_or_else(
+            || container.image.clone().unwrap_or_default(),
+            |instance| instance.image.clone(),
+        ),
+        image_id: latest.map_or_else(String::new, |instance| instance.image_id.clone()),
+        container_id: latest
+            .filter(|instance| !instance.id.is_empty())
+            .map(|instance| identifier(scheme, &instance.id)),
+        resources: Some(resources(container)).filter(|_| mounted),
+        allocated_resources: container
+            .resources
+            .as_ref()
+            .and_then(|resources| resources.requests.clone())
+            .filter(|_| mounted),
+        volume_mounts: mounts(container),
+        ..ContainerStatus::default()
+    }
+}
+
+fn identifier(scheme: &str, id: &str) -> String {
+    if id.contains("://") {
+        id.to_owned()
+    } else {
+        format!("{scheme}://{id}")
+    }
+}
+
+fn resources(container: &Container) -> ResourceRequirements {
+    let own = container.resources.clone().unwrap_or_default();
+    ResourceRequirements {
+        limits: own.limits,
+        requests: own.requests,
+        claims: None,
+    }
+}
+
+fn mounts(container: &Container) -> Option<Vec<VolumeMountStatus>> {
+    let mounts = container.volume_mounts.as_ref().filter(|mounts| !mounts.is_empty())?;
+    let shown = mounts.iter().map(|mount| {
+        let read_only = mount.read_only.unwrap_or(false);
+        VolumeMountStatus {
+            name: mount.name.clone(),
+            mount_path: mount.mount_path.clone(),
+            read_only: read_only.then_some(true),
+            recursive_read_only: read_only.then(|| "Disabled".to_owned()),
+            volume_status: None,
+        }
+    });
+    Some(shown.collect())
+}
+
+fn running(since: crate::Timestamp) -> ContainerState {
+    ContainerState {
+        running: Some(ContainerStateRunning {
+            started_at: Some(Time(since)),
+        }),
+        ..ContainerState::default()
+    }
+}
+
+fn ended(instance: Option<&Instance>, scheme: &str) -> ContainerState {
+    match instance.and_then(|instance| Some((instance, instance.exit()?))) {
+        Some((instance, exit)) => terminated(instance, exit, scheme),
+        None => ContainerState::default(),
+    }
+}
+
+fn terminated(instance: &Instance, exit: &Exit, scheme: &str) -> ContainerState {
+    ContainerState {
+        terminated: Some(ContainerStateTerminated {
+            container_id: (!instance.id.is_empty()).then(|| identifier(scheme, &instance.id)),
+            exit_code: exit.code,
+            finished_at: Some(Time(exit.finished_at)),
+            message: (!exit.message.is_empty()).then(|| exit.message.clone()),
+            reason: Some(exit.reason.clone()),
+            signal: None,
+            started_at: Some(Time(exit.started_at.unwrap_or(exit.finished_at))),
+        }),
+        ..ContainerState::default()
+    }
+}
+
+/// Whether the API should show the end as past and the restart as pending: it waits for its delay, or cannot start.
+fn restart_is_due(pod: &Pod, view: &View, container: &Container, exit: &Exit) -> bool {
+    let memory = view.memory.get(&container.name);
+    let delayed = memory.is_some_and(|memory| {
+        memory.back_off.delay_seconds(exit.finished_at) > 0
+            || memory.failure.is_some()
+            || matches!(memory.image, Image::Failed { .. })
+    });
+    let alive = pods::deletion_grace(pod).is_none() && pods::terminal_phase(pod).is_none() && view.rejection.is_none();
+    alive
+        && delayed
+        && !lifecycle::is_over(pod, view, container)
+        && pods::container_policy(pod, container).restarts(exit.code)
+}
+
+fn crash_loop(pod: &Pod, view: &View, container: &Container, exit: &Exit) -> (String, Option<String>) {
+    let Some(memory) = view.memory.get(&container.name) else {
+        return ("CrashLoopBackOff".to_owned(), None);
+    };
+    if memory.failure.is_some() || matches!(memory.image, Image::Failed { .. }) {
+        return waiting_reason(pod, view, container);
+    }
+    let message = format!(
+        "back-off {} restarting failed container={} pod={}_{}({})",
+        duration(memory.back_off.delay_seconds(exit.finished_at)),
+        container.name,
+        pods::name(pod),
+        pods::namespace(pod),
+        pods::uid(pod)
+    );
+    ("CrashLoopBackOff".to_owned(), Some(message))
+}
+
+/// Seconds as Go prints a duration.
+fn duration(seconds: i64) -> String {
+    match (seconds / 60, seconds % 60) {
+        (0, seconds) => format!("{seconds}s"),
+        (minutes, seconds) => format!("{minutes}m{seconds}s"),
+    }
+}
+
+fn waiting_reason(pod: &Pod, view: &View, container: &Container) -> (String, Option<String>) {
+    let initializing = if pods::init_containers(pod).is_empty() {
+        "ContainerCreating"
+    } else {
+        "PodInitializing"
+    };
+    let plain = (initializing.to_owned(), None);
+    let Some(memory) = view.memory.get(&container.name) else {
+        return plain;
+    };
+    if let Some(failure) = &memory.failure {
+        return (failure.reason.clone(), Some(failure.message.clone()));
+    }
+    match &memory.image {
+        Image::Failed {
+            reason,
+            message,
+            waiting,
+            ..
+        } => {
+            if *waiting && reason == "ErrImagePull" {
+                let image = container.image.as_deref().unwrap_or_default();
+                (
+                    "ImagePullBackOff".to_owned(),
+                    Some(format!("Back-off pulling image \"{image}\": {reason}: {message}")),
+                )
+            } else {
+                (reason.clone(), Some(message.clone()))
+            }
+        }
+        Image::Unknown | Image::Pulling { .. } | Image::Present => plain,
+    }
+}

@@ -1,0 +1,93 @@
+//! The pod's status as the API shows it.
+
+mod conditions;
+mod containers;
+
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::{HostIP, Pod, PodIP, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::observed::{Instance, Sandbox, State, View};
+use crate::{Timestamp, lifecycle, pods};
+
+/// The status of `pod`, seen as `view` at `now`. Foreign conditions and what the API server sets are kept.
+/// `scheme` is the runtime's name, in front of every container identifier.
+pub fn build(pod: &Pod, view: &View, scheme: &str, now: Timestamp) -> PodStatus {
+    let old = pod.status.clone().unwrap_or_default();
+    let end = lifecycle::end(pod, view, now);
+    let phase = phase(pod, view, end.as_ref());
+    let addresses = addresses(pod, view);
+    let main = containers::statuses(pod, view, pods::main_containers(pod), scheme, end.is_some());
+    let initial = containers::statuses(pod, view, pods::init_containers(pod), scheme, end.is_some());
+    let mut status = PodStatus {
+        phase: Some(phase.to_owned()),
+        reason: end.as_ref().and_then(|end| end.reason.clone()),
+        message: end.as_ref().and_then(|end| end.message.clone()),
+        start_time: old.start_time.clone().or(Some(Time(view.start_time))),
+        observed_generation: pod.metadata.generation,
+        container_statuses: (!main.is_empty()).then_some(main),
+        init_container_statuses: (!initial.is_empty()).then_some(initial),
+        host_ip: view
+            .host_addresses
+            .first()
+            .map(ToString::to_string)
+            .or_else(|| old.host_ip.clone()),
+        host_ips: (!view.host_addresses.is_empty()).then(|| {
+            view.host_addresses
+                .iter()
+                .map(|address| HostIP {
+                    ip: address.to_string(),
+                })
+                .collect()
+        }),
+        ..old
+    };
+    if !addresses.is_empty() {
+        status.pod_ip = addresses.first().map(ToString::to_string);
+        status.pod_ips = Some(
+            addresses
+                .iter()
+                .map(|address| PodIP {
+                    ip: address.to_string(),
+                })
+                .collect(),
+        );
+    }
+    status.conditions = Some(conditions::build(pod, view, &status, now));
+    status
+}
+
+fn addresses(pod: &Pod, view: &View) -> Vec<IpAddr> {
+    if pod.spec.as_ref().is_some_and(pods::host_network) {
+        return view.host_addresses.clone();
+    }
+    match &view.sandbox {
+        Sandbox::Ready { addresses } => addresses.clone(),
+        Sandbox::Absent | Sandbox::Preparing | Sandbox::Failed { .. } | Sandbox::Removing | Sandbox::Removed => {
+            Vec::new()
+        }
+    }
+}
+
+fn phase(pod: &Pod, view: &View, end: Option<&lifecycle::End>) -> &'static str {
+    if let Some(end) = end {
+        return if end.succeeded { "Succeeded" } else { "Failed" };
+    }
+    let containers = pods::main_containers(pod);
+    let never_started = |name: &str| {
+        view.latest(name)
+            .is_none_or(|instance| instance.state == State::Created)
+    };
+    if !lifecycle::initialized(pod, view) || containers.iter().any(|container| never_started(&container.name)) {
+        return "Pending";
+    }
+    if pods::deletion_grace(pod).is_some() && !view.any_alive() {
+        let failed = containers
+            .iter()
+            .filter_map(|container| view.latest(&container.name).and_then(Instance::exit))
+            .any(|exit| exit.code != 0);
+        return if failed { "Failed" } else { "Succeeded" };
+    }
+    "Running"
+}
