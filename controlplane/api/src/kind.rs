@@ -43,6 +43,8 @@ pub enum Subresource {
     Scale,
     /// `binding`: assigns a pod to a node.
     Binding,
+    /// `eviction`: a deletion that heeds disruption budgets, as `policy/v1` Eviction.
+    Eviction,
     /// `log`: a container's output.
     Log,
     /// `finalize`: a namespace's own finalizers.
@@ -56,6 +58,7 @@ impl Subresource {
             Self::Status => "status",
             Self::Scale => "scale",
             Self::Binding => "binding",
+            Self::Eviction => "eviction",
             Self::Log => "log",
             Self::Finalize => "finalize",
         }

@@ -1,6 +1,6 @@
 //! One row of the table of kinds: a [`Kind`] behind function pointers.
 
-use std::marker::PhantomData;
+mod derived;
 
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::jiff::Timestamp;
@@ -12,6 +12,7 @@ use crate::kind::{Column, Kind, Representation, Scope, Scoped, Subresource, Verb
 use crate::names::Rule;
 use crate::object::{Object, encode};
 use crate::validation::metadata;
+use derived::Names;
 
 /// A column's heading; the cells come from [`Registration::row`], in the same order.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -389,44 +390,4 @@ fn row<K: Kind>(object: &dyn Object, now: Timestamp) -> Vec<Value> {
     std::iter::once(name)
         .chain(K::COLUMNS.iter().map(|column| (column.cell)(object, now)))
         .collect()
-}
-
-/// Names that follow from the kind, computed at compile time.
-struct Names<K>(PhantomData<K>);
-
-impl<K: Kind> Names<K> {
-    const LIST_BYTES: [u8; 64] = joined(K::KIND.as_bytes(), b"List");
-    const LIST_KIND: &'static str = text(&Self::LIST_BYTES, K::KIND.len() + 4);
-    const SINGULAR_BYTES: [u8; 64] = lower(joined(K::KIND.as_bytes(), b""));
-    const SINGULAR: &'static str = text(&Self::SINGULAR_BYTES, K::KIND.len());
-}
-
-#[expect(
-    clippy::indexing_slicing,
-    reason = "evaluated at compile time: a name over 64 bytes does not compile"
-)]
-const fn joined(first: &[u8], second: &[u8]) -> [u8; 64] {
-    let mut bytes = [0; 64];
-    let mut at = 0;
-    while at < first.len() {
-        bytes[at] = first[at];
-        at += 1;
-    }
-    while at < first.len() + second.len() {
-        bytes[at] = second[at - first.len()];
-        at += 1;
-    }
-    bytes
-}
-
-const fn lower(mut bytes: [u8; 64]) -> [u8; 64] {
-    bytes.make_ascii_lowercase();
-    bytes
-}
-
-const fn text(bytes: &'static [u8; 64], length: usize) -> &'static str {
-    match std::str::from_utf8(bytes.split_at(length).0) {
-        Ok(text) => text,
-        Err(_) => "",
-    }
 }

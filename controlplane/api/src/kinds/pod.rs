@@ -9,6 +9,7 @@ impl Kind for Pod {
     const CATEGORIES: &'static [&'static str] = &["all"];
     const SUBRESOURCES: &'static [crate::kind::Subresource] = &[
         crate::kind::Subresource::Binding,
+        crate::kind::Subresource::Eviction,
         crate::kind::Subresource::Log,
         crate::kind::Subresource::Status,
     ];

@@ -1,0 +1,240 @@
+//! What the node agent cannot do yet. A pod that asks for it is refused when it is created, wherever leaving it out would
+//! weaken isolation or correctness; nothing is dropped in silence.
+
+use k8s_openapi::api::core::v1::{
+    Container, EphemeralContainer, Lifecycle, PodSecurityContext, PodSpec, Probe, SecurityContext, Volume,
+};
+
+use crate::invalid::Invalid;
+
+const DETAIL: &str = "is not supported by this version of the node agent";
+
+struct Found(Vec<Invalid>);
+
+impl Found {
+    /// A field that may not be set at all.
+    fn refuse(&mut self, set: bool, field: impl Into<String>) {
+        if set {
+            self.0.push(Invalid::forbidden(field, DETAIL));
+        }
+    }
+
+    /// A field of which only some values can be done.
+    fn only(&mut self, value: Option<&str>, field: impl Into<String>, supported: &[&str]) {
+        if let Some(value) = value.filter(|value| !value.is_empty() && !supported.contains(value)) {
+            let known = supported
+                .iter()
+                .map(|text| format!("{text:?}"))
+                .collect::<Vec<_>>()
+                .join(", ");
+            self.0.push(Invalid::forbidden(
+                field,
+                format!("{value:?} {DETAIL}; supported: {known}"),
+            ));
+        }
+    }
+}
+
+/// The fields of a pod that the node agent cannot honour.
+pub fn unsupported(spec: &PodSpec) -> Vec<Invalid> {
+    let mut found = Found(Vec::new());
+    let some: &[EphemeralContainer] = spec.ephemeral_containers.as_deref().unwrap_or_default();
+    found.refuse(!some.is_empty(), "spec.ephemeralContainers");
+    found.refuse(spec.host_pid == Some(true), "spec.hostPID");
+    found.refuse(spec.host_ipc == Some(true), "spec.hostIPC");
+    found.refuse(spec.host_users == Some(false), "spec.hostUsers");
+    found.refuse(spec.runtime_class_name.is_some(), "spec.runtimeClassName");
+    found.refuse(
+        spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()),
+        "spec.resourceClaims",
+    );
+    let limited = spec
+        .resources
+        .as_ref()
+        .is_some_and(|all| all.limits.is_some() || all.requests.is_some());
+    found.refuse(limited, "spec.resources");
+    found.refuse(spec.hostname_override.is_some(), "spec.hostnameOverride");
+    found.refuse(spec.scheduling_group.is_some(), "spec.schedulingGroup");
+    found.refuse(spec.set_hostname_as_fqdn == Some(true), "spec.setHostnameAsFQDN");
+    found.only(spec.os.as_ref().map(|os| os.name.as_str()), "spec.os.name", &["linux"]);
+    if let Some(context) = &spec.security_context {
+        pod_context(&mut found, context);
+    }
+    for (index, volume) in spec.volumes.iter().flatten().enumerate() {
+        self::volume(&mut found, volume, &format!("spec.volumes[{index}]"));
+    }
+    for (index, container) in spec.containers.iter().enumerate() {
+        self::container(&mut found, container, &format!("spec.containers[{index}]"), spec);
+    }
+    for (index, container) in spec.init_containers.iter().flatten().enumerate() {
+        self::container(&mut found, container, &format!("spec.initContainers[{index}]"), spec);
+    }
+    found.0
+}
+
+fn pod_context(found: &mut Found, context: &PodSecurityContext) {
+    const PATH: &str = "spec.securityContext";
+    found.refuse(context.fs_group.is_some(), format!("{PATH}.fsGroup"));
+    found.refuse(
+        context.sysctls.as_ref().is_some_and(|all| !all.is_empty()),
+        format!("{PATH}.sysctls"),
+    );
+    found.refuse(context.se_linux_options.is_some(), format!("{PATH}.seLinuxOptions"));
+    found.refuse(context.windows_options.is_some(), format!("{PATH}.windowsOptions"));
+    found.only(
+        context.supplemental_groups_policy.as_deref(),
+        format!("{PATH}.supplementalGroupsPolicy"),
+        &["Merge"],
+    );
+    let seccomp = context.seccomp_profile.as_ref().map(|profile| profile.type_.as_str());
+    found.only(
+        seccomp,
+        format!("{PATH}.seccompProfile.type"),
+        &["RuntimeDefault", "Unconfined"],
+    );
+    let apparmor = context.app_armor_profile.as_ref().map(|profile| profile.type_.as_str());
+    found.only(apparmor, format!("{PATH}.appArmorProfile.type"), &["Unconfined"]);
+}
+
+fn container_context(found: &mut Found, context: &SecurityContext, path: &str) {
+    found.refuse(context.se_linux_options.is_some(), format!("{path}.seLinuxOptions"));
+    found.refuse(context.windows_options.is_some(), format!("{path}.windowsOptions"));
+    found.only(context.proc_mount.as_deref(), format!("{path}.procMount"), &["Default"]);
+    let seccomp = context.seccomp_profile.as_ref().map(|profile| profile.type_.as_str());
+    found.only(
+        seccomp,
+        format!("{path}.seccompProfile.type"),
+        &["RuntimeDefault", "Unconfined"],
+    );
+    let apparmor = context.app_armor_profile.as_ref().map(|profile| profile.type_.as_str());
+    found.only(apparmor, format!("{path}.appArmorProfile.type"), &["Unconfined"]);
+}
+
+fn container(found: &mut Found, container: &Container, path: &str, spec: &PodSpec) {
+    if let Some(context) = &container.security_context {
+        container_context(found, context, &format!("{path}.securityContext"));
+    }
+    for (index, port) in container.ports.iter().flatten().enumerate() {
+        // With the host's network a container's port is the host's; upstream's defaults set both then.
+        let mapped = port.host_port.unwrap_or(0) != 0 && spec.host_network != Some(true);
+        found.refuse(mapped, format!("{path}.ports[{index}].hostPort"));
+    }
+    for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
+        let path = format!("{path}.volumeMounts[{index}]");
+        let set = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+        found.refuse(set(&mount.sub_path), format!("{path}.subPath"));
+        found.refuse(set(&mount.sub_path_expr), format!("{path}.subPathExpr"));
+        found.only(
+            mount.mount_propagation.as_deref(),
+            format!("{path}.mountPropagation"),
+            &["None"],
+        );
+        found.only(
+            mount.recursive_read_only.as_deref(),
+            format!("{path}.recursiveReadOnly"),
+            &["Disabled"],
+        );
+    }
+    let devices = container.volume_devices.as_ref().is_some_and(|all| !all.is_empty());
+    found.refuse(devices, format!("{path}.volumeDevices"));
+    let claims = container
+        .resources
+        .as_ref()
+        .and_then(|resources| resources.claims.as_ref());
+    found.refuse(
+        claims.is_some_and(|all| !all.is_empty()),
+        format!("{path}.resources.claims"),
+    );
+    let rules = container
+        .restart_policy_rules
+        .as_ref()
+        .is_some_and(|all| !all.is_empty());
+    found.refuse(rules, format!("{path}.restartPolicyRules"));
+    found.refuse(container.stdin == Some(true), format!("{path}.stdin"));
+    found.refuse(container.tty == Some(true), format!("{path}.tty"));
+    let probes = [
+        (&container.liveness_probe, "livenessProbe"),
+        (&container.readiness_probe, "readinessProbe"),
+        (&container.startup_probe, "startupProbe"),
+    ];
+    for (probe, name) in probes {
+        let grpc = |probe: &Probe| probe.grpc.is_some();
+        found.refuse(probe.as_ref().is_some_and(grpc), format!("{path}.{name}.grpc"));
+    }
+    if let Some(lifecycle) = &container.lifecycle {
+        self::lifecycle(found, lifecycle, &format!("{path}.lifecycle"));
+    }
+    for (index, variable) in container.env.iter().flatten().enumerate() {
+        let file = variable
+            .value_from
+            .as_ref()
+            .is_some_and(|source| source.file_key_ref.is_some());
+        found.refuse(file, format!("{path}.env[{index}].valueFrom.fileKeyRef"));
+    }
+}
+
+fn lifecycle(found: &mut Found, lifecycle: &Lifecycle, path: &str) {
+    found.refuse(lifecycle.stop_signal.is_some(), format!("{path}.stopSignal"));
+}
+
+fn volume(found: &mut Found, volume: &Volume, path: &str) {
+    let others = [
+        (volume.aws_elastic_block_store.is_some(), "awsElasticBlockStore"),
+        (volume.azure_disk.is_some(), "azureDisk"),
+        (volume.azure_file.is_some(), "azureFile"),
+        (volume.cephfs.is_some(), "cephfs"),
+        (volume.cinder.is_some(), "cinder"),
+        (volume.csi.is_some(), "csi"),
+        (volume.ephemeral.is_some(), "ephemeral"),
+        (volume.fc.is_some(), "fc"),
+        (volume.flex_volume.is_some(), "flexVolume"),
+        (volume.flocker.is_some(), "flocker"),
+        (volume.gce_persistent_disk.is_some(), "gcePersistentDisk"),
+        (volume.git_repo.is_some(), "gitRepo"),
+        (volume.glusterfs.is_some(), "glusterfs"),
+        (volume.image.is_some(), "image"),
+        (volume.iscsi.is_some(), "iscsi"),
+        (volume.nfs.is_some(), "nfs"),
+        (volume.persistent_volume_claim.is_some(), "persistentVolumeClaim"),
+        (volume.photon_persistent_disk.is_some(), "photonPersistentDisk"),
+        (volume.portworx_volume.is_some(), "portworxVolume"),
+        (volume.quobyte.is_some(), "quobyte"),
+        (volume.rbd.is_some(), "rbd"),
+        (volume.scale_io.is_some(), "scaleIO"),
+        (volume.storageos.is_some(), "storageos"),
+        (volume.vsphere_volume.is_some(), "vsphereVolume"),
+    ];
+    for (set, name) in others {
+        found.refuse(set, format!("{path}.{name}"));
+    }
+    let medium = volume.empty_dir.as_ref().and_then(|empty| empty.medium.as_deref());
+    found.only(medium, format!("{path}.emptyDir.medium"), &["Memory"]);
+    let host = volume.host_path.as_ref().and_then(|host| host.type_.as_deref());
+    let kinds = [
+        "DirectoryOrCreate",
+        "Directory",
+        "FileOrCreate",
+        "File",
+        "Socket",
+        "CharDevice",
+        "BlockDevice",
+    ];
+    found.only(host, format!("{path}.hostPath.type"), &kinds);
+    let sources = volume
+        .projected
+        .iter()
+        .filter_map(|projected| projected.sources.as_ref())
+        .flatten();
+    for (index, source) in sources.enumerate() {
+        let path = format!("{path}.projected.sources[{index}]");
+        found.refuse(
+            source.service_account_token.is_some(),
+            format!("{path}.serviceAccountToken"),
+        );
+        found.refuse(
+            source.cluster_trust_bundle.is_some(),
+            format!("{path}.clusterTrustBundle"),
+        );
+        found.refuse(source.pod_certificate.is_some(), format!("{path}.podCertificate"));
+    }
+}

@@ -1,0 +1,12 @@
+//! What holds for every kind, and tables for the rules that kinds share.
+
+mod quantity;
+mod selector;
+
+/// The lines of a table: cells between bars, without the blanks around them.
+fn table(text: &str) -> impl Iterator<Item = Vec<&str>> {
+    text.lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .map(|line| line.split('|').map(str::trim).collect())
+}
