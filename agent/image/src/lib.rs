@@ -1,1 +1,53 @@
-//! agent-image
+//! Container images of a node: pulled from registries or imported from archives, verified by digest, each layer unpacked
+//! once into a directory that overlayfs can use as a lower layer.
+//!
+//! ```text
+//! reference ─► registry | archive ─► index ─► manifest ─► config, layers ─► staging/… ─► layers/CHAIN-ID ─► index.json
+//! ```
+//!
+//! Everything that comes from a registry or an archive is hostile until its digest and its size have been checked, and
+//! stays confined afterwards: the unpacker works relative to the directory of the layer and never follows a symbolic
+//! link. A layer appears under its final name only when it is complete and on disk.
+
+mod archive;
+mod config;
+mod content;
+mod credentials;
+mod digest;
+mod download;
+mod failure;
+mod image;
+mod import;
+mod index;
+mod manifest;
+mod pull;
+pub mod reference;
+mod registry;
+mod store;
+mod unpack;
+
+pub use config::{Config, Limits, Registry};
+pub use content::ContentError;
+pub use credentials::{Credentials, CredentialsError};
+pub use digest::{Digest, InvalidDigest};
+pub use failure::PullError;
+pub use image::Image;
+pub use import::ImportError;
+pub use registry::RegistryError;
+pub use store::{Collected, Images, OpenError, StoreError};
+pub use unpack::UnpackError;
+
+/// The error's own text followed by the text of each of its sources, joined by `: `, as people read it in an event.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        let next = inner.to_string();
+        if !text.ends_with(&next) {
+            text.push_str(": ");
+            text.push_str(&next);
+        }
+        source = inner.source();
+    }
+    text
+}

@@ -1,0 +1,108 @@
+//! Random access to the members of an image archive.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Take};
+use std::path::Path;
+
+use crate::config::Limits;
+use crate::content::ContentError;
+use crate::unpack::{EntryKind, UnpackError, for_each_entry, open_plain};
+
+/// An archive whose members have been located, itself uncompressed.
+pub(crate) struct Archive {
+    file: File,
+    members: BTreeMap<String, Member>,
+}
+
+enum Member {
+    Data { offset: u64, size: u64 },
+    Link(String),
+}
+
+impl Archive {
+    /// Opens `path`. A compressed archive is first written uncompressed into `staging`.
+    pub(crate) fn open(path: &Path, staging: &Path, limits: &Limits) -> Result<Self, ContentError> {
+        let mut magic = [0_u8; 4];
+        let mut file = File::open(path).map_err(ContentError::io("open the archive"))?;
+        let read = file.read(&mut magic).map_err(ContentError::io("read the archive"))?;
+        let compressed = magic.starts_with(&[0x1f, 0x8b]) || magic == [0x28, 0xb5, 0x2f, 0xfd];
+        if compressed && read >= 2 {
+            let plain = staging.join("archive.tar");
+            let mut target = File::create_new(&plain).map_err(ContentError::io("write the archive"))?;
+            io::copy(&mut open_plain(path, limits)?, &mut target)
+                .map_err(ContentError::io("decompress the archive"))?;
+            file = File::open(&plain).map_err(ContentError::io("open the archive"))?;
+        }
+        file.rewind().map_err(ContentError::io("read the archive"))?;
+        let members = locate(&file, limits).map_err(|source| ContentError::Unpack {
+            layer: "archive".to_owned(),
+            source,
+        })?;
+        Ok(Self { file, members })
+    }
+
+    pub(crate) fn contains(&self, name: &str) -> bool {
+        self.members.contains_key(name)
+    }
+
+    /// The data of a member and their size. docker-save archives may hold one link in the place of a repeated layer.
+    pub(crate) fn member(&self, name: &str) -> Result<(Take<File>, u64), ContentError> {
+        let missing = || ContentError::Missing(name.chars().take(200).collect());
+        let mut member = self.members.get(name).ok_or_else(missing)?;
+        if let Member::Link(target) = member {
+            member = self.members.get(target).ok_or_else(missing)?;
+        }
+        let Member::Data { offset, size } = *member else {
+            return Err(missing());
+        };
+        let mut file = self.file.try_clone().map_err(ContentError::io("read the archive"))?;
+        file.seek(SeekFrom::Start(offset))
+            .map_err(ContentError::io("read the archive"))?;
+        Ok((file.take(size), size))
+    }
+
+    /// A whole member of at most `limit` bytes.
+    pub(crate) fn read(&self, name: &str, what: &'static str, limit: u64) -> Result<Vec<u8>, ContentError> {
+        let (mut data, size) = self.member(name)?;
+        if size > limit {
+            return Err(ContentError::TooLarge { what, limit });
+        }
+        let mut bytes = Vec::new();
+        data.read_to_end(&mut bytes)
+            .map_err(ContentError::io("read the archive"))?;
+        Ok(bytes)
+    }
+}
+
+fn locate(file: &File, limits: &Limits) -> Result<BTreeMap<String, Member>, UnpackError> {
+    let mut members = BTreeMap::new();
+    let source = io::BufReader::new(file);
+    for_each_entry(source, limits.entries.min(100_000), |entry, _| {
+        let Ok(name) = std::str::from_utf8(&entry.path) else {
+            return Ok(());
+        };
+        let name = name.trim_start_matches("./").to_owned();
+        match entry.kind {
+            EntryKind::File => {
+                members.insert(
+                    name,
+                    Member::Data {
+                        offset: entry.offset,
+                        size: entry.size,
+                    },
+                );
+            }
+            EntryKind::Symlink | EntryKind::Hardlink => {
+                if let Ok(link) = std::str::from_utf8(&entry.link) {
+                    // `../ID/layer.tar`, relative to the directory ID of the link; a hard link names its target whole.
+                    let target = link.strip_prefix("../").unwrap_or(link).to_owned();
+                    members.insert(name, Member::Link(target));
+                }
+            }
+            EntryKind::Directory | EntryKind::Fifo | EntryKind::Device | EntryKind::Other => {}
+        }
+        Ok(())
+    })?;
+    Ok(members)
+}

@@ -1,0 +1,161 @@
+//! Registry credentials from pull secrets.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+
+use crate::reference::{self, Reference};
+
+/// A user name and password (or token) for one registry.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Credentials {
+    /// User name.
+    pub username: String,
+    /// Password or token.
+    pub password: String,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Credentials")
+            .field("username", &self.username)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A pull secret could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CredentialsError {
+    /// Not a Docker configuration.
+    #[error("parse the pull secret")]
+    Format(#[source] serde_json::Error),
+    /// The image's name is invalid.
+    #[error("parse the image name")]
+    Reference(#[source] reference::Invalid),
+}
+
+#[derive(Deserialize)]
+struct DockerConfig {
+    auths: BTreeMap<String, Auth>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Auth {
+    #[serde(rename = "auth")]
+    encoded: String,
+    username: String,
+    password: String,
+}
+
+impl Credentials {
+    /// The credentials of a pull secret that apply to this image, the longest matching registry path first.
+    ///
+    /// Takes the data of `.dockerconfigjson` and of the older `.dockercfg`. A key may carry a scheme, a path, and `*` for
+    /// one label of the host name, as the kubelet reads them.
+    pub fn for_image(secret: &[u8], image: &str) -> Result<Vec<Self>, CredentialsError> {
+        let reference = Reference::parse(image).map_err(CredentialsError::Reference)?;
+        let auths = match serde_json::from_slice::<DockerConfig>(secret) {
+            Ok(config) => config.auths,
+            Err(_) => serde_json::from_slice::<BTreeMap<String, Auth>>(secret).map_err(CredentialsError::Format)?,
+        };
+        let target = format!("{}/{}", reference.domain(), reference.path());
+        let mut found: Vec<(usize, Self)> = auths
+            .into_iter()
+            .filter(|(key, _)| matches(key, &target))
+            .filter_map(|(key, auth)| Some((key.len(), auth.into_credentials()?)))
+            .collect();
+        found.sort_by_key(|(length, _)| std::cmp::Reverse(*length));
+        Ok(found.into_iter().map(|(_, credentials)| credentials).collect())
+    }
+}
+
+impl Auth {
+    fn into_credentials(self) -> Option<Credentials> {
+        if !self.username.is_empty() {
+            return Some(Credentials {
+                username: self.username,
+                password: self.password,
+            });
+        }
+        let decoded = String::from_utf8(STANDARD.decode(self.encoded.trim()).ok()?).ok()?;
+        let (username, password) = decoded.split_once(':')?;
+        Some(Credentials {
+            username: username.to_owned(),
+            password: password.trim_end_matches('\0').to_owned(),
+        })
+    }
+}
+
+/// Whether `key` (`https://index.docker.io/v1/`, `*.example.org`, `ghcr.io/team`) covers `target` (`domain/path`).
+fn matches(key: &str, target: &str) -> bool {
+    let key = key
+        .strip_prefix("https://")
+        .or_else(|| key.strip_prefix("http://"))
+        .unwrap_or(key);
+    let key = key.trim_end_matches('/');
+    let (host, path) = key.split_once('/').unwrap_or((key, ""));
+    let hub = matches!(host, "index.docker.io" | "registry-1.docker.io" | "docker.io");
+    let (host, path) = if hub {
+        ("docker.io", if matches!(path, "v1" | "v2") { "" } else { path })
+    } else {
+        (host, path)
+    };
+    let (target_host, target_path) = target.split_once('/').unwrap_or((target, ""));
+    let labels: Vec<&str> = host.split('.').collect();
+    let target_labels: Vec<&str> = target_host.split('.').collect();
+    let host_matches = labels.len() == target_labels.len()
+        && labels
+            .iter()
+            .zip(&target_labels)
+            .all(|(pattern, label)| *pattern == "*" || pattern == label);
+    let path_matches = path.is_empty()
+        || target_path
+            .strip_prefix(path)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    host_matches && path_matches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(secret: &str, image: &str) -> Vec<String> {
+        Credentials::for_image(secret.as_bytes(), image)
+            .unwrap()
+            .into_iter()
+            .map(|found| found.username)
+            .collect()
+    }
+
+    #[test]
+    fn picks_the_registry_of_the_image() {
+        let secret = r#"{"auths":{
+            "https://index.docker.io/v1/":{"auth":"aHViOnNlY3JldA=="},
+            "registry.example:5000":{"username":"example","password":"p"},
+            "registry.example:5000/team":{"username":"team","password":"p"},
+            "*.cloud.example":{"username":"wild","password":"p"}}}"#;
+        assert_eq!(names(secret, "nginx"), ["hub"]);
+        assert_eq!(names(secret, "registry.example:5000/team/app"), ["team", "example"]);
+        assert_eq!(names(secret, "registry.example:5000/teams/app"), ["example"]);
+        assert_eq!(names(secret, "eu.cloud.example/x"), ["wild"]);
+        assert!(names(secret, "other.example/x").is_empty());
+        assert_eq!(
+            names(r#"{"docker.io":{"username":"old","password":"p"}}"#, "nginx"),
+            ["old"]
+        );
+    }
+
+    #[test]
+    fn never_shows_the_password() {
+        let credentials = Credentials {
+            username: "me".into(),
+            password: "secret".into(),
+        };
+        assert!(!format!("{credentials:?}").contains("secret"));
+    }
+}

@@ -1,0 +1,114 @@
+//! Downloads one blob to a file.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use sha2::{Digest as _, Sha256};
+
+use crate::config::Limits;
+use crate::content::ContentError;
+use crate::digest::Digest;
+use crate::manifest::Descriptor;
+use crate::registry::{RegistryError, Retries, Session};
+
+/// Downloads a blob and checks size and digest. A broken transfer goes on where it broke.
+pub(crate) async fn download(
+    session: &Session,
+    layer: &Descriptor,
+    path: &Path,
+    limits: &Limits,
+) -> Result<(), RegistryError> {
+    if layer.size > limits.blob_bytes {
+        return Err(ContentError::TooLarge {
+            what: "layer",
+            limit: limits.blob_bytes,
+        }
+        .into());
+    }
+    let mut progress = Progress::new(path)?;
+    let mut retries = Retries::new(limits);
+    loop {
+        match progress.receive(session, layer).await {
+            Ok(()) => return Ok(()),
+            Err(error) => retries.after(error).await?,
+        }
+    }
+}
+
+/// What has been received of a blob.
+struct Progress {
+    file: std::fs::File,
+    hasher: Sha256,
+    received: u64,
+}
+
+impl Progress {
+    fn new(path: &Path) -> Result<Self, ContentError> {
+        let file = std::fs::File::create_new(path).map_err(ContentError::io("write a layer"))?;
+        Ok(Self {
+            file,
+            hasher: Sha256::new(),
+            received: 0,
+        })
+    }
+
+    async fn receive(&mut self, session: &Session, layer: &Descriptor) -> Result<(), RegistryError> {
+        if self.received >= layer.size {
+            self.restart()?;
+        }
+        let (mut response, begins) = session.blob_from(layer.digest.as_str(), self.received).await?;
+        if begins != self.received {
+            self.restart()?;
+        }
+        while let Some(chunk) = response.chunk().await.map_err(RegistryError::Request)? {
+            self.write(&chunk, layer.size)?;
+        }
+        self.check(layer)
+    }
+
+    fn restart(&mut self) -> Result<(), ContentError> {
+        use std::io::Seek as _;
+        self.file
+            .rewind()
+            .and_then(|()| self.file.set_len(0))
+            .map_err(ContentError::io("write a layer"))?;
+        self.hasher = Sha256::new();
+        self.received = 0;
+        Ok(())
+    }
+
+    fn write(&mut self, chunk: &[u8], expected: u64) -> Result<(), ContentError> {
+        self.received = self.received.saturating_add(chunk.len() as u64);
+        if self.received > expected {
+            return Err(ContentError::Size {
+                what: "layer",
+                actual: self.received,
+                expected,
+            });
+        }
+        self.hasher.update(chunk);
+        self.file.write_all(chunk).map_err(ContentError::io("write a layer"))
+    }
+
+    fn check(&self, layer: &Descriptor) -> Result<(), RegistryError> {
+        if self.received != layer.size {
+            return Err(ContentError::Size {
+                what: "layer",
+                actual: self.received,
+                expected: layer.size,
+            }
+            .into());
+        }
+        let actual = Digest::from_hasher(self.hasher.clone());
+        if actual == layer.digest {
+            Ok(())
+        } else {
+            Err(ContentError::Digest {
+                what: "layer",
+                actual,
+                expected: layer.digest.clone(),
+            }
+            .into())
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Manifests and indexes, OCI and Docker schema 2.
+
+use std::collections::BTreeMap;
+
+use oci_spec::image::ImageConfiguration;
+use serde::Deserialize;
+
+use crate::config::Limits;
+use crate::content::ContentError;
+use crate::digest::Digest;
+
+pub(crate) const ACCEPTED: &[&str] = &[
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+];
+const LAYERS: &[&str] = &[
+    "application/vnd.oci.image.layer.v1.tar",
+    "application/vnd.oci.image.layer.v1.tar+gzip",
+    "application/vnd.oci.image.layer.v1.tar+zstd",
+    "application/vnd.docker.image.rootfs.diff.tar",
+    "application/vnd.docker.image.rootfs.diff.tar.gzip",
+    "application/vnd.docker.image.rootfs.diff.tar.zstd",
+];
+const CONFIGS: &[&str] = &[
+    "application/vnd.oci.image.config.v1+json",
+    "application/vnd.docker.container.image.v1+json",
+    "application/octet-stream",
+];
+/// Indexes in indexes. Registries have one; an archive's own `index.json` is one more.
+pub(crate) const NESTING: usize = 4;
+
+/// A manifest or an index.
+#[derive(Debug)]
+pub(crate) enum Document {
+    Index(Vec<Descriptor>),
+    Manifest {
+        config: Descriptor,
+        layers: Vec<Descriptor>,
+    },
+}
+
+/// What one document says of another blob.
+#[derive(Debug, Clone)]
+pub(crate) struct Descriptor {
+    pub(crate) digest: Digest,
+    pub(crate) size: u64,
+    platform: Option<Platform>,
+    annotations: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Platform {
+    architecture: String,
+    os: String,
+    #[serde(default)]
+    variant: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawDescriptor {
+    #[serde(default)]
+    media_type: String,
+    digest: String,
+    size: u64,
+    platform: Option<Platform>,
+    #[serde(default)]
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawDocument {
+    schema_version: i64,
+    #[serde(default)]
+    media_type: String,
+    manifests: Option<Vec<RawDescriptor>>,
+    config: Option<RawDescriptor>,
+    layers: Option<Vec<RawDescriptor>>,
+}
+
+impl Document {
+    /// Parses and checks the media types. A document that could be read both ways is refused.
+    pub(crate) fn parse(json: &[u8], limits: &Limits) -> Result<Self, ContentError> {
+        let raw: RawDocument = serde_json::from_slice(json).map_err(|source| ContentError::Parse {
+            what: "manifest",
+            source,
+        })?;
+        if raw.schema_version != 2 || !(raw.media_type.is_empty() || ACCEPTED.contains(&raw.media_type.as_str())) {
+            return Err(media_type("manifest", &raw.media_type));
+        }
+        let says_index = raw.media_type.contains("index") || raw.media_type.contains("list");
+        let says_manifest = !raw.media_type.is_empty() && !says_index;
+        match (raw.manifests, raw.config, raw.layers) {
+            (Some(manifests), None, None) if !says_manifest => {
+                let manifests = manifests
+                    .into_iter()
+                    .map(|raw| raw.check("index"))
+                    .collect::<Result<_, _>>()?;
+                Ok(Self::Index(manifests))
+            }
+            (None, Some(config), Some(layers)) if !says_index => {
+                if layers.len() > limits.layers {
+                    return Err(ContentError::TooManyLayers {
+                        actual: layers.len(),
+                        limit: limits.layers,
+                    });
+                }
+                config.expect("configuration", CONFIGS)?;
+                let layers = layers.into_iter().map(|layer| {
+                    layer.expect("layer", LAYERS)?;
+                    layer.check("manifest")
+                });
+                Ok(Self::Manifest {
+                    layers: layers.collect::<Result<_, _>>()?,
+                    config: config.check("manifest")?,
+                })
+            }
+            _ => Err(media_type("manifest", &raw.media_type)),
+        }
+    }
+}
+
+fn media_type(what: &'static str, media_type: &str) -> ContentError {
+    ContentError::MediaType {
+        what,
+        media_type: media_type.chars().take(100).collect(),
+    }
+}
+
+impl RawDescriptor {
+    fn expect(&self, what: &'static str, accepted: &[&str]) -> Result<(), ContentError> {
+        if accepted.contains(&self.media_type.as_str()) {
+            Ok(())
+        } else {
+            Err(media_type(what, &self.media_type))
+        }
+    }
+
+    fn check(self, what: &'static str) -> Result<Descriptor, ContentError> {
+        let digest = Digest::parse(&self.digest).map_err(|source| ContentError::InvalidDigest { what, source })?;
+        let annotations = self.annotations.unwrap_or_default();
+        Ok(Descriptor {
+            digest,
+            size: self.size,
+            platform: self.platform,
+            annotations,
+        })
+    }
+}
+
+impl Descriptor {
+    /// The full image name that archives carry on a manifest.
+    pub(crate) fn image_name(&self) -> Option<&str> {
+        let name = |key: &str| self.annotations.get(key).map(String::as_str);
+        name("io.containerd.image.name")
+            // A bare tag is no name.
+            .or_else(|| name("org.opencontainers.image.ref.name").filter(|name| name.contains([':', '/'])))
+    }
+
+    /// Checks bytes against digest and size.
+    pub(crate) fn verify(&self, what: &'static str, bytes: &[u8]) -> Result<(), ContentError> {
+        if bytes.len() as u64 != self.size {
+            return Err(ContentError::Size {
+                what,
+                actual: bytes.len() as u64,
+                expected: self.size,
+            });
+        }
+        let actual = Digest::of(bytes);
+        if actual == self.digest {
+            Ok(())
+        } else {
+            Err(ContentError::Digest {
+                what,
+                actual,
+                expected: self.digest.clone(),
+            })
+        }
+    }
+}
+
+/// The descriptor for this machine. One without a platform fits where it is the only one.
+pub(crate) fn for_this_platform(manifests: &[Descriptor]) -> Result<&Descriptor, ContentError> {
+    if let [only] = manifests
+        && only.platform.is_none()
+    {
+        return Ok(only);
+    }
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "powerpc64" => "ppc64le",
+        other => other,
+    };
+    let variants: &[&str] = if architecture == "arm64" {
+        &["", "v8"]
+    } else {
+        &["", "v1"]
+    };
+    manifests
+        .iter()
+        .find(|descriptor| {
+            descriptor.platform.as_ref().is_some_and(|platform| {
+                platform.os == "linux"
+                    && platform.architecture == architecture
+                    && variants.contains(&platform.variant.as_str())
+            })
+        })
+        .ok_or(ContentError::Platform)
+}
+
+/// A configuration and the digests of its layers' uncompressed streams, lowest first.
+pub(crate) fn parse_config(json: &[u8], layers: usize) -> Result<(ImageConfiguration, Vec<Digest>), ContentError> {
+    let config: ImageConfiguration = serde_json::from_slice(json).map_err(|source| ContentError::Parse {
+        what: "configuration",
+        source,
+    })?;
+    let parse = |text: &String| {
+        Digest::parse(text).map_err(|source| ContentError::InvalidDigest {
+            what: "configuration",
+            source,
+        })
+    };
+    let diff_ids = config
+        .rootfs()
+        .diff_ids()
+        .iter()
+        .map(parse)
+        .collect::<Result<Vec<_>, _>>()?;
+    if diff_ids.len() == layers {
+        Ok((config, diff_ids))
+    } else {
+        Err(ContentError::LayerCount)
+    }
+}
+
+/// The chain ID of each layer, lowest first.
+pub(crate) fn chain_ids(diff_ids: &[Digest]) -> Vec<Digest> {
+    let mut chains: Vec<Digest> = Vec::with_capacity(diff_ids.len());
+    for diff_id in diff_ids {
+        chains.push(Digest::chained(chains.last(), diff_id));
+    }
+    chains
+}

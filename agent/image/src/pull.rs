@@ -1,0 +1,346 @@
+//! Pulls: from a name to an image that is complete on this node.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::future::{BoxFuture, FutureExt as _, Shared, WeakShared};
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use tempfile::TempDir;
+
+use crate::config::Limits;
+use crate::content::ContentError;
+use crate::credentials::Credentials;
+use crate::digest::Digest;
+use crate::download::download;
+use crate::failure::PullError;
+use crate::image::Image;
+use crate::import::check_layer;
+use crate::index::Record;
+use crate::manifest::{self, Descriptor, Document};
+use crate::reference::Reference;
+use crate::registry::{RegistryError, Retries, Session};
+use crate::store::{Images, StoreError};
+use crate::unpack::{self, Unpacked};
+
+type Outcome = Result<Arc<Image>, Arc<PullError>>;
+type Flight = Shared<BoxFuture<'static, Outcome>>;
+type Key = (String, Vec<Credentials>);
+
+/// Pulls under way, so that pods that want the same image with the same credentials share one. A pull ends when the last
+/// of those who wait for it goes away.
+#[derive(Default)]
+pub(crate) struct Flights(Mutex<Vec<(Key, WeakShared<BoxFuture<'static, Outcome>>)>>);
+
+impl Flights {
+    fn join(&self, key: Key, begin: impl FnOnce() -> BoxFuture<'static, Outcome>) -> Flight {
+        let mut flights = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        flights.retain(|(_, flight)| flight.upgrade().is_some_and(|flight| flight.peek().is_none()));
+        let known = flights
+            .iter()
+            .find(|(known, _)| *known == key)
+            .and_then(|(_, flight)| flight.upgrade());
+        known.unwrap_or_else(|| {
+            let flight = begin().shared();
+            flights.extend(flight.downgrade().map(|weak| (key, weak)));
+            flight
+        })
+    }
+}
+
+impl Images {
+    /// Pulls an image, whether or not it is on this node already; layers that are here are not transferred again.
+    ///
+    /// Each of the credentials is tried, then none at all. Mirrors are asked first, without credentials.
+    pub async fn pull(&self, name: &str, credentials: &[Credentials]) -> Outcome {
+        let reference = Reference::parse(name).map_err(|source| {
+            Arc::new(PullError::Name {
+                name: name.chars().take(300).collect(),
+                source,
+            })
+        })?;
+        let key = (reference.to_string(), credentials.to_vec());
+        let flight = self.inner.flights.join(key, || {
+            let (images, credentials) = (self.clone(), credentials.to_vec());
+            async move { images.pull_bounded(&reference, &credentials).await.map_err(Arc::new) }.boxed()
+        });
+        flight.await
+    }
+
+    async fn pull_bounded(&self, reference: &Reference, credentials: &[Credentials]) -> Result<Arc<Image>, PullError> {
+        let _adding = self.inner.adding.read().await;
+        let bound = self.inner.config.limits.pull_time;
+        let pull = Box::pin(self.pull_now(reference, credentials));
+        tokio::time::timeout(bound, pull).await.unwrap_or_else(|_| {
+            Err(PullError::Deadline {
+                image: reference.to_string(),
+                seconds: bound.as_secs(),
+            })
+        })
+    }
+
+    async fn pull_now(&self, reference: &Reference, credentials: &[Credentials]) -> Result<Arc<Image>, PullError> {
+        let image = || reference.to_string();
+        let (session, top, document) = self
+            .find_source(reference, credentials)
+            .await
+            .map_err(|source| PullError::Resolve { image: image(), source })?;
+        let fetch = |source| PullError::Fetch { image: image(), source };
+        let (config, layers) = self.select(&session, document).await.map_err(fetch)?;
+        let config_json = self
+            .verified(&session, &config, Blob::Configuration)
+            .await
+            .map_err(fetch)?;
+        let (_, diff_ids) = manifest::parse_config(&config_json, layers.len()).map_err(|error| fetch(error.into()))?;
+        let chains = manifest::chain_ids(&diff_ids);
+        self.fetch_layers(&Arc::new(session), &layers, &diff_ids, &chains)
+            .await
+            .map_err(|error| match error {
+                LayerError::Registry(source) => fetch(source),
+                LayerError::Store(source) => PullError::Store { image: image(), source },
+            })?;
+        let record = Record {
+            id: config.digest.to_string(),
+            size: layers
+                .iter()
+                .fold(config.size, |size, layer| size.saturating_add(layer.size)),
+            config: String::from_utf8_lossy(&config_json).into_owned(),
+            names: reference.name().into_iter().collect(),
+            digests: vec![format!("{}@{top}", reference.repository())],
+            layers: chains.iter().map(|chain| chain.hex().to_owned()).collect(),
+        };
+        let store = |source| PullError::Store { image: image(), source };
+        let added = self.inner.add(record).map_err(store)?;
+        added.ok_or_else(|| fetch(RegistryError::NotFound(image())))
+    }
+
+    /// Asks mirrors, then the registry with each of the credentials. The last answer counts.
+    async fn find_source(
+        &self,
+        reference: &Reference,
+        credentials: &[Credentials],
+    ) -> Result<(Session, Digest, Document), RegistryError> {
+        let config = &self.inner.config;
+        let origin = reference.domain();
+        let mirrors = config
+            .registries
+            .get(origin)
+            .map(|registry| registry.mirrors.as_slice())
+            .unwrap_or_default();
+        let sources = mirrors.iter().map(|mirror| (mirror.as_str(), None));
+        let sources = sources
+            .chain(credentials.iter().map(|one| (origin, Some(one))))
+            .chain([(origin, None)]);
+        let mut last = RegistryError::NotFound(reference.to_string());
+        for (host, credentials) in sources {
+            match self.ask(host, reference, credentials).await {
+                Ok(found) => return Ok(found),
+                // What the registry says to those who are known to it matters more than its answer to strangers.
+                Err(RegistryError::Denied(_) | RegistryError::Authorize(_))
+                    if credentials.is_none() && host == origin && !is_fresh(&last, reference) => {}
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    async fn ask(
+        &self,
+        host: &str,
+        reference: &Reference,
+        credentials: Option<&Credentials>,
+    ) -> Result<(Session, Digest, Document), RegistryError> {
+        let limits = &self.inner.config.limits;
+        let session = Session::new(&self.inner.config, host, reference, credentials)?;
+        let wanted = reference
+            .digest()
+            .map(Digest::as_str)
+            .or(reference.tag())
+            .unwrap_or("latest");
+        let mut retries = Retries::new(limits);
+        let (digest, json) = loop {
+            match first_manifest(&session, wanted, reference, limits).await {
+                Ok(found) => break found,
+                Err(error) => retries.after(error).await?,
+            }
+        };
+        let document = Document::parse(&json, limits)?;
+        Ok((session, digest, document))
+    }
+
+    /// Follows indexes to the manifest for this machine.
+    async fn select(
+        &self,
+        session: &Session,
+        mut document: Document,
+    ) -> Result<(Descriptor, Vec<Descriptor>), RegistryError> {
+        let limits = &self.inner.config.limits;
+        for _ in 0..manifest::NESTING {
+            match document {
+                Document::Manifest { config, layers } => return Ok((config, layers)),
+                Document::Index(manifests) => {
+                    let descriptor = manifest::for_this_platform(&manifests)?;
+                    let json = self.verified(session, descriptor, Blob::Manifest).await?;
+                    document = Document::parse(&json, limits)?;
+                }
+            }
+        }
+        Err(ContentError::Nesting(manifest::NESTING).into())
+    }
+
+    /// A small document, checked against its descriptor.
+    async fn verified(&self, session: &Session, descriptor: &Descriptor, blob: Blob) -> Result<Vec<u8>, RegistryError> {
+        let limits = &self.inner.config.limits;
+        let mut retries = Retries::new(limits);
+        let digest = descriptor.digest.as_str();
+        loop {
+            let (what, read) = match blob {
+                Blob::Manifest => ("manifest", session.manifest(digest, limits.manifest_bytes).await),
+                Blob::Configuration => (
+                    "configuration",
+                    session.blob(digest, "configuration", limits.config_bytes).await,
+                ),
+            };
+            match read.and_then(|bytes| {
+                descriptor
+                    .verify(what, &bytes)
+                    .map(|()| bytes)
+                    .map_err(RegistryError::Content)
+            }) {
+                Ok(bytes) => return Ok(bytes),
+                Err(error) => retries.after(error).await?,
+            }
+        }
+    }
+
+    /// Downloads and unpacks what is missing, several layers at a time, and puts them into place from the lowest up.
+    async fn fetch_layers(
+        &self,
+        session: &Arc<Session>,
+        layers: &[Descriptor],
+        diff_ids: &[Digest],
+        chains: &[Digest],
+    ) -> Result<(), LayerError> {
+        let mut missing: Vec<BoxFuture<'static, Result<Staged, LayerError>>> = Vec::new();
+        for (position, (layer, diff_id)) in layers.iter().zip(diff_ids).enumerate() {
+            let chains = chains.get(..=position).unwrap_or_default().to_vec();
+            if chains.last().is_some_and(|chain| self.inner.has_layer(chain)) {
+                continue;
+            }
+            let (images, session) = (self.clone(), Arc::clone(session));
+            let (layer, diff_id) = (layer.clone(), diff_id.clone());
+            missing.push(async move { images.fetch_layer(&session, &layer, &diff_id, chains).await }.boxed());
+        }
+        let mut fetched = stream::iter(missing).buffered(self.inner.config.limits.parallel_layers.max(1));
+        while let Some(Staged {
+            directory,
+            implicit,
+            chains,
+        }) = fetched.try_next().await?
+        {
+            let inner = Arc::clone(&self.inner);
+            let placed = blocking(move || inner.place(&directory.path().join("layer"), &implicit, &chains));
+            placed.await?.map_err(LayerError::Store)?;
+        }
+        Ok(())
+    }
+
+    async fn fetch_layer(
+        &self,
+        session: &Session,
+        layer: &Descriptor,
+        diff_id: &Digest,
+        chains: Vec<Digest>,
+    ) -> Result<Staged, LayerError> {
+        // The semaphore is never closed.
+        let _slot = self.inner.slots.acquire().await;
+        let io = |error| LayerError::Registry(ContentError::io("create a directory")(error).into());
+        let directory = self.inner.staging().map_err(io)?;
+        let limits = self.inner.config.limits.clone();
+        download(session, layer, &directory.path().join("blob"), &limits).await?;
+        // The thread owns the directory: it is not removed under its hands when the pull is given up.
+        let (unpacked, directory) = blocking(move || (unpack_blob(directory.path(), &limits), directory)).await?;
+        let unpacked = unpacked.map_err(|source| {
+            RegistryError::Content(ContentError::Unpack {
+                layer: layer.digest.to_string(),
+                source,
+            })
+        })?;
+        check_layer(&unpacked, diff_id, Some(layer)).map_err(RegistryError::Content)?;
+        Ok(Staged {
+            directory,
+            implicit: unpacked.implicit,
+            chains,
+        })
+    }
+}
+
+/// A layer that is unpacked and verified, and not in its place yet.
+struct Staged {
+    directory: TempDir,
+    implicit: Vec<PathBuf>,
+    /// Its chain ID, after those of the layers below.
+    chains: Vec<Digest>,
+}
+
+#[derive(Clone, Copy)]
+enum Blob {
+    Manifest,
+    Configuration,
+}
+
+async fn first_manifest(
+    session: &Session,
+    wanted: &str,
+    reference: &Reference,
+    limits: &Limits,
+) -> Result<(Digest, Vec<u8>), RegistryError> {
+    let json = session.manifest(wanted, limits.manifest_bytes).await.map_err(|error| {
+        if matches!(error, RegistryError::NotFound(_)) {
+            RegistryError::NotFound(reference.to_string())
+        } else {
+            error
+        }
+    })?;
+    let actual = Digest::of(&json);
+    match reference.digest() {
+        Some(expected) if *expected != actual => Err(ContentError::Digest {
+            what: "manifest",
+            actual,
+            expected: expected.clone(),
+        }
+        .into()),
+        Some(_) | None => Ok((actual, json)),
+    }
+}
+
+/// Whether no source has said anything yet.
+fn is_fresh(last: &RegistryError, reference: &Reference) -> bool {
+    matches!(last, RegistryError::NotFound(name) if *name == reference.to_string())
+}
+
+#[derive(Debug, thiserror::Error)]
+enum LayerError {
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    #[error(transparent)]
+    Store(StoreError),
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, RegistryError> {
+    let joined = tokio::task::spawn_blocking(work).await;
+    joined.map_err(|error| ContentError::io("unpack a layer")(std::io::Error::other(error)).into())
+}
+
+fn unpack_blob(staging: &Path, limits: &Limits) -> Result<Unpacked, unpack::UnpackError> {
+    let io = |source| unpack::UnpackError::Io {
+        operation: "open",
+        path: "the layer".to_owned(),
+        source,
+    };
+    let blob = std::fs::File::open(staging.join("blob")).map_err(io)?;
+    // Unlinked at once: its space is free again as soon as it has been read.
+    std::fs::remove_file(staging.join("blob")).map_err(io)?;
+    let target = staging.join("layer");
+    std::fs::create_dir(&target).map_err(io)?;
+    unpack::unpack(blob, &target, limits)
+}

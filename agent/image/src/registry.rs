@@ -1,0 +1,327 @@
+//! Reads manifests and blobs from one registry.
+//!
+//! oci-client negotiates tokens. The requests themselves are made here, because a hostile registry must not choose how
+//! much memory an answer takes: oci-client reads manifests and error bodies whole. Redirects to another host lose the
+//! `Authorization` header (reqwest's rule).
+
+use std::time::Duration;
+
+use oci_client::RegistryOperation;
+use oci_client::client::{Certificate, CertificateEncoding, ClientConfig, ClientProtocol};
+use oci_client::secrets::RegistryAuth;
+use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue, RANGE, RETRY_AFTER};
+use reqwest::{Response, StatusCode};
+use tokio::sync::Mutex;
+
+use crate::config::{Config, Limits, Registry};
+use crate::content::ContentError;
+use crate::credentials::Credentials;
+use crate::manifest;
+use crate::reference::Reference;
+
+/// A registry did not give what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    /// It has no such image.
+    #[error("{0}: not found")]
+    NotFound(String),
+    /// It wants credentials, or others.
+    #[error("pull access denied, repository does not exist or may require authorization: server message: {0}")]
+    Denied(StatusCode),
+    /// It gave no token.
+    #[error("failed to authorize")]
+    Authorize(#[source] Box<oci_client::errors::OciDistributionError>),
+    /// It answered with another failure.
+    #[error("unexpected status from GET request to {url}: {status}")]
+    Status {
+        /// What was asked for.
+        url: String,
+        /// The answer.
+        status: StatusCode,
+        /// When it wants to be asked again.
+        retry_after: Option<Duration>,
+    },
+    /// It could not be reached, or the connection broke.
+    #[error("failed to do request")]
+    Request(#[source] reqwest::Error),
+    /// A certificate authority could not be read.
+    #[error("read the certificate authority {path:?}")]
+    Authority {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// What it gave is not what it should be.
+    #[error(transparent)]
+    Content(#[from] ContentError),
+}
+
+impl RegistryError {
+    /// Whether another try may go better, and the time that the registry wants to be left alone.
+    pub(crate) fn retry(&self) -> Option<Duration> {
+        match self {
+            Self::Status {
+                status, retry_after, ..
+            } if *status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error() => {
+                Some(retry_after.unwrap_or_default())
+            }
+            // A truncated or garbled transfer.
+            Self::Request(_)
+            | Self::Content(ContentError::Digest { .. } | ContentError::Size { .. } | ContentError::Io { .. }) => {
+                Some(Duration::ZERO)
+            }
+            Self::Status { .. }
+            | Self::NotFound(_)
+            | Self::Denied(_)
+            | Self::Authorize(_)
+            | Self::Authority { .. }
+            | Self::Content(_) => None,
+        }
+    }
+}
+
+/// One registry, one repository and one set of credentials, for the time of one pull.
+pub(crate) struct Session {
+    negotiator: oci_client::Client,
+    client: reqwest::Client,
+    reference: oci_client::Reference,
+    base: String,
+    repository: String,
+    authentication: RegistryAuth,
+    authorization: Mutex<Option<HeaderValue>>,
+}
+
+impl Session {
+    /// `host` is the registry of the reference or one of its mirrors.
+    pub(crate) fn new(
+        config: &Config,
+        host: &str,
+        image: &Reference,
+        credentials: Option<&Credentials>,
+    ) -> Result<Self, RegistryError> {
+        // A second installation fails, and changes nothing.
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let settings = config.registries.get(host).cloned().unwrap_or_default();
+        let plain = settings.plain_http || (is_loopback(host) && settings.authorities.is_empty());
+        let authorities = read_authorities(&settings)?;
+        let mut builder = reqwest::Client::builder()
+            .user_agent(USER_AGENT)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .read_timeout(config.limits.read_timeout);
+        for pem in &authorities {
+            let parsed = reqwest::Certificate::from_pem_bundle(pem).map_err(RegistryError::Request)?;
+            builder = builder.tls_certs_merge(parsed);
+        }
+        let negotiator = oci_client::Client::new(ClientConfig {
+            protocol: if plain {
+                ClientProtocol::Http
+            } else {
+                ClientProtocol::Https
+            },
+            extra_root_certificates: authorities
+                .into_iter()
+                .map(|data| Certificate {
+                    encoding: CertificateEncoding::Pem,
+                    data,
+                })
+                .collect(),
+            read_timeout: Some(config.limits.read_timeout),
+            connect_timeout: Some(CONNECT_TIMEOUT),
+            user_agent: USER_AGENT,
+            ..ClientConfig::default()
+        });
+        let reference = oci_client::Reference::with_tag(host.to_owned(), image.path().to_owned(), "latest".to_owned());
+        let base = format!(
+            "{}://{}",
+            if plain { "http" } else { "https" },
+            reference.resolve_registry()
+        );
+        let authentication = credentials.map_or(RegistryAuth::Anonymous, |credentials| {
+            RegistryAuth::Basic(credentials.username.clone(), credentials.password.clone())
+        });
+        Ok(Self {
+            negotiator,
+            client: builder.build().map_err(RegistryError::Request)?,
+            reference,
+            base,
+            repository: image.path().to_owned(),
+            authentication,
+            authorization: Mutex::new(None),
+        })
+    }
+
+    /// A manifest or index by tag or digest, of at most `limit` bytes.
+    pub(crate) async fn manifest(&self, tag_or_digest: &str, limit: u64) -> Result<Vec<u8>, RegistryError> {
+        let path = format!("manifests/{tag_or_digest}");
+        read_bounded(self.get(&path, 0).await?, "manifest", limit).await
+    }
+
+    /// A small blob.
+    pub(crate) async fn blob(&self, digest: &str, what: &'static str, limit: u64) -> Result<Vec<u8>, RegistryError> {
+        read_bounded(self.get(&format!("blobs/{digest}"), 0).await?, what, limit).await
+    }
+
+    /// A blob from `offset` on where the registry can do that; else from its start. Returns where it begins.
+    pub(crate) async fn blob_from(&self, digest: &str, offset: u64) -> Result<(Response, u64), RegistryError> {
+        let response = self.get(&format!("blobs/{digest}"), offset).await?;
+        let begins = if response.status() == StatusCode::PARTIAL_CONTENT {
+            offset
+        } else {
+            0
+        };
+        Ok((response, begins))
+    }
+
+    async fn get(&self, path: &str, offset: u64) -> Result<Response, RegistryError> {
+        let url = format!("{}/v2/{}/{path}", self.base, self.repository);
+        let mut refreshed = false;
+        loop {
+            let mut request = self.client.get(&url).header(ACCEPT, manifest::ACCEPTED.join(", "));
+            if let Some(authorization) = self.authorization(refreshed).await? {
+                request = request.header(AUTHORIZATION, authorization);
+            }
+            if offset > 0 {
+                request = request.header(RANGE, format!("bytes={offset}-"));
+            }
+            let response = request.send().await.map_err(RegistryError::Request)?;
+            let status = response.status();
+            // Tokens expire during long pulls.
+            if status == StatusCode::UNAUTHORIZED && !refreshed {
+                refreshed = true;
+                continue;
+            }
+            return match status {
+                _ if status.is_success() => Ok(response),
+                StatusCode::NOT_FOUND => Err(RegistryError::NotFound(format!("{}/{path}", self.repository))),
+                StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(RegistryError::Denied(status)),
+                _ => Err(RegistryError::Status {
+                    url,
+                    status,
+                    retry_after: retry_after(&response),
+                }),
+            };
+        }
+    }
+
+    /// The value of the `Authorization` header, negotiated once, and again when asked to.
+    async fn authorization(&self, refresh: bool) -> Result<Option<HeaderValue>, RegistryError> {
+        let mut known = self.authorization.lock().await;
+        if known.is_none() || refresh {
+            let token = self
+                .negotiator
+                .auth(&self.reference, &self.authentication, RegistryOperation::Pull)
+                .await;
+            *known = match (
+                token.map_err(|error| RegistryError::Authorize(Box::new(error)))?,
+                &self.authentication,
+            ) {
+                (Some(token), _) => HeaderValue::from_str(&format!("Bearer {token}")).ok(),
+                (None, RegistryAuth::Basic(username, password)) => basic(username, password),
+                (None, RegistryAuth::Anonymous | RegistryAuth::Bearer(_)) => None,
+            };
+            if let Some(value) = known.as_mut() {
+                value.set_sensitive(true);
+            }
+        }
+        Ok(known.clone())
+    }
+}
+
+const USER_AGENT: &str = concat!("skiff-agent/", env!("CARGO_PKG_VERSION"));
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+fn basic(username: &str, password: &str) -> Option<HeaderValue> {
+    use base64::Engine as _;
+    let encoded = base64::engine::general_purpose::STANDARD.encode(format!("{username}:{password}"));
+    HeaderValue::from_str(&format!("Basic {encoded}")).ok()
+}
+
+fn read_authorities(settings: &Registry) -> Result<Vec<Vec<u8>>, RegistryError> {
+    let read = |path: &std::path::PathBuf| {
+        std::fs::read(path).map_err(|source| RegistryError::Authority {
+            path: path.clone(),
+            source,
+        })
+    };
+    settings.authorities.iter().map(read).collect()
+}
+
+async fn read_bounded(mut response: Response, what: &'static str, limit: u64) -> Result<Vec<u8>, RegistryError> {
+    let too_large = || RegistryError::Content(ContentError::TooLarge { what, limit });
+    if response.content_length().is_some_and(|length| length > limit) {
+        return Err(too_large());
+    }
+    let mut bytes = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(RegistryError::Request)? {
+        if bytes.len() as u64 + chunk.len() as u64 > limit {
+            return Err(too_large());
+        }
+        bytes.extend_from_slice(&chunk);
+    }
+    Ok(bytes)
+}
+
+fn retry_after(response: &Response) -> Option<Duration> {
+    let seconds: u64 = response.headers().get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}
+
+/// Whether a registry is on this machine.
+fn is_loopback(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    name == "localhost"
+        || name
+            .parse::<std::net::IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
+}
+
+/// The tries of one request: `loop { match attempt { Err(error) => retries.after(error).await?, … } }`.
+pub(crate) struct Retries {
+    left: u32,
+    wait: Duration,
+}
+
+impl Retries {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        Self {
+            left: limits.attempts.saturating_sub(1),
+            wait: Duration::from_millis(250),
+        }
+    }
+
+    /// Waits before the next try, longer each time; gives the error back where there is none.
+    pub(crate) async fn after(&mut self, error: RegistryError) -> Result<(), RegistryError> {
+        const LONGEST: Duration = Duration::from_secs(30);
+        let Some(asked) = error.retry().filter(|_| self.left > 0) else {
+            return Err(error);
+        };
+        tracing::debug!(error = %crate::chain(&error), wait = ?self.wait, "asking the registry again");
+        tokio::time::sleep(self.wait.max(asked).min(LONGEST)).await;
+        self.left -= 1;
+        self.wait = (self.wait * 2).min(LONGEST);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_told_by_address() {
+        for (host, wanted) in [
+            ("127.0.0.1:5000", true),
+            ("localhost:5000", true),
+            ("[::1]:5000", true),
+            ("127.0.0.1.example", false),
+            ("localhost.example:80", false),
+            ("docker.io", false),
+        ] {
+            assert_eq!(is_loopback(host), wanted, "{host}");
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Layers made by attackers.
+
+use std::io::Write as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use super::tests::{Member, archive, directory, file, hard_link, refused, symlink, try_unpack, unpacked, untouched};
+use super::*;
+
+#[test]
+fn attack_03_names_that_leave_the_layer() {
+    refused(&[file("../witness", "x")], "\"..\" component");
+    refused(&[file("a/../../witness", "x")], "\"..\" component");
+    refused(
+        &[Member {
+            kind: b'0',
+            name: b"a\0b",
+            link: b"",
+            mode: 0o644,
+            data: b"",
+        }],
+        "NUL",
+    );
+    refused(&[file(&"n".repeat(5000), "x")], "longer than 4096 bytes");
+    refused(&[file(&"n".repeat(300), "x")], "longer than 255 bytes");
+    refused(&[file("..", "x")], "\"..\" component");
+    refused(&[file("./", "x"), file(".", "x")], "root of a layer");
+}
+
+#[test]
+fn attack_03_absolute_names_stay_below() {
+    let name = format!("/skiff-{}/witness", std::process::id());
+    let directory = unpacked(&[file(&name, "inside")]);
+    assert_eq!(
+        std::fs::read_to_string(directory.path().join("layer").join(name.trim_start_matches('/'))).unwrap(),
+        "inside"
+    );
+    assert!(!Path::new(&name).exists());
+    untouched(directory.path());
+}
+
+#[test]
+fn attack_04_links_are_never_followed() {
+    let through = "through a symbolic link";
+    refused(&[symlink("a", ".."), file("a/witness", "x")], through);
+    refused(&[symlink("a", "/etc"), file("a/passwd", "x")], through);
+    refused(&[symlink("a", ".."), file("a/.wh.witness", "")], through);
+    refused(&[symlink("a", ".."), file("a/.wh..wh..opq", "")], through);
+    refused(&[symlink("a", ".."), directory("a/new")], through);
+    refused(&[symlink("a", ".."), hard_link("b", "a/witness")], through);
+    refused(&[hard_link("b", "../witness")], "\"..\" component");
+    refused(&[hard_link("b", "/etc/passwd")], "not in the layer");
+    refused(&[file("x/.wh...", "")], "must name a file");
+    refused(&[file("x", ""), file("x/y", "")], "no directory");
+}
+
+#[test]
+fn attack_04_a_link_in_the_way_is_replaced_not_followed() {
+    let directory = unpacked(&[
+        symlink("file", "../witness"),
+        Member {
+            kind: b'0',
+            name: b"file",
+            link: b"",
+            mode: 0o777,
+            data: b"inside",
+        },
+        symlink("directory", ".."),
+        Member {
+            kind: b'5',
+            name: b"directory",
+            link: b"",
+            mode: 0o777,
+            data: b"",
+        },
+        symlink("hard", "../witness"),
+        hard_link("alias", "hard"),
+        file("alias", "inside"),
+        directory("full/of/things"),
+        file("full", "inside"),
+    ]);
+    untouched(directory.path());
+    assert_eq!(
+        directory.path().join("witness").metadata().unwrap().mode() & 0o777,
+        0o644
+    );
+    let layer = directory.path().join("layer");
+    assert_eq!(std::fs::read_to_string(layer.join("file")).unwrap(), "inside");
+    assert!(layer.join("directory").symlink_metadata().unwrap().is_dir());
+    assert!(layer.join("full").is_file());
+}
+
+#[test]
+fn attack_04_devices_are_left_out() {
+    let directory = unpacked(&[Member {
+        kind: b'3',
+        name: b"kmem",
+        link: b"",
+        mode: 0o666,
+        data: b"",
+    }]);
+    assert!(directory.path().join("layer").read_dir().unwrap().next().is_none());
+}
+
+#[test]
+fn attack_05_bombs_end_at_a_bound() {
+    let small = Limits {
+        layer_bytes: 1 << 20,
+        entries: 100,
+        depth: 50,
+        ..Limits::default()
+    };
+    let bomb = |stream: &[u8], text: &str| {
+        let (_directory, result) = try_unpack(stream, &small);
+        let error = crate::chain(&result.unwrap_err());
+        assert!(error.contains(text), "{error}");
+    };
+    let zeroes = vec![0_u8; 64 << 20];
+    let big = archive(&[Member {
+        kind: b'0',
+        name: b"big",
+        link: b"",
+        mode: 0o644,
+        data: &zeroes,
+    }]);
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(&big).unwrap();
+    bomb(&gzip.finish().unwrap(), "1048576 bytes");
+    bomb(&zstd::encode_all(big.as_slice(), 1).unwrap(), "1048576 bytes");
+    // Padding after the end of the archive is read for the digest, so it counts as well.
+    bomb(&zstd::encode_all(zeroes.as_slice(), 1).unwrap(), "1048576 bytes");
+    let names: Vec<String> = (0..101).map(|number| format!("f{number}")).collect();
+    bomb(
+        &archive(&names.iter().map(|name| file(name, "")).collect::<Vec<_>>()),
+        "100 entries",
+    );
+    bomb(&archive(&[file(&"d/".repeat(60), "")]), "50 directories");
+    // A long name that claims 8 GiB is not read into memory.
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(tar::EntryType::GNULongName);
+    header.set_path("././@LongLink").unwrap();
+    header.set_size(8 << 30);
+    header.set_cksum();
+    let mut stream = header.as_bytes().to_vec();
+    stream.extend(std::iter::repeat_n(b'a', 1 << 16));
+    bomb(&stream, "4096 bytes in a name");
+}
+
+#[test]
+fn attack_05_time_is_bounded() {
+    let limits = Limits {
+        unpack_time: Duration::ZERO,
+        ..Limits::default()
+    };
+    let (_directory, result) = try_unpack(&archive(&[file("a", "x")]), &limits);
+    assert!(matches!(
+        result.unwrap_err(),
+        UnpackError::Limit {
+            unit: "seconds of unpacking",
+            ..
+        }
+    ));
+}

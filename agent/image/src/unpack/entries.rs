@@ -1,0 +1,229 @@
+//! Reads the entries of a tar stream, extension headers included, with every length bounded.
+//!
+//! The `tar` crate reads GNU long names and PAX headers whole, whatever length they claim; so it is asked for raw
+//! headers, and the extensions are read here.
+
+use std::io::Read;
+
+use tar::EntryType;
+
+use super::{UnpackError, read_error, shown};
+
+/// One member of an archive.
+#[derive(Debug, Default)]
+pub(crate) struct Entry {
+    /// The name as it stands in the archive.
+    pub(crate) path: Vec<u8>,
+    pub(crate) kind: EntryKind,
+    /// Permission bits, at most `0o7777`.
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// Seconds since 1970 and nanoseconds.
+    pub(crate) modified: (i64, u32),
+    /// Target of a symbolic or hard link.
+    pub(crate) link: Vec<u8>,
+    /// Name and value, in the archive's order.
+    pub(crate) attributes: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Bytes of a regular file.
+    pub(crate) size: u64,
+    /// Where the data begin in the uncompressed archive.
+    pub(crate) offset: u64,
+}
+
+/// What a member is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum EntryKind {
+    #[default]
+    File,
+    Directory,
+    Symlink,
+    Hardlink,
+    Fifo,
+    Device,
+    /// Sparse files, multi-volume parts and unknown types.
+    Other,
+}
+
+/// Bytes of a name or link target. Linux takes no more.
+const PATH_LIMIT: u64 = 4096;
+/// Bytes of a PAX header; Linux allows 64 KiB for one extended attribute.
+const PAX_LIMIT: u64 = 1 << 20;
+
+/// Calls `visit` with each member and a reader of its data.
+#[expect(clippy::wildcard_enum_match_arm, reason = "the enum of tar has a hidden variant")]
+pub(crate) fn for_each_entry<R: Read>(
+    source: R,
+    limit: u64,
+    mut visit: impl FnMut(&Entry, &mut dyn Read) -> Result<(), UnpackError>,
+) -> Result<(), UnpackError> {
+    let mut archive = tar::Archive::new(source);
+    let mut extension = Extension::default();
+    let mut count = 0_u64;
+    for raw in archive.entries().map_err(read_error)?.raw(true) {
+        let mut raw = raw.map_err(read_error)?;
+        count += 1;
+        if count > limit {
+            return Err(UnpackError::Limit { limit, unit: "entries" });
+        }
+        match raw.header().entry_type() {
+            EntryType::GNULongName => extension.path = Some(read_name(&mut raw)?),
+            EntryType::GNULongLink => extension.link = Some(read_name(&mut raw)?),
+            EntryType::XHeader => {
+                let records = read_bounded(&mut raw, PAX_LIMIT, "bytes in an extended header")?;
+                extension.read_records(&records)?;
+            }
+            EntryType::XGlobalHeader => {
+                read_bounded(&mut raw, PAX_LIMIT, "bytes in an extended header")?;
+            }
+            kind => {
+                let entry = std::mem::take(&mut extension).into_entry(kind, &raw)?;
+                visit(&entry, &mut raw)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn read_bounded(source: &mut impl Read, limit: u64, unit: &'static str) -> Result<Vec<u8>, UnpackError> {
+    let mut bytes = Vec::new();
+    source.take(limit + 1).read_to_end(&mut bytes).map_err(read_error)?;
+    if bytes.len() as u64 > limit {
+        Err(UnpackError::Limit { limit, unit })
+    } else {
+        Ok(bytes)
+    }
+}
+
+fn read_name(source: &mut impl Read) -> Result<Vec<u8>, UnpackError> {
+    let mut name = read_bounded(source, PATH_LIMIT, "bytes in a name")?;
+    if name.last() == Some(&0) {
+        name.pop();
+    }
+    Ok(name)
+}
+
+/// What extension headers say about the member that follows them.
+#[derive(Default)]
+struct Extension {
+    path: Option<Vec<u8>>,
+    link: Option<Vec<u8>>,
+    uid: Option<u64>,
+    gid: Option<u64>,
+    size: Option<u64>,
+    modified: Option<(i64, u32)>,
+    sparse: bool,
+    attributes: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Extension {
+    /// Reads `LENGTH KEY=VALUE\n` records. Values are bytes, line feeds included.
+    fn read_records(&mut self, mut records: &[u8]) -> Result<(), UnpackError> {
+        while !records.is_empty() {
+            let (key, value, rest) =
+                split_record(records).ok_or_else(|| malformed("an extended header is malformed"))?;
+            self.set(key, value)?;
+            records = rest;
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), UnpackError> {
+        let number = || std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+        let checked =
+            |number: Option<u64>| number.ok_or_else(|| malformed("a number in an extended header is malformed"));
+        match key {
+            b"path" => self.path = Some(value.to_vec()),
+            b"linkpath" => self.link = Some(value.to_vec()),
+            b"uid" => self.uid = Some(checked(number())?),
+            b"gid" => self.gid = Some(checked(number())?),
+            b"size" => self.size = Some(checked(number())?),
+            b"mtime" => self.modified = parse_time(value),
+            _ if key.starts_with(b"GNU.sparse.") => self.sparse = true,
+            _ => {
+                if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
+                    self.attributes.push((name.to_vec(), value.to_vec()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn into_entry<R: Read>(self, kind: EntryType, raw: &tar::Entry<'_, R>) -> Result<Entry, UnpackError> {
+        let header = raw.header();
+        let path = self.path.unwrap_or_else(|| header.path_bytes().into_owned());
+        let number = |given: Option<u64>, header: std::io::Result<u64>| match given {
+            Some(number) => Ok(number),
+            None => header.map_err(UnpackError::Archive),
+        };
+        let id = |number: u64| u32::try_from(number).ok().filter(|id| *id != u32::MAX);
+        let size = header.entry_size().map_err(UnpackError::Archive)?;
+        if self.sparse || self.size.is_some_and(|given| given != size) {
+            let what = if self.sparse {
+                "a sparse file"
+            } else {
+                "a size that only the extended header knows"
+            };
+            return Err(UnpackError::Unsupported {
+                path: shown(&path),
+                what,
+            });
+        }
+        let owner = || UnpackError::Path {
+            path: shown(&path),
+            problem: "its owner is not a 32-bit number",
+        };
+        let seconds = i64::try_from(header.mtime().unwrap_or(0)).unwrap_or(0);
+        Ok(Entry {
+            kind: kind_of(kind, &path),
+            mode: header.mode().map_err(UnpackError::Archive)? & 0o7777,
+            uid: id(number(self.uid, header.uid())?).ok_or_else(owner)?,
+            gid: id(number(self.gid, header.gid())?).ok_or_else(owner)?,
+            modified: self.modified.unwrap_or((seconds, 0)),
+            link: self
+                .link
+                .unwrap_or_else(|| header.link_name_bytes().unwrap_or_default().into_owned()),
+            attributes: self.attributes,
+            size,
+            offset: raw.raw_file_position(),
+            path,
+        })
+    }
+}
+
+#[expect(clippy::wildcard_enum_match_arm, reason = "the enum of tar has a hidden variant")]
+fn kind_of(kind: EntryType, path: &[u8]) -> EntryKind {
+    match kind {
+        // Archives of the time before ustar mark a directory by its name alone.
+        EntryType::Regular if path.ends_with(b"/") => EntryKind::Directory,
+        EntryType::Regular | EntryType::Continuous => EntryKind::File,
+        EntryType::Directory => EntryKind::Directory,
+        EntryType::Symlink => EntryKind::Symlink,
+        EntryType::Link => EntryKind::Hardlink,
+        EntryType::Fifo => EntryKind::Fifo,
+        EntryType::Char | EntryType::Block => EntryKind::Device,
+        _ => EntryKind::Other,
+    }
+}
+
+fn malformed(problem: &'static str) -> UnpackError {
+    UnpackError::Archive(std::io::Error::new(std::io::ErrorKind::InvalidData, problem))
+}
+
+/// Splits off the first record: key, value, rest.
+fn split_record(records: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+    let space = records.iter().take(20).position(|byte| *byte == b' ')?;
+    let length: usize = std::str::from_utf8(records.get(..space)?).ok()?.parse().ok()?;
+    let (record, rest) = records.split_at_checked(length)?;
+    let body = record.get(space + 1..)?.strip_suffix(b"\n")?;
+    let equals = body.iter().position(|byte| *byte == b'=')?;
+    Some((body.get(..equals)?, body.get(equals + 1..)?, rest))
+}
+
+/// `SECONDS[.FRACTION]`
+fn parse_time(value: &[u8]) -> Option<(i64, u32)> {
+    let text = std::str::from_utf8(value).ok()?;
+    let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let nanoseconds: String = fraction.chars().chain("000000000".chars()).take(9).collect();
+    Some((seconds.parse().ok()?, nanoseconds.parse().ok()?))
+}

@@ -1,0 +1,215 @@
+//! Unpacks one layer into a directory of its own, in the form that overlayfs takes as a lower layer.
+//!
+//! Confinement (see `confined`): every path is resolved component by component below the directory, by the kernel, without
+//! following any symbolic link; names are cleaned lexically first. Bounds (see `Bounded`): bytes, entries, depth, time.
+
+#[cfg(test)]
+mod attacks;
+mod confined;
+mod entries;
+mod root;
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use tokio::time::Instant;
+
+pub(crate) use entries::{Entry, EntryKind, for_each_entry};
+
+use crate::config::Limits;
+use crate::content::ContentError;
+use crate::digest::{Digest, HashingReader};
+use root::Root;
+
+/// Why a layer was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum UnpackError {
+    /// A path would leave the layer, or has a form that no file system takes.
+    #[error("{path:?}: {problem}")]
+    Path {
+        /// The path in the archive, cut to a readable length.
+        path: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// A bound was reached.
+    #[error("the layer has more than {limit} {unit}")]
+    Limit {
+        /// The bound.
+        limit: u64,
+        /// What is counted.
+        unit: &'static str,
+    },
+    /// Something that a layer may hold in theory and that is not supported.
+    #[error("{path:?}: {what} is not supported")]
+    Unsupported {
+        /// The path in the archive.
+        path: String,
+        /// What it is.
+        what: &'static str,
+    },
+    /// The stream is not a tar archive, or not compressed as its first bytes say.
+    #[error("read the archive")]
+    Archive(#[source] io::Error),
+    /// The file system refused.
+    #[error("{operation} {path:?}")]
+    Io {
+        /// What was done.
+        operation: &'static str,
+        /// The path in the archive.
+        path: String,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+/// What was found out while unpacking.
+#[derive(Debug)]
+pub(crate) struct Unpacked {
+    /// Digest of the uncompressed stream.
+    pub(crate) diff_id: Digest,
+    /// Digest and size of the stream as it was transferred.
+    pub(crate) digest: Digest,
+    pub(crate) size: u64,
+    /// Directories that the layer needed and did not describe; they take over owner, mode and times from the layers below.
+    pub(crate) implicit: Vec<PathBuf>,
+}
+
+/// Unpacks the tar stream in `source` (plain, gzip or zstd: told by its first bytes) into the empty directory `target`.
+pub(crate) fn unpack(source: impl Read, target: &Path, limits: &Limits) -> Result<Unpacked, UnpackError> {
+    let open = |source| UnpackError::Io {
+        operation: "open",
+        path: target.display().to_string(),
+        source,
+    };
+    let mut transferred = BufReader::with_capacity(128 << 10, HashingReader::new(source));
+    let mut root = Root::open(target, limits.depth).map_err(open)?;
+    let diff_id = {
+        let plain = decompress(&mut transferred).map_err(UnpackError::Archive)?;
+        let mut plain = Bounded::new(HashingReader::new(plain), limits);
+        for_each_entry(&mut plain, limits.entries, |entry, data| root.apply(entry, data))?;
+        io::copy(&mut plain, &mut io::sink()).map_err(read_error)?;
+        plain.inner.finish().0
+    };
+    io::copy(&mut transferred, &mut io::sink()).map_err(read_error)?;
+    let implicit = root.finish()?;
+    let (digest, size) = transferred.into_inner().finish();
+    Ok(Unpacked {
+        diff_id,
+        digest,
+        size,
+        implicit,
+    })
+}
+
+/// Gives directories that the layer did not describe the owner, mode and times that they have in the layers below.
+pub(crate) fn inherit(target: &Path, implicit: &[PathBuf], lower: &[PathBuf]) -> Result<(), UnpackError> {
+    confined::inherit(target, implicit, lower)
+}
+
+/// A reader of the uncompressed stream.
+fn decompress<'a, R: io::BufRead + 'a>(mut source: R) -> io::Result<Box<dyn Read + 'a>> {
+    let start = source.fill_buf()?;
+    Ok(if start.starts_with(&[0x1f, 0x8b]) {
+        Box::new(flate2::bufread::MultiGzDecoder::new(source))
+    } else if start.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+        let mut decoder = zstd::stream::read::Decoder::with_buffer(source)?;
+        // 128 MiB, the window that every decoder must take; more would let a stream choose this process's memory.
+        decoder.window_log_max(27)?;
+        Box::new(decoder)
+    } else {
+        Box::new(source)
+    })
+}
+
+/// Opens an archive that may be compressed as a whole.
+pub(crate) fn open_plain(path: &Path, limits: &Limits) -> Result<impl Read, ContentError> {
+    let file = File::open(path).map_err(ContentError::io("open the archive"))?;
+    let plain = decompress(BufReader::with_capacity(128 << 10, file)).map_err(ContentError::io("read the archive"))?;
+    Ok(Bounded::new(HashingReader::new(plain), limits))
+}
+
+/// Ends with an error once the stream is longer, or has taken longer, than the limits allow.
+struct Bounded<R> {
+    inner: HashingReader<R>,
+    left: u64,
+    limit: u64,
+    deadline: Instant,
+    seconds: u64,
+}
+
+impl<R: Read> Bounded<R> {
+    fn new(inner: HashingReader<R>, limits: &Limits) -> Self {
+        let deadline = Instant::from_std(now() + limits.unpack_time);
+        Self {
+            inner,
+            left: limits.layer_bytes,
+            limit: limits.layer_bytes,
+            deadline,
+            seconds: limits.unpack_time.as_secs(),
+        }
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a bound on real work in a blocking thread, never paused by a test"
+)]
+fn now() -> std::time::Instant {
+    std::time::Instant::now()
+}
+
+/// A bound that was reached inside a reader, on its way through `io::Error`.
+#[derive(Debug, thiserror::Error)]
+#[error("more than {limit} {unit}")]
+struct Reached {
+    limit: u64,
+    unit: &'static str,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if now() > self.deadline.into_std() {
+            return Err(io::Error::other(Reached {
+                limit: self.seconds,
+                unit: "seconds of unpacking",
+            }));
+        }
+        let read = self.inner.read(buffer)?;
+        match self.left.checked_sub(read as u64) {
+            Some(left) => self.left = left,
+            None => {
+                return Err(io::Error::other(Reached {
+                    limit: self.limit,
+                    unit: "bytes",
+                }));
+            }
+        }
+        Ok(read)
+    }
+}
+
+/// Tells a bound that was reached from a stream that is broken.
+fn read_error(error: io::Error) -> UnpackError {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<Reached>()) {
+        Some(reached) => UnpackError::Limit {
+            limit: reached.limit,
+            unit: reached.unit,
+        },
+        None => UnpackError::Archive(error),
+    }
+}
+
+/// A path of the archive as it may be shown: printable and short.
+fn shown(path: &[u8]) -> String {
+    const LONGEST: usize = 200;
+    let text = String::from_utf8_lossy(path.get(..LONGEST).unwrap_or(path)).into_owned();
+    if path.len() > LONGEST {
+        format!("{text}…")
+    } else {
+        text
+    }
+}

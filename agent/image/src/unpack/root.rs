@@ -1,0 +1,317 @@
+//! The directory of one layer, worked on through file descriptors only.
+//!
+//! Directories are opened by `openat2` below the root with every symbolic link refused; the last component is created
+//! or removed relative to its parent's descriptor by calls that do not follow links. Nothing here takes an absolute path.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{self as unix, AtFlags, FileType, Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
+
+use super::confined::{
+    CONFINED, PATH_LIMIT, clean, describe, failed, is_whiteout, open_directory, parent_error, remove_directory,
+    set_opaque, stat, timestamps,
+};
+use super::{Entry, EntryKind, UnpackError, read_error, shown};
+
+const WHITEOUT: &[u8] = b".wh.";
+const OPAQUE: &[u8] = b".wh..wh..opq";
+
+/// The layer's directory while it is being filled.
+pub(super) struct Root {
+    base: OwnedFd,
+    depth: usize,
+    /// The parent of the last entry: archives list a directory's members one after the other.
+    parent: Option<(Vec<u8>, OwnedFd)>,
+    implicit: BTreeSet<Vec<u8>>,
+    /// Directories get their times at the end, when nothing is created in them any more.
+    times: Vec<(Vec<u8>, (i64, u32))>,
+    skipped_devices: u64,
+}
+
+impl Root {
+    pub(super) fn open(path: &Path, depth: usize) -> io::Result<Self> {
+        let base = unix::open(
+            path,
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        Ok(Self {
+            base,
+            depth,
+            parent: None,
+            implicit: BTreeSet::new(),
+            times: Vec::new(),
+            skipped_devices: 0,
+        })
+    }
+
+    /// Creates one member, replacing what an earlier member of this layer put in its place.
+    pub(super) fn apply(&mut self, entry: &Entry, data: &mut dyn Read) -> Result<(), UnpackError> {
+        let components = clean(&entry.path, self.depth)?;
+        let Some((name, directory)) = components.split_last() else {
+            return self.describe_root(entry);
+        };
+        let directory = directory.join(&b'/');
+        self.enter(&directory, &entry.path)?;
+        let path = if directory.is_empty() {
+            name.to_vec()
+        } else {
+            [directory.as_slice(), name].join(&b'/')
+        };
+        if name.starts_with(WHITEOUT) {
+            return self.white_out(name, &entry.path);
+        }
+        self.implicit.remove(&path);
+        match entry.kind {
+            EntryKind::Directory => self.directory(entry, &path, name),
+            EntryKind::File => self.file(entry, name, data),
+            EntryKind::Symlink => self.symlink(entry, name),
+            EntryKind::Hardlink => self.hard_link(entry, name),
+            EntryKind::Fifo => self.fifo(entry, name),
+            EntryKind::Device => {
+                // Containers get their devices from the runtime; an image's own would be out of the device policy's
+                // sight, and one numbered 0/0 would be a whiteout.
+                self.skipped_devices += 1;
+                Ok(())
+            }
+            EntryKind::Other => Err(UnpackError::Unsupported {
+                path: shown(&entry.path),
+                what: "this kind of member",
+            }),
+        }
+    }
+
+    /// Sets the directories' times. Returns the directories that no member described.
+    pub(super) fn finish(self) -> Result<Vec<PathBuf>, UnpackError> {
+        for (path, modified) in self.times.iter().rev() {
+            match open_directory(self.base.as_fd(), path) {
+                Ok(directory) => {
+                    unix::futimens(&directory, &timestamps(*modified)).map_err(failed("set the times of", path))?;
+                }
+                // A later member took its place.
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+                Err(error) => return Err(failed("open", path)(error)),
+            }
+        }
+        if self.skipped_devices > 0 {
+            tracing::warn!(count = self.skipped_devices, "left out device nodes of an image layer");
+        }
+        Ok(self
+            .implicit
+            .into_iter()
+            .map(|path| PathBuf::from(OsStr::from_bytes(&path)))
+            .collect())
+    }
+
+    /// Opens `directory` as the current parent and creates what is missing of it.
+    fn enter(&mut self, directory: &[u8], entry: &[u8]) -> Result<(), UnpackError> {
+        if self.parent.as_ref().is_some_and(|(path, _)| path == directory) {
+            return Ok(());
+        }
+        let opened = match open_directory(self.base.as_fd(), directory) {
+            Ok(opened) => opened,
+            Err(Errno::NOENT) => self.create_parents(directory, entry)?,
+            Err(error) => return Err(parent_error(entry, error)),
+        };
+        self.parent = Some((directory.to_vec(), opened));
+        Ok(())
+    }
+
+    fn create_parents(&mut self, directory: &[u8], entry: &[u8]) -> Result<OwnedFd, UnpackError> {
+        let mut path: Vec<u8> = Vec::with_capacity(directory.len());
+        for component in directory.split(|byte| *byte == b'/') {
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(component);
+            let parent = path
+                .len()
+                .checked_sub(component.len() + 1)
+                .and_then(|end| path.get(..end))
+                .unwrap_or_default();
+            let parent = open_directory(self.base.as_fd(), parent).map_err(|error| parent_error(entry, error))?;
+            match unix::mkdirat(&parent, component, Mode::from_raw_mode(0o755)) {
+                Ok(()) => {
+                    self.implicit.insert(path.clone());
+                }
+                Err(Errno::EXIST) => {}
+                Err(error) => return Err(failed("create the parent of", entry)(error)),
+            }
+        }
+        open_directory(self.base.as_fd(), directory).map_err(|error| parent_error(entry, error))
+    }
+
+    fn current(&self) -> BorrowedFd<'_> {
+        self.parent
+            .as_ref()
+            .map_or(self.base.as_fd(), |(_, parent)| parent.as_fd())
+    }
+
+    fn describe_root(&mut self, entry: &Entry) -> Result<(), UnpackError> {
+        if entry.kind != EntryKind::Directory {
+            return Err(UnpackError::Path {
+                path: shown(&entry.path),
+                problem: "the root of a layer must be a directory",
+            });
+        }
+        describe(self.base.as_fd(), entry)?;
+        self.times.push((Vec::new(), entry.modified));
+        Ok(())
+    }
+
+    fn directory(&mut self, entry: &Entry, path: &[u8], name: &[u8]) -> Result<(), UnpackError> {
+        let found = stat(self.current(), name).map_err(failed("look up", &entry.path))?;
+        let opaque = found.as_ref().is_some_and(is_whiteout);
+        if !found.is_some_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Directory) {
+            self.replace(entry, name)?;
+            unix::mkdirat(self.current(), name, Mode::from_raw_mode(0o700)).map_err(failed("create", &entry.path))?;
+        }
+        let directory = open_directory(self.current(), name).map_err(failed("open", &entry.path))?;
+        if opaque {
+            set_opaque(directory.as_fd(), &entry.path)?;
+        }
+        describe(directory.as_fd(), entry)?;
+        self.times.push((path.to_vec(), entry.modified));
+        Ok(())
+    }
+
+    fn file(&mut self, entry: &Entry, name: &[u8], data: &mut dyn Read) -> Result<(), UnpackError> {
+        self.replace(entry, name)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = unix::openat2(self.current(), name, flags, Mode::from_raw_mode(0o600), CONFINED)
+            .map_err(failed("create", &entry.path))?;
+        let mut file = std::fs::File::from(file);
+        copy(data, &mut file, entry)?;
+        describe(file.as_fd(), entry)?;
+        unix::futimens(&file, &timestamps(entry.modified)).map_err(failed("set the times of", &entry.path))
+    }
+
+    fn symlink(&mut self, entry: &Entry, name: &[u8]) -> Result<(), UnpackError> {
+        if entry.link.is_empty() || entry.link.len() >= PATH_LIMIT || entry.link.contains(&0) {
+            return Err(UnpackError::Path {
+                path: shown(&entry.path),
+                problem: "its target is not a path",
+            });
+        }
+        self.replace(entry, name)?;
+        unix::symlinkat(entry.link.as_slice(), self.current(), name).map_err(failed("create", &entry.path))?;
+        self.own(entry, name)
+    }
+
+    fn hard_link(&mut self, entry: &Entry, name: &[u8]) -> Result<(), UnpackError> {
+        let components = clean(&entry.link, self.depth)?;
+        let Some((target, directory)) = components.split_last() else {
+            return Err(UnpackError::Path {
+                path: shown(&entry.path),
+                problem: "it links to the root of the layer",
+            });
+        };
+        let directory = open_directory(self.base.as_fd(), &directory.join(&b'/'))
+            .map_err(|error| parent_error(&entry.link, error))?;
+        let found = stat(directory.as_fd(), target).map_err(failed("look up", &entry.link))?;
+        let current = unix::fstat(self.current()).map_err(failed("look up", &entry.path))?;
+        let parent = unix::fstat(&directory).map_err(failed("look up", &entry.link))?;
+        if *target == name && (current.st_dev, current.st_ino) == (parent.st_dev, parent.st_ino) {
+            return Err(UnpackError::Path {
+                path: shown(&entry.path),
+                problem: "it links to itself",
+            });
+        }
+        match found {
+            Some(found) if FileType::from_raw_mode(found.st_mode) == FileType::Directory || is_whiteout(&found) => {
+                return Err(UnpackError::Path {
+                    path: shown(&entry.path),
+                    problem: "it links to something that is no file",
+                });
+            }
+            Some(_) => {}
+            None => {
+                return Err(UnpackError::Path {
+                    path: shown(&entry.path),
+                    problem: "it links to a file that is not in the layer",
+                });
+            }
+        }
+        self.replace(entry, name)?;
+        unix::linkat(&directory, *target, self.current(), name, AtFlags::empty()).map_err(failed("link", &entry.path))
+    }
+
+    fn fifo(&mut self, entry: &Entry, name: &[u8]) -> Result<(), UnpackError> {
+        self.replace(entry, name)?;
+        let mode = Mode::from_raw_mode(entry.mode);
+        unix::mknodat(self.current(), name, FileType::Fifo, mode, 0).map_err(failed("create", &entry.path))?;
+        self.own(entry, name)
+    }
+
+    /// Owner and times of what cannot be opened.
+    fn own(&self, entry: &Entry, name: &[u8]) -> Result<(), UnpackError> {
+        let (uid, gid) = (Uid::from_raw(entry.uid), Gid::from_raw(entry.gid));
+        unix::chownat(self.current(), name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(failed("set the owner of", &entry.path))?;
+        unix::utimensat(
+            self.current(),
+            name,
+            &timestamps(entry.modified),
+            AtFlags::SYMLINK_NOFOLLOW,
+        )
+        .map_err(failed("set the times of", &entry.path))
+    }
+
+    /// `.wh.NAME` hides NAME of the layers below; `.wh..wh..opq` hides all that they have in this directory.
+    fn white_out(&mut self, name: &[u8], entry: &[u8]) -> Result<(), UnpackError> {
+        if name == OPAQUE {
+            return set_opaque(self.current(), entry);
+        }
+        let hidden = name.strip_prefix(WHITEOUT).unwrap_or_default();
+        if hidden.starts_with(WHITEOUT) {
+            // Bookkeeping of AUFS.
+            return Ok(());
+        }
+        if matches!(hidden, b"" | b"." | b"..") {
+            return Err(UnpackError::Path {
+                path: shown(entry),
+                problem: "a whiteout must name a file",
+            });
+        }
+        match unix::mknodat(self.current(), hidden, FileType::CharacterDevice, Mode::empty(), 0) {
+            // What this layer itself has there stays: a whiteout speaks of the layers below.
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(error) => Err(failed("create the whiteout", entry)(error)),
+        }
+    }
+
+    /// Removes what an earlier member left under this name.
+    fn replace(&mut self, entry: &Entry, name: &[u8]) -> Result<(), UnpackError> {
+        match unix::unlinkat(self.current(), name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::ISDIR) => {}
+            Err(error) => return Err(failed("replace", &entry.path)(error)),
+        }
+        remove_directory(self.current(), name).map_err(failed("replace", &entry.path))
+    }
+}
+
+fn copy(data: &mut dyn Read, file: &mut std::fs::File, entry: &Entry) -> Result<(), UnpackError> {
+    let mut buffer = vec![0_u8; usize::try_from(entry.size.min(128 << 10)).unwrap_or(0)];
+    let mut left = entry.size;
+    while left > 0 {
+        let read = data.read(&mut buffer).map_err(read_error)?;
+        if read == 0 {
+            return Err(UnpackError::Archive(io::ErrorKind::UnexpectedEof.into()));
+        }
+        file.write_all(buffer.get(..read).unwrap_or_default())
+            .map_err(|source| UnpackError::Io {
+                operation: "write",
+                path: shown(&entry.path),
+                source,
+            })?;
+        left = left.saturating_sub(read as u64);
+    }
+    Ok(())
+}
