@@ -1,1 +1,314 @@
-//! agent-volume
+//! The volumes of pods, below one directory of the agent: `ROOT/UID/volumes/NAME`.
+//!
+//! All calls block. Making is repeatable; tear-down may be called in any state, twice, and goes on past failures.
+
+mod atomic;
+mod host_path;
+mod payload;
+mod subpath;
+
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use agent_plan::environment::{ReferenceError, Sources, Surroundings};
+use agent_plan::{oci, pods, resources};
+use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, Pod, Volume};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::unistd::{Gid, chown};
+
+pub use payload::PayloadError;
+
+/// Where the volumes of all pods are.
+#[derive(Clone, Debug)]
+pub struct Volumes {
+    root: PathBuf,
+}
+
+/// A volume that cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A name that cannot be part of a path.
+    #[error("{0:?} cannot be part of a path")]
+    Name(String),
+    /// A mount names a volume that the pod does not have.
+    #[error("volume {0:?} not found in the pod")]
+    Missing(String),
+    /// This kind of volume is not supported.
+    #[error("the kind of volume {0:?} is not supported")]
+    Unsupported(String),
+    /// What the volume refers to is missing or malformed. `volume` is its name.
+    #[error("MountVolume.SetUp failed for volume \"{volume}\" : {source}")]
+    Payload {
+        /// The volume.
+        volume: String,
+        /// The cause.
+        source: PayloadError,
+    },
+    /// A path on the node is not what the volume says it is.
+    #[error(
+        "MountVolume.SetUp failed for volume \"{volume}\" : hostPath type check failed: {}",
+        problem
+    )]
+    HostPath {
+        /// The volume.
+        volume: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A `subPath` leads outside of its volume, or cannot be made.
+    #[error("failed to prepare subPath {path:?} of volume \"{volume}\"")]
+    SubPath {
+        /// The volume.
+        volume: String,
+        /// The path.
+        path: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// `subPathExpr` refers to something unknown.
+    #[error(transparent)]
+    Reference(#[from] ReferenceError),
+    /// A file operation failed.
+    #[error("{doing} {}", path.display())]
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A tear-down went to its end, and these steps of it failed.
+    #[error("{} step(s) of the removal failed: {}", .0.len(), .0.join("; "))]
+    Incomplete(Vec<String>),
+}
+
+pub(crate) fn io_error(doing: &'static str, path: &Path, source: impl Into<io::Error>) -> Error {
+    Error::Io {
+        doing,
+        path: path.to_owned(),
+        source: source.into(),
+    }
+}
+
+/// One component of a path that somebody else chose.
+fn component(name: &str) -> Result<&str, Error> {
+    let plain = !name.is_empty() && name.len() <= 255 && !name.contains(['/', '\0']) && name != "." && name != "..";
+    if plain {
+        Ok(name)
+    } else {
+        Err(Error::Name(name.to_owned()))
+    }
+}
+
+impl Volumes {
+    /// Volumes below `root`, which is made when the first one is.
+    pub fn new(root: PathBuf) -> Self {
+        Self { root }
+    }
+
+    /// The directory of one pod.
+    pub fn pod_directory(&self, uid: &str) -> Result<PathBuf, Error> {
+        Ok(self.root.join(component(uid)?))
+    }
+
+    /// The uids of all pods of which something is left.
+    pub fn pods(&self) -> Result<Vec<String>, Error> {
+        let entries = match std::fs::read_dir(&self.root) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(io_error("read", &self.root, error)),
+        };
+        let mut uids: Vec<String> = entries
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .collect();
+        uids.sort();
+        Ok(uids)
+    }
+
+    /// Makes what is missing of a pod's volumes, and brings those with contents from the API up to date.
+    pub fn prepare(&self, pod: &Pod, sources: &Sources, surroundings: &Surroundings) -> Result<(), Error> {
+        let volumes = pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.volumes.as_deref())
+            .unwrap_or(&[]);
+        for volume in volumes {
+            self.prepare_one(pod, volume, sources, surroundings)?;
+        }
+        Ok(())
+    }
+
+    fn prepare_one(
+        &self,
+        pod: &Pod,
+        volume: &Volume,
+        sources: &Sources,
+        surroundings: &Surroundings,
+    ) -> Result<(), Error> {
+        if let Some(host_path) = &volume.host_path {
+            return host_path::check(&volume.name, host_path);
+        }
+        let directory = self.volume_directory(pod, &volume.name)?;
+        let group = fs_group(pod);
+        if let Some(empty) = &volume.empty_dir {
+            return empty_dir(&directory, empty, group);
+        }
+        let payload = payload::build(pod, volume, sources, surroundings)
+            .map_err(|source| Error::Payload {
+                volume: volume.name.clone(),
+                source,
+            })?
+            .ok_or_else(|| Error::Unsupported(volume.name.clone()))?;
+        make_directory(&directory)?;
+        atomic::write(&directory, &payload, group)
+    }
+
+    fn volume_directory(&self, pod: &Pod, name: &str) -> Result<PathBuf, Error> {
+        Ok(self
+            .pod_directory(pods::uid(pod))?
+            .join("volumes")
+            .join(component(name)?))
+    }
+
+    /// What a container mounts of its pod's volumes. `variables` are for `subPathExpr`.
+    pub fn mounts(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        variables: &[(String, String)],
+    ) -> Result<Vec<oci::Mount>, Error> {
+        let volumes = pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.volumes.as_deref())
+            .unwrap_or(&[]);
+        let mut mounts = Vec::new();
+        for (index, wanted) in container.volume_mounts.iter().flatten().enumerate() {
+            let volume = volumes
+                .iter()
+                .find(|volume| volume.name == wanted.name)
+                .ok_or_else(|| Error::Missing(wanted.name.clone()))?;
+            let source = match &volume.host_path {
+                Some(host_path) => PathBuf::from(&host_path.path),
+                None => self.volume_directory(pod, &volume.name)?,
+            };
+            let below = match (&wanted.sub_path, &wanted.sub_path_expr) {
+                (Some(path), _) if !path.is_empty() => path.clone(),
+                (_, Some(expression)) => agent_plan::environment::expand(expression, variables),
+                (_, None) => String::new(),
+            };
+            let source = if below.is_empty() {
+                source
+            } else {
+                let uid = self.pod_directory(pods::uid(pod))?;
+                let target = uid
+                    .join("subpaths")
+                    .join(component(&container.name)?)
+                    .join(index.to_string());
+                subpath::bind(&source, &below, &target).map_err(|source| Error::SubPath {
+                    volume: volume.name.clone(),
+                    path: below.clone(),
+                    source,
+                })?;
+                target
+            };
+            let written_by_agent = volume.host_path.is_none() && volume.empty_dir.is_none();
+            mounts.push(oci::Mount {
+                source,
+                destination: wanted.mount_path.clone(),
+                read_only: wanted.read_only.unwrap_or(false) || written_by_agent,
+                follows_node: wanted.mount_propagation.as_deref() == Some("HostToContainer"),
+            });
+        }
+        Ok(mounts)
+    }
+
+    /// Removes everything of a pod: mounts, volumes and files. Success when there is nothing.
+    pub fn tear_down(&self, uid: &str) -> Result<(), Error> {
+        let directory = self.pod_directory(uid)?;
+        let mut failures = Vec::new();
+        for target in mounts_below(&directory, &mut failures) {
+            if let Err(error) = umount2(&target, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
+                failures.push(format!("unmount {}: {error}", target.display()));
+            }
+        }
+        // With something still mounted a removal would reach into what is not ours.
+        if failures.is_empty()
+            && let Err(error) = std::fs::remove_dir_all(&directory)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            failures.push(format!("remove {}: {error}", directory.display()));
+        }
+        if failures.is_empty() {
+            Ok(())
+        } else {
+            Err(Error::Incomplete(failures))
+        }
+    }
+}
+
+/// Mount points below a directory, innermost first.
+fn mounts_below(directory: &Path, failures: &mut Vec<String>) -> Vec<PathBuf> {
+    let Ok(directory) = directory.canonicalize() else {
+        return Vec::new();
+    };
+    let table = match std::fs::read_to_string("/proc/self/mountinfo") {
+        Ok(table) => table,
+        Err(error) => {
+            failures.push(format!("read /proc/self/mountinfo: {error}"));
+            return Vec::new();
+        }
+    };
+    let mut targets: Vec<PathBuf> = table
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        .map(|target| PathBuf::from(target.replace("\\040", " ")))
+        .filter(|target| target.starts_with(&directory))
+        .collect();
+    targets.reverse();
+    targets
+}
+
+fn fs_group(pod: &Pod) -> Option<Gid> {
+    let group = pod.spec.as_ref()?.security_context.as_ref()?.fs_group?;
+    u32::try_from(group).ok().map(Gid::from_raw)
+}
+
+pub(crate) fn make_directory(path: &Path) -> Result<(), Error> {
+    std::fs::create_dir_all(path).map_err(|error| io_error("create", path, error))
+}
+
+pub(crate) fn set_mode(path: &Path, mode: u32) -> Result<(), Error> {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+        .map_err(|error| io_error("chmod", path, error))
+}
+
+fn empty_dir(directory: &Path, volume: &EmptyDirVolumeSource, group: Option<Gid>) -> Result<(), Error> {
+    if directory.exists() {
+        return Ok(());
+    }
+    make_directory(directory)?;
+    if volume.medium.as_deref() == Some("Memory") {
+        let size = volume
+            .size_limit
+            .as_ref()
+            .and_then(|size| resources::units(&size.0))
+            .filter(|size| *size > 0);
+        let options = size.map_or_else(|| "mode=0777".to_owned(), |size| format!("mode=0777,size={size}"));
+        mount(
+            Some("tmpfs"),
+            directory,
+            Some("tmpfs"),
+            MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
+            Some(options.as_str()),
+        )
+        .map_err(|error| io_error("mount tmpfs at", directory, error))?;
+    }
+    let mode = if group.is_some() { 0o2777 } else { 0o777 };
+    if group.is_some() {
+        chown(directory, None, group).map_err(|error| io_error("chown", directory, error))?;
+    }
+    set_mode(directory, mode)
+}

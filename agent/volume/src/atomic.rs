@@ -1,0 +1,116 @@
+//! Files that change all at once: `NAME -> ..data/NAME`, `..data -> ..SOMETHING`, which is replaced by one rename.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+
+use nix::unistd::{Gid, chown};
+
+use crate::payload::Payload;
+use crate::{Error, io_error, make_directory, set_mode};
+
+const DATA: &str = "..data";
+const NEW_DATA: &str = "..data_tmp";
+
+/// Makes the volume hold exactly this payload; does nothing when it does already.
+pub(crate) fn write(target: &Path, payload: &Payload, group: Option<Gid>) -> Result<(), Error> {
+    let current = target.join(DATA);
+    if current.exists() && holds(&current, payload) {
+        return Ok(());
+    }
+    let old = fs::read_link(&current).ok();
+    let fresh = tempfile::Builder::new()
+        .prefix("..")
+        .tempdir_in(target)
+        .map_err(|error| io_error("create a directory in", target, error))?;
+    set_mode(fresh.path(), 0o755)?;
+    for (path, file) in payload {
+        let full = fresh.path().join(path);
+        if let Some(parent) = full.parent() {
+            make_directory(parent)?;
+        }
+        fs::write(&full, &file.contents).map_err(|error| io_error("write", &full, error))?;
+        let mut mode = file.mode;
+        if group.is_some() {
+            chown(&full, None, group).map_err(|error| io_error("chown", &full, error))?;
+            mode |= 0o440;
+        }
+        set_mode(&full, mode)?;
+    }
+    let fresh = fresh.keep();
+    publish(target, &fresh, &current)?;
+    link_names(target, payload)?;
+    if let Some(old) = old {
+        let old = target.join(old);
+        fs::remove_dir_all(&old).map_err(|error| io_error("remove", &old, error))?;
+    }
+    Ok(())
+}
+
+fn publish(target: &Path, fresh: &Path, current: &Path) -> Result<(), Error> {
+    let link = target.join(NEW_DATA);
+    match fs::remove_file(&link) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(io_error("remove", &link, error)),
+    }
+    let name = Path::new(fresh.file_name().unwrap_or_default());
+    symlink(name, &link).map_err(|error| io_error("link", &link, error))?;
+    fs::rename(&link, current).map_err(|error| io_error("rename", &link, error))
+}
+
+/// One link per first component of the paths; links to what is gone are removed.
+fn link_names(target: &Path, payload: &Payload) -> Result<(), Error> {
+    let names: BTreeSet<&str> = payload.keys().filter_map(|path| path.split('/').next()).collect();
+    let entries = fs::read_dir(target).map_err(|error| io_error("read", target, error))?;
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let stale = name
+            .to_str()
+            .is_some_and(|name| !name.starts_with("..") && !names.contains(name));
+        if stale {
+            fs::remove_file(entry.path()).map_err(|error| io_error("remove", &entry.path(), error))?;
+        }
+    }
+    for name in names {
+        let link = target.join(name);
+        if fs::symlink_metadata(&link).is_err() {
+            symlink(Path::new(DATA).join(name), &link).map_err(|error| io_error("link", &link, error))?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a directory holds exactly the payload.
+fn holds(directory: &Path, payload: &Payload) -> bool {
+    let mut paths = BTreeSet::new();
+    collect(directory, "", &mut paths);
+    paths.len() == payload.len()
+        && payload.iter().all(|(path, file)| {
+            let full = directory.join(path);
+            let mode = fs::metadata(&full).map(|metadata| metadata.permissions().mode() & 0o777);
+            paths.contains(path)
+                && mode.is_ok_and(|mode| mode & !0o440 == file.mode & 0o777 & !0o440)
+                && fs::read(&full).is_ok_and(|contents| contents == file.contents)
+        })
+}
+
+fn collect(directory: &Path, prefix: &str, paths: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let Ok(name) = entry.file_name().into_string() else {
+            continue;
+        };
+        let path = if prefix.is_empty() {
+            name
+        } else {
+            format!("{prefix}/{name}")
+        };
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            collect(&entry.path(), &path, paths);
+        } else {
+            paths.insert(path);
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Paths of the node.
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Component, Path};
+
+use k8s_openapi::api::core::v1::HostPathVolumeSource;
+
+use crate::{Error, make_directory, set_mode};
+
+/// Checks that the path is what the volume says, making it where it says so.
+pub(crate) fn check(volume: &str, source: &HostPathVolumeSource) -> Result<(), Error> {
+    let path = Path::new(&source.path);
+    let problem = |problem: String| Error::HostPath {
+        volume: volume.to_owned(),
+        problem,
+    };
+    if !path.is_absolute() || path.components().any(|component| component == Component::ParentDir) {
+        return Err(problem(format!(
+            "{} is not an absolute path without backsteps",
+            path.display()
+        )));
+    }
+    let metadata = fs::metadata(path);
+    let is = |test: fn(&fs::Metadata) -> bool| metadata.as_ref().is_ok_and(test);
+    let shown = path.display();
+    match source.type_.as_deref().unwrap_or_default() {
+        "" => {
+            // A path that does not exist becomes a directory, as container runtimes do it.
+            if metadata.is_err() {
+                make_directory(path)
+            } else {
+                Ok(())
+            }
+        }
+        "DirectoryOrCreate" if metadata.is_err() => {
+            make_directory(path)?;
+            set_mode(path, 0o755)
+        }
+        "DirectoryOrCreate" | "Directory" if is(fs::Metadata::is_dir) => Ok(()),
+        "DirectoryOrCreate" | "Directory" => Err(problem(format!("{shown} is not a directory"))),
+        "FileOrCreate" if metadata.is_err() => {
+            fs::File::create_new(path).map_err(|error| crate::io_error("create", path, error))?;
+            set_mode(path, 0o644)
+        }
+        "FileOrCreate" | "File" if is(fs::Metadata::is_file) => Ok(()),
+        "FileOrCreate" | "File" => Err(problem(format!("{shown} is not a file"))),
+        "Socket" if is(|metadata| metadata.file_type().is_socket()) => Ok(()),
+        "Socket" => Err(problem(format!("{shown} is not a socket file"))),
+        "CharDevice" if is(|metadata| metadata.file_type().is_char_device()) => Ok(()),
+        "CharDevice" => Err(problem(format!("{shown} is not a character device"))),
+        "BlockDevice" if is(|metadata| metadata.file_type().is_block_device()) => Ok(()),
+        "BlockDevice" => Err(problem(format!("{shown} is not a block device"))),
+        other => Err(problem(format!("{other} is an invalid volume type"))),
+    }
+}

@@ -1,0 +1,233 @@
+//! The contents of volumes that come from the API.
+
+use std::collections::BTreeMap;
+
+use agent_plan::environment::{self, ReferenceError, Sources, Surroundings};
+use agent_plan::{pods, resources};
+use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, Volume, VolumeProjection};
+
+/// Files by their path within the volume.
+pub(crate) type Payload = BTreeMap<String, File>;
+
+/// One file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct File {
+    pub(crate) contents: Vec<u8>,
+    pub(crate) mode: u32,
+}
+
+/// Contents that cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum PayloadError {
+    /// What is referred to is missing.
+    #[error(transparent)]
+    Reference(#[from] ReferenceError),
+    /// A key that the object does not have.
+    #[error("references non-existent config key: {0}")]
+    NoKey(String),
+    /// A path that leads outside.
+    #[error("invalid path {0:?}: it must be relative, without \"..\"")]
+    Path(String),
+    /// A kind of source that is not supported.
+    #[error("an unsupported projected source")]
+    Unsupported,
+}
+
+const DEFAULT_MODE: i32 = 0o644;
+
+/// The payload of a volume, or nothing when it has none.
+pub(crate) fn build(
+    pod: &Pod,
+    volume: &Volume,
+    sources: &Sources,
+    surroundings: &Surroundings,
+) -> Result<Option<Payload>, PayloadError> {
+    let mut payload = Payload::new();
+    if let Some(source) = &volume.config_map {
+        let reference = Reference {
+            name: &source.name,
+            optional: source.optional,
+            items: source.items.as_deref(),
+        };
+        config_map(&reference, source.default_mode, sources, &mut payload)?;
+    } else if let Some(source) = &volume.secret {
+        let name = source.secret_name.as_deref().unwrap_or_default();
+        let reference = Reference {
+            name,
+            optional: source.optional,
+            items: source.items.as_deref(),
+        };
+        secret(&reference, source.default_mode, sources, &mut payload)?;
+    } else if let Some(source) = &volume.downward_api {
+        downward(
+            pod,
+            source.items.as_deref(),
+            source.default_mode,
+            surroundings,
+            &mut payload,
+        )?;
+    } else if let Some(source) = &volume.projected {
+        for projection in source.sources.iter().flatten() {
+            project(
+                pod,
+                projection,
+                source.default_mode,
+                sources,
+                surroundings,
+                &mut payload,
+            )?;
+        }
+    } else {
+        return Ok(None);
+    }
+    Ok(Some(payload))
+}
+
+struct Reference<'a> {
+    name: &'a str,
+    optional: Option<bool>,
+    items: Option<&'a [KeyToPath]>,
+}
+
+fn project(
+    pod: &Pod,
+    projection: &VolumeProjection,
+    mode: Option<i32>,
+    sources: &Sources,
+    surroundings: &Surroundings,
+    payload: &mut Payload,
+) -> Result<(), PayloadError> {
+    if let Some(source) = &projection.config_map {
+        let reference = Reference {
+            name: &source.name,
+            optional: source.optional,
+            items: source.items.as_deref(),
+        };
+        config_map(&reference, mode, sources, payload)
+    } else if let Some(source) = &projection.secret {
+        let reference = Reference {
+            name: &source.name,
+            optional: source.optional,
+            items: source.items.as_deref(),
+        };
+        secret(&reference, mode, sources, payload)
+    } else if let Some(source) = &projection.downward_api {
+        downward(pod, source.items.as_deref(), mode, surroundings, payload)
+    } else {
+        Err(PayloadError::Unsupported)
+    }
+}
+
+fn config_map(
+    reference: &Reference<'_>,
+    mode: Option<i32>,
+    sources: &Sources,
+    payload: &mut Payload,
+) -> Result<(), PayloadError> {
+    let Some(object) = sources.config_maps.get(reference.name) else {
+        return absent("configmap", reference);
+    };
+    let text = object
+        .data
+        .iter()
+        .flatten()
+        .map(|(key, value)| (key.clone(), value.clone().into_bytes()));
+    let binary = object
+        .binary_data
+        .iter()
+        .flatten()
+        .map(|(key, value)| (key.clone(), value.0.clone()));
+    select(text.chain(binary).collect(), reference, mode, payload)
+}
+
+fn secret(
+    reference: &Reference<'_>,
+    mode: Option<i32>,
+    sources: &Sources,
+    payload: &mut Payload,
+) -> Result<(), PayloadError> {
+    let Some(object) = sources.secrets.get(reference.name) else {
+        return absent("secret", reference);
+    };
+    let data = object
+        .data
+        .iter()
+        .flatten()
+        .map(|(key, value)| (key.clone(), value.0.clone()));
+    select(data.collect(), reference, mode, payload)
+}
+
+fn absent(kind: &'static str, reference: &Reference<'_>) -> Result<(), PayloadError> {
+    if reference.optional == Some(true) {
+        return Ok(());
+    }
+    Err(ReferenceError::NotFound {
+        kind,
+        name: reference.name.to_owned(),
+    }
+    .into())
+}
+
+fn select(
+    data: BTreeMap<String, Vec<u8>>,
+    reference: &Reference<'_>,
+    mode: Option<i32>,
+    payload: &mut Payload,
+) -> Result<(), PayloadError> {
+    let Some(items) = reference.items.filter(|items| !items.is_empty()) else {
+        for (key, contents) in data {
+            insert(payload, &key, contents, mode)?;
+        }
+        return Ok(());
+    };
+    for item in items {
+        match data.get(&item.key) {
+            Some(contents) => insert(payload, &item.path, contents.clone(), item.mode.or(mode))?,
+            None if reference.optional == Some(true) => {}
+            None => return Err(PayloadError::NoKey(item.key.clone())),
+        }
+    }
+    Ok(())
+}
+
+fn downward(
+    pod: &Pod,
+    items: Option<&[DownwardAPIVolumeFile]>,
+    mode: Option<i32>,
+    surroundings: &Surroundings,
+    payload: &mut Payload,
+) -> Result<(), PayloadError> {
+    for item in items.unwrap_or(&[]) {
+        let text = if let Some(field) = &item.field_ref {
+            environment::field_value(pod, &field.field_path, surroundings)?
+        } else if let Some(reference) = &item.resource_field_ref {
+            let name = reference.container_name.as_deref().unwrap_or_default();
+            let divisor = reference.divisor.as_ref().map(|divisor| divisor.0.as_str());
+            pods::container(pod, name)
+                .and_then(|container| {
+                    resources::field(container, &reference.resource, divisor, &surroundings.allocatable)
+                })
+                .ok_or_else(|| ReferenceError::Resource(reference.resource.clone()))?
+        } else {
+            String::new()
+        };
+        insert(payload, &item.path, text.into_bytes(), item.mode.or(mode))?;
+    }
+    Ok(())
+}
+
+fn insert(payload: &mut Payload, path: &str, contents: Vec<u8>, mode: Option<i32>) -> Result<(), PayloadError> {
+    let confined = !path.is_empty()
+        && path.len() <= 4096
+        && !path.contains('\0')
+        && !path.starts_with("..")
+        && path
+            .split('/')
+            .all(|part| !part.is_empty() && part != "." && part != "..");
+    if !confined {
+        return Err(PayloadError::Path(path.to_owned()));
+    }
+    let mode = u32::try_from(mode.unwrap_or(DEFAULT_MODE)).unwrap_or(0o644) & 0o777;
+    payload.insert(path.to_owned(), File { contents, mode });
+    Ok(())
+}

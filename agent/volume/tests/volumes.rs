@@ -1,0 +1,110 @@
+//! Volumes on a real file system.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use agent_plan::environment::{Sources, Surroundings};
+use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod};
+use agent_volume::Volumes;
+
+fn pod(spec: &str) -> Pod {
+    serde_json::from_str(&format!(r#"{{"metadata":{{"name":"p","uid":"uid-1"}},"spec":{spec}}}"#)).unwrap()
+}
+
+fn sources(data: &str) -> Sources {
+    let object: ConfigMap = serde_json::from_str(&format!(r#"{{"data":{data}}}"#)).unwrap();
+    Sources {
+        config_maps: [("cm".to_owned(), object)].into(),
+        ..Sources::default()
+    }
+}
+
+#[test]
+fn a_config_map_changes_all_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let volumes = Volumes::new(directory.path().to_owned());
+    let pod = pod(r#"{"containers":[],"volumes":[{"name":"v","configMap":{"name":"cm","defaultMode":256}}]}"#);
+    volumes
+        .prepare(&pod, &sources(r#"{"a":"1","b":"2"}"#), &Surroundings::default())
+        .unwrap();
+    let volume = directory.path().join("uid-1/volumes/v");
+    assert_eq!(fs::read_to_string(volume.join("a")).unwrap(), "1");
+    assert_eq!(
+        fs::metadata(volume.join("a")).unwrap().permissions().mode() & 0o777,
+        0o400
+    );
+    let first = fs::read_link(volume.join("..data")).unwrap();
+    volumes
+        .prepare(&pod, &sources(r#"{"a":"1","b":"2"}"#), &Surroundings::default())
+        .unwrap();
+    assert_eq!(
+        fs::read_link(volume.join("..data")).unwrap(),
+        first,
+        "nothing changed, nothing is written"
+    );
+    volumes
+        .prepare(&pod, &sources(r#"{"a":"3","c":"4"}"#), &Surroundings::default())
+        .unwrap();
+    assert_eq!(fs::read_to_string(volume.join("a")).unwrap(), "3");
+    assert!(!volume.join("b").exists() && volume.join("c").exists());
+    assert_eq!(
+        fs::read_dir(&volume).unwrap().count(),
+        4,
+        "..data, its directory, a and c"
+    );
+    volumes.tear_down("uid-1").unwrap();
+    volumes.tear_down("uid-1").unwrap();
+    assert!(volumes.pods().unwrap().is_empty());
+}
+
+#[test]
+fn what_is_missing_or_leads_outside_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let volumes = Volumes::new(directory.path().to_owned());
+    let prepare = |volume: &str| {
+        let pod = pod(&format!(r#"{{"containers":[],"volumes":[{volume}]}}"#));
+        volumes
+            .prepare(&pod, &sources(r#"{"a":"1"}"#), &Surroundings::default())
+            .map_err(|error| error.to_string())
+    };
+    let missing = prepare(r#"{"name":"v","configMap":{"name":"other"}}"#).unwrap_err();
+    assert_eq!(
+        missing,
+        "MountVolume.SetUp failed for volume \"v\" : configmap \"other\" not found"
+    );
+    prepare(r#"{"name":"v","configMap":{"name":"other","optional":true}}"#).unwrap();
+    for path in ["../x", "/x", "a/../../x", "..x", "a//b"] {
+        prepare(&format!(
+            r#"{{"name":"w","configMap":{{"name":"cm","items":[{{"key":"a","path":"{path}"}}]}}}}"#
+        ))
+        .unwrap_err();
+    }
+    let wrong = prepare(r#"{"name":"h","hostPath":{"path":"/etc/passwd","type":"Directory"}}"#).unwrap_err();
+    assert!(
+        wrong.ends_with("hostPath type check failed: /etc/passwd is not a directory"),
+        "{wrong}"
+    );
+    prepare(r#"{"name":"../../x","emptyDir":{}}"#).unwrap_err();
+}
+
+#[test]
+fn attack_01_a_sub_path_cannot_leave_its_volume() {
+    let directory = tempfile::tempdir().unwrap();
+    let volumes = Volumes::new(directory.path().to_owned());
+    let pod = pod(r#"{"containers":[],"volumes":[{"name":"v","emptyDir":{}}]}"#);
+    volumes
+        .prepare(&pod, &Sources::default(), &Surroundings::default())
+        .unwrap();
+    let volume = directory.path().join("uid-1/volumes/v");
+    symlink("/", volume.join("root")).unwrap();
+    symlink("../../..", volume.join("up")).unwrap();
+    for path in ["root", "root/etc", "up", "../v", "/etc"] {
+        let container: Container = serde_json::from_str(&format!(
+            r#"{{"name":"c","volumeMounts":[{{"name":"v","mountPath":"/m","subPath":"{path}"}}]}}"#
+        ))
+        .unwrap();
+        volumes.mounts(&pod, &container, &[]).unwrap_err();
+    }
+    volumes.tear_down("uid-1").unwrap();
+}
