@@ -11,6 +11,7 @@ pub mod names;
 pub mod object;
 pub mod patch;
 pub mod pod;
+pub mod protobuf;
 pub mod quantity;
 pub mod registration;
 pub mod schema;

@@ -1,0 +1,135 @@
+//! Kubernetes protobuf, to and from JSON, driven by the table of [`schema`](crate::schema): no generated types.
+//!
+//! A body is the four bytes `k8s\0` and a `runtime.Unknown` message: the type's name and the bytes of its message.
+//! Stock clients send such bodies for every built-in kind and do not fall back to JSON when they are refused.
+//!
+//! What protobuf cannot tell is settled as Go's JSON would: empty strings, zeroes and false of fields that are values
+//! upstream are left out, those of pointers are kept.
+
+mod decode;
+mod encode;
+mod forms;
+mod wire;
+
+use serde_json::Value;
+
+/// The media type of such bodies.
+pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
+
+/// What every body begins with.
+pub const MAGIC: &[u8; 4] = b"k8s\0";
+
+/// How deep messages may be nested. No kind's own messages go deeper than half of it.
+pub const MAX_DEPTH: usize = 64;
+
+/// How many messages and list items one body may hold; a body of 3 MiB could else ask for 50 times its size.
+pub const MAX_VALUES: usize = 300_000;
+
+/// A decoded body.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decoded {
+    /// `v1`, `apps/v1`.
+    pub api_version: String,
+    /// `Deployment`.
+    pub kind: String,
+    /// The object with its `apiVersion` and `kind`.
+    pub json: Value,
+}
+
+/// Why bytes could not be decoded or a value not be encoded. `Display` is upstream's text where it has one.
+#[derive(Debug, thiserror::Error)]
+pub enum ProtobufError {
+    /// The body is something else.
+    #[error("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")]
+    NotProtobuf,
+    /// The body's kind is not in the table.
+    #[error("no kind {kind:?} is registered for version {api_version:?}")]
+    UnknownKind {
+        /// As the body says.
+        api_version: String,
+        /// As the body says.
+        kind: String,
+    },
+    /// The inner message is compressed or of another format.
+    #[error("unsupported content type {content_type:?} or encoding {content_encoding:?} inside of a protobuf body")]
+    UnsupportedContent {
+        /// As the body says.
+        content_type: String,
+        /// As the body says.
+        content_encoding: String,
+    },
+    /// The bytes end inside of a value.
+    #[error("unexpected EOF")]
+    UnexpectedEnd,
+    /// A number of more than 64 bits.
+    #[error("proto: integer overflow")]
+    Overflow,
+    /// A field of a type that its number does not have.
+    #[error("proto: wrong wireType = {wire_type} for field {field}")]
+    WrongWireType {
+        /// What was found: 0 to 7.
+        wire_type: u8,
+        /// The field's name in JSON.
+        field: &'static str,
+    },
+    /// A wire type that does not exist, or a group.
+    #[error("proto: illegal wireType {0}")]
+    IllegalWireType(u8),
+    /// A field with number zero.
+    #[error("proto: illegal tag 0")]
+    IllegalTag,
+    /// A string that is not UTF-8.
+    #[error("proto: field {0} contains invalid UTF-8")]
+    InvalidUtf8(&'static str),
+    /// A value that JSON cannot hold, such as a time in the year 20000.
+    #[error("field {field} has no valid {what}")]
+    InvalidValue {
+        /// The field's name in JSON.
+        field: &'static str,
+        /// What it should be.
+        what: &'static str,
+    },
+    /// Embedded JSON that is none.
+    #[error("field {field} does not hold JSON")]
+    InvalidJson {
+        /// The field's name in JSON.
+        field: &'static str,
+        /// Where and why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// Deeper than [`MAX_DEPTH`].
+    #[error("messages are nested deeper than {MAX_DEPTH}")]
+    TooDeep,
+    /// More than [`MAX_VALUES`].
+    #[error("more than {MAX_VALUES} values")]
+    TooMany,
+}
+
+/// Decodes a body: `k8s\0` and a `runtime.Unknown`.
+///
+/// # Errors
+/// Every malformed body is an error; none is a panic, and none costs more than its size times a constant.
+pub fn decode(body: &[u8]) -> Result<Decoded, ProtobufError> {
+    decode::body(body, &mut decode::Budget::new())
+}
+
+/// Encodes an object of a kind of the table; members that the kind does not have are left out.
+///
+/// # Errors
+/// [`ProtobufError::UnknownKind`], and [`ProtobufError::InvalidValue`] for members of a wrong type.
+pub fn encode(api_version: &str, kind: &str, object: &Value) -> Result<Vec<u8>, ProtobufError> {
+    encode::body(api_version, kind, object)
+}
+
+fn unknown_kind(api_version: &str, kind: &str) -> ProtobufError {
+    ProtobufError::UnknownKind {
+        api_version: api_version.to_owned(),
+        kind: kind.to_owned(),
+    }
+}
+
+/// Whether [`decode`] knows the kind.
+pub fn knows(api_version: &str, kind: &str) -> bool {
+    crate::schema::Schema::of_kind(api_version, kind).is_some()
+}

@@ -1,0 +1,108 @@
+//! The wire format: varints, fixed sizes and byte strings.
+
+use super::ProtobufError;
+
+/// One field as it stands on the wire.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wire<'b> {
+    Varint(u64),
+    Fixed64(u64),
+    Fixed32,
+    Bytes(&'b [u8]),
+}
+
+impl Wire<'_> {
+    pub(super) fn wire_type(self) -> u8 {
+        match self {
+            Wire::Varint(_) => 0,
+            Wire::Fixed64(_) => 1,
+            Wire::Bytes(_) => 2,
+            Wire::Fixed32 => 5,
+        }
+    }
+}
+
+/// Reads the fields of a message one after the other.
+pub(super) struct Reader<'b>(pub(super) &'b [u8]);
+
+impl<'b> Reader<'b> {
+    /// The next field's number and value, until the message ends.
+    pub(super) fn next(&mut self) -> Result<Option<(u32, Wire<'b>)>, ProtobufError> {
+        if self.0.is_empty() {
+            return Ok(None);
+        }
+        let tag = self.varint()?;
+        let number = u32::try_from(tag >> 3).map_err(|_too_large| ProtobufError::Overflow)?;
+        if number == 0 {
+            return Err(ProtobufError::IllegalTag);
+        }
+        let value = match tag & 7 {
+            0 => Wire::Varint(self.varint()?),
+            1 => Wire::Fixed64(self.take(8)?.try_into().map(u64::from_le_bytes).unwrap_or_default()),
+            2 => {
+                let length = self.varint()?;
+                Wire::Bytes(self.take(usize::try_from(length).map_err(|_too_large| ProtobufError::UnexpectedEnd)?)?)
+            }
+            5 => {
+                self.take(4)?;
+                Wire::Fixed32
+            }
+            other => return Err(ProtobufError::IllegalWireType(u8::try_from(other).unwrap_or(7))),
+        };
+        Ok(Some((number, value)))
+    }
+
+    pub(super) fn varint(&mut self) -> Result<u64, ProtobufError> {
+        let mut value = 0;
+        for shift in (0..70).step_by(7) {
+            let (first, rest) = self.0.split_first().ok_or(ProtobufError::UnexpectedEnd)?;
+            self.0 = rest;
+            let bits = u64::from(first & 0x7f);
+            value |= bits.checked_shl(shift).ok_or(ProtobufError::Overflow)?;
+            if first & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err(ProtobufError::Overflow)
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'b [u8], ProtobufError> {
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(ProtobufError::UnexpectedEnd)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+}
+
+/// Writes one message.
+#[derive(Default)]
+pub(super) struct Writer(pub(super) Vec<u8>);
+
+impl Writer {
+    pub(super) fn varint(&mut self, number: u32, value: u64) {
+        self.tag(number, 0);
+        self.raw_varint(value);
+    }
+
+    pub(super) fn fixed64(&mut self, number: u32, value: u64) {
+        self.tag(number, 1);
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+
+    pub(super) fn bytes(&mut self, number: u32, value: &[u8]) {
+        self.tag(number, 2);
+        self.raw_varint(value.len() as u64);
+        self.0.extend_from_slice(value);
+    }
+
+    fn tag(&mut self, number: u32, wire_type: u64) {
+        self.raw_varint(u64::from(number) << 3 | wire_type);
+    }
+
+    fn raw_varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.0.push(u8::try_from(value & 0x7f).unwrap_or_default() | 0x80);
+            value >>= 7;
+        }
+        self.0.push(u8::try_from(value).unwrap_or_default());
+    }
+}
