@@ -56,7 +56,21 @@ impl Progress {
         if self.received >= layer.size {
             self.restart()?;
         }
-        let (mut response, begins) = session.blob_from(layer.digest.as_str(), self.received).await?;
+        let (mut response, begins) = match session.blob_from(layer.digest.as_str(), self.received).await {
+            Ok(opened) => opened,
+            // The registry has no more of it than came already: what came is not the layer.
+            Err(RegistryError::Status { status, .. }) if status == reqwest::StatusCode::RANGE_NOT_SATISFIABLE => {
+                let actual = self.received;
+                self.restart()?;
+                return Err(ContentError::Size {
+                    what: "layer",
+                    actual,
+                    expected: layer.size,
+                }
+                .into());
+            }
+            Err(error) => return Err(error),
+        };
         if begins != self.received {
             self.restart()?;
         }
