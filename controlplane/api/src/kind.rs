@@ -174,6 +174,8 @@ pub trait Kind:
     const VERBS: Verbs = Verbs::All;
     /// Columns of the table besides the name.
     const COLUMNS: &'static [Column<Self>] = &[crate::table::age_column::<Self>()];
+    /// Whether the name is the last, wide column instead of the first.
+    const NAME_LAST: bool = false;
     /// Fields that selectors may name.
     const FIELDS: &'static [Field<Self>] = &[];
     /// The rule for `metadata.name`.
@@ -191,6 +193,10 @@ pub trait Kind:
     fn prepare_update(&mut self, _old: &Self) {}
     /// Keeps what an update of `status` may not change, such as spec.
     fn prepare_status(&mut self, _old: &Self) {}
+    /// Keeps all but a namespace's finalizers.
+    fn prepare_finalize(&mut self, old: &Self) {
+        self.clone_from(old);
+    }
     /// Whether what is asked for differs; moves `generation`.
     fn spec_changed(&self, _old: &Self) -> bool {
         false

@@ -1,5 +1,6 @@
 //! What pods ask for and how they are, as scheduler, controllers and agent all see it.
 
+pub mod defaults;
 mod unsupported;
 
 use std::collections::BTreeMap;

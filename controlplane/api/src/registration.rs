@@ -86,6 +86,7 @@ pub struct Registration {
     prepare_create: fn(&mut dyn Object),
     prepare_update: fn(&mut dyn Object, &dyn Object),
     prepare_status: fn(&mut dyn Object, &dyn Object),
+    prepare_finalize: fn(&mut dyn Object, &dyn Object),
     spec_changed: fn(&dyn Object, &dyn Object) -> bool,
     same: fn(&dyn Object, &dyn Object) -> bool,
     validate: fn(&dyn Object) -> Vec<Invalid>,
@@ -137,6 +138,7 @@ impl Registration {
             prepare_create: prepare_create::<K>,
             prepare_update: prepare_update::<K>,
             prepare_status: prepare_status::<K>,
+            prepare_finalize: prepare_finalize::<K>,
             spec_changed: |new, old| pair::<K>(new, old).is_some_and(|(new, old)| new.spec_changed(old)),
             same: |new, old| pair::<K>(new, old).is_some_and(|(new, old)| new == old),
             validate: validate::<K>,
@@ -204,6 +206,11 @@ impl Registration {
     /// Keeps what an update of `status` may not change.
     pub fn prepare_status(&self, new: &mut dyn Object, old: &dyn Object) {
         (self.prepare_status)(new, old);
+    }
+
+    /// Keeps all but what an update of `finalize` changes.
+    pub fn prepare_finalize(&self, new: &mut dyn Object, old: &dyn Object) {
+        (self.prepare_finalize)(new, old);
     }
 
     /// Whether what is asked for differs.
@@ -319,23 +326,43 @@ fn prepare_create<K: Kind>(object: &mut dyn Object) {
 fn prepare_update<K: Kind>(new: &mut dyn Object, old: &dyn Object) {
     let Some(old) = cast::<K>(old) else { return };
     with_mut(new, |new: &mut K| {
+        keep_system_metadata(new, old);
         new.prepare_update(old);
-        let generation = k8s_openapi::Metadata::metadata(old).generation;
-        let moves = K::GENERATION && new.spec_changed(old);
-        new.metadata_mut().generation = if moves {
-            Some(generation.unwrap_or(0) + 1)
-        } else {
-            generation
-        };
+        if K::GENERATION && new.spec_changed(old) {
+            let generation = &mut k8s_openapi::Metadata::metadata_mut(new).generation;
+            *generation = Some(generation.unwrap_or(0) + 1);
+        }
     });
 }
 
 fn prepare_status<K: Kind>(new: &mut dyn Object, old: &dyn Object) {
     let Some(old) = cast::<K>(old) else { return };
     with_mut(new, |new: &mut K| {
+        keep_system_metadata(new, old);
         new.prepare_status(old);
-        new.metadata_mut().generation = k8s_openapi::Metadata::metadata(old).generation;
     });
+}
+
+fn prepare_finalize<K: Kind>(new: &mut dyn Object, old: &dyn Object) {
+    let Some(old) = cast::<K>(old) else { return };
+    with_mut(new, |new: &mut K| new.prepare_finalize(old));
+}
+
+/// Takes from the old object what the system alone sets and clients may leave out.
+fn keep_system_metadata<K: Kind>(new: &mut K, old: &K) {
+    let old = k8s_openapi::Metadata::metadata(old);
+    let new = k8s_openapi::Metadata::metadata_mut(new);
+    if new.uid.as_deref().is_none_or(str::is_empty) {
+        new.uid.clone_from(&old.uid);
+    }
+    new.generation = old.generation;
+    new.creation_timestamp.clone_from(&old.creation_timestamp);
+    if old.deletion_timestamp.is_some() || new.deletion_timestamp.is_none() {
+        new.deletion_timestamp.clone_from(&old.deletion_timestamp);
+    }
+    if new.deletion_grace_period_seconds.is_none() {
+        new.deletion_grace_period_seconds = old.deletion_grace_period_seconds;
+    }
 }
 
 fn validate<K: Kind>(object: &dyn Object) -> Vec<Invalid> {
@@ -370,7 +397,7 @@ fn columns<K: Kind>() -> Vec<ColumnDefinition> {
         cell_type: "string",
         format: "name",
         description: "Name must be unique within a namespace.",
-        priority: 0,
+        priority: i32::from(K::NAME_LAST),
     };
     let rest = K::COLUMNS.iter().map(|column: &Column<K>| ColumnDefinition {
         name: column.name,
@@ -379,7 +406,7 @@ fn columns<K: Kind>() -> Vec<ColumnDefinition> {
         description: column.description,
         priority: column.priority,
     });
-    std::iter::once(name).chain(rest).collect()
+    with_name::<K, _>(name, rest.collect())
 }
 
 fn row<K: Kind>(object: &dyn Object, now: Timestamp) -> Vec<Value> {
@@ -387,7 +414,13 @@ fn row<K: Kind>(object: &dyn Object, now: Timestamp) -> Vec<Value> {
         return Vec::new();
     };
     let name = Value::from(k8s_openapi::Metadata::metadata(object).name.clone().unwrap_or_default());
-    std::iter::once(name)
-        .chain(K::COLUMNS.iter().map(|column| (column.cell)(object, now)))
-        .collect()
+    with_name::<K, _>(
+        name,
+        K::COLUMNS.iter().map(|column| (column.cell)(object, now)).collect(),
+    )
+}
+
+fn with_name<K: Kind, T>(name: T, mut rest: Vec<T>) -> Vec<T> {
+    rest.insert(if K::NAME_LAST { rest.len() } else { 0 }, name);
+    rest
 }

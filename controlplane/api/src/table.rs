@@ -1,6 +1,7 @@
 //! Cells of the tables that `kubectl get` shows.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
@@ -29,10 +30,26 @@ impl<K> Column<K> {
         }
     }
 
-    /// The same column, shown only with `-o wide`.
-    #[must_use]
-    pub const fn wide(self) -> Self {
-        Self { priority: 1, ..self }
+    /// A column of truth values.
+    pub const fn boolean(name: &'static str, description: &'static str, cell: fn(&K, Timestamp) -> Value) -> Self {
+        Self {
+            name,
+            cell_type: CellType::Boolean,
+            priority: 0,
+            description,
+            cell,
+        }
+    }
+
+    /// A column of texts that is shown only with `-o wide`.
+    pub const fn wide(name: &'static str, description: &'static str, cell: fn(&K, Timestamp) -> Value) -> Self {
+        Self {
+            name,
+            cell_type: CellType::Text,
+            priority: 1,
+            description,
+            cell,
+        }
     }
 }
 
@@ -42,6 +59,32 @@ pub const fn age_column<K: Kind>() -> Column<K> {
         let created = k8s_openapi::Metadata::metadata(object).creation_timestamp.as_ref();
         Value::from(since(created, now))
     })
+}
+
+/// A text, or what stands for its absence.
+pub fn or<'a>(text: Option<&'a str>, absent: &'a str) -> &'a str {
+    text.filter(|text| !text.is_empty()).unwrap_or(absent)
+}
+
+/// Names and images of a template's containers, as the wide columns of workloads show them.
+pub(crate) fn containers(template: Option<&PodTemplateSpec>) -> (String, String) {
+    let containers = template
+        .and_then(|template| template.spec.as_ref())
+        .map_or(&[][..], |spec| &spec.containers);
+    let names: Vec<&str> = containers.iter().map(|container| container.name.as_str()).collect();
+    let images: Vec<&str> = containers
+        .iter()
+        .map(|container| container.image.as_deref().unwrap_or_default())
+        .collect();
+    (names.join(","), images.join(","))
+}
+
+/// A selector as text; `<none>` when it is empty.
+pub(crate) fn selector(structure: &LabelSelector) -> String {
+    match crate::selector::LabelSelector::of(Some(structure)) {
+        Ok(selector) => or(Some(&selector.to_string()), "<none>").to_owned(),
+        Err(_) => "<error>".to_owned(),
+    }
 }
 
 /// How long ago, or `<unknown>`.

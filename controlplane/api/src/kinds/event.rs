@@ -1,19 +1,144 @@
 //! Event: what happened to an object. One stored object, core's, with two representations: `events.k8s.io/v1` converts.
 
+use std::borrow::Cow;
+
 use k8s_openapi::Resource;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::events::v1 as events;
+use k8s_openapi::jiff::Timestamp;
 
 use crate::decode::decode;
-use crate::kind::{Kind, Representation};
+use crate::kind::{Column, Field, Kind, Representation};
 use crate::object::encode;
+use crate::table::{age, since};
+
+/// Either form, seen as core's.
+trait AsCore {
+    fn core(&self) -> Cow<'_, core::Event>;
+}
+
+impl AsCore for core::Event {
+    fn core(&self) -> Cow<'_, core::Event> {
+        Cow::Borrowed(self)
+    }
+}
+
+impl AsCore for events::Event {
+    fn core(&self) -> Cow<'_, core::Event> {
+        Cow::Owned(to_core(self.clone()))
+    }
+}
+
+/// The columns of either form.
+const fn columns<E: AsCore>() -> [Column<E>; 9] {
+    [
+        Column::text("Last Seen", "When it last happened.", |event, now| {
+            last_seen(&event.core(), now).into()
+        }),
+        Column::text("Type", "Normal or Warning.", |event, _| {
+            event.core().type_.clone().unwrap_or_default().into()
+        }),
+        Column::text("Reason", "Why, in one word.", |event, _| {
+            event.core().reason.clone().unwrap_or_default().into()
+        }),
+        Column::text("Object", "What it happened to.", |event, _| {
+            target(&event.core()).into()
+        }),
+        Column::wide("Subobject", "Which part of it.", |event, _| {
+            event
+                .core()
+                .involved_object
+                .field_path
+                .clone()
+                .unwrap_or_default()
+                .into()
+        }),
+        Column::wide("Source", "Who reported it.", |event, _| source(&event.core()).into()),
+        Column::text("Message", "What happened.", |event, _| {
+            event.core().message.as_deref().unwrap_or_default().trim().into()
+        }),
+        Column::wide("First Seen", "When it first happened.", |event, now| {
+            first_seen(&event.core(), now).into()
+        }),
+        Column::wide("Count", "How often it happened.", |event, _| {
+            count(&event.core()).into()
+        }),
+    ]
+}
+
+/// The fields of either form.
+const fn fields<E: AsCore>() -> [Field<E>; 11] {
+    [
+        Field {
+            label: "involvedObject.kind",
+            value: |event| text(event.core().involved_object.kind.as_ref()),
+        },
+        Field {
+            label: "involvedObject.namespace",
+            value: |event| text(event.core().involved_object.namespace.as_ref()),
+        },
+        Field {
+            label: "involvedObject.name",
+            value: |event| text(event.core().involved_object.name.as_ref()),
+        },
+        Field {
+            label: "involvedObject.uid",
+            value: |event| text(event.core().involved_object.uid.as_ref()),
+        },
+        Field {
+            label: "involvedObject.apiVersion",
+            value: |event| text(event.core().involved_object.api_version.as_ref()),
+        },
+        Field {
+            label: "involvedObject.resourceVersion",
+            value: |event| text(event.core().involved_object.resource_version.as_ref()),
+        },
+        Field {
+            label: "involvedObject.fieldPath",
+            value: |event| text(event.core().involved_object.field_path.as_ref()),
+        },
+        Field {
+            label: "reason",
+            value: |event| text(event.core().reason.as_ref()),
+        },
+        Field {
+            label: "reportingComponent",
+            value: |event| text(event.core().reporting_component.as_ref()),
+        },
+        Field {
+            label: "source",
+            value: |event| component(&event.core()),
+        },
+        Field {
+            label: "type",
+            value: |event| text(event.core().type_.as_ref()),
+        },
+    ]
+}
+
+fn text(field: Option<&String>) -> String {
+    field.cloned().unwrap_or_default()
+}
 
 impl Kind for core::Event {
     const SHORT_NAMES: &'static [&'static str] = &["ev"];
+    const COLUMNS: &'static [Column<Self>] = &columns();
+    const NAME_LAST: bool = true;
+    const FIELDS: &'static [Field<Self>] = &fields();
+
+    fn set_defaults(&mut self) {
+        self.source.get_or_insert_default();
+        self.reporting_component.get_or_insert_default();
+        self.reporting_instance.get_or_insert_default();
+    }
 }
 
 impl Kind for events::Event {
     const SHORT_NAMES: &'static [&'static str] = &["ev"];
+    const COLUMNS: &'static [Column<Self>] = &columns();
+    const NAME_LAST: bool = true;
+    // The labels are those of the stored form, so that an event is found alike whichever way it came in.
+    const FIELDS: &'static [Field<Self>] = &fields();
     const STORED_AS: Option<Representation<Self>> = Some(Representation {
         group: "",
         version: "v1",
@@ -21,6 +146,59 @@ impl Kind for events::Event {
         encode: |event| encode(&to_core(event.clone())),
         decode: |json| decode(json, core::Event::KIND).map(from_core),
     });
+}
+
+fn first_seen(event: &core::Event, now: Timestamp) -> String {
+    match (&event.first_timestamp, &event.event_time) {
+        (None, Some(time)) => age(now, time.0),
+        (first, _) => since(first.as_ref(), now),
+    }
+}
+
+fn last_seen(event: &core::Event, now: Timestamp) -> String {
+    let series = event.series.as_ref().map(|series| series.last_observed_time.as_ref());
+    match (series, &event.last_timestamp) {
+        (Some(time), _) => time.map_or_else(|| "<unknown>".to_owned(), |time| age(now, time.0)),
+        (None, Some(time)) => age(now, time.0),
+        (None, None) => first_seen(event, now),
+    }
+}
+
+fn count(event: &core::Event) -> i32 {
+    let alone = event.count.filter(|count| *count != 0).unwrap_or(1);
+    event.series.as_ref().map_or(alone, |series| series.count.unwrap_or(0))
+}
+
+/// `pod/web-1`
+fn target(event: &core::Event) -> String {
+    let kind = event.involved_object.kind.as_deref().unwrap_or_default().to_lowercase();
+    match event.involved_object.name.as_deref() {
+        Some(name) if !name.is_empty() => format!("{kind}/{name}"),
+        Some(_) | None => kind,
+    }
+}
+
+/// `kubelet, node-1`
+fn source(event: &core::Event) -> String {
+    let (component, host) = match event.source.as_ref().filter(|source| source.component.is_some()) {
+        Some(source) => (&source.component, &source.host),
+        None => (&event.reporting_component, &event.reporting_instance),
+    };
+    let component = component.clone().unwrap_or_default();
+    match host.as_deref().filter(|host| !host.is_empty()) {
+        Some(host) => format!("{component}, {host}"),
+        None => component,
+    }
+}
+
+/// The component that reported, for selectors.
+fn component(event: &core::Event) -> String {
+    let source = event
+        .source
+        .as_ref()
+        .and_then(|source| source.component.clone())
+        .filter(|text| !text.is_empty());
+    source.or_else(|| event.reporting_component.clone()).unwrap_or_default()
 }
 
 /// The core form of an event.

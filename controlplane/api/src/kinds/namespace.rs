@@ -1,13 +1,68 @@
 //! Namespace: a set of names.
 
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Namespace, NamespaceStatus};
 
-use crate::kind::Kind;
+use crate::kind::{Column, Field, Kind, Subresource};
+use crate::names::Rule;
+use crate::table::age_column;
 
 impl Kind for Namespace {
     const SHORT_NAMES: &'static [&'static str] = &["ns"];
-    const SUBRESOURCES: &'static [crate::kind::Subresource] =
-        &[crate::kind::Subresource::Finalize, crate::kind::Subresource::Status];
-    const NAME: crate::names::Rule = crate::names::Rule::Label;
-    crate::spec_and_status!();
+    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Finalize, Subresource::Status];
+    const NAME: Rule = Rule::Label;
+    const COLUMNS: &'static [Column<Self>] = &[
+        Column::text("Status", "Active, or Terminating.", |namespace, _| {
+            phase(namespace).into()
+        }),
+        age_column(),
+    ];
+    const FIELDS: &'static [Field<Self>] = &[Field {
+        label: "status.phase",
+        value: |namespace| phase(namespace).to_owned(),
+    }];
+
+    fn set_defaults(&mut self) {
+        let name = self.metadata.name.clone().unwrap_or_default();
+        if !name.is_empty() {
+            self.metadata
+                .labels
+                .get_or_insert_default()
+                .insert("kubernetes.io/metadata.name".to_owned(), name);
+        }
+    }
+
+    fn prepare_create(&mut self) {
+        let finalizers = self.spec.get_or_insert_default().finalizers.get_or_insert_default();
+        if !finalizers.iter().any(|name| name == "kubernetes") {
+            finalizers.push("kubernetes".to_owned());
+        }
+        self.status = Some(NamespaceStatus {
+            phase: Some("Active".to_owned()),
+            ..NamespaceStatus::default()
+        });
+    }
+
+    fn prepare_update(&mut self, old: &Self) {
+        self.spec.clone_from(&old.spec);
+        self.status.clone_from(&old.status);
+    }
+
+    fn prepare_status(&mut self, old: &Self) {
+        self.spec.clone_from(&old.spec);
+    }
+
+    fn prepare_finalize(&mut self, old: &Self) {
+        let wanted = self.spec.take();
+        self.clone_from(old);
+        self.spec = wanted;
+    }
+}
+
+/// `Active` or `Terminating`.
+pub fn phase(namespace: &Namespace) -> &str {
+    namespace
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref())
+        .unwrap_or_default()
 }

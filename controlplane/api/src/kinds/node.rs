@@ -1,11 +1,126 @@
 //! Node: a machine that runs pods.
 
-use k8s_openapi::api::core::v1::Node;
+use std::collections::BTreeSet;
 
-use crate::kind::Kind;
+use k8s_openapi::api::core::v1::{Node, NodeSystemInfo};
+
+use crate::kind::{Column, Field, Kind, Subresource};
+use crate::pod::defaults::amounts;
+use crate::table::{age_column, or};
 
 impl Kind for Node {
     const SHORT_NAMES: &'static [&'static str] = &["no"];
-    const SUBRESOURCES: &'static [crate::kind::Subresource] = &[crate::kind::Subresource::Status];
-    crate::spec_and_status!();
+    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
+    const COLUMNS: &'static [Column<Self>] = &[
+        Column::text("Status", "Whether pods can run here.", |node, _| status(node).into()),
+        Column::text("Roles", "The roles of the node.", |node, _| roles(node).into()),
+        age_column(),
+        Column::text("Version", "Version of the node's agent.", |node, _| {
+            info(node, |info| &info.kubelet_version).unwrap_or_default().into()
+        }),
+        Column::wide("Internal-IP", "Address inside the cluster.", |node, _| {
+            address(node, "InternalIP").into()
+        }),
+        Column::wide("External-IP", "Address outside the cluster.", |node, _| {
+            address(node, "ExternalIP").into()
+        }),
+        Column::wide("OS-Image", "The operating system.", |node, _| {
+            or(info(node, |info| &info.os_image), "<unknown>").into()
+        }),
+        Column::wide("Kernel-Version", "The kernel.", |node, _| {
+            or(info(node, |info| &info.kernel_version), "<unknown>").into()
+        }),
+        Column::wide("Container-Runtime", "What runs the containers.", |node, _| {
+            or(info(node, |info| &info.container_runtime_version), "<unknown>").into()
+        }),
+    ];
+    const FIELDS: &'static [Field<Self>] = &[Field {
+        label: "spec.unschedulable",
+        value: |node| {
+            node.spec
+                .as_ref()
+                .and_then(|spec| spec.unschedulable)
+                .unwrap_or(false)
+                .to_string()
+        },
+    }];
+
+    fn set_defaults(&mut self) {
+        self.spec.get_or_insert_default();
+        let status = self.status.get_or_insert_default();
+        for list in [&mut status.capacity, &mut status.allocatable].into_iter().flatten() {
+            amounts(list);
+        }
+        if status.allocatable.is_none() {
+            status.allocatable.clone_from(&status.capacity);
+        }
+    }
+
+    // A node registers itself with its status, so creation keeps it.
+    fn prepare_update(&mut self, old: &Self) {
+        self.status.clone_from(&old.status);
+    }
+
+    fn prepare_status(&mut self, old: &Self) {
+        self.spec.clone_from(&old.spec);
+    }
+
+    fn spec_changed(&self, old: &Self) -> bool {
+        self.spec != old.spec
+    }
+}
+
+/// `Ready`, `NotReady` or `Unknown`, and `SchedulingDisabled` where it is.
+fn status(node: &Node) -> String {
+    let conditions = node
+        .status
+        .iter()
+        .filter_map(|status| status.conditions.as_ref())
+        .flatten();
+    let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready");
+    let mut text = match ready.map(|condition| condition.status.as_str()) {
+        Some("True") => "Ready",
+        Some(_) => "NotReady",
+        None => "Unknown",
+    }
+    .to_owned();
+    if node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true) {
+        text.push_str(",SchedulingDisabled");
+    }
+    text
+}
+
+fn roles(node: &Node) -> String {
+    let mut roles = BTreeSet::new();
+    for (key, value) in node.metadata.labels.iter().flatten() {
+        if let Some(role) = key
+            .strip_prefix("node-role.kubernetes.io/")
+            .filter(|role| !role.is_empty())
+        {
+            roles.insert(role);
+        } else if key == "kubernetes.io/role" && !value.is_empty() {
+            roles.insert(value);
+        }
+    }
+    let roles = roles.into_iter().collect::<Vec<_>>().join(",");
+    or(Some(&roles), "<none>").to_owned()
+}
+
+fn info(node: &Node, field: fn(&NodeSystemInfo) -> &String) -> Option<&str> {
+    node.status.as_ref()?.node_info.as_ref().map(field).map(String::as_str)
+}
+
+/// The first address of a type, or `<none>`.
+fn address<'a>(node: &'a Node, kind: &str) -> &'a str {
+    let mut addresses = node
+        .status
+        .iter()
+        .filter_map(|status| status.addresses.as_ref())
+        .flatten();
+    or(
+        addresses
+            .find(|address| address.type_ == kind)
+            .map(|address| address.address.as_str()),
+        "<none>",
+    )
 }

@@ -1,18 +1,178 @@
 //! Pod: containers that share a network and a life.
 
-use k8s_openapi::api::core::v1::Pod;
+mod summary;
 
-use crate::kind::Kind;
+use k8s_openapi::api::core::v1::{Pod, PodCondition, PodSpec, PodStatus};
+
+use crate::kind::{Column, Field, Kind, Subresource};
+use crate::pod::{defaults, phase, qos};
+use crate::table::{age_column, or};
+use summary::Summary;
 
 impl Kind for Pod {
     const SHORT_NAMES: &'static [&'static str] = &["po"];
     const CATEGORIES: &'static [&'static str] = &["all"];
-    const SUBRESOURCES: &'static [crate::kind::Subresource] = &[
-        crate::kind::Subresource::Binding,
-        crate::kind::Subresource::Eviction,
-        crate::kind::Subresource::Log,
-        crate::kind::Subresource::Status,
+    const SUBRESOURCES: &'static [Subresource] = &[
+        Subresource::Binding,
+        Subresource::Eviction,
+        Subresource::Log,
+        Subresource::Status,
     ];
     const GENERATION: bool = true;
-    crate::spec_and_status!();
+    const COLUMNS: &'static [Column<Self>] = &[
+        Column::text("Ready", "Ready and all containers.", |pod, _| {
+            Summary::of(pod).ready().into()
+        }),
+        Column::text("Status", "What the pod is doing.", |pod, _| {
+            Summary::of(pod).reason.into()
+        }),
+        Column::text("Restarts", "How often containers were restarted.", |pod, now| {
+            Summary::of(pod).restarts(now).into()
+        }),
+        age_column(),
+        Column::wide("IP", "The pod's address.", |pod, _| or(address(pod), "<none>").into()),
+        Column::wide("Node", "The node that runs the pod.", |pod, _| {
+            or(spec(pod).and_then(|spec| spec.node_name.as_deref()), "<none>").into()
+        }),
+        Column::wide(
+            "Nominated Node",
+            "The node that is being made free for the pod.",
+            |pod, _| {
+                or(
+                    pod.status
+                        .as_ref()
+                        .and_then(|status| status.nominated_node_name.as_deref()),
+                    "<none>",
+                )
+                .into()
+            },
+        ),
+        Column::wide("Readiness Gates", "Conditions that must be true besides.", |pod, _| {
+            gates(pod).into()
+        }),
+    ];
+    const FIELDS: &'static [Field<Self>] = &[
+        Field {
+            label: "spec.nodeName",
+            value: |pod| of_spec(pod, |spec| spec.node_name.as_ref()),
+        },
+        Field {
+            label: "spec.restartPolicy",
+            value: |pod| of_spec(pod, |spec| spec.restart_policy.as_ref()),
+        },
+        Field {
+            label: "spec.schedulerName",
+            value: |pod| of_spec(pod, |spec| spec.scheduler_name.as_ref()),
+        },
+        Field {
+            label: "spec.serviceAccountName",
+            value: |pod| of_spec(pod, |spec| spec.service_account_name.as_ref()),
+        },
+        Field {
+            label: "spec.hostNetwork",
+            value: |pod| {
+                spec(pod)
+                    .and_then(|spec| spec.host_network)
+                    .unwrap_or(false)
+                    .to_string()
+            },
+        },
+        Field {
+            label: "status.phase",
+            value: |pod| phase(pod).to_owned(),
+        },
+        Field {
+            label: "status.podIP",
+            value: |pod| address(pod).unwrap_or_default().to_owned(),
+        },
+        Field {
+            label: "status.nominatedNodeName",
+            value: |pod| {
+                pod.status
+                    .as_ref()
+                    .and_then(|status| status.nominated_node_name.clone())
+                    .unwrap_or_default()
+            },
+        },
+    ];
+
+    fn set_defaults(&mut self) {
+        defaults::set_pod_defaults(self.spec.get_or_insert_default());
+    }
+
+    fn prepare_create(&mut self) {
+        let spec = self.spec.get_or_insert_default();
+        let gated = spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty());
+        self.status = Some(PodStatus {
+            phase: Some("Pending".to_owned()),
+            qos_class: Some(qos(spec).to_owned()),
+            conditions: gated.then(|| vec![gated_condition()]),
+            ..PodStatus::default()
+        });
+    }
+
+    fn prepare_update(&mut self, old: &Self) {
+        self.status.clone_from(&old.status);
+    }
+
+    fn prepare_status(&mut self, old: &Self) {
+        self.spec.clone_from(&old.spec);
+        self.metadata
+            .owner_references
+            .clone_from(&old.metadata.owner_references);
+        let status = self.status.get_or_insert_default();
+        if status.qos_class.is_none() {
+            status.qos_class = old.status.as_ref().and_then(|status| status.qos_class.clone());
+        }
+    }
+
+    fn spec_changed(&self, old: &Self) -> bool {
+        self.spec != old.spec
+    }
+
+    /// A pod that no node runs, or that has ended, goes at once; else its own period, at least a second.
+    fn grace(&self, requested: Option<i64>) -> i64 {
+        let Some(spec) = &self.spec else { return 0 };
+        let on_node = spec.node_name.as_ref().is_some_and(|name| !name.is_empty());
+        if !on_node || crate::pod::is_terminal(self) {
+            return 0;
+        }
+        let period = requested.or(spec.termination_grace_period_seconds).unwrap_or(0);
+        if period < 0 { 1 } else { period }
+    }
+}
+
+fn gated_condition() -> PodCondition {
+    PodCondition {
+        type_: "PodScheduled".to_owned(),
+        status: "False".to_owned(),
+        reason: Some("SchedulingGated".to_owned()),
+        message: Some("Scheduling is blocked due to non-empty scheduling gates".to_owned()),
+        ..PodCondition::default()
+    }
+}
+
+fn spec(pod: &Pod) -> Option<&PodSpec> {
+    pod.spec.as_ref()
+}
+
+fn of_spec(pod: &Pod, field: fn(&PodSpec) -> Option<&String>) -> String {
+    spec(pod).and_then(field).cloned().unwrap_or_default()
+}
+
+fn address(pod: &Pod) -> Option<&str> {
+    pod.status.as_ref()?.pod_ip.as_deref()
+}
+
+/// How many readiness gates are true, of how many.
+fn gates(pod: &Pod) -> String {
+    let gates = spec(pod)
+        .and_then(|spec| spec.readiness_gates.as_deref())
+        .unwrap_or_default();
+    if gates.is_empty() {
+        return "<none>".to_owned();
+    }
+    let is_true = |kind: &str| crate::pod::condition(pod, kind).is_some_and(|condition| condition.status == "True");
+    let count = gates.iter().filter(|gate| is_true(&gate.condition_type)).count();
+    format!("{count}/{}", gates.len())
 }

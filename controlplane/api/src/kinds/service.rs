@@ -1,13 +1,153 @@
-//! Service: one address for many pods.
+//! Service: one address for many pods. Stored; no address is allocated and no proxy serves it yet, so `clusterIP` stays
+//! empty unless the client set it: an address that nothing answers would be worse than none.
 
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use crate::kind::Kind;
+use crate::kind::{Column, Field, Kind, Subresource};
+use crate::names::Rule;
+use crate::pod::defaults::text;
+use crate::selector::LabelSelector;
+use crate::table::{age_column, or};
 
 impl Kind for Service {
     const SHORT_NAMES: &'static [&'static str] = &["svc"];
     const CATEGORIES: &'static [&'static str] = &["all"];
-    const SUBRESOURCES: &'static [crate::kind::Subresource] = &[crate::kind::Subresource::Status];
-    const NAME: crate::names::Rule = crate::names::Rule::Label;
+    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
+    const NAME: Rule = Rule::Label1035;
+    const COLUMNS: &'static [Column<Self>] = &[
+        Column::text("Type", "How the service is reached.", |service, _| kind(service).into()),
+        Column::text("Cluster-IP", "Address inside the cluster.", |service, _| {
+            or(cluster_ip(service), "<none>").into()
+        }),
+        Column::text("External-IP", "Addresses outside the cluster.", |service, _| {
+            external(service).into()
+        }),
+        Column::text("Port(s)", "Ports of the service.", |service, _| ports(service).into()),
+        age_column(),
+        Column::wide("Selector", "Which pods belong.", |service, _| {
+            let labels = service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+            or(
+                labels
+                    .map(|labels| LabelSelector::equals(labels).to_string())
+                    .as_deref(),
+                "<none>",
+            )
+            .into()
+        }),
+    ];
+    const FIELDS: &'static [Field<Self>] = &[
+        Field {
+            label: "spec.clusterIP",
+            value: |service| cluster_ip(service).unwrap_or_default().to_owned(),
+        },
+        Field {
+            label: "spec.type",
+            value: |service| kind(service).to_owned(),
+        },
+    ];
+
+    fn set_defaults(&mut self) {
+        let spec = self.spec.get_or_insert_default();
+        text(&mut spec.session_affinity, "None");
+        text(&mut spec.type_, "ClusterIP");
+        if spec.session_affinity.as_deref() == Some("ClientIP") {
+            let client = spec
+                .session_affinity_config
+                .get_or_insert_default()
+                .client_ip
+                .get_or_insert_default();
+            client.timeout_seconds.get_or_insert(10800);
+        }
+        for port in spec.ports.iter_mut().flatten() {
+            self::port(port);
+        }
+        let kind = spec.type_.as_deref().unwrap_or_default();
+        if kind == "LoadBalancer" {
+            spec.allocate_load_balancer_node_ports.get_or_insert(true);
+        }
+        if kind == "NodePort" || kind == "LoadBalancer" {
+            text(&mut spec.external_traffic_policy, "Cluster");
+        }
+        if kind != "ExternalName" {
+            inside(spec);
+        }
+    }
+
     crate::spec_and_status!();
+}
+
+fn port(port: &mut ServicePort) {
+    text(&mut port.protocol, "TCP");
+    let unset = match &port.target_port {
+        None => true,
+        Some(IntOrString::Int(number)) => *number == 0,
+        Some(IntOrString::String(name)) => name.is_empty(),
+    };
+    if unset {
+        port.target_port = Some(IntOrString::Int(port.port));
+    }
+}
+
+/// Defaults of a service that has an address inside the cluster.
+fn inside(spec: &mut ServiceSpec) {
+    text(&mut spec.internal_traffic_policy, "Cluster");
+    text(&mut spec.ip_family_policy, "SingleStack");
+    if spec.ip_families.as_ref().is_none_or(Vec::is_empty) {
+        spec.ip_families = Some(vec!["IPv4".to_owned()]);
+    }
+    if let Some(address) = spec.cluster_ip.as_ref().filter(|address| !address.is_empty()) {
+        let addresses = spec.cluster_ips.get_or_insert_default();
+        if addresses.is_empty() {
+            addresses.push(address.clone());
+        }
+    }
+}
+
+fn kind(service: &Service) -> &str {
+    service
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.type_.as_deref())
+        .unwrap_or_default()
+}
+
+fn cluster_ip(service: &Service) -> Option<&str> {
+    service.spec.as_ref()?.cluster_ip.as_deref()
+}
+
+fn external(service: &Service) -> String {
+    let Some(spec) = &service.spec else {
+        return "<none>".to_owned();
+    };
+    let own: Vec<&str> = spec.external_ips.iter().flatten().map(String::as_str).collect();
+    match spec.type_.as_deref() {
+        Some("ExternalName") => spec.external_name.clone().unwrap_or_default(),
+        Some("LoadBalancer") => {
+            let balancer = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+            let points = balancer.and_then(|balancer| balancer.ingress.as_ref());
+            let mut all: Vec<&str> = points
+                .into_iter()
+                .flatten()
+                .filter_map(|at| at.ip.as_deref().or(at.hostname.as_deref()))
+                .collect();
+            all.extend(own);
+            or(Some(&all.join(",")), "<pending>").to_owned()
+        }
+        _ => or(Some(&own.join(",")), "<none>").to_owned(),
+    }
+}
+
+fn ports(service: &Service) -> String {
+    let ports = service.spec.iter().filter_map(|spec| spec.ports.as_ref()).flatten();
+    let texts: Vec<String> = ports
+        .map(|port| {
+            let protocol = port.protocol.as_deref().unwrap_or("TCP");
+            match port.node_port.filter(|number| *number > 0) {
+                Some(node_port) => format!("{}:{node_port}/{protocol}", port.port),
+                None => format!("{}/{protocol}", port.port),
+            }
+        })
+        .collect();
+    or(Some(&texts.join(",")), "<none>").to_owned()
 }

@@ -2,8 +2,15 @@
 
 use k8s_openapi::api::core::v1::ServiceAccount;
 
-use crate::kind::Kind;
+use crate::kind::{Column, Kind};
+use crate::table::age_column;
 
 impl Kind for ServiceAccount {
     const SHORT_NAMES: &'static [&'static str] = &["sa"];
+    const COLUMNS: &'static [Column<Self>] = &[
+        Column::integer("Secrets", "Number of secrets.", |account, _| {
+            account.secrets.iter().flatten().count().into()
+        }),
+        age_column(),
+    ];
 }

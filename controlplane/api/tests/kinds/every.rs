@@ -1,0 +1,136 @@
+//! What holds for every row of the table of kinds. A new kind brings its fixture and gets these for nothing.
+
+use controlplane_api::kind::Verbs;
+use controlplane_api::{KINDS, Object, Registration, find, find_kind};
+use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
+
+/// The fixture of a kind, as JSON. Where two groups have a kind of the same name, that of the group which is not core
+/// carries the group's name.
+pub(crate) fn fixture(row: &Registration) -> Vec<u8> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kinds/fixtures");
+    let kind = row.kind.to_lowercase();
+    let twice = KINDS.iter().filter(|other| other.kind == row.kind).count() > 1 && !row.group.is_empty();
+    let name = if twice { format!("{kind}.{}", row.group) } else { kind };
+    let path = format!("{folder}/{name}.yaml");
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let value: Value = serde_yaml::from_str(&text).unwrap();
+    serde_json::to_vec(&value).unwrap()
+}
+
+fn now() -> Timestamp {
+    "2026-01-01T00:05:00Z".parse().unwrap()
+}
+
+fn defaulted(row: &Registration) -> Box<dyn Object> {
+    let mut object = row.decode(&fixture(row)).unwrap();
+    row.set_defaults(object.as_mut());
+    object
+}
+
+#[test]
+fn every_kind_is_found_by_path_and_by_name() {
+    for row in KINDS {
+        assert_eq!(find(row.group, row.version, row.plural).unwrap().kind, row.kind);
+        assert_eq!(find_kind(row.group, row.version, row.kind).unwrap().plural, row.plural);
+        assert_eq!(row.list_kind, format!("{}List", row.kind));
+        assert_eq!(row.singular, row.kind.to_lowercase());
+    }
+}
+
+#[test]
+fn every_fixture_is_known_in_every_field() {
+    for row in KINDS {
+        let (_, unknown) = row.decode_reporting(&fixture(row)).unwrap();
+        assert_eq!(unknown, Vec::<String>::new(), "{}", row.kind);
+    }
+}
+
+#[test]
+fn every_object_survives_the_round_trip() {
+    for row in KINDS {
+        let object = defaulted(row);
+        let again = row.decode(&object.to_json()).unwrap();
+        assert!(row.same(again.as_ref(), object.as_ref()), "{}", row.kind);
+        let stored = row.decode_stored(&row.encode_stored(object.as_ref())).unwrap();
+        assert_eq!(text(stored.as_ref()), text(object.as_ref()), "{}", row.kind);
+    }
+}
+
+fn text(object: &dyn Object) -> String {
+    String::from_utf8(object.to_json()).unwrap()
+}
+
+#[test]
+fn defaults_are_set_once() {
+    for row in KINDS {
+        let object = defaulted(row);
+        let mut again = object.clone_box();
+        row.set_defaults(again.as_mut());
+        assert_eq!(text(again.as_ref()), text(object.as_ref()));
+    }
+}
+
+#[test]
+fn every_fixture_is_valid_once_it_is_defaulted() {
+    for row in KINDS {
+        let mut object = defaulted(row);
+        row.prepare_create(object.as_mut());
+        let errors: Vec<String> = row.validate(object.as_ref()).iter().map(ToString::to_string).collect();
+        assert_eq!(errors, Vec::<String>::new(), "{}", row.kind);
+        let mut updated = object.clone_box();
+        row.prepare_update(updated.as_mut(), object.as_ref());
+        let errors: Vec<String> = row
+            .validate_update(updated.as_ref(), object.as_ref())
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(errors, Vec::<String>::new(), "update of {}", row.kind);
+    }
+}
+
+#[test]
+fn an_update_that_changes_nothing_is_seen_as_such() {
+    for row in KINDS {
+        let mut old = defaulted(row);
+        row.prepare_create(old.as_mut());
+        let mut new = old.clone_box();
+        new.metadata_mut().generation = None;
+        row.prepare_update(new.as_mut(), old.as_ref());
+        assert!(row.same(new.as_ref(), old.as_ref()), "{}", row.kind);
+        row.prepare_status(new.as_mut(), old.as_ref());
+        assert!(row.same(new.as_ref(), old.as_ref()), "{}", row.kind);
+        assert_eq!(old.metadata().generation.is_some(), row.counts_generations);
+    }
+}
+
+#[test]
+fn an_empty_object_has_defaults_and_columns_and_is_refused() {
+    for row in KINDS {
+        let mut object = row.decode(b"{}").unwrap();
+        assert_eq!(
+            row.row(object.as_ref(), now()).len(),
+            row.columns().len(),
+            "{}",
+            row.kind
+        );
+        assert_eq!(
+            row.fields(object.as_ref()).len(),
+            row.field_labels().len(),
+            "{}",
+            row.kind
+        );
+        row.set_defaults(object.as_mut());
+        row.prepare_create(object.as_mut());
+        assert!(!row.validate(object.as_ref()).is_empty(), "{}", row.kind);
+    }
+}
+
+#[test]
+fn kinds_that_are_stored_can_be_listed_and_watched() {
+    for row in KINDS {
+        let stored = row.verbs == Verbs::All;
+        assert_eq!(row.verbs.names().contains(&"watch"), stored);
+        assert_eq!(row.plural == "bindings", !stored);
+    }
+}
