@@ -4,6 +4,7 @@ use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use k8s_openapi::{ClusterResourceScope, Metadata, NamespaceResourceScope, Resource, ResourceScope};
+use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -158,6 +159,7 @@ pub trait Kind:
     + Metadata<Ty = ObjectMeta>
     + Serialize
     + DeserializeOwned
+    + JsonSchema
     + Clone
     + PartialEq
     + Send

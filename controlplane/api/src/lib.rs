@@ -9,6 +9,7 @@ pub mod kind;
 pub mod kinds;
 pub mod names;
 pub mod object;
+pub mod openapi;
 pub mod patch;
 pub mod pod;
 pub mod protobuf;

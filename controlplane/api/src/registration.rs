@@ -4,6 +4,7 @@ mod derived;
 
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::jiff::Timestamp;
+use schemars::{Schema, SchemaGenerator};
 use serde_json::Value;
 
 use crate::decode::{self, DecodeError};
@@ -78,6 +79,8 @@ pub struct Registration {
     pub storage: Storage,
     /// Whether the stored form is another kind's, so that stored bytes need [`Registration::decode_stored`].
     pub converts: bool,
+    /// Adds the kind's definition to an OpenAPI document.
+    pub(crate) define: fn(&mut SchemaGenerator) -> Schema,
     decode: fn(&[u8]) -> Decoded,
     decode_reporting: fn(&[u8]) -> Reported,
     decode_stored: fn(&[u8]) -> Decoded,
@@ -130,6 +133,7 @@ impl Registration {
             counts_generations: K::GENERATION,
             storage,
             converts: K::STORED_AS.is_some(),
+            define: SchemaGenerator::subschema_for::<K>,
             decode: decode_erased::<K>,
             decode_reporting: decode_reporting_erased::<K>,
             decode_stored: decode_stored::<K>,

@@ -1,0 +1,84 @@
+//! OpenAPI documents, generated from the table of kinds: one v3 document per group version, with upstream's names, so
+//! that stock clients find fields (`explain`), patch keys (`apply`, `diff`) and what each path understands
+//! (`create --validate`, `--dry-run=server`).
+//!
+//! A document is built anew on each call and is large (megabytes for the core group): the server keeps what it answers,
+//! compressed.
+
+mod components;
+mod parameters;
+mod paths;
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::registration::Registration;
+
+/// The content type for which clients of 1.27 and 1.28 take an answer without a body as an empty v2 document.
+pub const V2_PROTOBUF_MEDIA_TYPE: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+
+/// Counts the changes to the generator itself, so that clients do not use what they cached of an older one.
+const REVISION: u32 = 1;
+
+/// The answer to `/openapi/v3`: where each group version's document is, with a hash that changes with its content.
+pub fn v3_index(kinds: &[Registration]) -> Value {
+    let paths = group_versions(kinds).into_iter().map(|path| {
+        let url = format!("/openapi/v3/{path}?hash={}", hash(kinds, &path));
+        (path, json!({ "serverRelativeURL": url }))
+    });
+    json!({ "paths": paths.collect::<Map<String, Value>>() })
+}
+
+/// The document at `/openapi/v3/PATH`; the path is `api/v1` or `apis/apps/v1`. `None` when there is no such group version.
+pub fn v3_document(kinds: &[Registration], path: &str) -> Option<Value> {
+    let rows: Vec<&Registration> = kinds.iter().filter(|row| path_of(row) == path).collect();
+    if rows.is_empty() {
+        return None;
+    }
+    Some(json!({
+        "openapi": "3.0.0",
+        "info": {"title": "Kubernetes", "version": concat!("v", env!("CARGO_PKG_VERSION"))},
+        "paths": paths::of(&rows),
+        "components": {"schemas": components::of(&rows)},
+    }))
+}
+
+/// The paths of all documents: `api/v1`, `apis/apps/v1`.
+pub fn group_versions(kinds: &[Registration]) -> Vec<String> {
+    kinds.iter().map(path_of).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// The hash in the index: upper-case hexadecimal, of what the document is made from.
+pub fn hash(kinds: &[Registration], path: &str) -> String {
+    let mut hasher = Sha256::new();
+    hasher.update(REVISION.to_le_bytes());
+    hasher.update(env!("CARGO_PKG_VERSION"));
+    hasher.update(path);
+    for row in kinds.iter().filter(|row| path_of(row) == path) {
+        hasher.update(row.kind);
+        for subresource in row.subresources {
+            hasher.update(subresource.name());
+        }
+    }
+    hasher.finalize().iter().fold(String::new(), |mut text, byte| {
+        // Writing to a String cannot fail.
+        write!(text, "{byte:02X}").unwrap_or_default();
+        text
+    })
+}
+
+fn path_of(row: &Registration) -> String {
+    if row.group.is_empty() {
+        format!("api/{}", row.version)
+    } else {
+        format!("apis/{}/{}", row.group, row.version)
+    }
+}
+
+/// The extension that names a kind.
+fn group_version_kind(group: &str, version: &str, kind: &str) -> Value {
+    json!({"group": group, "version": version, "kind": kind})
+}

@@ -1,0 +1,325 @@
+//! The paths of a document: what may be done with each kind, and with which parameters.
+
+use serde_json::{Map, Value, json};
+
+use super::components::{self, reference};
+use super::{group_version_kind, parameters, path_of};
+use crate::kind::{Scope, Subresource, Verbs};
+use crate::registration::Registration;
+
+const JSON_AND_YAML: [&str; 2] = ["application/json", "application/yaml"];
+const BODIES: [&str; 3] = [
+    "application/json",
+    "application/yaml",
+    "application/vnd.kubernetes.protobuf",
+];
+const PATCHES: [&str; 3] = [
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+];
+
+/// All paths of the rows of one group version.
+pub(super) fn of(rows: &[&Registration]) -> Map<String, Value> {
+    let mut paths = Map::new();
+    for row in rows {
+        let resource = Resource::new(row);
+        resource.collection(&mut paths);
+        if row.verbs == Verbs::All {
+            resource.object(&mut paths);
+        }
+        for subresource in row.subresources {
+            resource.subresource(&mut paths, *subresource);
+        }
+    }
+    paths
+}
+
+/// What a request's body or an answer is.
+struct Type {
+    definition: String,
+    group_version_kind: Value,
+}
+
+impl Type {
+    fn new(definition: &str, group: &str, version: &str, kind: &str) -> Self {
+        Self {
+            definition: definition.to_owned(),
+            group_version_kind: group_version_kind(group, version, kind),
+        }
+    }
+}
+
+struct Resource<'r> {
+    row: &'r Registration,
+    /// `/apis/apps/v1/namespaces/{namespace}/deployments`.
+    base: String,
+    /// The end of operation ids: `AppsV1`.
+    group: String,
+    /// `Namespaced` or nothing.
+    scope: &'static str,
+    tag: String,
+    own: Type,
+}
+
+impl<'r> Resource<'r> {
+    fn new(row: &'r Registration) -> Self {
+        let group = if row.group.is_empty() {
+            "core"
+        } else {
+            row.group.strip_suffix(".k8s.io").unwrap_or(row.group)
+        };
+        let mut words = group.split('.');
+        let first = words.next().unwrap_or_default().to_owned();
+        let camel = words.fold(first, |text, word| text + &capital(word));
+        let (scope, place) = match row.scope {
+            Scope::Namespaced => ("Namespaced", "namespaces/{namespace}/"),
+            Scope::Cluster => ("", ""),
+        };
+        Self {
+            row,
+            base: format!("/{}/{place}{}", path_of(row), row.plural),
+            group: format!("{}{}", capital(&camel), capital(row.version)),
+            scope,
+            tag: format!("{camel}_{}", row.version),
+            own: Type::new(&components::name_of(row), row.group, row.version, row.kind),
+        }
+    }
+
+    /// Parameters of the path itself.
+    fn common(&self, named: bool) -> Vec<Value> {
+        let name = named.then(|| parameters::in_path("name", &format!("name of the {}", self.row.kind)));
+        let namespace = (self.row.scope == Scope::Namespaced).then(|| {
+            parameters::in_path(
+                "namespace",
+                "object name and auth scope, such as for teams and projects",
+            )
+        });
+        name.into_iter()
+            .chain(namespace)
+            .chain([parameters::pretty()])
+            .collect()
+    }
+
+    fn id(&self, verb: &str, suffix: &str) -> String {
+        format!("{verb}{}{}{}{suffix}", self.group, self.scope, self.row.kind)
+    }
+
+    fn collection(&self, paths: &mut Map<String, Value>) {
+        let Self { row, own, .. } = self;
+        let kind = row.kind;
+        let mut item = Map::new();
+        item.insert("parameters".to_owned(), Value::from(self.common(false)));
+        let create = self.operation("post", &format!("create a {kind}"), &self.id("create", ""), own);
+        item.insert(
+            "post".to_owned(),
+            create
+                .takes(&BODIES, &own.definition)
+                .with(parameters::write())
+                .answers(&["200", "201", "202"], own),
+        );
+        if row.verbs == Verbs::All {
+            let list = Type::new(&format!("{}List", own.definition), row.group, row.version, row.kind);
+            let description = format!("list or watch objects of kind {kind}");
+            let read = self.operation("list", &description, &self.id("list", ""), own);
+            item.insert("get".to_owned(), read.with(parameters::list()).answers(&["200"], &list));
+            let id = format!("delete{}Collection{}{kind}", self.group, self.scope);
+            let delete = self.operation("deletecollection", &format!("delete collection of {kind}"), &id, own);
+            item.insert("delete".to_owned(), delete.deletes(parameters::delete_collection()));
+            if row.scope == Scope::Namespaced {
+                let id = format!("list{}{kind}ForAllNamespaces", self.group);
+                let everywhere = self.operation("list", &description, &id, own).answers(&["200"], &list);
+                let mut all = parameters::list();
+                all.push(parameters::pretty());
+                paths.insert(
+                    format!("/{}/{}", path_of(row), row.plural),
+                    json!({"get": everywhere, "parameters": all}),
+                );
+            }
+        }
+        paths.insert(self.base.clone(), Value::Object(item));
+    }
+
+    fn object(&self, paths: &mut Map<String, Value>) {
+        let delete = self.operation(
+            "delete",
+            &format!("delete a {}", self.row.kind),
+            &self.id("delete", ""),
+            &self.own,
+        );
+        let mut item = self.readable_and_writable(&self.own, "");
+        item.insert("delete".to_owned(), delete.deletes(parameters::delete()));
+        paths.insert(format!("{}/{{name}}", self.base), Value::Object(item));
+    }
+
+    /// get, patch and put of an object or a part of it.
+    fn readable_and_writable(&self, of: &Type, suffix: &str) -> Map<String, Value> {
+        let kind = self.row.kind;
+        let what = if suffix.is_empty() {
+            format!("the specified {kind}")
+        } else {
+            format!("{} of the specified {kind}", suffix.to_lowercase())
+        };
+        let read = self.operation("get", &format!("read {what}"), &self.id("read", suffix), of);
+        let patch = self.operation(
+            "patch",
+            &format!("partially update {what}"),
+            &self.id("patch", suffix),
+            of,
+        );
+        let replace = self.operation("put", &format!("replace {what}"), &self.id("replace", suffix), of);
+        let mut item = Map::new();
+        item.insert("parameters".to_owned(), Value::from(self.common(true)));
+        item.insert("get".to_owned(), read.answers(&["200"], of));
+        item.insert(
+            "patch".to_owned(),
+            patch
+                .takes(&PATCHES, components::PATCH)
+                .with(parameters::patch())
+                .answers(&["200", "201"], of),
+        );
+        item.insert(
+            "put".to_owned(),
+            replace
+                .takes(&BODIES, &of.definition)
+                .with(parameters::write())
+                .answers(&["200", "201"], of),
+        );
+        item
+    }
+
+    fn subresource(&self, paths: &mut Map<String, Value>, subresource: Subresource) {
+        let suffix = capital(subresource.name());
+        let kind = self.row.kind;
+        let item = match subresource {
+            Subresource::Status => self.readable_and_writable(&self.own, &suffix),
+            Subresource::Scale => {
+                self.readable_and_writable(&Type::new(components::SCALE, "autoscaling", "v1", "Scale"), &suffix)
+            }
+            Subresource::Log => {
+                let read = self.operation(
+                    "get",
+                    &format!("read log of the specified {kind}"),
+                    &self.id("read", &suffix),
+                    &self.own,
+                );
+                let mut item = Map::from_iter([("get".to_owned(), read.with(parameters::log()).answers_text())]);
+                item.insert("parameters".to_owned(), Value::from(self.common(true)));
+                item
+            }
+            Subresource::Binding => self.writable(
+                "post",
+                &suffix,
+                &Type::new("io.k8s.api.core.v1.Binding", "", "v1", "Binding"),
+            ),
+            Subresource::Eviction => self.writable(
+                "post",
+                &suffix,
+                &Type::new(components::EVICTION, "policy", "v1", "Eviction"),
+            ),
+            Subresource::Finalize => self.writable("put", &suffix, &self.own),
+        };
+        paths.insert(
+            format!("{}/{{name}}/{}", self.base, subresource.name()),
+            Value::Object(item),
+        );
+    }
+
+    /// A subresource that is only written.
+    fn writable(&self, method: &'static str, suffix: &str, of: &Type) -> Map<String, Value> {
+        let verb = if method == "post" { "create" } else { "replace" };
+        let description = format!("{verb} {} of a {}", suffix.to_lowercase(), self.row.kind);
+        let operation = self.operation(method, &description, &self.id(verb, suffix), of);
+        let operation = operation
+            .takes(&BODIES, &of.definition)
+            .with(parameters::write())
+            .answers(&["200", "201", "202"], of);
+        let mut item = Map::from_iter([(method.to_owned(), operation)]);
+        item.insert("parameters".to_owned(), Value::from(self.common(true)));
+        item
+    }
+
+    fn operation(&self, action: &str, description: &str, id: &str, of: &Type) -> Operation {
+        let operation = json!({
+            "description": description,
+            "operationId": id,
+            "tags": [self.tag],
+            "x-kubernetes-action": action,
+            "x-kubernetes-group-version-kind": of.group_version_kind,
+        });
+        Operation(operation)
+    }
+}
+
+/// One method of a path, while it is put together.
+struct Operation(Value);
+
+impl Operation {
+    fn set(mut self, member: &str, value: Value) -> Self {
+        if let Value::Object(members) = &mut self.0 {
+            members.insert(member.to_owned(), value);
+        }
+        self
+    }
+
+    fn with(self, parameters: Vec<Value>) -> Self {
+        self.set("parameters", Value::from(parameters))
+    }
+
+    fn takes(self, types: &[&str], definition: &str) -> Self {
+        self.set(
+            "requestBody",
+            json!({"content": content(types, definition), "required": true}),
+        )
+    }
+
+    /// What deletions take and answer.
+    fn deletes(self, parameters: Vec<Value>) -> Value {
+        let body = json!({"content": content(&BODIES, components::DELETE_OPTIONS)});
+        let status = Type::new(components::STATUS, "", "v1", "Status");
+        self.set("requestBody", body)
+            .with(parameters)
+            .answers(&["200", "202"], &status)
+    }
+
+    fn answers(self, codes: &[&str], of: &Type) -> Value {
+        let mut responses = Map::new();
+        for code in codes {
+            let description = match *code {
+                "201" => "Created",
+                "202" => "Accepted",
+                _ => "OK",
+            };
+            responses.insert(
+                (*code).to_owned(),
+                json!({"description": description, "content": content(&JSON_AND_YAML, &of.definition)}),
+            );
+        }
+        responses.insert("401".to_owned(), json!({"description": "Unauthorized"}));
+        self.set("responses", Value::Object(responses)).0
+    }
+
+    fn answers_text(self) -> Value {
+        let text = json!({"description": "OK", "content": {"text/plain": {"schema": {"type": "string"}}}});
+        self.set(
+            "responses",
+            json!({"200": text, "401": {"description": "Unauthorized"}}),
+        )
+        .0
+    }
+}
+
+fn content(types: &[&str], definition: &str) -> Map<String, Value> {
+    types
+        .iter()
+        .map(|name| ((*name).to_owned(), json!({"schema": reference(definition)})))
+        .collect()
+}
+
+fn capital(word: &str) -> String {
+    let mut letters = word.chars();
+    letters
+        .next()
+        .map(|first| first.to_uppercase().chain(letters).collect())
+        .unwrap_or_default()
+}

@@ -1,0 +1,139 @@
+//! OpenAPI documents: what stock clients look for in them.
+
+use controlplane_api::{KINDS, openapi};
+use serde_json::{Value, json};
+
+fn document(path: &str) -> Value {
+    openapi::v3_document(KINDS, path).expect("the group version is served")
+}
+
+#[test]
+fn the_index_names_every_document_with_a_hash() {
+    let index = openapi::v3_index(KINDS);
+    let url = index["paths"]["apis/apps/v1"]["serverRelativeURL"].as_str().unwrap();
+    assert!(url.starts_with("/openapi/v3/apis/apps/v1?hash="), "{url}");
+    assert!(index["paths"]["api/v1"].is_object());
+    assert_ne!(openapi::hash(KINDS, "api/v1"), openapi::hash(KINDS, "apis/apps/v1"));
+    assert_eq!(openapi::v3_document(KINDS, "apis/nowhere/v1"), None);
+}
+
+#[test]
+fn every_reference_leads_somewhere() {
+    for path in openapi::group_versions(KINDS) {
+        let document = document(&path);
+        let mut references = Vec::new();
+        collect(&document, &mut references);
+        assert!(!references.is_empty());
+        for reference in references {
+            let name = reference
+                .strip_prefix("#/components/schemas/")
+                .unwrap_or_else(|| panic!("{reference}"));
+            assert!(
+                document["components"]["schemas"][name].is_object(),
+                "{path}: {name} is missing"
+            );
+        }
+    }
+}
+
+fn collect<'v>(value: &'v Value, references: &mut Vec<&'v str>) {
+    match value {
+        Value::Object(members) => {
+            references.extend(members.get("$ref").and_then(Value::as_str));
+            members.values().for_each(|member| collect(member, references));
+        }
+        Value::Array(items) => items.iter().for_each(|item| collect(item, references)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+#[test]
+fn every_kind_is_marked_and_can_be_created_with_field_validation() {
+    for row in KINDS {
+        let path = if row.group.is_empty() {
+            "api/v1".to_owned()
+        } else {
+            format!("apis/{}/{}", row.group, row.version)
+        };
+        let document = document(&path);
+        let mark = json!({"group": row.group, "version": row.version, "kind": row.kind});
+        let schemas = document["components"]["schemas"].as_object().unwrap();
+        let marked = schemas.values().filter(|schema| {
+            schema["x-kubernetes-group-version-kind"]
+                .as_array()
+                .is_some_and(|kinds| kinds.contains(&mark))
+        });
+        assert_eq!(marked.count(), 1, "{}", row.kind);
+        let operations = document["paths"]
+            .as_object()
+            .unwrap()
+            .values()
+            .filter_map(|item| item.get("post"));
+        let create = operations
+            .filter(|post| post["x-kubernetes-group-version-kind"] == mark)
+            .collect::<Vec<_>>();
+        assert!(!create.is_empty(), "{}", row.kind);
+        for post in create {
+            let names: Vec<_> = post["parameters"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter_map(|parameter| parameter["name"].as_str())
+                .collect();
+            assert_eq!(names, ["dryRun", "fieldManager", "fieldValidation"]);
+        }
+    }
+}
+
+#[test]
+fn patches_say_what_they_take() {
+    let document = document("apis/apps/v1");
+    let patch = &document["paths"]["/apis/apps/v1/namespaces/{namespace}/deployments/{name}"]["patch"];
+    assert_eq!(patch["operationId"], "patchAppsV1NamespacedDeployment");
+    let types: Vec<_> = patch["requestBody"]["content"].as_object().unwrap().keys().collect();
+    assert_eq!(
+        types,
+        [
+            "application/json-patch+json",
+            "application/merge-patch+json",
+            "application/strategic-merge-patch+json"
+        ]
+    );
+    let scale = &document["paths"]["/apis/apps/v1/namespaces/{namespace}/deployments/{name}/scale"]["get"];
+    assert_eq!(scale["operationId"], "readAppsV1NamespacedDeploymentScale");
+    assert_eq!(
+        scale["x-kubernetes-group-version-kind"],
+        json!({"group": "autoscaling", "version": "v1", "kind": "Scale"})
+    );
+}
+
+#[test]
+fn patch_keys_and_special_types_are_upstreams() {
+    let document = document("api/v1");
+    let schemas = &document["components"]["schemas"];
+    let containers = &schemas["io.k8s.api.core.v1.PodSpec"]["properties"]["containers"];
+    assert_eq!(containers["x-kubernetes-patch-merge-key"], "name");
+    assert_eq!(containers["x-kubernetes-patch-strategy"], "merge");
+    assert_eq!(containers["x-kubernetes-list-type"], "map");
+    assert_eq!(containers["x-kubernetes-list-map-keys"], json!(["name"]));
+    let volumes = &schemas["io.k8s.api.core.v1.PodSpec"]["properties"]["volumes"];
+    assert_eq!(volumes["x-kubernetes-patch-strategy"], "merge,retainKeys");
+    let owners = &schemas["io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"]["properties"]["ownerReferences"];
+    assert_eq!(owners["x-kubernetes-patch-merge-key"], "uid");
+    let spec = &schemas["io.k8s.api.core.v1.Pod"]["properties"]["spec"];
+    assert_eq!(
+        spec["allOf"],
+        json!([{"$ref": "#/components/schemas/io.k8s.api.core.v1.PodSpec"}])
+    );
+    assert!(spec["description"].is_string());
+    let quantity = &schemas["io.k8s.apimachinery.pkg.api.resource.Quantity"];
+    assert_eq!(quantity["oneOf"], json!([{"type": "string"}, {"type": "number"}]));
+    assert_eq!(
+        schemas["io.k8s.apimachinery.pkg.util.intstr.IntOrString"]["format"],
+        "int-or-string"
+    );
+    assert_eq!(
+        schemas["io.k8s.apimachinery.pkg.apis.meta.v1.Time"]["format"],
+        "date-time"
+    );
+}
