@@ -1,1 +1,11 @@
-//! controlplane-plan
+//! What the controllers and the scheduler decide, and nothing else: no I/O, no clock, no randomness.
+//!
+//! A plan reads a snapshot and returns [`step::Plan`]: stages of steps that the driver performs. Time is an argument.
+//! A plan never sees a snapshot that is older than what its previous plan did: the driver waits for that.
+
+pub mod claim;
+pub mod objects;
+pub mod placement;
+pub mod replicas;
+pub mod rollout;
+pub mod step;

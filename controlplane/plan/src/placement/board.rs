@@ -1,0 +1,191 @@
+//! What the scheduler knows of nodes and of the pods on them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use api::quantity::Quantity;
+use k8s_openapi::api::core::v1::{Node, Pod};
+
+use super::{
+    Misfit, Needs, Score, Unplaceable, filters,
+    needs::{HostPort, amount},
+    neighbours, score, spread,
+};
+use crate::objects::{controller_of, name, uid};
+
+/// A pod on a node, or about to be.
+#[derive(Debug, Clone)]
+pub struct Placed {
+    /// The node's name.
+    pub node: String,
+    /// The pod.
+    pub pod: Arc<Pod>,
+    /// What it takes.
+    pub needs: Needs,
+    /// Whether the server has not yet shown it there.
+    pub assumed: bool,
+}
+
+/// One node and the sum of what its pods take.
+#[derive(Debug, Clone, Default)]
+pub struct Place {
+    /// The node; absent when pods name one that is not there.
+    pub node: Option<Arc<Node>>,
+    /// Allocatable, counted as in [`Needs::requests`].
+    pub allocatable: BTreeMap<String, i64>,
+    /// The sum of its pods' requests.
+    pub requested: BTreeMap<String, i64>,
+    /// Thousandths of a cpu that scoring counts.
+    pub scored_cpu: i64,
+    /// Bytes that scoring counts.
+    pub scored_memory: i64,
+    /// Ports in use.
+    pub ports: Vec<HostPort>,
+    /// Number of its pods.
+    pub pods: i64,
+    /// Number of its pods by the uid of their controller.
+    pub siblings: BTreeMap<String, i64>,
+}
+
+/// All nodes and all pods on them.
+#[derive(Debug, Default)]
+pub struct Board {
+    places: BTreeMap<String, Place>,
+    pods: BTreeMap<String, Placed>,
+    repelling: BTreeSet<String>,
+}
+
+impl Board {
+    /// Takes a node as it is now.
+    pub fn set_node(&mut self, node: &Arc<Node>) {
+        let place = self.places.entry(name(&**node).to_owned()).or_default();
+        let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
+        place.allocatable = allocatable
+            .into_iter()
+            .flatten()
+            .map(|(resource, quantity)| (resource.clone(), amount(resource, Quantity::of(quantity))))
+            .collect();
+        place.node = Some(node.clone());
+    }
+
+    /// Forgets a node; pods that name it stay counted until they go.
+    pub fn remove_node(&mut self, name: &str) {
+        if let Some(place) = self.places.get_mut(name) {
+            place.node = None;
+            if place.pods == 0 {
+                self.places.remove(name);
+            }
+        }
+    }
+
+    /// Puts a pod on a node, in place of what was known of it.
+    pub fn place(&mut self, pod: &Arc<Pod>, node: &str, assumed: bool) {
+        self.lift(uid(&**pod));
+        let placed = Placed {
+            node: node.to_owned(),
+            pod: pod.clone(),
+            needs: Needs::of(pod),
+            assumed,
+        };
+        let place = self.places.entry(node.to_owned()).or_default();
+        place.count(&placed, 1);
+        place.ports.extend(placed.needs.ports.iter().cloned());
+        if neighbours::repels(pod) {
+            self.repelling.insert(uid(&**pod).to_owned());
+        }
+        self.pods.insert(uid(&**pod).to_owned(), placed);
+    }
+
+    /// Takes a pod off its node; whether it was on one.
+    pub fn lift(&mut self, uid: &str) -> bool {
+        let Some(placed) = self.pods.remove(uid) else {
+            return false;
+        };
+        if let Some(place) = self.places.get_mut(&placed.node) {
+            place.count(&placed, -1);
+            for port in &placed.needs.ports {
+                if let Some(index) = place.ports.iter().position(|used| used == port) {
+                    place.ports.swap_remove(index);
+                }
+            }
+            if place.node.is_none() && place.pods == 0 {
+                self.places.remove(&placed.node);
+            }
+        }
+        true
+    }
+
+    /// Where a pod is, if it is known to be anywhere.
+    pub fn find(&self, uid: &str) -> Option<&Placed> {
+        self.pods.get(uid)
+    }
+
+    /// The nodes that are there.
+    pub fn nodes(&self) -> impl Iterator<Item = (&Arc<Node>, &Place)> {
+        self.places
+            .values()
+            .filter_map(|place| place.node.as_ref().map(|node| (node, place)))
+    }
+
+    /// The pods that are placed.
+    pub fn pods(&self) -> impl Iterator<Item = &Placed> {
+        self.pods.values()
+    }
+
+    /// The pods that do not want others near.
+    pub(super) fn repelling(&self) -> impl Iterator<Item = &Placed> {
+        self.repelling.iter().filter_map(|uid| self.pods.get(uid))
+    }
+
+    /// The best node for a pod, or why there is none.
+    pub fn choose(&self, pod: &Pod) -> Result<String, Unplaceable> {
+        let needs = Needs::of(pod);
+        let neighbourhood = neighbours::Neighbourhood::of(self, pod);
+        let spread = spread::Spread::of(self, pod);
+        let mut misfits: Vec<Misfit> = Vec::new();
+        let mut best: Option<Score<'_>> = None;
+        for (node, place) in self.nodes() {
+            let verdict = filters::check(pod, &needs, node, place)
+                .and_then(|()| spread.check(node))
+                .and_then(|()| neighbourhood.check(node));
+            match verdict {
+                Ok(()) => {
+                    let score = score::of(pod, &needs, node, place, &neighbourhood, &spread);
+                    if best.as_ref().is_none_or(|best| score < *best) {
+                        best = Some(score);
+                    }
+                }
+                Err(misfit) => misfits.push(misfit),
+            }
+        }
+        let never = pod.spec.as_ref().and_then(|spec| spec.preemption_policy.as_deref()) == Some("Never");
+        best.map(|best| best.name.to_owned()).ok_or(Unplaceable {
+            misfits,
+            preempts: !never,
+        })
+    }
+}
+
+impl Place {
+    fn count(&mut self, placed: &Placed, sign: i64) {
+        for (resource, amount) in &placed.needs.requests {
+            let sum = self.requested.entry(resource.clone()).or_default();
+            *sum = sum.saturating_add(amount.saturating_mul(sign));
+        }
+        self.requested.retain(|_, sum| *sum != 0);
+        self.scored_cpu = self
+            .scored_cpu
+            .saturating_add(placed.needs.scored_cpu.saturating_mul(sign));
+        self.scored_memory = self
+            .scored_memory
+            .saturating_add(placed.needs.scored_memory.saturating_mul(sign));
+        self.pods = self.pods.saturating_add(sign);
+        if let Some(owner) = controller_of(&placed.pod.metadata) {
+            let count = self.siblings.entry(owner.uid.clone()).or_default();
+            *count = count.saturating_add(sign);
+        }
+        self.siblings.retain(|_, count| *count != 0);
+    }
+}

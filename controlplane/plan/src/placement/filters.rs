@@ -1,0 +1,109 @@
+//! Whether a node will do for a pod, as far as the node alone decides it.
+
+use k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};
+
+use super::{Misfit, Needs, Place, affinity, needs::conflict};
+use crate::objects::name;
+
+/// Runs every filter; the first that objects decides.
+pub fn check(pod: &Pod, needs: &Needs, node: &Node, place: &Place) -> Result<(), Misfit> {
+    let Some(spec) = pod.spec.as_ref() else { return Ok(()) };
+    let tolerations = spec.tolerations.as_deref().unwrap_or_default();
+    unschedulable(node, tolerations)?;
+    if spec
+        .node_name
+        .as_deref()
+        .is_some_and(|wanted| !wanted.is_empty() && wanted != name(node))
+    {
+        return Err(Misfit::unresolvable("node(s) didn't match the requested node name"));
+    }
+    if let Some(taint) = untolerated(node, tolerations, &["NoSchedule", "NoExecute"]) {
+        let value = taint.value.as_deref().unwrap_or_default();
+        return Err(Misfit::unresolvable(format!(
+            "node(s) had untolerated taint {{{}: {value}}}",
+            taint.key
+        )));
+    }
+    if !affinity::required(spec, node) {
+        return Err(Misfit::unresolvable(
+            "node(s) didn't match Pod's node affinity/selector",
+        ));
+    }
+    if needs
+        .ports
+        .iter()
+        .any(|port| place.ports.iter().any(|used| conflict(port, used)))
+    {
+        return Err(Misfit::resolvable(
+            "node(s) didn't have free ports for the requested pod ports",
+        ));
+    }
+    resources(needs, place)
+}
+
+fn unschedulable(node: &Node, tolerations: &[Toleration]) -> Result<(), Misfit> {
+    let marked = node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true);
+    let taint = Taint {
+        key: "node.kubernetes.io/unschedulable".to_owned(),
+        effect: "NoSchedule".to_owned(),
+        ..Taint::default()
+    };
+    if marked && !tolerations.iter().any(|toleration| tolerates(toleration, &taint)) {
+        return Err(Misfit::unresolvable("node(s) were unschedulable"));
+    }
+    Ok(())
+}
+
+/// The first taint with one of `effects` that is not tolerated.
+pub fn untolerated<'a>(node: &'a Node, tolerations: &[Toleration], effects: &[&str]) -> Option<&'a Taint> {
+    let taints = node
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.taints.as_deref())
+        .unwrap_or_default();
+    taints.iter().find(|taint| {
+        effects.contains(&taint.effect.as_str()) && !tolerations.iter().any(|toleration| tolerates(toleration, taint))
+    })
+}
+
+/// Whether a toleration covers a taint.
+pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let empty_or =
+        |field: &Option<String>, value: &str| field.as_deref().is_none_or(|field| field.is_empty() || field == value);
+    if !empty_or(&toleration.effect, &taint.effect) || !empty_or(&toleration.key, &taint.key) {
+        return false;
+    }
+    let (ours, theirs) = (
+        toleration.value.as_deref().unwrap_or_default(),
+        taint.value.as_deref().unwrap_or_default(),
+    );
+    let numbers = || Some((theirs.parse::<i64>().ok()?, ours.parse::<i64>().ok()?));
+    match toleration.operator.as_deref().unwrap_or_default() {
+        "" | "Equal" => ours == theirs,
+        "Exists" => true,
+        "Lt" => numbers().is_some_and(|(theirs, ours)| theirs < ours),
+        "Gt" => numbers().is_some_and(|(theirs, ours)| theirs > ours),
+        _ => false,
+    }
+}
+
+fn resources(needs: &Needs, place: &Place) -> Result<(), Misfit> {
+    let mut misfit = Misfit {
+        reasons: Vec::new(),
+        resolvable: true,
+    };
+    let limit = place.allocatable.get("pods").copied().unwrap_or(0);
+    if place.pods.saturating_add(1) > limit {
+        misfit.reasons.push("Too many pods".to_owned());
+        misfit.resolvable = limit > 0;
+    }
+    for (resource, wanted) in &needs.requests {
+        let allocatable = place.allocatable.get(resource).copied().unwrap_or(0);
+        let used = place.requested.get(resource).copied().unwrap_or(0);
+        if *wanted > allocatable.saturating_sub(used) {
+            misfit.reasons.push(format!("Insufficient {resource}"));
+            misfit.resolvable &= *wanted <= allocatable;
+        }
+    }
+    if misfit.reasons.is_empty() { Ok(()) } else { Err(misfit) }
+}

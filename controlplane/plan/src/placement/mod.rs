@@ -1,0 +1,22 @@
+//! Where a pod goes: filters say where it can, the score says where it should.
+//!
+//! The [`Board`] counts pods from the moment they are placed, whether or not the server has answered, so that a burst
+//! of pods does not stack on one node.
+
+pub mod affinity;
+mod board;
+pub mod filters;
+mod needs;
+mod neighbours;
+mod score;
+mod spread;
+#[cfg(test)]
+mod tests;
+mod verdict;
+
+pub use self::{
+    board::{Board, Place, Placed},
+    needs::{HostPort, Needs},
+    score::Score,
+    verdict::{Misfit, Unplaceable},
+};

@@ -1,0 +1,82 @@
+//! Why a pod fits nowhere, in upstream's words.
+
+use std::{collections::BTreeMap, fmt};
+
+/// Why one node will not do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Misfit {
+    /// Upstream's phrases, `Insufficient cpu`.
+    pub reasons: Vec<String>,
+    /// Whether removing other pods could change it.
+    pub resolvable: bool,
+}
+
+impl Misfit {
+    /// Something that no removal of pods changes.
+    pub fn unresolvable(reason: impl Into<String>) -> Self {
+        Self {
+            reasons: vec![reason.into()],
+            resolvable: false,
+        }
+    }
+
+    /// Something that other pods are in the way of.
+    pub fn resolvable(reason: impl Into<String>) -> Self {
+        Self {
+            reasons: vec![reason.into()],
+            resolvable: true,
+        }
+    }
+}
+
+/// Why no node will do: one misfit a node. Its text is what `FailedScheduling` says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unplaceable {
+    /// One for each node.
+    pub misfits: Vec<Misfit>,
+    /// Whether the pod may displace others.
+    pub preempts: bool,
+}
+
+impl fmt::Display for Unplaceable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nodes = self.misfits.len();
+        if nodes == 0 {
+            return f.write_str("no nodes available to schedule pods");
+        }
+        let reasons = self
+            .misfits
+            .iter()
+            .flat_map(|misfit| misfit.reasons.iter().map(String::as_str));
+        write!(f, "0/{nodes} nodes are available: {}.", histogram(reasons))?;
+        if !self.preempts {
+            return f.write_str(" preemption: not eligible due to preemptionPolicy=Never.");
+        }
+        let attempts = self.misfits.iter().map(|misfit| {
+            if misfit.resolvable {
+                "No preemption victims found for incoming pod"
+            } else {
+                "Preemption is not helpful for scheduling"
+            }
+        });
+        write!(
+            f,
+            " preemption: 0/{nodes} nodes are available: {}.",
+            histogram(attempts)
+        )
+    }
+}
+
+/// `1 Insufficient cpu, 2 Too many pods`: counted, sorted as texts.
+fn histogram<'a>(reasons: impl Iterator<Item = &'a str>) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for reason in reasons {
+        *counts.entry(reason).or_default() += 1;
+    }
+    let mut lines: Vec<String> = counts
+        .into_iter()
+        .map(|(reason, count)| format!("{count} {reason}"))
+        .collect();
+    lines.sort();
+    lines.join(", ")
+}

@@ -1,0 +1,125 @@
+//! The ReplicaSet's plan: as many pods as asked for, and a status that counts them.
+
+mod order;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use k8s_openapi::{
+    api::{apps::v1::ReplicaSet, core::v1::Pod},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    jiff::Timestamp,
+};
+use serde_json::json;
+
+pub use crate::rollout::Failure;
+use crate::{
+    claim::claim,
+    objects::{controlled_by, is_active, is_finished, target},
+    step::{Note, Outcome, PODS, Plan, REPLICA_SETS, Severity, Step, Target},
+};
+
+/// Most pods that one plan makes or deletes.
+pub const BURST: usize = 500;
+
+/// What the ReplicaSet controller sees.
+#[derive(Debug)]
+pub struct Snapshot<'a> {
+    /// The ReplicaSet.
+    pub set: &'a ReplicaSet,
+    /// Its pods and the namespace's pods without a manager.
+    pub pods: &'a [&'a Pod],
+    /// The pods of all ReplicaSets of the same owner: a node that has many of them gives one up first.
+    pub related: &'a [&'a Pod],
+    /// What the server said when a pod could not be created the last time.
+    pub failure: Option<&'a Failure>,
+}
+
+/// Makes the plan.
+pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    let Some(spec) = snapshot.set.spec.as_ref() else {
+        return plan;
+    };
+    let owner = target(REPLICA_SETS, snapshot.set);
+    let deleted = snapshot.set.metadata.deletion_timestamp.is_some();
+    let candidates = snapshot.pods.iter().copied().filter(|pod| !is_finished(pod));
+    let claimed = claim(&owner, deleted, &spec.selector, PODS, candidates);
+    if !claimed.steps.is_empty() {
+        plan.stage(claimed.steps);
+        return plan;
+    }
+    let active: Vec<&Pod> = claimed.owned.iter().copied().filter(|pod| is_active(pod)).collect();
+    let terminating = claimed.owned.len().saturating_sub(active.len());
+    let wanted = usize::try_from(spec.replicas.unwrap_or(1)).unwrap_or(0);
+    let mut short = false;
+    if !deleted {
+        let missing = wanted.saturating_sub(active.len());
+        short = missing > 0;
+        // While creation fails, one attempt tells as much as many.
+        let limit = if snapshot.failure.is_some() { 1 } else { BURST };
+        plan.stage(
+            (0..missing.min(limit))
+                .filter_map(|_| create(snapshot.set, &owner))
+                .collect(),
+        );
+        let surplus = active.len().saturating_sub(wanted).min(BURST);
+        plan.stage(
+            order::victims(&active, snapshot.related, surplus, now)
+                .map(|pod| delete(&owner, pod))
+                .collect(),
+        );
+    }
+    let failure = snapshot.failure.filter(|_| short);
+    status::report(snapshot.set, &owner, (&active, terminating), failure, now, &mut plan);
+    plan
+}
+
+fn note(owner: &Target, severity: Severity, reason: &'static str, message: &str) -> Note {
+    Note {
+        about: owner.reference(),
+        severity,
+        reason,
+        message: message.to_owned(),
+    }
+}
+
+fn create(set: &ReplicaSet, owner: &Target) -> Option<Step> {
+    let template = set.spec.as_ref()?.template.as_ref()?;
+    let metadata = template.metadata.clone().unwrap_or_default();
+    let pod = Pod {
+        metadata: ObjectMeta {
+            generate_name: Some(format!("{}-", owner.name)),
+            namespace: Some(owner.namespace.clone()),
+            labels: metadata.labels,
+            annotations: metadata.annotations,
+            finalizers: metadata.finalizers,
+            owner_references: Some(vec![controlled_by(owner)]),
+            ..ObjectMeta::default()
+        },
+        spec: template.spec.clone(),
+        status: None,
+    };
+    Some(Step::Create {
+        resource: PODS,
+        namespace: owner.namespace.clone(),
+        body: Box::new(json!(pod)),
+        outcome: Outcome {
+            done: Some(note(owner, Severity::Normal, "SuccessfulCreate", "Created pod: {}")),
+            failed: Some(note(owner, Severity::Warning, "FailedCreate", "Error creating: {}")),
+        },
+    })
+}
+
+fn delete(owner: &Target, pod: &Pod) -> Step {
+    Step::Delete {
+        target: target(PODS, pod),
+        resource_version: None,
+        propagation: None,
+        grace_seconds: None,
+        outcome: Outcome {
+            done: Some(note(owner, Severity::Normal, "SuccessfulDelete", "Deleted pod: {}")),
+            failed: Some(note(owner, Severity::Warning, "FailedDelete", "Error deleting: {}")),
+        },
+    }
+}

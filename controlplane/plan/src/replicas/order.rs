@@ -1,0 +1,83 @@
+//! Which pods a ReplicaSet gives up first.
+
+use std::{cmp::Reverse, collections::BTreeMap};
+
+use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
+
+use crate::objects::{annotation, is_active, node_of, phase, ready_since, uid};
+
+const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+
+/// The first to go is the least. The order of the fields is the policy.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Worth<'a> {
+    scheduled: bool,
+    phase: u8,
+    ready: bool,
+    cost: i32,
+    doubled: Reverse<usize>,
+    ready_for: u32,
+    restarts: Reverse<i32>,
+    age: u32,
+    uid: &'a str,
+}
+
+/// The `count` pods of `active` that are worth least.
+pub(super) fn victims<'a>(
+    active: &[&'a Pod],
+    related: &[&Pod],
+    count: usize,
+    now: Timestamp,
+) -> impl Iterator<Item = &'a Pod> + use<'a> {
+    let mut per_node: BTreeMap<&str, usize> = BTreeMap::new();
+    if count > 0 {
+        for node in related
+            .iter()
+            .filter(|pod| is_active(pod))
+            .filter_map(|pod| node_of(pod))
+        {
+            *per_node.entry(node).or_default() += 1;
+        }
+    }
+    let mut sorted: Vec<&Pod> = active.to_vec();
+    if count > 0 && count < sorted.len() {
+        sorted.sort_by_cached_key(|pod| {
+            let pod: &'a Pod = pod;
+            worth(pod, &per_node, now)
+        });
+    }
+    sorted.into_iter().take(count)
+}
+
+fn worth<'a>(pod: &'a Pod, per_node: &BTreeMap<&str, usize>, now: Timestamp) -> Worth<'a> {
+    let node = node_of(pod);
+    let ready_since = ready_since(pod);
+    let statuses = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.container_statuses.as_deref())
+        .unwrap_or_default();
+    Worth {
+        scheduled: node.is_some(),
+        phase: match phase(pod) {
+            "Running" => 2,
+            "Unknown" => 1,
+            _ => 0,
+        },
+        ready: ready_since.is_some(),
+        cost: annotation(&pod.metadata, COST)
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(0),
+        doubled: Reverse(node.and_then(|node| per_node.get(node)).copied().unwrap_or(0)),
+        ready_for: magnitude(ready_since, now),
+        restarts: Reverse(statuses.iter().map(|status| status.restart_count).max().unwrap_or(0)),
+        age: magnitude(pod.metadata.creation_timestamp.as_ref().map(|time| time.0), now),
+        uid: uid(pod),
+    }
+}
+
+/// The power of two of an age: ages of one magnitude count alike, so that not always the youngest goes.
+fn magnitude(since: Option<Timestamp>, now: Timestamp) -> u32 {
+    let seconds = since.map_or(0, |since| now.as_second().saturating_sub(since.as_second()).max(0));
+    u64::try_from(seconds).unwrap_or(0).saturating_add(1).ilog2()
+}

@@ -1,0 +1,127 @@
+//! The ReplicaSet's status.
+
+use std::time::Duration;
+
+use k8s_openapi::{
+    api::{
+        apps::v1::{ReplicaSet, ReplicaSetCondition},
+        core::v1::Pod,
+    },
+    jiff::Timestamp,
+};
+use serde_json::{Value, json};
+
+use super::Failure;
+use crate::{
+    objects::{available_in, is_ready, seconds},
+    step::{Outcome, PatchKind, Plan, Step, Target},
+};
+
+const REPLICA_FAILURE: &str = "ReplicaFailure";
+
+/// Adds the status patch where the status is not what it should be, and the time when a pod becomes available.
+pub(super) fn report(
+    set: &ReplicaSet,
+    owner: &Target,
+    (active, terminating): (&[&Pod], usize),
+    failure: Option<&Failure>,
+    now: Timestamp,
+    plan: &mut Plan,
+) {
+    let spec = set.spec.as_ref();
+    let min_ready = spec.and_then(|spec| spec.min_ready_seconds).unwrap_or(0);
+    let template = spec.and_then(|spec| spec.template.as_ref());
+    let labels = template
+        .and_then(|template| template.metadata.as_ref())
+        .and_then(|metadata| metadata.labels.as_ref());
+    let fully = |pod: &Pod| {
+        let own = pod.metadata.labels.as_ref();
+        labels
+            .into_iter()
+            .flatten()
+            .all(|(key, value)| own.and_then(|own| own.get(key)) == Some(value))
+    };
+    let delays: Vec<Duration> = active
+        .iter()
+        .filter_map(|pod| available_in(pod, min_ready, now))
+        .collect();
+    let counts = [
+        active.len(),
+        active.iter().filter(|pod| fully(pod)).count(),
+        active.iter().filter(|pod| is_ready(pod)).count(),
+        delays.iter().filter(|delay| delay.is_zero()).count(),
+        terminating,
+    ]
+    .map(|count| i32::try_from(count).unwrap_or(i32::MAX));
+    if let Some(next) = delays.into_iter().filter(|delay| !delay.is_zero()).min() {
+        plan.again(next);
+    }
+    let before = set.status.clone().unwrap_or_default();
+    let generation = set.metadata.generation.unwrap_or(0);
+    let was = [
+        before.replicas,
+        before.fully_labeled_replicas.unwrap_or(0),
+        before.ready_replicas.unwrap_or(0),
+        before.available_replicas.unwrap_or(0),
+        before.terminating_replicas.unwrap_or(0),
+    ];
+    let old = before.conditions.unwrap_or_default();
+    let conditions = conditions(&old, failure, now);
+    if was == counts && old == conditions && before.observed_generation.unwrap_or(0) == generation {
+        return;
+    }
+    let step = patch(set, owner, counts, generation, &conditions);
+    if failure.is_some() {
+        plan.stages.insert(0, vec![step]);
+    } else {
+        plan.stage(vec![step]);
+    }
+}
+
+fn patch(
+    set: &ReplicaSet,
+    owner: &Target,
+    [replicas, labeled, ready, available, terminating]: [i32; 5],
+    generation: i64,
+    conditions: &[ReplicaSetCondition],
+) -> Step {
+    let number = |count: i32| if count == 0 { Value::Null } else { count.into() };
+    let conditions = if conditions.is_empty() {
+        Value::Null
+    } else {
+        json!(conditions)
+    };
+    Step::Patch {
+        target: owner.clone(),
+        subresource: Some("status"),
+        kind: PatchKind::Merge,
+        body: Box::new(json!({
+            "metadata": { "uid": owner.uid, "resourceVersion": set.metadata.resource_version },
+            "status": {
+                "replicas": replicas,
+                "fullyLabeledReplicas": number(labeled),
+                "readyReplicas": number(ready),
+                "availableReplicas": number(available),
+                "terminatingReplicas": terminating,
+                "observedGeneration": generation,
+                "conditions": conditions,
+            },
+        })),
+        outcome: Outcome::default(),
+    }
+}
+
+fn conditions(old: &[ReplicaSetCondition], failure: Option<&Failure>, now: Timestamp) -> Vec<ReplicaSetCondition> {
+    let found = old.iter().find(|condition| condition.type_ == REPLICA_FAILURE);
+    let mut conditions: Vec<_> = old.iter().filter(|old| old.type_ != REPLICA_FAILURE).cloned().collect();
+    if let Some(failure) = failure {
+        conditions.push(found.cloned().unwrap_or_else(|| ReplicaSetCondition {
+            type_: REPLICA_FAILURE.to_owned(),
+            status: "True".to_owned(),
+            reason: Some("FailedCreate".to_owned()),
+            message: Some(failure.message.clone()),
+            last_transition_time: Some(seconds(now)),
+        }));
+    }
+    conditions
+}

@@ -1,0 +1,82 @@
+//! The new ReplicaSet.
+
+use std::collections::BTreeMap;
+
+use api::names;
+use k8s_openapi::{
+    api::apps::v1::{ReplicaSet, ReplicaSetSpec},
+    apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta},
+};
+use serde_json::json;
+
+use super::{TEMPLATE_HASH, View, annotations, patch_deployment};
+use crate::{
+    objects::controlled_by,
+    step::{Note, Outcome, REPLICA_SETS, Severity, Step},
+};
+
+/// Creates the ReplicaSet of the present template with `replicas` pods.
+pub(super) fn step(view: &View<'_>, replicas: i32) -> Option<Step> {
+    let spec = view.deployment.spec.as_ref()?;
+    let collisions = view
+        .deployment
+        .status
+        .as_ref()
+        .and_then(|status| status.collision_count);
+    let hash = names::pod_template_hash(&spec.template, collisions);
+    let name = format!("{}-{hash}", view.name());
+    if view.names.iter().any(|set| crate::objects::name(*set) == name) {
+        // Another template has this hash: the next plan salts it.
+        let body = json!({ "status": { "collisionCount": collisions.unwrap_or(0).saturating_add(1) } });
+        return Some(patch_deployment(view, Some("status"), body));
+    }
+    let mut template = spec.template.clone();
+    let metadata = template.metadata.get_or_insert_with(ObjectMeta::default);
+    metadata
+        .labels
+        .get_or_insert_with(BTreeMap::new)
+        .insert(TEMPLATE_HASH.to_owned(), hash.clone());
+    let labels = metadata.labels.clone();
+    let mut selector: LabelSelector = spec.selector.clone();
+    selector
+        .match_labels
+        .get_or_insert_with(BTreeMap::new)
+        .insert(TEMPLATE_HASH.to_owned(), hash);
+    let set = ReplicaSet {
+        metadata: ObjectMeta {
+            name: Some(name.clone()),
+            namespace: Some(view.owner.namespace.clone()),
+            labels,
+            annotations: Some(annotations::initial(view)),
+            owner_references: Some(vec![controlled_by(&view.owner)]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(ReplicaSetSpec {
+            replicas: Some(replicas),
+            min_ready_seconds: Some(view.settings.min_ready_seconds).filter(|seconds| *seconds > 0),
+            selector,
+            template: Some(template),
+        }),
+        status: None,
+    };
+    let note = |severity, reason, message| Note {
+        about: view.owner.reference(),
+        severity,
+        reason,
+        message,
+    };
+    let scaled = format!("Scaled up replica set {name} from 0 to {replicas}");
+    Some(Step::Create {
+        resource: REPLICA_SETS,
+        namespace: view.owner.namespace.clone(),
+        body: Box::new(json!(set)),
+        outcome: Outcome {
+            done: (replicas > 0).then(|| note(Severity::Normal, "ScalingReplicaSet", scaled)),
+            failed: Some(note(
+                Severity::Warning,
+                "ReplicaSetCreateError",
+                format!("Failed to create new replica set \"{name}\": {{}}"),
+            )),
+        },
+    })
+}

@@ -1,0 +1,259 @@
+//! The Deployment's plan: which ReplicaSets there are, how large each is, and what the status says.
+//!
+//! The rules are upstream's deployment controller's, with one stricter count: a ReplicaSet is as large as the larger
+//! of what its spec asks and what its status still has, so that pods alive never exceed `replicas + maxSurge`.
+
+mod annotations;
+mod condition;
+mod create;
+mod recreate;
+mod rolling;
+mod scale;
+mod settings;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use k8s_openapi::{
+    api::{
+        apps::v1::{Deployment, ReplicaSet},
+        core::v1::{Pod, PodTemplateSpec},
+    },
+    jiff::Timestamp,
+};
+use serde_json::{Value, json};
+
+pub use self::settings::{Settings, Strategy};
+use crate::{
+    claim::claim,
+    objects::{controller_of, name, target, uid},
+    step::{DEPLOYMENTS, Outcome, PatchKind, Plan, REPLICA_SETS, Step, Target},
+};
+
+/// The label that tells the pods of one template from those of another.
+pub const TEMPLATE_HASH: &str = "pod-template-hash";
+
+/// What the Deployment controller sees.
+#[derive(Debug)]
+pub struct Snapshot<'a> {
+    /// The Deployment.
+    pub deployment: &'a Deployment,
+    /// All ReplicaSets of its namespace: it manages some, may adopt others, and must not take a name twice.
+    pub replica_sets: &'a [&'a ReplicaSet],
+    /// All pods of the ReplicaSets it manages; only Recreate looks at them.
+    pub pods: &'a [&'a Pod],
+    /// What the server said when the creation of the ReplicaSet failed the last time.
+    pub failure: Option<&'a Failure>,
+}
+
+/// Why the last attempt to create the new ReplicaSet failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// The machine-readable reason, `AlreadyExists`.
+    pub reason: String,
+    /// The server's words.
+    pub message: String,
+}
+
+/// A ReplicaSet and the size it shall have.
+#[derive(Debug, Clone)]
+struct Sized<'a> {
+    set: &'a ReplicaSet,
+    replicas: i32,
+}
+
+impl<'a> Sized<'a> {
+    fn new(set: &'a ReplicaSet) -> Self {
+        Self {
+            set,
+            replicas: spec_replicas(set),
+        }
+    }
+
+    /// The larger of what is asked for and what is still there.
+    fn occupied(&self) -> i32 {
+        self.replicas.max(status_replicas(self.set))
+    }
+
+    fn available(&self) -> i32 {
+        self.set
+            .status
+            .as_ref()
+            .and_then(|status| status.available_replicas)
+            .unwrap_or(0)
+    }
+}
+
+/// One Deployment's view while its plan is made.
+struct View<'a> {
+    deployment: &'a Deployment,
+    owner: Target,
+    settings: Settings,
+    new: Option<Sized<'a>>,
+    old: Vec<Sized<'a>>,
+    names: &'a [&'a ReplicaSet],
+    pods: &'a [&'a Pod],
+    failure: Option<&'a Failure>,
+    now: Timestamp,
+}
+
+/// Makes the plan.
+pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
+    let deployment = snapshot.deployment;
+    let mut plan = Plan::default();
+    let Some(settings) = Settings::of(deployment) else {
+        return plan;
+    };
+    let owner = target(DEPLOYMENTS, deployment);
+    let deleted = deployment.metadata.deletion_timestamp.is_some();
+    let claimed = claim(
+        &owner,
+        deleted,
+        &settings.selector,
+        REPLICA_SETS,
+        snapshot.replica_sets.iter().copied(),
+    );
+    if !claimed.steps.is_empty() {
+        plan.stage(claimed.steps);
+        return plan;
+    }
+    let mut sets = claimed.owned;
+    sets.sort_by(|a, b| age_order(a, b));
+    let current = find_new(deployment, &sets);
+    let new = current.map(Sized::new);
+    let old = sets
+        .iter()
+        .filter(|set| current.is_none_or(|new| uid(new) != uid(**set)))
+        .map(|set| Sized::new(set));
+    let old: Vec<_> = old.collect();
+    let view = View {
+        deployment,
+        owner,
+        settings,
+        new,
+        old,
+        names: snapshot.replica_sets,
+        pods: snapshot.pods,
+        failure: snapshot.failure,
+        now,
+    };
+    if deleted {
+        status::report(&view, &mut plan);
+        return plan;
+    }
+    view.progress(&mut plan);
+    plan
+}
+
+impl View<'_> {
+    /// Performs the first thing that is due; every change leads to a new plan.
+    fn progress(&self, plan: &mut Plan) {
+        if self.settings.paused {
+            let steps = scale::proportionally(self);
+            if steps.is_empty() {
+                plan.stage(annotations::clean_up(self));
+            }
+            plan.stage(steps);
+            status::report(self, plan);
+            return;
+        }
+        if let Some(stamps) = annotations::stamp(self) {
+            plan.stage(stamps);
+            return;
+        }
+        let steps = if scale::is_due(self) {
+            scale::proportionally(self)
+        } else {
+            match self.settings.strategy {
+                Strategy::Recreate => recreate::steps(self),
+                Strategy::RollingUpdate { .. } => rolling::steps(self),
+            }
+        };
+        if steps.is_empty() && status::is_complete(self) {
+            plan.stage(annotations::clean_up(self));
+        }
+        plan.stage(steps);
+        status::report(self, plan);
+    }
+
+    /// All ReplicaSets, oldest first; the new one last.
+    fn all(&self) -> impl Iterator<Item = &Sized<'_>> {
+        self.old.iter().chain(&self.new)
+    }
+
+    fn name(&self) -> &str {
+        &self.owner.name
+    }
+}
+
+fn spec_replicas(set: &ReplicaSet) -> i32 {
+    set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
+}
+
+fn status_replicas(set: &ReplicaSet) -> i32 {
+    set.status.as_ref().map_or(0, |status| status.replicas)
+}
+
+/// Oldest first, names break the tie.
+fn age_order(a: &ReplicaSet, b: &ReplicaSet) -> std::cmp::Ordering {
+    (&a.metadata.creation_timestamp, name(a)).cmp(&(&b.metadata.creation_timestamp, name(b)))
+}
+
+/// The oldest ReplicaSet that has the Deployment's template.
+fn find_new<'a>(deployment: &Deployment, sets: &[&'a ReplicaSet]) -> Option<&'a ReplicaSet> {
+    let wanted = deployment.spec.as_ref().map(|spec| &spec.template)?;
+    sets.iter().copied().find(|set| {
+        set.spec
+            .as_ref()
+            .and_then(|spec| spec.template.as_ref())
+            .is_some_and(|template| same(template, wanted))
+    })
+}
+
+/// Whether two templates are the same but for the hash label.
+fn same(template: &PodTemplateSpec, wanted: &PodTemplateSpec) -> bool {
+    let plain = |template: &PodTemplateSpec| {
+        let mut metadata = template.metadata.clone().unwrap_or_default();
+        if let Some(labels) = metadata.labels.as_mut() {
+            labels.remove(TEMPLATE_HASH);
+        }
+        metadata.labels = metadata.labels.filter(|labels| !labels.is_empty());
+        metadata.annotations = metadata.annotations.filter(|annotations| !annotations.is_empty());
+        metadata.creation_timestamp = None;
+        metadata
+    };
+    template.spec == wanted.spec && plain(template) == plain(wanted)
+}
+
+/// Whether `deployment` manages `set`.
+pub fn manages(deployment: &Deployment, set: &ReplicaSet) -> bool {
+    controller_of(&set.metadata).is_some_and(|owner| owner.uid == uid(deployment))
+}
+
+/// A merge patch of exactly this revision of the Deployment.
+fn patch_deployment(view: &View<'_>, subresource: Option<&'static str>, mut body: Value) -> Step {
+    let metadata = &view.deployment.metadata;
+    merge(
+        &mut body,
+        &json!({ "metadata": { "uid": metadata.uid, "resourceVersion": metadata.resource_version } }),
+    );
+    Step::Patch {
+        target: view.owner.clone(),
+        subresource,
+        kind: PatchKind::Merge,
+        body: Box::new(body),
+        outcome: Outcome::default(),
+    }
+}
+
+/// Adds the members of one object to another, deeply.
+fn merge(into: &mut Value, from: &Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (key, value) in from {
+                merge(into.entry(key.clone()).or_insert(Value::Null), value);
+            }
+        }
+        (into, from) => *into = from.clone(),
+    }
+}

@@ -1,0 +1,126 @@
+//! The Deployment's spec, parsed once; `surge + unavailable ≥ 1` holds by construction.
+
+use std::time::Duration;
+
+use k8s_openapi::{
+    api::apps::v1::Deployment,
+    apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString},
+};
+
+/// How old pods give way to new ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Strategy {
+    /// All old ones go first.
+    Recreate,
+    /// Within bounds, in pods.
+    RollingUpdate {
+        /// Pods above `replicas`.
+        surge: i32,
+        /// Pods that may be missing from `replicas`.
+        unavailable: i32,
+    },
+}
+
+/// What the spec asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// How many pods.
+    pub replicas: i32,
+    /// Which pods are its own.
+    pub selector: LabelSelector,
+    /// How it updates.
+    pub strategy: Strategy,
+    /// Whether updates are held back.
+    pub paused: bool,
+    /// How long without progress until it counts as stuck; `None` for never.
+    pub deadline: Option<Duration>,
+    /// How many old ReplicaSets are kept; `None` for all.
+    pub history: Option<usize>,
+    /// Seconds that a pod must be ready to count as available.
+    pub min_ready_seconds: i32,
+}
+
+impl Settings {
+    /// Reads the spec; `None` where there is none or its selector is empty.
+    pub fn of(deployment: &Deployment) -> Option<Self> {
+        let spec = deployment.spec.as_ref()?;
+        let empty = spec
+            .selector
+            .match_labels
+            .as_ref()
+            .is_none_or(std::collections::BTreeMap::is_empty)
+            && spec.selector.match_expressions.as_ref().is_none_or(Vec::is_empty);
+        if empty {
+            return None;
+        }
+        let replicas = spec.replicas.unwrap_or(1).max(0);
+        let strategy = match spec.strategy.as_ref() {
+            Some(strategy) if strategy.type_.as_deref() == Some("Recreate") => Strategy::Recreate,
+            other => {
+                let rolling = other.and_then(|strategy| strategy.rolling_update.as_ref());
+                bounds(
+                    rolling.and_then(|rolling| rolling.max_surge.as_ref()),
+                    rolling.and_then(|rolling| rolling.max_unavailable.as_ref()),
+                    replicas,
+                )
+            }
+        };
+        let unlimited = |seconds: &i32| *seconds != i32::MAX;
+        Some(Self {
+            replicas,
+            selector: spec.selector.clone(),
+            strategy,
+            paused: spec.paused.unwrap_or(false),
+            deadline: Some(spec.progress_deadline_seconds.unwrap_or(600))
+                .filter(unlimited)
+                .map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0))),
+            history: Some(spec.revision_history_limit.unwrap_or(10))
+                .filter(unlimited)
+                .map(|limit| usize::try_from(limit).unwrap_or(0)),
+            min_ready_seconds: spec.min_ready_seconds.unwrap_or(0),
+        })
+    }
+
+    /// Pods allowed above `replicas`.
+    pub fn surge(&self) -> i32 {
+        match self.strategy {
+            Strategy::Recreate => 0,
+            Strategy::RollingUpdate { surge, .. } => surge,
+        }
+    }
+
+    /// Pods that may be missing, at most all.
+    pub fn unavailable(&self) -> i32 {
+        match self.strategy {
+            Strategy::Recreate => 0,
+            Strategy::RollingUpdate { unavailable, .. } => unavailable.min(self.replicas),
+        }
+    }
+}
+
+/// Percentages of `replicas`: surge rounds up, unavailable rounds down, and both may not be zero.
+fn bounds(surge: Option<&IntOrString>, unavailable: Option<&IntOrString>, replicas: i32) -> Strategy {
+    let quarter = IntOrString::String("25%".to_owned());
+    let surge = resolve(surge.unwrap_or(&quarter), replicas, true);
+    let unavailable = resolve(unavailable.unwrap_or(&quarter), replicas, false);
+    Strategy::RollingUpdate {
+        surge,
+        unavailable: if surge == 0 && unavailable == 0 { 1 } else { unavailable },
+    }
+}
+
+fn resolve(value: &IntOrString, total: i32, round_up: bool) -> i32 {
+    match value {
+        IntOrString::Int(count) => (*count).max(0),
+        IntOrString::String(text) => {
+            let percent = text.trim_end_matches('%').parse::<i64>().unwrap_or(0).max(0);
+            let product = percent.saturating_mul(i64::from(total));
+            let share = if round_up {
+                product.saturating_add(99) / 100
+            } else {
+                product / 100
+            };
+            i32::try_from(share).unwrap_or(i32::MAX)
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! What a plan asks the driver to do.
+
+use std::{fmt, time::Duration};
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use serde_json::Value;
+
+/// A resource that controllers write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Resource {
+    /// The API group; empty for the core group.
+    pub group: &'static str,
+    /// The version within the group.
+    pub version: &'static str,
+    /// The kind, `Pod`.
+    pub kind: &'static str,
+    /// The name in paths, `pods`.
+    pub plural: &'static str,
+    /// Whether its objects live in a namespace.
+    pub namespaced: bool,
+}
+
+impl Resource {
+    /// `apps/v1`, or `v1` for the core group.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() {
+            self.version.to_owned()
+        } else {
+            format!("{}/{}", self.group, self.version)
+        }
+    }
+}
+
+const fn core(kind: &'static str, plural: &'static str, namespaced: bool) -> Resource {
+    Resource {
+        group: "",
+        version: "v1",
+        kind,
+        plural,
+        namespaced,
+    }
+}
+
+/// Pods.
+pub const PODS: Resource = core("Pod", "pods", true);
+/// Nodes.
+pub const NODES: Resource = core("Node", "nodes", false);
+/// Namespaces.
+pub const NAMESPACES: Resource = core("Namespace", "namespaces", false);
+/// Services.
+pub const SERVICES: Resource = core("Service", "services", true);
+/// Service accounts.
+pub const SERVICE_ACCOUNTS: Resource = core("ServiceAccount", "serviceaccounts", true);
+/// Events.
+pub const EVENTS: Resource = core("Event", "events", true);
+/// Deployments.
+pub const DEPLOYMENTS: Resource = Resource {
+    group: "apps",
+    version: "v1",
+    kind: "Deployment",
+    plural: "deployments",
+    namespaced: true,
+};
+/// Replica sets.
+pub const REPLICA_SETS: Resource = Resource {
+    group: "apps",
+    version: "v1",
+    kind: "ReplicaSet",
+    plural: "replicasets",
+    namespaced: true,
+};
+/// Leases.
+pub const LEASES: Resource = Resource {
+    group: "coordination.k8s.io",
+    version: "v1",
+    kind: "Lease",
+    plural: "leases",
+    namespaced: true,
+};
+/// Endpoint slices.
+pub const ENDPOINT_SLICES: Resource = Resource {
+    group: "discovery.k8s.io",
+    version: "v1",
+    kind: "EndpointSlice",
+    plural: "endpointslices",
+    namespaced: true,
+};
+
+/// One object, as a step names it. The uid keeps a step from touching a namesake.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Which resource.
+    pub resource: Resource,
+    /// Empty for cluster-scoped objects.
+    pub namespace: String,
+    /// The object's name.
+    pub name: String,
+    /// The object's uid.
+    pub uid: String,
+}
+
+impl Target {
+    /// The reference that an event carries in `involvedObject`.
+    pub fn reference(&self) -> ObjectReference {
+        ObjectReference {
+            api_version: Some(self.resource.api_version()),
+            kind: Some(self.resource.kind.to_owned()),
+            namespace: Some(self.namespace.clone()).filter(|namespace| !namespace.is_empty()),
+            name: Some(self.name.clone()),
+            uid: Some(self.uid.clone()),
+            ..ObjectReference::default()
+        }
+    }
+}
+
+/// An event's type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// `Normal`.
+    Normal,
+    /// `Warning`.
+    Warning,
+}
+
+impl Severity {
+    /// As it stands in the event.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+/// An event about an object.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Note {
+    /// The object it is about.
+    pub about: ObjectReference,
+    /// Normal or Warning.
+    pub severity: Severity,
+    /// CamelCase reason.
+    pub reason: &'static str,
+    /// The sentence. In a step's `done` note `{}` stands for the name of the object, in `failed` for the error.
+    pub message: String,
+}
+
+/// The events that a step's outcome gives.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Outcome {
+    /// When it worked.
+    pub done: Option<Note>,
+    /// When the server refused it.
+    pub failed: Option<Note>,
+}
+
+/// How a patch is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PatchKind {
+    /// RFC 7386.
+    Merge,
+    /// Lists merge by their keys.
+    Strategic,
+}
+
+/// How the dependents of a deleted object are treated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Propagation {
+    /// Dependents go afterwards.
+    Background,
+    /// Dependents go first.
+    Foreground,
+    /// Dependents stay.
+    Orphan,
+}
+
+impl Propagation {
+    /// As it stands in `DeleteOptions`.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Background => "Background",
+            Self::Foreground => "Foreground",
+            Self::Orphan => "Orphan",
+        }
+    }
+}
+
+/// One request that the driver makes.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Step {
+    /// POST of a new object.
+    Create {
+        /// Which resource.
+        resource: Resource,
+        /// Empty for cluster-scoped objects.
+        namespace: String,
+        /// The whole object.
+        body: Box<Value>,
+        /// Events.
+        outcome: Outcome,
+    },
+    /// PATCH. A `metadata.resourceVersion` in the body is a precondition: a conflict leads to a new plan.
+    Patch {
+        /// The object.
+        target: Target,
+        /// `status`, or `None` for the object itself.
+        subresource: Option<&'static str>,
+        /// How the body is read.
+        kind: PatchKind,
+        /// The patch.
+        body: Box<Value>,
+        /// Events.
+        outcome: Outcome,
+    },
+    /// DELETE by uid.
+    Delete {
+        /// The object.
+        target: Target,
+        /// Delete only this revision of it.
+        resource_version: Option<String>,
+        /// What becomes of dependents; `None` leaves it to the kind's default.
+        propagation: Option<Propagation>,
+        /// Seconds of grace; `None` leaves it to the object.
+        grace_seconds: Option<i64>,
+        /// Events.
+        outcome: Outcome,
+    },
+    /// Only an event.
+    Event(Note),
+}
+
+/// The gist, for logs and tables.
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Create {
+                resource,
+                body,
+                outcome,
+                ..
+            } => {
+                let text = |pointer| body.pointer(pointer).and_then(Value::as_str);
+                let name = text("/metadata/name")
+                    .or_else(|| text("/metadata/generateName"))
+                    .unwrap_or_default();
+                write!(f, "create {} {name}", resource.kind)?;
+                if let Some(replicas) = body.pointer("/spec/replicas") {
+                    write!(f, " replicas={replicas}")?;
+                }
+                outcome.fmt(f)
+            }
+            Self::Patch {
+                target,
+                subresource,
+                body,
+                outcome,
+                ..
+            } => {
+                write!(f, "patch {} {}", target.resource.kind, target.name)?;
+                if let Some(subresource) = subresource {
+                    write!(f, "/{subresource}")?;
+                }
+                if let Some(replicas) = body.pointer("/spec/replicas") {
+                    write!(f, " replicas={replicas}")?;
+                }
+                outcome.fmt(f)
+            }
+            Self::Delete { target, outcome, .. } => {
+                write!(f, "delete {} {}", target.resource.kind, target.name)?;
+                outcome.fmt(f)
+            }
+            Self::Event(note) => write!(f, "event {}: {}", note.reason, note.message),
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.done
+            .iter()
+            .try_for_each(|note| write!(f, " ({}: {})", note.reason, note.message))
+    }
+}
+
+/// One line a step, stages apart by an arrow.
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, stage) in self.stages.iter().enumerate() {
+            f.write_str(if index == 0 { "" } else { " -> " })?;
+            for (index, step) in stage.iter().enumerate() {
+                f.write_str(if index == 0 { "" } else { ", " })?;
+                step.fmt(f)?;
+            }
+        }
+        self.again
+            .iter()
+            .try_for_each(|delay| write!(f, " again in {}s", delay.as_secs()))
+    }
+}
+
+/// Stages of steps. The steps of a stage are sent together, so that they share a commit; a stage begins when all
+/// steps of the one before it have worked.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Plan {
+    /// What to do.
+    pub stages: Vec<Vec<Step>>,
+    /// Plan again after this long even if nothing changes.
+    pub again: Option<Duration>,
+}
+
+impl Plan {
+    /// Appends a stage; an empty one is left out.
+    pub fn stage(&mut self, steps: Vec<Step>) {
+        if !steps.is_empty() {
+            self.stages.push(steps);
+        }
+    }
+
+    /// Asks to be planned again after `delay`, or sooner if that was asked for.
+    pub fn again(&mut self, delay: Duration) {
+        self.again = Some(self.again.map_or(delay, |before| before.min(delay)));
+    }
+
+    /// Whether there is nothing to do now.
+    pub fn is_empty(&self) -> bool {
+        self.stages.is_empty()
+    }
+}
