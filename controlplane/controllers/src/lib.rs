@@ -2,13 +2,26 @@
 //!
 //! Each authenticates as the user that stock Kubernetes gives it, so that authorization and the audit log tell them
 //! apart. What to do is decided in `controlplane-plan`; this crate watches, asks a plan, and performs its steps.
+//!
+//! All share one watch a kind ([`kinds`]). A key whose plan did something is planned again only when the caches show
+//! what was done ([`driver`]), so a lost watch or a lost answer never makes anything twice.
 
+mod cache;
 mod clock;
+mod deployments;
+mod driver;
+mod events;
+mod kinds;
+mod queue;
+mod reflector;
+mod replica_sets;
+mod request;
+mod scheduler;
+mod setup;
 
 use std::{convert::Infallible, sync::Arc};
 
 use k8s_openapi::jiff::Timestamp;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 /// Makes a client for a user: `(user name, complete user agent)`.
@@ -55,10 +68,13 @@ pub enum Error {
 
 /// Runs every controller and the scheduler until `cancel`; the first that ends stops the others.
 pub async fn run(clients: Clients, options: Options, cancel: CancellationToken) -> Result<Infallible, Error> {
-    let mut tasks: JoinSet<()> = JoinSet::new();
-    let _ = (&clients, &options.clock, options.version, options.cluster_cidr);
-    tasks.spawn(async move { cancel.cancelled().await });
-    match tasks.join_next().await {
+    let mut tasks = setup::start(&clients, &options, &cancel);
+    let ended = tokio::select! {
+        () = cancel.cancelled() => None,
+        ended = tasks.join_next() => ended,
+    };
+    tasks.shutdown().await;
+    match ended {
         Some(Err(failure)) => Err(Error::Failed(failure)),
         Some(Ok(())) | None => Err(Error::Cancelled),
     }

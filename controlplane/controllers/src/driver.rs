@@ -1,0 +1,198 @@
+//! The one effectful loop: takes a key, asks for its plan, performs the steps, and plans the key again only when the
+//! caches show everything that was done. So no plan ever counts without what its predecessor sent.
+
+mod perform;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use controlplane_plan::{
+    rollout::Failure,
+    step::{Plan, Resource},
+};
+use futures::{StreamExt, stream::FuturesUnordered};
+use k8s_openapi::jiff::Timestamp;
+use tokio::time::Instant;
+use tracing::{debug, warn};
+
+pub(crate) use self::perform::perform;
+use crate::{Clock, cache::Key, events::Recorder, kinds::Caches, queue::Queue};
+
+/// Keys whose steps are under way at once.
+const IN_FLIGHT: usize = 64;
+/// After this long without seeing what was done, ask for a list.
+const PATIENCE: Duration = Duration::from_secs(5);
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from_mins(1));
+
+/// A controller is a name and a plan.
+pub(crate) trait Controller: Send + Sync + 'static {
+    /// The event source's component, `replicaset-controller`.
+    fn component(&self) -> &'static str;
+    /// What is to be done for `key`; `failure` is the server's last refusal of one of its creations.
+    fn plan(&self, key: &Key, failure: Option<&Failure>, now: Timestamp) -> Plan;
+}
+
+/// What must be seen before a key is planned again.
+#[derive(Debug, Clone)]
+pub(crate) enum Awaited {
+    /// The resource's cache has reached a revision.
+    Revision(Resource, u64),
+    /// The object is gone or being deleted.
+    Deleted(Resource, Key, String),
+    /// A request went unanswered: a list that began afterwards is in the cache.
+    Listed(Resource, u64),
+}
+
+impl Awaited {
+    /// Whether the caches show it. What is not cached cannot be awaited.
+    pub(crate) fn is_met(&self, caches: &Caches) -> bool {
+        match self {
+            Self::Revision(resource, revision) => caches.of(resource).is_none_or(|cache| cache.revision() >= *revision),
+            Self::Deleted(resource, key, uid) => caches.of(resource).is_none_or(|cache| cache.is_deleted(key, uid)),
+            Self::Listed(resource, number) => caches.of(resource).is_none_or(|cache| cache.listed() >= *number),
+        }
+    }
+
+    fn resource(&self) -> Resource {
+        match self {
+            Self::Revision(resource, _) | Self::Deleted(resource, ..) | Self::Listed(resource, _) => *resource,
+        }
+    }
+}
+
+/// What came of a plan's steps.
+#[derive(Debug, Default)]
+pub(crate) struct Done {
+    pub(crate) awaited: Vec<Awaited>,
+    pub(crate) failure: Option<Failure>,
+    /// Something did not work and must be tried again.
+    pub(crate) retry: bool,
+}
+
+/// What a worker needs.
+#[derive(Clone)]
+pub(crate) struct Context {
+    pub(crate) client: kube::Client,
+    pub(crate) caches: Arc<Caches>,
+    pub(crate) recorder: Recorder,
+    pub(crate) clock: Clock,
+}
+
+struct Parked {
+    awaited: Vec<Awaited>,
+    since: Instant,
+}
+
+/// What the worker remembers; each map holds only keys that are in that state.
+#[derive(Default)]
+struct Memory {
+    busy: BTreeSet<Key>,
+    dirty: BTreeSet<Key>,
+    parked: BTreeMap<Key, Parked>,
+    failures: BTreeMap<Key, Failure>,
+    attempts: BTreeMap<Key, u32>,
+}
+
+/// Works on `queue` for ever.
+pub(crate) async fn run<C: Controller>(controller: Arc<C>, context: Context, queue: Arc<Queue<Key>>) {
+    context.caches.synced().await;
+    let mut memory = Memory::default();
+    let mut under_way = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            biased;
+            Some((key, done)) = under_way.next(), if !under_way.is_empty() => {
+                memory.finish(&context, &queue, key, done);
+            }
+            key = queue.next(), if under_way.len() < IN_FLIGHT => {
+                if !memory.may_plan(&context, &queue, &key) {
+                    continue;
+                }
+                let plan = controller.plan(&key, memory.failures.get(&key), (context.clock)());
+                if let Some(delay) = plan.again {
+                    queue.push_after(key.clone(), delay);
+                }
+                if plan.is_empty() {
+                    memory.failures.remove(&key);
+                    memory.attempts.remove(&key);
+                    continue;
+                }
+                debug!(controller = controller.component(), %key, %plan, "plan");
+                memory.busy.insert(key.clone());
+                let (context, component) = (context.clone(), controller.component());
+                under_way.push(Box::pin(async move {
+                    let done = perform(&context, component, plan).await;
+                    (key, done)
+                }));
+            }
+        }
+    }
+}
+
+impl Memory {
+    /// Whether nothing of the key's last plan is still under way or unseen.
+    fn may_plan(&mut self, context: &Context, queue: &Queue<Key>, key: &Key) -> bool {
+        if self.busy.contains(key) {
+            self.dirty.insert(key.clone());
+            return false;
+        }
+        let Some(parked) = self.parked.get_mut(key) else {
+            return true;
+        };
+        parked.awaited.retain(|awaited| !awaited.is_met(&context.caches));
+        if parked.awaited.is_empty() {
+            self.parked.remove(key);
+            return true;
+        }
+        if parked.since.elapsed() >= PATIENCE {
+            warn!(%key, awaited = ?parked.awaited, "not seen yet, listing again");
+            parked.since = Instant::now();
+            let resources: BTreeSet<Resource> = parked.awaited.iter().map(Awaited::resource).collect();
+            for cache in resources.iter().filter_map(|resource| context.caches.of(resource)) {
+                cache.relist();
+            }
+        }
+        let lists = parked
+            .awaited
+            .iter()
+            .any(|awaited| matches!(awaited, Awaited::Listed(..)));
+        queue.push_after(key.clone(), if lists { PATIENCE / 50 } else { PATIENCE });
+        false
+    }
+
+    fn finish(&mut self, context: &Context, queue: &Queue<Key>, key: Key, done: Done) {
+        self.busy.remove(&key);
+        self.dirty.remove(&key);
+        match done.failure {
+            Some(failure) => drop(self.failures.insert(key.clone(), failure)),
+            None if !done.retry => drop(self.failures.remove(&key)),
+            None => {}
+        }
+        let awaited: Vec<_> = done
+            .awaited
+            .into_iter()
+            .filter(|awaited| !awaited.is_met(&context.caches))
+            .collect();
+        if !awaited.is_empty() {
+            self.parked.insert(
+                key.clone(),
+                Parked {
+                    awaited,
+                    since: Instant::now(),
+                },
+            );
+        }
+        if done.retry {
+            let attempts = self.attempts.entry(key.clone()).or_default();
+            let delay = BACKOFF.0.saturating_mul(1 << (*attempts).min(16)).min(BACKOFF.1);
+            *attempts = attempts.saturating_add(1);
+            queue.push_after(key, delay);
+        } else {
+            self.attempts.remove(&key);
+            queue.push(key);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Performs a plan's steps.
+
+use controlplane_plan::{
+    rollout::Failure,
+    step::{Note, Plan, Propagation, Resource, Step, Target},
+};
+use futures::{StreamExt, stream};
+use tracing::{debug, info, warn};
+
+use super::{Awaited, Context, Done};
+use crate::{
+    cache::Key,
+    request::{self, Error, Reply},
+};
+
+/// Steps of a stage that are sent at once.
+const TOGETHER: usize = 128;
+
+/// Performs stage after stage; a stage in which a step did not work is the last.
+pub(crate) async fn perform(context: &Context, component: &'static str, plan: Plan) -> Done {
+    let mut done = Done::default();
+    for stage in plan.stages {
+        let requests = stage.into_iter().map(|step| perform_step(context, component, step));
+        let results: Vec<Done> = stream::iter(requests).buffer_unordered(TOGETHER).collect().await;
+        for result in results {
+            done.awaited.extend(result.awaited);
+            done.failure = done.failure.or(result.failure);
+            done.retry |= result.retry;
+        }
+        if done.retry {
+            break;
+        }
+    }
+    done
+}
+
+async fn perform_step(context: &Context, component: &'static str, step: Step) -> Done {
+    let note = |note: Option<Note>, name: &str| {
+        context.recorder.note(component, note.map(|note| filled(note, name)));
+    };
+    match step {
+        Step::Create {
+            resource,
+            namespace,
+            body,
+            outcome,
+        } => match request::create(&context.client, &resource, &namespace, &body).await {
+            Ok(reply) => {
+                info!(
+                    component,
+                    kind = resource.kind,
+                    namespace,
+                    name = reply.metadata.name,
+                    "created"
+                );
+                note(outcome.done, &reply.metadata.name);
+                seen(resource, &reply)
+            }
+            Err(error) => create_failed(context, component, resource, outcome.failed, &error),
+        },
+        Step::Patch {
+            target,
+            subresource,
+            kind,
+            body,
+            outcome,
+        } => match request::patch(&context.client, &target, subresource, kind, &body).await {
+            Ok(reply) => {
+                note(outcome.done, &target.name);
+                seen(target.resource, &reply)
+            }
+            Err(error) => change_failed(context, component, &target, &error),
+        },
+        Step::Delete {
+            target,
+            resource_version,
+            propagation,
+            grace_seconds,
+            outcome,
+        } => {
+            let version = resource_version.as_deref();
+            let propagation = propagation.map(Propagation::text);
+            match request::delete(&context.client, &target, version, propagation, grace_seconds).await {
+                Ok(_) => {
+                    note(outcome.done, &target.name);
+                    deleted(component, target)
+                }
+                Err(error) => change_failed(context, component, &target, &error),
+            }
+        }
+        Step::Event(event) => {
+            note(Some(event), "");
+            Done::default()
+        }
+    }
+}
+
+fn filled(mut note: Note, text: &str) -> Note {
+    note.message = note.message.replace("{}", text);
+    note
+}
+
+/// The cache must reach the revision that the answer tells.
+fn seen(resource: Resource, reply: &Reply) -> Done {
+    let awaited = reply.revision().map(|revision| Awaited::Revision(resource, revision));
+    Done {
+        awaited: awaited.into_iter().collect(),
+        ..Done::default()
+    }
+}
+
+/// The cache must show that it is gone or going.
+fn deleted(component: &'static str, target: Target) -> Done {
+    info!(
+        component,
+        kind = target.resource.kind,
+        target.namespace,
+        target.name,
+        "deleted"
+    );
+    let key = Key::new(&target.namespace, &target.name);
+    Done {
+        awaited: vec![Awaited::Deleted(target.resource, key, target.uid)],
+        ..Done::default()
+    }
+}
+
+/// Nobody knows whether it took effect: a list will tell.
+fn unknown(context: &Context, resource: Resource) -> Done {
+    let listed = context
+        .caches
+        .of(&resource)
+        .map(|cache| Awaited::Listed(resource, cache.relist()));
+    Done {
+        awaited: listed.into_iter().collect(),
+        retry: true,
+        ..Done::default()
+    }
+}
+
+fn create_failed(
+    context: &Context,
+    component: &'static str,
+    resource: Resource,
+    failed: Option<Note>,
+    error: &Error,
+) -> Done {
+    match error {
+        Error::Unknown(_) => {
+            debug!(component, kind = resource.kind, ?error, "creation went unanswered");
+            unknown(context, resource)
+        }
+        // Nothing can be made in a namespace that is going; its contents go with it.
+        Error::Refused(status) if is_terminating(status) => Done::default(),
+        Error::Refused(status) if status.reason == "AlreadyExists" => unknown(context, resource),
+        Error::Refused(status) => {
+            warn!(
+                component,
+                kind = resource.kind,
+                message = status.message,
+                "creation refused"
+            );
+            context
+                .recorder
+                .note(component, failed.map(|note| filled(note, &status.message)));
+            let failure = Failure {
+                reason: status.reason.clone(),
+                message: status.message.clone(),
+            };
+            Done {
+                failure: Some(failure),
+                retry: true,
+                ..Done::default()
+            }
+        }
+    }
+}
+
+fn is_terminating(status: &kube::core::Status) -> bool {
+    let causes = status
+        .details
+        .as_ref()
+        .map(|details| details.causes.as_slice())
+        .unwrap_or_default();
+    causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
+}
+
+/// A patch or deletion did not work. Gone is as good as done; a conflict wants a new plan, never the same again.
+fn change_failed(context: &Context, component: &'static str, target: &Target, error: &Error) -> Done {
+    match error.code() {
+        404 => Done::default(),
+        409 => Done {
+            retry: true,
+            ..Done::default()
+        },
+        0 => {
+            debug!(component, name = target.name, ?error, "change went unanswered");
+            unknown(context, target.resource)
+        }
+        _ => {
+            warn!(component, kind = target.resource.kind, name = target.name, %error, "change refused");
+            Done {
+                retry: true,
+                ..Done::default()
+            }
+        }
+    }
+}

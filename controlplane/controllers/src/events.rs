@@ -1,0 +1,209 @@
+//! Events: one recorder for all, which counts repetitions instead of writing them again.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use controlplane_plan::step::{EVENTS, Note, PatchKind, Target};
+use http::Method;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tracing::debug;
+
+use crate::{Clock, request};
+
+/// Notes that wait to be written; more are dropped, as an event is only a courtesy.
+const WAITING: usize = 4096;
+/// Events of which the recorder remembers that they were written.
+const REMEMBERED: usize = 2048;
+
+/// The component whose events carry microseconds and an action.
+pub(crate) const SCHEDULER: &str = "default-scheduler";
+
+struct Waiting {
+    component: &'static str,
+    note: Note,
+    at: Timestamp,
+}
+
+/// Hands notes to the writer.
+#[derive(Clone)]
+pub(crate) struct Recorder {
+    sender: mpsc::Sender<Waiting>,
+    clock: Clock,
+}
+
+impl Recorder {
+    /// The recorder and what its writer reads.
+    pub(crate) fn new(clock: Clock) -> (Self, Writer) {
+        let (sender, receiver) = mpsc::channel(WAITING);
+        (
+            Self { sender, clock },
+            Writer {
+                receiver,
+                written: BTreeMap::new(),
+                order: VecDeque::new(),
+            },
+        )
+    }
+
+    /// Records a note, if there is one; never waits.
+    pub(crate) fn note(&self, component: &'static str, note: Option<Note>) {
+        let Some(note) = note else { return };
+        let waiting = Waiting {
+            component,
+            note,
+            at: (self.clock)(),
+        };
+        if self.sender.try_send(waiting).is_err() {
+            debug!(component, "event dropped: too many wait");
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Identity {
+    component: &'static str,
+    about: String,
+    reason: &'static str,
+    message: String,
+}
+
+struct Written {
+    target: Target,
+    count: i32,
+}
+
+/// Writes notes as events.
+pub(crate) struct Writer {
+    receiver: mpsc::Receiver<Waiting>,
+    written: BTreeMap<Identity, Written>,
+    order: VecDeque<Identity>,
+}
+
+/// The client of each component.
+pub(crate) type Components = Arc<dyn Fn(&str) -> kube::Client + Send + Sync>;
+
+impl Writer {
+    /// Writes until every recorder is gone.
+    pub(crate) async fn run(mut self, clients: Components) {
+        while let Some(waiting) = self.receiver.recv().await {
+            let client = clients(waiting.component);
+            self.write(&client, waiting).await;
+        }
+    }
+
+    async fn write(&mut self, client: &kube::Client, Waiting { component, note, at }: Waiting) {
+        let about = note
+            .about
+            .uid
+            .clone()
+            .or_else(|| note.about.name.clone())
+            .unwrap_or_default();
+        let identity = Identity {
+            component,
+            about,
+            reason: note.reason,
+            message: note.message.clone(),
+        };
+        if let Some(written) = self.written.get_mut(&identity) {
+            written.count = written.count.saturating_add(1);
+            let body = repetition(component, written.count, at);
+            let result = request::patch(client, &written.target, None, PatchKind::Merge, &body).await;
+            match result {
+                Ok(_) => return,
+                Err(error) if error.code() != 404 => {
+                    debug!(component, %error, "event not counted");
+                    return;
+                }
+                // The event has expired: write it anew.
+                Err(_) => {}
+            }
+        }
+        let namespace = note.about.namespace.clone().unwrap_or_else(|| "default".to_owned());
+        let name = format!(
+            "{}.{:x}",
+            note.about.name.as_deref().unwrap_or_default(),
+            at.as_nanosecond()
+        );
+        let body = event(component, &note, &namespace, &name, at);
+        let path = request::path(&EVENTS, &namespace, "", "");
+        let bytes = body.to_string().into_bytes();
+        match request::send::<request::Reply>(client, Method::POST, path, request::JSON, bytes).await {
+            Ok(reply) => {
+                let target = Target {
+                    resource: EVENTS,
+                    namespace,
+                    name,
+                    uid: reply.metadata.uid,
+                };
+                self.remember(identity, Written { target, count: 1 });
+            }
+            Err(error) => debug!(component, %error, "event not written"),
+        }
+    }
+
+    fn remember(&mut self, identity: Identity, written: Written) {
+        if self.written.insert(identity.clone(), written).is_none() {
+            self.order.push_back(identity);
+        }
+        while self.order.len() > REMEMBERED {
+            if let Some(oldest) = self.order.pop_front() {
+                self.written.remove(&oldest);
+            }
+        }
+    }
+}
+
+/// Microseconds, as `eventTime` has them.
+fn micro(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()
+}
+
+fn whole(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+fn repetition(component: &str, count: i32, at: Timestamp) -> Value {
+    if component == SCHEDULER {
+        json!({ "series": { "count": count, "lastObservedTime": micro(at) } })
+    } else {
+        json!({ "count": count, "lastTimestamp": whole(at) })
+    }
+}
+
+/// The scheduler's events have the shape of `events.k8s.io`, the others' the older one, as upstream's.
+fn event(component: &str, note: &Note, namespace: &str, name: &str, at: Timestamp) -> Value {
+    let mut event = json!({
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": { "name": name, "namespace": namespace },
+        "involvedObject": note.about,
+        "type": note.severity.text(),
+        "reason": note.reason,
+        "message": note.message,
+        "reportingComponent": component,
+    });
+    let rest = if component == SCHEDULER {
+        let action = if note.reason == "Scheduled" {
+            "Binding"
+        } else {
+            "Scheduling"
+        };
+        json!({
+            "eventTime": micro(at), "action": action, "reportingInstance": component,
+            "source": {}, "firstTimestamp": null, "lastTimestamp": null,
+        })
+    } else {
+        json!({
+            "eventTime": null, "reportingInstance": "", "source": { "component": component },
+            "firstTimestamp": whole(at), "lastTimestamp": whole(at), "count": 1,
+        })
+    };
+    if let (Some(event), Value::Object(rest)) = (event.as_object_mut(), rest) {
+        event.extend(rest);
+    }
+    event
+}

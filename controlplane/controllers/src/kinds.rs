@@ -1,0 +1,230 @@
+//! What the caches keep of each kind: what plans read, and no more.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use controlplane_plan::{
+    objects::{controller_of, node_of},
+    step::{self, Resource},
+};
+use k8s_openapi::{
+    Metadata,
+    api::{
+        apps::v1::{Deployment, ReplicaSet},
+        coordination::v1::Lease,
+        core::v1::{Container, Namespace, Node, Pod, Service},
+        discovery::v1::EndpointSlice,
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use serde::{Deserialize, de::DeserializeOwned};
+
+use crate::cache::{Cache, Progress};
+
+/// A kind that is cached.
+pub(crate) trait Cached: DeserializeOwned + Clone + Send + Sync + 'static {
+    /// The object's metadata.
+    fn metadata(&self) -> &ObjectMeta;
+    /// Drops what nobody reads.
+    fn trim(&mut self);
+    /// The entries under which it is found.
+    fn index(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// The index entry of what a controller owns.
+pub(crate) fn owned_by(uid: &str) -> String {
+    format!("owner/{uid}")
+}
+
+/// The index entry of a namespace's objects that nobody manages.
+pub(crate) fn unmanaged(namespace: &str) -> String {
+    format!("unmanaged/{namespace}")
+}
+
+/// The index entry of a node's pods.
+pub(crate) fn on_node(node: &str) -> String {
+    format!("node/{node}")
+}
+
+fn owner_entry(metadata: &ObjectMeta) -> String {
+    controller_of(metadata).map_or_else(
+        || unmanaged(metadata.namespace.as_deref().unwrap_or_default()),
+        |owner| owned_by(&owner.uid),
+    )
+}
+
+fn trim_metadata(metadata: &mut ObjectMeta) {
+    metadata.managed_fields = None;
+    if let Some(annotations) = metadata.annotations.as_mut() {
+        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+    }
+}
+
+impl Cached for Pod {
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn trim(&mut self) {
+        trim_metadata(&mut self.metadata);
+        if let Some(spec) = self.spec.as_mut() {
+            spec.volumes = None;
+            spec.ephemeral_containers = None;
+            for container in spec
+                .containers
+                .iter_mut()
+                .chain(spec.init_containers.iter_mut().flatten())
+            {
+                *container = Container {
+                    name: std::mem::take(&mut container.name),
+                    ports: container.ports.take(),
+                    resources: container.resources.take(),
+                    restart_policy: container.restart_policy.take(),
+                    ..Container::default()
+                };
+            }
+            spec.containers.shrink_to_fit();
+        }
+    }
+
+    fn index(&self) -> Vec<String> {
+        let mut entries = vec![owner_entry(&self.metadata)];
+        entries.extend(node_of(self).map(on_node));
+        entries
+    }
+}
+
+impl Cached for ReplicaSet {
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn trim(&mut self) {
+        trim_metadata(&mut self.metadata);
+    }
+
+    fn index(&self) -> Vec<String> {
+        vec![owner_entry(&self.metadata)]
+    }
+}
+
+macro_rules! plain {
+    ($($kind:ty),*) => {$(
+        impl Cached for $kind {
+            fn metadata(&self) -> &ObjectMeta {
+                Metadata::metadata(self)
+            }
+
+            fn trim(&mut self) {
+                trim_metadata(&mut self.metadata);
+            }
+        }
+    )*};
+}
+
+plain!(Deployment, Lease, Namespace, Service, EndpointSlice);
+
+impl Cached for Node {
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn trim(&mut self) {
+        trim_metadata(&mut self.metadata);
+        if let Some(status) = self.status.as_mut() {
+            status.images = None;
+            status.node_info = None;
+        }
+    }
+}
+
+/// An object of which only the metadata matters.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Partial {
+    #[serde(default)]
+    metadata: ObjectMeta,
+}
+
+impl Cached for Partial {
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn trim(&mut self) {
+        self.metadata = ObjectMeta {
+            name: self.metadata.name.take(),
+            namespace: self.metadata.namespace.take(),
+            uid: self.metadata.uid.take(),
+            resource_version: self.metadata.resource_version.take(),
+            owner_references: self.metadata.owner_references.take(),
+            finalizers: self.metadata.finalizers.take(),
+            deletion_timestamp: self.metadata.deletion_timestamp.take(),
+            ..ObjectMeta::default()
+        };
+    }
+}
+
+/// All caches.
+pub(crate) struct Caches {
+    pub(crate) pods: Arc<Cache<Pod>>,
+    pub(crate) replica_sets: Arc<Cache<ReplicaSet>>,
+    pub(crate) deployments: Arc<Cache<Deployment>>,
+    pub(crate) nodes: Arc<Cache<Node>>,
+    pub(crate) namespaces: Arc<Cache<Namespace>>,
+    pub(crate) services: Arc<Cache<Service>>,
+    pub(crate) leases: Arc<Cache<Lease>>,
+    pub(crate) endpoint_slices: Arc<Cache<EndpointSlice>>,
+    /// The kinds of which only metadata is kept.
+    pub(crate) partial: BTreeMap<Resource, Arc<Cache<Partial>>>,
+}
+
+impl Caches {
+    pub(crate) fn new() -> Self {
+        Self {
+            pods: Cache::new(),
+            replica_sets: Cache::new(),
+            deployments: Cache::new(),
+            nodes: Cache::new(),
+            namespaces: Cache::new(),
+            services: Cache::new(),
+            leases: Cache::new(),
+            endpoint_slices: Cache::new(),
+            partial: BTreeMap::new(),
+        }
+    }
+
+    /// Waits until every kind has been listed: a plan on half a world would make things twice.
+    pub(crate) async fn synced(&self) {
+        self.pods.synced().await;
+        self.replica_sets.synced().await;
+        self.deployments.synced().await;
+        self.nodes.synced().await;
+        self.namespaces.synced().await;
+        self.services.synced().await;
+        self.leases.synced().await;
+        self.endpoint_slices.synced().await;
+        for cache in self.partial.values() {
+            cache.synced().await;
+        }
+    }
+
+    /// The cache of a resource, if it has one.
+    pub(crate) fn of(&self, resource: &Resource) -> Option<&dyn Progress> {
+        let typed: [(&Resource, &dyn Progress); 8] = [
+            (&step::PODS, &*self.pods),
+            (&step::REPLICA_SETS, &*self.replica_sets),
+            (&step::DEPLOYMENTS, &*self.deployments),
+            (&step::NODES, &*self.nodes),
+            (&step::NAMESPACES, &*self.namespaces),
+            (&step::SERVICES, &*self.services),
+            (&step::LEASES, &*self.leases),
+            (&step::ENDPOINT_SLICES, &*self.endpoint_slices),
+        ];
+        let found = typed
+            .into_iter()
+            .find(|(known, _)| *known == resource)
+            .map(|(_, cache)| cache);
+        found.or_else(|| self.partial.get(resource).map(|cache| &**cache as &dyn Progress))
+    }
+}

@@ -1,0 +1,188 @@
+//! Keeps a cache in step with the server: list, then watch, and list again only when the watch cannot go on.
+
+use std::{sync::Arc, time::Duration};
+
+use controlplane_plan::step::Resource;
+use futures::TryStreamExt;
+use http::{Method, Request};
+use kube::core::WatchEvent;
+use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use crate::{
+    cache::{Cache, Progress},
+    kinds::Cached,
+    request::{self, JSON},
+};
+
+const PAGE: usize = 500;
+/// The server ends a watch after this long; it goes on where it stopped.
+const WATCH_SECONDS: u32 = 300;
+/// A watch that says nothing for longer than the server lets it live is dead.
+const SILENCE: Duration = Duration::from_secs(330);
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
+
+#[derive(Deserialize)]
+struct Page<K> {
+    #[serde(default)]
+    metadata: PageMetadata,
+    #[serde(default = "Vec::new")]
+    items: Vec<K>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct PageMetadata {
+    resource_version: String,
+    #[serde(rename = "continue")]
+    token: String,
+}
+
+/// Why a watch ended.
+enum End {
+    /// Go on from the newest revision.
+    Resume,
+    /// Its history is gone, or somebody asked for a list.
+    Relist,
+}
+
+/// Fills `cache` until `cancel`.
+pub(crate) async fn run<K: Cached>(
+    cache: Arc<Cache<K>>,
+    client: kube::Client,
+    resource: Resource,
+    cancel: CancellationToken,
+) {
+    let follow = async {
+        let mut backoff = BACKOFF.0;
+        loop {
+            match list(&cache, &client, &resource).await {
+                Ok(()) => {
+                    backoff = BACKOFF.0;
+                    follow(&cache, &client, &resource).await;
+                }
+                Err(error) => {
+                    warn!(resource = resource.plural, %error, "list failed");
+                    tokio::time::sleep(backoff).await;
+                    backoff = (backoff * 2).min(BACKOFF.1);
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = cancel.cancelled() => {}
+        () = follow => {}
+    }
+}
+
+async fn list<K: Cached>(cache: &Cache<K>, client: &kube::Client, resource: &Resource) -> Result<(), request::Error> {
+    let asked = cache.asked();
+    let mut objects: Vec<K> = Vec::new();
+    let mut token = String::new();
+    loop {
+        let mut path = format!("{}?limit={PAGE}", request::path(resource, "", "", ""));
+        if !token.is_empty() {
+            path.push_str("&continue=");
+            path.push_str(&escape(&token));
+        }
+        let page: Page<K> = request::send(client, Method::GET, path, JSON, Vec::new()).await?;
+        objects.extend(page.items.into_iter().map(|mut object| {
+            object.trim();
+            object
+        }));
+        if page.metadata.token.is_empty() {
+            let revision = page.metadata.resource_version.parse().unwrap_or(0);
+            debug!(resource = resource.plural, objects = objects.len(), revision, "listed");
+            cache.replace(objects, revision, asked);
+            return Ok(());
+        }
+        token = page.metadata.token;
+    }
+}
+
+/// Percent-encodes what may not stand in a query.
+fn escape(token: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
+    let encode = |byte: u8| {
+        if plain(byte) {
+            char::from(byte).to_string()
+        } else {
+            format!("%{byte:02X}")
+        }
+    };
+    token.bytes().map(encode).collect()
+}
+
+/// Watches until a list is needed.
+async fn follow<K: Cached>(cache: &Cache<K>, client: &kube::Client, resource: &Resource) {
+    let mut backoff = BACKOFF.0;
+    loop {
+        let before = cache.revision();
+        let ended = tokio::select! {
+            () = cache.refresh.notified() => Ok(End::Relist),
+            ended = watch(cache, client, resource) => ended,
+        };
+        if cache.listed() < cache.asked() {
+            return;
+        }
+        match ended {
+            Ok(End::Relist) => return,
+            Ok(End::Resume) => backoff = BACKOFF.0,
+            Err(error) => {
+                debug!(resource = resource.plural, %error, "watch failed");
+                if cache.revision() > before {
+                    backoff = BACKOFF.0;
+                }
+                tokio::time::sleep(backoff).await;
+                backoff = (backoff * 2).min(BACKOFF.1);
+            }
+        }
+    }
+}
+
+async fn watch<K: Cached>(cache: &Cache<K>, client: &kube::Client, resource: &Resource) -> Result<End, kube::Error> {
+    let path = format!(
+        "{}?watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={}",
+        request::path(resource, "", "", ""),
+        cache.revision()
+    );
+    let request = Request::builder()
+        .uri(path)
+        .header(http::header::ACCEPT, JSON)
+        .body(Vec::new())
+        .map_err(kube::Error::HttpError)?;
+    let stream = match client.request_events::<K>(request).await {
+        Ok(stream) => stream,
+        Err(kube::Error::Api(status)) if status.code == 410 => return Ok(End::Relist),
+        Err(error) => return Err(error),
+    };
+    let mut stream = std::pin::pin!(stream);
+    loop {
+        let Ok(event) = tokio::time::timeout(SILENCE, stream.try_next()).await else {
+            warn!(resource = resource.plural, "watch fell silent");
+            return Ok(End::Resume);
+        };
+        match event? {
+            None => return Ok(End::Resume),
+            Some(WatchEvent::Added(mut object) | WatchEvent::Modified(mut object)) => {
+                object.trim();
+                cache.apply(object, false);
+            }
+            Some(WatchEvent::Deleted(mut object)) => {
+                object.trim();
+                cache.apply(object, true);
+            }
+            Some(WatchEvent::Bookmark(mark)) => cache.progress(mark.metadata.resource_version.parse().unwrap_or(0)),
+            Some(WatchEvent::Error(status)) => {
+                debug!(
+                    resource = resource.plural,
+                    code = status.code,
+                    message = status.message,
+                    "watch refused"
+                );
+                return Ok(End::Relist);
+            }
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! The scheduler: takes pods without a node, most important first, and binds each to the best one.
+
+mod bind;
+mod line;
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use controlplane_plan::{
+    objects::{is_finished, name, node_of, pod_condition, seconds, target, uid},
+    placement::{Board, Unplaceable},
+    step::{Note, PODS, PatchKind, Severity},
+};
+use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde_json::json;
+use tokio::sync::Notify;
+use tracing::{debug, info, warn};
+
+use self::{bind::Bound, line::Line};
+use crate::{
+    cache::{Change, Key},
+    driver::Context,
+    events::SCHEDULER,
+    kinds::Caches,
+    request,
+};
+
+/// Bindings under way at once.
+const IN_FLIGHT: usize = 256;
+/// A pod that fits nowhere is looked at again after this long even if nothing happens.
+const FORGOTTEN: Duration = Duration::from_mins(5);
+
+/// What the watches and the scheduler share.
+struct State {
+    board: Board,
+    line: Line,
+}
+
+/// The scheduler's view of the cluster.
+pub(crate) struct Scheduler {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+impl Scheduler {
+    /// Follows the caches.
+    pub(crate) fn listen(caches: &Caches) -> Arc<Self> {
+        let state = State {
+            board: Board::default(),
+            line: Line::default(),
+        };
+        let this = Arc::new(Self {
+            state: Mutex::new(state),
+            changed: Notify::new(),
+        });
+        let scheduler = this.clone();
+        caches.pods.listen(move |change| scheduler.pod_changed(change));
+        let scheduler = this.clone();
+        caches.nodes.listen(move |change| scheduler.node_changed(change));
+        this
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pod_changed(&self, change: &Change<'_, Pod>) {
+        let mut state = self.lock();
+        // A namesake took the place of the old one.
+        let replaced = change
+            .old
+            .filter(|old| change.new.is_none_or(|new| uid(new) != uid(*old)));
+        let mut freed = false;
+        if let Some(old) = replaced {
+            freed |= state.board.lift(uid(old));
+            state.line.remove(&Key::of(&old.metadata));
+        }
+        if let Some(pod) = change.new {
+            let key = Key::of(&pod.metadata);
+            if let Some(node) = node_of(pod) {
+                state.line.remove(&key);
+                if is_finished(pod) {
+                    freed |= state.board.lift(uid(pod));
+                } else if state
+                    .board
+                    .find(uid(pod))
+                    .is_none_or(|placed| placed.assumed || !same_claims(change))
+                {
+                    state.board.place(&Arc::new(pod.clone()), node, false);
+                }
+            } else if !is_ours(pod) {
+                state.line.remove(&key);
+                freed |= state.board.lift(uid(pod));
+            } else if state.board.find(uid(pod)).is_none() {
+                let priority = pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0);
+                state.line.add(key, priority, !same_claims(change));
+            }
+        }
+        if freed {
+            state.line.stir();
+        }
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    fn node_changed(&self, change: &Change<'_, Node>) {
+        let mut state = self.lock();
+        if let Some(old) = change
+            .old
+            .filter(|old| change.new.is_none_or(|new| name(new) != name(*old)))
+        {
+            state.board.remove_node(name(old));
+        }
+        if let Some(node) = change.new {
+            let matters = change.old.is_none_or(|old| {
+                let allocatable = |node: &Node| node.status.as_ref().and_then(|status| status.allocatable.clone());
+                old.spec != node.spec
+                    || old.metadata.labels != node.metadata.labels
+                    || allocatable(old) != allocatable(node)
+            });
+            if matters {
+                state.board.set_node(&Arc::new(node.clone()));
+                state.line.stir();
+            }
+        }
+        drop(state);
+        self.changed.notify_one();
+    }
+}
+
+/// Whether a change leaves alone what scheduling reads.
+fn same_claims(change: &Change<'_, Pod>) -> bool {
+    change.old.zip(change.new).is_some_and(|(old, new)| {
+        old.spec == new.spec && old.metadata.labels == new.metadata.labels && uid(old) == uid(new)
+    })
+}
+
+fn is_ours(pod: &Pod) -> bool {
+    let wanted = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.scheduler_name.as_deref())
+        .unwrap_or(SCHEDULER);
+    wanted == SCHEDULER && pod.metadata.deletion_timestamp.is_none() && !is_finished(pod)
+}
+
+/// Schedules for ever.
+pub(crate) async fn run(scheduler: Arc<Scheduler>, context: Context) {
+    context.caches.synced().await;
+    let mut under_way: FuturesUnordered<BoxFuture<'static, Option<Bound>>> = FuturesUnordered::new();
+    loop {
+        while under_way.len() < IN_FLIGHT {
+            let Some(key) = scheduler.lock().line.take() else { break };
+            if let Some(request) = scheduler.decide(&context, &key) {
+                under_way.push(request);
+            }
+        }
+        let due = scheduler.lock().line.next_due();
+        let wait = async {
+            match due {
+                Some(due) => tokio::time::sleep_until(due).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            Some(bound) = under_way.next(), if !under_way.is_empty() => {
+                if let Some(bound) = bound {
+                    scheduler.settle(&context, bound);
+                }
+            }
+            () = scheduler.changed.notified() => {}
+            () = wait => {}
+        }
+    }
+}
+
+impl Scheduler {
+    /// Chooses a node for a pod and counts it there at once; gives the request that makes it so, or tells why not.
+    fn decide(&self, context: &Context, key: &Key) -> Option<BoxFuture<'static, Option<Bound>>> {
+        let pod = context
+            .caches
+            .pods
+            .get(key)
+            .filter(|pod| node_of(pod).is_none() && is_ours(pod));
+        let Some(pod) = pod else {
+            self.lock().line.remove(key);
+            return None;
+        };
+        let gates = pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.scheduling_gates.as_deref())
+            .unwrap_or_default();
+        if !gates.is_empty() {
+            // The removal of a gate is a change of the spec: that brings the pod back.
+            let message = "Scheduling is blocked due to non-empty scheduling gates";
+            return report(context, &pod, "SchedulingGated", message);
+        }
+        let mut state = self.lock();
+        if state.board.find(uid(&*pod)).is_some() {
+            return None;
+        }
+        match state.board.choose(&pod) {
+            Ok(node) => {
+                state.board.place(&pod, &node, true);
+                debug!(pod = %key, node, "chosen");
+                Some(Box::pin(bind::bind(context.clone(), key.clone(), pod, node)))
+            }
+            Err(unplaceable) => {
+                state.line.refuse(
+                    key.clone(),
+                    pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0),
+                    FORGOTTEN,
+                );
+                drop(state);
+                refuse(context, &pod, &unplaceable)
+            }
+        }
+    }
+
+    /// Takes the outcome of a binding.
+    fn settle(&self, context: &Context, bound: Bound) {
+        let Bound { key, pod, node, result } = bound;
+        match result {
+            Ok(()) => {
+                info!(pod = %key, node, "bound");
+                self.lock().line.settled(&key);
+                let message = format!("Successfully assigned {key} to {node}");
+                context
+                    .recorder
+                    .note(SCHEDULER, Some(note(&pod, Severity::Normal, "Scheduled", message)));
+            }
+            Err(reason) => {
+                warn!(pod = %key, node, reason, "not bound");
+                let mut state = self.lock();
+                let assumed = state.board.find(uid(&*pod)).is_some_and(|placed| placed.assumed);
+                if assumed {
+                    state.board.lift(uid(&*pod));
+                }
+                let priority = pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0);
+                state.line.back_off(key, priority);
+                state.line.stir();
+            }
+        }
+    }
+}
+
+fn note(pod: &Pod, severity: Severity, reason: &'static str, message: String) -> Note {
+    let mut about = target(PODS, pod).reference();
+    about.resource_version.clone_from(&pod.metadata.resource_version);
+    Note {
+        about,
+        severity,
+        reason,
+        message,
+    }
+}
+
+fn refuse(context: &Context, pod: &Pod, why: &Unplaceable) -> Option<BoxFuture<'static, Option<Bound>>> {
+    let message = why.to_string();
+    info!(pod = %Key::of(&pod.metadata), message, "unschedulable");
+    context.recorder.note(
+        SCHEDULER,
+        Some(note(pod, Severity::Warning, "FailedScheduling", message.clone())),
+    );
+    report(context, pod, "Unschedulable", &message)
+}
+
+/// Writes the condition `PodScheduled`, unless it says the same already.
+fn report(context: &Context, pod: &Pod, reason: &str, message: &str) -> Option<BoxFuture<'static, Option<Bound>>> {
+    let old = pod_condition(pod, "PodScheduled");
+    if old.is_some_and(|old| old.reason.as_deref() == Some(reason) && old.message.as_deref() == Some(message)) {
+        return None;
+    }
+    let since = old
+        .filter(|old| old.status == "False")
+        .and_then(|old| old.last_transition_time.clone());
+    let since = since.unwrap_or_else(|| seconds((context.clock)()));
+    let body = json!({
+        "metadata": { "uid": pod.metadata.uid },
+        "status": { "conditions": [{
+            "type": "PodScheduled", "status": "False", "reason": reason, "message": message,
+            "lastProbeTime": null, "lastTransitionTime": since,
+        }] },
+    });
+    let (client, target) = (context.client.clone(), target(PODS, pod));
+    Some(Box::pin(async move {
+        if let Err(error) = request::patch(&client, &target, Some("status"), PatchKind::Strategic, &body).await {
+            debug!(pod = target.name, %error, "condition not written");
+        }
+        None
+    }))
+}

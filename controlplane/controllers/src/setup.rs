@@ -1,0 +1,132 @@
+//! Builds caches, watches and controllers, and starts them: the table of contents of this crate.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use controlplane_plan::step::{self, Resource};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Clients, Options,
+    cache::{Cache, Key},
+    deployments::{self, Deployments},
+    driver::{self, Context, Controller},
+    events::{self, Recorder},
+    kinds::{Cached, Caches},
+    queue::Queue,
+    reflector,
+    replica_sets::{self, ReplicaSets},
+    scheduler::{self, Scheduler},
+};
+
+/// The namespace of the controllers' service accounts.
+const HOME: &str = "system:serviceaccount:kube-system:";
+/// Who the shared watches are.
+const MANAGER: &str = "system:kube-controller-manager";
+
+/// What start-up hands around.
+struct Setup<'a> {
+    clients: &'a Clients,
+    options: &'a Options,
+    cancel: &'a CancellationToken,
+    caches: Arc<Caches>,
+    recorder: Recorder,
+    tasks: JoinSet<()>,
+}
+
+/// Starts everything.
+pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationToken) -> JoinSet<()> {
+    let (recorder, writer) = Recorder::new(options.clock.clone());
+    let caches = Arc::new(Caches::new());
+    let mut setup = Setup {
+        clients,
+        options,
+        cancel,
+        caches: caches.clone(),
+        recorder,
+        tasks: JoinSet::new(),
+    };
+    setup.tasks.spawn(writer.run(components(clients, options.version)));
+
+    let queue = deployments::listen(&caches);
+    setup.controller(Deployments(caches.clone()), "deployment-controller", queue);
+    let queue = replica_sets::listen(&caches);
+    setup.controller(ReplicaSets(caches.clone()), "replicaset-controller", queue);
+
+    let scheduler = Scheduler::listen(&caches);
+    let context = setup.context(events::SCHEDULER);
+    setup.tasks.spawn(scheduler::run(scheduler, context));
+
+    // Watches start last: by now everybody listens.
+    setup.reflect(&caches.deployments, step::DEPLOYMENTS);
+    setup.reflect(&caches.replica_sets, step::REPLICA_SETS);
+    setup.reflect(&caches.pods, step::PODS);
+    setup.reflect(&caches.nodes, step::NODES);
+    setup.reflect(&caches.namespaces, step::NAMESPACES);
+    setup.reflect(&caches.services, step::SERVICES);
+    setup.reflect(&caches.leases, step::LEASES);
+    setup.reflect(&caches.endpoint_slices, step::ENDPOINT_SLICES);
+    setup.tasks
+}
+
+impl Setup<'_> {
+    fn context(&self, account: &str) -> Context {
+        Context {
+            client: client(self.clients, self.options.version, account),
+            caches: self.caches.clone(),
+            recorder: self.recorder.clone(),
+            clock: self.options.clock.clone(),
+        }
+    }
+
+    fn controller<C: Controller>(&mut self, controller: C, account: &str, queue: Arc<Queue<Key>>) {
+        let context = self.context(account);
+        self.tasks.spawn(driver::run(Arc::new(controller), context, queue));
+    }
+
+    fn reflect<K: Cached>(&mut self, cache: &Arc<Cache<K>>, resource: Resource) {
+        let client = client(self.clients, self.options.version, MANAGER);
+        self.tasks
+            .spawn(reflector::run(cache.clone(), client, resource, self.cancel.clone()));
+    }
+}
+
+/// The client of a component: a service account of kube-system, unless its name says more.
+fn client(clients: &Clients, version: &str, account: &str) -> kube::Client {
+    let platform = format!(
+        "{version} ({}/{}) kubernetes/skiff",
+        std::env::consts::OS,
+        architecture()
+    );
+    if account == events::SCHEDULER {
+        return clients("system:kube-scheduler", &format!("kube-scheduler/{platform}/scheduler"));
+    }
+    if account.starts_with("system:") {
+        return clients(account, &format!("kube-controller-manager/{platform}/shared-informers"));
+    }
+    let user = format!("{HOME}{account}");
+    clients(&user, &format!("kube-controller-manager/{platform}/{user}"))
+}
+
+/// The architecture as Kubernetes spells it.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// One client for each component that records events.
+fn components(clients: &Clients, version: &'static str) -> events::Components {
+    let (clients, made) = (clients.clone(), Mutex::new(BTreeMap::<String, kube::Client>::new()));
+    Arc::new(move |component| {
+        let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
+        made.entry(component.to_owned())
+            .or_insert_with(|| client(&clients, version, component))
+            .clone()
+    })
+}
