@@ -355,8 +355,12 @@ impl Store {
                     sweeping = writer.sweep();
                 }
             }
-            // A closed store needs no maintenance.
-            Committer::Thread { queue, .. } => drop(queue.send(Job::Maintain(now)).await),
+            Committer::Thread { queue, .. } => {
+                let (done, maintained) = oneshot::channel();
+                // A closed store needs no maintenance.
+                drop(queue.send(Job::Maintain(now, done)).await);
+                drop(maintained.await);
+            }
         }
     }
 

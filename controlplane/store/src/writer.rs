@@ -31,8 +31,8 @@ pub(crate) type Reply = oneshot::Sender<Result<Entry, CommitError>>;
 
 pub(crate) enum Job {
     Write(Write, Reply),
-    /// Look after retention; the time since the store was opened.
-    Maintain(Duration),
+    /// Look after retention; the time since the store was opened. Sweeping goes on after the answer.
+    Maintain(Duration, oneshot::Sender<()>),
     Close(oneshot::Sender<Result<(), Arc<BackendError>>>),
 }
 
@@ -66,7 +66,12 @@ impl Writer {
                         sweeping = self.sweep();
                     }
                 }
-                Some(Job::Maintain(now)) => sweeping |= self.maintain(now),
+                Some(Job::Maintain(now, done)) => {
+                    sweeping |= self.maintain(now);
+                    if done.send(()).is_err() {
+                        debug!("nobody waits for the end of maintenance");
+                    }
+                }
                 Some(Job::Close(done)) => {
                     self.shared.cache_mut().close();
                     // The caller may have stopped waiting.
@@ -195,6 +200,9 @@ impl Writer {
                 Some((write, oneshot::channel().0))
             });
             let batch: Vec<_> = batch.collect();
+            if batch.is_empty() {
+                return;
+            }
             debug!(objects = batch.len(), "remove what has outlived its time");
             self.commit(batch);
         }
