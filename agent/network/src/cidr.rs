@@ -22,6 +22,7 @@ pub struct Cidr {
 pub struct ParseCidrError(String);
 
 impl Cidr {
+    #[must_use]
     /// An address of this range, with its prefix.
     pub const fn with(self, address: Ipv4Addr) -> Self {
         Self {

@@ -1,16 +1,24 @@
 //! Containers on this machine, behind one trait.
 //!
-//! [`Runtime`] is the seam: the embedded one makes real containers with libcontainer, each pod under a supervisor process of its
+//! [`Runtime`] is the seam: [`Embedded`] makes real containers with libcontainer, each pod under a supervisor process of its
 //! own that outlives the agent; [`Sim`] plays a machine in memory and virtual time, for tests. Methods may be called from many
 //! tasks at once. Removal is idempotent in any state.
 
+mod cgroup;
+mod clock;
+mod embedded;
 mod error;
 mod model;
+mod protocol;
+mod record;
 mod sim;
+pub mod supervisor;
+mod sys;
 
 use futures::future::BoxFuture;
 use tokio::sync::broadcast;
 
+pub use embedded::{Config, Embedded};
 pub use error::{Error, Refusal};
 pub use model::{
     Container, ContainerSpec, Event, ExecResult, ExecSpec, Exit, Info, Limits, PodId, Sandbox, SandboxSpec, State, User,

@@ -1,0 +1,136 @@
+//! Single groups: the files and directories of one hierarchy.
+
+use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::libc;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::Limits;
+use crate::clock::monotonic;
+
+/// v2 controllers that groups are given.
+const V2_CONTROLLERS: [&str; 6] = ["+cpuset", "+cpu", "+io", "+memory", "+hugetlb", "+pids"];
+
+pub(super) fn write(file: &Path, value: &str) -> io::Result<()> {
+    let mut open = OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_CLOEXEC)
+        .open(file)?;
+    let named = |error: io::Error| match error.raw_os_error() {
+        Some(_) => io::Error::new(error.kind(), format!("write {value} to {}: {error}", file.display())),
+        None => error,
+    };
+    open.write_all(value.as_bytes()).map_err(named)
+}
+
+pub(super) fn create_v2(mount: &Path, group: &Path, delegate: bool) -> io::Result<()> {
+    let mut path = mount.to_owned();
+    for part in group.components() {
+        if delegate {
+            for controller in V2_CONTROLLERS {
+                // A controller that the machine lacks, or that is on already: what needs it fails below.
+                drop(write(&path.join("cgroup.subtree_control"), controller));
+            }
+        }
+        path.push(part);
+        match fs::create_dir(&path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn limit_v2(dir: &Path, limits: &Limits) -> io::Result<()> {
+    let set = |file: &str, value: Option<String>| match value {
+        Some(value) => write(&dir.join(file), &value),
+        None => Ok(()),
+    };
+    // The conversion that runc and crun use.
+    let weight = |shares: u64| 1 + (shares.clamp(2, 262_144) - 2) * 9999 / 262_142;
+    set("cpu.weight", limits.cpu_shares.map(|shares| weight(shares).to_string()))?;
+    let quota = limits
+        .cpu_quota
+        .map(|quota| match (quota, limits.cpu_period.unwrap_or(100_000)) {
+            (..=0, period) => format!("max {period}"),
+            (quota, period) => format!("{quota} {period}"),
+        });
+    let or_max = |value: i64| if value < 0 { "max".to_owned() } else { value.to_string() };
+    set("cpu.max", quota)?;
+    set("memory.max", limits.memory.map(or_max))?;
+    set("pids.max", limits.pids.map(or_max))
+}
+
+pub(super) fn pids(dir: &Path) -> io::Result<BTreeSet<i32>> {
+    match fs::read_to_string(dir.join("cgroup.procs")) {
+        Ok(text) => Ok(text.lines().filter_map(|line| line.trim().parse().ok()).collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeSet::new()),
+        // ENODEV: the group was removed meanwhile; EOPNOTSUPP: a threaded one.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::EOPNOTSUPP)) => Ok(BTreeSet::new()),
+        Err(error) => Err(error),
+    }
+}
+
+pub(super) fn children(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path())
+        .collect()
+}
+
+/// Kills what a directory of one hierarchy holds; says whether there was anything.
+pub(super) fn kill_tree(dir: &Path) -> io::Result<bool> {
+    let mut populated = false;
+    for child in children(dir) {
+        populated |= kill_tree(&child)?;
+    }
+    let held = pids(dir)?;
+    if held.is_empty() {
+        return Ok(populated);
+    }
+    if write(&dir.join("cgroup.kill"), "1").is_ok() {
+        return Ok(true);
+    }
+    // v1: a frozen group cannot fork while it is being killed. A pid read from a frozen or own group is not another's.
+    let frozen = write(&dir.join("freezer.state"), "FROZEN").is_ok();
+    for pid in pids(dir)? {
+        // ESRCH: it went by itself.
+        kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
+    }
+    if frozen {
+        write(&dir.join("freezer.state"), "THAWED")?;
+    }
+    Ok(true)
+}
+
+pub(super) fn remove_tree(dir: &Path, failures: &mut Vec<String>) {
+    for child in children(dir) {
+        remove_tree(&child, failures);
+    }
+    let deadline = monotonic() + Duration::from_millis(500);
+    loop {
+        match fs::remove_dir(dir) {
+            Ok(()) => return,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+            // The last process is gone but the kernel has not let go of the group yet.
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && monotonic() < deadline => pause(),
+            Err(error) => {
+                failures.push(format!("rmdir {}: {error}", dir.display()));
+                return;
+            }
+        }
+    }
+}
+
+/// Lets dying processes run: the kernel has no event for "the group can be removed now" on v1.
+pub(super) fn pause() {
+    let fds: &mut [nix::poll::PollFd<'_>] = &mut [];
+    nix::poll::poll(fds, nix::poll::PollTimeout::from(1_u8)).ok();
+}

@@ -1,0 +1,315 @@
+//! Control groups on v1, hybrid and v2 machines: only groups below our own root are made, changed or removed.
+//!
+//! A *group* is named by one path relative to every hierarchy (`skiff/node-1/SANDBOX/CONTAINER`). On v2 a container's processes
+//! live in `…/CONTAINER/main`, because a group with limits for its children may not hold processes itself.
+
+mod files;
+
+use std::fs;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+
+use files::{create_v2, kill_tree, limit_v2, pause, remove_tree, write};
+
+use crate::Limits;
+use crate::clock::monotonic;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Hierarchy {
+    mount: PathBuf,
+    /// Names of v1 controllers; empty for v2.
+    controllers: Vec<String>,
+}
+
+/// The machine's hierarchies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cgroups {
+    v1: Vec<Hierarchy>,
+    v2: Option<PathBuf>,
+}
+
+impl Cgroups {
+    /// Reads the layout from this process's mounts.
+    pub(crate) fn detect() -> io::Result<Self> {
+        Ok(Self::parse(&fs::read_to_string("/proc/self/mountinfo")?))
+    }
+
+    fn parse(mountinfo: &str) -> Self {
+        let mut found = Self {
+            v1: Vec::new(),
+            v2: None,
+        };
+        for line in mountinfo.lines() {
+            let Some((mount, file_system)) = line.split_once(" - ") else {
+                continue;
+            };
+            let mut mount = mount.split(' ').skip(3);
+            let (Some("/"), Some(target)) = (mount.next(), mount.next()) else {
+                continue;
+            };
+            let mut file_system = file_system.split(' ');
+            let (kind, options) = (file_system.next(), file_system.nth(1).unwrap_or_default());
+            if kind == Some("cgroup2") {
+                found.v2.get_or_insert_with(|| PathBuf::from(target));
+            } else if kind == Some("cgroup") && !options.contains("name=") {
+                let known = [
+                    "cpu",
+                    "cpuacct",
+                    "cpuset",
+                    "memory",
+                    "devices",
+                    "freezer",
+                    "blkio",
+                    "pids",
+                    "hugetlb",
+                    "perf_event",
+                ];
+                let all = options
+                    .split(',')
+                    .filter(|option| known.contains(option) || option.starts_with("net_"));
+                let hierarchy = Hierarchy {
+                    mount: PathBuf::from(target),
+                    controllers: all.map(str::to_owned).collect(),
+                };
+                if !found.v1.iter().any(|other| other.controllers == hierarchy.controllers) {
+                    found.v1.push(hierarchy);
+                }
+            }
+        }
+        found
+    }
+
+    /// Whether all controllers are on v2.
+    pub(crate) fn unified(&self) -> bool {
+        self.v1.is_empty()
+    }
+
+    fn controller(&self, name: &str) -> Option<&Path> {
+        let holds = |hierarchy: &&Hierarchy| hierarchy.controllers.iter().any(|controller| controller == name);
+        self.v1.iter().find(holds).map(|hierarchy| hierarchy.mount.as_path())
+    }
+
+    fn mounts(&self) -> impl Iterator<Item = &Path> {
+        self.v1
+            .iter()
+            .map(|hierarchy| hierarchy.mount.as_path())
+            .chain(self.v2.as_deref())
+    }
+
+    /// The hierarchy by which the processes of a group are found and killed: v2 where there is one.
+    fn tracking(&self) -> Option<&Path> {
+        self.v2
+            .as_deref()
+            .or_else(|| self.controller("freezer"))
+            .or_else(|| self.controller("pids"))
+    }
+
+    /// Makes a group and sets its limits. Parents are made as needed.
+    pub(crate) fn create(&self, group: &Path, limits: &Limits) -> io::Result<()> {
+        check(group)?;
+        if let Some(mount) = &self.v2 {
+            create_v2(mount, group, self.unified())?;
+        }
+        if self.unified() {
+            return match &self.v2 {
+                Some(mount) => limit_v2(&mount.join(group), limits),
+                None => Err(io::Error::new(
+                    io::ErrorKind::Unsupported,
+                    "no cgroup hierarchy is mounted",
+                )),
+            };
+        }
+        for name in ["cpu", "memory", "pids", "freezer"] {
+            if let Some(mount) = self.controller(name) {
+                fs::create_dir_all(mount.join(group))?;
+            }
+        }
+        self.limit_v1(group, limits)
+    }
+
+    fn limit_v1(&self, group: &Path, limits: &Limits) -> io::Result<()> {
+        let set = |controller: &str, file: &str, value: Option<String>| match (value, self.controller(controller)) {
+            (Some(value), Some(mount)) => write(&mount.join(group).join(file), &value),
+            (Some(_), None) => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                format!("no {controller} cgroup"),
+            )),
+            (None, _) => Ok(()),
+        };
+        set("cpu", "cpu.shares", limits.cpu_shares.map(|shares| shares.to_string()))?;
+        if limits.cpu_quota.is_some() {
+            set(
+                "cpu",
+                "cpu.cfs_period_us",
+                limits.cpu_period.map(|period| period.to_string()),
+            )?;
+        }
+        set(
+            "cpu",
+            "cpu.cfs_quota_us",
+            limits.cpu_quota.map(|quota| quota.to_string()),
+        )?;
+        set(
+            "memory",
+            "memory.limit_in_bytes",
+            limits.memory.map(|bytes| bytes.to_string()),
+        )?;
+        set("pids", "pids.max", limits.pids.map(|count| count.to_string()))
+    }
+
+    /// Moves this process into a group in every hierarchy that has it.
+    pub(crate) fn enter(&self, group: &Path) -> io::Result<()> {
+        check(group)?;
+        for mount in self.mounts() {
+            let procs = mount.join(group).join("cgroup.procs");
+            match write(&procs, "0") {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                Ok(()) | Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a group in the tracking hierarchy alone and moves this process there.
+    pub(crate) fn track(&self, group: &Path) -> io::Result<()> {
+        check(group)?;
+        let Some(mount) = self.tracking() else { return Ok(()) };
+        fs::create_dir_all(mount.join(group))?;
+        write(&mount.join(group).join("cgroup.procs"), "0")
+    }
+
+    /// Makes a group in the tracking hierarchy, so that it is there even when no other is.
+    pub(crate) fn track_only(&self, group: &Path) -> io::Result<()> {
+        check(group)?;
+        self.tracking()
+            .map_or(Ok(()), |mount| fs::create_dir_all(mount.join(group)))
+    }
+
+    /// Removes a group that holds nothing, without waiting; says whether it is gone.
+    pub(crate) fn try_remove(&self, group: &Path) -> bool {
+        let gone = |mount: &Path| match fs::remove_dir(mount.join(group)) {
+            Ok(()) => true,
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        };
+        check(group).is_ok() && self.mounts().filter(|mount| !gone(mount)).count() == 0
+    }
+
+    /// Makes a group without limits and moves this process there.
+    pub(crate) fn enter_new(&self, group: &Path) -> io::Result<()> {
+        self.create(group, &Limits::default())?;
+        self.enter(group)
+    }
+
+    /// Kills every process of a group and of the groups below it, and waits until they are gone (at most so long).
+    pub(crate) fn kill(&self, group: &Path, wait: Duration) -> io::Result<()> {
+        check(group)?;
+        let deadline = monotonic() + wait;
+        let dirs: Vec<PathBuf> = self
+            .mounts()
+            .map(|mount| mount.join(group))
+            .filter(|dir| dir.is_dir())
+            .collect();
+        loop {
+            let mut populated = false;
+            for dir in &dirs {
+                populated |= kill_tree(dir)?;
+            }
+            if !populated {
+                return Ok(());
+            }
+            if monotonic() >= deadline {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "processes do not die"));
+            }
+            pause();
+        }
+    }
+
+    /// How often the kernel killed a process of this group for its memory limit.
+    pub(crate) fn oom_kills(&self, group: &Path) -> u64 {
+        let file = match (self.unified(), &self.v2) {
+            (true, Some(mount)) => Some(mount.join(group).join("memory.events")),
+            (_, _) => self
+                .controller("memory")
+                .map(|mount| mount.join(group).join("memory.oom_control")),
+        };
+        let text = file.and_then(|file| fs::read_to_string(file).ok()).unwrap_or_default();
+        let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+    }
+
+    /// Removes a group and all below it in every hierarchy; says what could not be removed.
+    pub(crate) fn remove(&self, group: &Path) -> Vec<String> {
+        if let Err(error) = check(group) {
+            return vec![error.to_string()];
+        }
+        let mut failures = Vec::new();
+        for mount in self.mounts() {
+            remove_tree(&mount.join(group), &mut failures);
+        }
+        failures
+    }
+
+    /// Removes groups that hold nothing, from this one up to and with the first component of its path.
+    pub(crate) fn prune(&self, group: &Path) {
+        if check(group).is_err() {
+            return;
+        }
+        for mount in self.mounts() {
+            for part in group.ancestors().filter(|part| !part.as_os_str().is_empty()) {
+                if fs::remove_dir(mount.join(part)).is_err() {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Whether any hierarchy has this group.
+    pub(crate) fn exists(&self, group: &Path) -> bool {
+        self.mounts().any(|mount| mount.join(group).exists())
+    }
+}
+
+/// A group's path has only plain components, at least one.
+pub(crate) fn check(group: &Path) -> io::Result<()> {
+    let plain = group.components().all(|part| matches!(part, Component::Normal(_)));
+    if plain && group.components().next().is_some() {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        format!("invalid cgroup path {}", group.display()),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::{Cgroups, check};
+
+    #[test]
+    fn layouts_are_told_apart() {
+        let v2 = "30 24 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n";
+        let unified = Cgroups::parse(v2);
+        assert!(unified.unified());
+        assert_eq!(unified.tracking(), Some(Path::new("/sys/fs/cgroup")));
+        let hybrid = "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n\
+             36 31 0:33 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+             40 31 0:37 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n\
+             41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+        let hybrid = Cgroups::parse(hybrid);
+        assert!(!hybrid.unified());
+        assert_eq!(hybrid.v1.len(), 2);
+        assert_eq!(hybrid.controller("cpuacct"), Some(Path::new("/sys/fs/cgroup/cpu")));
+        assert_eq!(hybrid.tracking(), Some(Path::new("/sys/fs/cgroup/unified")));
+    }
+
+    #[test]
+    fn paths_that_leave_the_root_are_refused() {
+        for bad in ["", "/", "/a", "..", "a/../b"] {
+            assert!(check(Path::new(bad)).is_err(), "{bad}");
+        }
+        check(Path::new("skiff/node/pod")).unwrap();
+    }
+}

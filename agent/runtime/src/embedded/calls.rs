@@ -1,0 +1,141 @@
+//! The trait's methods: what is asked of a supervisor, and what is done here.
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::sync::broadcast;
+
+use super::{Embedded, check_id, unexpected};
+use crate::clock::now;
+use crate::protocol::{Answer, Call};
+use crate::{
+    Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Info, Refusal, Runtime, Sandbox, SandboxSpec, State,
+};
+
+/// Version of libcontainer, which is youki's.
+const VERSION: &str = "0.7.0";
+
+fn described(spec: &ContainerSpec) -> Container {
+    Container {
+        id: spec.id.clone(),
+        name: spec.name.clone(),
+        attempt: spec.attempt,
+        image: spec.image.clone(),
+        image_id: spec.image_id.clone(),
+        log_path: spec.log_path.clone(),
+        annotations: spec.annotations.clone(),
+        created_at: now(),
+        state: State::Created,
+    }
+}
+
+fn as_container((answer, _): (Answer, Vec<u8>)) -> Result<Container, Error> {
+    match answer {
+        Answer::Container(container) => Ok(container),
+        Answer::Done | Answer::Sandbox(_) | Answer::Exec { .. } => Err(unexpected()),
+    }
+}
+
+impl Runtime for Embedded {
+    fn info(&self) -> Info {
+        Info {
+            name: "youki".to_owned(),
+            version: VERSION.to_owned(),
+        }
+    }
+
+    fn sandboxes(&self) -> BoxFuture<'_, Result<Vec<Sandbox>, Error>> {
+        async {
+            let mut all = Vec::new();
+            for id in self.shared.known()? {
+                all.extend(self.shared.inspect(&id).await?);
+            }
+            all.sort_by(|left, right| (left.created_at, &left.id).cmp(&(right.created_at, &right.id)));
+            Ok(all)
+        }
+        .boxed()
+    }
+
+    fn create_sandbox(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<Sandbox, Error>> {
+        async move {
+            check_id("sandbox id", &spec.id)?;
+            self.shared.create(spec).await
+        }
+        .boxed()
+    }
+
+    fn create_container(&self, sandbox: &str, spec: ContainerSpec) -> BoxFuture<'_, Result<Container, Error>> {
+        let sandbox = sandbox.to_owned();
+        async move {
+            check_id("container id", &spec.id)?;
+            if spec.layers.is_empty() {
+                return Err(Error::Invalid {
+                    what: "layers",
+                    value: String::new(),
+                });
+            }
+            let body = serde_json::to_vec(&spec).map_err(|error| Refusal::failed("encode the container", &error))?;
+            self.shared
+                .call(&sandbox, Call::Create(described(&spec)), &body)
+                .await
+                .and_then(as_container)
+        }
+        .boxed()
+    }
+
+    fn start_container(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Result<Container, Error>> {
+        let (sandbox, call) = (sandbox.to_owned(), Call::Start(container.to_owned()));
+        async move { self.shared.call(&sandbox, call, &[]).await.and_then(as_container) }.boxed()
+    }
+
+    fn signal(&self, sandbox: &str, container: &str, signal: i32) -> BoxFuture<'_, Result<(), Error>> {
+        let (sandbox, call) = (sandbox.to_owned(), Call::Signal(container.to_owned(), signal));
+        async move { self.shared.call(&sandbox, call, &[]).await.map(drop) }.boxed()
+    }
+
+    fn exec(&self, sandbox: &str, container: &str, spec: ExecSpec) -> BoxFuture<'_, Result<ExecResult, Error>> {
+        let (sandbox, call) = (sandbox.to_owned(), Call::Exec(container.to_owned(), spec));
+        async move {
+            let (answer, output) = self.shared.call(&sandbox, call, &[]).await?;
+            match answer {
+                Answer::Exec {
+                    exit_code,
+                    truncated,
+                    timed_out,
+                } => Ok(ExecResult {
+                    exit_code,
+                    output,
+                    truncated,
+                    timed_out,
+                }),
+                Answer::Done | Answer::Container(_) | Answer::Sandbox(_) => Err(unexpected()),
+            }
+        }
+        .boxed()
+    }
+
+    fn remove_container(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Result<(), Error>> {
+        let (sandbox, container) = (sandbox.to_owned(), container.to_owned());
+        async move {
+            check_id("container id", &container)?;
+            match self.shared.call(&sandbox, Call::Remove(container.clone()), &[]).await {
+                Ok(_) | Err(Error::SandboxNotFound(_)) => Ok(()),
+                Err(Error::SandboxLost(_)) => self.shared.remove_lost_container(&sandbox, &container).await,
+                Err(error) => Err(error),
+            }
+        }
+        .boxed()
+    }
+
+    fn remove_sandbox(&self, sandbox: &str) -> BoxFuture<'_, Result<(), Error>> {
+        let sandbox = sandbox.to_owned();
+        async move {
+            check_id("sandbox id", &sandbox)?;
+            self.shared.remove(&sandbox).await
+        }
+        .boxed()
+    }
+
+    fn events(&self) -> broadcast::Receiver<Event> {
+        self.shared.events.subscribe()
+    }
+}

@@ -1,0 +1,134 @@
+//! The agent's end of the socket to one supervisor.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::OwnedWriteHalf;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::protocol::{self, Answer, Call, Message, Request};
+use crate::{Error, Refusal};
+
+type Reply = (Result<Answer, Refusal>, Vec<u8>);
+
+#[derive(Default)]
+struct Pending {
+    next: u64,
+    waiting: BTreeMap<u64, oneshot::Sender<Reply>>,
+    closed: bool,
+}
+
+/// A connected supervisor. Calls may overlap.
+pub(super) struct Connection {
+    sandbox: String,
+    frames: mpsc::Sender<Vec<u8>>,
+    pending: Mutex<Pending>,
+    /// The supervisor itself: it can be waited for and killed without meaning another process.
+    pub(super) process: OwnedFd,
+    /// Its end is wanted.
+    pub(super) leaving: AtomicBool,
+    end: watch::Sender<bool>,
+}
+
+impl Connection {
+    /// Also returns what its writing task has to write.
+    pub(super) fn new(sandbox: String, process: OwnedFd) -> (Self, mpsc::Receiver<Vec<u8>>) {
+        let (frames, outgoing) = mpsc::channel(16);
+        // 0 is the answer to the configuration.
+        let pending = Mutex::new(Pending {
+            next: 1,
+            ..Pending::default()
+        });
+        (
+            Self {
+                sandbox,
+                frames,
+                pending,
+                process,
+                leaving: AtomicBool::new(false),
+                end: watch::Sender::new(false),
+            },
+            outgoing,
+        )
+    }
+
+    fn pending(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lost(&self) -> Error {
+        Error::SandboxLost(self.sandbox.clone())
+    }
+
+    /// Asks and waits for the answer and its body.
+    pub(super) async fn call(&self, call: Call, body: &[u8]) -> Result<(Answer, Vec<u8>), Error> {
+        let (sender, receiver) = oneshot::channel();
+        let id = {
+            let mut pending = self.pending();
+            if pending.closed {
+                return Err(self.lost());
+            }
+            let id = pending.next;
+            pending.next += 1;
+            pending.waiting.insert(id, sender);
+            id
+        };
+        let encoded = protocol::encode(&Request { id, call }, body);
+        let frame = encoded.map_err(|error| Refusal::failed("encode the request", &error))?;
+        // A task of its own writes, so that a caller who goes away cannot leave half a frame.
+        self.frames.send(frame).await.map_err(|_closed| self.lost())?;
+        let (result, body) = receiver.await.map_err(|_closed| self.lost())?;
+        match result {
+            Ok(answer) => Ok((answer, body)),
+            Err(Refusal::RunsAsRoot) => Err(Error::RunsAsRoot),
+            Err(refusal) => Err(refusal.into()),
+        }
+    }
+
+    /// Hands a reply to its caller; one that went away is no failure.
+    pub(super) fn answer(&self, id: u64, result: Result<Answer, Refusal>, body: Vec<u8>) {
+        if let Some(sender) = self.pending().waiting.remove(&id) {
+            drop(sender.send((result, body)));
+        }
+    }
+
+    /// Every waiting and later call fails.
+    pub(super) fn close(&self) {
+        let mut pending = self.pending();
+        pending.closed = true;
+        pending.waiting.clear();
+        drop(pending);
+        self.end.send_replace(true);
+    }
+
+    /// Waits for the supervisor's end.
+    pub(super) async fn closed(&self) {
+        let mut end = self.end.subscribe();
+        // The sender is here: this cannot fail.
+        end.wait_for(|ended| *ended).await.ok();
+    }
+}
+
+/// Writes frames until the connection or all its senders are gone.
+pub(super) async fn write_frames(mut writer: OwnedWriteHalf, mut frames: mpsc::Receiver<Vec<u8>>) {
+    while let Some(frame) = frames.recv().await {
+        if writer.write_all(&frame).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Reads the next message.
+pub(super) async fn receive(reader: &mut (impl AsyncReadExt + Unpin)) -> io::Result<(Message, Vec<u8>)> {
+    let mut prefix = [0; protocol::PREFIX];
+    reader.read_exact(&mut prefix).await?;
+    let (head, body) = protocol::lengths(prefix)?;
+    let mut frame = vec![0; head + body];
+    reader.read_exact(&mut frame).await?;
+    let body = frame.split_off(head);
+    Ok((serde_json::from_slice(&frame)?, body))
+}

@@ -1,0 +1,278 @@
+//! Real containers: one supervisor process for each pod, libcontainer inside it.
+//!
+//! ```text
+//! STATE/sandboxes/ID/            0700
+//!   sandbox.json                 what it is, and its supervisor's pid
+//!   supervisor.sock              0600; one frame protocol, see `protocol`
+//!   containers/CID/record.json   what it is, where it is in its life, how it ended
+//!   containers/CID/{config.json,oci/,rootfs/,upper/,work/}
+//! ```
+//!
+//! The state on disk and the supervisors are the truth; this process keeps only connections, so that another may take over.
+
+mod calls;
+mod connection;
+mod program;
+mod removal;
+mod supervise;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::broadcast;
+use tokio::task::JoinSet;
+
+use connection::Connection;
+use program::Program;
+
+use crate::cgroup::{self, Cgroups};
+use crate::clock::now;
+use crate::protocol::{Answer, Call};
+use crate::supervisor::{CONTAINERS, RECORD, SANDBOX, SandboxRecord};
+use crate::{Container, Error, Event, Exit, Refusal, Runtime, Sandbox, State, record};
+
+/// Where an [`Embedded`] runtime keeps things. Several of them can share a machine when all of these differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Directory of all state; made with mode 0700. Containers' writable layers are here too.
+    pub state_dir: PathBuf,
+    /// Our own root in every cgroup hierarchy, relative: `skiff/node-1`.
+    pub cgroup_root: String,
+    /// The program that runs supervisors.
+    pub program: PathBuf,
+    /// Its arguments before those of [`crate::supervisor::main`].
+    pub arguments: Vec<OsString>,
+}
+
+impl Config {
+    /// Supervisors are this program with the argument `supervisor`.
+    pub fn new(state_dir: impl Into<PathBuf>, cgroup_root: impl Into<String>) -> Self {
+        Self {
+            state_dir: state_dir.into(),
+            cgroup_root: cgroup_root.into(),
+            program: PathBuf::from("/proc/self/exe"),
+            arguments: vec![OsString::from("supervisor")],
+        }
+    }
+}
+
+/// The runtime that makes real containers. Must be used inside a tokio runtime with I/O.
+pub struct Embedded {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    config: Config,
+    sandboxes: PathBuf,
+    cgroups: Cgroups,
+    program: Program,
+    connections: Mutex<BTreeMap<String, Arc<Connection>>>,
+    events: broadcast::Sender<Event>,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+impl Drop for Embedded {
+    /// Ends the tasks that hold connections; supervisors and containers go on.
+    fn drop(&mut self) {
+        self.shared
+            .tasks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .abort_all();
+    }
+}
+
+fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::Io { doing, path, source }
+}
+
+fn unexpected() -> Error {
+    Refusal::Failed {
+        doing: "read the supervisor's answer".to_owned(),
+        cause: "it answers something else".to_owned(),
+    }
+    .into()
+}
+
+/// Ids become names of directories and cgroups.
+fn check_id(what: &'static str, id: &str) -> Result<(), Error> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    if (1..=64).contains(&id.len()) && !id.starts_with('.') && id.bytes().all(plain) && id != crate::supervisor::GROUP {
+        return Ok(());
+    }
+    Err(Error::Invalid {
+        what,
+        value: id.to_owned(),
+    })
+}
+
+impl Embedded {
+    /// Opens the state directory and connects to the supervisors that live. Sandboxes that a crash left half made are removed.
+    pub async fn open(config: Config) -> Result<Self, Error> {
+        let root = Path::new(&config.cgroup_root);
+        cgroup::check(root).map_err(|_invalid| Error::Invalid {
+            what: "cgroup root",
+            value: config.cgroup_root.clone(),
+        })?;
+        let make = |path: &Path| {
+            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+            made.map_err(io_error("create", path))
+        };
+        make(&config.state_dir)?;
+        let state_dir = fs::canonicalize(&config.state_dir).map_err(io_error("find", &config.state_dir))?;
+        let sandboxes = state_dir.join("sandboxes");
+        make(&sandboxes)?;
+        let cgroups = Cgroups::detect().map_err(io_error("read", Path::new("/proc/self/mountinfo")))?;
+        let program = Program::seal(&config.program, &state_dir);
+        let (connections, tasks) = (Mutex::default(), Mutex::new(JoinSet::new()));
+        let events = broadcast::channel(1024).0;
+        let shared = Shared {
+            config,
+            sandboxes,
+            cgroups,
+            program,
+            connections,
+            events,
+            tasks,
+        };
+        let embedded = Self {
+            shared: Arc::new(shared),
+        };
+        for id in embedded.shared.known()? {
+            if let Err(error) = embedded.shared.reconnect(&id).await {
+                tracing::warn!(sandbox = id, %error, "sandbox has no supervisor");
+                if !embedded.shared.sandboxes.join(&id).join(SANDBOX).exists() {
+                    embedded.remove_sandbox(&id).await?;
+                }
+            }
+        }
+        Ok(embedded)
+    }
+
+    /// Removes all sandboxes, our root in the cgroup hierarchies and the state directory's content. Goes on past failures.
+    pub async fn cleanup(&self) -> Result<(), Error> {
+        let mut failures = Vec::new();
+        for id in self.shared.known()? {
+            if let Err(error) = self.remove_sandbox(&id).await {
+                failures.push(error.to_string());
+            }
+        }
+        let root = PathBuf::from(&self.shared.config.cgroup_root);
+        failures.extend(self.shared.cgroups.remove(&root));
+        if let Some(parent) = root.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            self.shared.cgroups.prune(parent);
+        }
+        for name in ["sandboxes", "empty"] {
+            let path = self.shared.sandboxes.with_file_name(name);
+            match fs::remove_dir_all(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    failures.push(format!("remove {}: {error}", path.display()));
+                }
+                Ok(()) | Err(_) => {}
+            }
+        }
+        if failures.is_empty() {
+            Ok(())
+        } else {
+            Err(Error::Incomplete(failures))
+        }
+    }
+}
+
+impl Shared {
+    fn connections(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Connection>>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn directory(&self, id: &str) -> PathBuf {
+        self.sandboxes.join(id)
+    }
+
+    /// The cgroup of a sandbox.
+    fn group(&self, id: &str) -> PathBuf {
+        Path::new(&self.config.cgroup_root).join(id)
+    }
+
+    fn connection(&self, id: &str) -> Result<Arc<Connection>, Error> {
+        if let Some(connection) = self.connections().get(id) {
+            return Ok(Arc::clone(connection));
+        }
+        check_id("sandbox id", id)?;
+        let missing = !self.directory(id).exists();
+        Err(if missing {
+            Error::SandboxNotFound(id.to_owned())
+        } else {
+            Error::SandboxLost(id.to_owned())
+        })
+    }
+
+    async fn call(&self, sandbox: &str, call: Call, body: &[u8]) -> Result<(Answer, Vec<u8>), Error> {
+        self.connection(sandbox)?.call(call, body).await
+    }
+
+    /// Ids of the sandboxes on disk.
+    fn known(&self) -> Result<Vec<String>, Error> {
+        let mut all = Vec::new();
+        for entry in fs::read_dir(&self.sandboxes).map_err(io_error("list", &self.sandboxes))? {
+            let entry = entry.map_err(io_error("list", &self.sandboxes))?;
+            all.extend(entry.file_name().to_str().map(str::to_owned));
+        }
+        all.sort();
+        Ok(all)
+    }
+
+    async fn inspect(&self, id: &str) -> Result<Option<Sandbox>, Error> {
+        match self.call(id, Call::Inspect, &[]).await {
+            Ok((Answer::Sandbox(sandbox), _)) => Ok(Some(sandbox)),
+            Ok(_) => Err(unexpected()),
+            Err(Error::SandboxLost(_)) => self.read_lost(id),
+            Err(Error::SandboxNotFound(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What the disk says about a sandbox without supervisor: nothing of it runs any more.
+    fn read_lost(&self, id: &str) -> Result<Option<Sandbox>, Error> {
+        let path = self.directory(id).join(SANDBOX);
+        let found: Option<SandboxRecord> = record::read(&path).map_err(io_error("read", &path))?;
+        let Some(found) = found else { return Ok(None) };
+        let mut sandbox = Sandbox {
+            lost: true,
+            ..found.sandbox
+        };
+        for entry in fs::read_dir(self.directory(id).join(CONTAINERS))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            // One whose creation was not finished has no record; removal takes it with the rest.
+            if let Ok(Some(container)) = record::read::<Container>(&entry.path().join(RECORD)) {
+                sandbox.containers.push(ended(container));
+            }
+        }
+        sandbox.containers.sort_by_key(|container| container.created_at);
+        Ok(Some(sandbox))
+    }
+}
+
+fn ended(mut container: Container) -> Container {
+    let started_at = match container.state {
+        State::Exited { .. } => return container,
+        State::Running { started_at, .. } => Some(started_at),
+        State::Created => None,
+    };
+    let exit = Exit {
+        code: 137,
+        signal: Some(9),
+        oom_killed: false,
+        finished_at: now(),
+    };
+    container.state = State::Exited { exit, started_at };
+    container
+}

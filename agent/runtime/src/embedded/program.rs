@@ -1,0 +1,73 @@
+//! The program that supervisors run: a read-only view of our own.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::Mode;
+
+use crate::sys::FileSystem;
+
+/// A program file that nobody can write through the descriptor that runs it.
+///
+/// A process that is entering a container still runs this program, and the container can open it by `/proc/PID/exe`. Seen
+/// through an overlay without an upper layer, it cannot be overwritten by that way.
+pub(super) struct Program {
+    path: PathBuf,
+    sealed: Option<OwnedFd>,
+}
+
+impl Program {
+    /// Seals the program; a machine that refuses gets it unsealed.
+    pub(super) fn seal(path: &Path, state: &Path) -> Self {
+        let sealed = seal(path, &state.join("empty"));
+        if let Err(error) = &sealed {
+            tracing::warn!(%error, program = %path.display(), "the supervisors' program is not sealed");
+        }
+        Self {
+            path: path.to_owned(),
+            sealed: sealed.ok(),
+        }
+    }
+
+    /// What to execute.
+    pub(super) fn path(&self) -> OsString {
+        match &self.sealed {
+            Some(file) => OsString::from(format!("/proc/self/fd/{}", file.as_raw_fd())),
+            None => self.path.clone().into_os_string(),
+        }
+    }
+}
+
+fn seal(path: &Path, empty: &Path) -> io::Result<OwnedFd> {
+    let path = fs::canonicalize(path)?;
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    fs::create_dir_all(empty)?;
+    let overlay = FileSystem::open("overlay")?;
+    overlay.set("source", b"skiff")?;
+    overlay.set("lowerdir", &lower(directory.as_os_str(), empty.as_os_str()))?;
+    let mount = overlay.mount(u32::try_from(nix::libc::MOUNT_ATTR_RDONLY).map_err(io::Error::other)?)?;
+    Ok(openat(&mount.0, name, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?)
+}
+
+fn lower(first: &OsStr, second: &OsStr) -> Vec<u8> {
+    let mut all = Vec::new();
+    for (index, directory) in [first, second].into_iter().enumerate() {
+        if index > 0 {
+            all.push(b':');
+        }
+        for byte in directory.as_bytes() {
+            if matches!(byte, b':' | b'\\') {
+                all.push(b'\\');
+            }
+            all.push(*byte);
+        }
+    }
+    all
+}

@@ -1,0 +1,122 @@
+//! Taking sandboxes apart, in whatever state they are.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use nix::libc;
+
+use super::{Shared, io_error};
+use crate::protocol::Call;
+use crate::supervisor::{SANDBOX, SandboxRecord, started};
+use crate::{Error, record, sys};
+
+/// A supervisor has so long to kill its containers and end.
+const GRACE: Duration = Duration::from_secs(15);
+/// Killed processes have so long to be gone.
+const DEATH: Duration = Duration::from_secs(5);
+
+impl Shared {
+    /// Removes a sandbox; success when there is none.
+    pub(super) async fn remove(self: &Arc<Self>, id: &str) -> Result<(), Error> {
+        let mut failures = Vec::new();
+        self.end_supervisor(id, &mut failures).await;
+        if let Err(error) = self.kill(id).await {
+            failures.push(format!("kill processes: {error}"));
+        }
+        let (shared, group, directory) = (Arc::clone(self), self.group(id), self.directory(id));
+        let removed = tokio::task::spawn_blocking(move || {
+            let mut failures = shared.cgroups.remove(&group);
+            remove_directory(&directory, &mut failures);
+            failures
+        });
+        match removed.await {
+            Ok(more) => failures.extend(more),
+            Err(error) => failures.push(error.to_string()),
+        }
+        if failures.is_empty() {
+            Ok(())
+        } else {
+            Err(Error::Incomplete(failures))
+        }
+    }
+
+    /// Asks the supervisor to end, and kills it when it does not.
+    async fn end_supervisor(&self, id: &str, failures: &mut Vec<String>) {
+        let connection = self.connections().get(id).cloned();
+        let Some(connection) = connection else {
+            self.kill_unconnected(id, failures);
+            return;
+        };
+        connection.leaving.store(true, Ordering::Release);
+        match tokio::time::timeout(GRACE, connection.call(Call::Shutdown, &[])).await {
+            Ok(Ok(_) | Err(Error::SandboxLost(_))) => {}
+            Ok(Err(error)) => failures.push(error.to_string()),
+            Err(_elapsed) => failures.push("the supervisor does not answer".to_owned()),
+        }
+        if tokio::time::timeout(GRACE, connection.closed()).await.is_err() {
+            drop(sys::pidfd_send_signal(connection.process.as_fd(), libc::SIGKILL));
+        }
+        self.connections().remove(id);
+    }
+
+    /// A supervisor that could not be connected to may live all the same: its record names it.
+    fn kill_unconnected(&self, id: &str, failures: &mut Vec<String>) {
+        let Ok(Some(known)) = record::read::<SandboxRecord>(&self.directory(id).join(SANDBOX)) else {
+            return;
+        };
+        let Ok(process) = sys::pidfd_open(known.supervisor) else {
+            return;
+        };
+        // Compared after the descriptor is open: from then on it cannot be another process.
+        if started(&known.supervisor.to_string()) != Some(known.started) {
+            return;
+        }
+        match sys::pidfd_send_signal(process.as_fd(), libc::SIGKILL) {
+            Err(error) if error.raw_os_error() != Some(libc::ESRCH) => {
+                failures.push(format!("kill supervisor: {error}"));
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+
+    /// Kills everything in a sandbox's cgroup and waits for it.
+    pub(super) async fn kill(self: &Arc<Self>, id: &str) -> Result<(), Error> {
+        let (shared, group) = (Arc::clone(self), self.group(id));
+        let killed = tokio::task::spawn_blocking(move || shared.cgroups.kill(&group, DEATH));
+        let result = killed.await.map_err(io::Error::other).flatten();
+        result.map_err(io_error("kill the processes of", &self.group(id)))
+    }
+
+    /// Removes one container of a sandbox whose supervisor is gone.
+    pub(super) async fn remove_lost_container(self: &Arc<Self>, id: &str, container: &str) -> Result<(), Error> {
+        self.kill(id).await?;
+        let group = self.group(id).join(container);
+        let directory = self.directory(id).join(crate::supervisor::CONTAINERS).join(container);
+        let shared = Arc::clone(self);
+        let removed = tokio::task::spawn_blocking(move || {
+            let mut failures = shared.cgroups.remove(&group);
+            remove_directory(&directory, &mut failures);
+            failures
+        });
+        let failures = removed.await.unwrap_or_else(|error| vec![error.to_string()]);
+        if failures.is_empty() {
+            Ok(())
+        } else {
+            Err(Error::Incomplete(failures))
+        }
+    }
+}
+
+fn remove_directory(directory: &Path, failures: &mut Vec<String>) {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            failures.push(format!("remove {}: {error}", directory.display()));
+        }
+        Ok(()) | Err(_) => {}
+    }
+}

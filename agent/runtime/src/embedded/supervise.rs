@@ -1,0 +1,192 @@
+//! Starting supervisors, finding those that live, and noticing when one is gone.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::process::Stdio;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use nix::libc;
+use tokio::io::AsyncWriteExt;
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+
+use super::connection::{self, Connection};
+use super::{Shared, io_error, unexpected};
+use crate::protocol::{self, Answer, Configuration, Message};
+use crate::supervisor::SOCKET;
+use crate::{Error, Event, Sandbox, SandboxSpec, sys};
+
+/// A supervisor that does not answer within this is broken.
+const ANSWER: Duration = Duration::from_secs(30);
+
+impl Shared {
+    /// Makes a sandbox. A failure leaves nothing.
+    pub(super) async fn create(self: &Arc<Self>, spec: SandboxSpec) -> Result<Sandbox, Error> {
+        let (id, directory) = (spec.id.clone(), self.directory(&spec.id));
+        match fs::DirBuilder::new().mode(0o700).create(&directory) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(Error::SandboxExists(id)),
+            result => result.map_err(io_error("create", &directory))?,
+        }
+        match self.spawn(spec).await {
+            Ok(sandbox) => Ok(sandbox),
+            Err(error) => {
+                if let Err(failure) = self.remove(&id).await {
+                    tracing::warn!(sandbox = id, %failure, "what a failed creation left is not all removed");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn spawn(self: &Arc<Self>, spec: SandboxSpec) -> Result<Sandbox, Error> {
+        let (id, directory) = (spec.id.clone(), self.directory(&spec.id));
+        let (ours, theirs) =
+            std::os::unix::net::UnixStream::pair().map_err(io_error("make a socket for", &directory))?;
+        let log = directory.join("supervisor.log");
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(&log)
+            .map_err(io_error("open", &log))?;
+        let mut child = Command::new(self.program.path())
+            .arg0("skiff-supervisor")
+            .args(&self.config.arguments)
+            .arg(&directory)
+            .env_clear()
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .stderr(Stdio::from(log))
+            .spawn()
+            .map_err(io_error("start a supervisor for", &directory))?;
+        let talk = async {
+            ours.set_nonblocking(true)?;
+            let mut stream = UnixStream::from_std(ours)?;
+            let configuration = Configuration {
+                spec,
+                cgroup_root: self.config.cgroup_root.clone(),
+            };
+            stream.write_all(&protocol::encode(&configuration, &[])?).await?;
+            let (message, _) = connection::receive(&mut stream).await?;
+            Ok::<_, io::Error>((stream, message))
+        };
+        let answered = tokio::time::timeout(ANSWER, talk)
+            .await
+            .map_err(io::Error::from)
+            .flatten();
+        let result = match answered {
+            Ok((
+                stream,
+                Message::Reply {
+                    result: Ok(Answer::Sandbox(sandbox)),
+                    ..
+                },
+            )) => Ok((stream, sandbox)),
+            Ok((
+                _,
+                Message::Reply {
+                    result: Err(refusal), ..
+                },
+            )) => Err(refusal.into()),
+            Ok(_) => Err(unexpected()),
+            Err(error) => Err(io_error("start a supervisor for", &directory)(error)),
+        };
+        let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
+        match (result, pid) {
+            (Ok((stream, sandbox)), Some(pid)) => {
+                let process = sys::pidfd_open(pid).map_err(io_error("watch the supervisor of", &directory))?;
+                self.adopt(&id, stream, process, Some(child));
+                Ok(sandbox)
+            }
+            (result, _) => {
+                // It may be stuck; its end is awaited so that what it holds is free.
+                drop(child.kill().await);
+                result.and(Err(Error::SandboxLost(id)))
+            }
+        }
+    }
+
+    /// Connects to the supervisor of a sandbox that an earlier agent made.
+    pub(super) async fn reconnect(self: &Arc<Self>, id: &str) -> Result<(), Error> {
+        let path = self.directory(id);
+        let directory = File::open(&path).map_err(io_error("open", &path))?;
+        // The real path can be longer than a socket's may be.
+        let socket = format!("/proc/self/fd/{}/{SOCKET}", directory.as_raw_fd());
+        let stream = UnixStream::connect(&socket)
+            .await
+            .map_err(io_error("connect to the supervisor of", &path))?;
+        let credentials = stream
+            .peer_cred()
+            .map_err(io_error("identify the supervisor of", &path))?;
+        let pid = credentials.pid().ok_or_else(|| Error::SandboxLost(id.to_owned()))?;
+        let process = sys::pidfd_open(pid).map_err(io_error("watch the supervisor of", &path))?;
+        self.adopt(id, stream, process, None);
+        Ok(())
+    }
+
+    /// Serves a connection until it ends.
+    fn adopt(self: &Arc<Self>, id: &str, stream: UnixStream, process: OwnedFd, child: Option<Child>) {
+        let (connection, frames) = Connection::new(id.to_owned(), process);
+        let connection = Arc::new(connection);
+        let (reader, writer) = stream.into_split();
+        self.connections().insert(id.to_owned(), Arc::clone(&connection));
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(connection::write_frames(writer, frames));
+        // Not a strong reference: the tasks live in what it refers to.
+        let (shared, id) = (Arc::downgrade(self), id.to_owned());
+        tasks.spawn(async move {
+            let mut reader = tokio::io::BufReader::new(reader);
+            while let Ok((message, body)) = connection::receive(&mut reader).await {
+                match message {
+                    Message::Reply { id, result } => connection.answer(id, result, body),
+                    Message::Exited { container_id, exit } => {
+                        let Some(shared) = shared.upgrade() else { return };
+                        let event = Event::ContainerExited {
+                            sandbox_id: id.clone(),
+                            container_id,
+                            exit,
+                        };
+                        // No receiver is no failure.
+                        drop(shared.events.send(event));
+                    }
+                }
+            }
+            connection.close();
+            if let Some(shared) = shared.upgrade() {
+                shared.disconnected(&id, &connection).await;
+            }
+            if let Some(mut child) = child {
+                drop(child.wait().await);
+            }
+        });
+    }
+
+    async fn disconnected(self: Arc<Self>, id: &str, connection: &Arc<Connection>) {
+        {
+            let mut connections = self.connections();
+            if connections
+                .get(id)
+                .is_some_and(|current| Arc::ptr_eq(current, connection))
+            {
+                connections.remove(id);
+            }
+        }
+        if connection.leaving.load(Ordering::Acquire) {
+            return;
+        }
+        tracing::error!(sandbox = id, "supervisor lost");
+        // A supervisor that broke the connection but lives would go on holding the pod.
+        drop(sys::pidfd_send_signal(connection.process.as_fd(), libc::SIGKILL));
+        if let Err(error) = self.kill(id).await {
+            tracing::warn!(sandbox = id, %error, "processes of a lost sandbox live on");
+        }
+        drop(self.events.send(Event::SandboxLost {
+            sandbox_id: id.to_owned(),
+        }));
+    }
+}

@@ -1,0 +1,141 @@
+//! What the agent and a supervisor say to each other over the socket in the sandbox's directory.
+//!
+//! A frame is two big-endian `u32` lengths, a JSON head and a body. Large parts (container configurations, output) travel in
+//! the body, so that a supervisor need not parse them.
+
+use std::io;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::{Container, ExecSpec, Exit, Refusal, Sandbox, SandboxSpec};
+
+/// Largest head, in bytes.
+const HEAD_LIMIT: usize = 1 << 20;
+/// Largest body, in bytes.
+const BODY_LIMIT: usize = 4 << 20;
+/// The two lengths.
+pub(crate) const PREFIX: usize = 8;
+
+/// What a new supervisor is told first, as its only frame before requests.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Configuration {
+    pub(crate) spec: SandboxSpec,
+    /// Root of all our cgroups, relative to each hierarchy.
+    pub(crate) cgroup_root: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Request {
+    pub(crate) id: u64,
+    pub(crate) call: Call,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Call {
+    Inspect,
+    /// The body is the `ContainerSpec`.
+    Create(Container),
+    Start(String),
+    Signal(String, i32),
+    Exec(String, ExecSpec),
+    Remove(String),
+    /// Kill everything, then end.
+    Shutdown,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Message {
+    Reply { id: u64, result: Result<Answer, Refusal> },
+    Exited { container_id: String, exit: Exit },
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    Done,
+    Container(Container),
+    Sandbox(Sandbox),
+    /// The body is the output.
+    Exec {
+        exit_code: i32,
+        truncated: bool,
+        timed_out: bool,
+    },
+}
+
+fn oversized() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "frame over its limit")
+}
+
+/// Encodes one frame.
+pub(crate) fn encode(head: &impl Serialize, body: &[u8]) -> io::Result<Vec<u8>> {
+    let head = serde_json::to_vec(head)?;
+    if head.len() > HEAD_LIMIT || body.len() > BODY_LIMIT {
+        return Err(oversized());
+    }
+    let mut frame = Vec::with_capacity(PREFIX + head.len() + body.len());
+    for length in [head.len(), body.len()] {
+        frame.extend_from_slice(&u32::try_from(length).map_err(io::Error::other)?.to_be_bytes());
+    }
+    frame.extend_from_slice(&head);
+    frame.extend_from_slice(body);
+    Ok(frame)
+}
+
+/// Lengths of head and body, from a prefix.
+pub(crate) fn lengths(prefix: [u8; PREFIX]) -> io::Result<(usize, usize)> {
+    let both = u64::from_be_bytes(prefix);
+    let length = |bits: u64| usize::try_from(bits & u64::from(u32::MAX)).map_err(io::Error::other);
+    let (head, body) = (length(both >> 32)?, length(both)?);
+    if head > HEAD_LIMIT || body > BODY_LIMIT {
+        Err(oversized())
+    } else {
+        Ok((head, body))
+    }
+}
+
+/// Takes one complete frame off the front of a buffer; `None` when there is none yet.
+pub(crate) fn take<Head: DeserializeOwned>(buffer: &mut Vec<u8>) -> io::Result<Option<(Head, Vec<u8>)>> {
+    let Some(prefix) = buffer.first_chunk::<PREFIX>() else {
+        return Ok(None);
+    };
+    let (head, body) = lengths(*prefix)?;
+    let Some(frame) = buffer.get(PREFIX..PREFIX + head + body) else {
+        return Ok(None);
+    };
+    let (head_bytes, body_bytes) = frame.split_at(head);
+    let parsed = serde_json::from_slice(head_bytes)?;
+    let body_bytes = body_bytes.to_vec();
+    buffer.drain(..PREFIX + head + body);
+    if buffer.is_empty() {
+        buffer.shrink_to(4096);
+    }
+    Ok(Some((parsed, body_bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Call, Request, encode, take};
+
+    #[test]
+    fn frames_survive_any_cut_and_giants_are_refused() {
+        let frame = encode(
+            &Request {
+                id: 7,
+                call: Call::Start("a".to_owned()),
+            },
+            b"body",
+        )
+        .unwrap();
+        let mut buffer = Vec::new();
+        for byte in frame.iter().take(frame.len() - 1) {
+            buffer.push(*byte);
+            assert!(take::<Request>(&mut buffer).unwrap().is_none());
+        }
+        buffer.push(frame[frame.len() - 1]);
+        let (request, body) = take::<Request>(&mut buffer).unwrap().unwrap();
+        assert_eq!((request.id, body.as_slice(), buffer.len()), (7, b"body".as_slice(), 0));
+        let mut giant = vec![0xff; 8];
+        assert!(take::<Request>(&mut giant).is_err());
+    }
+}

@@ -1,0 +1,221 @@
+//! Turns the agent's configuration of a container into the one that libcontainer gets: our paths, our namespaces, and nothing
+//! that this machine refuses.
+
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use nix::sys::resource::{Resource, getrlimit};
+use oci_spec::runtime::{
+    Capabilities, LinuxCapabilities, LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceType, PosixRlimit,
+    PosixRlimitBuilder, PosixRlimitType, Process, RootBuilder, Spec, UserBuilder,
+};
+
+use super::user::Identity;
+use crate::Refusal;
+
+/// Where things are for one container.
+pub(super) struct Place<'a> {
+    pub(super) rootfs: &'a Path,
+    /// Relative to the hierarchies, with a leading slash.
+    pub(super) cgroup: PathBuf,
+    pub(super) pid_namespace: PidNamespace,
+}
+
+/// Which pid namespace a container gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum PidNamespace {
+    Own,
+    Host,
+    /// That of the process with this pid.
+    Shared(i32),
+}
+
+/// Completes and clamps a configuration.
+pub(super) fn confine(mut spec: Spec, identity: &Identity, place: &Place<'_>) -> Result<Spec, Refusal> {
+    let broken = |error: oci_spec::OciSpecError| Refusal::failed("complete the configuration", &error);
+    let readonly = spec
+        .root()
+        .as_ref()
+        .and_then(oci_spec::runtime::Root::readonly)
+        .unwrap_or(false);
+    let root = RootBuilder::default()
+        .path(place.rootfs)
+        .readonly(readonly)
+        .build()
+        .map_err(broken)?;
+    spec.set_root(Some(root))
+        .set_hostname(None)
+        .set_domainname(None)
+        .set_hooks(None);
+    let mut process = spec.process().clone().unwrap_or_default();
+    process.set_terminal(Some(false));
+    let user = UserBuilder::default()
+        .uid(identity.uid)
+        .gid(identity.gid)
+        .additional_gids(identity.supplementary.clone())
+        .build()
+        .map_err(broken)?;
+    process.set_user(user);
+    set_home(&mut process, identity);
+    check_cwd(process.cwd())?;
+    clamp(&mut process)?;
+    spec.set_process(Some(process));
+    let mut linux = spec.linux().clone().unwrap_or_default();
+    linux.set_namespaces(Some(namespaces(&place.pid_namespace).map_err(broken)?));
+    linux
+        .set_cgroups_path(Some(place.cgroup.clone()))
+        .set_uid_mappings(None)
+        .set_gid_mappings(None);
+    spec.set_linux(Some(linux));
+    Ok(spec)
+}
+
+/// The supervisor is in the pod's own ipc, uts and net namespaces: containers inherit those.
+fn namespaces(pid: &PidNamespace) -> Result<Vec<LinuxNamespace>, oci_spec::OciSpecError> {
+    let new = |kind| LinuxNamespaceBuilder::default().typ(kind).build();
+    let mut all = vec![new(LinuxNamespaceType::Mount)?, new(LinuxNamespaceType::Cgroup)?];
+    match pid {
+        PidNamespace::Own => all.push(new(LinuxNamespaceType::Pid)?),
+        PidNamespace::Host => {}
+        PidNamespace::Shared(pid) => {
+            let path = PathBuf::from(format!("/proc/{pid}/ns/pid"));
+            all.push(
+                LinuxNamespaceBuilder::default()
+                    .typ(LinuxNamespaceType::Pid)
+                    .path(path)
+                    .build()?,
+            );
+        }
+    }
+    Ok(all)
+}
+
+fn set_home(process: &mut Process, identity: &Identity) {
+    let mut env = process.env().clone().unwrap_or_default();
+    if !env.iter().any(|entry| entry.starts_with("HOME=")) {
+        env.push(format!("HOME={}", identity.home.as_deref().unwrap_or("/")));
+        process.set_env(Some(env));
+    }
+}
+
+/// A working directory below `/proc` can be a descriptor of the runtime that leads out of the container. libcontainer checks
+/// the directory it ends up in; this refuses the attempt with a clear message.
+fn check_cwd(cwd: &Path) -> Result<(), Refusal> {
+    let parent = cwd.components().any(|part| part == Component::ParentDir);
+    if !cwd.is_absolute() || parent || cwd.starts_with("/proc") {
+        let cause = "must be absolute, without .., and not below /proc".to_owned();
+        return Err(Refusal::Failed {
+            doing: format!("working directory {}", cwd.display()),
+            cause,
+        });
+    }
+    Ok(())
+}
+
+fn clamp(process: &mut Process) -> Result<(), Refusal> {
+    let status =
+        fs::read_to_string("/proc/self/status").map_err(|error| Refusal::failed("read /proc/self/status", &error))?;
+    let set = |key: &str| {
+        let hex = status
+            .lines()
+            .find_map(|line| line.strip_prefix(key))
+            .map(str::trim)
+            .unwrap_or_default();
+        u64::from_str_radix(hex, 16).unwrap_or(0)
+    };
+    // Both: a capability that this process lacks cannot be given, and its bounding set is never widened.
+    let allowed = set("CapBnd:") & set("CapEff:");
+    if let Some(capabilities) = process.capabilities() {
+        process.set_capabilities(Some(intersect(capabilities, allowed)));
+    }
+    let privileged = allowed >> (libcap(oci_spec::runtime::Capability::SysResource)) & 1 == 1;
+    if privileged {
+        return Ok(());
+    }
+    if let Some(wanted) = process.oom_score_adj() {
+        let own = fs::read_to_string("/proc/self/oom_score_adj")
+            .ok()
+            .and_then(|text| text.trim().parse::<i32>().ok());
+        process.set_oom_score_adj(Some(wanted.max(own.unwrap_or(0))));
+    }
+    if let Some(limits) = process.rlimits().clone() {
+        process.set_rlimits(Some(limits.into_iter().map(clamp_limit).collect()));
+    }
+    Ok(())
+}
+
+/// The kernel's number of a capability.
+fn libcap(capability: oci_spec::runtime::Capability) -> u32 {
+    use libcontainer::capabilities::CapabilityExt;
+    u32::from(capability.to_cap().index())
+}
+
+fn intersect(capabilities: &LinuxCapabilities, allowed: u64) -> LinuxCapabilities {
+    let keep = |set: &Option<Capabilities>| {
+        let kept = |capability: &&oci_spec::runtime::Capability| allowed >> libcap(**capability) & 1 == 1;
+        set.as_ref()
+            .map(|set| set.iter().filter(kept).copied().collect::<Capabilities>())
+    };
+    let mut result = capabilities.clone();
+    result.set_bounding(keep(capabilities.bounding()));
+    result.set_effective(keep(capabilities.effective()));
+    result.set_permitted(keep(capabilities.permitted()));
+    result.set_inheritable(keep(capabilities.inheritable()));
+    result.set_ambient(keep(capabilities.ambient()));
+    result
+}
+
+fn clamp_limit(limit: PosixRlimit) -> PosixRlimit {
+    let resource = match limit.typ() {
+        PosixRlimitType::RlimitCpu => Resource::RLIMIT_CPU,
+        PosixRlimitType::RlimitFsize => Resource::RLIMIT_FSIZE,
+        PosixRlimitType::RlimitData => Resource::RLIMIT_DATA,
+        PosixRlimitType::RlimitStack => Resource::RLIMIT_STACK,
+        PosixRlimitType::RlimitCore => Resource::RLIMIT_CORE,
+        PosixRlimitType::RlimitRss => Resource::RLIMIT_RSS,
+        PosixRlimitType::RlimitNproc => Resource::RLIMIT_NPROC,
+        PosixRlimitType::RlimitNofile => Resource::RLIMIT_NOFILE,
+        PosixRlimitType::RlimitMemlock => Resource::RLIMIT_MEMLOCK,
+        PosixRlimitType::RlimitAs => Resource::RLIMIT_AS,
+        PosixRlimitType::RlimitLocks => Resource::RLIMIT_LOCKS,
+        PosixRlimitType::RlimitSigpending => Resource::RLIMIT_SIGPENDING,
+        PosixRlimitType::RlimitMsgqueue => Resource::RLIMIT_MSGQUEUE,
+        PosixRlimitType::RlimitNice => Resource::RLIMIT_NICE,
+        PosixRlimitType::RlimitRtprio => Resource::RLIMIT_RTPRIO,
+        PosixRlimitType::RlimitRttime => Resource::RLIMIT_RTTIME,
+    };
+    let Ok((_, allowed)) = getrlimit(resource) else {
+        return limit;
+    };
+    let hard = limit.hard().min(allowed);
+    let clamped = PosixRlimitBuilder::default()
+        .typ(limit.typ())
+        .hard(hard)
+        .soft(limit.soft().min(hard))
+        .build();
+    clamped.unwrap_or(limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::check_cwd;
+
+    #[test]
+    fn attack_11_working_directories_that_name_descriptors_are_refused() {
+        for bad in [
+            "/proc/self/fd/7",
+            "/proc",
+            "../x",
+            "/a/../../b",
+            "/a/../proc/self/fd/7",
+            "",
+        ] {
+            assert!(check_cwd(Path::new(bad)).is_err(), "{bad}");
+        }
+        for good in ["/", "/srv/app", "/process"] {
+            check_cwd(Path::new(good)).unwrap();
+        }
+    }
+}

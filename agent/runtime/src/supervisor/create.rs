@@ -1,0 +1,172 @@
+//! Making a container, in a forked child of the supervisor: libcontainer's memory goes with it.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use libcontainer::container::builder::ContainerBuilder;
+use libcontainer::syscall::syscall::SyscallType;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+
+use super::confine::{PidNamespace, Place, confine};
+use super::user;
+use crate::cgroup::Cgroups;
+use crate::sys::FileSystem;
+use crate::{ContainerSpec, Refusal, record};
+
+/// The name that libcontainer knows every container by: its directory below the container's own.
+pub(super) const OCI: &str = "oci";
+/// The completed configuration.
+pub(super) const CONFIG: &str = "config.json";
+
+/// What the child needs.
+pub(super) struct Creation<'a> {
+    pub(super) cgroups: &'a Cgroups,
+    /// The container's group, relative to the hierarchies.
+    pub(super) group: PathBuf,
+    /// The container's directory, absolute.
+    pub(super) directory: PathBuf,
+    pub(super) pid_namespace: PidNamespace,
+    pub(super) stdin: OwnedFd,
+    pub(super) stdout: OwnedFd,
+    pub(super) stderr: OwnedFd,
+}
+
+/// Where a container's first processes go.
+pub(super) fn leaf(cgroups: &Cgroups, group: &Path) -> PathBuf {
+    if cgroups.unified() {
+        group.join("main")
+    } else {
+        group.to_owned()
+    }
+}
+
+/// Makes the container and returns its first process, a child of this one, which waits to be started.
+pub(super) fn create(creation: Creation<'_>, spec: &[u8]) -> Result<i32, Refusal> {
+    let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
+    let spec: ContainerSpec =
+        serde_json::from_slice(spec).map_err(|error| Refusal::failed("read the container's configuration", &error))?;
+    enter_private_mounts().map_err(failed("unshare the mount namespace"))?;
+    let rootfs = creation.directory.join("rootfs");
+    mount_rootfs(&creation.directory, &rootfs, &spec.layers).map_err(failed("mount the root file system"))?;
+    let identity = user::resolve(&rootfs, &spec.user)?;
+    let limits = limits(&spec.spec);
+    creation
+        .cgroups
+        .create(&creation.group, &limits)
+        .map_err(failed("create the container's cgroup"))?;
+    creation
+        .cgroups
+        .track(&leaf(creation.cgroups, &creation.group))
+        .map_err(failed("enter the container's cgroup"))?;
+    let place = Place {
+        rootfs: &rootfs,
+        cgroup: Path::new("/").join(leaf(creation.cgroups, &creation.group)),
+        pid_namespace: creation.pid_namespace,
+    };
+    let config = confine(spec.spec, &identity, &place)?;
+    record::write(&creation.directory.join(CONFIG), &config, record::Durability::Process)
+        .map_err(failed("write the configuration"))?;
+    let broken = |error: libcontainer::error::LibcontainerError| Refusal::failed("create container", &error);
+    let container = ContainerBuilder::new(OCI.to_owned(), SyscallType::default())
+        .with_root_path(&creation.directory)
+        .map_err(broken)?
+        .with_stdin(creation.stdin)
+        .with_stdout(creation.stdout)
+        .with_stderr(creation.stderr)
+        .as_init(&creation.directory)
+        .with_systemd(false)
+        .with_detach(true)
+        .build()
+        .map_err(broken)?;
+    let none = || Refusal::Failed {
+        doing: "create container".to_owned(),
+        cause: "it has no process".to_owned(),
+    };
+    container.pid().map(nix_pid).ok_or_else(none)
+}
+
+/// libcontainer has an older nix.
+fn nix_pid(pid: impl Into<i32>) -> i32 {
+    pid.into()
+}
+
+/// Mounts made from here on are seen by this process and its children only, and end with them.
+fn enter_private_mounts() -> io::Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    let none: Option<&str> = None;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)?;
+    Ok(())
+}
+
+/// The limits that matter to more than the first process.
+fn limits(spec: &oci_spec::runtime::Spec) -> crate::Limits {
+    let resources = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
+    let cpu = resources.and_then(|resources| resources.cpu().as_ref());
+    crate::Limits {
+        cpu_shares: cpu.and_then(oci_spec::runtime::LinuxCpu::shares),
+        cpu_quota: cpu.and_then(oci_spec::runtime::LinuxCpu::quota),
+        cpu_period: cpu.and_then(oci_spec::runtime::LinuxCpu::period),
+        memory: resources
+            .and_then(|resources| resources.memory().as_ref())
+            .and_then(oci_spec::runtime::LinuxMemory::limit),
+        pids: resources
+            .and_then(|resources| resources.pids().as_ref())
+            .map(oci_spec::runtime::LinuxPids::limit),
+    }
+}
+
+/// Overlays the layers with a writable directory of the container's own.
+fn mount_rootfs(directory: &Path, rootfs: &Path, layers: &[PathBuf]) -> io::Result<()> {
+    let (upper, work) = (directory.join("upper"), directory.join("work"));
+    for made in [rootfs, &upper, &work] {
+        fs::create_dir(made)?;
+    }
+    // The root directory of the container has the mode of its topmost layer's.
+    if let Some(top) = layers.last() {
+        fs::set_permissions(&upper, fs::metadata(top)?.permissions())?;
+    }
+    match overlay(layers, &upper, &work, rootfs, true) {
+        // A kernel before 6.5 knows no lowerdir+; one before 5.10 no volatile.
+        Err(error) if error.raw_os_error() == Some(nix::libc::EINVAL) => overlay(layers, &upper, &work, rootfs, false),
+        result => result,
+    }
+}
+
+/// One option for each layer, so that their number and the length of their paths are not bounded by a page.
+fn overlay(layers: &[PathBuf], upper: &Path, work: &Path, target: &Path, modern: bool) -> io::Result<()> {
+    use std::os::unix::ffi::OsStrExt;
+    let overlay = FileSystem::open("overlay")?;
+    overlay.set("source", b"overlay")?;
+    if modern {
+        for layer in layers.iter().rev() {
+            overlay.set("lowerdir+", layer.as_os_str().as_bytes())?;
+        }
+        // Nothing of a container's writable layer is needed after a crash of the machine, so unmounting need not sync it.
+        overlay.set("volatile", b"")?;
+    } else {
+        overlay.set("lowerdir", &joined(layers))?;
+    }
+    overlay.set("upperdir", upper.as_os_str().as_bytes())?;
+    overlay.set("workdir", work.as_os_str().as_bytes())?;
+    overlay.mount(0)?.attach(target)
+}
+
+fn joined(layers: &[PathBuf]) -> Vec<u8> {
+    use std::os::unix::ffi::OsStrExt;
+    let mut all = Vec::new();
+    for layer in layers.iter().rev() {
+        if !all.is_empty() {
+            all.push(b':');
+        }
+        for byte in layer.as_os_str().as_bytes() {
+            if matches!(byte, b':' | b'\\') {
+                all.push(b'\\');
+            }
+            all.push(*byte);
+        }
+    }
+    all
+}

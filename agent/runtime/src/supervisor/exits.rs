@@ -1,0 +1,188 @@
+//! What ends: children, deadlines and at last the supervisor.
+
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::confine::PidNamespace;
+use super::create::leaf;
+use super::job::{Purpose, Ticket};
+use super::state::{Entry, JOB_LIMIT, Supervisor};
+use super::{CONTAINERS, RECORD};
+use crate::clock::{monotonic, now};
+use crate::protocol::{Answer, Message};
+use crate::record::{self, Durability};
+use crate::{Exit, Refusal, State};
+
+/// Processes that do not die within this at the end are reported.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
+/// Exits of processes that nobody claimed yet.
+const UNCLAIMED: usize = 256;
+
+impl Supervisor {
+    pub(super) fn begin_shutdown(&mut self, ticket: Ticket) {
+        self.shutdown = Some((ticket, monotonic() + SHUTDOWN_LIMIT));
+        for exec in &mut self.execs {
+            exec.deadline = Duration::ZERO;
+        }
+        for id in self
+            .entries
+            .iter()
+            .map(|entry| entry.container.id.clone())
+            .collect::<Vec<_>>()
+        {
+            // An exit that is already there is what this is for.
+            drop(self.signal(&id, Signal::SIGKILL as i32));
+        }
+        if let Some(pause) = self.pause.take() {
+            kill(Pid::from_raw(pause), Signal::SIGKILL).ok();
+        }
+    }
+
+    /// A child ended, with this exit code or minus this signal.
+    pub(super) fn reaped(&mut self, pid: i32, status: i32) {
+        if let Some(index) = self.jobs.iter().position(|job| job.pid == pid) {
+            let (purpose, result) = self.jobs.swap_remove(index).finish();
+            match purpose {
+                Purpose::Create { .. } => self.created(purpose, result),
+                Purpose::Exec(key) => self.exec_started(key, result),
+                Purpose::Remove { tickets, answer } => {
+                    let answer = result.and(answer);
+                    for ticket in tickets {
+                        self.reply(ticket, answer.clone());
+                    }
+                }
+            }
+        } else if !self.container_exited(pid, status)
+            && !self.exec_exited(pid, status)
+            && self.unclaimed.len() < UNCLAIMED
+        {
+            self.unclaimed.push((pid, status));
+        }
+        if self.jobs.is_empty() {
+            self.unclaimed.clear();
+        }
+    }
+
+    /// A process became known that may have ended already.
+    pub(super) fn claim(&mut self, pid: i32) {
+        if let Some(index) = self.unclaimed.iter().position(|(unclaimed, _)| *unclaimed == pid) {
+            let (pid, status) = self.unclaimed.swap_remove(index);
+            self.reaped(pid, status);
+        }
+    }
+
+    pub(super) fn container_exited(&mut self, pid: i32, status: i32) -> bool {
+        let live = |entry: &Entry| entry.pid == pid && !matches!(entry.container.state, State::Exited { .. });
+        let Some(index) = self.entries.iter().position(live) else {
+            return false;
+        };
+        let own_namespace = self.pid_namespace() == PidNamespace::Own;
+        let directory = self.directory.join(CONTAINERS);
+        let Some(entry) = self.entries.get_mut(index) else {
+            return false;
+        };
+        let id = entry.container.id.clone();
+        let group = self.group.join(&id);
+        if !own_namespace {
+            drop(self.cgroups.kill(&group, Duration::ZERO));
+        }
+        super::poll::drain(entry);
+        let measured = if self.cgroups.unified() {
+            group.clone()
+        } else {
+            leaf(&self.cgroups, &group)
+        };
+        let oom_killed = (status == -9 || status == 137) && self.cgroups.oom_kills(&measured) > 0;
+        let (code, signal) = if status < 0 {
+            (128 - status, Some(-status))
+        } else {
+            (status, None)
+        };
+        let exit = Exit {
+            code,
+            signal,
+            oom_killed,
+            finished_at: now(),
+        };
+        let started_at = match entry.container.state {
+            State::Running { started_at, .. } => Some(started_at),
+            State::Created | State::Exited { .. } => None,
+        };
+        entry.container.state = State::Exited {
+            exit: exit.clone(),
+            started_at,
+        };
+        let tickets = std::mem::take(&mut entry.removal);
+        // A disk that refuses the record must not hide the exit from the agent.
+        drop(record::write(
+            &directory.join(&id).join(RECORD),
+            &entry.container,
+            Durability::Disk,
+        ));
+        let message = Message::Exited {
+            container_id: id.clone(),
+            exit,
+        };
+        for client in &mut self.clients {
+            client.send(&message, &[]);
+        }
+        if !tickets.is_empty() {
+            self.begin_removal(&id, tickets, Ok(Answer::Done));
+        }
+        true
+    }
+
+    /// Does what has come due and says when to look again.
+    pub(super) fn tick(&mut self) -> Option<Duration> {
+        let now = monotonic();
+        for job in self.jobs.iter_mut().filter(|job| job.deadline <= now) {
+            // It is a child that was not waited for; its end is an ordinary failure of its purpose.
+            kill(Pid::from_raw(job.pid), Signal::SIGKILL).ok();
+            job.deadline = now + JOB_LIMIT;
+        }
+        for exec in self
+            .execs
+            .iter_mut()
+            .filter(|exec| exec.deadline <= now && exec.pid.is_some())
+        {
+            exec.timed_out = true;
+            drop(self.cgroups.kill(&exec.group, Duration::ZERO));
+            exec.deadline = now + Duration::from_millis(10);
+        }
+        self.finish_execs(now);
+        self.finish_shutdown(now);
+        let deadlines = self.jobs.iter().map(|job| job.deadline);
+        let deadlines = deadlines.chain(
+            self.execs
+                .iter()
+                .map(|exec| exec.deadline.max(now + Duration::from_millis(1))),
+        );
+        let next = deadlines.chain(self.shutdown.map(|(_, deadline)| deadline)).min()?;
+        Some(next.saturating_sub(now))
+    }
+
+    pub(super) fn finish_shutdown(&mut self, now: Duration) {
+        let Some((ticket, deadline)) = self.shutdown else {
+            return;
+        };
+        let live = |entry: &&Entry| !matches!(entry.container.state, State::Exited { .. });
+        let left = self.entries.iter().filter(live).count();
+        if left == 0 && self.jobs.is_empty() && self.execs.is_empty() {
+            self.reply(ticket, Ok(Answer::Done));
+        } else if now >= deadline {
+            let cause = format!("{left} container(s) do not die");
+            self.reply(
+                ticket,
+                Err(Refusal::Failed {
+                    doing: "shut down".to_owned(),
+                    cause,
+                }),
+            );
+        } else {
+            return;
+        }
+        self.ended = true;
+    }
+}

@@ -1,0 +1,262 @@
+//! Container logs in CRI format, bounded in memory and on disk.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use nix::fcntl::{OFlag, open, openat, renameat};
+use nix::libc;
+use nix::sys::stat::{Mode, SFlag, fstat};
+use nix::unistd::geteuid;
+
+use crate::clock::rfc3339;
+
+/// Longest part of a line in one record.
+const PART: usize = 16 << 10;
+/// A file longer than this is rotated away after the next whole line.
+const FILE_LIMIT: u64 = 10 << 20;
+/// Rotated files kept beside the current one: `PATH.1` is the newest.
+const ROTATED: u32 = 4;
+
+/// Which output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stream {
+    Stdout,
+    Stderr,
+}
+
+impl Stream {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+}
+
+/// Splits one stream into records.
+pub(super) struct Lines {
+    stream: Stream,
+    pending: Vec<u8>,
+}
+
+impl Lines {
+    pub(super) const fn new(stream: Stream) -> Self {
+        Self {
+            stream,
+            pending: Vec::new(),
+        }
+    }
+
+    fn record(&mut self, time: &str, tag: &str, line: &[u8], out: &mut Vec<u8>) {
+        out.extend_from_slice(time.as_bytes());
+        out.push(b' ');
+        out.extend_from_slice(self.stream.name().as_bytes());
+        out.push(b' ');
+        out.extend_from_slice(tag.as_bytes());
+        out.push(b' ');
+        out.extend_from_slice(&self.pending);
+        out.extend_from_slice(line);
+        out.push(b'\n');
+        self.pending.clear();
+    }
+
+    /// Adds output; whole records go to `out`.
+    pub(super) fn push(&mut self, now: SystemTime, mut bytes: &[u8], out: &mut Vec<u8>) {
+        let time = rfc3339(now);
+        while !bytes.is_empty() {
+            let room = PART - self.pending.len();
+            let window = bytes.get(..room.min(bytes.len())).unwrap_or(bytes);
+            if let Some(end) = window.iter().position(|byte| *byte == b'\n') {
+                let (line, rest) = bytes.split_at(end);
+                self.record(&time, "F", line, out);
+                bytes = rest.get(1..).unwrap_or_default();
+            } else if window.len() == room && bytes.get(room) != Some(&b'\n') && bytes.len() > room {
+                self.record(&time, "P", window, out);
+                bytes = bytes.get(room..).unwrap_or_default();
+            } else if window.len() == room {
+                // The part is full and its line may end right here: a newline may be the next byte to come.
+                let full = bytes.get(room) == Some(&b'\n');
+                self.record(&time, if full { "F" } else { "P" }, window, out);
+                bytes = bytes.get(room + usize::from(full)..).unwrap_or_default();
+            } else {
+                self.pending.extend_from_slice(bytes);
+                bytes = &[];
+            }
+        }
+    }
+
+    /// The stream is at its end: what is left of a line goes out as a partial one.
+    pub(super) fn finish(&mut self, now: SystemTime, out: &mut Vec<u8>) {
+        if !self.pending.is_empty() {
+            self.record(&rfc3339(now), "P", &[], out);
+        }
+        self.pending = Vec::new();
+    }
+}
+
+/// The file, rotated by size. It is reached through its directory's descriptor, and only a regular file of ours is written:
+/// a container that sees the log directory can put a link or a FIFO there.
+pub(super) struct LogFile {
+    directory: OwnedFd,
+    name: PathBuf,
+    file: Option<File>,
+    length: u64,
+}
+
+impl LogFile {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        let invalid = || io::Error::new(io::ErrorKind::InvalidInput, format!("log path {}", path.display()));
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(invalid());
+        };
+        let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_RDONLY;
+        let directory = open(parent, flags, Mode::empty())?;
+        let mut log = Self {
+            directory,
+            name: PathBuf::from(name),
+            file: None,
+            length: 0,
+        };
+        log.open_file()?;
+        Ok(log)
+    }
+
+    fn open_file(&mut self) -> io::Result<()> {
+        let flags = OFlag::O_WRONLY
+            | OFlag::O_APPEND
+            | OFlag::O_CREAT
+            | OFlag::O_NOFOLLOW
+            | OFlag::O_NONBLOCK
+            | OFlag::O_CLOEXEC;
+        let file = openat(&self.directory, &self.name, flags, Mode::from_bits_truncate(0o640))?;
+        let found = fstat(&file)?;
+        let regular = found.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits();
+        if !regular || found.st_nlink != 1 || found.st_uid != geteuid().as_raw() {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the log is not a regular file of ours",
+            ));
+        }
+        self.length = u64::try_from(found.st_size).unwrap_or(0);
+        self.file = Some(File::from(file));
+        Ok(())
+    }
+
+    fn rotated(&self, number: u32) -> PathBuf {
+        let mut name = self.name.clone().into_os_string();
+        if number > 0 {
+            name.push(format!(".{number}"));
+        }
+        PathBuf::from(name)
+    }
+
+    fn rotate(&mut self) -> io::Result<()> {
+        self.file = None;
+        for number in (0..ROTATED).rev() {
+            let (from, to) = (self.rotated(number), self.rotated(number + 1));
+            match renameat(&self.directory, &from, &self.directory, &to) {
+                Ok(()) | Err(nix::errno::Errno::ENOENT) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.open_file()
+    }
+
+    /// Appends records. A full or broken disk loses output, not the container: the caller goes on.
+    pub(super) fn write(&mut self, records: &[u8]) -> io::Result<()> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        if self.length >= FILE_LIMIT || self.file.is_none() {
+            self.rotate()?;
+        }
+        match &mut self.file {
+            Some(file) => file.write_all(records)?,
+            None => return Err(io::Error::from_raw_os_error(libc::EBADF)),
+        }
+        self.length += u64::try_from(records.len()).unwrap_or(0);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::{FILE_LIMIT, Lines, LogFile, PART, Stream};
+
+    fn split(chunks: &[&[u8]]) -> Vec<(String, usize)> {
+        let (mut lines, mut out) = (Lines::new(Stream::Stdout), Vec::new());
+        for chunk in chunks {
+            lines.push(SystemTime::UNIX_EPOCH, chunk, &mut out);
+        }
+        lines.finish(SystemTime::UNIX_EPOCH, &mut out);
+        let prefix = "1970-01-01T00:00:00.000000000Z stdout ".len();
+        let records = out.split(|byte| *byte == b'\n').filter(|record| !record.is_empty());
+        records
+            .map(|record| {
+                (
+                    String::from_utf8_lossy(&record[prefix..=prefix]).into_owned(),
+                    record.len() - prefix - 2,
+                )
+            })
+            .collect()
+    }
+
+    fn records(expected: &[(&str, usize)]) -> Vec<(String, usize)> {
+        expected
+            .iter()
+            .map(|(tag, length)| ((*tag).to_owned(), *length))
+            .collect()
+    }
+
+    #[test]
+    fn lines_are_split_at_newlines_and_at_16_kib() {
+        assert_eq!(split(&[b"a\nbc\n"]), records(&[("F", 1), ("F", 2)]));
+        assert_eq!(split(&[b"a", b"b\n\nc"]), records(&[("F", 2), ("F", 0), ("P", 1)]));
+        let long = vec![b'x'; PART * 2 + 5];
+        assert_eq!(split(&[&long, b"\n"]), records(&[("P", PART), ("P", PART), ("F", 5)]));
+        let mut exact = vec![b'x'; PART];
+        exact.push(b'\n');
+        assert_eq!(split(&[&exact]), records(&[("F", PART)]));
+    }
+
+    #[test]
+    fn attack_14_a_line_without_end_stays_bounded_in_memory_and_on_disk() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("0.log");
+        let (mut log, mut lines, mut out) = (LogFile::open(&path).unwrap(), Lines::new(Stream::Stdout), Vec::new());
+        let chunk = vec![0_u8; 64 << 10];
+        for _ in 0..1600 {
+            out.clear();
+            lines.push(SystemTime::UNIX_EPOCH, &chunk, &mut out);
+            log.write(&out).unwrap();
+            assert!(lines.pending.capacity() <= 2 * PART && out.capacity() < 256 << 10);
+        }
+        let mut sizes = Vec::new();
+        for entry in std::fs::read_dir(directory.path()).unwrap() {
+            sizes.push(entry.unwrap().metadata().unwrap().len());
+        }
+        assert_eq!(sizes.len(), 5);
+        assert!(sizes.iter().all(|size| *size < FILE_LIMIT + (1 << 20)), "{sizes:?}");
+    }
+
+    #[test]
+    fn attack_13_a_log_replaced_by_a_link_or_fifo_is_not_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, victim) = (directory.path().join("0.log"), directory.path().join("victim"));
+        std::fs::write(&victim, "untouched").unwrap();
+        std::os::unix::fs::symlink(&victim, &path).unwrap();
+        assert!(LogFile::open(&path).is_err());
+        std::fs::remove_file(&path).unwrap();
+        std::fs::hard_link(&victim, &path).unwrap();
+        assert!(LogFile::open(&path).is_err());
+        std::fs::remove_file(&path).unwrap();
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+        assert!(LogFile::open(&path).is_err());
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "untouched");
+    }
+}

@@ -1,0 +1,248 @@
+//! The process that holds one pod: parent of its containers, writer of their logs and exit records.
+//!
+//! It is the agent's own program, run again with the arguments that [`main`] takes, single-threaded and small, and outlives the
+//! agent. Everything that libcontainer does happens in short-lived forks of it. It ends when it is told to, never by itself.
+
+mod confine;
+mod create;
+mod exec;
+mod exec_calls;
+mod exits;
+mod job;
+mod log;
+mod poll;
+mod state;
+mod user;
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::stat::{Mode, umask};
+use nix::unistd::{ForkResult, dup2_stdin, setsid};
+use serde::{Deserialize, Serialize};
+
+use crate::cgroup::Cgroups;
+use crate::clock::now;
+use crate::protocol::{self, Answer, Configuration, Message};
+use crate::record::{self, Durability};
+use crate::{Refusal, Sandbox, sys};
+
+/// The socket in the sandbox's directory.
+pub(crate) const SOCKET: &str = "supervisor.sock";
+/// What the sandbox is, for an agent that finds no supervisor.
+pub(crate) const SANDBOX: &str = "sandbox.json";
+/// Directories of containers.
+pub(crate) const CONTAINERS: &str = "containers";
+/// What a container is and how it ended.
+pub(crate) const RECORD: &str = "record.json";
+/// The group of all supervisors, below the root of our cgroups.
+pub(crate) const GROUP: &str = "supervisors";
+
+/// `sandbox.json`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SandboxRecord {
+    pub(crate) sandbox: Sandbox,
+    /// The supervisor's pid.
+    pub(crate) supervisor: i32,
+    /// Its start, in clock ticks since boot: tells it from a later process with its pid.
+    pub(crate) started: u64,
+}
+
+/// Runs a supervisor: `args` are those after the hidden subcommand. Must be called before the process has any other thread;
+/// standard input is a socket to the agent, which speaks first.
+pub fn main(args: &[OsString]) -> ExitCode {
+    let [directory] = args else { return ExitCode::from(2) };
+    let Ok(mut agent) = take_over_stdin() else {
+        return ExitCode::FAILURE;
+    };
+    // Otherwise the agent went away before it said what to do.
+    let Ok(configuration) = read_configuration(&mut agent) else {
+        return ExitCode::FAILURE;
+    };
+    let set_up = set_up(Path::new(directory), configuration);
+    let (result, supervisor) = match set_up {
+        Ok(supervisor) => (Ok(Answer::Sandbox(supervisor.sandbox())), Some(supervisor)),
+        Err((doing, error)) => (Err(Refusal::failed(doing, &error)), None),
+    };
+    let told = protocol::encode(&Message::Reply { id: 0, result }, &[]).and_then(|frame| agent.write_all(&frame));
+    match (supervisor, told) {
+        (Some(mut supervisor), Ok(())) => match supervisor.run(agent) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        },
+        (_, _) => ExitCode::FAILURE,
+    }
+}
+
+/// Frees descriptor 0, which containers inherit.
+fn take_over_stdin() -> io::Result<UnixStream> {
+    let stream = io::stdin().as_fd().try_clone_to_owned()?;
+    dup2_stdin(File::open("/dev/null")?)?;
+    sys::close_on_exec_all()?;
+    Ok(UnixStream::from(stream))
+}
+
+fn read_configuration(agent: &mut UnixStream) -> io::Result<Configuration> {
+    let mut buffer = vec![0; protocol::PREFIX];
+    agent.read_exact(&mut buffer)?;
+    let prefix = buffer.first_chunk().ok_or(io::ErrorKind::UnexpectedEof)?;
+    let (head, body) = protocol::lengths(*prefix)?;
+    buffer.resize(protocol::PREFIX + head + body, 0);
+    agent.read_exact(buffer.get_mut(protocol::PREFIX..).unwrap_or_default())?;
+    let (configuration, _) = protocol::take(&mut buffer)?.ok_or(io::ErrorKind::InvalidData)?;
+    Ok(configuration)
+}
+
+type Failure = (&'static str, io::Error);
+
+fn at<Source: Into<io::Error>>(doing: &'static str) -> impl Fn(Source) -> Failure {
+    move |error| (doing, error.into())
+}
+
+fn set_up(directory: &Path, configuration: Configuration) -> Result<state::Supervisor, Failure> {
+    let Configuration { spec, cgroup_root } = configuration;
+    // EPERM: it leads a session already.
+    setsid().ok();
+    umask(Mode::from_bits_truncate(0o022));
+    nix::unistd::chdir(directory).map_err(at("enter the sandbox's directory"))?;
+    sys::become_subreaper().map_err(at("become a subreaper"))?;
+    // Refused without CAP_SYS_RESOURCE: then it is as likely a victim as its size makes it, which is hardly.
+    drop(fs::write("/proc/self/oom_score_adj", "-999"));
+    let signals = take_signals().map_err(at("take signals"))?;
+    let cgroups = Cgroups::detect().map_err(at("read the cgroup layout"))?;
+    let root = PathBuf::from(cgroup_root);
+    let group = root.join(&spec.id);
+    cgroups
+        .enter_new(&root.join(GROUP))
+        .map_err(at("enter the supervisors' cgroup"))?;
+    cgroups
+        .create(&group, &spec.limits)
+        .map_err(at("create the pod's cgroup"))?;
+    cgroups.track_only(&group).map_err(at("create the pod's cgroup"))?;
+    let mut own = CloneFlags::empty();
+    own.set(CloneFlags::CLONE_NEWIPC, !spec.host_ipc);
+    own.set(CloneFlags::CLONE_NEWUTS, spec.netns.is_some());
+    unshare(own).map_err(at("unshare namespaces"))?;
+    if let Some(netns) = &spec.netns {
+        let netns = File::open(netns).map_err(at("open the network namespace"))?;
+        setns(netns, CloneFlags::CLONE_NEWNET).map_err(at("join the network namespace"))?;
+        nix::unistd::sethostname(&spec.hostname).map_err(at("set the host name"))?;
+    }
+    let pause = if spec.share_process_namespace && !spec.host_pid {
+        Some(make_pause().map_err(at("make the shared pid namespace"))?)
+    } else {
+        None
+    };
+    fs::create_dir(CONTAINERS).map_err(at("create the containers' directory"))?;
+    let listener = listen().map_err(at("listen"))?;
+    let (pod, attempt, id) = (spec.pod.clone(), spec.attempt, spec.id.clone());
+    let sandbox = Sandbox {
+        id,
+        pod,
+        attempt,
+        created_at: now(),
+        lost: false,
+        containers: Vec::new(),
+    };
+    let supervisor = nix::unistd::getpid().as_raw();
+    let started = started("self").unwrap_or(0);
+    let record = SandboxRecord {
+        sandbox: sandbox.clone(),
+        supervisor,
+        started,
+    };
+    record::write(Path::new(SANDBOX), &record, Durability::Process).map_err(at("write the sandbox's record"))?;
+    let directory = directory.to_owned();
+    Ok(state::Supervisor::new(
+        directory, spec, sandbox, cgroups, group, pause, listener, signals,
+    ))
+}
+
+/// Start of a process in clock ticks since boot: field 22 of its `stat`.
+pub(crate) fn started(pid: &str) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+#[expect(unsafe_code, reason = "sigaction is unsafe for handlers; this ignores a signal")]
+fn take_signals() -> io::Result<SignalFd> {
+    let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
+    // SAFETY: no handler is installed.
+    unsafe { sigaction(Signal::SIGPIPE, &ignore) }?;
+    let mut mask = SigSet::empty();
+    mask.add(Signal::SIGCHLD);
+    mask.thread_set_mask()?;
+    Ok(SignalFd::with_flags(
+        &mask,
+        SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK,
+    )?)
+}
+
+/// Undoes [`take_signals`] in a fork: programs inherit masks and ignored signals.
+#[expect(unsafe_code, reason = "sigaction is unsafe for handlers; this restores a default")]
+fn give_back_signals() -> io::Result<()> {
+    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    // SAFETY: no handler is installed.
+    unsafe { sigaction(Signal::SIGPIPE, &default) }?;
+    SigSet::empty().thread_set_mask()?;
+    Ok(())
+}
+
+fn listen() -> io::Result<UnixListener> {
+    let before = umask(Mode::from_bits_truncate(0o177));
+    let listener = UnixListener::bind(SOCKET);
+    umask(before);
+    let listener = listener?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// The first process of a pid namespace that the containers share: it only reaps. Returns its pid.
+fn make_pause() -> io::Result<i32> {
+    let (mut reader, mut writer) = io::pipe()?;
+    match sys::fork()? {
+        ForkResult::Child => {
+            let made = unshare(CloneFlags::CLONE_NEWPID)
+                .map_err(io::Error::from)
+                .and_then(|()| sys::fork());
+            match made {
+                Ok(ForkResult::Parent { child }) => {
+                    let told = writer.write_all(&child.as_raw().to_ne_bytes());
+                    sys::exit_now(i32::from(told.is_err()))
+                }
+                Ok(ForkResult::Child) => pause_for_ever(),
+                Err(_) => sys::exit_now(1),
+            }
+        }
+        ForkResult::Parent { child } => {
+            drop(writer);
+            let mut pid = [0; 4];
+            let read = reader.read_exact(&mut pid);
+            nix::sys::wait::waitpid(child, None)?;
+            read.map(|()| i32::from_ne_bytes(pid))
+        }
+    }
+}
+
+#[expect(unsafe_code, reason = "sigaction is unsafe for handlers; this ignores a signal")]
+fn pause_for_ever() -> ! {
+    let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::SA_NOCLDWAIT, SigSet::empty());
+    // SAFETY: no handler is installed. Ignoring SIGCHLD makes the kernel reap.
+    unsafe { sigaction(Signal::SIGCHLD, &ignore) }.ok();
+    loop {
+        nix::unistd::pause();
+    }
+}
+
+/// A descriptor for a container's standard input.
+fn dev_null() -> io::Result<OwnedFd> {
+    File::open("/dev/null").map(OwnedFd::from)
+}

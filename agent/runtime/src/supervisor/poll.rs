@@ -1,0 +1,303 @@
+//! The one loop: waits for the kernel, the agent and the containers at once.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+
+use super::job::Ticket;
+use super::state::{Entry, Supervisor};
+use crate::clock::now;
+use crate::protocol::{self, Message, Request};
+
+/// What is read at once from any descriptor.
+const CHUNK: usize = 16 << 10;
+/// A client that does not read is dropped when this much waits for it.
+const BACKLOG: usize = 2 << 20;
+/// Agents at the same time: the one and, for a moment, the one that replaces it.
+const CLIENTS: usize = 8;
+/// Read from one container's output before others get their turn, in chunks.
+const TURN: usize = 4;
+
+/// A connected agent.
+pub(super) struct Client {
+    pub(super) key: u64,
+    stream: UnixStream,
+    incoming: Vec<u8>,
+    outgoing: Vec<u8>,
+    broken: bool,
+}
+
+impl Client {
+    fn new(key: u64, stream: UnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self {
+            key,
+            stream,
+            incoming: Vec::new(),
+            outgoing: Vec::new(),
+            broken: false,
+        })
+    }
+
+    /// Sends a message, now or when the client reads.
+    pub(super) fn send(&mut self, message: &Message, body: &[u8]) {
+        match protocol::encode(message, body) {
+            Ok(frame) if self.outgoing.len() + frame.len() <= BACKLOG => self.outgoing.extend_from_slice(&frame),
+            Ok(_) | Err(_) => self.broken = true,
+        }
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        while !self.outgoing.is_empty() && !self.broken {
+            match self.stream.write(&self.outgoing) {
+                Ok(length) => drop(self.outgoing.drain(..length)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => self.broken = true,
+            }
+        }
+        self.outgoing.shrink_to(4096);
+    }
+
+    fn read(&mut self) -> Vec<(Request, Vec<u8>)> {
+        let mut chunk = vec![0; CHUNK];
+        let mut requests = Vec::new();
+        loop {
+            match self.stream.read(&mut chunk) {
+                Ok(0) => self.broken = true,
+                Ok(length) => self.incoming.extend_from_slice(chunk.get(..length).unwrap_or_default()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return requests,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => self.broken = true,
+            }
+            loop {
+                match protocol::take(&mut self.incoming) {
+                    Ok(Some(request)) => requests.push(request),
+                    Ok(None) => break,
+                    Err(_) => {
+                        self.broken = true;
+                        break;
+                    }
+                }
+            }
+            if self.broken {
+                return requests;
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Source {
+    Signals,
+    Listener,
+    Client(usize),
+    Output(usize),
+    Exec(usize),
+}
+
+impl Supervisor {
+    /// Serves until told to end.
+    pub(super) fn run(&mut self, agent: UnixStream) -> io::Result<()> {
+        let key = self.key();
+        self.clients.push(Client::new(key, agent)?);
+        loop {
+            let wait = self.tick();
+            if self.ended {
+                return self.farewell();
+            }
+            let ready = self.wait(wait)?;
+            for source in ready {
+                match source {
+                    Source::Signals => self.reap()?,
+                    Source::Listener => self.accept(),
+                    Source::Client(index) => self.serve(index),
+                    Source::Output(index) => {
+                        if let Some(entry) = self.entries.get_mut(index) {
+                            pump(entry, TURN);
+                        }
+                    }
+                    Source::Exec(index) => self.collect(index),
+                }
+            }
+            self.drop_broken();
+        }
+    }
+
+    /// Which sources are ready; those whose handling changes indices come last.
+    fn wait(&self, wait: Option<std::time::Duration>) -> io::Result<Vec<Source>> {
+        let mut sources: Vec<(Source, BorrowedFd<'_>, PollFlags)> = Vec::new();
+        for (index, entry) in self.entries.iter().enumerate() {
+            sources.extend(
+                entry
+                    .outputs
+                    .iter()
+                    .map(|pipe| (Source::Output(index), pipe.fd.as_fd(), PollFlags::POLLIN)),
+            );
+        }
+        for (index, exec) in self.execs.iter().enumerate() {
+            sources.extend(
+                exec.output
+                    .iter()
+                    .map(|fd| (Source::Exec(index), fd.as_fd(), PollFlags::POLLIN)),
+            );
+        }
+        for (index, client) in self.clients.iter().enumerate() {
+            let writing = if client.outgoing.is_empty() {
+                PollFlags::empty()
+            } else {
+                PollFlags::POLLOUT
+            };
+            sources.push((
+                Source::Client(index),
+                client.stream.as_fd(),
+                PollFlags::POLLIN | writing,
+            ));
+        }
+        sources.push((Source::Listener, self.listener.as_fd(), PollFlags::POLLIN));
+        sources.push((Source::Signals, self.signals.as_fd(), PollFlags::POLLIN));
+        let mut fds: Vec<PollFd<'_>> = sources.iter().map(|(_, fd, flags)| PollFd::new(*fd, *flags)).collect();
+        let timeout = wait.map_or(PollTimeout::NONE, |wait| {
+            // Rounded up, or the last millisecond would be spent spinning.
+            PollTimeout::try_from(wait.as_millis().saturating_add(1)).unwrap_or(PollTimeout::MAX)
+        });
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(nix::Error::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let ready = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| !events.is_empty());
+        Ok(sources
+            .iter()
+            .zip(&fds)
+            .filter(|(_, fd)| ready(fd))
+            .map(|((source, _, _), _)| *source)
+            .collect())
+    }
+
+    fn reap(&mut self) -> io::Result<()> {
+        while self.signals.read_signal()?.is_some() {}
+        loop {
+            let (pid, status) = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::Exited(pid, code)) => (pid, code),
+                Ok(WaitStatus::Signaled(pid, signal, _)) => (pid, -(signal as i32)),
+                Ok(WaitStatus::StillAlive) | Err(nix::Error::ECHILD) => return Ok(()),
+                Ok(_) | Err(nix::Error::EINTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            self.reaped(pid.as_raw(), status);
+        }
+    }
+
+    fn accept(&mut self) {
+        let Ok((stream, _)) = self.listener.accept() else {
+            return;
+        };
+        if self.clients.len() < CLIENTS {
+            let key = self.key();
+            if let Ok(client) = Client::new(key, stream) {
+                self.clients.push(client);
+            }
+        }
+    }
+
+    fn serve(&mut self, index: usize) {
+        let Some(client) = self.clients.get_mut(index) else {
+            return;
+        };
+        client.flush();
+        let key = client.key;
+        for (request, body) in client.read() {
+            self.call(
+                Ticket {
+                    client: key,
+                    request: request.id,
+                },
+                request.call,
+                &body,
+            );
+        }
+    }
+
+    fn collect(&mut self, index: usize) {
+        let Some(exec) = self.execs.get_mut(index) else { return };
+        let mut chunk = [0; 4096];
+        for _ in 0..TURN {
+            let Some(output) = &exec.output else { return };
+            match nix::unistd::read(output, &mut chunk) {
+                Ok(0) => exec.output = None,
+                Ok(length) => {
+                    let room = exec.limit.saturating_sub(exec.kept.len());
+                    exec.truncated |= length > room;
+                    exec.kept
+                        .extend_from_slice(chunk.get(..length.min(room)).unwrap_or_default());
+                }
+                Err(nix::Error::EINTR) => {}
+                Err(nix::Error::EAGAIN) => return,
+                Err(_) => exec.output = None,
+            }
+        }
+    }
+
+    fn drop_broken(&mut self) {
+        let gone: Vec<u64> = self
+            .clients
+            .iter()
+            .filter(|client| client.broken)
+            .map(|client| client.key)
+            .collect();
+        self.clients.retain(|client| !client.broken);
+        for key in gone {
+            self.abandon(key);
+        }
+    }
+
+    /// The last words must arrive: the agent takes the end of the socket for a loss otherwise.
+    fn farewell(&mut self) -> io::Result<()> {
+        for client in self.clients.iter_mut().filter(|client| !client.broken) {
+            client.stream.set_nonblocking(false)?;
+            client.flush();
+        }
+        Ok(())
+    }
+}
+
+/// Takes at most so many chunks of each output to the log.
+fn pump(entry: &mut Entry, chunks: usize) {
+    let mut chunk = [0; CHUNK];
+    let mut records = Vec::new();
+    let log = &mut entry.log;
+    entry.outputs.retain_mut(|pipe| {
+        for _ in 0..chunks {
+            records.clear();
+            let open = match nix::unistd::read(&pipe.fd, &mut chunk) {
+                Ok(0) => false,
+                Ok(length) => {
+                    pipe.lines
+                        .push(now(), chunk.get(..length).unwrap_or_default(), &mut records);
+                    true
+                }
+                Err(nix::Error::EAGAIN) => return true,
+                Err(nix::Error::EINTR) => true,
+                Err(_) => false,
+            };
+            if !open {
+                pipe.lines.finish(now(), &mut records);
+            }
+            // What the disk does not take is lost; the container goes on.
+            drop(log.write(&records));
+            if !open {
+                return false;
+            }
+        }
+        true
+    });
+}
+
+/// Takes what the container wrote before its end: at most what pipes hold.
+pub(super) fn drain(entry: &mut Entry) {
+    pump(entry, (1 << 20) / CHUNK);
+}

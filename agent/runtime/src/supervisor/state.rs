@@ -1,0 +1,384 @@
+//! The supervisor's state and what requests, exits and time do to it.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::signalfd::SignalFd;
+use nix::unistd::Pid;
+
+use super::confine::PidNamespace;
+use super::create::{self, Creation, OCI};
+use super::job::{self, Job, Purpose, Ticket};
+use super::log::{Lines, LogFile, Stream};
+use super::poll::Client;
+use super::{CONTAINERS, RECORD, dev_null};
+use crate::cgroup::Cgroups;
+use crate::clock::{monotonic, now};
+use crate::protocol::{Answer, Call, Message};
+use crate::record::{self, Durability};
+use crate::{Container, Refusal, Sandbox, SandboxSpec, State};
+
+/// A child that works longer than this is killed.
+pub(super) const JOB_LIMIT: Duration = Duration::from_mins(2);
+
+/// The reading end of a container's output.
+pub(super) struct Pipe {
+    pub(super) fd: OwnedFd,
+    pub(super) lines: Lines,
+}
+
+pub(super) struct Entry {
+    pub(super) container: Container,
+    pub(super) pid: i32,
+    pub(super) outputs: Vec<Pipe>,
+    pub(super) log: LogFile,
+    pub(super) removal: Vec<Ticket>,
+}
+
+pub(super) struct Execution {
+    pub(super) key: u64,
+    pub(super) ticket: Ticket,
+    pub(super) output: Option<OwnedFd>,
+    pub(super) kept: Vec<u8>,
+    pub(super) limit: usize,
+    pub(super) truncated: bool,
+    pub(super) deadline: Duration,
+    pub(super) timed_out: bool,
+    pub(super) pid: Option<i32>,
+    pub(super) exit_code: Option<i32>,
+    pub(super) group: PathBuf,
+}
+
+pub(super) struct Supervisor {
+    pub(super) directory: PathBuf,
+    pub(super) spec: SandboxSpec,
+    pub(super) sandbox: Sandbox,
+    pub(super) cgroups: Cgroups,
+    pub(super) group: PathBuf,
+    pub(super) pause: Option<i32>,
+    pub(super) listener: UnixListener,
+    pub(super) signals: SignalFd,
+    pub(super) clients: Vec<Client>,
+    pub(super) entries: Vec<Entry>,
+    pub(super) execs: Vec<Execution>,
+    pub(super) jobs: Vec<Job>,
+    pub(super) unclaimed: Vec<(i32, i32)>,
+    /// Groups of execs that could not be removed yet.
+    pub(super) stale: Vec<PathBuf>,
+    pub(super) shutdown: Option<(Ticket, Duration)>,
+    pub(super) ended: bool,
+    pub(super) keys: u64,
+}
+
+pub(super) fn wrong_state(container: &Container) -> Refusal {
+    let state = match container.state {
+        State::Created => "created",
+        State::Running { .. } => "running",
+        State::Exited { .. } => "exited",
+    };
+    Refusal::WrongState {
+        id: container.id.clone(),
+        state: state.to_owned(),
+    }
+}
+
+pub(super) fn pipe(stream: Stream) -> io::Result<(Pipe, OwnedFd)> {
+    let (reader, writer) = io::pipe()?;
+    let fd = OwnedFd::from(reader);
+    fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    Ok((
+        Pipe {
+            fd,
+            lines: Lines::new(stream),
+        },
+        writer.into(),
+    ))
+}
+
+impl Supervisor {
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "built in one place, from what was set up there"
+    )]
+    pub(super) fn new(
+        directory: PathBuf,
+        spec: SandboxSpec,
+        sandbox: Sandbox,
+        cgroups: Cgroups,
+        group: PathBuf,
+        pause: Option<i32>,
+        listener: UnixListener,
+        signals: SignalFd,
+    ) -> Self {
+        let (clients, entries, execs, jobs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (unclaimed, stale, shutdown, ended, keys) = (Vec::new(), Vec::new(), None, false, 0);
+        Self {
+            directory,
+            spec,
+            sandbox,
+            cgroups,
+            group,
+            pause,
+            listener,
+            signals,
+            clients,
+            entries,
+            execs,
+            jobs,
+            unclaimed,
+            stale,
+            shutdown,
+            ended,
+            keys,
+        }
+    }
+
+    pub(super) fn sandbox(&self) -> Sandbox {
+        let containers = self.entries.iter().map(|entry| entry.container.clone()).collect();
+        Sandbox {
+            containers,
+            ..self.sandbox.clone()
+        }
+    }
+
+    /// A number that was not used before.
+    pub(super) fn key(&mut self) -> u64 {
+        self.keys += 1;
+        self.keys
+    }
+
+    pub(super) fn container_directory(&self, id: &str) -> PathBuf {
+        self.directory.join(CONTAINERS).join(id)
+    }
+
+    pub(super) fn pid_namespace(&self) -> PidNamespace {
+        match (self.spec.host_pid, self.pause) {
+            (true, _) => PidNamespace::Host,
+            (false, Some(pid)) => PidNamespace::Shared(pid),
+            (false, None) => PidNamespace::Own,
+        }
+    }
+
+    pub(super) fn find(&mut self, id: &str) -> Result<&mut Entry, Refusal> {
+        let found = self.entries.iter_mut().find(|entry| entry.container.id == id);
+        found.ok_or_else(|| Refusal::ContainerNotFound(id.to_owned()))
+    }
+
+    pub(super) fn reply(&mut self, ticket: Ticket, result: Result<Answer, Refusal>) {
+        self.reply_with(ticket, result, &[]);
+    }
+
+    pub(super) fn reply_with(&mut self, ticket: Ticket, result: Result<Answer, Refusal>, body: &[u8]) {
+        let message = Message::Reply {
+            id: ticket.request,
+            result,
+        };
+        if let Some(client) = self.clients.iter_mut().find(|client| client.key == ticket.client) {
+            client.send(&message, body);
+        }
+    }
+
+    /// Does what a request asks, or begins it.
+    pub(super) fn call(&mut self, ticket: Ticket, call: Call, body: &[u8]) {
+        let result = match call {
+            Call::Inspect => Some(Ok(Answer::Sandbox(self.sandbox()))),
+            Call::Create(container) => self.create(ticket, container, body).err().map(Err),
+            Call::Start(id) => Some(self.start(&id).map(Answer::Container)),
+            Call::Signal(id, signal) => Some(self.signal(&id, signal).map(|()| Answer::Done)),
+            Call::Exec(id, exec) => self.exec(ticket, &id, &exec).err().map(Err),
+            Call::Remove(id) => self.remove(ticket, &id),
+            Call::Shutdown => {
+                self.begin_shutdown(ticket);
+                None
+            }
+        };
+        if let Some(result) = result {
+            self.reply(ticket, result);
+        }
+    }
+
+    fn create(&mut self, ticket: Ticket, container: Container, spec: &[u8]) -> Result<(), Refusal> {
+        let id = container.id.clone();
+        let making = |job: &Job| matches!(&job.purpose, Purpose::Create { container, .. } if container.id == id);
+        if self.find(&id).is_ok() || self.jobs.iter().any(making) {
+            return Err(Refusal::ContainerExists(id));
+        }
+        let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
+        let log = LogFile::open(&container.log_path).map_err(failed("open the log"))?;
+        let (stdout, out) = pipe(Stream::Stdout).map_err(failed("make pipes"))?;
+        let (stderr, err) = pipe(Stream::Stderr).map_err(failed("make pipes"))?;
+        let (directory, group) = (self.container_directory(&id), self.group.join(&id));
+        fs::create_dir(&directory).map_err(failed("create the container's directory"))?;
+        let stdin = dev_null().map_err(failed("open /dev/null"))?;
+        let pid_namespace = self.pid_namespace();
+        let creation = Creation {
+            cgroups: &self.cgroups,
+            group,
+            directory,
+            pid_namespace,
+            stdin,
+            stdout: out,
+            stderr: err,
+        };
+        let purpose = Purpose::Create {
+            ticket,
+            container: Box::new(container),
+            log,
+            stdout,
+            stderr,
+        };
+        let job = job::spawn(purpose, monotonic() + JOB_LIMIT, |_| create::create(creation, spec));
+        self.jobs.push(job.map_err(failed("fork"))?);
+        Ok(())
+    }
+
+    pub(super) fn created(&mut self, purpose: Purpose, result: Result<i32, Refusal>) {
+        let Purpose::Create {
+            ticket,
+            container,
+            log,
+            stdout,
+            stderr,
+        } = purpose
+        else {
+            return;
+        };
+        match result {
+            Ok(pid) => {
+                let path = self.container_directory(&container.id).join(RECORD);
+                let recorded = record::write(&path, &container, Durability::Process);
+                let entry = Entry {
+                    container: *container,
+                    pid,
+                    outputs: vec![stdout, stderr],
+                    log,
+                    removal: Vec::new(),
+                };
+                let answer = Answer::Container(entry.container.clone());
+                self.entries.push(entry);
+                match recorded {
+                    Ok(()) => self.reply(ticket, Ok(answer)),
+                    Err(error) => self.reply(ticket, Err(Refusal::failed("write the container's record", &error))),
+                }
+                self.claim(pid);
+            }
+            Err(refusal) => self.begin_removal(&container.id, vec![ticket], Err(refusal)),
+        }
+    }
+
+    fn start(&mut self, id: &str) -> Result<Container, Refusal> {
+        let directory = self.container_directory(id);
+        let entry = self.find(id)?;
+        if entry.container.state != State::Created {
+            return Err(wrong_state(&entry.container));
+        }
+        // Relative to the sandbox's directory, which this process is in: a socket's path is short.
+        let socket = Path::new(CONTAINERS)
+            .join(id)
+            .join(OCI)
+            .join(libcontainer::notify_socket::NOTIFY_FILE);
+        let told = std::os::unix::net::UnixStream::connect(socket)
+            .and_then(|mut stream| io::Write::write_all(&mut stream, b"start container"));
+        told.map_err(|error| Refusal::failed("start container", &error))?;
+        entry.container.state = State::Running {
+            pid: entry.pid,
+            started_at: now(),
+        };
+        record::write(&directory.join(RECORD), &entry.container, Durability::Process)
+            .map_err(|error| Refusal::failed("write the container's record", &error))?;
+        Ok(entry.container.clone())
+    }
+
+    /// The first process of an entry is a child of ours that was not waited for: its pid cannot be another's.
+    pub(super) fn signal(&mut self, id: &str, signal: i32) -> Result<(), Refusal> {
+        let signal = Signal::try_from(signal).map_err(|error| Refusal::failed("send a signal", &error))?;
+        let (own_namespace, group) = (self.pid_namespace() == PidNamespace::Own, self.group.join(id));
+        let entry = self.find(id)?;
+        if matches!(entry.container.state, State::Exited { .. }) {
+            return Ok(());
+        }
+        let sent = kill(Pid::from_raw(entry.pid), signal);
+        if signal == Signal::SIGKILL && !own_namespace {
+            // Its other processes outlive its first one; those that do not die are met again at its exit.
+            drop(self.cgroups.kill(&group, Duration::ZERO));
+        }
+        sent.map_err(|error| Refusal::failed("send a signal", &error))
+    }
+
+    fn remove(&mut self, ticket: Ticket, id: &str) -> Option<Result<Answer, Refusal>> {
+        let making = |job: &Job| matches!(&job.purpose, Purpose::Create { container, .. } if container.id == id);
+        if self.jobs.iter().any(making) {
+            return Some(Err(Refusal::WrongState {
+                id: id.to_owned(),
+                state: "being created".to_owned(),
+            }));
+        }
+        let kill_first = match self.find(id) {
+            Ok(entry) if !matches!(entry.container.state, State::Exited { .. }) => {
+                entry.removal.push(ticket);
+                true
+            }
+            Ok(_) => false,
+            Err(_) => {
+                let known = self.container_directory(id).exists() || self.cgroups.exists(&self.group.join(id));
+                if !known {
+                    return Some(Ok(Answer::Done));
+                }
+                false
+            }
+        };
+        if kill_first {
+            return self.signal(id, Signal::SIGKILL as i32).err().map(Err);
+        }
+        self.begin_removal(id, vec![ticket], Ok(Answer::Done));
+        None
+    }
+
+    pub(super) fn begin_removal(&mut self, id: &str, tickets: Vec<Ticket>, answer: Result<Answer, Refusal>) {
+        self.entries.retain(|entry| entry.container.id != id);
+        let (directory, group) = (self.container_directory(id), self.group.join(id));
+        let cgroups = self.cgroups.clone();
+        let purpose = Purpose::Remove {
+            tickets: tickets.clone(),
+            answer,
+        };
+        let job = job::spawn(purpose, monotonic() + JOB_LIMIT, |_| {
+            remove_traces(&cgroups, &group, &directory)
+        });
+        match job {
+            Ok(job) => self.jobs.push(job),
+            Err(error) => {
+                for ticket in tickets {
+                    self.reply(ticket, Err(Refusal::failed("fork", &error)));
+                }
+            }
+        }
+    }
+}
+
+fn remove_traces(cgroups: &Cgroups, group: &Path, directory: &Path) -> Result<i32, Refusal> {
+    let mut failures = Vec::new();
+    if let Err(error) = cgroups.kill(group, Duration::from_secs(5)) {
+        failures.push(format!("kill {}: {error}", group.display()));
+    }
+    failures.extend(cgroups.remove(group));
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            failures.push(format!("remove {}: {error}", directory.display()));
+        }
+        Ok(()) | Err(_) => {}
+    }
+    if failures.is_empty() {
+        return Ok(0);
+    }
+    Err(Refusal::Failed {
+        doing: "remove container".to_owned(),
+        cause: failures.join("; "),
+    })
+}

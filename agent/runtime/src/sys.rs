@@ -1,0 +1,146 @@
+//! Kernel calls that no crate of ours wraps. The only file of this crate, beside the forks, where `unsafe` stands.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use nix::libc;
+
+const FSCONFIG_SET_STRING: libc::c_long = 1;
+const FSCONFIG_CMD_CREATE: libc::c_long = 6;
+const FSOPEN_CLOEXEC: libc::c_long = 1;
+const FSMOUNT_CLOEXEC: libc::c_long = 1;
+const MOVE_MOUNT_F_EMPTY_PATH: libc::c_long = 4;
+
+fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+#[expect(unsafe_code, reason = "the kernel returned a new descriptor that nobody else owns")]
+fn owned(result: libc::c_long) -> io::Result<OwnedFd> {
+    let fd = checked(result).and_then(|fd| i32::try_from(fd).map_err(io::Error::other))?;
+    // SAFETY: see the reason above.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+pub(crate) fn c_string(bytes: &[u8]) -> io::Result<CString> {
+    CString::new(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
+}
+
+/// A descriptor of a process: it cannot come to mean another one.
+#[expect(unsafe_code, reason = "pidfd_open has no wrapper")]
+pub(crate) fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: integers only.
+    owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })
+}
+
+/// Signals the process behind a descriptor.
+#[expect(unsafe_code, reason = "pidfd_send_signal has no wrapper")]
+pub(crate) fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
+    let no_info = std::ptr::null::<libc::siginfo_t>();
+    // SAFETY: a null siginfo is allowed, the rest are integers.
+    checked(unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, no_info, 0) }).map(drop)
+}
+
+/// Orphaned descendants become children of this process.
+pub(crate) fn become_subreaper() -> io::Result<()> {
+    nix::sys::prctl::set_child_subreaper(true).map_err(io::Error::from)
+}
+
+/// Marks every descriptor from 3 on close-on-exec.
+#[expect(unsafe_code, reason = "close_range has no wrapper")]
+pub(crate) fn close_on_exec_all() -> io::Result<()> {
+    // SAFETY: changes flags only; no descriptor is closed here.
+    checked(unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) }).map(drop)
+}
+
+/// Forks. The caller must be single-threaded.
+#[expect(
+    unsafe_code,
+    reason = "fork is unsafe only where other threads exist; a supervisor has none"
+)]
+pub(crate) fn fork() -> io::Result<nix::unistd::ForkResult> {
+    // SAFETY: see the reason above.
+    unsafe { nix::unistd::fork() }.map_err(io::Error::from)
+}
+
+/// Ends this forked child without running its parent's destructors.
+#[expect(unsafe_code, reason = "_exit has no safe wrapper")]
+pub(crate) fn exit_now(code: i32) -> ! {
+    // SAFETY: never returns.
+    unsafe { libc::_exit(code) }
+}
+
+/// A file system being configured (`fsopen`).
+pub(crate) struct FileSystem(OwnedFd);
+
+impl FileSystem {
+    #[expect(unsafe_code, reason = "fsopen has no wrapper")]
+    pub(crate) fn open(kind: &str) -> io::Result<Self> {
+        let kind = c_string(kind.as_bytes())?;
+        // SAFETY: the string outlives the call.
+        owned(unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), FSOPEN_CLOEXEC) }).map(Self)
+    }
+
+    #[expect(unsafe_code, reason = "fsconfig has no wrapper")]
+    fn configure(&self, command: libc::c_long, key: Option<&str>, value: Option<&[u8]>) -> io::Result<()> {
+        let key = key.map(|key| c_string(key.as_bytes())).transpose()?;
+        let value = value.map(c_string).transpose()?;
+        let pointer = |text: &Option<CString>| text.as_ref().map_or(std::ptr::null(), |text| text.as_ptr());
+        let (key, value) = (pointer(&key), pointer(&value));
+        // SAFETY: both strings outlive the call; null is allowed where the command takes none.
+        checked(unsafe { libc::syscall(libc::SYS_fsconfig, self.0.as_raw_fd(), command, key, value, 0) }).map(drop)
+    }
+
+    /// Sets an option; an empty value is a flag.
+    pub(crate) fn set(&self, key: &str, value: &[u8]) -> io::Result<()> {
+        if value.is_empty() {
+            return self.configure(0, Some(key), None);
+        }
+        self.configure(FSCONFIG_SET_STRING, Some(key), Some(value))
+    }
+
+    /// Makes the file system and a mount of it that is not attached anywhere.
+    #[expect(unsafe_code, reason = "fsmount has no wrapper")]
+    pub(crate) fn mount(&self, attributes: u32) -> io::Result<Mount> {
+        self.configure(FSCONFIG_CMD_CREATE, None, None)?;
+        // SAFETY: integers only.
+        let fd = unsafe { libc::syscall(libc::SYS_fsmount, self.0.as_raw_fd(), FSMOUNT_CLOEXEC, attributes) };
+        owned(fd).map(Mount)
+    }
+}
+
+/// A detached mount.
+pub(crate) struct Mount(pub(crate) OwnedFd);
+
+impl Mount {
+    /// Attaches it at a path.
+    #[expect(unsafe_code, reason = "move_mount has no wrapper")]
+    pub(crate) fn attach(&self, target: &Path) -> io::Result<()> {
+        let target = c_string(target.as_os_str().as_bytes())?;
+        let (here, at) = (self.0.as_raw_fd(), libc::AT_FDCWD);
+        // SAFETY: both strings outlive the call.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_move_mount,
+                here,
+                c"".as_ptr(),
+                at,
+                target.as_ptr(),
+                MOVE_MOUNT_F_EMPTY_PATH,
+            )
+        };
+        checked(result).map(drop)
+    }
+}
+
+/// Joins the namespaces of a process, named by `CLONE_NEW…` flags.
+pub(crate) fn join_namespaces(pidfd: BorrowedFd<'_>, flags: nix::sched::CloneFlags) -> io::Result<()> {
+    nix::sched::setns(pidfd, flags).map_err(io::Error::from)
+}

@@ -1,0 +1,220 @@
+//! A machine of its own for each test: state directory, cgroup root, and a root file system made of busybox.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use oci_spec::runtime::{LinuxResourcesBuilder, ProcessBuilder, Spec};
+use runtime::{
+    Config, ContainerSpec, Embedded, Event, ExecResult, ExecSpec, Exit, Limits, PodId, Runtime, Sandbox, SandboxSpec,
+    State, User,
+};
+use tokio::sync::broadcast;
+
+pub(crate) struct Machine {
+    pub(crate) runtime: Embedded,
+    pub(crate) events: broadcast::Receiver<Event>,
+    pub(crate) directory: tempfile::TempDir,
+    pub(crate) cgroup_root: String,
+}
+
+pub(crate) fn config(directory: &Path, cgroup_root: &str) -> Config {
+    Config {
+        program: PathBuf::from(env!("CARGO_BIN_EXE_runtime-test-supervisor")),
+        arguments: Vec::new(),
+        ..Config::new(directory.join("state"), cgroup_root)
+    }
+}
+
+/// A layer with busybox and its usual names.
+pub(crate) fn busybox(directory: &Path) {
+    for made in ["bin", "etc", "tmp", "proc", "sys", "dev"] {
+        fs::create_dir_all(directory.join(made)).unwrap();
+    }
+    fs::copy("/bin/busybox", directory.join("bin/busybox")).unwrap();
+    for name in [
+        "sh", "sleep", "cat", "echo", "yes", "hostname", "id", "ls", "grep", "ps", "head", "dd", "mount", "printf",
+        "tr",
+    ] {
+        symlink("busybox", directory.join("bin").join(name)).unwrap();
+    }
+    fs::write(
+        directory.join("etc/passwd"),
+        "root:x:0:0::/root:/bin/sh\nweb:x:101:102::/srv:/bin/sh\n",
+    )
+    .unwrap();
+    fs::write(directory.join("etc/group"), "root:x:0:\nweb:x:102:\nlogs:x:77:web\n").unwrap();
+}
+
+impl Machine {
+    pub(crate) async fn new(name: &str) -> Self {
+        assert!(nix::unistd::geteuid().is_root(), "these tests need root");
+        let directory = tempfile::Builder::new().prefix("skiff-runtime-").tempdir().unwrap();
+        busybox(&directory.path().join("layer"));
+        fs::create_dir(directory.path().join("logs")).unwrap();
+        let cgroup_root = format!("skiff-test-runtime/{name}-{}", std::process::id());
+        let runtime = Embedded::open(config(directory.path(), &cgroup_root)).await.unwrap();
+        let events = runtime.events();
+        Self {
+            runtime,
+            events,
+            directory,
+            cgroup_root,
+        }
+    }
+
+    pub(crate) fn sandbox_spec(id: &str) -> SandboxSpec {
+        let pod = PodId {
+            namespace: "default".to_owned(),
+            name: format!("pod-{id}"),
+            uid: format!("uid-{id}"),
+        };
+        let (share_process_namespace, host_pid, host_ipc) = (false, false, false);
+        let (id, hostname) = (id.to_owned(), "pod".to_owned());
+        let limits = Limits::default();
+        let netns = None;
+        SandboxSpec {
+            id,
+            pod,
+            attempt: 0,
+            hostname,
+            netns,
+            share_process_namespace,
+            host_pid,
+            host_ipc,
+            limits,
+        }
+    }
+
+    pub(crate) async fn sandbox(&self, id: &str) -> Sandbox {
+        self.runtime.create_sandbox(Self::sandbox_spec(id)).await.unwrap()
+    }
+
+    pub(crate) fn log(&self, id: &str) -> PathBuf {
+        self.directory.path().join("logs").join(format!("{id}.log"))
+    }
+
+    pub(crate) fn container(&self, id: &str, argv: &[&str]) -> ContainerSpec {
+        let argv: Vec<String> = argv.iter().map(|text| (*text).to_owned()).collect();
+        let env = vec!["PATH=/bin".to_owned(), "GREETING=hello".to_owned()];
+        let mut process = ProcessBuilder::default().args(argv).env(env).cwd("/").build().unwrap();
+        process.set_terminal(Some(false)).set_no_new_privileges(Some(true));
+        let mut spec = Spec::default();
+        spec.set_process(Some(process));
+        ContainerSpec {
+            id: id.to_owned(),
+            name: "main".to_owned(),
+            attempt: 0,
+            image: "busybox:1".to_owned(),
+            image_id: "sha256:0".to_owned(),
+            layers: vec![self.directory.path().join("layer")],
+            spec,
+            user: User::default(),
+            log_path: self.log(id),
+            annotations: BTreeMap::from([("key".to_owned(), "value".to_owned())]),
+        }
+    }
+
+    pub(crate) fn shell(&self, id: &str, script: &str) -> ContainerSpec {
+        self.container(id, &["/bin/sh", "-c", script])
+    }
+
+    /// Creates and starts; returns the pid.
+    pub(crate) async fn run(&self, sandbox: &str, spec: ContainerSpec) -> i32 {
+        let id = spec.id.clone();
+        self.runtime.create_container(sandbox, spec).await.unwrap();
+        let State::Running { pid, .. } = self.runtime.start_container(sandbox, &id).await.unwrap().state else {
+            panic!("not running")
+        };
+        pid
+    }
+
+    pub(crate) async fn event(&mut self) -> Event {
+        tokio::time::timeout(Duration::from_secs(20), self.events.recv())
+            .await
+            .expect("no event")
+            .unwrap()
+    }
+
+    pub(crate) async fn exit(&mut self) -> Exit {
+        match self.event().await {
+            Event::ContainerExited { exit, .. } => exit,
+            other @ Event::SandboxLost { .. } => panic!("{other:?}"),
+        }
+    }
+
+    /// What the container wrote, without the records' prefixes.
+    pub(crate) fn output(&self, id: &str) -> String {
+        let log = fs::read_to_string(self.log(id)).unwrap();
+        log.lines()
+            .map(|line| line.splitn(4, ' ').nth(3).unwrap_or_default().to_owned() + "\n")
+            .collect()
+    }
+
+    pub(crate) async fn exec(&self, sandbox: &str, container: &str, script: &str, timeout: Duration) -> ExecResult {
+        let argv = ["sh", "-c", script].map(str::to_owned).to_vec();
+        let spec = ExecSpec {
+            argv,
+            env: Vec::new(),
+            timeout,
+            output_limit: 16 << 10,
+        };
+        self.runtime.exec(sandbox, container, spec).await.unwrap()
+    }
+
+    /// Tears down and checks that nothing is left.
+    pub(crate) async fn finish(self) {
+        self.runtime.cleanup().await.unwrap();
+        assert_eq!(self.leaks(), Vec::<String>::new());
+    }
+
+    /// Cgroups, mounts and processes that name this machine.
+    pub(crate) fn leaks(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let directory = self.directory.path().to_str().unwrap();
+        for mount in fs::read_to_string("/proc/self/mountinfo").unwrap().lines() {
+            if mount.contains(directory) {
+                found.push(format!("mount {mount}"));
+            }
+            let target = mount.split(' ').nth(4).unwrap_or_default();
+            let group = Path::new(target).join(&self.cgroup_root);
+            if mount.contains(" - cgroup") && group.exists() {
+                found.push(format!("cgroup {}", group.display()));
+            }
+        }
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let cmdline = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let text = String::from_utf8_lossy(&cmdline).into_owned();
+            if text.contains("skiff-supervisor") && text.contains(directory) {
+                found.push(format!("process {}", entry.path().display()));
+            }
+        }
+        found
+    }
+}
+
+/// Sets limits in a configuration.
+pub(crate) fn limit(spec: &mut ContainerSpec, memory: Option<i64>, quota: Option<i64>, pids: Option<i64>) {
+    use oci_spec::runtime::{LinuxCpuBuilder, LinuxMemoryBuilder, LinuxPidsBuilder};
+    let mut resources = LinuxResourcesBuilder::default().build().unwrap();
+    if let Some(memory) = memory {
+        resources.set_memory(Some(LinuxMemoryBuilder::default().limit(memory).build().unwrap()));
+    }
+    if let Some(quota) = quota {
+        resources.set_cpu(Some(
+            LinuxCpuBuilder::default()
+                .quota(quota)
+                .period(100_000_u64)
+                .build()
+                .unwrap(),
+        ));
+    }
+    if let Some(pids) = pids {
+        resources.set_pids(Some(LinuxPidsBuilder::default().limit(pids).build().unwrap()));
+    }
+    let mut linux = spec.spec.linux().clone().unwrap_or_default();
+    linux.set_resources(Some(resources));
+    spec.spec.set_linux(Some(linux));
+}
