@@ -24,6 +24,7 @@ pub struct ParseCidrError(String);
 impl Cidr {
     #[must_use]
     /// An address of this range, with its prefix.
+    #[must_use]
     pub const fn with(self, address: Ipv4Addr) -> Self {
         Self {
             address,
@@ -37,6 +38,12 @@ impl Cidr {
         } else {
             u32::MAX << (32 - self.prefix as u32)
         }
+    }
+
+    /// The range itself, without the address within.
+    #[must_use]
+    pub const fn network_range(self) -> Self {
+        self.with(self.network())
     }
 
     /// The first address: the range's name.

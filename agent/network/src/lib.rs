@@ -3,6 +3,7 @@
 //! [`Network`] is the seam: the bridge one makes network namespaces, veth pairs and a bridge by rtnetlink; [`Sim`] only hands out
 //! addresses, for tests. Detaching and stopping are idempotent and go on past failures.
 
+mod bridge;
 mod cidr;
 mod sim;
 
@@ -12,6 +13,7 @@ use std::path::PathBuf;
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
+pub use bridge::{Bridge, Config};
 pub use cidr::{Cidr, ParseCidrError};
 pub use sim::Sim;
 
@@ -49,6 +51,9 @@ pub enum Error {
     /// The pods' range cannot be served.
     #[error("pod range {0}: at least four addresses are needed")]
     RangeTooSmall(Cidr),
+    /// The pods' range cannot change while sandboxes have addresses of it.
+    #[error("pods still use addresses of {0}")]
+    RangeInUse(Cidr),
     /// Every address is taken.
     #[error("no free address in {0}")]
     Exhausted(Cidr),
@@ -74,6 +79,16 @@ pub enum Error {
     /// A tear-down went to its end, and these steps of it failed.
     #[error("{} step(s) of the removal failed: {}", .0.len(), .0.join("; "))]
     Incomplete(Vec<String>),
+}
+
+impl Error {
+    fn io(doing: &'static str, path: &std::path::Path, source: std::io::Error) -> Self {
+        Self::Io {
+            doing,
+            path: path.to_path_buf(),
+            source,
+        }
+    }
 }
 
 /// Everything that the agent asks of the pod network.

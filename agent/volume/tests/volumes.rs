@@ -5,8 +5,8 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use agent_plan::environment::{Sources, Surroundings};
-use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod};
 use agent_volume::Volumes;
+use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod};
 
 fn pod(spec: &str) -> Pod {
     serde_json::from_str(&format!(r#"{{"metadata":{{"name":"p","uid":"uid-1"}},"spec":{spec}}}"#)).unwrap()

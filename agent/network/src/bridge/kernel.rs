@@ -1,0 +1,327 @@
+//! Links, addresses and routes, by rtnetlink.
+
+use std::net::Ipv4Addr;
+use std::os::fd::AsRawFd as _;
+use std::path::Path;
+
+use futures::TryStreamExt as _;
+use nix::errno::Errno;
+use rtnetlink::packet_route::link::{InfoData, InfoVeth, LinkAttribute, LinkMessage};
+use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteType};
+use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkUnspec, LinkVeth, RouteMessageBuilder};
+use tokio::task::JoinSet;
+
+use super::{names, namespace};
+use crate::{Attachment, Cidr, Error};
+
+/// The metric of the blackhole route: any other route to the pods is better.
+const LAST_RESORT: u32 = u32::MAX;
+
+/// A way to the network namespace that the calling thread was in when it was opened.
+pub(super) struct Kernel {
+    runtime: tokio::runtime::Runtime,
+    host: Socket,
+}
+
+struct Socket {
+    handle: Handle,
+    #[expect(dead_code, reason = "drives the socket for as long as the handle is used")]
+    driver: JoinSet<()>,
+}
+
+/// Opens a socket in the calling thread's namespace and does `work` with it.
+pub(super) fn with<T>(work: impl FnOnce(&Kernel) -> Result<T, Error>) -> Result<T, Error> {
+    let failed = |source| {
+        Error::io(
+            "open a netlink socket in",
+            Path::new("/proc/thread-self/ns/net"),
+            source,
+        )
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .map_err(failed)?;
+    let host = runtime.block_on(async { Socket::open() }).map_err(failed)?;
+    work(&Kernel { runtime, host })
+}
+
+impl Socket {
+    fn open() -> std::io::Result<Self> {
+        let (connection, handle, _) = rtnetlink::new_connection()?;
+        let mut driver = JoinSet::new();
+        driver.spawn(connection);
+        Ok(Self { handle, driver })
+    }
+
+    async fn link(&self, name: &str) -> Result<Option<LinkMessage>, Error> {
+        let found = self
+            .handle
+            .link()
+            .get()
+            .match_name(name.to_owned())
+            .execute()
+            .try_next()
+            .await;
+        match found {
+            Ok(link) => Ok(link),
+            Err(error) if is(&error, Errno::ENODEV) => Ok(None),
+            Err(error) => Err(refused("look up an interface", &error)),
+        }
+    }
+
+    async fn index(&self, name: &str) -> Result<u32, Error> {
+        match self.link(name).await? {
+            Some(link) => Ok(link.header.index),
+            None => Err(Error::Kernel {
+                doing: "look up an interface",
+                cause: format!("{name} does not exist"),
+            }),
+        }
+    }
+
+    async fn remove(&self, name: &str) -> Result<(), Error> {
+        let Some(link) = self.link(name).await? else {
+            return Ok(());
+        };
+        match self.handle.link().del(link.header.index).execute().await {
+            Err(error) if !is(&error, Errno::ENODEV) => Err(refused("delete an interface", &error)),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// The MTU of the interface that the default route uses; 1500 where there is none.
+    async fn uplink_mtu(&self) -> Result<u32, Error> {
+        let mut routes = self
+            .handle
+            .route()
+            .get(RouteMessageBuilder::<Ipv4Addr>::new().build())
+            .execute();
+        while let Some(route) = routes
+            .try_next()
+            .await
+            .map_err(|error| refused("list routes", &error))?
+        {
+            if route.header.destination_prefix_length != 0 || route.header.kind != RouteType::Unicast {
+                continue;
+            }
+            let Some(index) = uplink(&route) else { continue };
+            let mut links = self.handle.link().get().match_index(index).execute();
+            let link = links
+                .try_next()
+                .await
+                .map_err(|error| refused("look up the uplink", &error))?;
+            if let Some(mtu) = link.and_then(|link| mtu(&link)) {
+                return Ok(mtu);
+            }
+        }
+        Ok(1500)
+    }
+}
+
+impl Kernel {
+    /// Makes the bridge with the gateway's address, and the route of last resort.
+    pub(super) fn prepare(&self, bridge: &str, range: Cidr) -> Result<(), Error> {
+        self.runtime.block_on(async {
+            let (host, links) = (&self.host, self.host.handle.link());
+            let mtu = host.uplink_mtu().await?;
+            if host.link(bridge).await?.is_none() {
+                let made = links.add(LinkBridge::new(bridge).build()).execute().await;
+                accept(made, Errno::EEXIST, "create the bridge")?;
+            }
+            let index = host.index(bridge).await?;
+            let address = hardware_address(range.gateway());
+            let change = LinkUnspec::new_with_index(index).mtu(mtu).address(address).up().build();
+            links
+                .set(change)
+                .execute()
+                .await
+                .map_err(|error| refused("set up the bridge", &error))?;
+            let given = host
+                .handle
+                .address()
+                .add(index, range.gateway().into(), range.prefix)
+                .execute()
+                .await;
+            accept(given, Errno::EEXIST, "give the bridge its address")?;
+            let made = host.handle.route().add(last_resort(range)).execute().await;
+            accept(made, Errno::EEXIST, "add the blackhole route")
+        })
+    }
+
+    /// Makes the sandbox's namespace and connects it to the bridge. The calling thread ends up inside that namespace.
+    pub(super) fn attach(&self, bridge: &str, attachment: &Attachment) -> Result<(), Error> {
+        let path = Path::new("/proc/thread-self/ns/net");
+        let outside = std::fs::File::open(path).map_err(|source| Error::io("open", path, source))?;
+        let name = names::host_link(&attachment.sandbox_id);
+        self.runtime.block_on(async {
+            let index = self.host.index(bridge).await?;
+            let mtu = self
+                .host
+                .link(bridge)
+                .await?
+                .and_then(|link| mtu(&link))
+                .unwrap_or(1500);
+            // A pair of this name is left from an attempt that crashed.
+            self.host.remove(&name).await?;
+            namespace::release(&attachment.netns)?;
+            namespace::make(&attachment.netns)?;
+            let inside = Socket::open().map_err(|source| Error::io("open a socket in", &attachment.netns, source))?;
+            let peer = LinkUnspec::new_with_name(&name)
+                .mtu(mtu)
+                .setns_by_fd(outside.as_raw_fd())
+                .build();
+            inside.fill(attachment, mtu, peer).await?;
+            let links = self.host.handle.link();
+            let change = LinkUnspec::new_with_name(&name).controller(index).up().build();
+            links
+                .set(change)
+                .execute()
+                .await
+                .map_err(|error| refused("connect to the bridge", &error))?;
+            // A pod may reach itself through an address that is translated.
+            let port = LinkBridgePort::new(self.host.index(&name).await?).hairpin(true).build();
+            links
+                .set_port(port)
+                .execute()
+                .await
+                .map_err(|error| refused("set the bridge port", &error))
+        })
+    }
+
+    /// Deletes an interface, and with it its peer. Success when there is none.
+    pub(super) fn remove_link(&self, name: &str) -> Result<(), Error> {
+        self.runtime.block_on(self.host.remove(name))
+    }
+
+    /// Deletes the bridge, whatever still hangs on it, and the route of last resort.
+    pub(super) fn dismantle(&self, bridge: &str, range: Option<Cidr>) -> Result<(), Error> {
+        self.runtime.block_on(async {
+            let mut failures = Vec::new();
+            if let Some(link) = self.host.link(bridge).await? {
+                let mut all = self.host.handle.link().get().execute();
+                while let Some(port) = all
+                    .try_next()
+                    .await
+                    .map_err(|error| refused("list interfaces", &error))?
+                {
+                    if port.attributes.contains(&LinkAttribute::Controller(link.header.index)) {
+                        let gone = self.host.handle.link().del(port.header.index).execute().await;
+                        super::note(
+                            &mut failures,
+                            accept(gone, Errno::ENODEV, "delete a port of the bridge"),
+                        );
+                    }
+                }
+                super::note(&mut failures, self.host.remove(bridge).await);
+            }
+            if let Some(range) = range {
+                let gone = self.host.handle.route().del(last_resort(range)).execute().await;
+                super::note(&mut failures, accept(gone, Errno::ESRCH, "delete the blackhole route"));
+            }
+            super::finish(failures)
+        })
+    }
+}
+
+impl Socket {
+    /// Inside the sandbox's namespace: loopback, the pair, address and default route.
+    async fn fill(&self, attachment: &Attachment, mtu: u32, peer: LinkMessage) -> Result<(), Error> {
+        let links = self.handle.link();
+        let lo = LinkUnspec::new_with_name("lo").up().build();
+        links
+            .set(lo)
+            .execute()
+            .await
+            .map_err(|error| refused("bring up the loopback", &error))?;
+        let mut pair = LinkVeth::new(&attachment.interface, "peer")
+            .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)))
+            .mtu(mtu)
+            .up();
+        if let Some(first) = attachment.addresses.first() {
+            pair = pair.address(hardware_address(first.address));
+        }
+        links
+            .add(pair.build())
+            .execute()
+            .await
+            .map_err(|error| refused("create the veth pair", &error))?;
+        let index = self.index(&attachment.interface).await?;
+        for held in &attachment.addresses {
+            let given = self
+                .handle
+                .address()
+                .add(index, held.address.into(), held.prefix)
+                .execute()
+                .await;
+            given.map_err(|error| refused("give the pod its address", &error))?;
+        }
+        let std::net::IpAddr::V4(gateway) = attachment.gateway else {
+            return Ok(());
+        };
+        let route = RouteMessageBuilder::<Ipv4Addr>::new()
+            .gateway(gateway)
+            .output_interface(index)
+            .build();
+        self.handle
+            .route()
+            .add(route)
+            .execute()
+            .await
+            .map_err(|error| refused("add the default route", &error))
+    }
+}
+
+/// What is sent to a pod that is gone, or while the bridge is down, ends here and does not leave the machine.
+fn last_resort(range: Cidr) -> RouteMessage {
+    RouteMessageBuilder::<Ipv4Addr>::new()
+        .destination_prefix(range.network(), range.prefix)
+        .kind(RouteType::BlackHole)
+        .priority(LAST_RESORT)
+        .build()
+}
+
+/// A hardware address that follows from the IP address: a neighbour's cache stays right when an address is given again.
+fn hardware_address(address: Ipv4Addr) -> Vec<u8> {
+    let [a, b, c, d] = address.octets();
+    vec![0x0a, 0x58, a, b, c, d]
+}
+
+fn uplink(route: &RouteMessage) -> Option<u32> {
+    route.attributes.iter().find_map(|attribute| {
+        if let RouteAttribute::Oif(index) = attribute {
+            Some(*index)
+        } else {
+            None
+        }
+    })
+}
+
+fn mtu(link: &LinkMessage) -> Option<u32> {
+    link.attributes.iter().find_map(|attribute| {
+        if let LinkAttribute::Mtu(mtu) = attribute {
+            Some(*mtu)
+        } else {
+            None
+        }
+    })
+}
+
+fn is(error: &rtnetlink::Error, number: Errno) -> bool {
+    matches!(error, rtnetlink::Error::NetlinkError(message) if message.raw_code() == -(number as i32))
+}
+
+fn refused(doing: &'static str, error: &rtnetlink::Error) -> Error {
+    Error::Kernel {
+        doing,
+        cause: error.to_string(),
+    }
+}
+
+/// Success too when the kernel says that it is so already.
+fn accept(result: Result<(), rtnetlink::Error>, already: Errno, doing: &'static str) -> Result<(), Error> {
+    match result {
+        Err(error) if !is(&error, already) => Err(refused(doing, &error)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}

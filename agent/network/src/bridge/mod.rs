@@ -1,0 +1,211 @@
+//! The built-in network: a bridge, a veth pair for each sandbox, addresses of the node's own range, all by rtnetlink.
+//!
+//! Each operation runs on a short-lived thread with a netlink socket of its own: a thread can enter a new network
+//! namespace without the rest of the process noticing, and nothing is held while nothing happens.
+
+mod kernel;
+mod masquerade;
+mod names;
+mod namespace;
+mod records;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, ready};
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::{AttachSpec, Attachment, Cidr, Error, Network};
+use records::Records;
+
+/// Threads that may work on the kernel's tables at once; the kernel itself lets in one at a time.
+const WORKERS: usize = 4;
+
+/// What this network is called and where it keeps its records. Several may share a machine under different names.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Folder for records and held namespaces.
+    pub state_dir: PathBuf,
+    /// Name of the bridge: at most 15 bytes, unique in this network namespace.
+    pub bridge: String,
+    /// Ranges that pods reach under their own address; everything else outside the pods' range is masqueraded.
+    pub direct: Vec<Cidr>,
+}
+
+/// The built-in network. Clones share one.
+#[derive(Clone)]
+pub struct Bridge {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    config: Config,
+    records: Mutex<Records>,
+    workers: Arc<Semaphore>,
+}
+
+impl Bridge {
+    /// Reads the records of an earlier process; those whose namespace is gone (after a reboot) are dropped.
+    pub fn open(config: Config) -> Result<Self, Error> {
+        names::bridge(&config.bridge)?;
+        let records = Records::open(&config.state_dir)?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                config,
+                records: Mutex::new(records),
+                workers: Arc::new(Semaphore::new(WORKERS)),
+            }),
+        })
+    }
+}
+
+impl Inner {
+    fn records(&self) -> MutexGuard<'_, Records> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn start(&self, range: Cidr) -> Result<(), Error> {
+        // Network, gateway, one pod and broadcast.
+        if range.prefix > 30 {
+            return Err(Error::RangeTooSmall(range));
+        }
+        self.records().serve(range)?;
+        forward()?;
+        kernel::with(|kernel| kernel.prepare(&self.config.bridge, range))?;
+        masquerade::replace(&self.config.bridge, range, &self.config.direct)
+    }
+
+    fn attach(&self, sandbox: &str) -> Result<Attachment, Error> {
+        names::sandbox(sandbox)?;
+        let attachment = match self.records().reserve(sandbox)? {
+            records::Reservation::Known(attachment) => return Ok(attachment),
+            records::Reservation::New(attachment) => attachment,
+        };
+        match kernel::with(|kernel| kernel.attach(&self.config.bridge, &attachment)) {
+            Ok(()) => Ok(attachment),
+            Err(failure) => {
+                // What was made of it goes again; the failure that counts is the first.
+                if let Err(second) = self.detach(sandbox) {
+                    tracing::warn!(sandbox, error = %second, "clean up after a failed attach");
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    fn detach(&self, sandbox: &str) -> Result<(), Error> {
+        names::sandbox(sandbox)?;
+        let path = namespace::path(&self.config.state_dir, sandbox);
+        let mut failures = Vec::new();
+        note(
+            &mut failures,
+            kernel::with(|kernel| kernel.remove_link(&names::host_link(sandbox))),
+        );
+        note(&mut failures, namespace::release(&path));
+        if failures.is_empty() {
+            note(&mut failures, self.records().release(sandbox));
+        }
+        finish(failures)
+    }
+
+    fn stop(&self) -> Result<(), Error> {
+        let mut failures = Vec::new();
+        let known: Vec<Attachment> = self.records().attachments();
+        for attachment in known {
+            note(&mut failures, self.detach(&attachment.sandbox_id));
+        }
+        let range = self.records().range();
+        note(
+            &mut failures,
+            kernel::with(|kernel| kernel.dismantle(&self.config.bridge, range)),
+        );
+        note(&mut failures, masquerade::remove(&self.config.bridge));
+        note(&mut failures, namespace::release_all(&self.config.state_dir));
+        if failures.is_empty() {
+            note(&mut failures, self.records().forget());
+        }
+        finish(failures)
+    }
+}
+
+impl Network for Bridge {
+    fn start(&self, pod_cidr: Cidr) -> BoxFuture<'_, Result<(), Error>> {
+        self.run(move |inner| inner.start(pod_cidr))
+    }
+
+    fn attach(&self, spec: AttachSpec) -> BoxFuture<'_, Result<Attachment, Error>> {
+        self.run(move |inner| inner.attach(&spec.sandbox_id))
+    }
+
+    fn attachments(&self) -> BoxFuture<'_, Result<Vec<Attachment>, Error>> {
+        ready(Ok(self.inner.records().attachments())).boxed()
+    }
+
+    fn detach(&self, sandbox_id: &str) -> BoxFuture<'_, Result<(), Error>> {
+        let sandbox = sandbox_id.to_owned();
+        self.run(move |inner| inner.detach(&sandbox))
+    }
+
+    fn stop(&self) -> BoxFuture<'_, Result<(), Error>> {
+        self.run(Inner::stop)
+    }
+}
+
+impl Bridge {
+    /// Runs `work` to its end on a thread of its own, even when the caller stops waiting.
+    fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Inner) -> Result<T, Error> + Send + 'static,
+    ) -> BoxFuture<'static, Result<T, Error>> {
+        let inner = Arc::clone(&self.inner);
+        async move {
+            let permit = Arc::clone(&inner.workers).acquire_owned().await;
+            let (answer, answered) = oneshot::channel();
+            let thread = std::thread::Builder::new().name("network".to_owned()).spawn(move || {
+                let result = work(&inner);
+                drop(permit);
+                // The caller may have stopped waiting; what was done stands in the records.
+                drop(answer.send(result));
+            });
+            thread.map_err(|source| Error::io("start a thread for", Path::new("the network"), source))?;
+            answered.await.unwrap_or_else(|_| {
+                Err(Error::Kernel {
+                    doing: "work on the network",
+                    cause: "the thread ended without an answer".to_owned(),
+                })
+            })
+        }
+        .boxed()
+    }
+}
+
+/// Lets this network namespace forward packets. It stays on: another network of the machine may rely on it by now.
+fn forward() -> Result<(), Error> {
+    let path = Path::new("/proc/sys/net/ipv4/ip_forward");
+    let now = std::fs::read_to_string(path).map_err(|source| Error::io("read", path, source))?;
+    if now.trim() == "1" {
+        return Ok(());
+    }
+    std::fs::write(path, "1").map_err(|source| Error::io("write", path, source))
+}
+
+fn note(failures: &mut Vec<String>, result: Result<(), Error>) {
+    if let Err(failure) = result {
+        let mut text = failure.to_string();
+        let mut cause = std::error::Error::source(&failure);
+        while let Some(error) = cause {
+            text = format!("{text}: {error}");
+            cause = error.source();
+        }
+        failures.push(text);
+    }
+}
+
+fn finish(failures: Vec<String>) -> Result<(), Error> {
+    if failures.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::Incomplete(failures))
+    }
+}

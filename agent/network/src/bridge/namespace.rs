@@ -1,0 +1,70 @@
+//! Network namespaces that are held by bind mounts, so that they live without a process.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::statfs::{FsType, statfs};
+
+use crate::Error;
+
+/// The file system of namespace files; from linux/magic.h.
+const NSFS: FsType = FsType(0x6e73_6673);
+
+/// Where the namespace of a sandbox is held.
+pub(super) fn path(state: &Path, sandbox: &str) -> PathBuf {
+    state.join("netns").join(sandbox)
+}
+
+/// Moves the calling thread into a new namespace and holds that at `path`.
+pub(super) fn make(path: &Path) -> Result<(), Error> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(|source| Error::io("create", folder, source))?;
+    }
+    unshare(CloneFlags::CLONE_NEWNET).map_err(|source| Error::io("make a namespace for", path, source.into()))?;
+    File::create(path).map_err(|source| Error::io("create", path, source))?;
+    let own = Path::new("/proc/thread-self/ns/net");
+    mount(Some(own), path, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+        .map_err(|source| Error::io("hold a namespace at", path, source.into()))
+}
+
+/// Whether a namespace is held at `path`.
+pub(super) fn is_held(path: &Path) -> bool {
+    statfs(path).is_ok_and(|found| found.filesystem_type() == NSFS)
+}
+
+/// Lets go of a namespace. Success when none is held.
+pub(super) fn release(path: &Path) -> Result<(), Error> {
+    loop {
+        match umount2(path, MntFlags::MNT_DETACH) {
+            // Mounted once more below? A crash between two attempts may have left that.
+            Ok(()) => {}
+            Err(Errno::EINVAL | Errno::ENOENT) => break,
+            Err(source) => return Err(Error::io("unmount", path, source.into())),
+        }
+    }
+    match std::fs::remove_file(path) {
+        Err(source) if source.kind() != ErrorKind::NotFound => Err(Error::io("remove", path, source)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Lets go of every namespace below the state folder.
+pub(super) fn release_all(state: &Path) -> Result<(), Error> {
+    let folder = state.join("netns");
+    let entries = match std::fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(source) if source.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(source) => return Err(Error::io("read", &folder, source)),
+    };
+    let mut failures = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|source| Error::io("read", &folder, source))?;
+        super::note(&mut failures, release(&entry.path()));
+    }
+    super::finish(failures)?;
+    std::fs::remove_dir(&folder).map_err(|source| Error::io("remove", &folder, source))
+}

@@ -1,0 +1,205 @@
+//! Which sandbox has which address: one small file each, so that a restarted agent knows what the killed one gave out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+use super::namespace;
+use crate::{Attachment, Cidr, Error};
+
+/// The records of one state folder, all in memory too.
+pub(super) struct Records {
+    state: PathBuf,
+    range: Option<Cidr>,
+    attachments: BTreeMap<String, Attachment>,
+    /// The address that was given out last: the search goes on behind it, so that an address rests before its next pod.
+    last: Option<Ipv4Addr>,
+}
+
+/// What [`Records::reserve`] found.
+pub(super) enum Reservation {
+    /// The sandbox is attached.
+    Known(Attachment),
+    /// The address is reserved now; the kernel's part is to be done.
+    New(Attachment),
+}
+
+impl Records {
+    /// Reads what is there; records whose namespace is gone are removed.
+    pub(super) fn open(state: &Path) -> Result<Self, Error> {
+        let folder = state.join("attachments");
+        std::fs::create_dir_all(&folder).map_err(|source| Error::io("create", &folder, source))?;
+        let mut records = Self {
+            state: state.to_path_buf(),
+            range: read(&state.join("range.json"))?,
+            attachments: BTreeMap::new(),
+            last: None,
+        };
+        for entry in std::fs::read_dir(&folder).map_err(|source| Error::io("read", &folder, source))? {
+            let path = entry.map_err(|source| Error::io("read", &folder, source))?.path();
+            match read::<Attachment>(&path)? {
+                Some(attachment) if namespace::is_held(&attachment.netns) => {
+                    records.last = attachment.addresses.first().map(|held| held.address).max(records.last);
+                    records.attachments.insert(attachment.sandbox_id.clone(), attachment);
+                }
+                Some(_) | None => remove(&path)?,
+            }
+        }
+        Ok(records)
+    }
+
+    /// Sets the range that addresses are given from. It cannot change under running pods.
+    pub(super) fn serve(&mut self, range: Cidr) -> Result<(), Error> {
+        if self.range == Some(range) {
+            return Ok(());
+        }
+        if let (Some(known), false) = (self.range, self.attachments.is_empty()) {
+            return Err(Error::RangeInUse(known));
+        }
+        write(&self.state.join("range.json"), &range)?;
+        self.range = Some(range);
+        Ok(())
+    }
+
+    /// The range, once one is known.
+    pub(super) fn range(&self) -> Option<Cidr> {
+        self.range
+    }
+
+    /// All sandboxes with an address.
+    pub(super) fn attachments(&self) -> Vec<Attachment> {
+        self.attachments.values().cloned().collect()
+    }
+
+    /// Reserves an address for a sandbox, on disk before it is used.
+    pub(super) fn reserve(&mut self, sandbox: &str) -> Result<Reservation, Error> {
+        if let Some(known) = self.attachments.get(sandbox) {
+            return Ok(Reservation::Known(known.clone()));
+        }
+        let range = self.range.ok_or(Error::NotStarted)?;
+        let address = self.free(range).ok_or(Error::Exhausted(range))?;
+        let attachment = Attachment {
+            sandbox_id: sandbox.to_owned(),
+            netns: namespace::path(&self.state, sandbox),
+            addresses: vec![range.with(address)],
+            gateway: range.gateway().into(),
+            interface: "eth0".to_owned(),
+        };
+        write(&self.file(sandbox), &attachment)?;
+        self.last = Some(address);
+        self.attachments.insert(sandbox.to_owned(), attachment.clone());
+        Ok(Reservation::New(attachment))
+    }
+
+    /// Frees a sandbox's address. Success when it has none.
+    pub(super) fn release(&mut self, sandbox: &str) -> Result<(), Error> {
+        remove(&self.file(sandbox))?;
+        self.attachments.remove(sandbox);
+        Ok(())
+    }
+
+    /// Removes all files of these records.
+    pub(super) fn forget(&mut self) -> Result<(), Error> {
+        self.attachments.clear();
+        self.range = None;
+        remove(&self.state.join("range.json"))?;
+        let folder = self.state.join("attachments");
+        match std::fs::remove_dir_all(&folder) {
+            Err(source) if source.kind() != ErrorKind::NotFound => Err(Error::io("remove", &folder, source)),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    fn free(&self, range: Cidr) -> Option<Ipv4Addr> {
+        let taken: BTreeSet<Ipv4Addr> = self
+            .attachments
+            .values()
+            .flat_map(|known| known.addresses.iter().map(|held| held.address))
+            .collect();
+        // The network's name, the gateway and the broadcast address are not for pods.
+        let (first, end) = (range.network().to_bits() + 2, range.broadcast().to_bits());
+        let behind = self.last.map_or(first, |last| last.to_bits() + 1).clamp(first, end);
+        (behind..end)
+            .chain(first..behind)
+            .map(Ipv4Addr::from_bits)
+            .find(|candidate| !taken.contains(candidate))
+    }
+
+    fn file(&self, sandbox: &str) -> PathBuf {
+        self.state.join("attachments").join(format!("{sandbox}.json"))
+    }
+}
+
+/// Reads a record; one that a crash cut off counts as absent.
+fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
+    match std::fs::read(path) {
+        Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+        Err(source) if source.kind() == ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(Error::io("read", path, source)),
+    }
+}
+
+/// Writes a record so that it is there whole or not at all.
+fn write<T: serde::Serialize>(path: &Path, record: &T) -> Result<(), Error> {
+    let draft = path.with_extension("draft");
+    let bytes = serde_json::to_vec(record).map_err(|source| Error::io("encode", path, source.into()))?;
+    std::fs::write(&draft, bytes).map_err(|source| Error::io("write", &draft, source))?;
+    std::fs::rename(&draft, path).map_err(|source| Error::io("rename", &draft, source))
+}
+
+fn remove(path: &Path) -> Result<(), Error> {
+    match std::fs::remove_file(path) {
+        Err(source) if source.kind() != ErrorKind::NotFound => Err(Error::io("remove", path, source)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Records, Reservation};
+    use crate::{Attachment, Error};
+
+    fn attach(records: &mut Records, sandbox: &str) -> Result<Attachment, Error> {
+        match records.reserve(sandbox)? {
+            Reservation::Known(attachment) | Reservation::New(attachment) => Ok(attachment),
+        }
+    }
+
+    #[test]
+    fn addresses_rest_before_they_are_given_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut records = Records::open(folder.path()).unwrap();
+        assert!(matches!(records.reserve("a"), Err(Error::NotStarted)));
+        records.serve("10.9.0.0/29".parse().unwrap()).unwrap();
+        let address = |attachment: Attachment| attachment.addresses[0].to_string();
+        assert_eq!(address(attach(&mut records, "a").unwrap()), "10.9.0.2/29");
+        assert_eq!(address(attach(&mut records, "a").unwrap()), "10.9.0.2/29");
+        assert_eq!(address(attach(&mut records, "b").unwrap()), "10.9.0.3/29");
+        records.release("a").unwrap();
+        records.release("a").unwrap();
+        assert_eq!(address(attach(&mut records, "c").unwrap()), "10.9.0.4/29");
+        for sandbox in ["d", "e"] {
+            attach(&mut records, sandbox).unwrap();
+        }
+        assert_eq!(address(attach(&mut records, "f").unwrap()), "10.9.0.2/29");
+        assert!(matches!(attach(&mut records, "g"), Err(Error::Exhausted(_))));
+        assert!(matches!(
+            records.serve("10.8.0.0/24".parse().unwrap()),
+            Err(Error::RangeInUse(_))
+        ));
+    }
+
+    #[test]
+    fn records_without_a_namespace_are_dropped() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut records = Records::open(folder.path()).unwrap();
+        records.serve("10.9.0.0/29".parse().unwrap()).unwrap();
+        attach(&mut records, "a").unwrap();
+        std::fs::write(folder.path().join("attachments/b.json"), "{\"cut").unwrap();
+        let records = Records::open(folder.path()).unwrap();
+        assert!(records.attachments().is_empty());
+        assert_eq!(records.range().unwrap().to_string(), "10.9.0.0/29");
+        assert_eq!(std::fs::read_dir(folder.path().join("attachments")).unwrap().count(), 0);
+    }
+}

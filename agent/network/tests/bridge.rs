@@ -1,0 +1,216 @@
+//! The bridge network as root, each test in a network namespace of its own.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use agent_network::{AttachSpec, Attachment, Bridge, Config, Network as _};
+use nix::sched::{CloneFlags, setns, unshare};
+
+/// A machine without neighbours: this thread, and those that it starts, are in a new namespace.
+fn machine() -> tempfile::TempDir {
+    unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace; these tests need root");
+    ip("link set lo up");
+    ip("link add up0 type veth peer name up1");
+    ip("link set up0 up mtu 1400");
+    ip("link set up1 up");
+    ip("addr add 172.30.0.1/24 dev up0");
+    ip("route add default via 172.30.0.254");
+    tempfile::tempdir().unwrap()
+}
+
+fn ip(words: &str) -> String {
+    let output = Command::new("ip").args(words.split(' ')).output().unwrap();
+    assert!(
+        output.status.success(),
+        "ip {words}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn nft_tables() -> String {
+    String::from_utf8(Command::new("nft").args(["list", "tables"]).output().unwrap().stdout).unwrap()
+}
+
+fn open(folder: &Path) -> Bridge {
+    Bridge::open(Config {
+        state_dir: folder.join("network"),
+        bridge: "skiff-test".to_owned(),
+        direct: Vec::new(),
+    })
+    .unwrap()
+}
+
+async fn attach(network: &Bridge, sandbox: &str) -> Attachment {
+    let spec = AttachSpec {
+        sandbox_id: sandbox.to_owned(),
+    };
+    network.attach(spec).await.unwrap()
+}
+
+fn address(attachment: &Attachment) -> std::net::Ipv4Addr {
+    attachment.addresses.first().unwrap().address
+}
+
+/// Runs `work` on a thread inside the sandbox.
+fn inside<T: Send + 'static>(attachment: &Attachment, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let namespace = File::open(&attachment.netns).unwrap();
+    std::thread::spawn(move || {
+        setns(namespace, CloneFlags::CLONE_NEWNET).unwrap();
+        work()
+    })
+    .join()
+    .unwrap()
+}
+
+fn listen(at: SocketAddr) -> TcpListener {
+    let listener = TcpListener::bind(at).unwrap();
+    let serving = listener.try_clone().unwrap();
+    std::thread::spawn(move || {
+        for stream in serving.incoming() {
+            drop(stream.and_then(|mut stream| stream.write_all(b"hello")));
+        }
+    });
+    listener
+}
+
+fn greeting(at: SocketAddr) -> String {
+    let mut stream =
+        TcpStream::connect_timeout(&at, Duration::from_secs(3)).unwrap_or_else(|error| panic!("{at}: {error}"));
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+#[tokio::test]
+async fn pods_reach_each_other_and_the_machine() {
+    let folder = machine();
+    let network = open(folder.path());
+    network.start("10.77.0.0/24".parse().unwrap()).await.unwrap();
+    network.start("10.77.0.0/24".parse().unwrap()).await.unwrap();
+    let (one, two) = (attach(&network, "one").await, attach(&network, "two").await);
+    assert_eq!(attach(&network, "one").await, one, "a second attach returns the first");
+    let served = SocketAddr::from((address(&two), 80));
+    inside(&two, move || listen(served));
+    assert_eq!(inside(&one, move || greeting(served)), "hello", "pod to pod");
+    assert_eq!(inside(&two, move || greeting(served)), "hello", "pod to itself");
+    assert_eq!(greeting(served), "hello", "machine to pod");
+    for local in ["10.77.0.1:81", "172.30.0.1:82"] {
+        let local: SocketAddr = local.parse().unwrap();
+        listen(local);
+        assert_eq!(
+            inside(&one, move || greeting(local)),
+            "hello",
+            "pod to machine at {local}"
+        );
+    }
+    let loopback = SocketAddr::from(([127, 0, 0, 1], 83));
+    inside(&one, move || {
+        listen(loopback);
+        assert_eq!(greeting(loopback), "hello", "the pod's own loopback is up");
+    });
+    let links = inside(&one, || ip("-o link show eth0"));
+    assert!(links.contains("mtu 1400"), "the uplink's MTU: {links}");
+    network.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_new_process_adopts_and_a_stop_leaves_nothing() {
+    let folder = machine();
+    let before = ip("-o link").lines().count();
+    let network = open(folder.path());
+    network.stop().await.unwrap();
+    let network = open(folder.path());
+    network.start("10.77.1.0/24".parse().unwrap()).await.unwrap();
+    let one = attach(&network, "one").await;
+    attach(&network, "two").await;
+    drop(network);
+
+    let network = open(folder.path());
+    network.start("10.77.1.0/24".parse().unwrap()).await.unwrap();
+    assert_eq!(network.attachments().await.unwrap().len(), 2);
+    assert_eq!(attach(&network, "one").await, one);
+    let served = SocketAddr::from((address(&one), 80));
+    inside(&one, move || listen(served));
+    assert_eq!(greeting(served), "hello");
+    network.detach("one").await.unwrap();
+    network.detach("one").await.unwrap();
+    network.detach("never").await.unwrap();
+    assert!(!one.netns.exists());
+    let three = attach(&network, "three").await;
+    assert_ne!(address(&three), address(&one), "an address rests");
+    assert!(ip("route show type blackhole").contains("10.77.1.0/24"));
+    assert!(nft_tables().contains("skiff_skiff_test"));
+
+    network.stop().await.unwrap();
+    network.stop().await.unwrap();
+    assert_eq!(ip("-o link").lines().count(), before, "{}", ip("-o link"));
+    assert_eq!(ip("route show type blackhole"), "");
+    assert_eq!(nft_tables(), "");
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(&folder.path().display().to_string()), "{mounts}");
+}
+
+/// A crash between two steps leaves a namespace, a link or a record; the next attempt works and a stop removes all.
+#[tokio::test]
+async fn leftovers_of_a_crash_do_not_stand_in_the_way() {
+    let folder = machine();
+    let network = open(folder.path());
+    network.start("10.77.2.0/24".parse().unwrap()).await.unwrap();
+    let lost = attach(&network, "lost").await;
+    std::fs::remove_file(folder.path().join("network/attachments/lost.json")).unwrap();
+    drop(network);
+
+    let network = open(folder.path());
+    network.start("10.77.2.0/24".parse().unwrap()).await.unwrap();
+    assert!(network.attachments().await.unwrap().is_empty());
+    let again = attach(&network, "lost").await;
+    let served = SocketAddr::from((address(&again), 80));
+    inside(&again, move || listen(served));
+    assert_eq!(greeting(served), "hello");
+    std::fs::remove_file(folder.path().join("network/attachments/lost.json")).unwrap();
+    drop(network);
+    open(folder.path()).stop().await.unwrap();
+    assert!(!lost.netns.exists());
+    assert!(!ip("-o link").contains("veth"), "{}", ip("-o link"));
+}
+
+#[tokio::test]
+async fn what_is_sent_to_a_gone_pod_stays_here() {
+    let folder = machine();
+    let network = open(folder.path());
+    network.start("10.77.3.0/24".parse().unwrap()).await.unwrap();
+    ip("link del skiff-test");
+    let output = Command::new("ip").args(["route", "get", "10.77.3.9"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    assert!(!output.status.success() && !said.contains("up0"), "{said}");
+    network.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn impossible_ids_and_ranges_are_refused() {
+    let folder = machine();
+    let network = open(folder.path());
+    assert!(network.start("10.77.4.0/31".parse().unwrap()).await.is_err());
+    network.start("10.77.4.0/30".parse().unwrap()).await.unwrap();
+    for id in ["../../etc", "a/b", "", "."] {
+        let spec = AttachSpec {
+            sandbox_id: id.to_owned(),
+        };
+        assert!(network.attach(spec).await.is_err(), "{id:?}");
+        assert!(network.detach(id).await.is_err(), "{id:?}");
+    }
+    attach(&network, "only").await;
+    let spec = AttachSpec {
+        sandbox_id: "second".to_owned(),
+    };
+    let full = network.attach(spec).await.unwrap_err().to_string();
+    assert_eq!(full, "no free address in 10.77.4.0/30");
+    network.stop().await.unwrap();
+}
