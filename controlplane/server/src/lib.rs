@@ -1,1 +1,46 @@
-//! controlplane-server
+//! The API server: the table of kinds times the verbs, as one [`axum::Router`].
+//!
+//! ```text
+//! request ─► path, query ─► RequestInfo ─► authorization ─► decode ─► defaults ─► admission ─► validate ─► store
+//!              path, query     request     authorization    object    └──────────── admission ──────┘    (commit)
+//!                                          answer ◄─ negotiation, shape ◄──────────────────────────────────┘
+//! ```
+//!
+//! Everybody is a client of this router, the controllers of the same process too: [`identity::assume`] puts a user where
+//! TLS would. No handler knows a kind by name: what differs between kinds stands in their rows of `api::KINDS`.
+//!
+//! `metadata.managedFields` is not kept yet: what clients send of it is dropped, and server-side apply is refused.
+
+pub mod audit;
+pub mod authorization;
+pub mod body;
+pub mod discovery;
+pub mod failure;
+pub mod identity;
+pub mod logs;
+pub mod negotiation;
+pub mod path;
+pub mod query;
+pub mod request;
+pub mod respond;
+pub mod storage;
+pub mod version;
+
+mod admission;
+mod bootstrap;
+mod compress;
+mod context;
+mod dispatch;
+mod health;
+mod object;
+mod openapi;
+mod options;
+mod selection;
+mod server;
+mod shape;
+mod subresource;
+mod verbs;
+
+pub use failure::Failure;
+pub use identity::User;
+pub use server::{Clock, Options, Server};

@@ -1,0 +1,90 @@
+//! The life of namespaces: nothing is created in one that does not exist or is going away.
+
+use k8s_openapi::api::core::v1::Namespace;
+use store::Key;
+
+use crate::context::Context;
+use crate::failure::{Cause, Failure, GroupResource, Target};
+
+/// Namespaces that cannot be deleted.
+const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
+
+fn resource() -> GroupResource {
+    GroupResource::new("", "namespaces")
+}
+
+fn key(name: &str) -> Option<Key> {
+    Key::new("", "namespaces", "", name).ok()
+}
+
+/// The request's namespace must exist; requests outside namespaces pass.
+pub(super) fn exists(context: &Context) -> Result<(), Failure> {
+    find(context).map(|_bytes| ())
+}
+
+/// The namespace's bytes; nothing for requests outside namespaces.
+fn find(context: &Context) -> Result<Option<store::Entry>, Failure> {
+    let name = &context.info.namespace;
+    if name.is_empty() || context.registration.scope == api::kind::Scope::Cluster {
+        return Ok(None);
+    }
+    let missing = || Failure::NotFound {
+        target: Target {
+            resource: resource(),
+            name: name.clone(),
+        },
+    };
+    let entry = key(name)
+        .and_then(|key| context.store().get(&key))
+        .ok_or_else(missing)?;
+    Ok(Some(entry))
+}
+
+/// The request's namespace must exist and must not be terminating.
+pub(super) fn may_create(context: &Context, name: &str) -> Result<(), Failure> {
+    let Some(entry) = find(context)? else { return Ok(()) };
+    // A terminating namespace is rare: only bytes that mention a deletion are decoded.
+    let mentions = memmem(&entry.bytes, b"\"deletionTimestamp\"") || memmem(&entry.bytes, b"\"Terminating\"");
+    if !mentions {
+        return Ok(());
+    }
+    let namespace: Namespace = serde_json::from_slice(&entry.bytes).map_err(Failure::internal)?;
+    let phase = namespace.status.and_then(|status| status.phase);
+    if namespace.metadata.deletion_timestamp.is_none() && phase.as_deref() != Some("Terminating") {
+        return Ok(());
+    }
+    let place = &context.info.namespace;
+    Err(Failure::Forbidden {
+        target: Some(context.target(name)),
+        because: format!("unable to create new content in namespace {place} because it is being terminated"),
+        causes: vec![Cause {
+            reason: "NamespaceTerminating".into(),
+            field: "metadata.namespace".to_owned(),
+            message: format!("namespace {place} is being terminated"),
+            text: String::new(),
+        }],
+    })
+}
+
+fn memmem(haystack: &[u8], needle: &[u8]) -> bool {
+    haystack.windows(needle.len()).any(|window| window == needle)
+}
+
+/// Some namespaces stay.
+///
+/// # Errors
+/// 403
+pub(crate) fn may_delete(context: &Context, name: &str) -> Result<(), Failure> {
+    let registration = context.registration;
+    if registration.group.is_empty() && registration.plural == "namespaces" && IMMORTAL.contains(&name) {
+        return Err(Failure::Forbidden {
+            target: Some(Target {
+                resource: resource(),
+                name: name.to_owned(),
+            }),
+            because: "this namespace may not be deleted".to_owned(),
+            causes: Vec::new(),
+        });
+    }
+    Ok(())
+}

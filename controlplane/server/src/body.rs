@@ -1,0 +1,120 @@
+//! Request bodies: bounded reading, and from any accepted media type to JSON bytes.
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::HeaderMap;
+use http::header::CONTENT_TYPE;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+
+use crate::failure::Failure;
+
+/// Bytes that a body may have.
+pub const LIMIT: usize = 3 * 1024 * 1024;
+/// How deep JSON may nest before anything looks at it; upstream's parser has the same limit.
+const DEPTH_LIMIT: usize = 10_000;
+/// What a 415 lists for objects.
+const ACCEPTED: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
+
+/// Reads a whole body.
+///
+/// # Errors
+/// 413 over [`LIMIT`], 400 when the client breaks off.
+pub async fn read(body: Body) -> Result<Bytes, Failure> {
+    match Limited::new(body, LIMIT).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => Err(Failure::TooLarge { limit: LIMIT }),
+        Err(error) => Err(Failure::bad_request(format!(
+            "unable to read the request body: {error}"
+        ))),
+    }
+}
+
+/// A body as JSON, with what a strict reader would complain about.
+#[derive(Debug, Clone)]
+pub(crate) struct Decoded {
+    /// JSON of the object.
+    pub(crate) json: Bytes,
+    /// Paths of members that occur twice.
+    pub(crate) duplicates: Vec<String>,
+}
+
+/// The media type of a body without parameters, in small letters.
+pub(crate) fn media_type(headers: &HeaderMap) -> String {
+    let header = headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    header.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+/// Turns a body into JSON bytes, by its `Content-Type`; without one it is JSON.
+///
+/// # Errors
+/// 415 for other types, 400 for what does not parse.
+pub(crate) fn to_json(headers: &HeaderMap, body: Bytes, report_duplicates: bool) -> Result<Decoded, Failure> {
+    match media_type(headers).as_str() {
+        "" | "application/json" | "text/json" => {
+            check_depth(&body)?;
+            let duplicates = if report_duplicates {
+                api::strict::duplicates(&body).map_err(|error| unreadable(&error))?
+            } else {
+                Vec::new()
+            };
+            Ok(Decoded { json: body, duplicates })
+        }
+        "application/yaml" | "application/x-yaml" | "text/yaml" => {
+            let value: serde_json::Value = serde_yaml::from_slice(&body).map_err(|error| unreadable(&error))?;
+            Ok(Decoded {
+                json: value.to_string().into(),
+                duplicates: Vec::new(),
+            })
+        }
+        "application/vnd.kubernetes.protobuf" => {
+            let decoded = api::protobuf::decode(&body).map_err(|error| unreadable(&error))?;
+            Ok(Decoded {
+                json: decoded.json.to_string().into(),
+                duplicates: Vec::new(),
+            })
+        }
+        _ => Err(Failure::UnsupportedMediaType { accepted: ACCEPTED }),
+    }
+}
+
+fn unreadable(error: &dyn std::fmt::Display) -> Failure {
+    Failure::bad_request(format!("error decoding the request body: {error}"))
+}
+
+/// Refuses JSON that nests too deeply. One pass, no memory.
+pub(crate) fn check_depth(json: &[u8]) -> Result<(), Failure> {
+    if json.len() <= DEPTH_LIMIT {
+        return Ok(());
+    }
+    let mut depth = 0_usize;
+    let mut in_text = false;
+    let mut escaped = false;
+    for byte in json {
+        if in_text {
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' => escaped = true,
+                b'"' => in_text = false,
+                _ => {}
+            }
+            continue;
+        }
+        match byte {
+            b'"' => in_text = true,
+            b'{' | b'[' => {
+                depth += 1;
+                if depth > DEPTH_LIMIT {
+                    return Err(Failure::bad_request(
+                        "error decoding the request body: json: exceeded max depth",
+                    ));
+                }
+            }
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    Ok(())
+}

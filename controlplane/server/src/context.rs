@@ -1,0 +1,94 @@
+//! One request on its way through the server.
+
+use std::sync::Arc;
+
+use api::Registration;
+use bytes::Bytes;
+use http::HeaderMap;
+use k8s_openapi::jiff::Timestamp;
+use store::{Entry, Key, Store};
+
+use crate::failure::{Failure, GroupResource, Target};
+use crate::query::Query;
+use crate::request::RequestInfo;
+use crate::server::Shared;
+use crate::storage;
+
+/// A request for a resource that exists.
+pub(crate) struct Context {
+    pub(crate) server: Arc<Shared>,
+    pub(crate) info: RequestInfo,
+    pub(crate) query: Query,
+    pub(crate) headers: HeaderMap,
+    pub(crate) registration: &'static Registration,
+    /// Texts for `Warning` headers.
+    pub(crate) warnings: Vec<String>,
+    pub(crate) notes: Notes,
+}
+
+/// What the audit log wants to know besides the request itself.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    /// JSON of the object that was sent.
+    pub(crate) request: Option<Bytes>,
+    /// JSON of the object that was answered.
+    pub(crate) response: Option<Bytes>,
+}
+
+impl Context {
+    pub(crate) fn store(&self) -> &Store {
+        &self.server.store
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        (self.server.options.clock)()
+    }
+
+    /// `deployments.apps`
+    pub(crate) fn resource(&self) -> GroupResource {
+        resource(self.registration)
+    }
+
+    /// An object of the request's resource, for messages.
+    pub(crate) fn target(&self, name: &str) -> Target {
+        Target {
+            resource: self.resource(),
+            name: name.to_owned(),
+        }
+    }
+
+    /// The object that the path names.
+    pub(crate) fn own_target(&self) -> Target {
+        self.target(&self.info.name)
+    }
+
+    /// The key of an object in the request's namespace.
+    ///
+    /// # Errors
+    /// 404 for a name that no object can have.
+    pub(crate) fn key(&self, name: &str) -> Result<Key, Failure> {
+        let namespace = match self.registration.scope {
+            api::kind::Scope::Namespaced => self.info.namespace.as_str(),
+            api::kind::Scope::Cluster => "",
+        };
+        storage::key(self.registration, namespace, name).ok_or_else(|| Failure::NotFound {
+            target: self.target(name),
+        })
+    }
+
+    /// The stored object that the path names.
+    ///
+    /// # Errors
+    /// 404
+    pub(crate) fn entry(&self) -> Result<Entry, Failure> {
+        let key = self.key(&self.info.name)?;
+        self.store().get(&key).ok_or_else(|| Failure::NotFound {
+            target: self.own_target(),
+        })
+    }
+}
+
+/// `deployments.apps`
+pub(crate) fn resource(registration: &Registration) -> GroupResource {
+    GroupResource::new(registration.group, registration.plural)
+}

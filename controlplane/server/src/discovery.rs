@@ -1,0 +1,166 @@
+//! Discovery: which groups, versions and resources there are, in the legacy and the aggregated forms.
+//!
+//! All documents follow from the table of kinds, so they are built once. Clients up to 1.29 know only `v2beta1` of the
+//! aggregated form: what is answered must be what the `Accept` header lists first.
+
+mod aggregated;
+mod legacy;
+
+use std::collections::BTreeMap;
+
+use api::Registration;
+use axum::body::Body;
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::failure::Failure;
+use crate::negotiation::clauses;
+use crate::respond::Response;
+
+/// A document with its entity tag.
+#[derive(Debug, Clone)]
+struct Document {
+    bytes: Bytes,
+    etag: HeaderValue,
+}
+
+impl Document {
+    fn new(value: &Value) -> Self {
+        let bytes = Bytes::from(value.to_string());
+        let digest: Vec<String> = Sha256::digest(&bytes)
+            .iter()
+            .map(|byte| format!("{byte:02X}"))
+            .collect();
+        let tag = format!("\"{}\"", digest.concat());
+        let etag = HeaderValue::from_str(&tag).unwrap_or_else(|_error| HeaderValue::from_static("\"\""));
+        Self { bytes, etag }
+    }
+}
+
+/// The groups in a fixed order: each with its versions, each with its resources.
+pub(crate) fn groups(kinds: &'static [Registration]) -> Vec<(&'static str, Vec<Version>)> {
+    let mut groups: Vec<(&'static str, Vec<Version>)> = Vec::new();
+    for registration in kinds {
+        let at = groups
+            .iter()
+            .position(|(name, _)| *name == registration.group)
+            .unwrap_or(groups.len());
+        if at == groups.len() {
+            groups.push((registration.group, Vec::new()));
+        }
+        let Some((_, versions)) = groups.get_mut(at) else {
+            continue;
+        };
+        match versions.iter_mut().find(|version| version.name == registration.version) {
+            Some(version) => version.kinds.push(registration),
+            None => versions.push(Version {
+                name: registration.version,
+                kinds: vec![registration],
+            }),
+        }
+    }
+    for version in groups.iter_mut().flat_map(|(_, versions)| versions) {
+        version.kinds.sort_by_key(|registration| registration.plural);
+    }
+    groups
+}
+
+/// One version of a group.
+pub(crate) struct Version {
+    pub(crate) name: &'static str,
+    pub(crate) kinds: Vec<&'static Registration>,
+}
+
+/// All documents, ready to be sent.
+#[derive(Debug)]
+pub struct Discovery {
+    /// By path: `api`, `api/v1`, `apis`, `apis/GROUP`, `apis/GROUP/VERSION`.
+    legacy: BTreeMap<String, Document>,
+    /// By path (`api`, `apis`) and version (`v2`, `v2beta1`).
+    aggregated: BTreeMap<(&'static str, &'static str), Document>,
+}
+
+impl Discovery {
+    /// Builds the documents. `address` is where clients reach the server, as `host:port`.
+    pub fn new(kinds: &'static [Registration], address: &str) -> Self {
+        let groups = groups(kinds);
+        let legacy = legacy::documents(&groups, address)
+            .into_iter()
+            .map(|(path, value)| (path, Document::new(&value)))
+            .collect();
+        let aggregated = ["api", "apis"]
+            .into_iter()
+            .flat_map(|path| ["v2", "v2beta1"].map(|version| (path, version)))
+            .map(|(path, version)| {
+                (
+                    (path, version),
+                    Document::new(&aggregated::document(&groups, path, version)),
+                )
+            })
+            .collect();
+        Self { legacy, aggregated }
+    }
+
+    /// The paths that are served, for the index at `/`.
+    pub fn paths(&self) -> impl Iterator<Item = String> {
+        self.legacy.keys().map(|path| format!("/{path}"))
+    }
+
+    /// Answers a path, or nothing when it is none of discovery's.
+    ///
+    /// # Errors
+    /// 406 when the client accepts no JSON.
+    pub fn answer(&self, path: &str, headers: &HeaderMap) -> Option<Result<Response, Failure>> {
+        let legacy = self.legacy.get(path)?;
+        Some(self.negotiate(path, legacy, headers))
+    }
+
+    fn negotiate(&self, path: &str, legacy: &Document, headers: &HeaderMap) -> Result<Response, Failure> {
+        for clause in clauses(headers) {
+            if !clause.matches("application", "json") {
+                continue;
+            }
+            let Some(wanted) = clause.parameter("as") else {
+                return Ok(respond(legacy, "application/json", headers));
+            };
+            if wanted != "APIGroupDiscoveryList" || clause.parameter("g") != Some("apidiscovery.k8s.io") {
+                continue;
+            }
+            let found = clause.parameter("v").and_then(|version| {
+                self.aggregated
+                    .iter()
+                    .find(|((own_path, own), _)| *own_path == path && *own == version)
+            });
+            if let Some(((_, version), document)) = found {
+                let kind = format!("application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList");
+                return Ok(respond(document, &kind, headers));
+            }
+        }
+        Err(Failure::NotAcceptable {
+            accepted: "application/json",
+        })
+    }
+}
+
+fn respond(document: &Document, content_type: &str, headers: &HeaderMap) -> Response {
+    let fresh = headers.get(IF_NONE_MATCH).is_some_and(|tag| *tag == document.etag);
+    let body = if fresh {
+        Body::empty()
+    } else {
+        Body::from(document.bytes.clone())
+    };
+    let mut response = Response::new(body);
+    if fresh {
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+    }
+    let headers = response.headers_mut();
+    if let Ok(content_type) = HeaderValue::from_str(content_type) {
+        headers.insert(CONTENT_TYPE, content_type);
+    }
+    headers.insert(ETAG, document.etag.clone());
+    headers.insert(VARY, HeaderValue::from_static("Accept"));
+    response
+}

@@ -1,0 +1,272 @@
+//! From a request to the handler of its verb: identity, request information, authorization, and the audit record.
+
+use std::sync::Arc;
+
+use api::kind::{Scope, Subresource, Verbs};
+use axum::body::Body;
+use http::Request;
+use http::header::USER_AGENT;
+use http::request::Parts;
+use k8s_openapi::jiff::Timestamp;
+use uuid::Uuid;
+
+use crate::audit::{ObjectRef, Record, Stage};
+use crate::context::{Context, Notes};
+use crate::failure::Failure;
+use crate::identity::{Source, User};
+use crate::path;
+use crate::query::Query;
+use crate::request::RequestInfo;
+use crate::respond::{self, Response};
+use crate::server::Shared;
+use crate::{health, openapi, subresource, verbs};
+
+/// Answers a request, whatever it is, and records it.
+pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Response {
+    let received = (shared.options.clock)();
+    let (parts, body) = request.into_parts();
+    let user = parts.extensions.get::<User>().cloned().unwrap_or_else(User::anonymous);
+    let trail = shared
+        .options
+        .audit
+        .is_some()
+        .then(|| Trail::new(&parts, &user, received));
+    let mut outcome = Outcome::default();
+    let answer = Box::pin(route(&shared, parts, &user, body, &mut outcome)).await;
+    let (mut response, failure) = match answer {
+        Ok(response) => (response, None),
+        Err(failure) => {
+            if let Failure::Internal { message } = &failure {
+                tracing::error!(message, "request failed");
+            }
+            (respond::failure(&failure), Some(failure))
+        }
+    };
+    respond::add_warnings(&mut response, &outcome.warnings);
+    if let (Some(trail), Some(sink)) = (trail, &shared.options.audit) {
+        sink.record(trail.record(outcome, &response, failure, (shared.options.clock)()));
+    }
+    response
+}
+
+/// What the handlers leave for the answer's headers and the audit log.
+#[derive(Debug, Default)]
+struct Outcome {
+    info: RequestInfo,
+    warnings: Vec<String>,
+    notes: Notes,
+}
+
+/// What the audit log needs of the request.
+struct Trail {
+    uri: String,
+    user: User,
+    user_agent: String,
+    source: Option<Source>,
+    received: Timestamp,
+}
+
+impl Trail {
+    fn new(parts: &Parts, user: &User, received: Timestamp) -> Self {
+        let user_agent = parts
+            .headers
+            .get(USER_AGENT)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default();
+        Self {
+            uri: parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default(),
+            user: user.clone(),
+            user_agent: user_agent.to_owned(),
+            source: parts.extensions.get::<Source>().copied(),
+            received,
+        }
+    }
+
+    fn record(self, outcome: Outcome, response: &Response, failure: Option<Failure>, now: Timestamp) -> Record {
+        let Outcome { info, notes, .. } = outcome;
+        let watching = info.verb == "watch" && failure.is_none();
+        let object = info.is_resource.then(|| ObjectRef {
+            resource: info.resource,
+            namespace: info.namespace,
+            name: info.name,
+            group: info.group,
+            version: info.version,
+            subresource: info.subresource,
+            ..ObjectRef::default()
+        });
+        Record {
+            id: Uuid::new_v4().to_string(),
+            stage: if watching {
+                Stage::ResponseStarted
+            } else {
+                Stage::ResponseComplete
+            },
+            received: self.received,
+            staged: now,
+            uri: self.uri,
+            verb: info.verb.to_owned(),
+            user: self.user,
+            user_agent: self.user_agent,
+            source: self.source.map(|source| source.0.ip()),
+            object,
+            code: response.status().as_u16(),
+            failure: failure.map(|failure| Box::new(failure.status())),
+            request_object: notes.request,
+            response_object: notes.response,
+            annotations: Vec::new(),
+        }
+    }
+}
+
+async fn route(
+    shared: &Arc<Shared>,
+    parts: Parts,
+    user: &User,
+    body: Body,
+    outcome: &mut Outcome,
+) -> Result<Response, Failure> {
+    let segments = path::segments(parts.uri.path())?;
+    let query = Query::parse(parts.uri.query())?;
+    let info = RequestInfo::new(&parts.method, &segments, &query)?;
+    outcome.info = info.clone();
+    shared.authorizer.authorize(user, &info, &segments)?;
+    if !info.is_resource {
+        return other(shared, &parts, &segments, &query);
+    }
+    let Some(registration) = api::find(&info.group, &info.version, &info.resource) else {
+        let known = api::KINDS
+            .iter()
+            .any(|row| row.group == info.group && row.version == info.version);
+        return Err(if known {
+            Failure::NoSuchResource
+        } else {
+            Failure::NoSuchPath
+        });
+    };
+    let mut context = Context {
+        server: Arc::clone(shared),
+        info,
+        query,
+        headers: parts.headers,
+        registration,
+        warnings: Vec::new(),
+        notes: Notes::default(),
+    };
+    let answer = serve(&mut context, body).await;
+    outcome.warnings = context.warnings;
+    outcome.notes = context.notes;
+    answer
+}
+
+/// Paths that name no resource.
+fn other(shared: &Shared, parts: &Parts, segments: &[String], query: &Query) -> Result<Response, Failure> {
+    if !matches!(parts.method.as_str(), "GET" | "HEAD") {
+        return Err(Failure::MethodNotAllowed);
+    }
+    if let Some(answer) = health::answer(shared, segments, query) {
+        return answer;
+    }
+    let path = segments.join("/");
+    if let Some(answer) = shared.discovery.answer(&path, &parts.headers) {
+        return answer;
+    }
+    if let Some(answer) = openapi::answer(shared, &path, &parts.headers, query) {
+        return answer;
+    }
+    match path.as_str() {
+        "version" => Ok(respond::json(
+            http::StatusCode::OK,
+            respond::encode(&shared.options.version),
+        )),
+        "" => Ok(index(shared)),
+        _ => Err(Failure::NoSuchPath),
+    }
+}
+
+/// The list of paths at `/`.
+fn index(shared: &Shared) -> Response {
+    let fixed = [
+        "/healthz",
+        "/healthz/ping",
+        "/livez",
+        "/livez/ping",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/readyz",
+        "/readyz/ping",
+        "/version",
+    ];
+    let mut paths: Vec<String> = shared.discovery.paths().chain(fixed.map(str::to_owned)).collect();
+    paths.sort_unstable();
+    respond::json(http::StatusCode::OK, serde_json::json!({ "paths": paths }).to_string())
+}
+
+async fn serve(context: &mut Context, body: Body) -> Result<Response, Failure> {
+    check_scope(context)?;
+    if !context.info.subresource.is_empty() {
+        return serve_subresource(context, body).await;
+    }
+    if context.registration.verbs == Verbs::CreateOnly {
+        return match context.info.verb {
+            "create" if !context.info.named => verbs::binding::create_by_body(context, body).await,
+            _ => Err(Failure::MethodNotAllowed),
+        };
+    }
+    match (context.info.verb, context.info.named) {
+        ("get", true) => verbs::get::get(context),
+        ("list", false) => verbs::list::list(context).await,
+        ("watch", _) => verbs::watch::watch(context).await,
+        ("create", false) => verbs::create::create(context, body).await,
+        ("update", true) => verbs::update::update(context, body).await,
+        ("patch", true) => verbs::patch::patch(context, body).await,
+        ("delete", true) => verbs::delete::delete(context, body).await,
+        ("deletecollection", false) => verbs::delete_collection::delete_collection(context, body).await,
+        _ => Err(Failure::MethodNotAllowed),
+    }
+}
+
+async fn serve_subresource(context: &mut Context, body: Body) -> Result<Response, Failure> {
+    let Some(own) = subresource::find(context.registration, &context.info.subresource) else {
+        return Err(Failure::NoSuchResource);
+    };
+    match (own, context.info.verb) {
+        (Subresource::Status, "get") => verbs::get::get(context),
+        (Subresource::Status, "update") => verbs::update::update(context, body).await,
+        (Subresource::Status, "patch") => verbs::patch::patch(context, body).await,
+        (Subresource::Scale, "get") => verbs::scale::get(context),
+        (Subresource::Scale, "update") => verbs::scale::update(context, body).await,
+        (Subresource::Scale, "patch") => verbs::scale::patch(context, body).await,
+        (Subresource::Binding, "create") => verbs::binding::create(context, body).await,
+        (Subresource::Eviction, "create") => verbs::eviction::create(context, body).await,
+        (Subresource::Log, "get") => verbs::log::get(context).await,
+        (Subresource::Finalize, "update") => verbs::finalize::update(context, body).await,
+        (
+            Subresource::Status
+            | Subresource::Scale
+            | Subresource::Binding
+            | Subresource::Eviction
+            | Subresource::Log
+            | Subresource::Finalize,
+            _,
+        ) => Err(Failure::MethodNotAllowed),
+    }
+}
+
+/// Refuses paths that do not fit the kind's scope, as upstream's routes do.
+fn check_scope(context: &Context) -> Result<(), Failure> {
+    let info = &context.info;
+    if !info.rest.is_empty() {
+        return Err(Failure::NoSuchResource);
+    }
+    let namespaced = !info.namespace.is_empty();
+    match context.registration.scope {
+        Scope::Namespaced if namespaced => Ok(()),
+        // Across namespaces there are only list and watch.
+        Scope::Namespaced if info.named => Err(Failure::NoSuchResource),
+        Scope::Namespaced if matches!(info.verb, "list" | "watch") => Ok(()),
+        Scope::Namespaced => Err(Failure::MethodNotAllowed),
+        Scope::Cluster if !namespaced => Ok(()),
+        Scope::Cluster if info.resource == "namespaces" && info.namespace == info.name => Ok(()),
+        Scope::Cluster => Err(Failure::NoSuchResource),
+    }
+}

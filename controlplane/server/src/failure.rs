@@ -1,0 +1,411 @@
+//! The one place that turns errors into Kubernetes `Status` objects, with upstream's reasons, codes and wording
+//! (apimachinery's `pkg/api/errors`).
+
+use std::borrow::Cow;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, Status, StatusCause, StatusDetails};
+use thiserror::Error;
+
+/// A resource of a group, as messages name it: `pods`, `deployments.apps`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupResource {
+    /// API group, empty for core.
+    pub group: Cow<'static, str>,
+    /// Plural name (or a kind, where upstream puts the kind there).
+    pub resource: Cow<'static, str>,
+}
+
+impl GroupResource {
+    /// From static names, as registrations carry them.
+    pub fn new(group: impl Into<Cow<'static, str>>, resource: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            group: group.into(),
+            resource: resource.into(),
+        }
+    }
+}
+
+impl std::fmt::Display for GroupResource {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.group.is_empty() {
+            formatter.write_str(&self.resource)
+        } else {
+            write!(formatter, "{}.{}", self.resource, self.group)
+        }
+    }
+}
+
+/// The object that a failure is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Its resource.
+    pub resource: GroupResource,
+    /// Its name; empty where there is none.
+    pub name: String,
+}
+
+/// What a request can fail with. [`Failure::status`] gives the answer's body, `code()` its HTTP status.
+#[derive(Debug, Clone, Error)]
+pub enum Failure {
+    /// 400
+    #[error("{message}")]
+    BadRequest {
+        /// The whole message.
+        message: Cow<'static, str>,
+    },
+    /// 401
+    #[error("Unauthorized")]
+    Unauthorized,
+    /// 403 by the authorizer or by admission.
+    #[error("{}{because}", forbidden_prefix(target.as_ref()))]
+    Forbidden {
+        /// Nothing for a path that is no resource.
+        target: Option<Target>,
+        /// What follows `x is forbidden: `.
+        because: String,
+        /// Machine-readable causes.
+        causes: Vec<Cause>,
+    },
+    /// 404 for an object.
+    #[error("{} {:?} not found", target.resource, target.name)]
+    NotFound {
+        /// The object.
+        target: Target,
+    },
+    /// 404 for a path inside a known group and version.
+    #[error("the server could not find the requested resource")]
+    NoSuchResource,
+    /// 404 for a path that nothing serves; plain text.
+    #[error("404 page not found")]
+    NoSuchPath,
+    /// 405
+    #[error("the server does not allow this method on the requested resource")]
+    MethodNotAllowed,
+    /// 406
+    #[error("only the following media types are accepted: {accepted}")]
+    NotAcceptable {
+        /// What is accepted, joined.
+        accepted: &'static str,
+    },
+    /// 409 reason `AlreadyExists`
+    #[error("{} {:?} already exists", target.resource, target.name)]
+    AlreadyExists {
+        /// The object.
+        target: Target,
+    },
+    /// 409 reason Conflict
+    #[error("Operation cannot be fulfilled on {} {:?}: {because}", target.resource, target.name)]
+    Conflict {
+        /// The object.
+        target: Target,
+        /// What follows the colon.
+        because: Cow<'static, str>,
+    },
+    /// 410 reason Expired
+    #[error("{message}")]
+    Expired {
+        /// The whole message.
+        message: Cow<'static, str>,
+        /// A continue token for the inconsistent remainder.
+        remainder: Option<String>,
+    },
+    /// 413
+    #[error("Request entity too large: limit is {limit}")]
+    TooLarge {
+        /// Bytes.
+        limit: usize,
+    },
+    /// 413 for other limits (a patch with too many operations).
+    #[error("{message}")]
+    TooManyParts {
+        /// The whole message.
+        message: String,
+    },
+    /// 415
+    #[error("the body of the request was in an unknown format - accepted media types include: {accepted}")]
+    UnsupportedMediaType {
+        /// What is accepted, joined.
+        accepted: &'static str,
+    },
+    /// 422
+    #[error("{} {name:?} is invalid: {}", kind, aggregate(causes))]
+    Invalid {
+        /// Group and kind; kind stands in `resource`.
+        kind: GroupResource,
+        /// Of the object.
+        name: String,
+        /// At least one.
+        causes: Vec<Cause>,
+    },
+    /// 422 for a patch that cannot be applied.
+    #[error("the server rejected our request due to an error in our request")]
+    Unprocessable,
+    /// 429
+    #[error("{message}")]
+    TooManyRequests {
+        /// The whole message.
+        message: Cow<'static, str>,
+        /// Seconds to wait.
+        retry_after: i32,
+    },
+    /// 500
+    #[error("Internal error occurred: {message}")]
+    Internal {
+        /// What follows the colon.
+        message: String,
+    },
+    /// 503
+    #[error("{message}")]
+    Unavailable {
+        /// The whole message.
+        message: Cow<'static, str>,
+    },
+    /// 504 for a resource version that the server has not reached.
+    #[error("Timeout: Too large resource version: {requested}, current: {current}")]
+    TooLargeResourceVersion {
+        /// Asked for.
+        requested: u64,
+        /// Reached.
+        current: u64,
+    },
+}
+
+/// One cause of a failure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cause {
+    /// `FieldValueInvalid`, `NamespaceTerminating` …
+    pub reason: Cow<'static, str>,
+    /// Path of the field, empty when there is none.
+    pub field: String,
+    /// The error without the field's path.
+    pub message: String,
+    /// The whole error as the object's message lists it.
+    pub text: String,
+}
+
+impl From<&api::Invalid> for Cause {
+    fn from(invalid: &api::Invalid) -> Self {
+        Self {
+            reason: invalid.reason().into(),
+            field: invalid.field.clone(),
+            message: invalid.body(),
+            text: invalid.to_string(),
+        }
+    }
+}
+
+fn forbidden_prefix(target: Option<&Target>) -> String {
+    match target {
+        None => "forbidden: ".to_owned(),
+        Some(target) if target.name.is_empty() => format!("{} is forbidden: ", target.resource),
+        Some(target) => format!("{} {:?} is forbidden: ", target.resource, target.name),
+    }
+}
+
+fn aggregate(causes: &[Cause]) -> String {
+    let mut texts: Vec<&str> = Vec::with_capacity(causes.len());
+    for cause in causes {
+        if !texts.contains(&cause.text.as_str()) {
+            texts.push(&cause.text);
+        }
+    }
+    match texts.as_slice() {
+        [only] => (*only).to_owned(),
+        several => format!("[{}]", several.join(", ")),
+    }
+}
+
+impl Failure {
+    /// 400 with a message.
+    pub fn bad_request(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::BadRequest {
+            message: message.into(),
+        }
+    }
+
+    /// 500 with what went wrong.
+    pub fn internal(error: impl std::fmt::Display) -> Self {
+        Self::Internal {
+            message: error.to_string(),
+        }
+    }
+
+    /// 410 for a list or watch.
+    pub fn expired(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::Expired {
+            message: message.into(),
+            remainder: None,
+        }
+    }
+
+    /// 422 from validation's findings.
+    pub fn invalid(group: &'static str, kind: &'static str, name: &str, found: &[api::Invalid]) -> Self {
+        Self::Invalid {
+            kind: GroupResource::new(group, kind),
+            name: name.to_owned(),
+            causes: found.iter().map(Cause::from).collect(),
+        }
+    }
+
+    /// HTTP status.
+    pub fn code(&self) -> u16 {
+        match self {
+            Self::BadRequest { .. } => 400,
+            Self::Unauthorized => 401,
+            Self::Forbidden { .. } => 403,
+            Self::NotFound { .. } | Self::NoSuchResource | Self::NoSuchPath => 404,
+            Self::MethodNotAllowed => 405,
+            Self::NotAcceptable { .. } => 406,
+            Self::AlreadyExists { .. } | Self::Conflict { .. } => 409,
+            Self::Expired { .. } => 410,
+            Self::TooLarge { .. } | Self::TooManyParts { .. } => 413,
+            Self::UnsupportedMediaType { .. } => 415,
+            Self::Invalid { .. } | Self::Unprocessable => 422,
+            Self::TooManyRequests { .. } => 429,
+            Self::Internal { .. } => 500,
+            Self::Unavailable { .. } => 503,
+            Self::TooLargeResourceVersion { .. } => 504,
+        }
+    }
+
+    /// `StatusReason`
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::BadRequest { .. } => "BadRequest",
+            Self::Unauthorized => "Unauthorized",
+            Self::Forbidden { .. } => "Forbidden",
+            Self::NotFound { .. } | Self::NoSuchResource | Self::NoSuchPath => "NotFound",
+            Self::MethodNotAllowed => "MethodNotAllowed",
+            Self::NotAcceptable { .. } => "NotAcceptable",
+            Self::AlreadyExists { .. } => "AlreadyExists",
+            Self::Conflict { .. } => "Conflict",
+            Self::Expired { .. } => "Expired",
+            Self::TooLarge { .. } | Self::TooManyParts { .. } => "RequestEntityTooLarge",
+            Self::UnsupportedMediaType { .. } => "UnsupportedMediaType",
+            Self::Invalid { .. } | Self::Unprocessable => "Invalid",
+            Self::TooManyRequests { .. } => "TooManyRequests",
+            Self::Internal { .. } => "InternalError",
+            Self::Unavailable { .. } => "ServiceUnavailable",
+            Self::TooLargeResourceVersion { .. } => "Timeout",
+        }
+    }
+
+    /// Seconds after which a client should try again.
+    pub fn retry_after(&self) -> Option<i32> {
+        match self {
+            Self::TooManyRequests { retry_after, .. } => Some(*retry_after),
+            Self::TooLargeResourceVersion { .. } => Some(1),
+            Self::BadRequest { .. }
+            | Self::Unauthorized
+            | Self::Forbidden { .. }
+            | Self::NotFound { .. }
+            | Self::NoSuchResource
+            | Self::NoSuchPath
+            | Self::MethodNotAllowed
+            | Self::NotAcceptable { .. }
+            | Self::AlreadyExists { .. }
+            | Self::Conflict { .. }
+            | Self::Expired { .. }
+            | Self::TooLarge { .. }
+            | Self::TooManyParts { .. }
+            | Self::UnsupportedMediaType { .. }
+            | Self::Invalid { .. }
+            | Self::Unprocessable
+            | Self::Internal { .. }
+            | Self::Unavailable { .. } => None,
+        }
+    }
+
+    fn details(&self) -> Option<StatusDetails> {
+        let of = |target: &Target| StatusDetails {
+            name: some(&target.name),
+            group: some(&target.resource.group),
+            kind: some(&target.resource.resource),
+            ..StatusDetails::default()
+        };
+        match self {
+            Self::Forbidden { target, causes, .. } => {
+                let mut details = target.as_ref().map(of).unwrap_or_default();
+                details.causes = some_causes(causes);
+                Some(details)
+            }
+            Self::NotFound { target } | Self::AlreadyExists { target } | Self::Conflict { target, .. } => {
+                Some(of(target))
+            }
+            Self::Invalid { kind, name, causes } => Some(StatusDetails {
+                name: some(name),
+                group: some(&kind.group),
+                kind: some(&kind.resource),
+                causes: some_causes(causes),
+                ..StatusDetails::default()
+            }),
+            Self::Internal { message } => Some(StatusDetails {
+                causes: Some(vec![StatusCause {
+                    message: Some(message.clone()),
+                    ..StatusCause::default()
+                }]),
+                ..StatusDetails::default()
+            }),
+            Self::TooManyRequests { retry_after, .. } => Some(StatusDetails {
+                retry_after_seconds: Some(*retry_after),
+                ..StatusDetails::default()
+            }),
+            Self::TooLargeResourceVersion { .. } => Some(StatusDetails {
+                causes: Some(vec![StatusCause {
+                    reason: Some("ResourceVersionTooLarge".to_owned()),
+                    message: Some("Too large resource version".to_owned()),
+                    field: None,
+                }]),
+                retry_after_seconds: Some(1),
+                ..StatusDetails::default()
+            }),
+            Self::NoSuchResource | Self::MethodNotAllowed | Self::Unprocessable => Some(StatusDetails::default()),
+            Self::BadRequest { .. }
+            | Self::Unauthorized
+            | Self::NoSuchPath
+            | Self::NotAcceptable { .. }
+            | Self::Expired { .. }
+            | Self::TooLarge { .. }
+            | Self::TooManyParts { .. }
+            | Self::UnsupportedMediaType { .. }
+            | Self::Unavailable { .. } => None,
+        }
+    }
+
+    /// The answer's body.
+    pub fn status(&self) -> Status {
+        let remainder = if let Self::Expired { remainder, .. } = self {
+            remainder.clone()
+        } else {
+            None
+        };
+        Status {
+            code: Some(i32::from(self.code())),
+            details: self.details(),
+            message: Some(self.to_string()),
+            metadata: ListMeta {
+                continue_: remainder,
+                ..ListMeta::default()
+            },
+            reason: Some(self.reason().to_owned()),
+            status: Some("Failure".to_owned()),
+        }
+    }
+}
+
+fn some(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+fn some_causes(causes: &[Cause]) -> Option<Vec<StatusCause>> {
+    (!causes.is_empty()).then(|| {
+        causes
+            .iter()
+            .map(|cause| StatusCause {
+                reason: some(&cause.reason),
+                field: some(&cause.field),
+                message: some(&cause.message),
+            })
+            .collect()
+    })
+}

@@ -1,0 +1,90 @@
+//! `/livez`, `/readyz` and `/healthz`, with their single checks.
+
+use std::sync::atomic::Ordering;
+
+use http::StatusCode;
+
+use crate::failure::Failure;
+use crate::query::Query;
+use crate::respond::{Response, text};
+use crate::server::Shared;
+
+/// A named check.
+struct Check {
+    name: &'static str,
+    passed: bool,
+}
+
+/// Answers a health path, or nothing when the path is none.
+pub(crate) fn answer(shared: &Shared, segments: &[String], query: &Query) -> Option<Result<Response, Failure>> {
+    let (endpoint, only) = match segments {
+        [endpoint] => (endpoint.as_str(), None),
+        [endpoint, only] => (endpoint.as_str(), Some(only.as_str())),
+        _ => return None,
+    };
+    if !matches!(endpoint, "livez" | "readyz" | "healthz") {
+        return None;
+    }
+    let checks = checks(shared, endpoint);
+    Some(match only {
+        Some(only) => match checks.iter().find(|check| check.name == only) {
+            Some(check) => Ok(report(endpoint, std::slice::from_ref(check), query)),
+            None => Err(Failure::NoSuchPath),
+        },
+        None => Ok(report(endpoint, &checks, query)),
+    })
+}
+
+fn checks(shared: &Shared, endpoint: &str) -> Vec<Check> {
+    let mut checks = vec![
+        Check {
+            name: "ping",
+            passed: true,
+        },
+        Check {
+            name: "store",
+            passed: true,
+        },
+    ];
+    if endpoint != "livez" {
+        checks.push(Check {
+            name: "poststarthook/bootstrap",
+            passed: shared.ready.load(Ordering::Acquire),
+        });
+    }
+    if endpoint == "readyz" {
+        checks.push(Check {
+            name: "shutdown",
+            passed: !shared.stopping.load(Ordering::Acquire),
+        });
+    }
+    checks
+}
+
+fn report(endpoint: &str, checks: &[Check], query: &Query) -> Response {
+    let excluded: Vec<&str> = query.all("exclude").collect();
+    let mut lines = String::new();
+    let mut failed = false;
+    for check in checks {
+        let outcome = if excluded.contains(&check.name) {
+            "excluded: ok"
+        } else if check.passed {
+            "ok"
+        } else {
+            failed = true;
+            "failed: reason withheld"
+        };
+        let sign = if outcome.starts_with("failed") { "-" } else { "+" };
+        lines.extend(["[", sign, "]", check.name, " ", outcome, "\n"]);
+    }
+    if failed {
+        return text(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("{lines}{endpoint} check failed\n"),
+        );
+    }
+    if query.get("verbose").is_some() {
+        return text(StatusCode::OK, format!("{lines}{endpoint} check passed\n"));
+    }
+    text(StatusCode::OK, "ok")
+}

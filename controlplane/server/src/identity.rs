@@ -1,0 +1,109 @@
+//! Who asks: the authenticated user of a request, and the way to speak as one inside the process.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::task::{Context, Poll};
+
+use http::HeaderValue;
+use http::header::USER_AGENT;
+use tower::Service;
+
+/// The group of everybody who may do everything.
+pub const MASTERS: &str = "system:masters";
+/// The group of all who proved who they are.
+pub const AUTHENTICATED: &str = "system:authenticated";
+/// The group of those who did not.
+pub const UNAUTHENTICATED: &str = "system:unauthenticated";
+
+/// An authenticated user. The transport puts it into the request's extensions.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct User {
+    /// `kubernetes-admin`, `system:node:n1`, `system:serviceaccount:kube-system:deployment-controller` …
+    pub name: String,
+    /// Groups, `system:authenticated` included.
+    pub groups: Vec<String>,
+    /// Identifies a user across renames; often empty.
+    pub uid: String,
+    /// What the authenticator adds.
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+impl User {
+    /// A user of these groups and of `system:authenticated`.
+    pub fn new<'a>(name: impl Into<String>, groups: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut groups: Vec<String> = groups.into_iter().map(str::to_owned).collect();
+        if !groups.iter().any(|group| group == AUTHENTICATED) {
+            groups.push(AUTHENTICATED.to_owned());
+        }
+        Self {
+            name: name.into(),
+            groups,
+            ..Self::default()
+        }
+    }
+
+    /// Nobody in particular.
+    pub fn anonymous() -> Self {
+        Self {
+            name: "system:anonymous".to_owned(),
+            groups: vec![UNAUTHENTICATED.to_owned()],
+            ..Self::default()
+        }
+    }
+
+    /// Whether the user is in a group.
+    pub fn is_in(&self, group: &str) -> bool {
+        self.groups.iter().any(|own| own == group)
+    }
+
+    /// A service account of `kube-system`, in the groups that its token would put it in.
+    pub fn system_account(name: &str) -> Self {
+        Self::new(
+            format!("system:serviceaccount:kube-system:{name}"),
+            ["system:serviceaccounts", "system:serviceaccounts:kube-system"],
+        )
+    }
+}
+
+/// Where a request came from; the transport puts it into the request's extensions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Source(pub SocketAddr);
+
+/// A service that speaks to `inner` as one user: it puts the identity where TLS would.
+#[derive(Debug, Clone)]
+pub struct Assumed<S> {
+    user: User,
+    user_agent: Option<HeaderValue>,
+    inner: S,
+}
+
+/// Lets a client inside the process act as `user`. The result is what `kube::Client::new` takes.
+/// The user agent stands in for the client's own one, so that audit lines tell the components apart.
+pub fn assume<S>(user: User, user_agent: &str, inner: S) -> Assumed<S> {
+    Assumed {
+        user,
+        user_agent: HeaderValue::from_str(user_agent).ok(),
+        inner,
+    }
+}
+
+impl<S, B> Service<http::Request<B>> for Assumed<S>
+where
+    S: Service<http::Request<B>>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: http::Request<B>) -> Self::Future {
+        request.extensions_mut().insert(self.user.clone());
+        if let Some(user_agent) = &self.user_agent {
+            request.headers_mut().insert(USER_AGENT, user_agent.clone());
+        }
+        self.inner.call(request)
+    }
+}

@@ -1,0 +1,173 @@
+//! Between bytes and objects: decoding what clients send, with upstream's words for what is wrong, and encoding what is
+//! stored.
+
+use api::{Object, Registration};
+use bytes::Bytes;
+use http::HeaderMap;
+use serde::Deserialize;
+use store::{Attributes, Entry, Value};
+
+use crate::body::{self, Decoded};
+use crate::failure::Failure;
+use crate::options::FieldValidation;
+use crate::storage;
+
+/// What a body says of its own kind.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct TypeMeta {
+    api_version: Option<String>,
+    kind: Option<String>,
+}
+
+/// A decoded object with the complaints about its fields.
+pub(crate) struct Read {
+    pub(crate) object: Box<dyn Object>,
+    /// JSON of what was sent.
+    pub(crate) json: Bytes,
+    /// Texts for `Warning` headers.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Decodes a request's body as an object of a kind.
+///
+/// # Errors
+/// 400, 415
+pub(crate) fn read(
+    registration: &Registration,
+    headers: &HeaderMap,
+    body: Bytes,
+    validation: FieldValidation,
+) -> Result<Read, Failure> {
+    let decoded = body::to_json(headers, body, validation != FieldValidation::Ignore)?;
+    let Decoded { json, duplicates } = decoded;
+    let (object, complaints) = decode(registration, &json, &duplicates, validation)?;
+    if validation == FieldValidation::Strict && !complaints.is_empty() {
+        let meta: TypeMeta = serde_json::from_slice(&json).unwrap_or_default();
+        return Err(unfit(
+            registration,
+            &meta,
+            &json,
+            &format!("strict decoding error: {}", complaints.join(", ")),
+        ));
+    }
+    Ok(Read {
+        object,
+        json,
+        warnings: complaints,
+    })
+}
+
+/// Decodes JSON; the texts are what a strict reader complains about.
+pub(crate) fn decode(
+    registration: &Registration,
+    json: &[u8],
+    duplicates: &[String],
+    validation: FieldValidation,
+) -> Result<(Box<dyn Object>, Vec<String>), Failure> {
+    let decoded = match validation {
+        FieldValidation::Ignore => registration.decode(json).map(|object| (object, Vec::new())),
+        FieldValidation::Strict | FieldValidation::Warn => registration.decode_reporting(json),
+    };
+    let (object, unknown) = decoded.map_err(|error| mismatch(registration, json, &error.to_string()))?;
+    let unknown = unknown.iter().map(|path| api::strict::unknown_field(path));
+    let duplicates = duplicates.iter().map(|path| api::strict::duplicate_field(path));
+    Ok((object, unknown.chain(duplicates).collect()))
+}
+
+/// Why JSON is no object of the kind: another kind, another version, or a field that does not fit.
+fn mismatch(registration: &Registration, json: &[u8], error: &str) -> Failure {
+    let meta: TypeMeta = serde_json::from_slice(json).unwrap_or_default();
+    if let Some(version) = meta
+        .api_version
+        .as_deref()
+        .filter(|version| *version != registration.api_version())
+    {
+        return Failure::bad_request(format!(
+            "the API version in the data ({version}) does not match the expected API version ({})",
+            registration.api_version()
+        ));
+    }
+    if let Some(kind) = meta.kind.as_deref().filter(|kind| *kind != registration.kind) {
+        let because = if api::find_kind(registration.group, registration.version, kind).is_some() {
+            let (version, group) = (registration.version, group_package(registration.group));
+            format!(
+                "converting ({version}.{kind}) to ({group}.{}): unknown conversion",
+                registration.kind
+            )
+        } else {
+            let version = registration.api_version();
+            format!(
+                "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\""
+            )
+        };
+        return unfit(registration, &meta, json, &because);
+    }
+    unfit(registration, &meta, json, error)
+}
+
+/// The name of upstream's internal package of a group.
+fn group_package(group: &str) -> &str {
+    if group.is_empty() {
+        "core"
+    } else {
+        group.split('.').next().unwrap_or(group)
+    }
+}
+
+fn unfit(registration: &Registration, meta: &TypeMeta, json: &[u8], because: &str) -> Failure {
+    if let Some(kind) = meta.kind.as_deref().filter(|kind| !kind.is_empty()) {
+        let version = meta.api_version.as_deref().unwrap_or(registration.version);
+        let version = version.rsplit('/').next().unwrap_or(version);
+        return Failure::bad_request(format!(
+            "{kind} in version {version:?} cannot be handled as a {}: {because}",
+            registration.kind
+        ));
+    }
+    let text = String::from_utf8_lossy(json);
+    let summary = match text.get(..text.floor_char_boundary(30)) {
+        Some(start) if start.len() < text.len() => format!("{start:?} ..."),
+        _ => format!("{text:?}"),
+    };
+    Failure::bad_request(format!(
+        "the object provided is unrecognized (must be of type {}): {because} ({summary})",
+        registration.kind
+    ))
+}
+
+/// An object in the form in which it is stored, and what selectors match of it.
+///
+/// # Errors
+/// 500 when the kind's own encoding has no place for a revision: a mistake in the kind.
+pub(crate) fn encode(registration: &Registration, object: &mut dyn Object) -> Result<(Value, Attributes), Failure> {
+    object.metadata_mut().resource_version = Some(String::new());
+    let stored = registration.encode_stored(object);
+    let attributes = storage::attributes(registration, object, &stored);
+    let value = Value::parse(stored).map_err(Failure::internal)?;
+    Ok((value, attributes))
+}
+
+/// The object of a stored version.
+///
+/// # Errors
+/// 500 for bytes that are no longer readable as their kind.
+pub(crate) fn stored(registration: &Registration, entry: &Entry) -> Result<Box<dyn Object>, Failure> {
+    registration.decode_stored(&entry.bytes).map_err(Failure::internal)
+}
+
+/// The JSON that clients of this kind see of a stored version.
+///
+/// # Errors
+/// As [`stored`], only for kinds whose objects are stored as another kind.
+pub(crate) fn external(registration: &Registration, entry: &Entry) -> Result<Bytes, Failure> {
+    if registration.converts {
+        return Ok(stored(registration, entry)?.to_json().into());
+    }
+    Ok(entry.bytes.clone())
+}
+
+/// The JSON of an object that is not stored, as after a dry run: with the revision that it had, or none.
+pub(crate) fn unstored(object: &mut dyn Object, revision: Option<u64>) -> Bytes {
+    object.metadata_mut().resource_version = revision.map(|revision| revision.to_string());
+    object.to_json().into()
+}

@@ -1,0 +1,208 @@
+//! Options of writes: dry run, field validation, and what a deletion asks for.
+
+use bytes::Bytes;
+use http::HeaderMap;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
+use serde_json::Value;
+
+use crate::body;
+use crate::failure::{Failure, GroupResource};
+use crate::query::Query;
+
+/// What to do about unknown and duplicate fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FieldValidation {
+    /// Refuse the request.
+    Strict,
+    /// Answer with warnings.
+    Warn,
+    /// Say nothing.
+    Ignore,
+}
+
+/// Options of create, update and patch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WriteOptions {
+    pub(crate) dry_run: bool,
+    pub(crate) field_validation: FieldValidation,
+}
+
+impl WriteOptions {
+    /// Reads `dryRun` and `fieldValidation`; `kind` names the options in messages.
+    pub(crate) fn read(query: &Query, kind: &'static str) -> Result<Self, Failure> {
+        let dry_run = dry_run(query.all("dryRun"), kind)?;
+        let field_validation = match query.text("fieldValidation") {
+            None | Some("Warn") => FieldValidation::Warn,
+            Some("Strict") => FieldValidation::Strict,
+            Some("Ignore") => FieldValidation::Ignore,
+            Some(other) => {
+                let found = api::Invalid::not_supported("fieldValidation", other, &["Ignore", "Strict", "Warn"]);
+                return Err(Failure::invalid("meta.k8s.io", kind, "", &[found]));
+            }
+        };
+        if let Some(manager) = query.text("fieldManager")
+            && manager.len() > 128
+        {
+            let found = api::Invalid::too_long("fieldManager", 128);
+            return Err(Failure::invalid("meta.k8s.io", kind, "", &[found]));
+        }
+        Ok(Self {
+            dry_run,
+            field_validation,
+        })
+    }
+}
+
+fn dry_run<'a>(values: impl Iterator<Item = &'a str>, kind: &'static str) -> Result<bool, Failure> {
+    let mut set = false;
+    for value in values.filter(|value| !value.is_empty()) {
+        if value != "All" {
+            let found = api::Invalid::not_supported("dryRun", value, &["All"]);
+            return Err(Failure::invalid("meta.k8s.io", kind, "", &[found]));
+        }
+        set = true;
+    }
+    Ok(set)
+}
+
+/// What happens to what a deleted object owns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Propagation {
+    /// The owned objects stay, without their owner.
+    Orphan,
+    /// They are collected afterwards.
+    Background,
+    /// They go first.
+    Foreground,
+}
+
+/// Options of a deletion.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Deletion {
+    pub(crate) dry_run: bool,
+    /// Seconds, as requested.
+    pub(crate) grace: Option<i64>,
+    pub(crate) propagation: Option<Propagation>,
+    pub(crate) orphan_dependents: Option<bool>,
+    pub(crate) uid: Option<String>,
+    pub(crate) resource_version: Option<String>,
+}
+
+impl Deletion {
+    /// Reads options from a body, or from the query when there is none.
+    ///
+    /// # Errors
+    /// 400 for a body that is no `DeleteOptions`, 422 for values that contradict each other.
+    pub(crate) fn read(headers: &HeaderMap, query: &Query, body: Bytes) -> Result<Self, Failure> {
+        let options = if body.is_empty() {
+            from_query(query)?
+        } else {
+            from_body(headers, body)?
+        };
+        let dry_run_values = options.dry_run.iter().flatten().map(String::as_str);
+        let dry_run = dry_run(dry_run_values, "DeleteOptions")?;
+        if options.propagation_policy.is_some() && options.orphan_dependents.is_some() {
+            let detail = "orphanDependents and deletionPropagation cannot be both set";
+            let found = api::Invalid::value(
+                "propagationPolicy",
+                options.propagation_policy.unwrap_or_default(),
+                detail,
+            );
+            return Err(Failure::invalid("meta.k8s.io", "DeleteOptions", "", &[found]));
+        }
+        let propagation = match options.propagation_policy.as_deref() {
+            None | Some("") => None,
+            Some("Orphan") => Some(Propagation::Orphan),
+            Some("Background") => Some(Propagation::Background),
+            Some("Foreground") => Some(Propagation::Foreground),
+            Some(other) => {
+                let found =
+                    api::Invalid::not_supported("propagationPolicy", other, &["Background", "Foreground", "Orphan"]);
+                return Err(Failure::invalid("meta.k8s.io", "DeleteOptions", "", &[found]));
+            }
+        };
+        let Preconditions { uid, resource_version } = options.preconditions.unwrap_or_default();
+        Ok(Self {
+            dry_run,
+            grace: options.grace_period_seconds,
+            propagation,
+            orphan_dependents: options.orphan_dependents,
+            uid,
+            resource_version,
+        })
+    }
+
+    /// Whether what the object owns is to be orphaned, or to go first.
+    pub(crate) fn propagation(&self) -> Option<Propagation> {
+        match (self.propagation, self.orphan_dependents) {
+            (None, Some(true)) => Some(Propagation::Orphan),
+            (None, Some(false)) => Some(Propagation::Background),
+            (propagation, _) => propagation,
+        }
+    }
+
+    /// Checks the preconditions on an object's uid and revision.
+    pub(crate) fn check(&self, kind: &GroupResource, name: &str, uid: &str, revision: u64) -> Result<(), Failure> {
+        let conflict = |because: String| Failure::Conflict {
+            target: crate::failure::Target {
+                resource: kind.clone(),
+                name: name.to_owned(),
+            },
+            because: because.into(),
+        };
+        if let Some(wanted) = self.uid.as_deref().filter(|wanted| *wanted != uid) {
+            return Err(conflict(format!(
+                "the UID in the precondition ({wanted}) does not match the UID in record ({uid}). \
+                 The object might have been deleted and then recreated"
+            )));
+        }
+        if let Some(wanted) = self
+            .resource_version
+            .as_deref()
+            .filter(|wanted| *wanted != revision.to_string())
+        {
+            return Err(conflict(format!(
+                "the ResourceVersion in the precondition ({wanted}) does not match the ResourceVersion in record \
+                 ({revision}). The object might have been modified"
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn from_query(query: &Query) -> Result<DeleteOptions, Failure> {
+    Ok(DeleteOptions {
+        dry_run: Some(query.all("dryRun").map(str::to_owned).collect()),
+        grace_period_seconds: query.number("gracePeriodSeconds")?,
+        propagation_policy: query.text("propagationPolicy").map(str::to_owned),
+        orphan_dependents: query.optional_flag("orphanDependents"),
+        ..DeleteOptions::default()
+    })
+}
+
+fn from_body(headers: &HeaderMap, body: Bytes) -> Result<DeleteOptions, Failure> {
+    let decoded = body::to_json(headers, body, false)?;
+    let value: Value =
+        serde_json::from_slice(&decoded.json).map_err(|error| Failure::bad_request(error.to_string()))?;
+    if let Some(kind) = value.get("kind").and_then(Value::as_str)
+        && kind != "DeleteOptions"
+    {
+        return Err(Failure::bad_request(format!(
+            "decoded object cannot be converted to DeleteOptions: {kind}"
+        )));
+    }
+    // Clients may say `v1`, `meta.k8s.io/v1` or the resource's own group: the shape is the same.
+    serde_json::from_value(without_type(value)).map_err(|error| {
+        Failure::bad_request(format!(
+            "DeleteOptions in version \"v1\" cannot be handled as a DeleteOptions: {error}"
+        ))
+    })
+}
+
+fn without_type(mut value: Value) -> Value {
+    if let Some(members) = value.as_object_mut() {
+        members.remove("apiVersion");
+        members.remove("kind");
+    }
+    value
+}

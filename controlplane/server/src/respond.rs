@@ -1,0 +1,95 @@
+//! Answers: status, headers and bodies.
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, RETRY_AFTER, WARNING};
+use http::{HeaderValue, StatusCode};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// What every handler returns.
+pub type Response = http::Response<Body>;
+
+/// JSON bytes with a status.
+pub(crate) fn json(code: StatusCode, bytes: impl Into<Bytes>) -> Response {
+    with_type(code, "application/json", bytes)
+}
+
+/// Bytes of a media type.
+pub(crate) fn with_type(code: StatusCode, content_type: &'static str, bytes: impl Into<Bytes>) -> Response {
+    let mut response = Response::new(Body::from(bytes.into()));
+    *response.status_mut() = code;
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+/// Plain text.
+pub(crate) fn text(code: StatusCode, text: impl Into<Bytes>) -> Response {
+    let mut response = with_type(code, "text/plain; charset=utf-8", text);
+    response
+        .headers_mut()
+        .insert("X-Content-Type-Options", HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// JSON of a value that always encodes: `Status`, lists, discovery.
+pub(crate) fn encode(value: &impl Serialize) -> Bytes {
+    serde_json::to_vec(value).unwrap_or_default().into()
+}
+
+/// A failure as the client sees it.
+pub(crate) fn failure(failure: &Failure) -> Response {
+    if matches!(failure, Failure::NoSuchPath) {
+        return text(StatusCode::NOT_FOUND, "404 page not found\n");
+    }
+    let code = StatusCode::from_u16(failure.code()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = json(code, encode(&failure.status()));
+    if let Some(seconds) = failure.retry_after() {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+/// A success without an object: `Status` with what it was about.
+pub(crate) fn success(code: u16, details: k8s_openapi::apimachinery::pkg::apis::meta::v1::StatusDetails) -> Bytes {
+    encode(&Status {
+        code: (code != 200).then_some(i32::from(code)),
+        details: Some(details),
+        status: Some("Success".to_owned()),
+        ..Status::default()
+    })
+}
+
+/// Adds `Warning: 299 - "…"` headers, as clients print them. Bounded as upstream bounds them.
+pub(crate) fn add_warnings(response: &mut Response, warnings: &[String]) {
+    let mut room = 4096_usize;
+    for warning in warnings {
+        let text = warning.get(..warning.floor_char_boundary(256)).unwrap_or(warning);
+        let quoted = format!("299 - {}", quote(text));
+        let Some(left) = room.checked_sub(quoted.len()) else {
+            return;
+        };
+        room = left;
+        if let Ok(value) = HeaderValue::from_str(&quoted) {
+            response.headers_mut().append(WARNING, value);
+        }
+    }
+}
+
+/// A quoted string of RFC 7230.
+fn quote(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for character in text.chars().filter(|character| !character.is_control()) {
+        if matches!(character, '"' | '\\') {
+            quoted.push('\\');
+        }
+        quoted.push(character);
+    }
+    quoted.push('"');
+    quoted
+}

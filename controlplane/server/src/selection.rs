@@ -1,0 +1,69 @@
+//! Label and field selectors of a list, a watch or a deletion of many.
+
+use api::Registration;
+use api::selector::{FieldSelector, LabelSelector};
+use store::{Attributes, Entry, Key};
+
+use crate::failure::Failure;
+use crate::query::Query;
+
+/// Which objects a request is about.
+#[derive(Debug, Clone)]
+pub(crate) struct Selection {
+    labels: LabelSelector,
+    fields: FieldSelector,
+}
+
+impl Selection {
+    /// Reads `labelSelector` and `fieldSelector`.
+    ///
+    /// # Errors
+    /// 400 for a selector that does not parse, or a field that cannot be selected by.
+    pub(crate) fn read(registration: &Registration, query: &Query) -> Result<Self, Failure> {
+        let bad = |error: &dyn std::fmt::Display| Failure::bad_request(error.to_string());
+        let labels =
+            LabelSelector::parse(query.get("labelSelector").unwrap_or_default()).map_err(|error| bad(&error))?;
+        let fields =
+            FieldSelector::parse(query.get("fieldSelector").unwrap_or_default()).map_err(|error| bad(&error))?;
+        let supported = registration.field_labels();
+        for label in fields.labels() {
+            if matches!(label, "metadata.name" | "metadata.namespace") || supported.contains(&label) {
+                continue;
+            }
+            return Err(Failure::bad_request(if supported.is_empty() {
+                format!("{label:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
+            } else {
+                format!("field label not supported: {label}")
+            }));
+        }
+        Ok(Self { labels, fields })
+    }
+
+    /// Whether an object is chosen.
+    pub(crate) fn matches(&self, entry: &Entry) -> bool {
+        self.labels.matches(&entry.attributes.labels)
+            && self.fields.matches(|label| field(&entry.key, &entry.attributes, label))
+    }
+
+    /// Whether everything is chosen.
+    pub(crate) fn is_everything(&self) -> bool {
+        self.labels.is_everything() && self.fields.is_everything()
+    }
+
+    /// The one name that can be chosen, if there is one.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.fields.exact("metadata.name")
+    }
+}
+
+fn field<'a>(key: &'a Key, attributes: &'a Attributes, label: &str) -> Option<&'a str> {
+    match label {
+        "metadata.name" => Some(key.name()),
+        "metadata.namespace" => Some(key.namespace()),
+        _ => attributes
+            .fields
+            .iter()
+            .find(|(own, _)| *own == label)
+            .map(|(_, value)| value.as_str()),
+    }
+}

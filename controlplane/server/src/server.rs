@@ -1,0 +1,105 @@
+//! The server as a value: what it is made of, and its router.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::Router;
+use axum::body::Body;
+use http::Request;
+use k8s_openapi::jiff::Timestamp;
+use store::Store;
+
+use crate::audit::Sink;
+use crate::authorization::Authorizer;
+use crate::bootstrap::{self, BootstrapError};
+use crate::discovery::Discovery;
+use crate::dispatch;
+use crate::logs::LogSource;
+use crate::version::Version;
+
+/// The wall clock. Timers use `tokio::time`, which tests can pause.
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// What a server is made with.
+#[derive(Clone)]
+pub struct Options {
+    /// The wall clock.
+    pub clock: Clock,
+    /// Where audit records go.
+    pub audit: Option<Arc<dyn Sink>>,
+    /// Where containers' output comes from; without it the `log` subresource answers 503.
+    pub logs: Option<Arc<dyn LogSource>>,
+    /// What `/version` says.
+    pub version: Version,
+    /// Where clients reach the server, as `host:port`; discovery shows it.
+    pub address: String,
+}
+
+impl Options {
+    /// Options with a clock and nothing else.
+    pub fn new(clock: Clock) -> Self {
+        Self {
+            clock,
+            audit: None,
+            logs: None,
+            version: Version::default(),
+            address: "127.0.0.1:6443".to_owned(),
+        }
+    }
+}
+
+/// What all requests share.
+pub(crate) struct Shared {
+    pub(crate) store: Store,
+    pub(crate) options: Options,
+    pub(crate) discovery: Discovery,
+    pub(crate) authorizer: Authorizer,
+    pub(crate) ready: AtomicBool,
+    pub(crate) stopping: AtomicBool,
+}
+
+/// The API server over a store. Cheap to clone; all clones are the same server.
+#[derive(Clone)]
+pub struct Server {
+    shared: Arc<Shared>,
+}
+
+impl Server {
+    /// A server over a store that was opened with [`crate::storage::index`] and [`crate::storage::class`].
+    pub fn new(store: Store, options: Options) -> Self {
+        let discovery = Discovery::new(api::KINDS, &options.address);
+        let shared = Shared {
+            store,
+            options,
+            discovery,
+            authorizer: Authorizer,
+            ready: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// The router. It expects an [`crate::identity::User`] in each request's extensions and takes a request without one
+    /// as anonymous.
+    pub fn router(&self) -> Router {
+        let shared = Arc::clone(&self.shared);
+        Router::new().fallback(move |request: Request<Body>| dispatch::handle(Arc::clone(&shared), request))
+    }
+
+    /// Makes what every cluster has (its first namespaces) and reports ready on `/readyz`.
+    ///
+    /// # Errors
+    /// When an object cannot be stored.
+    pub async fn bootstrap(&self) -> Result<(), BootstrapError> {
+        bootstrap::run(self.router()).await?;
+        self.shared.ready.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Reports not ready from now on, so that clients go elsewhere, and ends watches soon.
+    pub fn stop(&self) {
+        self.shared.stopping.store(true, Ordering::Release);
+    }
+}

@@ -1,0 +1,69 @@
+//! How objects lie in the store: keys, selectable attributes, and how much of the past is kept.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::{Object, Registration};
+use store::{Attributes, Class, Key, Prefix};
+
+/// How long an event is kept after its last write.
+pub const EVENT_TIME_TO_LIVE: Duration = Duration::from_hours(1);
+
+/// The key of an object; nothing when a part cannot be in a key.
+pub(crate) fn key(registration: &Registration, namespace: &str, name: &str) -> Option<Key> {
+    Key::new(registration.storage.group, registration.storage.plural, namespace, name).ok()
+}
+
+/// All objects of a kind, or those of one namespace.
+pub(crate) fn prefix(registration: &Registration, namespace: &str) -> Prefix {
+    let storage = &registration.storage;
+    if namespace.is_empty() {
+        Prefix::resource(storage.group, storage.plural)
+    } else {
+        Prefix::namespace(storage.group, storage.plural, namespace)
+    }
+}
+
+/// What selectors match of an object. Where one object has two representations, the fields of both are there.
+pub(crate) fn attributes(registration: &Registration, object: &dyn Object, stored: &[u8]) -> Attributes {
+    let mut fields = registration.fields(object);
+    let siblings = api::KINDS.iter().filter(|other| {
+        other.storage == registration.storage && (other.group, other.kind) != (registration.group, registration.kind)
+    });
+    for sibling in siblings {
+        if let Ok(object) = sibling.decode_stored(stored) {
+            fields.extend(sibling.fields(&*object));
+        }
+    }
+    let labels = object.metadata().labels.clone().unwrap_or_default();
+    Attributes {
+        labels: Arc::new(labels),
+        fields: fields.into(),
+    }
+}
+
+/// What selectors match, for objects read from the disk: `store::Options::index`.
+pub fn index(key: &Key, stored: &[u8]) -> Attributes {
+    let group = if key.group() == "core" { "" } else { key.group() };
+    let registration = api::KINDS.iter().find(|registration| {
+        let storage = &registration.storage;
+        storage.group == group && storage.plural == key.plural() && !registration.converts
+    });
+    registration
+        .and_then(|registration| {
+            let object = registration.decode_stored(stored).ok()?;
+            Some(attributes(registration, &*object, stored))
+        })
+        .unwrap_or_default()
+}
+
+/// How much of a resource's past is kept: `store::Options::class`. Events expire; leases are renewed for ever.
+pub fn class(resource: &str) -> Class {
+    match resource {
+        "core/events" => Class::HeadOnly {
+            time_to_live: Some(EVENT_TIME_TO_LIVE),
+        },
+        "coordination.k8s.io/leases" => Class::HeadOnly { time_to_live: None },
+        _ => Class::Kept,
+    }
+}

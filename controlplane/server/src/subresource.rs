@@ -1,0 +1,57 @@
+//! What the subresources of a kind are made of: the kind of their bodies and their verbs.
+
+use api::Registration;
+use api::kind::Subresource;
+
+/// A subresource as discovery shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Described {
+    pub(crate) name: &'static str,
+    pub(crate) group: &'static str,
+    pub(crate) version: &'static str,
+    pub(crate) kind: &'static str,
+    pub(crate) verbs: &'static [&'static str],
+}
+
+/// The subresources of a kind, sorted by name.
+pub(crate) fn of(registration: &Registration) -> Vec<Described> {
+    let mut all: Vec<Described> = registration
+        .subresources
+        .iter()
+        .map(|subresource| describe(registration, *subresource))
+        .collect();
+    all.sort_by_key(|subresource| subresource.name);
+    all
+}
+
+/// The subresource of that name.
+pub(crate) fn find(registration: &Registration, name: &str) -> Option<Subresource> {
+    registration
+        .subresources
+        .iter()
+        .copied()
+        .find(|subresource| subresource.name() == name)
+}
+
+fn describe(registration: &Registration, subresource: Subresource) -> Described {
+    let (group, version, kind, verbs): (_, _, _, &[&str]) = match subresource {
+        Subresource::Status => (
+            registration.group,
+            registration.version,
+            registration.kind,
+            &["get", "patch", "update"],
+        ),
+        Subresource::Scale => ("autoscaling", "v1", "Scale", &["get", "patch", "update"]),
+        Subresource::Binding => ("", "v1", "Binding", &["create"]),
+        Subresource::Eviction => ("policy", "v1", "Eviction", &["create"]),
+        Subresource::Log => (registration.group, registration.version, registration.kind, &["get"]),
+        Subresource::Finalize => (registration.group, registration.version, registration.kind, &["update"]),
+    };
+    Described {
+        name: subresource.name(),
+        group,
+        version,
+        kind,
+        verbs,
+    }
+}

@@ -1,0 +1,16 @@
+//! One module for each verb and each subresource with rules of its own.
+
+pub(crate) mod amend;
+pub(crate) mod binding;
+pub(crate) mod create;
+pub(crate) mod delete;
+pub(crate) mod delete_collection;
+pub(crate) mod eviction;
+pub(crate) mod finalize;
+pub(crate) mod get;
+pub(crate) mod list;
+pub(crate) mod log;
+pub(crate) mod patch;
+pub(crate) mod scale;
+pub(crate) mod update;
+pub(crate) mod watch;

@@ -1,0 +1,233 @@
+//! The one way to change a stored object: read it, change it, check it, write it if nobody was faster, else again.
+
+use api::Object;
+use bytes::Bytes;
+use k8s_openapi::api::core::v1::Namespace;
+use store::{CommitError, Entry, Write};
+
+use crate::admission;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::object;
+use crate::verbs::create::{commit_failure, modified, set_namespace};
+
+/// How often a change is tried again when others write the same object.
+const ATTEMPTS: usize = 64;
+
+/// Which part of an object a request may change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// The object without its status.
+    Object,
+    /// Its status.
+    Status,
+    /// A namespace's own finalizers.
+    Finalizers,
+    /// What the server itself decided: not subject to the rules for clients' updates.
+    Decided,
+}
+
+/// A change of the object of a name.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Amendment<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) part: Part,
+    pub(crate) dry_run: bool,
+}
+
+/// Makes the new object from the stored one. It may be called several times.
+pub(crate) type Change<'a> = dyn FnMut(&Entry, &dyn Object) -> Result<Box<dyn Object>, Failure> + Send + 'a;
+
+/// Changes a stored object; the answer is its new JSON.
+///
+/// # Errors
+/// 404, 409, 422, and those of `change`
+pub(crate) async fn amend(
+    context: &Context,
+    amendment: Amendment<'_>,
+    change: &mut Change<'_>,
+) -> Result<Bytes, Failure> {
+    let name = amendment.name;
+    let key = context.key(name)?;
+    admission::on_update(context)?;
+    for _ in 0..ATTEMPTS {
+        let entry = context.store().get(&key).ok_or_else(|| Failure::NotFound {
+            target: context.target(name),
+        })?;
+        let (mut new, gone) = {
+            let old = object::stored(context.registration, &entry)?;
+            let mut new = change(&entry, &*old)?;
+            prepare(context, amendment, &entry, &mut *new, &*old)?;
+            let gone = is_finished(&*new);
+            (new, gone)
+        };
+        if amendment.dry_run {
+            return Ok(object::unstored(&mut *new, Some(entry.revision)));
+        }
+        let (value, attributes) = object::encode(context.registration, &mut *new)?;
+        let expected = entry.revision;
+        let write = if gone {
+            Write::Delete {
+                key: key.clone(),
+                expected: Some(expected),
+                last: value,
+            }
+        } else {
+            Write::Update {
+                key: key.clone(),
+                value,
+                attributes,
+                expected,
+            }
+        };
+        match context.store().commit(write).await {
+            Ok(entry) => return object::external(context.registration, &entry),
+            Err(CommitError::Conflict { .. }) => {}
+            Err(error) => return Err(commit_failure(context, name, &error)),
+        }
+    }
+    Err(modified(context, name))
+}
+
+/// Brings a changed object into the state in which it can be stored, or says what is wrong with it.
+fn prepare(
+    context: &Context,
+    amendment: Amendment<'_>,
+    entry: &Entry,
+    new: &mut dyn Object,
+    old: &dyn Object,
+) -> Result<(), Failure> {
+    let registration = context.registration;
+    check_name(new, amendment.name)?;
+    set_namespace(context, new)?;
+    check_preconditions(context, amendment.name, entry, new, old)?;
+    keep_metadata(new, old);
+    let found = match amendment.part {
+        Part::Decided => return Ok(()),
+        Part::Object => {
+            registration.set_defaults(new);
+            registration.prepare_update(new, old);
+            registration.validate_update(new, old)
+        }
+        Part::Status => {
+            registration.set_defaults(new);
+            registration.prepare_status(new, old);
+            registration.validate_status(new, old)
+        }
+        Part::Finalizers => {
+            keep_all_but_finalizers(new, old);
+            Vec::new()
+        }
+    };
+    if found.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::invalid(
+        registration.group,
+        registration.kind,
+        amendment.name,
+        &found,
+    ))
+}
+
+fn check_name(new: &dyn Object, name: &str) -> Result<(), Failure> {
+    match new.metadata().name.as_deref() {
+        Some(own) if own == name => Ok(()),
+        None | Some("") => Err(Failure::bad_request(format!(
+            "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        ))),
+        Some(own) => Err(Failure::bad_request(format!(
+            "the name of the object ({own}) does not match the name on the URL ({name})"
+        ))),
+    }
+}
+
+fn check_preconditions(
+    context: &Context,
+    name: &str,
+    entry: &Entry,
+    new: &mut dyn Object,
+    old: &dyn Object,
+) -> Result<(), Failure> {
+    let given = new
+        .metadata_mut()
+        .resource_version
+        .take()
+        .filter(|version| !version.is_empty());
+    let uid = new.metadata().uid.as_deref().unwrap_or_default();
+    let own = old.metadata().uid.as_deref().unwrap_or_default();
+    if !uid.is_empty() && uid != own {
+        let because = format!(
+            "StorageError: invalid object, Code: 4, Key: /registry/{}, ResourceVersion: 0, AdditionalErrorMsg: \
+             Precondition failed: UID in precondition: {uid}, UID in object meta: {own}",
+            entry.key
+        );
+        return Err(Failure::Conflict {
+            target: context.target(name),
+            because: because.into(),
+        });
+    }
+    let Some(given) = given else { return Ok(()) };
+    let Ok(given) = given.parse::<u64>() else {
+        let found = api::Invalid::value(
+            "metadata.resourceVersion",
+            given.as_str(),
+            format!("strconv.ParseUint: parsing {given:?}: invalid syntax"),
+        );
+        return Err(Failure::invalid(
+            context.registration.group,
+            context.registration.kind,
+            name,
+            &[found],
+        ));
+    };
+    if given != 0 && given != entry.revision {
+        return Err(modified(context, name));
+    }
+    Ok(())
+}
+
+/// What no client can change.
+fn keep_metadata(new: &mut dyn Object, old: &dyn Object) {
+    let old = old.metadata();
+    let new = new.metadata_mut();
+    new.uid.clone_from(&old.uid);
+    new.creation_timestamp.clone_from(&old.creation_timestamp);
+    new.generation = old.generation;
+    new.self_link = None;
+    new.managed_fields = None;
+    if old.deletion_timestamp.is_some() {
+        new.deletion_timestamp.clone_from(&old.deletion_timestamp);
+    }
+    if old.deletion_grace_period_seconds.is_some() && new.deletion_grace_period_seconds.is_none() {
+        new.deletion_grace_period_seconds = old.deletion_grace_period_seconds;
+    }
+}
+
+fn keep_all_but_finalizers(new: &mut dyn Object, old: &dyn Object) {
+    if let (Some(new), Some(old)) = (
+        new.as_any_mut().downcast_mut::<Namespace>(),
+        old.as_any().downcast_ref::<Namespace>(),
+    ) {
+        new.status.clone_from(&old.status);
+    }
+}
+
+/// Whether an object that is being deleted has nothing left to wait for.
+pub(crate) fn is_finished(object: &dyn Object) -> bool {
+    let metadata = object.metadata();
+    metadata.deletion_timestamp.is_some()
+        && metadata.deletion_grace_period_seconds.unwrap_or(0) == 0
+        && metadata.finalizers.as_ref().is_none_or(Vec::is_empty)
+        && own_finalizers(object).is_empty()
+}
+
+/// A namespace's finalizers in its spec; of other kinds nothing.
+pub(crate) fn own_finalizers(object: &dyn Object) -> &[String] {
+    object
+        .as_any()
+        .downcast_ref::<Namespace>()
+        .and_then(|namespace| namespace.spec.as_ref())
+        .and_then(|spec| spec.finalizers.as_deref())
+        .unwrap_or_default()
+}

@@ -1,0 +1,159 @@
+//! POST of a Binding: assigns a pod to a node, once.
+
+use std::collections::BTreeMap;
+
+use api::Object;
+use axum::body::Body;
+use http::StatusCode;
+use k8s_openapi::api::core::v1::{Binding, Pod, PodCondition};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{StatusDetails, Time};
+use k8s_openapi::jiff::Timestamp;
+
+use crate::body;
+use crate::context::Context;
+use crate::failure::{Failure, GroupResource, Target};
+use crate::object;
+use crate::options::WriteOptions;
+use crate::respond::{self, Response};
+use crate::verbs::amend::{Amendment, Part, amend};
+
+/// `POST pods/NAME/binding`
+pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response, Failure> {
+    let name = context.info.name.clone();
+    bind(context, Some(name), body).await
+}
+
+/// `POST bindings`: the body names the pod.
+pub(crate) async fn create_by_body(context: &mut Context, body: Body) -> Result<Response, Failure> {
+    context.registration = api::find("", "v1", "pods").ok_or(Failure::NoSuchResource)?;
+    bind(context, None, body).await
+}
+
+async fn bind(context: &mut Context, name: Option<String>, body: Body) -> Result<Response, Failure> {
+    let options = WriteOptions::read(&context.query, "CreateOptions")?;
+    let body = body::read(body).await?;
+    let kind = api::find_kind("", "v1", "Binding").ok_or(Failure::NoSuchResource)?;
+    let read = object::read(kind, &context.headers, body, options.field_validation)?;
+    context.warnings.extend(read.warnings);
+    context.notes.request = Some(read.json);
+    let Some(binding) = read.object.as_any().downcast_ref::<Binding>().cloned() else {
+        return Err(Failure::internal("the body did not decode as a Binding"));
+    };
+    let own = binding.metadata.name.clone().unwrap_or_default();
+    let name = match name {
+        Some(name) if own.is_empty() || own == name => name,
+        Some(_) => {
+            return Err(Failure::bad_request(
+                "name in URL does not match name in Binding object",
+            ));
+        }
+        None => own,
+    };
+    check(&binding, &name)?;
+    let now = context.now();
+    let amendment = Amendment {
+        name: &name,
+        part: Part::Decided,
+        dry_run: options.dry_run,
+    };
+    amend(context, amendment, &mut |_entry, old| {
+        let mut new = old.clone_box();
+        assign(&mut *new, &binding, now).map_err(|because| refused(&name, because))?;
+        Ok(new)
+    })
+    .await?;
+    let answer = respond::success(201, StatusDetails::default());
+    context.notes.response = Some(answer.clone());
+    Ok(respond::json(StatusCode::CREATED, answer))
+}
+
+fn refused(name: &str, because: String) -> Failure {
+    let resource = GroupResource::new("", "pods/binding");
+    Failure::Conflict {
+        target: Target {
+            resource,
+            name: name.to_owned(),
+        },
+        because: because.into(),
+    }
+}
+
+fn check(binding: &Binding, name: &str) -> Result<(), Failure> {
+    let mut found = Vec::new();
+    if let Some(kind) = binding
+        .target
+        .kind
+        .as_deref()
+        .filter(|kind| !kind.is_empty() && *kind != "Node")
+    {
+        found.push(api::Invalid::not_supported("target.kind", kind, &["Node", "<empty>"]));
+    }
+    if binding.target.name.as_deref().unwrap_or_default().is_empty() {
+        found.push(api::Invalid::required("target.name", ""));
+    }
+    if found.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::invalid("", "Binding", name, &found))
+    }
+}
+
+/// Assigns the pod; the text says why it cannot be.
+fn assign(object: &mut dyn Object, binding: &Binding, now: Timestamp) -> Result<(), String> {
+    let Some(pod) = object.as_any_mut().downcast_mut::<Pod>() else {
+        return Err("the object is not a pod".to_owned());
+    };
+    let name = pod.metadata.name.clone().unwrap_or_default();
+    let wanted = binding.metadata.uid.as_deref().unwrap_or_default();
+    let own = pod.metadata.uid.as_deref().unwrap_or_default();
+    if !wanted.is_empty() && wanted != own {
+        return Err(format!(
+            "Precondition failed: UID in precondition: {wanted}, UID in object meta: {own}"
+        ));
+    }
+    if pod.metadata.deletion_timestamp.is_some() {
+        return Err(format!("pod {name} is being deleted, cannot be assigned to a host"));
+    }
+    let spec = pod.spec.get_or_insert_default();
+    if let Some(node) = spec.node_name.as_deref().filter(|node| !node.is_empty()) {
+        return Err(format!("pod {name} is already assigned to node {node:?}"));
+    }
+    if spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty()) {
+        return Err(format!("pod {name} has non-empty .spec.schedulingGates"));
+    }
+    spec.node_name.clone_from(&binding.target.name);
+    merge(&mut pod.metadata.annotations, binding.metadata.annotations.as_ref());
+    merge(&mut pod.metadata.labels, binding.metadata.labels.as_ref());
+    set_condition(pod, scheduled(now));
+    Ok(())
+}
+
+fn merge(into: &mut Option<BTreeMap<String, String>>, from: Option<&BTreeMap<String, String>>) {
+    if let Some(from) = from.filter(|from| !from.is_empty()) {
+        let pairs = from.iter().map(|(key, value)| (key.clone(), value.clone()));
+        into.get_or_insert_default().extend(pairs);
+    }
+}
+
+fn scheduled(now: Timestamp) -> PodCondition {
+    PodCondition {
+        type_: "PodScheduled".to_owned(),
+        status: "True".to_owned(),
+        last_transition_time: Some(Time(now)),
+        ..PodCondition::default()
+    }
+}
+
+/// Sets a condition; the transition time moves only with the status.
+pub(crate) fn set_condition(pod: &mut Pod, mut condition: PodCondition) {
+    let conditions = pod.status.get_or_insert_default().conditions.get_or_insert_default();
+    match conditions.iter_mut().find(|own| own.type_ == condition.type_) {
+        Some(own) => {
+            if own.status == condition.status {
+                condition.last_transition_time.clone_from(&own.last_transition_time);
+            }
+            *own = condition;
+        }
+        None => conditions.push(condition),
+    }
+}

@@ -1,0 +1,192 @@
+//! POST of a new object.
+
+use api::Object;
+use axum::body::Body;
+use http::StatusCode;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use store::{CommitError, Entry, Write};
+use uuid::Uuid;
+
+use crate::admission;
+use crate::body;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::negotiation::negotiate;
+use crate::object;
+use crate::options::WriteOptions;
+use crate::respond::Response;
+use crate::shape;
+
+/// How often another name is drawn when a generated one is taken.
+const NAME_ATTEMPTS: usize = 8;
+
+/// Answers 201 with the object as stored.
+pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response, Failure> {
+    let representation = negotiate(&context.headers, &context.query)?;
+    let options = WriteOptions::read(&context.query, "CreateOptions")?;
+    let body = body::read(body).await?;
+    let read = object::read(context.registration, &context.headers, body, options.field_validation)?;
+    context.warnings.extend(read.warnings);
+    context.notes.request = Some(read.json);
+    let bytes = match store_new(context, read.object, options.dry_run).await? {
+        Stored::Entry(entry) => object::external(context.registration, &entry)?,
+        Stored::DryRun(mut object) => object::unstored(&mut *object, None),
+    };
+    context.notes.response = Some(bytes.clone());
+    shape::one(context, StatusCode::CREATED, representation, bytes)
+}
+
+/// What came of a creation.
+pub(crate) enum Stored {
+    /// It is stored.
+    Entry(Entry),
+    /// It would have been.
+    DryRun(Box<dyn Object>),
+}
+
+/// Everything between decoding and the answer.
+pub(crate) async fn store_new(
+    context: &mut Context,
+    mut object: Box<dyn Object>,
+    dry_run: bool,
+) -> Result<Stored, Failure> {
+    let registration = context.registration;
+    check_identity(context, &mut *object)?;
+    registration.set_defaults(&mut *object);
+    begin(context, &mut *object);
+    if !draws_name(&*object) {
+        return finish(context, object, dry_run).await;
+    }
+    for _ in 0..NAME_ATTEMPTS {
+        let mut attempt = object.clone_box();
+        draw_name(&mut *attempt);
+        match finish(context, attempt, dry_run).await {
+            Err(Failure::AlreadyExists { .. }) => {}
+            outcome => return outcome,
+        }
+    }
+    Err(Failure::AlreadyExists {
+        target: context.target(&object.metadata().generate_name.clone().unwrap_or_default()),
+    })
+}
+
+async fn finish(context: &mut Context, mut object: Box<dyn Object>, dry_run: bool) -> Result<Stored, Failure> {
+    let registration = context.registration;
+    admission::on_create(context, &mut *object).await?;
+    let name = object.metadata().name.clone().unwrap_or_default();
+    let found = registration.validate(&*object);
+    if !found.is_empty() {
+        return Err(Failure::invalid(registration.group, registration.kind, &name, &found));
+    }
+    let key = context.key(&name)?;
+    if dry_run {
+        if context.store().get(&key).is_some() {
+            return Err(Failure::AlreadyExists {
+                target: context.target(&name),
+            });
+        }
+        return Ok(Stored::DryRun(object));
+    }
+    let (value, attributes) = object::encode(registration, &mut *object)?;
+    match context.store().commit(Write::Create { key, value, attributes }).await {
+        Ok(entry) => Ok(Stored::Entry(entry)),
+        Err(CommitError::Exists) => Err(Failure::AlreadyExists {
+            target: context.target(&name),
+        }),
+        Err(error) => Err(commit_failure(context, &name, &error)),
+    }
+}
+
+/// What a failed commit means to the client.
+pub(crate) fn commit_failure(context: &Context, name: &str, error: &CommitError) -> Failure {
+    match error {
+        CommitError::Exists => Failure::AlreadyExists {
+            target: context.target(name),
+        },
+        CommitError::NotFound => Failure::NotFound {
+            target: context.target(name),
+        },
+        CommitError::Conflict { .. } => modified(context, name),
+        CommitError::Full(_) => Failure::Unavailable {
+            message: "no space left for the write".into(),
+        },
+        CommitError::Closed => Failure::Unavailable {
+            message: "the server is shutting down".into(),
+        },
+        CommitError::Failed(_) => Failure::internal(error),
+    }
+}
+
+/// 409 for a writer that has read an older version.
+pub(crate) fn modified(context: &Context, name: &str) -> Failure {
+    Failure::Conflict {
+        target: context.target(name),
+        because: "the object has been modified; please apply your changes to the latest version and try again".into(),
+    }
+}
+
+/// The namespace must be the path's; a revision may not be given.
+fn check_identity(context: &Context, object: &mut dyn Object) -> Result<(), Failure> {
+    set_namespace(context, object)?;
+    if object
+        .metadata()
+        .resource_version
+        .as_deref()
+        .is_some_and(|version| !version.is_empty())
+    {
+        return Err(Failure::bad_request(
+            "resourceVersion should not be set on objects to be created",
+        ));
+    }
+    Ok(())
+}
+
+/// The object's namespace: the path's, unless it contradicts.
+pub(crate) fn set_namespace(context: &Context, object: &mut dyn Object) -> Result<(), Failure> {
+    let wanted = match context.registration.scope {
+        api::kind::Scope::Namespaced => Some(context.info.namespace.clone()),
+        api::kind::Scope::Cluster => None,
+    };
+    let own = object
+        .metadata_mut()
+        .namespace
+        .take()
+        .filter(|namespace| !namespace.is_empty());
+    if let (Some(own), Some(wanted)) = (&own, &wanted)
+        && own != wanted
+    {
+        return Err(Failure::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    object.metadata_mut().namespace = wanted;
+    Ok(())
+}
+
+/// Fills in what the server alone decides.
+fn begin(context: &Context, object: &mut dyn Object) {
+    let metadata = object.metadata_mut();
+    metadata.uid = Some(Uuid::new_v4().to_string());
+    metadata.creation_timestamp = Some(Time(context.now()));
+    metadata.deletion_timestamp = None;
+    metadata.deletion_grace_period_seconds = None;
+    metadata.self_link = None;
+    metadata.managed_fields = None;
+    metadata.generation = None;
+    context.registration.prepare_create(object);
+}
+
+fn draws_name(object: &dyn Object) -> bool {
+    let metadata = object.metadata();
+    metadata.name.as_deref().unwrap_or_default().is_empty()
+        && metadata
+            .generate_name
+            .as_deref()
+            .is_some_and(|prefix| !prefix.is_empty())
+}
+
+fn draw_name(object: &mut dyn Object) {
+    let metadata = object.metadata_mut();
+    let prefix = metadata.generate_name.as_deref().unwrap_or_default();
+    metadata.name = Some(api::names::generate(prefix, rand::random()));
+}

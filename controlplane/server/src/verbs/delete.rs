@@ -1,0 +1,214 @@
+//! DELETE of one object: at once, after a grace period, or when its finalizers are gone.
+
+use api::Object;
+use axum::body::Body;
+use bytes::Bytes;
+use http::StatusCode;
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, StatusDetails, Time};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use store::{CommitError, Write};
+
+use crate::admission;
+use crate::body;
+use crate::context::Context;
+use crate::failure::{Failure, GroupResource};
+use crate::negotiation::negotiate;
+use crate::object;
+use crate::options::{Deletion, Propagation};
+use crate::respond::{self, Response};
+use crate::shape;
+use crate::verbs::amend::own_finalizers;
+use crate::verbs::create::{commit_failure, modified};
+
+const ATTEMPTS: usize = 64;
+const ORPHAN: &str = "orphan";
+const FOREGROUND: &str = "foregroundDeletion";
+/// Kinds whose deletion answers the object; upstream's others answer a `Status`.
+const ANSWERS_OBJECT: [&str; 3] = ["pods", "serviceaccounts", "services"];
+
+/// Answers the object or a `Status`.
+pub(crate) async fn delete(context: &mut Context, body: Body) -> Result<Response, Failure> {
+    let representation = negotiate(&context.headers, &context.query)?;
+    let body = body::read(body).await?;
+    let deletion = Deletion::read(&context.headers, &context.query, body)?;
+    let name = context.info.name.clone();
+    let removed = remove(context, &name, &deletion).await?;
+    context.notes.response = Some(removed.bytes.clone());
+    if removed.gone && !(context.registration.group.is_empty() && ANSWERS_OBJECT.contains(&context.registration.plural))
+    {
+        let details = StatusDetails {
+            name: Some(name),
+            group: Some(context.registration.group.to_owned()).filter(|group| !group.is_empty()),
+            kind: Some(context.registration.plural.to_owned()),
+            uid: removed.uid,
+            ..StatusDetails::default()
+        };
+        return shape::status(representation, StatusCode::OK, respond::success(200, details));
+    }
+    let accepted = !removed.gone && deletion.orphan_dependents == Some(false);
+    let code = if accepted { StatusCode::ACCEPTED } else { StatusCode::OK };
+    shape::one(context, code, representation, removed.bytes)
+}
+
+/// What a deletion has done.
+#[derive(Debug)]
+pub(crate) struct Removed {
+    /// Whether the object is gone; otherwise it waits for its grace period or its finalizers.
+    pub(crate) gone: bool,
+    pub(crate) uid: Option<String>,
+    /// The object's last JSON.
+    pub(crate) bytes: Bytes,
+}
+
+/// What a deletion does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// The object goes now.
+    Remove,
+    /// The object is marked, or its mark changes.
+    Mark,
+    /// The object waits as it is.
+    Wait,
+}
+
+/// Deletes an object of the request's resource and namespace.
+///
+/// # Errors
+/// 403, 404, 409
+pub(crate) async fn remove(context: &Context, name: &str, deletion: &Deletion) -> Result<Removed, Failure> {
+    let registration = context.registration;
+    let key = context.key(name)?;
+    admission::may_delete(context, name)?;
+    let kind = GroupResource::new(registration.group, registration.kind);
+    for _ in 0..ATTEMPTS {
+        let entry = context.store().get(&key).ok_or_else(|| Failure::NotFound {
+            target: context.target(name),
+        })?;
+        let mut object = object::stored(registration, &entry)?;
+        let uid = object.metadata().uid.clone();
+        deletion.check(&kind, name, uid.as_deref().unwrap_or_default(), entry.revision)?;
+        let step = decide(context, &mut *object, deletion);
+        if deletion.dry_run || step == Step::Wait {
+            let bytes = object::unstored(&mut *object, Some(entry.revision));
+            return Ok(Removed {
+                gone: step == Step::Remove,
+                uid,
+                bytes,
+            });
+        }
+        let (value, attributes) = object::encode(registration, &mut *object)?;
+        drop(object);
+        let expected = entry.revision;
+        let write = match step {
+            Step::Remove => Write::Delete {
+                key: key.clone(),
+                expected: Some(expected),
+                last: value,
+            },
+            Step::Mark | Step::Wait => Write::Update {
+                key: key.clone(),
+                value,
+                attributes,
+                expected,
+            },
+        };
+        match context.store().commit(write).await {
+            Ok(entry) => {
+                let bytes = object::external(registration, &entry)?;
+                return Ok(Removed {
+                    gone: step == Step::Remove,
+                    uid,
+                    bytes,
+                });
+            }
+            Err(CommitError::Conflict { .. }) => {}
+            Err(error) => return Err(commit_failure(context, name, &error)),
+        }
+    }
+    Err(modified(context, name))
+}
+
+fn decide(context: &Context, object: &mut dyn Object, deletion: &Deletion) -> Step {
+    let requested = deletion.grace.map(|seconds| if seconds < 0 { 1 } else { seconds });
+    let marked = object.metadata().deletion_timestamp.is_some();
+    let current = object
+        .metadata()
+        .deletion_grace_period_seconds
+        .filter(|seconds| marked && *seconds > 0);
+    if let Some(current) = current {
+        // Already on its way: the grace period may only become shorter.
+        return match requested.filter(|seconds| *seconds < current) {
+            Some(seconds) => shorten(object, current, seconds),
+            None => Step::Wait,
+        };
+    }
+    let grace = if marked {
+        0
+    } else {
+        context.registration.grace(object, requested)
+    };
+    let changed = set_propagation(object.metadata_mut(), deletion.propagation());
+    if grace == 0 && !has_finalizers(object) {
+        return Step::Remove;
+    }
+    if marked {
+        return if changed { Step::Mark } else { Step::Wait };
+    }
+    mark(object, context.now(), grace);
+    Step::Mark
+}
+
+fn has_finalizers(object: &dyn Object) -> bool {
+    object.metadata().finalizers.as_ref().is_some_and(|own| !own.is_empty()) || !own_finalizers(object).is_empty()
+}
+
+fn shorten(object: &mut dyn Object, current: i64, seconds: i64) -> Step {
+    let metadata = object.metadata_mut();
+    if let Some(Time(at)) = &mut metadata.deletion_timestamp {
+        *at = later(*at, seconds - current);
+    }
+    metadata.deletion_grace_period_seconds = Some(seconds);
+    if seconds == 0 && !has_finalizers(object) {
+        Step::Remove
+    } else {
+        Step::Mark
+    }
+}
+
+fn mark(object: &mut dyn Object, now: Timestamp, grace: i64) {
+    let metadata = object.metadata_mut();
+    metadata.deletion_timestamp = Some(Time(later(now, grace)));
+    metadata.deletion_grace_period_seconds = Some(grace);
+    // Those who look at the generation must see that a different behaviour is asked for.
+    metadata.generation = metadata
+        .generation
+        .map(|generation| if generation > 0 { generation + 1 } else { generation });
+    if let Some(namespace) = object.as_any_mut().downcast_mut::<Namespace>() {
+        namespace.metadata.deletion_grace_period_seconds = None;
+        namespace.status.get_or_insert_default().phase = Some("Terminating".to_owned());
+    }
+}
+
+fn later(at: Timestamp, seconds: i64) -> Timestamp {
+    at.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(at)
+}
+
+/// Says by finalizers what is to become of dependents; whether that changed anything.
+fn set_propagation(metadata: &mut ObjectMeta, propagation: Option<Propagation>) -> bool {
+    let Some(propagation) = propagation else { return false };
+    let before = metadata.finalizers.clone().unwrap_or_default();
+    let mut after: Vec<String> = before
+        .iter()
+        .filter(|finalizer| *finalizer != ORPHAN && *finalizer != FOREGROUND)
+        .cloned()
+        .collect();
+    match propagation {
+        Propagation::Orphan => after.push(ORPHAN.to_owned()),
+        Propagation::Foreground => after.push(FOREGROUND.to_owned()),
+        Propagation::Background => {}
+    }
+    let changed = after != before;
+    metadata.finalizers = Some(after).filter(|after| !after.is_empty());
+    changed
+}

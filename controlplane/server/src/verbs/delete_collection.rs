@@ -1,0 +1,48 @@
+//! DELETE of all objects that selectors choose.
+
+use axum::body::Body;
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt};
+
+use crate::body;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::negotiation::negotiate;
+use crate::options::Deletion;
+use crate::respond::Response;
+use crate::shape;
+use crate::verbs::delete::remove;
+use crate::verbs::list;
+
+/// How many objects are deleted at a time, so that they share commits.
+const AT_ONCE: usize = 32;
+
+/// Answers the list of what was deleted.
+pub(crate) async fn delete_collection(context: &mut Context, body: Body) -> Result<Response, Failure> {
+    let representation = negotiate(&context.headers, &context.query)?;
+    let body = body::read(body).await?;
+    let deletion = Deletion::read(&context.headers, &context.query, body)?;
+    let page = list::page(context).await?;
+    let names: Vec<String> = page.entries.iter().map(|entry| entry.key.name().to_owned()).collect();
+    let removed: Vec<Option<Bytes>> = futures::stream::iter(names)
+        .map(|name| one(context, name, &deletion))
+        .buffered(AT_ONCE)
+        .try_collect()
+        .await?;
+    let items: Vec<Bytes> = removed.into_iter().flatten().collect();
+    let head = list::Head {
+        revision: context.store().revision(),
+        remainder: None,
+        remaining: None,
+    };
+    shape::list(context, representation, &head, items)
+}
+
+/// Others may be faster: an object that is gone already is no failure.
+async fn one(context: &Context, name: String, deletion: &Deletion) -> Result<Option<Bytes>, Failure> {
+    match remove(context, &name, deletion).await {
+        Ok(removed) => Ok(Some(removed.bytes)),
+        Err(Failure::NotFound { .. }) => Ok(None),
+        Err(failure) => Err(failure),
+    }
+}

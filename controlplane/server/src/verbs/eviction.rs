@@ -1,0 +1,89 @@
+//! POST of an Eviction: deletes a pod with its grace period. Disruption budgets do not exist yet, so none is asked.
+
+use axum::body::Body;
+use http::StatusCode;
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use k8s_openapi::api::policy::v1::Eviction;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{StatusDetails, Time};
+use serde_json::Value;
+
+use crate::body;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::options::{Deletion, WriteOptions};
+use crate::respond::{self, Response};
+use crate::verbs::amend::{Amendment, Part, amend};
+use crate::verbs::binding::set_condition;
+use crate::verbs::delete::remove;
+
+/// `POST pods/NAME/eviction`
+pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response, Failure> {
+    let options = WriteOptions::read(&context.query, "CreateOptions")?;
+    let body = body::read(body).await?;
+    let decoded = body::to_json(&context.headers, body, false)?;
+    context.notes.request = Some(decoded.json.clone());
+    let eviction = parse(&decoded.json)?;
+    let name = context.info.name.clone();
+    if eviction.metadata.name.as_deref().is_some_and(|own| own != name) {
+        return Err(Failure::bad_request(
+            "name in URL does not match name in Eviction object",
+        ));
+    }
+    let mut deletion = match &eviction.delete_options {
+        Some(options) => {
+            let json = serde_json::to_vec(options).map_err(Failure::internal)?;
+            Deletion::read(&http::HeaderMap::new(), &context.query, json.into())?
+        }
+        None => Deletion::default(),
+    };
+    deletion.dry_run |= options.dry_run;
+    let now = Time(context.now());
+    let amendment = Amendment {
+        name: &name,
+        part: Part::Decided,
+        dry_run: deletion.dry_run,
+    };
+    amend(context, amendment, &mut |_entry, old| {
+        let mut new = old.clone_box();
+        if let Some(pod) = new.as_any_mut().downcast_mut::<Pod>()
+            && pod.metadata.deletion_timestamp.is_none()
+        {
+            set_condition(pod, evicted(now.clone()));
+        }
+        Ok(new)
+    })
+    .await?;
+    remove(context, &name, &deletion).await?;
+    let answer = respond::success(201, StatusDetails::default());
+    context.notes.response = Some(answer.clone());
+    Ok(respond::json(StatusCode::CREATED, answer))
+}
+
+fn evicted(now: Time) -> PodCondition {
+    PodCondition {
+        type_: "DisruptionTarget".to_owned(),
+        status: "True".to_owned(),
+        reason: Some("EvictionByEvictionAPI".to_owned()),
+        message: Some("Eviction API: evicting".to_owned()),
+        last_transition_time: Some(now),
+        ..PodCondition::default()
+    }
+}
+
+/// `policy/v1` and `policy/v1beta1` have the same shape.
+fn parse(json: &[u8]) -> Result<Eviction, Failure> {
+    let unfit = |error: &dyn std::fmt::Display| {
+        Failure::bad_request(format!(
+            "Eviction in version \"v1\" cannot be handled as a Eviction: {error}"
+        ))
+    };
+    let mut value: Value = serde_json::from_slice(json).map_err(|error| unfit(&error))?;
+    if let Some(members) = value.as_object_mut() {
+        if members.get("kind").is_some_and(|kind| kind != "Eviction") {
+            return Err(unfit(&"the object is of another kind"));
+        }
+        members.remove("apiVersion");
+        members.remove("kind");
+    }
+    serde_json::from_value(value).map_err(|error| unfit(&error))
+}

@@ -1,0 +1,32 @@
+//! GET of one object.
+
+use http::StatusCode;
+
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::negotiation::negotiate;
+use crate::object;
+use crate::respond::Response;
+use crate::shape;
+
+/// Answers the object that the path names, or its subresource `status`, which is the same object.
+pub(crate) fn get(context: &mut Context) -> Result<Response, Failure> {
+    let representation = negotiate(&context.headers, &context.query)?;
+    if let Some(wanted) = context.query.text("resourceVersion") {
+        let wanted: u64 = wanted.parse().map_err(|_error| {
+            Failure::bad_request(format!(
+                "Invalid value: {wanted:?}: strconv.ParseUint: parsing {wanted:?}: invalid syntax"
+            ))
+        })?;
+        let current = context.store().revision();
+        if wanted > current {
+            return Err(Failure::TooLargeResourceVersion {
+                requested: wanted,
+                current,
+            });
+        }
+    }
+    let entry = context.entry()?;
+    let bytes = object::external(context.registration, &entry)?;
+    shape::one(context, StatusCode::OK, representation, bytes)
+}

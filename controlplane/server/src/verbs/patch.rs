@@ -1,0 +1,146 @@
+//! PATCH of an object or of its status: JSON patch, merge patch, strategic merge patch.
+
+use api::patch::{PatchError, json, merge, strategic};
+use api::schema::Schema;
+use api::{Object, Registration};
+use axum::body::Body;
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use serde_json::Value;
+use store::Entry;
+
+use crate::body::{self, check_depth, media_type};
+use crate::context::Context;
+use crate::failure::{Cause, Failure, GroupResource};
+use crate::negotiation::negotiate;
+use crate::object;
+use crate::options::{FieldValidation, WriteOptions};
+use crate::respond::Response;
+use crate::shape;
+use crate::verbs::amend::{Amendment, Part, amend};
+
+const ACCEPTED: &str =
+    "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json";
+
+/// A patch by its kind.
+#[derive(Debug)]
+pub(crate) enum Patch {
+    /// RFC 6902
+    Json(Value),
+    /// RFC 7386
+    Merge(Value),
+    /// Lists are merged by key.
+    Strategic(Value),
+}
+
+impl Patch {
+    /// Reads a patch by its `Content-Type`.
+    ///
+    /// # Errors
+    /// 415 for other types (server-side apply among them), 400 for what does not parse.
+    pub(crate) fn read(headers: &HeaderMap, body: &Bytes) -> Result<Self, Failure> {
+        let kind = match media_type(headers).as_str() {
+            "application/json-patch+json" => Self::Json,
+            "application/merge-patch+json" => Self::Merge,
+            "application/strategic-merge-patch+json" => Self::Strategic,
+            _ => return Err(Failure::UnsupportedMediaType { accepted: ACCEPTED }),
+        };
+        check_depth(body)?;
+        let value = serde_json::from_slice(body)
+            .map_err(|error| Failure::bad_request(format!("error decoding patch: {error}")))?;
+        Ok(kind(value))
+    }
+
+    /// Applies the patch to an object's JSON.
+    ///
+    /// # Errors
+    /// 400, 413, 422, 500 by what is wrong with the patch.
+    pub(crate) fn apply(&self, api_version: &str, kind: &str, document: &mut Value) -> Result<(), Failure> {
+        let outcome = match self {
+            Self::Json(operations) => json::apply(document, operations),
+            Self::Merge(patch) => merge::apply(document, patch),
+            Self::Strategic(patch) => {
+                let schema = Schema::of_kind(api_version, kind)
+                    .ok_or_else(|| Failure::internal(format!("no schema of {api_version} {kind}")))?;
+                strategic::apply(schema, document, patch)
+            }
+        };
+        outcome.map_err(|error| failure(&error))
+    }
+}
+
+fn failure(error: &PatchError) -> Failure {
+    let message = error.to_string();
+    match error {
+        PatchError::Malformed { .. } => Failure::bad_request(message),
+        PatchError::TooManyOperations { .. } => Failure::TooManyParts { message },
+        PatchError::Unprocessable { .. } => Failure::Unprocessable,
+        PatchError::Unmergeable { .. } => Failure::internal(message),
+    }
+}
+
+/// Answers the object as stored.
+pub(crate) async fn patch(context: &mut Context, body: Body) -> Result<Response, Failure> {
+    let part = if context.info.subresource == "status" {
+        Part::Status
+    } else {
+        Part::Object
+    };
+    let representation = negotiate(&context.headers, &context.query)?;
+    let options = WriteOptions::read(&context.query, "PatchOptions")?;
+    let body = body::read(body).await?;
+    let patch = Patch::read(&context.headers, &body)?;
+    context.notes.request = Some(body);
+    let registration = context.registration;
+    let name = context.info.name.clone();
+    let amendment = Amendment {
+        name: &name,
+        part,
+        dry_run: options.dry_run,
+    };
+    let mut warnings = Vec::new();
+    let bytes = amend(context, amendment, &mut |entry, _old| {
+        let (object, complaints) = patched(registration, &patch, entry, options.field_validation)?;
+        warnings = complaints;
+        Ok(object)
+    })
+    .await?;
+    context.warnings.extend(warnings);
+    context.notes.response = Some(bytes.clone());
+    shape::one(context, StatusCode::OK, representation, bytes)
+}
+
+fn patched(
+    registration: &Registration,
+    patch: &Patch,
+    entry: &Entry,
+    validation: FieldValidation,
+) -> Result<(Box<dyn Object>, Vec<String>), Failure> {
+    let current = object::external(registration, entry)?;
+    let mut document: Value = serde_json::from_slice(&current).map_err(Failure::internal)?;
+    patch.apply(&registration.api_version(), registration.kind, &mut document)?;
+    let json = document.to_string();
+    let (object, complaints) = object::decode(registration, json.as_bytes(), &[], validation)?;
+    if validation == FieldValidation::Strict && !complaints.is_empty() {
+        return Err(strict(&json, &complaints));
+    }
+    Ok((object, complaints))
+}
+
+/// What upstream says of a patch that leaves unknown fields behind.
+fn strict(json: &str, complaints: &[String]) -> Failure {
+    let message = format!(
+        "Invalid value: {json:?}: strict decoding error: {}",
+        complaints.join(", ")
+    );
+    Failure::Invalid {
+        kind: GroupResource::new("", ""),
+        name: String::new(),
+        causes: vec![Cause {
+            reason: "FieldValueInvalid".into(),
+            field: "patch".to_owned(),
+            text: format!("patch: {message}"),
+            message,
+        }],
+    }
+}

@@ -1,0 +1,120 @@
+//! The `scale` subresource: an object's replicas alone, as `autoscaling/v1` Scale.
+
+use api::Object;
+use axum::body::Body;
+use http::StatusCode;
+use k8s_openapi::api::autoscaling::v1::Scale;
+use serde_json::Value;
+use store::Entry;
+
+use crate::body;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::negotiation::{Representation, Shape, negotiate};
+use crate::object;
+use crate::options::WriteOptions;
+use crate::respond::{Response, encode};
+use crate::shape;
+use crate::verbs::amend::{Amendment, Part, amend};
+use crate::verbs::patch::Patch;
+
+/// Answers the scale.
+pub(crate) fn get(context: &mut Context) -> Result<Response, Failure> {
+    let entry = context.entry()?;
+    let object = object::stored(context.registration, &entry)?;
+    let scale = scale(context, &*object)?;
+    answer(context, &scale)
+}
+
+/// Replaces the scale.
+pub(crate) async fn update(context: &mut Context, body: Body) -> Result<Response, Failure> {
+    let options = WriteOptions::read(&context.query, "UpdateOptions")?;
+    let body = body::read(body).await?;
+    let decoded = body::to_json(&context.headers, body, false)?;
+    context.notes.request = Some(decoded.json.clone());
+    let wanted = parse(&decoded.json)?;
+    change(context, options, move |_current| Ok(wanted.clone())).await
+}
+
+/// Patches the scale.
+pub(crate) async fn patch(context: &mut Context, body: Body) -> Result<Response, Failure> {
+    let options = WriteOptions::read(&context.query, "PatchOptions")?;
+    let body = body::read(body).await?;
+    let patch = Patch::read(&context.headers, &body)?;
+    context.notes.request = Some(body);
+    let patched = move |current: &Scale| {
+        let mut document = serde_json::to_value(current).map_err(Failure::internal)?;
+        patch.apply("autoscaling/v1", "Scale", &mut document)?;
+        parse(document.to_string().as_bytes())
+    };
+    change(context, options, patched).await
+}
+
+fn parse(json: &[u8]) -> Result<Scale, Failure> {
+    serde_json::from_slice(json).map_err(|error| {
+        let value: Value = serde_json::from_slice(json).unwrap_or_default();
+        let kind = value.get("kind").and_then(Value::as_str).unwrap_or("Scale");
+        Failure::bad_request(format!(
+            "{kind} in version \"v1\" cannot be handled as a Scale: {error}"
+        ))
+    })
+}
+
+async fn change(
+    context: &mut Context,
+    options: WriteOptions,
+    wanted: impl Fn(&Scale) -> Result<Scale, Failure> + Send + Sync,
+) -> Result<Response, Failure> {
+    let name = context.info.name.clone();
+    let amendment = Amendment {
+        name: &name,
+        part: Part::Object,
+        dry_run: options.dry_run,
+    };
+    let shared: &Context = context;
+    let bytes = amend(shared, amendment, &mut |_entry: &Entry, old: &dyn Object| {
+        let wanted = wanted(&scale(shared, old)?)?;
+        check(&wanted, &name)?;
+        let mut new = old.clone_box();
+        shared.registration.set_scale(
+            &mut *new,
+            wanted.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0),
+        );
+        let metadata = new.metadata_mut();
+        metadata.resource_version = wanted.metadata.resource_version;
+        metadata.uid = wanted.metadata.uid;
+        Ok(new)
+    })
+    .await?;
+    let object = context.registration.decode(&bytes).map_err(Failure::internal)?;
+    let scale = scale(context, &*object)?;
+    context.notes.response = Some(encode(&scale));
+    answer(context, &scale)
+}
+
+fn check(wanted: &Scale, name: &str) -> Result<(), Failure> {
+    let own = wanted.metadata.name.as_deref().unwrap_or_default();
+    if own != name {
+        let found = api::Invalid::value("metadata.name", own, "must match the name of the object");
+        return Err(Failure::invalid("autoscaling", "Scale", name, &[found]));
+    }
+    let replicas = wanted.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0);
+    if replicas < 0 {
+        let found = api::Invalid::value("spec.replicas", replicas, "must be greater than or equal to 0");
+        return Err(Failure::invalid("autoscaling", "Scale", name, &[found]));
+    }
+    Ok(())
+}
+
+fn scale(context: &Context, object: &dyn Object) -> Result<Scale, Failure> {
+    context.registration.scale(object).ok_or(Failure::NoSuchResource)
+}
+
+fn answer(context: &Context, scale: &Scale) -> Result<Response, Failure> {
+    let negotiated = negotiate(&context.headers, &context.query)?;
+    let representation = Representation {
+        shape: Shape::Object,
+        ..negotiated
+    };
+    shape::one(context, StatusCode::OK, representation, encode(scale))
+}

@@ -1,0 +1,235 @@
+//! WATCH: the present as synthetic events where asked for, then every change, until the client has enough.
+
+mod frames;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use futures::stream::unfold;
+use http::HeaderValue;
+use http::header::CONTENT_TYPE;
+use store::{Entry, ListAt, Watch, WatchError};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
+
+use self::frames::{Frames, Kind};
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::negotiation::negotiate_watch;
+use crate::query::Query;
+use crate::respond::Response;
+use crate::selection::Selection;
+use crate::storage;
+use crate::verbs::list::revision;
+
+/// A watch without `timeoutSeconds` lasts this long and up to as long again.
+const MIN_TIMEOUT: Duration = Duration::from_mins(30);
+/// How often a watcher that wants bookmarks gets one.
+const BOOKMARK_EVERY: Duration = Duration::from_mins(1);
+/// Bytes of synthetic events that are sent in one piece.
+const BATCH: usize = 64 * 1024;
+
+/// What a watch begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Start {
+    /// The present as ADDED events; whether a bookmark marks their end.
+    Present { marked: bool },
+    /// Changes after a revision.
+    After(u64),
+    /// Changes from now on.
+    Now,
+}
+
+/// Answers a stream of frames.
+pub(crate) async fn watch(context: &mut Context) -> Result<Response, Failure> {
+    let representation = negotiate_watch(&context.headers)?;
+    let selection = Selection::read(context.registration, &context.query)?;
+    validate(&context.query)?;
+    let bookmarks = context.query.flag("allowWatchBookmarks");
+    let start = start(&context.query, bookmarks)?;
+    let timeout = timeout(&context.query)?;
+    let frames = Frames::new(context, representation.shape, selection)?;
+    let watcher = Watcher::open(context, frames, start, bookmarks, timeout).await?;
+    let stream = unfold(watcher, |mut watcher| async move {
+        let frame = watcher.next().await?;
+        Some((Ok::<Bytes, Infallible>(frame), watcher))
+    });
+    let mut response = Response::new(Body::from_stream(stream));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(response)
+}
+
+fn validate(query: &Query) -> Result<(), Failure> {
+    let mut found = Vec::new();
+    let wanted = query.text("resourceVersionMatch");
+    if query.get("sendInitialEvents").is_some() {
+        if wanted != Some("NotOlderThan") {
+            let detail = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+            found.push(api::Invalid::forbidden("resourceVersionMatch", detail));
+        }
+    } else if wanted.is_some() {
+        let detail = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+        found.push(api::Invalid::forbidden("resourceVersionMatch", detail));
+    }
+    if query.text("continue").is_some() {
+        found.push(api::Invalid::forbidden("continue", "continue is forbidden for watch"));
+    }
+    if found.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::invalid("meta.k8s.io", "ListOptions", "", &found))
+}
+
+fn start(query: &Query, bookmarks: bool) -> Result<Start, Failure> {
+    let revision = revision(query)?.unwrap_or(0);
+    Ok(match (query.optional_flag("sendInitialEvents"), revision) {
+        (Some(true), _) => Start::Present { marked: bookmarks },
+        (Some(false), 0) => Start::Now,
+        (None, 0) => Start::Present { marked: false },
+        (Some(false) | None, revision) => Start::After(revision),
+    })
+}
+
+fn timeout(query: &Query) -> Result<Duration, Failure> {
+    let seconds = query.number("timeoutSeconds")?.filter(|seconds| *seconds > 0);
+    let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    Ok(seconds.map_or_else(|| MIN_TIMEOUT.mul_f64(1.0 + rand::random::<f64>()), Duration::from_secs))
+}
+
+/// One watch in progress.
+struct Watcher {
+    frames: Frames,
+    initial: std::vec::IntoIter<Entry>,
+    /// A revision whose bookmark marks the end of the synthetic events.
+    mark: Option<u64>,
+    changes: Option<Watch>,
+    /// The last frame, when nothing can follow it.
+    last: Option<Bytes>,
+    bookmarks: Option<Interval>,
+    deadline: Instant,
+}
+
+impl Watcher {
+    async fn open(
+        context: &Context,
+        frames: Frames,
+        start: Start,
+        bookmarks: bool,
+        timeout: Duration,
+    ) -> Result<Self, Failure> {
+        let store = context.store();
+        let prefix = storage::prefix(context.registration, &context.info.namespace);
+        let current = store.revision();
+        if let Some(requested) = revision(&context.query)?.filter(|requested| *requested > current) {
+            return Err(Failure::TooLargeResourceVersion { requested, current });
+        }
+        let (initial, from, mark) = match start {
+            Start::Present { marked } => {
+                let list = store
+                    .list(&prefix, ListAt::Latest, None, None)
+                    .await
+                    .map_err(Failure::internal)?;
+                let entries: Vec<Entry> = list.entries.into_iter().filter(|entry| frames.chooses(entry)).collect();
+                (entries, list.revision, marked.then_some(list.revision))
+            }
+            Start::After(revision) => (Vec::new(), revision, None),
+            Start::Now => (Vec::new(), current, None),
+        };
+        let (changes, last) = match store.watch(&prefix, from) {
+            Ok(changes) => (Some(changes), None),
+            Err(error) => (None, Some(Frames::error(&ended(&error, current)))),
+        };
+        let now = Instant::now();
+        let bookmarks = bookmarks.then(|| {
+            let mut interval = interval_at(now + BOOKMARK_EVERY, BOOKMARK_EVERY);
+            interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            interval
+        });
+        Ok(Self {
+            frames,
+            initial: initial.into_iter(),
+            mark,
+            changes,
+            last,
+            bookmarks,
+            deadline: now + timeout,
+        })
+    }
+
+    async fn next(&mut self) -> Option<Bytes> {
+        if let Some(batch) = self.batch() {
+            return Some(batch);
+        }
+        if let Some(revision) = self.mark.take() {
+            return Some(self.frames.bookmark(revision, true));
+        }
+        loop {
+            let Some(changes) = &mut self.changes else {
+                return self.last.take();
+            };
+            tokio::select! {
+                biased;
+                change = changes.next() => match change {
+                    Ok(event) => {
+                        if let Some(frame) = self.frames.event(&event) {
+                            return Some(frame);
+                        }
+                    }
+                    Err(WatchError::Closed) => self.changes = None,
+                    Err(error) => {
+                        let frame = Frames::error(&ended(&error, 0));
+                        self.changes = None;
+                        return Some(frame);
+                    }
+                },
+                () = sleep_until(self.deadline) => {
+                    let revision = changes.progress();
+                    self.changes = None;
+                    return self.bookmarks.is_some().then(|| self.frames.bookmark(revision, false));
+                }
+                () = tick(&mut self.bookmarks) => return Some(self.frames.bookmark(changes.progress(), false)),
+            }
+        }
+    }
+
+    /// Synthetic events, several in one piece.
+    fn batch(&mut self) -> Option<Bytes> {
+        let first = self.initial.next()?;
+        let mut batch = self.frames.of(Kind::Added, &first).to_vec();
+        while batch.len() < BATCH {
+            let Some(entry) = self.initial.next() else { break };
+            batch.extend_from_slice(&self.frames.of(Kind::Added, &entry));
+        }
+        Some(batch.into())
+    }
+}
+
+async fn tick(bookmarks: &mut Option<Interval>) {
+    match bookmarks {
+        Some(interval) => {
+            interval.tick().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// What a client is told when a watch cannot go on.
+fn ended(error: &WatchError, current: u64) -> Failure {
+    match error {
+        WatchError::Expired { after } if current > 0 => {
+            Failure::expired(format!("too old resource version: {after} ({current})"))
+        }
+        WatchError::Expired { .. } => Failure::expired("The resourceVersion for the provided watch is too old."),
+        WatchError::Closed => Failure::Unavailable {
+            message: "the server is shutting down".into(),
+        },
+        WatchError::Failed(source) => {
+            tracing::error!(error = %source, "watch ended");
+            Failure::internal(Arc::clone(source))
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! A server over a store in memory, and ways to speak to it.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "helpers of tests, shared by several test crates, each of which uses a part"
+)]
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use controlplane_server::identity::{MASTERS, User, assume};
+use controlplane_server::{Options, Server};
+use http::{Method, Request, StatusCode};
+use http_body_util::BodyExt;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
+use store::Store;
+use tower::ServiceExt;
+
+pub const START: &str = "2026-01-02T03:04:05Z";
+
+pub struct Api {
+    pub server: Server,
+    pub store: Store,
+}
+
+pub struct Answer {
+    pub code: StatusCode,
+    pub headers: http::HeaderMap,
+    pub bytes: bytes::Bytes,
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.bytes).unwrap_or_else(|error| panic!("{error}: {:?}", self.bytes))
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8(self.bytes.to_vec()).unwrap()
+    }
+
+    pub fn message(&self) -> String {
+        self.json()["message"].as_str().unwrap_or_default().to_owned()
+    }
+
+    pub fn warnings(&self) -> Vec<String> {
+        self.headers
+            .get_all("warning")
+            .iter()
+            .map(|value| value.to_str().unwrap().to_owned())
+            .collect()
+    }
+}
+
+impl Api {
+    pub async fn start() -> Self {
+        Self::start_with(|options| options).await
+    }
+
+    pub async fn start_with(change: impl FnOnce(Options) -> Options) -> Self {
+        let store = Store::in_memory(store::Options {
+            index: controlplane_server::storage::index,
+            class: controlplane_server::storage::class,
+            ..store::Options::default()
+        });
+        let began = tokio::time::Instant::now();
+        let start: Timestamp = START.parse().unwrap();
+        let clock = Arc::new(move || start + k8s_openapi::jiff::SignedDuration::try_from(began.elapsed()).unwrap());
+        let server = Server::new(store.clone(), change(Options::new(clock)));
+        server.bootstrap().await.unwrap();
+        Self { server, store }
+    }
+
+    /// A client of the router, without a socket.
+    pub fn client(&self) -> kube::Client {
+        let user = User::new("kubernetes-admin", [MASTERS]);
+        kube::Client::new(assume(user, "test", self.server.router()), "default")
+    }
+
+    pub async fn send(&self, request: Request<Body>) -> http::Response<Body> {
+        self.send_as(User::new("kubernetes-admin", [MASTERS]), request).await
+    }
+
+    pub async fn send_as(&self, user: User, mut request: Request<Body>) -> http::Response<Body> {
+        request.extensions_mut().insert(user);
+        self.server.router().oneshot(request).await.unwrap()
+    }
+
+    pub async fn request(&self, method: Method, path: &str, headers: &[(&str, &str)], body: impl Into<Body>) -> Answer {
+        let mut request = Request::builder().method(method).uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        collect(self.send(request.body(body.into()).unwrap()).await).await
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.request(Method::GET, path, &[], "").await
+    }
+
+    pub async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.request(
+            Method::POST,
+            path,
+            &[("content-type", "application/json")],
+            body.to_string(),
+        )
+        .await
+    }
+
+    pub async fn put(&self, path: &str, body: &Value) -> Answer {
+        self.request(
+            Method::PUT,
+            path,
+            &[("content-type", "application/json")],
+            body.to_string(),
+        )
+        .await
+    }
+
+    pub async fn patch(&self, path: &str, kind: &str, body: &Value) -> Answer {
+        let kind = format!("application/{kind}");
+        self.request(Method::PATCH, path, &[("content-type", &kind)], body.to_string())
+            .await
+    }
+
+    pub async fn delete(&self, path: &str, body: &str) -> Answer {
+        self.request(
+            Method::DELETE,
+            path,
+            &[("content-type", "application/json")],
+            body.to_owned(),
+        )
+        .await
+    }
+}
+
+pub async fn collect(response: http::Response<Body>) -> Answer {
+    let (parts, body) = response.into_parts();
+    let bytes = body.collect().await.unwrap().to_bytes();
+    Answer {
+        code: parts.status,
+        headers: parts.headers,
+        bytes,
+    }
+}
+
+/// Frames of a watch.
+pub struct Frames {
+    body: Body,
+    rest: Vec<u8>,
+}
+
+impl Frames {
+    pub async fn open(api: &Api, path: &str, accept: &str) -> Self {
+        let request = Request::builder()
+            .uri(path)
+            .header("accept", accept)
+            .body(Body::empty())
+            .unwrap();
+        let response = api.send(request).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        Self {
+            body: response.into_body(),
+            rest: Vec::new(),
+        }
+    }
+
+    pub async fn next(&mut self) -> Option<Value> {
+        loop {
+            if let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.rest.drain(..=end).collect();
+                return Some(serde_json::from_slice(&line).unwrap());
+            }
+            let frame = self.body.frame().await?.unwrap();
+            self.rest.extend_from_slice(frame.data_ref().unwrap());
+        }
+    }
+
+    /// The next frame as `TYPE name`.
+    pub async fn brief(&mut self) -> String {
+        let Some(frame) = self.next().await else {
+            return "end".to_owned();
+        };
+        let object = &frame["object"];
+        let name = object["metadata"]["name"]
+            .as_str()
+            .or(object["reason"].as_str())
+            .unwrap_or_default();
+        format!("{} {name}", frame["type"].as_str().unwrap()).trim().to_owned()
+    }
+}
+
+pub fn config_map(name: &str) -> Value {
+    serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"a": "1"}})
+}
+
+pub fn pod(name: &str) -> Value {
+    serde_json::json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}},
+        "spec": {"containers": [{"name": "c", "image": "nginx:1.14.2"}]}})
+}
+
+pub fn deployment(name: &str) -> Value {
+    serde_json::json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
+        "spec": {"replicas": 3, "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": {"labels": {"app": name}},
+                "spec": {"containers": [{"name": "nginx", "image": "nginx:1.14.2", "ports": [{"containerPort": 80}]}]}}}})
+}
