@@ -21,6 +21,7 @@ pub mod strategy;
 pub mod strict;
 pub mod table;
 pub mod validation;
+pub mod yaml;
 
 pub use invalid::{Invalid, InvalidKind};
 pub use kind::Kind;

@@ -14,10 +14,7 @@ pub const MAX_FINDINGS: usize = 100;
 /// # Errors
 /// The text is not JSON, or nested deeper than 128 levels.
 pub fn duplicates(json: &[u8]) -> Result<Vec<String>, serde_json::Error> {
-    let mut walk = Walk {
-        path: String::new(),
-        found: Vec::new(),
-    };
+    let mut walk = Walk::default();
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     Node(&mut walk).deserialize(&mut deserializer)?;
     deserializer.end()?;
@@ -37,36 +34,51 @@ pub fn unknown_field(path: &str) -> String {
 /// The path that `serde_ignored` reports, as upstream prints it: `spec.containers[0].imagePullPolice`.
 pub fn ignored_path(path: &serde_ignored::Path<'_>) -> String {
     use serde_ignored::Path;
-    let mut text = match path {
-        Path::Root => return String::new(),
-        Path::Seq { parent, .. }
-        | Path::Map { parent, .. }
-        | Path::Some { parent }
-        | Path::NewtypeStruct { parent }
-        | Path::NewtypeVariant { parent } => ignored_path(parent),
-    };
-    match path {
-        Path::Seq { index, .. } => push_index(&mut text, *index),
-        Path::Map { key, .. } => push_key(&mut text, key),
-        Path::Root | Path::Some { .. } | Path::NewtypeStruct { .. } | Path::NewtypeVariant { .. } => {}
+    fn walk(path: &Path<'_>, text: &mut FieldPath) {
+        match path {
+            Path::Root => {}
+            Path::Seq { parent, index } => {
+                walk(parent, text);
+                text.push_index(*index);
+            }
+            Path::Map { parent, key } => {
+                walk(parent, text);
+                text.push_key(key);
+            }
+            Path::Some { parent } | Path::NewtypeStruct { parent } | Path::NewtypeVariant { parent } => {
+                walk(parent, text);
+            }
+        }
     }
-    text
+    let mut text = FieldPath::default();
+    walk(path, &mut text);
+    text.text
 }
 
-fn push_key(path: &mut String, key: &str) {
-    if !path.is_empty() {
-        path.push('.');
+/// A field's path while a document is walked.
+#[derive(Debug, Default)]
+pub(crate) struct FieldPath {
+    /// What upstream prints.
+    pub(crate) text: String,
+}
+
+impl FieldPath {
+    pub(crate) fn push_key(&mut self, key: &str) {
+        if !self.text.is_empty() {
+            self.text.push('.');
+        }
+        self.text.push_str(key);
     }
-    path.push_str(key);
+
+    pub(crate) fn push_index(&mut self, index: usize) {
+        // Writing to a String cannot fail.
+        write!(self.text, "[{index}]").unwrap_or_default();
+    }
 }
 
-fn push_index(path: &mut String, index: usize) {
-    // Writing to a String cannot fail.
-    write!(path, "[{index}]").unwrap_or_default();
-}
-
+#[derive(Default)]
 struct Walk {
-    path: String,
+    path: FieldPath,
     found: Vec<String>,
 }
 
@@ -112,12 +124,12 @@ impl<'de> Visitor<'de> for Node<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        let length = self.0.path.len();
+        let length = self.0.path.text.len();
         let mut index = 0;
         loop {
-            push_index(&mut self.0.path, index);
+            self.0.path.push_index(index);
             let item = items.next_element_seed(Node(self.0))?;
-            self.0.path.truncate(length);
+            self.0.path.text.truncate(length);
             if item.is_none() {
                 return Ok(());
             }
@@ -126,15 +138,15 @@ impl<'de> Visitor<'de> for Node<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
-        let length = self.0.path.len();
+        let length = self.0.path.text.len();
         let mut seen = BTreeSet::new();
         while let Some(key) = members.next_key::<String>()? {
-            push_key(&mut self.0.path, &key);
-            if !seen.insert(key) && self.0.found.len() < MAX_FINDINGS && !self.0.found.contains(&self.0.path) {
-                self.0.found.push(self.0.path.clone());
+            self.0.path.push_key(&key);
+            if !seen.insert(key) && self.0.found.len() < MAX_FINDINGS && !self.0.found.contains(&self.0.path.text) {
+                self.0.found.push(self.0.path.text.clone());
             }
             members.next_value_seed(Node(self.0))?;
-            self.0.path.truncate(length);
+            self.0.path.text.truncate(length);
         }
         Ok(())
     }

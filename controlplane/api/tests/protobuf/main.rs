@@ -3,6 +3,7 @@
 mod examples;
 mod malformed;
 mod round_trips;
+mod stock;
 
 use controlplane_api::protobuf::{self, MAGIC};
 use k8s_pb::api::core::v1 as core;

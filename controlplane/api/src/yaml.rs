@@ -1,0 +1,72 @@
+//! YAML request bodies, read as upstream reads them: YAML 1.1's words for booleans, numbers as Go's `strconv` takes
+//! them, keys turned into strings, merge keys (`<<`), one document.
+//!
+//! The parser streams, so that what a body costs is bounded by what is built from it: [`MAX_DEPTH`] levels,
+//! [`MAX_VALUES`] values, and [`MAX_BYTES`] of text with every alias expanded.
+
+mod compose;
+mod scalar;
+
+use serde_json::Value;
+
+/// How deep values may be nested.
+pub const MAX_DEPTH: usize = 100;
+
+/// How many values a document may have, aliases expanded.
+pub const MAX_VALUES: usize = 200_000;
+
+/// How much text a document may hold, aliases expanded.
+pub const MAX_BYTES: usize = 4 * 1024 * 1024;
+
+/// A document as JSON.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Yaml {
+    /// The value; of keys that occur twice the last one counts.
+    pub value: Value,
+    /// Paths of keys that occur twice, as [`strict::duplicates`](crate::strict::duplicates) prints them.
+    pub duplicates: Vec<String>,
+}
+
+/// Why a body is no YAML document that can be read. `Display` follows upstream's `error converting YAML to JSON: `.
+#[derive(Debug, thiserror::Error)]
+pub enum YamlError {
+    /// Not UTF-8.
+    #[error("yaml: invalid UTF-8")]
+    InvalidUtf8,
+    /// Not YAML.
+    #[error("yaml: line {line}: {message}")]
+    Syntax {
+        /// Counted from one.
+        line: usize,
+        /// What the parser says.
+        message: String,
+    },
+    /// Something that JSON cannot hold: a key that is a list, a number that is not finite.
+    #[error("yaml: line {line}: {message}")]
+    NotJson {
+        /// Counted from one.
+        line: usize,
+        /// What it is.
+        message: &'static str,
+    },
+    /// More than one document.
+    #[error("yaml: only one document is allowed")]
+    SeveralDocuments,
+    /// One of the bounds.
+    #[error("yaml: document contains excessive aliasing or exceeds the limit of {limit} {what}")]
+    TooLarge {
+        /// The bound.
+        limit: usize,
+        /// What is counted.
+        what: &'static str,
+    },
+}
+
+/// Reads one document. An empty body is `null`.
+///
+/// # Errors
+/// See [`YamlError`].
+pub fn to_json(body: &[u8]) -> Result<Yaml, YamlError> {
+    let text = std::str::from_utf8(body).map_err(|_invalid| YamlError::InvalidUtf8)?;
+    compose::document(text)
+}
