@@ -1,0 +1,42 @@
+# make demo    from nothing to three nginx containers that answer (IMAGE=nginx:1.14.2 pulls instead of building)
+# make down    undoes the demo
+# make test    everything, end-to-end tests with real containers included; as root
+# make check   format, lints, documentation, licences, unused dependencies
+# make bench   measures a release build on this machine; as root
+
+SHELL := /bin/bash
+SKIFF_CACHE ?= /var/cache/skiff
+STATE ?= /var/lib/skiff
+IMAGE ?=
+target := $(or $(CARGO_TARGET_DIR),target)
+export SKIFF_CACHE
+export PATH := $(PATH):$(SKIFF_CACHE)/tools/bin
+
+.PHONY: demo down test check bench release
+
+demo: release
+	tests/demo --programs "$(target)/release" --state-dir "$(STATE)" $(if $(IMAGE),--image "$(IMAGE)")
+
+down:
+	"$(target)/release/skiff" down --purge --state-dir "$(STATE)"
+
+release:
+	.ci/prerequisites
+	cargo build --locked --release --package ctl --package controlplane --package agent
+
+test:
+	.ci/prerequisites --tools
+	cargo build --locked --workspace --bins
+	cargo nextest run --locked --workspace
+
+check:
+	.ci/prerequisites --tools
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
+	cargo deny --offline check bans licenses sources
+	cargo shear
+
+bench: release
+	cargo build --locked --release --package tests --bin bench
+	"$(target)/release/bench" --image "$$(tests/images/build nginx)"
