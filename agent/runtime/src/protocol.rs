@@ -55,6 +55,11 @@ pub(crate) enum Answer {
     Done,
     Container(Container),
     Sandbox(Sandbox),
+    /// Answers the configuration.
+    Ready {
+        sandbox: Sandbox,
+        supervisor: i32,
+    },
     /// The body is the output.
     Exec {
         exit_code: i32,

@@ -31,7 +31,7 @@ fn described(spec: &ContainerSpec) -> Container {
 fn as_container((answer, _): (Answer, Vec<u8>)) -> Result<Container, Error> {
     match answer {
         Answer::Container(container) => Ok(container),
-        Answer::Done | Answer::Sandbox(_) | Answer::Exec { .. } => Err(unexpected()),
+        Answer::Done | Answer::Sandbox(_) | Answer::Ready { .. } | Answer::Exec { .. } => Err(unexpected()),
     }
 }
 
@@ -107,7 +107,7 @@ impl Runtime for Embedded {
                     truncated,
                     timed_out,
                 }),
-                Answer::Done | Answer::Container(_) | Answer::Sandbox(_) => Err(unexpected()),
+                Answer::Done | Answer::Container(_) | Answer::Sandbox(_) | Answer::Ready { .. } => Err(unexpected()),
             }
         }
         .boxed()

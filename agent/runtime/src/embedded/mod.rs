@@ -29,6 +29,7 @@ use tokio::task::JoinSet;
 
 use connection::Connection;
 use program::Program;
+use supervise::Zygote;
 
 use crate::cgroup::{self, Cgroups};
 use crate::clock::now;
@@ -45,7 +46,7 @@ pub struct Config {
     pub cgroup_root: String,
     /// The program that runs supervisors.
     pub program: PathBuf,
-    /// Its arguments before those of [`crate::supervisor::main`].
+    /// Its arguments: with these it calls [`crate::supervisor::main`].
     pub arguments: Vec<OsString>,
 }
 
@@ -71,6 +72,7 @@ struct Shared {
     sandboxes: PathBuf,
     cgroups: Cgroups,
     program: Program,
+    zygote: Mutex<Option<Zygote>>,
     connections: Mutex<BTreeMap<String, Arc<Connection>>>,
     events: broadcast::Sender<Event>,
     tasks: Mutex<JoinSet<()>>,
@@ -130,6 +132,8 @@ impl Embedded {
         make(&sandboxes)?;
         let cgroups = Cgroups::detect().map_err(io_error("read", Path::new("/proc/self/mountinfo")))?;
         let program = Program::seal(&config.program, &state_dir);
+        let zygote = Zygote::start(&program.path(), &config.arguments).map_err(io_error("start", &config.program))?;
+        let zygote = Mutex::new(Some(zygote));
         let (connections, tasks) = (Mutex::default(), Mutex::new(JoinSet::new()));
         let events = broadcast::channel(1024).0;
         let shared = Shared {
@@ -137,6 +141,7 @@ impl Embedded {
             sandboxes,
             cgroups,
             program,
+            zygote,
             connections,
             events,
             tasks,

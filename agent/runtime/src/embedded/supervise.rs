@@ -1,15 +1,18 @@
 //! Starting supervisors, finding those that live, and noticing when one is gone.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use nix::libc;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
@@ -17,11 +20,37 @@ use tokio::process::{Child, Command};
 use super::connection::{self, Connection};
 use super::{Shared, io_error, unexpected};
 use crate::protocol::{self, Answer, Configuration, Message};
-use crate::supervisor::SOCKET;
+use crate::supervisor::{self, SOCKET};
 use crate::{Error, Event, Sandbox, SandboxSpec, sys};
 
 /// A supervisor that does not answer within this is broken.
 const ANSWER: Duration = Duration::from_secs(30);
+
+/// The process that supervisors are forked from. It ends when this is dropped.
+pub(super) struct Zygote {
+    orders: OwnedFd,
+    /// Kept so that it is reaped.
+    _process: Child,
+}
+
+impl Zygote {
+    pub(super) fn start(program: &OsStr, arguments: &[OsString]) -> io::Result<Self> {
+        let kind = (AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC);
+        let (orders, theirs) = socketpair(kind.0, kind.1, None, kind.2)?;
+        let process = Command::new(program)
+            .arg0("skiff-supervisor")
+            .args(arguments)
+            .env_clear()
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        Ok(Self {
+            orders,
+            _process: process,
+        })
+    }
+}
 
 impl Shared {
     /// Makes a sandbox. A failure leaves nothing.
@@ -44,8 +73,8 @@ impl Shared {
 
     async fn spawn(self: &Arc<Self>, spec: SandboxSpec) -> Result<Sandbox, Error> {
         let (id, directory) = (spec.id.clone(), self.directory(&spec.id));
-        let (ours, theirs) =
-            std::os::unix::net::UnixStream::pair().map_err(io_error("make a socket for", &directory))?;
+        let failed = || io_error("start a supervisor for", &directory);
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(failed())?;
         let log = directory.join("supervisor.log");
         let log = OpenOptions::new()
             .create(true)
@@ -53,16 +82,7 @@ impl Shared {
             .mode(0o600)
             .open(&log)
             .map_err(io_error("open", &log))?;
-        let mut child = Command::new(self.program.path())
-            .arg0("skiff-supervisor")
-            .args(&self.config.arguments)
-            .arg(&directory)
-            .env_clear()
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .stdout(Stdio::null())
-            .stderr(Stdio::from(log))
-            .spawn()
-            .map_err(io_error("start a supervisor for", &directory))?;
+        self.order(&directory, &theirs.into(), &log.into()).map_err(failed())?;
         let talk = async {
             ours.set_nonblocking(true)?;
             let mut stream = UnixStream::from_std(ours)?;
@@ -78,36 +98,41 @@ impl Shared {
             .await
             .map_err(io::Error::from)
             .flatten();
-        let result = match answered {
-            Ok((
+        match answered.map_err(failed())? {
+            (
                 stream,
                 Message::Reply {
-                    result: Ok(Answer::Sandbox(sandbox)),
+                    result: Ok(Answer::Ready { sandbox, supervisor }),
                     ..
                 },
-            )) => Ok((stream, sandbox)),
-            Ok((
+            ) => {
+                // It is connected, so it lives, so its pid is its own.
+                let process = sys::pidfd_open(supervisor).map_err(failed())?;
+                self.adopt(&id, stream, process);
+                Ok(sandbox)
+            }
+            (
                 _,
                 Message::Reply {
                     result: Err(refusal), ..
                 },
-            )) => Err(refusal.into()),
-            Ok(_) => Err(unexpected()),
-            Err(error) => Err(io_error("start a supervisor for", &directory)(error)),
-        };
-        let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
-        match (result, pid) {
-            (Ok((stream, sandbox)), Some(pid)) => {
-                let process = sys::pidfd_open(pid).map_err(io_error("watch the supervisor of", &directory))?;
-                self.adopt(&id, stream, process, Some(child));
-                Ok(sandbox)
-            }
-            (result, _) => {
-                // It may be stuck; its end is awaited so that what it holds is free.
-                drop(child.kill().await);
-                result.and(Err(Error::SandboxLost(id)))
-            }
+            ) => Err(refusal.into()),
+            (_, Message::Reply { .. } | Message::Exited { .. }) => Err(unexpected()),
         }
+    }
+
+    /// Orders a supervisor of the process that forks them, which is started when there is none.
+    fn order(&self, directory: &Path, agent: &OwnedFd, log: &OwnedFd) -> io::Result<()> {
+        let mut zygote = self.zygote.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(running) = zygote.as_ref()
+            && supervisor::order(&running.orders, directory, agent, log).is_ok()
+        {
+            return Ok(());
+        }
+        let started = Zygote::start(&self.program.path(), &self.config.arguments)?;
+        supervisor::order(&started.orders, directory, agent, log)?;
+        *zygote = Some(started);
+        Ok(())
     }
 
     /// Connects to the supervisor of a sandbox that an earlier agent made.
@@ -124,12 +149,12 @@ impl Shared {
             .map_err(io_error("identify the supervisor of", &path))?;
         let pid = credentials.pid().ok_or_else(|| Error::SandboxLost(id.to_owned()))?;
         let process = sys::pidfd_open(pid).map_err(io_error("watch the supervisor of", &path))?;
-        self.adopt(id, stream, process, None);
+        self.adopt(id, stream, process);
         Ok(())
     }
 
     /// Serves a connection until it ends.
-    fn adopt(self: &Arc<Self>, id: &str, stream: UnixStream, process: OwnedFd, child: Option<Child>) {
+    fn adopt(self: &Arc<Self>, id: &str, stream: UnixStream, process: OwnedFd) {
         let (connection, frames) = Connection::new(id.to_owned(), process);
         let connection = Arc::new(connection);
         let (reader, writer) = stream.into_split();
@@ -159,9 +184,6 @@ impl Shared {
             connection.close();
             if let Some(shared) = shared.upgrade() {
                 shared.disconnected(&id, &connection).await;
-            }
-            if let Some(mut child) = child {
-                drop(child.wait().await);
             }
         });
     }

@@ -13,11 +13,11 @@ mod log;
 mod poll;
 mod state;
 mod user;
+mod zygote;
 
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -26,8 +26,12 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::stat::{Mode, umask};
-use nix::unistd::{ForkResult, dup2_stdin, setsid};
+use nix::unistd::{ForkResult, setsid};
+
 use serde::{Deserialize, Serialize};
+
+use zygote::Order;
+pub(crate) use zygote::order;
 
 use crate::cgroup::Cgroups;
 use crate::clock::now;
@@ -56,20 +60,36 @@ pub(crate) struct SandboxRecord {
     pub(crate) started: u64,
 }
 
-/// Runs a supervisor: `args` are those after the hidden subcommand. Must be called before the process has any other thread;
-/// standard input is a socket to the agent, which speaks first.
-pub fn main(args: &[OsString]) -> ExitCode {
-    let [directory] = args else { return ExitCode::from(2) };
-    let Ok(mut agent) = take_over_stdin() else {
-        return ExitCode::FAILURE;
-    };
+/// Waits for orders and becomes, by fork, one supervisor for each. Must be called before the process has any other thread;
+/// standard input is a socket to the agent. Ends when the agent does; the supervisors go on.
+///
+/// Forked, supervisors share all memory that they do not write, relocated tables of the program above all, and a new one is
+/// there in less than a millisecond.
+pub fn main() -> ExitCode {
+    match zygote::serve() {
+        Ok(Some(order)) => supervise(order),
+        Ok(None) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn supervise(order: Order) -> ExitCode {
+    let Order { directory, mut agent } = order;
     // Otherwise the agent went away before it said what to do.
     let Ok(configuration) = read_configuration(&mut agent) else {
         return ExitCode::FAILURE;
     };
-    let set_up = set_up(Path::new(directory), configuration);
-    let (result, supervisor) = match set_up {
-        Ok(supervisor) => (Ok(Answer::Sandbox(supervisor.sandbox())), Some(supervisor)),
+    let (result, supervisor) = match set_up(&directory, configuration) {
+        Ok(supervisor) => {
+            let (sandbox, supervisor_pid) = (supervisor.sandbox(), nix::unistd::getpid().as_raw());
+            (
+                Ok(Answer::Ready {
+                    sandbox,
+                    supervisor: supervisor_pid,
+                }),
+                Some(supervisor),
+            )
+        }
         Err((doing, error)) => (Err(Refusal::failed(doing, &error)), None),
     };
     let told = protocol::encode(&Message::Reply { id: 0, result }, &[]).and_then(|frame| agent.write_all(&frame));
@@ -80,14 +100,6 @@ pub fn main(args: &[OsString]) -> ExitCode {
         },
         (_, _) => ExitCode::FAILURE,
     }
-}
-
-/// Frees descriptor 0, which containers inherit.
-fn take_over_stdin() -> io::Result<UnixStream> {
-    let stream = io::stdin().as_fd().try_clone_to_owned()?;
-    dup2_stdin(File::open("/dev/null")?)?;
-    sys::close_on_exec_all()?;
-    Ok(UnixStream::from(stream))
 }
 
 fn read_configuration(agent: &mut UnixStream) -> io::Result<Configuration> {

@@ -185,9 +185,8 @@ impl Machine {
             }
         }
         for entry in fs::read_dir("/proc").unwrap().flatten() {
-            let cmdline = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            let text = String::from_utf8_lossy(&cmdline).into_owned();
-            if text.contains("skiff-supervisor") && text.contains(directory) {
+            let cwd = fs::read_link(entry.path().join("cwd")).unwrap_or_default();
+            if cwd.starts_with(directory) {
                 found.push(format!("process {}", entry.path().display()));
             }
         }
