@@ -109,6 +109,11 @@ impl<K: Cached> Cache<K> {
         self.read().objects.get(key).cloned()
     }
 
+    /// All objects, in the order of their keys.
+    pub(crate) fn all(&self) -> Vec<Arc<K>> {
+        self.read().objects.values().cloned().collect()
+    }
+
     /// The objects of a namespace.
     pub(crate) fn in_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
         let state = self.read();

@@ -33,6 +33,8 @@ pub(crate) trait Controller: Send + Sync + 'static {
     fn component(&self) -> &'static str;
     /// What is to be done for `key`; `failure` is the server's last refusal of one of its creations.
     fn plan(&self, key: &Key, failure: Option<&Failure>, now: Timestamp) -> Plan;
+    /// Takes what a look found: whether the object of this uid exists.
+    fn learn(&self, _uid: &str, _exists: bool, _now: Timestamp) {}
 }
 
 /// What must be seen before a key is planned again.
@@ -68,6 +70,8 @@ impl Awaited {
 pub(crate) struct Done {
     pub(crate) awaited: Vec<Awaited>,
     pub(crate) failure: Option<Failure>,
+    /// Objects that were looked for, by uid, and whether they exist.
+    pub(crate) looked: Vec<(String, bool)>,
     /// Something did not work and must be tried again.
     pub(crate) retry: bool,
 }
@@ -105,6 +109,10 @@ pub(crate) async fn run<C: Controller>(controller: Arc<C>, context: Context, que
         tokio::select! {
             biased;
             Some((key, done)) = under_way.next(), if !under_way.is_empty() => {
+                let done: Done = done;
+                for (uid, exists) in &done.looked {
+                    controller.learn(uid, *exists, (context.clock)());
+                }
                 memory.finish(&context, &queue, key, done);
             }
             key = queue.next(), if under_way.len() < IN_FLIGHT => {

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use api::{kind::Scope, kinds::KINDS, registration::Registration};
 use controlplane_plan::{
     objects::{controller_of, node_of},
     step::{self, Resource},
@@ -18,7 +19,7 @@ use k8s_openapi::{
 };
 use serde::{Deserialize, de::DeserializeOwned};
 
-use crate::cache::{Cache, Progress};
+use crate::cache::{Cache, Change, Progress};
 
 /// A kind that is cached.
 pub(crate) trait Cached: DeserializeOwned + Clone + Send + Sync + 'static {
@@ -165,6 +166,54 @@ impl Cached for Partial {
     }
 }
 
+fn hear<K: Cached>(
+    cache: &Cache<K>,
+    resource: Resource,
+    listener: impl Fn(Resource, &Change<'_, ObjectMeta>) + Send + Sync + 'static,
+) {
+    cache.listen(move |change| {
+        let change = Change {
+            old: change.old.map(Cached::metadata),
+            new: change.new.map(Cached::metadata),
+        };
+        listener(resource, &change);
+    });
+}
+
+/// A row of the table of kinds.
+pub(crate) fn resource_of(row: &Registration) -> Resource {
+    Resource {
+        group: row.group,
+        version: row.version,
+        kind: row.kind,
+        plural: row.plural,
+        namespaced: row.scope == Scope::Namespaced,
+    }
+}
+
+/// The kinds that are stored: not Binding, which is only a request.
+pub(crate) fn stored_kinds() -> impl Iterator<Item = Resource> {
+    KINDS
+        .iter()
+        .map(resource_of)
+        .filter(|resource| resource.kind != "Binding")
+}
+
+/// The kinds of which metadata is enough. Events own nothing and are not owned.
+fn partial_kinds() -> impl Iterator<Item = Resource> {
+    const TYPED: [Resource; 8] = [
+        step::PODS,
+        step::REPLICA_SETS,
+        step::DEPLOYMENTS,
+        step::NODES,
+        step::NAMESPACES,
+        step::SERVICES,
+        step::LEASES,
+        step::ENDPOINT_SLICES,
+    ];
+    stored_kinds().filter(|resource| resource.kind != "Event" && !TYPED.contains(resource))
+}
+
 /// All caches.
 pub(crate) struct Caches {
     pub(crate) pods: Arc<Cache<Pod>>,
@@ -190,7 +239,25 @@ impl Caches {
             services: Cache::new(),
             leases: Cache::new(),
             endpoint_slices: Cache::new(),
-            partial: BTreeMap::new(),
+            partial: partial_kinds().map(|resource| (resource, Cache::new())).collect(),
+        }
+    }
+
+    /// Calls `listener` with the metadata of every object of every kind that can own or be owned.
+    pub(crate) fn listen_to_all(
+        &self,
+        listener: impl Fn(Resource, &Change<'_, ObjectMeta>) + Clone + Send + Sync + 'static,
+    ) {
+        hear(&self.pods, step::PODS, listener.clone());
+        hear(&self.replica_sets, step::REPLICA_SETS, listener.clone());
+        hear(&self.deployments, step::DEPLOYMENTS, listener.clone());
+        hear(&self.nodes, step::NODES, listener.clone());
+        hear(&self.namespaces, step::NAMESPACES, listener.clone());
+        hear(&self.services, step::SERVICES, listener.clone());
+        hear(&self.leases, step::LEASES, listener.clone());
+        hear(&self.endpoint_slices, step::ENDPOINT_SLICES, listener.clone());
+        for (resource, cache) in &self.partial {
+            hear(cache, *resource, listener.clone());
         }
     }
 

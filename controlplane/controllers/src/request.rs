@@ -58,7 +58,6 @@ pub(crate) struct ReplyMetadata {
     pub(crate) name: String,
     pub(crate) uid: String,
     pub(crate) resource_version: String,
-    pub(crate) deletion_timestamp: Option<String>,
 }
 
 impl Reply {

@@ -14,8 +14,12 @@ use crate::{
     cache::{Cache, Key},
     deployments::{self, Deployments},
     driver::{self, Context, Controller},
+    endpoints::{self, EndpointSlices, ServiceAccounts},
     events::{self, Recorder},
+    garbage,
     kinds::{Cached, Caches},
+    namespaces,
+    nodes::{self, Leftovers, Nodes},
     queue::Queue,
     reflector,
     replica_sets::{self, ReplicaSets},
@@ -26,6 +30,10 @@ use crate::{
 const HOME: &str = "system:serviceaccount:kube-system:";
 /// Who the shared watches are.
 const MANAGER: &str = "system:kube-controller-manager";
+
+/// The accounts that are not named like the source of their events.
+const GARBAGE: &str = "generic-garbage-collector";
+const ENDPOINTS: &str = "endpointslice-controller";
 
 /// What start-up hands around.
 struct Setup<'a> {
@@ -56,6 +64,23 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
     let queue = replica_sets::listen(&caches);
     setup.controller(ReplicaSets(caches.clone()), "replicaset-controller", queue);
 
+    let queue = endpoints::listen(&caches);
+    setup.controller(EndpointSlices(caches.clone()), ENDPOINTS, queue);
+    let queue = endpoints::listen_accounts(&caches);
+    setup.controller(ServiceAccounts(caches.clone()), "service-account-controller", queue);
+    let (garbage, queue) = garbage::listen(&caches);
+    setup.controller(garbage, GARBAGE, queue);
+    let queue = nodes::listen(&caches);
+    setup.controller(
+        Nodes::new(caches.clone(), options.cluster_cidr),
+        "node-controller",
+        queue,
+    );
+    let queue = nodes::listen_leftovers(&caches);
+    setup.controller(Leftovers::new(caches.clone()), "pod-garbage-collector", queue);
+    let queue = namespaces::listen(&caches);
+    let context = setup.context("namespace-controller");
+    setup.tasks.spawn(namespaces::run(context, queue));
     let scheduler = Scheduler::listen(&caches);
     let context = setup.context(events::SCHEDULER);
     setup.tasks.spawn(scheduler::run(scheduler, context));
@@ -69,6 +94,9 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
     setup.reflect(&caches.services, step::SERVICES);
     setup.reflect(&caches.leases, step::LEASES);
     setup.reflect(&caches.endpoint_slices, step::ENDPOINT_SLICES);
+    for (resource, cache) in &caches.partial {
+        setup.reflect(cache, *resource);
+    }
     setup.tasks
 }
 
@@ -126,7 +154,16 @@ fn components(clients: &Clients, version: &'static str) -> events::Components {
     Arc::new(move |component| {
         let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
         made.entry(component.to_owned())
-            .or_insert_with(|| client(&clients, version, component))
+            .or_insert_with(|| client(&clients, version, account_of(component)))
             .clone()
     })
+}
+
+/// The service account of an event's source.
+fn account_of(component: &str) -> &str {
+    match component {
+        "garbage-collector-controller" => GARBAGE,
+        "endpoint-slice-controller" => ENDPOINTS,
+        own => own,
+    }
 }

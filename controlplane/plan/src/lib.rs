@@ -4,8 +4,14 @@
 //! A plan never sees a snapshot that is older than what its previous plan did: the driver waits for that.
 
 pub mod claim;
+pub mod endpoints;
+pub mod garbage;
+pub mod leftovers;
+pub mod namespaces;
+pub mod node_health;
 pub mod objects;
 pub mod placement;
+pub mod ranges;
 pub mod replicas;
 pub mod rollout;
 pub mod step;

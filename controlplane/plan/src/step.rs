@@ -225,6 +225,8 @@ pub enum Step {
         /// Events.
         outcome: Outcome,
     },
+    /// GET, to learn whether exactly this object exists.
+    Look(Target),
     /// Only an event.
     Event(Note),
 }
@@ -269,6 +271,7 @@ impl fmt::Display for Step {
                 write!(f, "delete {} {}", target.resource.kind, target.name)?;
                 outcome.fmt(f)
             }
+            Self::Look(target) => write!(f, "look for {} {}", target.resource.kind, target.name),
             Self::Event(note) => write!(f, "event {}: {}", note.reason, note.message),
         }
     }

@@ -24,6 +24,7 @@ pub(crate) async fn perform(context: &Context, component: &'static str, plan: Pl
         let results: Vec<Done> = stream::iter(requests).buffer_unordered(TOGETHER).collect().await;
         for result in results {
             done.awaited.extend(result.awaited);
+            done.looked.extend(result.looked);
             done.failure = done.failure.or(result.failure);
             done.retry |= result.retry;
         }
@@ -88,6 +89,7 @@ async fn perform_step(context: &Context, component: &'static str, step: Step) ->
                 Err(error) => change_failed(context, component, &target, &error),
             }
         }
+        Step::Look(target) => look(context, target).await,
         Step::Event(event) => {
             note(Some(event), "");
             Done::default()
@@ -122,6 +124,30 @@ fn deleted(component: &'static str, target: Target) -> Done {
     Done {
         awaited: vec![Awaited::Deleted(target.resource, key, target.uid)],
         ..Done::default()
+    }
+}
+
+/// Asks whether exactly this object exists.
+async fn look(context: &Context, target: Target) -> Done {
+    match request::get::<Reply>(&context.client, &target.resource, &target.namespace, &target.name).await {
+        Ok(reply) => {
+            let exists = reply.metadata.uid == target.uid;
+            Done {
+                looked: vec![(target.uid, exists)],
+                ..Done::default()
+            }
+        }
+        Err(error) if error.code() == 404 => Done {
+            looked: vec![(target.uid, false)],
+            ..Done::default()
+        },
+        Err(error) => {
+            debug!(name = target.name, %error, "look failed");
+            Done {
+                retry: true,
+                ..Done::default()
+            }
+        }
     }
 }
 

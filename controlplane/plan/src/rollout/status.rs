@@ -148,7 +148,7 @@ fn created_name(plan: &Plan) -> Option<String> {
             .pointer("/metadata/name")
             .and_then(Value::as_str)
             .map(str::to_owned),
-        Step::Patch { .. } | Step::Delete { .. } | Step::Event(_) => None,
+        Step::Patch { .. } | Step::Delete { .. } | Step::Look(_) | Step::Event(_) => None,
     })
 }
 

@@ -1,0 +1,229 @@
+//! The namespace controller: empties a namespace that is being deleted, says what is left, and then lets it go.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use controlplane_plan::{
+    namespaces::{self, Remains},
+    objects::target,
+    step::{NAMESPACES, PODS, PatchKind, Resource},
+};
+use futures::{StreamExt, stream::FuturesUnordered};
+use http::Method;
+use k8s_openapi::api::core::v1::Namespace;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tracing::{debug, info};
+
+use crate::{
+    cache::Key,
+    driver::Context,
+    kinds::{Caches, stored_kinds},
+    queue::Queue,
+    request::{self, Error, JSON},
+};
+
+/// Namespaces that are emptied at once.
+const IN_FLIGHT: usize = 16;
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// Objects of a kind that are looked at for finalizers.
+const SAMPLE: usize = 500;
+
+#[derive(Deserialize, Default)]
+struct Left {
+    #[serde(default)]
+    items: Vec<LeftItem>,
+}
+
+#[derive(Deserialize)]
+struct LeftItem {
+    #[serde(default)]
+    metadata: LeftMetadata,
+}
+
+#[derive(Deserialize, Default)]
+struct LeftMetadata {
+    #[serde(default)]
+    finalizers: Vec<String>,
+}
+
+/// Wakes namespaces that are being deleted, also when a pod of theirs has gone.
+pub(crate) fn listen(caches: &Caches) -> Arc<Queue<Key>> {
+    let queue: Arc<Queue<Key>> = Queue::new();
+    let wake = queue.clone();
+    caches.namespaces.listen(move |change| {
+        if let Some(namespace) = change.new.filter(|new| new.metadata.deletion_timestamp.is_some()) {
+            wake.push(Key::of(&namespace.metadata));
+        }
+    });
+    let wake = queue.clone();
+    let namespaces = Arc::downgrade(&caches.namespaces);
+    caches.pods.listen(move |change| {
+        let (Some(old), None) = (change.old, change.new) else {
+            return;
+        };
+        let key = Key::new("", old.metadata.namespace.as_deref().unwrap_or_default());
+        let namespace = namespaces.upgrade().and_then(|namespaces| namespaces.get(&key));
+        if namespace.is_some_and(|namespace| namespace.metadata.deletion_timestamp.is_some()) {
+            wake.push(key);
+        }
+    });
+    queue
+}
+
+/// Empties namespaces for ever.
+pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>) {
+    context.caches.synced().await;
+    let mut attempts: BTreeMap<Key, u32> = BTreeMap::new();
+    let mut under_way = FuturesUnordered::new();
+    let mut busy: BTreeSet<Key> = BTreeSet::new();
+    loop {
+        tokio::select! {
+            biased;
+            Some((key, finished)) = under_way.next(), if !under_way.is_empty() => {
+                let key: Key = key;
+                busy.remove(&key);
+                if finished {
+                    attempts.remove(&key);
+                } else {
+                    let count = attempts.entry(key.clone()).or_default();
+                    let delay = RETRY.0.saturating_mul(1 << (*count).min(8)).min(RETRY.1);
+                    *count = count.saturating_add(1);
+                    queue.push_after(key, delay);
+                }
+            }
+            key = queue.next(), if under_way.len() < IN_FLIGHT => {
+                if busy.contains(&key) {
+                    continue;
+                }
+                let Some(namespace) = context.caches.namespaces.get(&key) else {
+                    attempts.remove(&key);
+                    continue;
+                };
+                if namespace.metadata.deletion_timestamp.is_none() {
+                    continue;
+                }
+                busy.insert(key.clone());
+                let context = context.clone();
+                under_way.push(Box::pin(async move {
+                    let finished = empty(&context, &namespace).await;
+                    (key, finished)
+                }));
+            }
+        }
+    }
+}
+
+/// One round; whether the namespace is free to go.
+async fn empty(context: &Context, namespace: &Namespace) -> bool {
+    let name = namespace.metadata.name.clone().unwrap_or_default();
+    let finalizers = namespace
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.finalizers.clone())
+        .unwrap_or_default();
+    if !finalizers.iter().any(|finalizer| finalizer == "kubernetes") {
+        return true;
+    }
+    let mut remains = Remains::default();
+    // Pods first: what makes them is still there, but may make no more.
+    let mut kinds: Vec<Resource> = stored_kinds().filter(|resource| resource.namespaced).collect();
+    kinds.sort_by_key(|resource| *resource != PODS);
+    for resource in kinds {
+        if let Err(error) = sweep(context, &resource, &name, &mut remains).await {
+            debug!(namespace = name, resource = resource.plural, %error, "not emptied");
+            remains.failures.push(format!("{}: {error}", resource.plural));
+        }
+    }
+    report(context, namespace, &remains).await;
+    if !remains.is_empty() {
+        return false;
+    }
+    match finalize(context, namespace, &name).await {
+        Ok(()) => {
+            info!(namespace = name, "emptied");
+            true
+        }
+        Err(error) if error.code() == 404 => true,
+        Err(error) => {
+            debug!(namespace = name, %error, "not finalized");
+            false
+        }
+    }
+}
+
+/// Deletes all objects of a kind and counts what is left.
+async fn sweep(context: &Context, resource: &Resource, namespace: &str, remains: &mut Remains) -> Result<(), Error> {
+    let path = request::path(resource, namespace, "", "");
+    let list = || {
+        request::send::<Left>(
+            &context.client,
+            Method::GET,
+            format!("{path}?limit={SAMPLE}"),
+            JSON,
+            Vec::new(),
+        )
+    };
+    if list().await?.items.is_empty() {
+        return Ok(());
+    }
+    let options = json!({ "apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background" });
+    let body = options.to_string().into_bytes();
+    request::send::<Value>(&context.client, Method::DELETE, path.clone(), JSON, body).await?;
+    let left = list().await?.items;
+    if !left.is_empty() {
+        let spelled = if resource.group.is_empty() {
+            resource.plural.to_owned()
+        } else {
+            format!("{}.{}", resource.plural, resource.group)
+        };
+        remains.objects.insert(spelled, left.len());
+        for finalizer in left.into_iter().flat_map(|item| item.metadata.finalizers) {
+            *remains.finalizers.entry(finalizer).or_default() += 1;
+        }
+    }
+    Ok(())
+}
+
+/// Writes the conditions where they are not what they were.
+async fn report(context: &Context, namespace: &Namespace, remains: &Remains) {
+    let old = namespace
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.clone())
+        .unwrap_or_default();
+    let conditions = namespaces::conditions(&old, remains, (context.clock)());
+    if conditions == old || remains.is_empty() {
+        return;
+    }
+    let body = json!({ "status": { "conditions": conditions } });
+    let target = target(NAMESPACES, namespace);
+    if let Err(error) = request::patch(&context.client, &target, Some("status"), PatchKind::Merge, &body).await {
+        debug!(namespace = target.name, %error, "conditions not written");
+    }
+}
+
+async fn finalize(context: &Context, namespace: &Namespace, name: &str) -> Result<(), Error> {
+    // The newest revision: conditions may just have been written.
+    let mut current: Value = request::get(&context.client, &NAMESPACES, "", name).await?;
+    let same = current.pointer("/metadata/uid").and_then(Value::as_str) == namespace.metadata.uid.as_deref();
+    if !same {
+        return Ok(());
+    }
+    if let Some(Value::Array(finalizers)) = current.pointer_mut("/spec/finalizers") {
+        finalizers.retain(|finalizer| finalizer != "kubernetes");
+    }
+    let path = request::path(&NAMESPACES, "", name, "finalize");
+    request::send::<Value>(
+        &context.client,
+        Method::PUT,
+        path,
+        JSON,
+        current.to_string().into_bytes(),
+    )
+    .await?;
+    Ok(())
+}

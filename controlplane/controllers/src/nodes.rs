@@ -1,0 +1,236 @@
+//! The node controller: health, taints, evictions; ranges of pod addresses; pods that outlive their node.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use controlplane_plan::{
+    leftovers,
+    node_health::{self, Pulse, Snapshot, is_ready},
+    objects::{node_of, target},
+    ranges::Ranges,
+    rollout::Failure,
+    step::{NODES, Note, Plan, Severity, Step},
+};
+use k8s_openapi::{
+    api::core::v1::{Node, Pod},
+    jiff::Timestamp,
+};
+use tokio::time::Instant;
+
+use crate::{
+    cache::Key,
+    driver::Controller,
+    kinds::{Caches, on_node},
+    queue::Queue,
+};
+
+const LEASES: &str = "kube-node-lease";
+/// How long a pod's node may be missing.
+const QUARANTINE: Duration = Duration::from_secs(40);
+/// The key under which the leftovers controller counts finished pods: no node can have this name.
+const FINISHED: &str = "*";
+
+/// Plans what nodes' silence means, and gives them ranges.
+pub(crate) struct Nodes {
+    caches: Arc<Caches>,
+    start: Instant,
+    pulses: Mutex<BTreeMap<String, Pulse>>,
+    ranges: Option<Mutex<Ranges>>,
+}
+
+impl Nodes {
+    pub(crate) fn new(caches: Arc<Caches>, cidr: Option<(std::net::Ipv4Addr, u8)>) -> Self {
+        let ranges = cidr.map(|(address, prefix)| Mutex::new(Ranges::new(address, prefix)));
+        Self {
+            caches,
+            start: Instant::now(),
+            pulses: Mutex::new(BTreeMap::new()),
+            ranges,
+        }
+    }
+
+    /// The node's pulse now, and whether it is seen for the first time.
+    fn pulse(&self, key: &Key, node: &Node, at: Duration) -> (Pulse, bool) {
+        let lease = self.caches.leases.get(&Key::new(LEASES, &key.name));
+        let mut pulses = self.pulses.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = pulses.remove(&key.name);
+        let first = before.is_none();
+        let pulse = Pulse::next(before, node, lease.as_deref(), at);
+        pulses.insert(key.name.clone(), pulse.clone());
+        (pulse, first)
+    }
+}
+
+impl Controller for Nodes {
+    fn component(&self) -> &'static str {
+        "node-controller"
+    }
+
+    fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
+        let Some(node) = self.caches.nodes.get(key) else {
+            self.pulses
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .remove(&key.name);
+            return Plan::default();
+        };
+        let at = self.start.elapsed();
+        let (pulse, first) = self.pulse(key, &node, at);
+        let nodes = self.caches.nodes.all();
+        let pods = self.caches.pods.indexed(&on_node(&key.name));
+        let pods: Vec<&Pod> = pods.iter().map(Arc::as_ref).collect();
+        let any_ready = nodes.iter().any(|node| is_ready(node));
+        let mut plan = Plan::default();
+        if first {
+            plan.stage(vec![Step::Event(Note {
+                about: target(NODES, &*node).reference(),
+                severity: Severity::Normal,
+                reason: "RegisteredNode",
+                message: format!("Node {} event: Registered Node {} in Controller", key.name, key.name),
+            })]);
+        }
+        if let Some(ranges) = &self.ranges {
+            let nodes: Vec<&Node> = nodes.iter().map(Arc::as_ref).collect();
+            let step = ranges
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .give(&node, &nodes);
+            if let Some(step) = step {
+                plan.stage(vec![step]);
+                return plan;
+            }
+        }
+        let health = node_health::plan(
+            &Snapshot {
+                node: &node,
+                pulse: &pulse,
+                pods: &pods,
+                any_ready,
+            },
+            at,
+            now,
+        );
+        plan.stages.extend(health.stages);
+        plan.again = health.again;
+        plan
+    }
+}
+
+/// Wakes nodes by themselves, their leases and their pods; all of them when the first or last becomes ready or not.
+pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
+    let queue: Arc<Queue<Key>> = Queue::new();
+    let (wake, all) = (queue.clone(), Arc::downgrade(caches));
+    caches.nodes.listen(move |change| {
+        for node in change.sides() {
+            wake.push(Key::of(&node.metadata));
+        }
+        let turned = change.old.is_some_and(is_ready) != change.new.is_some_and(is_ready);
+        if let Some(caches) = all.upgrade().filter(|_| turned) {
+            caches
+                .nodes
+                .all()
+                .iter()
+                .for_each(|node| wake.push(Key::of(&node.metadata)));
+        }
+    });
+    let wake = queue.clone();
+    caches.leases.listen(move |change| {
+        for lease in change
+            .sides()
+            .filter(|lease| lease.metadata.namespace.as_deref() == Some(LEASES))
+        {
+            wake.push(Key::new("", lease.metadata.name.as_deref().unwrap_or_default()));
+        }
+    });
+    let (wake, all) = (queue.clone(), Arc::downgrade(caches));
+    caches.pods.listen(move |change| {
+        // Pods matter to a node's health only while it is in trouble.
+        let Some(node) = change.new.and_then(node_of) else {
+            return;
+        };
+        let key = Key::new("", node);
+        let node = all.upgrade().and_then(|caches| caches.nodes.get(&key));
+        let tainted = |node: &Node| node.spec.as_ref().and_then(|spec| spec.taints.as_ref()).is_some();
+        if node.is_some_and(|node| tainted(&node)) {
+            wake.push(key);
+        }
+    });
+    queue
+}
+
+/// Plans the removal of pods that nobody will finish.
+pub(crate) struct Leftovers {
+    caches: Arc<Caches>,
+    missing: Mutex<BTreeMap<String, Instant>>,
+}
+
+impl Leftovers {
+    pub(crate) fn new(caches: Arc<Caches>) -> Self {
+        Self {
+            caches,
+            missing: Mutex::new(BTreeMap::new()),
+        }
+    }
+}
+
+impl Controller for Leftovers {
+    fn component(&self) -> &'static str {
+        "pod-garbage-collector"
+    }
+
+    fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
+        let mut plan = Plan::default();
+        if key.name == FINISHED {
+            let pods = self.caches.pods.all();
+            let pods: Vec<&Pod> = pods.iter().map(Arc::as_ref).collect();
+            plan.stage(leftovers::of_the_past(&pods));
+            return plan;
+        }
+        let pods = self.caches.pods.indexed(&on_node(&key.name));
+        let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
+        if pods.is_empty() || self.caches.nodes.get(key).is_some() {
+            missing.remove(&key.name);
+            return plan;
+        }
+        let since = *missing.entry(key.name.clone()).or_insert_with(Instant::now);
+        let rest = QUARANTINE.saturating_sub(since.elapsed());
+        if !rest.is_zero() {
+            plan.again(rest);
+            return plan;
+        }
+        let pods: Vec<&Pod> = pods.iter().map(Arc::as_ref).collect();
+        for stage in leftovers::of_gone_node(&pods, now) {
+            plan.stage(stage);
+        }
+        plan
+    }
+}
+
+/// Wakes nodes that go, and nodes that a pod names.
+pub(crate) fn listen_leftovers(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
+    let queue: Arc<Queue<Key>> = Queue::new();
+    let wake = queue.clone();
+    caches.nodes.listen(move |change| {
+        if let (Some(old), None) = (change.old, change.new) {
+            wake.push(Key::of(&old.metadata));
+        }
+    });
+    let (wake, all) = (queue.clone(), Arc::downgrade(caches));
+    caches.pods.listen(move |change| {
+        let Some(pod) = change.new else { return };
+        let finished = |pod: &Pod| controlplane_plan::objects::is_finished(pod);
+        if finished(pod) && !change.old.is_some_and(finished) {
+            wake.push_after(Key::new("", FINISHED), Duration::from_secs(20));
+        }
+        let Some(key) = node_of(pod).map(|node| Key::new("", node)) else {
+            return;
+        };
+        if all.upgrade().is_some_and(|caches| caches.nodes.get(&key).is_none()) {
+            wake.push(key);
+        }
+    });
+    queue
+}

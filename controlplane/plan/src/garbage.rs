@@ -1,0 +1,343 @@
+//! What goes when its owners are gone, and what waits for what.
+//!
+//! The [`Graph`] holds of every object who owns it. An owner that the graph does not know is looked up before anything
+//! is deleted on its account; uids are never used twice, so an absence once proven stays true.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
+
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+    jiff::Timestamp,
+};
+use serde_json::json;
+
+use crate::step::{Note, Outcome, PatchKind, Plan, Propagation, Resource, Severity, Step, Target};
+
+/// Keeps an object until its dependents have been set free.
+pub const ORPHAN: &str = "orphan";
+/// Keeps an object until its blocking dependents are gone.
+pub const FOREGROUND: &str = "foregroundDeletion";
+
+/// Absences that are remembered.
+const REMEMBERED: usize = 500;
+/// How long an owner that was looked up is believed in before the graph shows it.
+const BELIEVED: i64 = 10;
+
+/// An object, as far as ownership goes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Item {
+    /// The object.
+    pub target: Target,
+    /// Its revision.
+    pub resource_version: Option<String>,
+    /// Who owns it.
+    pub owners: Vec<OwnerReference>,
+    /// All its finalizers.
+    pub finalizers: Vec<String>,
+    /// Whether it is being deleted.
+    pub deleting: bool,
+}
+
+impl Item {
+    /// Reads an object's metadata.
+    pub fn of(resource: Resource, metadata: &ObjectMeta) -> Self {
+        Self {
+            target: Target {
+                resource,
+                namespace: metadata.namespace.clone().unwrap_or_default(),
+                name: metadata.name.clone().unwrap_or_default(),
+                uid: metadata.uid.clone().unwrap_or_default(),
+            },
+            resource_version: metadata.resource_version.clone(),
+            owners: metadata.owner_references.clone().unwrap_or_default(),
+            finalizers: metadata.finalizers.clone().unwrap_or_default(),
+            deleting: metadata.deletion_timestamp.is_some(),
+        }
+    }
+
+    fn holds(&self, finalizer: &str) -> bool {
+        self.finalizers.iter().any(|held| held == finalizer)
+    }
+
+    fn waits(&self) -> bool {
+        self.deleting && self.holds(FOREGROUND)
+    }
+
+    fn patch(&self, change: &serde_json::Value) -> Step {
+        let mut metadata = json!({ "uid": self.target.uid, "resourceVersion": self.resource_version });
+        if let (Some(metadata), Some(change)) = (metadata.as_object_mut(), change.as_object()) {
+            metadata.extend(change.clone());
+        }
+        Step::Patch {
+            target: self.target.clone(),
+            subresource: None,
+            kind: PatchKind::Merge,
+            body: Box::new(json!({ "metadata": metadata })),
+            outcome: Outcome::default(),
+        }
+    }
+
+    fn without_finalizer(&self, finalizer: &str) -> Step {
+        let kept: Vec<_> = self.finalizers.iter().filter(|held| *held != finalizer).collect();
+        self.patch(&json!({ "finalizers": kept }))
+    }
+
+    fn without_owners(&self, gone: &BTreeSet<&str>) -> Step {
+        let kept: Vec<_> = self
+            .owners
+            .iter()
+            .filter(|owner| !gone.contains(owner.uid.as_str()))
+            .collect();
+        self.patch(&json!({ "ownerReferences": kept }))
+    }
+
+    fn delete(&self, propagation: Propagation) -> Step {
+        Step::Delete {
+            target: self.target.clone(),
+            resource_version: self.resource_version.clone(),
+            propagation: Some(propagation),
+            grace_seconds: None,
+            outcome: Outcome::default(),
+        }
+    }
+}
+
+/// What is known of one owner.
+enum Owner {
+    Solid,
+    /// It goes when its dependents have gone.
+    Waiting,
+    Absent,
+    /// Nobody looked yet.
+    Unknown(Target),
+    /// Nothing can be said, so nothing is done on its account.
+    Unresolvable,
+}
+
+/// Who owns whom.
+#[derive(Debug, Default)]
+pub struct Graph {
+    items: BTreeMap<String, Item>,
+    dependents: BTreeMap<String, BTreeSet<String>>,
+    absent: BTreeSet<String>,
+    order: VecDeque<String>,
+    believed: BTreeMap<String, i64>,
+}
+
+impl Graph {
+    /// Takes an object as it is now; gives the uids that must be examined.
+    pub fn observe(&mut self, item: Item) -> Vec<String> {
+        let uid = item.target.uid.clone();
+        self.believed.remove(&uid);
+        let mut concerned = Vec::new();
+        if let Some(old) = self.items.remove(&uid) {
+            concerned.extend(self.unlink(&old));
+        }
+        for owner in &item.owners {
+            self.dependents
+                .entry(owner.uid.clone())
+                .or_default()
+                .insert(uid.clone());
+        }
+        if item.waits() || (item.deleting && item.holds(ORPHAN)) {
+            concerned.extend(self.dependents.get(&uid).into_iter().flatten().cloned());
+        }
+        if item.deleting || !item.owners.is_empty() {
+            concerned.push(uid.clone());
+        }
+        self.items.insert(uid, item);
+        concerned
+    }
+
+    /// Forgets an object; gives the uids that must be examined.
+    pub fn forget(&mut self, uid: &str) -> Vec<String> {
+        self.believed.remove(uid);
+        let mut concerned: Vec<String> = self.dependents.get(uid).into_iter().flatten().cloned().collect();
+        if let Some(old) = self.items.remove(uid) {
+            concerned.extend(self.unlink(&old));
+        }
+        concerned
+    }
+
+    /// Removes an item's edges; gives the owners that wait for dependents to go.
+    fn unlink(&mut self, item: &Item) -> Vec<String> {
+        for owner in &item.owners {
+            if let Some(siblings) = self.dependents.get_mut(&owner.uid) {
+                siblings.remove(&item.target.uid);
+                if siblings.is_empty() {
+                    self.dependents.remove(&owner.uid);
+                }
+            }
+        }
+        let waiting = item
+            .owners
+            .iter()
+            .filter(|owner| self.items.get(&owner.uid).is_some_and(|item| item.deleting));
+        waiting.map(|owner| owner.uid.clone()).collect()
+    }
+
+    /// Takes the outcome of a look: whether the owner exists.
+    pub fn learn(&mut self, uid: &str, exists: bool, now: Timestamp) {
+        if exists {
+            self.believed.insert(uid.to_owned(), now.as_second());
+            return;
+        }
+        if self.absent.insert(uid.to_owned()) {
+            self.order.push_back(uid.to_owned());
+        }
+        while self.order.len() > REMEMBERED {
+            if let Some(oldest) = self.order.pop_front() {
+                self.absent.remove(&oldest);
+            }
+        }
+    }
+
+    /// What is to be done about an object. `resolve` gives the resource of an `apiVersion` and kind.
+    pub fn plan(&self, uid: &str, resolve: impl Fn(&str, &str) -> Option<Resource>, now: Timestamp) -> Plan {
+        let mut plan = Plan::default();
+        let Some(item) = self.items.get(uid) else { return plan };
+        if item.deleting {
+            self.release(item, &mut plan);
+        } else if !item.owners.is_empty() {
+            self.judge(item, resolve, now, &mut plan);
+        }
+        plan
+    }
+
+    fn dependents_of(&self, uid: &str) -> impl Iterator<Item = &Item> {
+        self.dependents
+            .get(uid)
+            .into_iter()
+            .flatten()
+            .filter_map(|uid| self.items.get(uid))
+    }
+
+    /// An object that waits: sets its dependents free, or waits for them, and then lets go of its finalizer.
+    fn release(&self, item: &Item, plan: &mut Plan) {
+        let uid = item.target.uid.as_str();
+        if item.holds(ORPHAN) {
+            let gone = BTreeSet::from([uid]);
+            let steps: Vec<Step> = self
+                .dependents_of(uid)
+                .map(|dependent| dependent.without_owners(&gone))
+                .collect();
+            plan.stage(if steps.is_empty() {
+                vec![item.without_finalizer(ORPHAN)]
+            } else {
+                steps
+            });
+        } else if item.holds(FOREGROUND) {
+            let blocks = |dependent: &&Item| {
+                dependent
+                    .owners
+                    .iter()
+                    .any(|owner| owner.uid == uid && owner.block_owner_deletion == Some(true))
+            };
+            if !self.dependents_of(uid).any(|dependent| blocks(&dependent)) {
+                plan.stage(vec![item.without_finalizer(FOREGROUND)]);
+            }
+        }
+    }
+
+    fn judge(&self, item: &Item, resolve: impl Fn(&str, &str) -> Option<Resource>, now: Timestamp, plan: &mut Plan) {
+        let mut gone: BTreeSet<&str> = BTreeSet::new();
+        let (mut solid, mut waiting) = (false, false);
+        let mut unknown = Vec::new();
+        for owner in &item.owners {
+            match self.classify(item, owner, &resolve, now) {
+                Owner::Solid => solid = true,
+                Owner::Waiting => {
+                    waiting = true;
+                    gone.insert(&owner.uid);
+                }
+                Owner::Absent => drop(gone.insert(&owner.uid)),
+                Owner::Unknown(target) => unknown.push(Step::Look(target)),
+                Owner::Unresolvable => {
+                    solid = true;
+                    plan.stage(vec![Step::Event(unresolvable(item, owner))]);
+                }
+            }
+            if self.believed.contains_key(&owner.uid) {
+                plan.again(Duration::from_secs(
+                    u64::try_from(BELIEVED).unwrap_or(0).saturating_add(1),
+                ));
+            }
+        }
+        if !unknown.is_empty() {
+            plan.stage(unknown);
+        } else if solid {
+            if !gone.is_empty() {
+                plan.stage(vec![item.without_owners(&gone)]);
+            }
+        } else if waiting && self.dependents_of(&item.target.uid).next().is_some() {
+            plan.stage(vec![item.delete(Propagation::Foreground)]);
+        } else if item.holds(ORPHAN) {
+            plan.stage(vec![item.delete(Propagation::Orphan)]);
+        } else if item.holds(FOREGROUND) {
+            plan.stage(vec![item.delete(Propagation::Foreground)]);
+        } else {
+            plan.stage(vec![item.delete(Propagation::Background)]);
+        }
+    }
+
+    fn classify(
+        &self,
+        item: &Item,
+        owner: &OwnerReference,
+        resolve: &impl Fn(&str, &str) -> Option<Resource>,
+        now: Timestamp,
+    ) -> Owner {
+        let Some(resource) = resolve(&owner.api_version, &owner.kind) else {
+            return Owner::Unresolvable;
+        };
+        if resource.namespaced && item.target.namespace.is_empty() {
+            return Owner::Unresolvable;
+        }
+        let namespace = if resource.namespaced {
+            item.target.namespace.clone()
+        } else {
+            String::new()
+        };
+        if let Some(found) = self.items.get(&owner.uid) {
+            // The reference must mean this very object: an owner in another namespace is none.
+            if found.target.namespace != namespace || found.target.resource.kind != owner.kind {
+                return Owner::Absent;
+            }
+            return if found.waits() { Owner::Waiting } else { Owner::Solid };
+        }
+        if self.absent.contains(&owner.uid) {
+            return Owner::Absent;
+        }
+        if self
+            .believed
+            .get(&owner.uid)
+            .is_some_and(|since| now.as_second().saturating_sub(*since) <= BELIEVED)
+        {
+            return Owner::Solid;
+        }
+        Owner::Unknown(Target {
+            resource,
+            namespace,
+            name: owner.name.clone(),
+            uid: owner.uid.clone(),
+        })
+    }
+}
+
+fn unresolvable(item: &Item, owner: &OwnerReference) -> Note {
+    Note {
+        about: item.target.reference(),
+        severity: Severity::Warning,
+        reason: "OwnerRefInvalidNamespace",
+        message: format!(
+            "ownerRef [{}/{}, namespace: {}, name: {}, uid: {}] does not exist in namespace \"{}\"",
+            owner.api_version, owner.kind, item.target.namespace, owner.name, owner.uid, item.target.namespace
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,275 @@
+//! What a node's silence means: unknown conditions, taints, and pods that must leave.
+//!
+//! Silence is measured on a monotonic clock from when this process last saw a sign of life, never by comparing the
+//! node's clock with ours: a clock that jumps evicts nobody.
+
+mod eviction;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use k8s_openapi::{
+    api::{
+        coordination::v1::Lease,
+        core::v1::{Node, NodeCondition, Pod, Taint},
+    },
+    apimachinery::pkg::apis::meta::v1::{MicroTime, Time},
+    jiff::Timestamp,
+};
+use serde_json::json;
+
+use crate::{
+    objects::{name, pod_condition, seconds, target},
+    step::{NODES, Note, Outcome, PODS, PatchKind, Plan, Severity, Step},
+};
+
+/// How long a node may be silent.
+pub const GRACE: Duration = Duration::from_secs(50);
+
+const NOT_READY: &str = "node.kubernetes.io/not-ready";
+const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+const PRESSURES: [(&str, &str); 4] = [
+    ("MemoryPressure", "node.kubernetes.io/memory-pressure"),
+    ("DiskPressure", "node.kubernetes.io/disk-pressure"),
+    ("PIDPressure", "node.kubernetes.io/pid-pressure"),
+    ("NetworkUnavailable", "node.kubernetes.io/network-unavailable"),
+];
+const REPORTED: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
+
+/// The last sign of life that was seen of a node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pulse {
+    renewed: Option<MicroTime>,
+    heartbeat: Option<Time>,
+    at: Duration,
+}
+
+impl Pulse {
+    /// Looks at node and lease; the pulse is new where either moved. `at` is read on a monotonic clock.
+    #[must_use]
+    pub fn next(before: Option<Self>, node: &Node, lease: Option<&Lease>, at: Duration) -> Self {
+        let renewed = lease
+            .and_then(|lease| lease.spec.as_ref())
+            .and_then(|spec| spec.renew_time.clone());
+        let heartbeat = condition(node, "Ready")
+            // What we wrote ourselves is no sign of life.
+            .filter(|ready| ready.status != "Unknown")
+            .and_then(|ready| ready.last_heartbeat_time.clone());
+        match before {
+            Some(before) if before.renewed == renewed && (heartbeat.is_none() || before.heartbeat == heartbeat) => {
+                before
+            }
+            Some(_) | None => Self { renewed, heartbeat, at },
+        }
+    }
+
+    fn silence(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.at)
+    }
+}
+
+/// What the node controller sees.
+#[derive(Debug)]
+pub struct Snapshot<'a> {
+    /// The node.
+    pub node: &'a Node,
+    /// Its last sign of life.
+    pub pulse: &'a Pulse,
+    /// The pods bound to it.
+    pub pods: &'a [&'a Pod],
+    /// Whether any node at all is ready: if none is, the fault is likelier here, and nobody is evicted.
+    pub any_ready: bool,
+}
+
+/// Makes the plan. `at` is read on the clock of the pulse.
+pub fn plan(snapshot: &Snapshot<'_>, at: Duration, now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    let node = snapshot.node;
+    if node.metadata.deletion_timestamp.is_some() {
+        return plan;
+    }
+    let silent = snapshot.pulse.silence(at);
+    if silent > GRACE {
+        if let Some(step) = unknown(node, now) {
+            plan.stage(vec![step]);
+            return plan;
+        }
+    } else {
+        plan.again(GRACE.saturating_sub(silent).saturating_add(Duration::from_millis(100)));
+    }
+    if let Some(step) = taint(node, snapshot.any_ready, now) {
+        plan.stage(vec![step]);
+        return plan;
+    }
+    if condition(node, "Ready").is_some_and(|ready| ready.status != "True") {
+        plan.stage(
+            snapshot
+                .pods
+                .iter()
+                .filter_map(|pod| unready(pod, now))
+                .flatten()
+                .collect(),
+        );
+    }
+    eviction::plan(node, snapshot.pods, now, &mut plan);
+    plan
+}
+
+/// A node's condition by type.
+pub fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
+    let conditions = node
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_deref())
+        .unwrap_or_default();
+    conditions.iter().find(|condition| condition.type_ == kind)
+}
+
+/// Whether the node says that it is ready.
+pub fn is_ready(node: &Node) -> bool {
+    condition(node, "Ready").is_some_and(|ready| ready.status == "True")
+}
+
+/// Sets what the node no longer reports to Unknown.
+fn unknown(node: &Node, now: Timestamp) -> Option<Step> {
+    let changes: Vec<_> = REPORTED
+        .iter()
+        .filter_map(|kind| {
+            let old = condition(node, kind);
+            if old.is_some_and(|old| old.status == "Unknown") {
+                return None;
+            }
+            let (reason, message) = match old {
+                Some(_) => ("NodeStatusUnknown", "Kubelet stopped posting node status."),
+                None => ("NodeStatusNeverUpdated", "Kubelet never posted node status."),
+            };
+            let heartbeat = old.and_then(|old| old.last_heartbeat_time.clone());
+            Some(NodeCondition {
+                type_: (*kind).to_owned(),
+                status: "Unknown".to_owned(),
+                reason: Some(reason.to_owned()),
+                message: Some(message.to_owned()),
+                last_heartbeat_time: heartbeat.or_else(|| node.metadata.creation_timestamp.clone()),
+                last_transition_time: Some(seconds(now)),
+            })
+        })
+        .collect();
+    let silenced = changes.iter().any(|change| change.type_ == "Ready");
+    let about = target(NODES, node);
+    let event = Note {
+        about: about.reference(),
+        severity: Severity::Normal,
+        reason: "NodeNotReady",
+        message: format!("Node {} status is now: NodeNotReady", name(node)),
+    };
+    (!changes.is_empty()).then(|| Step::Patch {
+        target: about,
+        subresource: Some("status"),
+        kind: PatchKind::Strategic,
+        body: Box::new(json!({
+            "metadata": { "uid": node.metadata.uid, "resourceVersion": node.metadata.resource_version },
+            "status": { "conditions": changes },
+        })),
+        outcome: Outcome {
+            done: silenced.then_some(event),
+            failed: None,
+        },
+    })
+}
+
+/// Brings the taints that we manage in line with the conditions; others stay.
+fn taint(node: &Node, any_ready: bool, now: Timestamp) -> Option<Step> {
+    let old = node
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.taints.clone())
+        .unwrap_or_default();
+    let managed = |taint: &Taint| {
+        [NOT_READY, UNREACHABLE, UNSCHEDULABLE].contains(&taint.key.as_str())
+            || PRESSURES.iter().any(|(_, key)| taint.key == *key)
+    };
+    let mut wanted: Vec<(&str, &str)> = Vec::new();
+    let trouble = match condition(node, "Ready").map(|ready| ready.status.as_str()) {
+        Some("True") => None,
+        Some("Unknown") => Some(UNREACHABLE),
+        Some(_) | None => Some(NOT_READY),
+    };
+    if let Some(key) = trouble {
+        wanted.push((key, "NoSchedule"));
+        // A node that has not reported yet has nothing to evict.
+        if any_ready && condition(node, "Ready").is_some() {
+            wanted.push((key, "NoExecute"));
+        }
+    }
+    let pressed = |kind| condition(node, kind).is_some_and(|pressure| pressure.status == "True");
+    wanted.extend(
+        PRESSURES
+            .iter()
+            .filter(|(kind, _)| pressed(kind))
+            .map(|(_, key)| (*key, "NoSchedule")),
+    );
+    if node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true) {
+        wanted.push((UNSCHEDULABLE, "NoSchedule"));
+    }
+    let mut taints: Vec<Taint> = old
+        .iter()
+        .filter(|taint| !managed(taint) || wanted.contains(&(taint.key.as_str(), taint.effect.as_str())))
+        .cloned()
+        .collect();
+    for (key, effect) in wanted {
+        if !taints.iter().any(|taint| taint.key == key && taint.effect == effect) {
+            taints.push(Taint {
+                key: key.to_owned(),
+                effect: effect.to_owned(),
+                time_added: Some(seconds(now)),
+                value: None,
+            });
+        }
+    }
+    if taints == old {
+        return None;
+    }
+    let taints = if taints.is_empty() {
+        serde_json::Value::Null
+    } else {
+        json!(taints)
+    };
+    Some(Step::Patch {
+        target: target(NODES, node),
+        subresource: None,
+        kind: PatchKind::Merge,
+        body: Box::new(json!({
+            "metadata": { "uid": node.metadata.uid, "resourceVersion": node.metadata.resource_version },
+            "spec": { "taints": taints },
+        })),
+        outcome: Outcome::default(),
+    })
+}
+
+/// A pod on a node that is not ready is not ready.
+fn unready(pod: &Pod, now: Timestamp) -> Option<[Step; 2]> {
+    let ready = pod_condition(pod, "Ready").filter(|ready| ready.status == "True")?;
+    let mut ready = ready.clone();
+    "False".clone_into(&mut ready.status);
+    ready.last_transition_time = Some(seconds(now));
+    let about = target(PODS, pod);
+    let note = Note {
+        about: about.reference(),
+        severity: Severity::Warning,
+        reason: "NodeNotReady",
+        message: "Node is not ready".to_owned(),
+    };
+    let patch = Step::Patch {
+        target: about,
+        subresource: Some("status"),
+        kind: PatchKind::Strategic,
+        body: Box::new(json!({
+            "metadata": { "uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version },
+            "status": { "conditions": [ready] },
+        })),
+        outcome: Outcome::default(),
+    };
+    Some([patch, Step::Event(note)])
+}
