@@ -1,8 +1,18 @@
 //! Rules that several kinds share, with upstream's paths and texts (`k8s.io/kubernetes/pkg/apis/core/validation`).
 
+mod affinity;
+mod container;
 pub mod metadata;
+pub mod pod_spec;
+mod probe;
+mod resources;
+mod volume;
+pub mod workload;
+
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::invalid::Invalid;
+use crate::names;
 
 /// Upstream's text for a field that may not change.
 pub const IMMUTABLE: &str = "field is immutable";
@@ -28,5 +38,52 @@ pub(crate) fn immutable<T: PartialEq + serde::Serialize>(errors: &mut Vec<Invali
     if new != old {
         let value = serde_json::to_string(new).unwrap_or_default();
         errors.push(Invalid::rendered(field, value, IMMUTABLE));
+    }
+}
+
+/// An error when a number is not a port.
+pub(crate) fn port(errors: &mut Vec<Invalid>, field: &str, number: i32) {
+    if !(1..=65535).contains(&number) {
+        errors.push(Invalid::value(field, number, "must be between 1 and 65535, inclusive"));
+    }
+}
+
+/// An error when a user or group id is out of range.
+pub(crate) fn id(errors: &mut Vec<Invalid>, field: &str, id: Option<i64>) {
+    if let Some(id) = id.filter(|id| !(0..=i64::from(i32::MAX)).contains(id)) {
+        errors.push(Invalid::value(field, id, "must be between 0 and 2147483647, inclusive"));
+    }
+}
+
+/// An error when a text is missing, or not one of a set.
+pub(crate) fn one_of(errors: &mut Vec<Invalid>, field: &str, value: Option<&str>, supported: &[&str]) {
+    match value.unwrap_or_default() {
+        "" => errors.push(Invalid::required(field, "")),
+        value if supported.contains(&value) => {}
+        value => errors.push(Invalid::not_supported(field, value, supported)),
+    }
+}
+
+/// Like [`one_of`], for texts that may be missing.
+pub(crate) fn one_of_or_none(errors: &mut Vec<Invalid>, field: &str, value: Option<&str>, supported: &[&str]) {
+    if let Some(value) = value.filter(|value| !supported.contains(value)) {
+        errors.push(Invalid::not_supported(field, value, supported));
+    }
+}
+
+/// An error when a text is missing or empty; says whether it is there.
+pub(crate) fn required(errors: &mut Vec<Invalid>, field: &str, value: Option<&str>) -> bool {
+    let there = value.is_some_and(|value| !value.is_empty());
+    if !there {
+        errors.push(Invalid::required(field, ""));
+    }
+    there
+}
+
+/// A number or the name of a port.
+pub(crate) fn port_or_name(errors: &mut Vec<Invalid>, field: &str, value: &IntOrString) {
+    match value {
+        IntOrString::Int(number) => port(errors, field, *number),
+        IntOrString::String(name) => each(errors, field, name, names::port_name(name)),
     }
 }

@@ -2,8 +2,17 @@
 
 use k8s_openapi::api::core::v1::Binding;
 
-use crate::kind::Kind;
+use crate::invalid::Invalid;
+use crate::kind::{Kind, Verbs};
+use crate::validation::{one_of_or_none, required};
 
 impl Kind for Binding {
-    const VERBS: crate::kind::Verbs = crate::kind::Verbs::CreateOnly;
+    const VERBS: Verbs = Verbs::CreateOnly;
+
+    fn validate(&self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        one_of_or_none(&mut errors, "target.kind", self.target.kind.as_deref(), &["", "Node"]);
+        required(&mut errors, "target.name", self.target.name.as_deref());
+        errors
+    }
 }

@@ -2,8 +2,11 @@
 
 use k8s_openapi::api::core::v1::ConfigMap;
 
+use crate::invalid::Invalid;
 use crate::kind::{Column, Kind};
+use crate::names::config_key;
 use crate::table::age_column;
+use crate::validation::each;
 
 impl Kind for ConfigMap {
     const SHORT_NAMES: &'static [&'static str] = &["cm"];
@@ -13,4 +16,53 @@ impl Kind for ConfigMap {
         }),
         age_column(),
     ];
+
+    fn validate(&self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        let texts = self
+            .data
+            .iter()
+            .flatten()
+            .map(|(key, value)| (key, value.len(), "data"));
+        let bytes = self
+            .binary_data
+            .iter()
+            .flatten()
+            .map(|(key, value)| (key, value.0.len(), "binaryData"));
+        let mut size = 0;
+        for (key, length, list) in texts.chain(bytes) {
+            each(&mut errors, &format!("{list}[{key}]"), key, config_key(key));
+            size += length;
+        }
+        for key in self.data.iter().flatten().map(|(key, _)| key) {
+            if self.binary_data.as_ref().is_some_and(|other| other.contains_key(key)) {
+                let detail = "duplicate of key present in binaryData";
+                errors.push(Invalid::value(format!("data[{key}]"), key, detail));
+            }
+        }
+        if size > DATA_LIMIT {
+            errors.push(Invalid::too_long("[]", DATA_LIMIT));
+        }
+        errors
+    }
+
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        let mut errors = self.validate();
+        if old.immutable == Some(true) {
+            let changed = [
+                (self.immutable != Some(true), "immutable"),
+                (self.data != old.data, "data"),
+                (self.binary_data != old.binary_data, "binaryData"),
+            ];
+            for (_, field) in changed.into_iter().filter(|(changed, _)| *changed) {
+                errors.push(Invalid::forbidden(field, FROZEN));
+            }
+        }
+        errors
+    }
 }
+
+/// All values together, in bytes.
+pub(super) const DATA_LIMIT: usize = 1024 * 1024;
+
+pub(super) const FROZEN: &str = "field is immutable when `immutable` is set";

@@ -1,13 +1,16 @@
 //! Deployment: replicas of a pod, rolled from version to version.
 
-use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus};
+use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus, DeploymentStrategy};
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
+use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
 use crate::pod::defaults::{set_template_defaults, text};
 use crate::strategy::scale;
 use crate::table::{age_column, containers, selector};
+use crate::validation::workload::{number_or_percent, selector_and_template};
+use crate::validation::{immutable, non_negative};
 
 impl Kind for Deployment {
     const SHORT_NAMES: &'static [&'static str] = &["deploy"];
@@ -89,6 +92,53 @@ impl Kind for Deployment {
         self.spec != old.spec || self.metadata.annotations != old.metadata.annotations
     }
 
+    fn validate(&self) -> Vec<Invalid> {
+        let Some(spec) = &self.spec else {
+            return vec![Invalid::required("spec", "")];
+        };
+        let mut errors = selector_and_template(&spec.selector, Some(&spec.template), "deployment");
+        let ready = i64::from(spec.min_ready_seconds.unwrap_or(0));
+        non_negative(&mut errors, "spec.replicas", i64::from(spec.replicas.unwrap_or(0)));
+        non_negative(&mut errors, "spec.minReadySeconds", ready);
+        non_negative(
+            &mut errors,
+            "spec.revisionHistoryLimit",
+            i64::from(spec.revision_history_limit.unwrap_or(0)),
+        );
+        if let Some(deadline) = spec.progress_deadline_seconds {
+            non_negative(&mut errors, "spec.progressDeadlineSeconds", i64::from(deadline));
+            if i64::from(deadline) <= ready {
+                let detail = "must be greater than minReadySeconds";
+                errors.push(Invalid::value("spec.progressDeadlineSeconds", deadline, detail));
+            }
+        }
+        strategy(&mut errors, &spec.strategy.clone().unwrap_or_default());
+        errors
+    }
+
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        let mut errors = self.validate();
+        let selector = |deployment: &Self| deployment.spec.as_ref().map(|spec| spec.selector.clone());
+        immutable(&mut errors, "spec.selector", &selector(self), &selector(old));
+        errors
+    }
+
+    fn validate_status(&self, _old: &Self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        let status = self.status.clone().unwrap_or_default();
+        let numbers = [
+            ("replicas", status.replicas),
+            ("updatedReplicas", status.updated_replicas),
+            ("readyReplicas", status.ready_replicas),
+            ("availableReplicas", status.available_replicas),
+            ("unavailableReplicas", status.unavailable_replicas),
+        ];
+        for (name, number) in numbers {
+            non_negative(&mut errors, &format!("status.{name}"), i64::from(number.unwrap_or(0)));
+        }
+        errors
+    }
+
     fn scale(&self) -> Option<Scale> {
         let spec = self.spec.as_ref()?;
         Some(scale(
@@ -110,4 +160,45 @@ fn count(deployment: &Deployment, of: fn(&DeploymentStatus) -> Option<i32>) -> i
 
 fn replicas(deployment: &Deployment) -> i32 {
     deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0)
+}
+
+fn strategy(errors: &mut Vec<Invalid>, strategy: &DeploymentStrategy) {
+    const PATH: &str = "spec.strategy.rollingUpdate";
+    match (strategy.type_.as_deref().unwrap_or_default(), &strategy.rolling_update) {
+        ("Recreate", None) => {}
+        ("Recreate", Some(_)) => {
+            errors.push(Invalid::forbidden(
+                PATH,
+                "may not be specified when strategy `type` is 'Recreate'",
+            ));
+        }
+        ("RollingUpdate", None) => errors.push(Invalid::required(PATH, "this should be defaulted and never be nil")),
+        ("RollingUpdate", Some(rolling)) => {
+            let default = IntOrString::String("25%".to_owned());
+            let unavailable = rolling.max_unavailable.as_ref().unwrap_or(&default);
+            let surge = rolling.max_surge.as_ref().unwrap_or(&default);
+            let field = format!("{PATH}.maxUnavailable");
+            let down = number_or_percent(errors, &field, unavailable);
+            let up = number_or_percent(errors, &format!("{PATH}.maxSurge"), surge);
+            if (down, up) == (Some(0), Some(0)) {
+                let value = serde_json::to_string(unavailable).unwrap_or_default();
+                errors.push(Invalid::rendered(
+                    field.as_str(),
+                    value,
+                    "may not be 0 when `maxSurge` is 0",
+                ));
+            }
+            if matches!(unavailable, IntOrString::String(_)) && down.is_some_and(|percent| percent > 100) {
+                let value = serde_json::to_string(unavailable).unwrap_or_default();
+                errors.push(Invalid::rendered(field, value, "must not be greater than 100%"));
+            }
+        }
+        (other, _) => {
+            errors.push(Invalid::not_supported(
+                "spec.strategy.type",
+                other,
+                &["Recreate", "RollingUpdate"],
+            ));
+        }
+    }
 }

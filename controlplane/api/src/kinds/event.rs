@@ -8,9 +8,11 @@ use k8s_openapi::api::events::v1 as events;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::decode::decode;
+use crate::invalid::Invalid;
 use crate::kind::{Column, Field, Kind, Representation};
 use crate::object::encode;
 use crate::table::{age, since};
+use crate::validation::{one_of, required};
 
 /// Either form, seen as core's.
 trait AsCore {
@@ -131,6 +133,20 @@ impl Kind for core::Event {
         self.reporting_component.get_or_insert_default();
         self.reporting_instance.get_or_insert_default();
     }
+
+    fn validate(&self) -> Vec<Invalid> {
+        let about = self.involved_object.namespace.as_deref().unwrap_or_default();
+        let own = self.metadata.namespace.as_deref().unwrap_or_default();
+        // Events about objects outside namespaces live in `default`.
+        if about == own || (about.is_empty() && (own == "default" || own == "kube-system")) {
+            return Vec::new();
+        }
+        vec![Invalid::value(
+            "involvedObject.namespace",
+            about,
+            "does not match event.namespace",
+        )]
+    }
 }
 
 impl Kind for events::Event {
@@ -146,6 +162,28 @@ impl Kind for events::Event {
         encode: |event| encode(&to_core(event.clone())),
         decode: |json| decode(json, core::Event::KIND).map(from_core),
     });
+
+    fn validate(&self) -> Vec<Invalid> {
+        let mut errors = to_core(self.clone()).validate();
+        for error in &mut errors {
+            "regarding.namespace".clone_into(&mut error.field);
+        }
+        let event_time = self.event_time.is_some() || self.deprecated_first_timestamp.is_some();
+        if !event_time {
+            errors.push(Invalid::required("eventTime", ""));
+        }
+        required(&mut errors, "reason", self.reason.as_deref());
+        one_of(&mut errors, "type", self.type_.as_deref(), &["Normal", "Warning"]);
+        if event_time && self.deprecated_first_timestamp.is_none() {
+            required(&mut errors, "reportingController", self.reporting_controller.as_deref());
+            required(&mut errors, "reportingInstance", self.reporting_instance.as_deref());
+            required(&mut errors, "action", self.action.as_deref());
+        }
+        if self.note.as_ref().is_some_and(|note| note.len() > 1024) {
+            errors.push(Invalid::value("note", "", "can have at most 1024 bytes"));
+        }
+        errors
+    }
 }
 
 fn first_seen(event: &core::Event, now: Timestamp) -> String {

@@ -2,8 +2,10 @@
 
 use k8s_openapi::api::coordination::v1::Lease;
 
+use crate::invalid::Invalid;
 use crate::kind::{Column, Kind};
 use crate::table::age_column;
+use crate::validation::non_negative;
 
 impl Kind for Lease {
     const COLUMNS: &'static [Column<Self>] = &[
@@ -17,4 +19,22 @@ impl Kind for Lease {
         }),
         age_column(),
     ];
+
+    fn validate(&self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        let Some(spec) = &self.spec else { return errors };
+        if let Some(seconds) = spec.lease_duration_seconds.filter(|seconds| *seconds <= 0) {
+            errors.push(Invalid::value(
+                "spec.leaseDurationSeconds",
+                seconds,
+                "must be greater than 0",
+            ));
+        }
+        non_negative(
+            &mut errors,
+            "spec.leaseTransitions",
+            i64::from(spec.lease_transitions.unwrap_or(0)),
+        );
+        errors
+    }
 }

@@ -1,12 +1,15 @@
 //! Pod: containers that share a network and a life.
 
 mod summary;
+mod update;
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodSpec, PodStatus};
 
+use crate::invalid::Invalid;
 use crate::kind::{Column, Field, Kind, Subresource};
-use crate::pod::{defaults, phase, qos};
+use crate::pod::{defaults, phase, qos, unsupported};
 use crate::table::{age_column, or};
+use crate::validation::pod_spec;
 use summary::Summary;
 
 impl Kind for Pod {
@@ -128,6 +131,23 @@ impl Kind for Pod {
 
     fn spec_changed(&self, old: &Self) -> bool {
         self.spec != old.spec
+    }
+
+    fn validate(&self) -> Vec<Invalid> {
+        let Some(spec) = &self.spec else {
+            return vec![Invalid::required("spec", "")];
+        };
+        let mut errors = pod_spec::validate(spec, "spec");
+        errors.extend(unsupported(spec));
+        errors
+    }
+
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        update::validate(self, old)
+    }
+
+    fn validate_status(&self, old: &Self) -> Vec<Invalid> {
+        update::validate_status(self, old)
     }
 
     /// A pod that no node runs, or that has ended, goes at once; else its own period, at least a second.

@@ -3,10 +3,13 @@
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetStatus};
 use k8s_openapi::api::autoscaling::v1::Scale;
 
+use crate::invalid::Invalid;
 use crate::kind::{Column, Field, Kind, Subresource};
 use crate::pod::defaults::set_template_defaults;
 use crate::strategy::scale;
 use crate::table::{age_column, containers, selector};
+use crate::validation::workload::selector_and_template;
+use crate::validation::{immutable, non_negative};
 
 impl Kind for ReplicaSet {
     const SHORT_NAMES: &'static [&'static str] = &["rs"];
@@ -71,6 +74,46 @@ impl Kind for ReplicaSet {
 
     fn spec_changed(&self, old: &Self) -> bool {
         self.spec != old.spec
+    }
+
+    fn validate(&self) -> Vec<Invalid> {
+        let Some(spec) = &self.spec else {
+            return vec![Invalid::required("spec", "")];
+        };
+        let mut errors = selector_and_template(&spec.selector, spec.template.as_ref(), "replicaset");
+        non_negative(&mut errors, "spec.replicas", i64::from(spec.replicas.unwrap_or(0)));
+        non_negative(
+            &mut errors,
+            "spec.minReadySeconds",
+            i64::from(spec.min_ready_seconds.unwrap_or(0)),
+        );
+        errors
+    }
+
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        let mut errors = self.validate();
+        let selector = |set: &Self| set.spec.as_ref().map(|spec| spec.selector.clone());
+        immutable(&mut errors, "spec.selector", &selector(self), &selector(old));
+        errors
+    }
+
+    fn validate_status(&self, _old: &Self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        let status = self.status.clone().unwrap_or_default();
+        non_negative(&mut errors, "status.replicas", i64::from(status.replicas));
+        let parts = [
+            ("fullyLabeledReplicas", status.fully_labeled_replicas),
+            ("readyReplicas", status.ready_replicas),
+            ("availableReplicas", status.available_replicas),
+        ];
+        for (name, number) in parts {
+            let (field, number) = (format!("status.{name}"), number.unwrap_or(0));
+            non_negative(&mut errors, &field, i64::from(number));
+            if number > status.replicas {
+                errors.push(Invalid::value(field, number, "cannot be greater than status.replicas"));
+            }
+        }
+        errors
     }
 
     fn scale(&self) -> Option<Scale> {

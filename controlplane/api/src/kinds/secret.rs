@@ -3,9 +3,13 @@
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 
+use super::config_map::{DATA_LIMIT, FROZEN};
+use crate::invalid::Invalid;
 use crate::kind::{Column, Field, Kind};
+use crate::names::config_key;
 use crate::pod::defaults::text;
 use crate::table::age_column;
+use crate::validation::{each, immutable};
 
 impl Kind for Secret {
     const COLUMNS: &'static [Column<Self>] = &[
@@ -28,5 +32,63 @@ impl Kind for Secret {
                 .get_or_insert_default()
                 .insert(key, ByteString(value.into_bytes()));
         }
+    }
+
+    fn validate(&self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        let mut size = 0;
+        for (key, value) in self.data.iter().flatten() {
+            each(&mut errors, &format!("data[{key}]"), key, config_key(key));
+            size += value.0.len();
+        }
+        if size > DATA_LIMIT {
+            errors.push(Invalid::too_long("data", DATA_LIMIT));
+        }
+        let has = |key: &str| self.data.as_ref().is_some_and(|data| data.contains_key(key));
+        let needed: &[&str] = match self.type_.as_deref().unwrap_or_default() {
+            "kubernetes.io/tls" => &["tls.crt", "tls.key"],
+            "kubernetes.io/ssh-auth" => &["ssh-privatekey"],
+            "kubernetes.io/dockerconfigjson" => &[".dockerconfigjson"],
+            "kubernetes.io/dockercfg" => &[".dockercfg"],
+            "kubernetes.io/basic-auth" if !has("username") && !has("password") => &["username", "password"],
+            _ => &[],
+        };
+        for key in needed.iter().filter(|key| !has(key)) {
+            errors.push(Invalid::required(format!("data[{key}]"), ""));
+        }
+        for key in needed.iter().filter(|key| key.starts_with(".docker")) {
+            let content = self.data.as_ref().and_then(|data| data.get(*key));
+            let read = content.map(|content| serde_json::from_slice::<serde_json::Value>(&content.0));
+            if let Some(Err(error)) = read {
+                let value = "<secret contents redacted>";
+                errors.push(Invalid::value(format!("data[{key}]"), value, error.to_string()));
+            }
+        }
+        if self.type_.as_deref() == Some("kubernetes.io/service-account-token") {
+            const NAME: &str = "kubernetes.io/service-account.name";
+            let named = self
+                .metadata
+                .annotations
+                .as_ref()
+                .is_some_and(|all| all.contains_key(NAME));
+            if !named {
+                errors.push(Invalid::required(format!("metadata.annotations[{NAME}]"), ""));
+            }
+        }
+        errors
+    }
+
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        let mut errors = self.validate();
+        immutable(&mut errors, "type", &self.type_, &old.type_);
+        if old.immutable == Some(true) {
+            if self.immutable != Some(true) {
+                errors.push(Invalid::forbidden("immutable", FROZEN));
+            }
+            if self.data != old.data {
+                errors.push(Invalid::forbidden("data", FROZEN));
+            }
+        }
+        errors
     }
 }

@@ -1,14 +1,20 @@
 //! Service: one address for many pods. Stored; no address is allocated and no proxy serves it yet, so `clusterIP` stays
 //! empty unless the client set it: an address that nothing answers would be worse than none.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
+use crate::invalid::Invalid;
 use crate::kind::{Column, Field, Kind, Subresource};
-use crate::names::Rule;
+use crate::names::{self, Rule};
 use crate::pod::defaults::text;
 use crate::selector::LabelSelector;
 use crate::table::{age_column, or};
+use crate::validation::metadata::labels;
+use crate::validation::{self, each, one_of, port_or_name, required};
 
 impl Kind for Service {
     const SHORT_NAMES: &'static [&'static str] = &["svc"];
@@ -75,6 +81,103 @@ impl Kind for Service {
     }
 
     crate::spec_and_status!();
+
+    fn validate(&self) -> Vec<Invalid> {
+        let Some(spec) = &self.spec else {
+            return vec![Invalid::required("spec", "")];
+        };
+        let mut errors = Vec::new();
+        let kinds = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
+        one_of(&mut errors, "spec.type", spec.type_.as_deref(), &kinds);
+        one_of(
+            &mut errors,
+            "spec.sessionAffinity",
+            spec.session_affinity.as_deref(),
+            &["ClientIP", "None"],
+        );
+        errors.extend(labels(spec.selector.as_ref(), "spec.selector"));
+        let ports = spec.ports.as_deref().unwrap_or_default();
+        let headless = spec.cluster_ip.as_deref() == Some("None");
+        if spec.type_.as_deref() == Some("ExternalName") {
+            let name = spec.external_name.as_deref().unwrap_or_default();
+            if required(&mut errors, "spec.externalName", Some(name)) {
+                each(&mut errors, "spec.externalName", name, names::dns1123_subdomain(name));
+            }
+        } else if ports.is_empty() && !headless {
+            errors.push(Invalid::required("spec.ports", ""));
+        }
+        if let Some(address) = spec
+            .cluster_ip
+            .as_deref()
+            .filter(|address| !address.is_empty() && *address != "None")
+            && address.parse::<IpAddr>().is_err()
+        {
+            let detail = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+            errors.push(Invalid::value("spec.clusterIPs[0]", address, detail));
+        }
+        all_ports(&mut errors, ports);
+        errors
+    }
+
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        let mut errors = self.validate();
+        let (Some(new), Some(old)) = (&self.spec, &old.spec) else {
+            return errors;
+        };
+        let inside = |spec: &ServiceSpec| spec.type_.as_deref() != Some("ExternalName");
+        let set = old.cluster_ip.as_ref().is_some_and(|address| !address.is_empty());
+        if inside(new) && inside(old) && set && new.cluster_ip != old.cluster_ip {
+            let value = serde_json::to_string(&new.cluster_ips.clone().unwrap_or_default()).unwrap_or_default();
+            errors.push(Invalid::rendered(
+                "spec.clusterIPs[0]",
+                value,
+                "may not change once set",
+            ));
+        }
+        errors
+    }
+}
+
+fn all_ports(errors: &mut Vec<Invalid>, ports: &[ServicePort]) {
+    let (mut named, mut numbered) = (BTreeSet::new(), BTreeSet::new());
+    for (index, item) in ports.iter().enumerate() {
+        let path = format!("spec.ports[{index}]");
+        let name = item.name.as_deref().unwrap_or_default();
+        let field = format!("{path}.name");
+        if name.is_empty() {
+            if ports.len() > 1 {
+                errors.push(Invalid::required(field, ""));
+            }
+        } else {
+            each(errors, &field, name, names::dns1123_label(name));
+            if !named.insert(name) {
+                errors.push(Invalid::duplicate(field, name));
+            }
+        }
+        validation::port(errors, &format!("{path}.port"), item.port);
+        one_of(
+            errors,
+            &format!("{path}.protocol"),
+            item.protocol.as_deref(),
+            &["SCTP", "TCP", "UDP"],
+        );
+        if let Some(target) = &item.target_port {
+            port_or_name(errors, &format!("{path}.targetPort"), target);
+        }
+        if let Some(number) = item
+            .node_port
+            .filter(|number| *number != 0 && !(30000..=32767).contains(number))
+        {
+            let detail = "provided port is not in the valid range. The range of valid ports is 30000-32767";
+            errors.push(Invalid::value(format!("{path}.nodePort"), number, detail));
+        }
+        if !numbered.insert((item.port, item.protocol.as_deref())) {
+            let value = serde_json::to_string(item).unwrap_or_default();
+            let mut error = Invalid::duplicate(path, "");
+            error.value = Some(value);
+            errors.push(error);
+        }
+    }
 }
 
 fn port(port: &mut ServicePort) {

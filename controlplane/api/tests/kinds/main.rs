@@ -7,8 +7,10 @@
     reason = "a test fails by panicking"
 )]
 
+mod defaults;
 mod every;
 mod quantity;
+mod refused;
 mod selector;
 
 /// The lines of a table: cells between bars, without the blanks around them.

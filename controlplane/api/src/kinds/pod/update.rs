@@ -1,0 +1,177 @@
+//! What of a pod may change once it is created.
+
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec, Toleration};
+use serde_json::Value;
+
+use crate::invalid::Invalid;
+use crate::validation::pod_spec;
+
+const CHANGEABLE: &str = "pod updates may not change fields other than `spec.containers[*].image`,\
+`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),\
+`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
+
+/// Rules for an update of the pod itself.
+pub(super) fn validate(new: &Pod, old: &Pod) -> Vec<Invalid> {
+    let (Some(new), Some(old)) = (&new.spec, &old.spec) else {
+        return vec![Invalid::required("spec", "")];
+    };
+    // What a pod asks for was judged when it was created; only what may change is judged again.
+    let mut errors: Vec<Invalid> = if new == old {
+        Vec::new()
+    } else {
+        pod_spec::validate(new, "spec")
+    };
+    let counts = |spec: &PodSpec| (spec.containers.len(), spec.init_containers.iter().flatten().count());
+    if counts(new) != counts(old) {
+        errors.push(Invalid::forbidden(
+            "spec.containers",
+            "pod updates may not add or remove containers",
+        ));
+        return errors;
+    }
+    deadline(&mut errors, new, old);
+    gates(&mut errors, new, old);
+    tolerations(
+        &mut errors,
+        new.tolerations.as_deref().unwrap_or_default(),
+        old.tolerations.as_deref().unwrap_or_default(),
+    );
+    let allowed = with_allowed(new, old);
+    if allowed != *old {
+        let detail = format!("{CHANGEABLE}\n{}", difference(&allowed, old));
+        errors.push(Invalid::forbidden("spec", detail));
+    }
+    errors
+}
+
+/// The new spec with everything that may change taken from the old one.
+fn with_allowed(new: &PodSpec, old: &PodSpec) -> PodSpec {
+    let mut spec = new.clone();
+    images(&mut spec.containers, &old.containers);
+    let old_init = old.init_containers.as_deref().unwrap_or_default();
+    images(spec.init_containers.as_deref_mut().unwrap_or_default(), old_init);
+    spec.active_deadline_seconds = old.active_deadline_seconds;
+    spec.tolerations.clone_from(&old.tolerations);
+    spec.scheduling_gates.clone_from(&old.scheduling_gates);
+    let was_negative = old.termination_grace_period_seconds.is_some_and(|seconds| seconds < 0);
+    if was_negative && new.termination_grace_period_seconds == Some(1) {
+        spec.termination_grace_period_seconds = old.termination_grace_period_seconds;
+    }
+    let gated = old.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty());
+    if gated {
+        // A pod that may not be scheduled yet may be narrowed to fewer nodes.
+        let keeps = |map: &Option<std::collections::BTreeMap<String, String>>| {
+            let new = new.node_selector.clone().unwrap_or_default();
+            map.iter().flatten().all(|(key, value)| new.get(key) == Some(value))
+        };
+        if keeps(&old.node_selector) {
+            spec.node_selector.clone_from(&old.node_selector);
+        }
+    }
+    spec
+}
+
+fn images(new: &mut [Container], old: &[Container]) {
+    for (new, old) in new.iter_mut().zip(old) {
+        new.image.clone_from(&old.image);
+    }
+}
+
+fn deadline(errors: &mut Vec<Invalid>, new: &PodSpec, old: &PodSpec) {
+    const FIELD: &str = "spec.activeDeadlineSeconds";
+    match (new.active_deadline_seconds, old.active_deadline_seconds) {
+        (Some(new), Some(old)) if new > old => {
+            errors.push(Invalid::value(
+                FIELD,
+                new,
+                "must be less than or equal to previous value",
+            ));
+        }
+        (None, Some(_)) => {
+            let detail = "must not update from a positive integer to nil value";
+            errors.push(Invalid::rendered(FIELD, "null".to_owned(), detail));
+        }
+        (Some(_) | None, _) => {}
+    }
+}
+
+fn gates(errors: &mut Vec<Invalid>, new: &PodSpec, old: &PodSpec) {
+    let known = old.scheduling_gates.as_deref().unwrap_or_default();
+    for (index, gate) in new.scheduling_gates.iter().flatten().enumerate() {
+        if !known.contains(gate) {
+            let detail = "only deletion is allowed, but found new scheduling gate";
+            let detail = format!("{detail} '{}'", gate.name);
+            errors.push(Invalid::forbidden(
+                format!("spec.schedulingGates[{index}].name"),
+                detail,
+            ));
+        }
+    }
+}
+
+fn tolerations(errors: &mut Vec<Invalid>, new: &[Toleration], old: &[Toleration]) {
+    let bare = |toleration: &Toleration| Toleration {
+        toleration_seconds: None,
+        ..toleration.clone()
+    };
+    let kept = old.iter().all(|old| new.iter().any(|new| bare(new) == bare(old)));
+    if !kept {
+        let detail = "existing toleration can not be modified except its tolerationSeconds";
+        errors.push(Invalid::forbidden("spec.tolerations", detail));
+    }
+}
+
+/// The fields that differ, a line each, `-` before the old value and `+` before the new.
+fn difference(new: &PodSpec, old: &PodSpec) -> String {
+    let members = |spec: &PodSpec| match serde_json::to_value(spec) {
+        Ok(Value::Object(members)) => members,
+        Ok(_) | Err(_) => serde_json::Map::new(),
+    };
+    let (new, old) = (members(new), members(old));
+    let mut lines = Vec::new();
+    for name in old.keys().chain(new.keys().filter(|name| !old.contains_key(*name))) {
+        let (was, is) = (old.get(name), new.get(name));
+        if was != is {
+            let shown = |value: Option<&Value>| value.map_or_else(|| "nil".to_owned(), ToString::to_string);
+            lines.push(format!("- {name}: {}", shown(was)));
+            lines.push(format!("+ {name}: {}", shown(is)));
+        }
+    }
+    lines.join("\n")
+}
+
+/// Rules for an update of the status: a container that may not run again does not.
+pub(super) fn validate_status(new: &Pod, old: &Pod) -> Vec<Invalid> {
+    let mut errors = Vec::new();
+    let (Some(new), Some(old)) = (&new.status, &old.status) else {
+        return errors;
+    };
+    if let (Some(new), Some(old)) = (&new.qos_class, &old.qos_class)
+        && new != old
+    {
+        errors.push(Invalid::value("status.qosClass", new, crate::validation::IMMUTABLE));
+    }
+    let lists = [
+        (&new.container_statuses, "status.containerStatuses"),
+        (&new.init_container_statuses, "status.initContainerStatuses"),
+    ];
+    for (list, path) in lists {
+        one_state(&mut errors, list.as_deref().unwrap_or_default(), path);
+    }
+    errors
+}
+
+fn one_state(errors: &mut Vec<Invalid>, statuses: &[ContainerStatus], path: &str) {
+    for (index, status) in statuses.iter().enumerate() {
+        let Some(state) = &status.state else { continue };
+        let set = [
+            state.waiting.is_some(),
+            state.running.is_some(),
+            state.terminated.is_some(),
+        ];
+        if set.into_iter().filter(|set| *set).count() > 1 {
+            let detail = "may not have more than one of waiting, running and terminated";
+            errors.push(Invalid::forbidden(format!("{path}[{index}].state"), detail));
+        }
+    }
+}

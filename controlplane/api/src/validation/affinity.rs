@@ -1,0 +1,233 @@
+//! Rules for where pods may run.
+
+use k8s_openapi::api::core::v1::{
+    Affinity, NodeSelectorRequirement, NodeSelectorTerm, PodAffinityTerm, Toleration, TopologySpreadConstraint,
+    WeightedPodAffinityTerm,
+};
+
+use super::{each, one_of, one_of_or_none, required};
+use crate::invalid::Invalid;
+use crate::names;
+use crate::selector::LabelSelector;
+
+/// Terms that choose nodes, or nodes beside pods.
+pub(super) fn affinity(errors: &mut Vec<Invalid>, affinity: &Affinity, path: &str) {
+    if let Some(node) = &affinity.node_affinity {
+        let path = format!("{path}.nodeAffinity");
+        if let Some(selector) = &node.required_during_scheduling_ignored_during_execution {
+            let path = format!("{path}.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms");
+            if selector.node_selector_terms.is_empty() {
+                errors.push(Invalid::required(
+                    path.as_str(),
+                    "must have at least one node selector term",
+                ));
+            }
+            for (index, term) in selector.node_selector_terms.iter().enumerate() {
+                node_term(errors, term, &format!("{path}[{index}]"));
+            }
+        }
+        let preferred = node
+            .preferred_during_scheduling_ignored_during_execution
+            .iter()
+            .flatten();
+        for (index, term) in preferred.enumerate() {
+            let path = format!("{path}.preferredDuringSchedulingIgnoredDuringExecution[{index}]");
+            weight(errors, term.weight, &path);
+            node_term(errors, &term.preference, &format!("{path}.preference"));
+        }
+    }
+    if let Some(pods) = &affinity.pod_affinity {
+        let path = format!("{path}.podAffinity");
+        let required = pods.required_during_scheduling_ignored_during_execution.as_deref();
+        let preferred = pods.preferred_during_scheduling_ignored_during_execution.as_deref();
+        pod_terms(errors, required, preferred, &path);
+    }
+    if let Some(pods) = &affinity.pod_anti_affinity {
+        let path = format!("{path}.podAntiAffinity");
+        let required = pods.required_during_scheduling_ignored_during_execution.as_deref();
+        let preferred = pods.preferred_during_scheduling_ignored_during_execution.as_deref();
+        pod_terms(errors, required, preferred, &path);
+    }
+}
+
+fn weight(errors: &mut Vec<Invalid>, weight: i32, path: &str) {
+    if !(1..=100).contains(&weight) {
+        errors.push(Invalid::value(
+            format!("{path}.weight"),
+            weight,
+            "must be in the range 1-100",
+        ));
+    }
+}
+
+fn node_term(errors: &mut Vec<Invalid>, term: &NodeSelectorTerm, path: &str) {
+    for (index, requirement) in term.match_expressions.iter().flatten().enumerate() {
+        let path = format!("{path}.matchExpressions[{index}]");
+        node_requirement(errors, requirement, &path);
+        each(
+            errors,
+            &format!("{path}.key"),
+            &requirement.key,
+            names::qualified_name(&requirement.key),
+        );
+    }
+    for (index, requirement) in term.match_fields.iter().flatten().enumerate() {
+        let path = format!("{path}.matchFields[{index}]");
+        if requirement.key != "metadata.name" {
+            errors.push(Invalid::value(
+                format!("{path}.key"),
+                &requirement.key,
+                "not a valid field selector key",
+            ));
+        }
+        if requirement.operator != "In" && requirement.operator != "NotIn" {
+            let field = format!("{path}.operator");
+            errors.push(Invalid::value(
+                field,
+                &requirement.operator,
+                "not a valid selector operator",
+            ));
+        }
+        if requirement.values.iter().flatten().count() != 1 {
+            let detail = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector";
+            errors.push(Invalid::required(format!("{path}.values"), detail));
+        }
+    }
+}
+
+fn node_requirement(errors: &mut Vec<Invalid>, requirement: &NodeSelectorRequirement, path: &str) {
+    let count = requirement.values.iter().flatten().count();
+    let values = format!("{path}.values");
+    match requirement.operator.as_str() {
+        "In" | "NotIn" if count == 0 => {
+            errors.push(Invalid::required(
+                values,
+                "must be specified when `operator` is 'In' or 'NotIn'",
+            ));
+        }
+        "Exists" | "DoesNotExist" if count > 0 => {
+            let detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+            errors.push(Invalid::forbidden(values, detail));
+        }
+        "Gt" | "Lt" if count != 1 => {
+            let detail = "must be specified single value when `operator` is 'Lt' or 'Gt'";
+            errors.push(Invalid::required(values, detail));
+        }
+        "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => {}
+        other => errors.push(Invalid::value(
+            format!("{path}.operator"),
+            other,
+            "not a valid selector operator",
+        )),
+    }
+}
+
+fn pod_terms(
+    errors: &mut Vec<Invalid>,
+    required: Option<&[PodAffinityTerm]>,
+    preferred: Option<&[WeightedPodAffinityTerm]>,
+    path: &str,
+) {
+    for (index, term) in required.unwrap_or_default().iter().enumerate() {
+        pod_term(
+            errors,
+            term,
+            &format!("{path}.requiredDuringSchedulingIgnoredDuringExecution[{index}]"),
+        );
+    }
+    for (index, term) in preferred.unwrap_or_default().iter().enumerate() {
+        let path = format!("{path}.preferredDuringSchedulingIgnoredDuringExecution[{index}]");
+        weight(errors, term.weight, &path);
+        pod_term(errors, &term.pod_affinity_term, &format!("{path}.podAffinityTerm"));
+    }
+}
+
+fn pod_term(errors: &mut Vec<Invalid>, term: &PodAffinityTerm, path: &str) {
+    let field = format!("{path}.topologyKey");
+    if term.topology_key.is_empty() {
+        errors.push(Invalid::required(field, "can not be empty"));
+    } else {
+        each(
+            errors,
+            &field,
+            &term.topology_key,
+            names::qualified_name(&term.topology_key),
+        );
+    }
+    if let Some(Err(error)) = term
+        .label_selector
+        .as_ref()
+        .map(|selector| LabelSelector::of(Some(selector)))
+    {
+        let value = serde_json::to_string(&term.label_selector).unwrap_or_default();
+        errors.push(Invalid::rendered(
+            format!("{path}.labelSelector"),
+            value,
+            error.to_string(),
+        ));
+    }
+}
+
+/// Taints that a pod bears.
+pub(super) fn tolerations(errors: &mut Vec<Invalid>, tolerations: &[Toleration], path: &str) {
+    for (index, toleration) in tolerations.iter().enumerate() {
+        let path = format!("{path}[{index}]");
+        let key = toleration.key.as_deref().unwrap_or_default();
+        let operator = toleration.operator.as_deref().unwrap_or_default();
+        let effect = toleration.effect.as_deref().unwrap_or_default();
+        let value = toleration.value.as_deref().unwrap_or_default();
+        if key.is_empty() {
+            if operator != "Exists" {
+                let detail =
+                    "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
+                errors.push(Invalid::value(format!("{path}.operator"), operator, detail));
+            }
+        } else {
+            each(errors, &format!("{path}.key"), key, names::qualified_name(key));
+        }
+        if toleration.toleration_seconds.is_some() && effect != "NoExecute" {
+            let detail = "effect must be 'NoExecute' when `tolerationSeconds` is set";
+            errors.push(Invalid::value(format!("{path}.effect"), effect, detail));
+        }
+        let field = format!("{path}.operator");
+        match operator {
+            "" | "Equal" => each(errors, &field, value, names::label_value(value)),
+            "Exists" if value.is_empty() => {}
+            "Exists" => {
+                let rendered = serde_json::to_string(toleration).unwrap_or_default();
+                let detail = "value must be empty when `operator` is 'Exists'";
+                errors.push(Invalid::rendered(field, rendered, detail));
+            }
+            other => errors.push(Invalid::not_supported(field, other, &["Equal", "Exists"])),
+        }
+        let effects = ["", "NoExecute", "NoSchedule", "PreferNoSchedule"];
+        one_of_or_none(
+            errors,
+            &format!("{path}.effect"),
+            toleration.effect.as_deref(),
+            &effects,
+        );
+    }
+}
+
+/// How pods are spread over parts of the cluster.
+pub(super) fn spread(errors: &mut Vec<Invalid>, constraints: &[TopologySpreadConstraint], path: &str) {
+    for (index, constraint) in constraints.iter().enumerate() {
+        let path = format!("{path}[{index}]");
+        if constraint.max_skew <= 0 {
+            errors.push(Invalid::value(
+                format!("{path}.maxSkew"),
+                constraint.max_skew,
+                "must be greater than zero",
+            ));
+        }
+        required(errors, &format!("{path}.topologyKey"), Some(&constraint.topology_key));
+        let ways = ["DoNotSchedule", "ScheduleAnyway"];
+        one_of(
+            errors,
+            &format!("{path}.whenUnsatisfiable"),
+            Some(&constraint.when_unsatisfiable),
+            &ways,
+        );
+    }
+}

@@ -1,0 +1,371 @@
+//! Rules for containers.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{
+    Container, ContainerPort, EnvFromSource, EnvVar, EnvVarSource, ObjectFieldSelector, ResourceFieldSelector,
+    SecurityContext, VolumeMount,
+};
+
+use super::volume::{local_path, no_backsteps};
+use super::{each, id, one_of, one_of_or_none, port, probe, required, resources};
+use crate::invalid::Invalid;
+use crate::names;
+use crate::pod::is_sidecar;
+
+/// Fields that environment variables may carry.
+const VARIABLE_FIELDS: &[&str] = &[
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "spec.nodeName",
+    "spec.serviceAccountName",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
+];
+
+/// What containers share with their pod.
+pub(super) struct Context<'a> {
+    /// Names of the pod's volumes.
+    pub(super) volumes: BTreeSet<&'a str>,
+    /// Names of containers so far.
+    pub(super) names: BTreeSet<&'a str>,
+    /// Ports of the host so far: protocol, address, number.
+    pub(super) host_ports: BTreeSet<(&'a str, &'a str, i32)>,
+    /// Whether the pod uses the host's network.
+    pub(super) host_network: bool,
+    /// The pod's grace period, seconds.
+    pub(super) grace: i64,
+}
+
+/// A container that goes on beside the others.
+pub(super) fn main<'a>(errors: &mut Vec<Invalid>, container: &'a Container, path: &str, context: &mut Context<'a>) {
+    common(errors, container, path, context);
+    probe::of_container(errors, container, path, context.grace);
+    if container.restart_policy.is_some() {
+        let detail = "may not be set for non-init containers";
+        errors.push(Invalid::forbidden(format!("{path}.restartPolicy"), detail));
+    }
+}
+
+/// A container that ends before the others start, or a sidecar.
+pub(super) fn init<'a>(errors: &mut Vec<Invalid>, container: &'a Container, path: &str, context: &mut Context<'a>) {
+    common(errors, container, path, context);
+    one_of_or_none(
+        errors,
+        &format!("{path}.restartPolicy"),
+        container.restart_policy.as_deref(),
+        &["Always"],
+    );
+    if is_sidecar(container) {
+        probe::of_container(errors, container, path, context.grace);
+    } else {
+        probe::none(errors, container, path);
+    }
+}
+
+fn common<'a>(errors: &mut Vec<Invalid>, container: &'a Container, path: &str, context: &mut Context<'a>) {
+    let name = format!("{path}.name");
+    if required(errors, &name, Some(&container.name)) {
+        each(errors, &name, &container.name, names::dns1123_label(&container.name));
+        if !context.names.insert(&container.name) {
+            errors.push(Invalid::duplicate(name, &container.name));
+        }
+    }
+    let image = container.image.as_deref();
+    if required(errors, &format!("{path}.image"), image) && image.is_some_and(|image| image.trim() != image) {
+        let detail = "must not have leading or trailing whitespace";
+        errors.push(Invalid::value(
+            format!("{path}.image"),
+            image.unwrap_or_default(),
+            detail,
+        ));
+    }
+    let policies = ["Always", "IfNotPresent", "Never"];
+    one_of(
+        errors,
+        &format!("{path}.imagePullPolicy"),
+        container.image_pull_policy.as_deref(),
+        &policies,
+    );
+    let policies = ["FallbackToLogsOnError", "File"];
+    let policy = container.termination_message_policy.as_deref();
+    one_of(errors, &format!("{path}.terminationMessagePolicy"), policy, &policies);
+    ports(
+        errors,
+        container.ports.as_deref().unwrap_or_default(),
+        &format!("{path}.ports"),
+        context,
+    );
+    for (index, variable) in container.env.iter().flatten().enumerate() {
+        self::variable(errors, variable, &format!("{path}.env[{index}]"));
+    }
+    for (index, source) in container.env_from.iter().flatten().enumerate() {
+        variables(errors, source, &format!("{path}.envFrom[{index}]"));
+    }
+    mounts(
+        errors,
+        container.volume_mounts.as_deref().unwrap_or_default(),
+        &format!("{path}.volumeMounts"),
+        context,
+    );
+    if let Some(own) = &container.resources {
+        resources::requirements(errors, own, &format!("{path}.resources"));
+    }
+    if let Some(own) = &container.security_context {
+        security(errors, own, &format!("{path}.securityContext"));
+    }
+}
+
+fn ports<'a>(errors: &mut Vec<Invalid>, ports: &'a [ContainerPort], path: &str, context: &mut Context<'a>) {
+    let mut known = BTreeSet::new();
+    for (index, item) in ports.iter().enumerate() {
+        let path = format!("{path}[{index}]");
+        if let Some(name) = item.name.as_deref().filter(|name| !name.is_empty()) {
+            let field = format!("{path}.name");
+            each(errors, &field, name, names::port_name(name));
+            if !known.insert(name) {
+                errors.push(Invalid::duplicate(field, name));
+            }
+        }
+        if item.container_port == 0 {
+            errors.push(Invalid::required(format!("{path}.containerPort"), ""));
+        } else {
+            port(errors, &format!("{path}.containerPort"), item.container_port);
+        }
+        one_of(
+            errors,
+            &format!("{path}.protocol"),
+            item.protocol.as_deref(),
+            &["SCTP", "TCP", "UDP"],
+        );
+        let Some(number) = item.host_port.filter(|number| *number != 0) else {
+            continue;
+        };
+        port(errors, &format!("{path}.hostPort"), number);
+        if context.host_network && number != item.container_port {
+            let detail = "must match `hostPort` when `hostNetwork` is true";
+            errors.push(Invalid::value(
+                format!("{path}.containerPort"),
+                item.container_port,
+                detail,
+            ));
+        }
+        let (protocol, address) = (
+            item.protocol.as_deref().unwrap_or("TCP"),
+            item.host_ip.as_deref().unwrap_or(""),
+        );
+        if !context.host_ports.insert((protocol, address, number)) {
+            let text = format!("{protocol}/{address}/{number}");
+            errors.push(Invalid::duplicate(format!("{path}.hostPort"), text));
+        }
+    }
+}
+
+fn variable(errors: &mut Vec<Invalid>, variable: &EnvVar, path: &str) {
+    let field = format!("{path}.name");
+    if required(errors, &field, Some(&variable.name)) {
+        each(errors, &field, &variable.name, names::environment_name(&variable.name));
+    }
+    let Some(source) = &variable.value_from else { return };
+    let path = format!("{path}.valueFrom");
+    let set = [
+        source.field_ref.is_some(),
+        source.resource_field_ref.is_some(),
+        source.config_map_key_ref.is_some(),
+        source.secret_key_ref.is_some(),
+        source.file_key_ref.is_some(),
+    ];
+    let detail = match set.into_iter().filter(|set| *set).count() {
+        0 => "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`",
+        1 if variable.value.as_ref().is_some_and(|value| !value.is_empty()) => {
+            "may not be specified when `value` is not empty"
+        }
+        1 => "",
+        _ => "may not have more than one field specified at a time",
+    };
+    if !detail.is_empty() {
+        errors.push(Invalid::value(path.as_str(), "", detail));
+    }
+    variable_source(errors, source, &path);
+}
+
+fn variable_source(errors: &mut Vec<Invalid>, source: &EnvVarSource, path: &str) {
+    if let Some(field) = &source.field_ref {
+        field_ref(errors, field, &format!("{path}.fieldRef"), VARIABLE_FIELDS);
+    }
+    if let Some(resource) = &source.resource_field_ref {
+        resource_ref(errors, resource, &format!("{path}.resourceFieldRef"), false);
+    }
+    let config = source
+        .config_map_key_ref
+        .as_ref()
+        .map(|key| ("configMapKeyRef", &key.name, &key.key));
+    let secret = source
+        .secret_key_ref
+        .as_ref()
+        .map(|key| ("secretKeyRef", &key.name, &key.key));
+    for (kind, name, key) in config.into_iter().chain(secret) {
+        required(errors, &format!("{path}.{kind}.name"), Some(name));
+        let field = format!("{path}.{kind}.key");
+        if required(errors, &field, Some(key)) {
+            each(errors, &field, key, names::config_key(key));
+        }
+    }
+}
+
+/// A reference to a field of the pod: one of a set, or one label or annotation.
+pub(super) fn field_ref(errors: &mut Vec<Invalid>, selector: &ObjectFieldSelector, path: &str, known: &[&str]) {
+    let field = format!("{path}.fieldPath");
+    let wanted = selector.field_path.as_str();
+    if !required(errors, &field, Some(wanted)) || known.contains(&wanted) {
+        return;
+    }
+    for map in ["metadata.annotations", "metadata.labels"] {
+        let key = wanted
+            .strip_prefix(map)
+            .and_then(|rest| rest.strip_prefix("['"))
+            .and_then(|rest| rest.strip_suffix("']"));
+        if let Some(key) = key {
+            each(errors, &field, key, names::qualified_name(&key.to_ascii_lowercase()));
+            return;
+        }
+    }
+    errors.push(Invalid::not_supported(field, wanted, known));
+}
+
+/// A reference to an amount of a container.
+pub(super) fn resource_ref(errors: &mut Vec<Invalid>, selector: &ResourceFieldSelector, path: &str, volume: bool) {
+    if volume {
+        required(
+            errors,
+            &format!("{path}.containerName"),
+            selector.container_name.as_deref(),
+        );
+    }
+    let field = format!("{path}.resource");
+    let known = [
+        "limits.cpu",
+        "limits.memory",
+        "limits.ephemeral-storage",
+        "requests.cpu",
+        "requests.memory",
+        "requests.ephemeral-storage",
+    ];
+    let wanted = selector.resource.as_str();
+    let pages = wanted.starts_with("limits.hugepages-") || wanted.starts_with("requests.hugepages-");
+    if required(errors, &field, Some(wanted)) && !known.contains(&wanted) && !pages {
+        errors.push(Invalid::not_supported(field, wanted, &known));
+    }
+    let divisor = selector.divisor.as_ref().map_or("0", |divisor| divisor.0.as_str());
+    let (allowed, detail): (&[&str], _) = if matches!(wanted, "limits.cpu" | "requests.cpu") {
+        (
+            &["0", "1", "1m"],
+            "only divisor's values 1m and 1 are supported with the cpu resource",
+        )
+    } else {
+        let units = &[
+            "0", "1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei",
+        ];
+        (
+            units,
+            "only divisor's values 1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei are supported",
+        )
+    };
+    if !allowed.contains(&divisor) {
+        errors.push(Invalid::value(format!("{path}.divisor"), divisor, detail));
+    }
+}
+
+fn variables(errors: &mut Vec<Invalid>, source: &EnvFromSource, path: &str) {
+    if let Some(prefix) = source.prefix.as_deref().filter(|prefix| !prefix.is_empty()) {
+        each(
+            errors,
+            &format!("{path}.prefix"),
+            prefix,
+            names::environment_name(prefix),
+        );
+    }
+    match (&source.config_map_ref, &source.secret_ref) {
+        (Some(map), None) => {
+            required(errors, &format!("{path}.configMapRef.name"), Some(&map.name));
+        }
+        (None, Some(secret)) => {
+            required(errors, &format!("{path}.secretRef.name"), Some(&secret.name));
+        }
+        (None, None) => {
+            errors.push(Invalid::value(
+                path,
+                "",
+                "must specify one of: `configMapRef` or `secretRef`",
+            ));
+        }
+        (Some(_), Some(_)) => {
+            errors.push(Invalid::value(
+                path,
+                "",
+                "may not have more than one field specified at a time",
+            ));
+        }
+    }
+}
+
+fn mounts(errors: &mut Vec<Invalid>, mounts: &[VolumeMount], path: &str, context: &Context<'_>) {
+    let mut points = BTreeSet::new();
+    for (index, mount) in mounts.iter().enumerate() {
+        let path = format!("{path}[{index}]");
+        let field = format!("{path}.name");
+        if required(errors, &field, Some(&mount.name)) && !context.volumes.contains(mount.name.as_str()) {
+            errors.push(Invalid::not_found(field, &mount.name));
+        }
+        let field = format!("{path}.mountPath");
+        if required(errors, &field, Some(&mount.mount_path)) && !points.insert(mount.mount_path.as_str()) {
+            errors.push(Invalid::value(field, &mount.mount_path, "must be unique"));
+        }
+        let sub_path = mount.sub_path.as_deref().filter(|path| !path.is_empty());
+        let expression = mount.sub_path_expr.as_deref().filter(|path| !path.is_empty());
+        if let Some(sub_path) = sub_path {
+            local_path(errors, &format!("{path}.subPath"), sub_path);
+        }
+        if let Some(expression) = expression {
+            no_backsteps(errors, &format!("{path}.subPathExpr"), expression);
+            if sub_path.is_some() {
+                let detail = "subPathExpr and subPath are mutually exclusive";
+                errors.push(Invalid::value(format!("{path}.subPathExpr"), expression, detail));
+            }
+        }
+    }
+}
+
+fn security(errors: &mut Vec<Invalid>, context: &SecurityContext, path: &str) {
+    id(errors, &format!("{path}.runAsUser"), context.run_as_user);
+    id(errors, &format!("{path}.runAsGroup"), context.run_as_group);
+    one_of_or_none(
+        errors,
+        &format!("{path}.procMount"),
+        context.proc_mount.as_deref(),
+        &["Default", "Unmasked"],
+    );
+    super::pod_spec::seccomp(
+        errors,
+        context.seccomp_profile.as_ref(),
+        &format!("{path}.seccompProfile"),
+    );
+    let value = || serde_json::to_string(context).unwrap_or_default();
+    if context.allow_privilege_escalation == Some(false) {
+        if context.privileged == Some(true) {
+            let detail = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
+            errors.push(Invalid::rendered(path, value(), detail));
+        }
+        let added = context
+            .capabilities
+            .as_ref()
+            .and_then(|capabilities| capabilities.add.as_ref());
+        if added.is_some_and(|added| added.iter().any(|name| name == "CAP_SYS_ADMIN")) {
+            let detail = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN";
+            errors.push(Invalid::rendered(path, value(), detail));
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Rules for a pod's spec, in a pod or in a template.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::{PodSecurityContext, PodSpec, SeccompProfile};
+
+use super::container::{self, Context};
+use super::{affinity, each, id, metadata, non_negative, one_of, required, resources, volume};
+use crate::invalid::Invalid;
+use crate::names;
+
+/// What is wrong with a pod's spec that stands at `path`, such as `spec` or `spec.template.spec`.
+pub fn validate(spec: &PodSpec, path: &str) -> Vec<Invalid> {
+    let mut errors = Vec::new();
+    let volumes = volume::volumes(
+        &mut errors,
+        spec.volumes.as_deref().unwrap_or_default(),
+        &format!("{path}.volumes"),
+    );
+    containers(&mut errors, spec, path, volumes);
+    one_of(
+        &mut errors,
+        &format!("{path}.restartPolicy"),
+        spec.restart_policy.as_deref(),
+        &["Always", "Never", "OnFailure"],
+    );
+    dns(&mut errors, spec, path);
+    let grace = spec.termination_grace_period_seconds.unwrap_or(0);
+    non_negative(&mut errors, &format!("{path}.terminationGracePeriodSeconds"), grace);
+    if let Some(deadline) = spec
+        .active_deadline_seconds
+        .filter(|seconds| !(1..=i64::from(i32::MAX)).contains(seconds))
+    {
+        let field = format!("{path}.activeDeadlineSeconds");
+        errors.push(Invalid::value(
+            field,
+            deadline,
+            "must be between 1 and 2147483647, inclusive",
+        ));
+    }
+    errors.extend(metadata::labels(
+        spec.node_selector.as_ref(),
+        &format!("{path}.nodeSelector"),
+    ));
+    own_names(&mut errors, spec, path);
+    if let Some(context) = &spec.security_context {
+        security(&mut errors, context, &format!("{path}.securityContext"));
+    }
+    if let Some(terms) = &spec.affinity {
+        affinity::affinity(&mut errors, terms, &format!("{path}.affinity"));
+    }
+    let tolerations = spec.tolerations.as_deref().unwrap_or_default();
+    affinity::tolerations(&mut errors, tolerations, &format!("{path}.tolerations"));
+    let constraints = spec.topology_spread_constraints.as_deref().unwrap_or_default();
+    affinity::spread(&mut errors, constraints, &format!("{path}.topologySpreadConstraints"));
+    resources::amounts(&mut errors, spec.overhead.as_ref(), &format!("{path}.overhead"));
+    for (index, gate) in spec.readiness_gates.iter().flatten().enumerate() {
+        let field = format!("{path}.readinessGates[{index}].conditionType");
+        each(
+            &mut errors,
+            &field,
+            &gate.condition_type,
+            names::qualified_name(&gate.condition_type),
+        );
+    }
+    host_aliases(&mut errors, spec, path);
+    errors
+}
+
+fn containers<'a>(errors: &mut Vec<Invalid>, spec: &'a PodSpec, path: &str, volumes: BTreeSet<&'a str>) {
+    if spec.containers.is_empty() {
+        errors.push(Invalid::required(format!("{path}.containers"), ""));
+    }
+    let mut context = Context {
+        volumes,
+        names: BTreeSet::new(),
+        host_ports: BTreeSet::new(),
+        host_network: spec.host_network == Some(true),
+        grace: spec.termination_grace_period_seconds.unwrap_or(30),
+    };
+    for (index, item) in spec.containers.iter().enumerate() {
+        container::main(errors, item, &format!("{path}.containers[{index}]"), &mut context);
+    }
+    // Init containers run before the others, so they may use the same ports.
+    context.host_ports.clear();
+    for (index, item) in spec.init_containers.iter().flatten().enumerate() {
+        container::init(errors, item, &format!("{path}.initContainers[{index}]"), &mut context);
+    }
+}
+
+fn own_names(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
+    let set = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    if let Some(name) = set(&spec.node_name) {
+        each(
+            errors,
+            &format!("{path}.nodeName"),
+            &name,
+            names::dns1123_subdomain(&name),
+        );
+    }
+    if let Some(name) = set(&spec.service_account_name) {
+        each(
+            errors,
+            &format!("{path}.serviceAccountName"),
+            &name,
+            names::dns1123_subdomain(&name),
+        );
+    }
+    if let Some(name) = set(&spec.hostname) {
+        each(errors, &format!("{path}.hostname"), &name, names::dns1123_label(&name));
+    }
+    if let Some(name) = set(&spec.subdomain) {
+        each(errors, &format!("{path}.subdomain"), &name, names::dns1123_label(&name));
+    }
+    if let Some(name) = set(&spec.priority_class_name) {
+        each(
+            errors,
+            &format!("{path}.priorityClassName"),
+            &name,
+            names::dns1123_subdomain(&name),
+        );
+    }
+    if let Some(name) = set(&spec.scheduler_name) {
+        each(
+            errors,
+            &format!("{path}.schedulerName"),
+            &name,
+            names::qualified_name(&name),
+        );
+    }
+}
+
+fn dns(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
+    let policies = ["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"];
+    one_of(
+        errors,
+        &format!("{path}.dnsPolicy"),
+        spec.dns_policy.as_deref(),
+        &policies,
+    );
+    let config = spec.dns_config.clone().unwrap_or_default();
+    let servers = config.nameservers.unwrap_or_default();
+    let path = format!("{path}.dnsConfig");
+    if spec.dns_policy.as_deref() == Some("None") && servers.is_empty() {
+        let detail = "must provide at least one DNS nameserver when `dnsPolicy` is None";
+        errors.push(Invalid::required(path.as_str(), detail));
+    }
+    if servers.len() > 3 {
+        let value = serde_json::to_string(&servers).unwrap_or_default();
+        let detail = "must not have more than 3 nameservers";
+        errors.push(Invalid::rendered(format!("{path}.nameservers"), value, detail));
+    }
+    for (index, server) in servers.iter().enumerate() {
+        if server.parse::<IpAddr>().is_err() {
+            errors.push(Invalid::value(format!("{path}.nameservers[{index}]"), server, ADDRESS));
+        }
+    }
+    let searches = config.searches.unwrap_or_default();
+    if searches.len() > 32 {
+        let value = serde_json::to_string(&searches).unwrap_or_default();
+        let detail = "must not have more than 32 search paths";
+        errors.push(Invalid::rendered(format!("{path}.searches"), value, detail));
+    }
+    for (index, search) in searches.iter().enumerate() {
+        // A trailing dot says that the name is complete; underscores are found in the wild.
+        let name = search.strip_suffix('.').unwrap_or(search).replace('_', "-");
+        let name = name.trim_matches('-');
+        if search != "." {
+            each(
+                errors,
+                &format!("{path}.searches[{index}]"),
+                search,
+                names::dns1123_subdomain(name),
+            );
+        }
+    }
+    for (index, option) in config.options.iter().flatten().enumerate() {
+        required(errors, &format!("{path}.options[{index}].name"), option.name.as_deref());
+    }
+}
+
+const ADDRESS: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+
+fn host_aliases(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
+    for (index, alias) in spec.host_aliases.iter().flatten().enumerate() {
+        let path = format!("{path}.hostAliases[{index}]");
+        if alias.ip.parse::<IpAddr>().is_err() {
+            errors.push(Invalid::value(format!("{path}.ip"), &alias.ip, ADDRESS));
+        }
+        for (index, name) in alias.hostnames.iter().flatten().enumerate() {
+            each(
+                errors,
+                &format!("{path}.hostnames[{index}]"),
+                name,
+                names::dns1123_subdomain(name),
+            );
+        }
+    }
+}
+
+fn security(errors: &mut Vec<Invalid>, context: &PodSecurityContext, path: &str) {
+    id(errors, &format!("{path}.runAsUser"), context.run_as_user);
+    id(errors, &format!("{path}.runAsGroup"), context.run_as_group);
+    id(errors, &format!("{path}.fsGroup"), context.fs_group);
+    for (index, group) in context.supplemental_groups.iter().flatten().enumerate() {
+        id(errors, &format!("{path}.supplementalGroups[{index}]"), Some(*group));
+    }
+    seccomp(
+        errors,
+        context.seccomp_profile.as_ref(),
+        &format!("{path}.seccompProfile"),
+    );
+}
+
+pub(super) fn seccomp(errors: &mut Vec<Invalid>, profile: Option<&SeccompProfile>, path: &str) {
+    let Some(profile) = profile else { return };
+    one_of(
+        errors,
+        &format!("{path}.type"),
+        Some(&profile.type_),
+        &["Localhost", "RuntimeDefault", "Unconfined"],
+    );
+    let field = format!("{path}.localhostProfile");
+    match (profile.type_.as_str(), profile.localhost_profile.as_deref()) {
+        ("Localhost", None) => errors.push(Invalid::required(field, "must be set when seccomp type is Localhost")),
+        ("Localhost", Some(file)) => volume::local_path(errors, &field, file),
+        (_, Some(file)) => {
+            errors.push(Invalid::value(
+                field,
+                file,
+                "can only be set when seccomp type is Localhost",
+            ));
+        }
+        (_, None) => {}
+    }
+}

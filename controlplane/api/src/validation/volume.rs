@@ -1,0 +1,195 @@
+//! Rules for volumes.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, ProjectedVolumeSource, Volume};
+use serde_json::Value;
+
+use super::container::{field_ref, resource_ref};
+use super::{each, one_of_or_none, required};
+use crate::invalid::Invalid;
+use crate::names;
+use crate::quantity::Quantity;
+
+/// Fields that files of a downward API volume may carry.
+const FILE_FIELDS: &[&str] = &[
+    "metadata.annotations",
+    "metadata.labels",
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+];
+
+/// Volumes of a pod; returns their names.
+pub(super) fn volumes<'a>(errors: &mut Vec<Invalid>, volumes: &'a [Volume], path: &str) -> BTreeSet<&'a str> {
+    let mut known = BTreeSet::new();
+    for (index, volume) in volumes.iter().enumerate() {
+        let path = format!("{path}[{index}]");
+        let field = format!("{path}.name");
+        if required(errors, &field, Some(&volume.name)) {
+            each(errors, &field, &volume.name, names::dns1123_label(&volume.name));
+            if !known.insert(volume.name.as_str()) {
+                errors.push(Invalid::duplicate(field, &volume.name));
+            }
+        }
+        sources(errors, volume, &path);
+        details(errors, volume, &path);
+    }
+    known
+}
+
+/// Exactly one source.
+fn sources(errors: &mut Vec<Invalid>, volume: &Volume, path: &str) {
+    let Ok(Value::Object(members)) = serde_json::to_value(volume) else {
+        return;
+    };
+    let mut sources = members.keys().filter(|name| *name != "name");
+    if sources.next().is_none() {
+        errors.push(Invalid::required(path, "must specify a volume type"));
+    }
+    for name in sources {
+        errors.push(Invalid::forbidden(
+            format!("{path}.{name}"),
+            "may not specify more than 1 volume type",
+        ));
+    }
+}
+
+fn details(errors: &mut Vec<Invalid>, volume: &Volume, path: &str) {
+    if let Some(host) = &volume.host_path {
+        let field = format!("{path}.hostPath.path");
+        if required(errors, &field, Some(&host.path)) {
+            no_backsteps(errors, &field, &host.path);
+        }
+        let kinds = [
+            "",
+            "BlockDevice",
+            "CharDevice",
+            "Directory",
+            "DirectoryOrCreate",
+            "File",
+            "FileOrCreate",
+            "Socket",
+        ];
+        one_of_or_none(errors, &format!("{path}.hostPath.type"), host.type_.as_deref(), &kinds);
+    }
+    if let Some(empty) = &volume.empty_dir {
+        let limit = empty.size_limit.as_ref().map(|limit| Quantity::parse(&limit.0));
+        if limit.is_some_and(|limit| limit.is_err() || limit.is_ok_and(Quantity::is_negative)) {
+            let detail = "SizeLimit field must be a valid resource quantity";
+            errors.push(Invalid::forbidden(format!("{path}.emptyDir.sizeLimit"), detail));
+        }
+    }
+    if let Some(secret) = &volume.secret {
+        required(
+            errors,
+            &format!("{path}.secret.secretName"),
+            secret.secret_name.as_deref(),
+        );
+        mode(errors, &format!("{path}.secret.defaultMode"), secret.default_mode);
+        items(errors, secret.items.as_deref(), &format!("{path}.secret.items"));
+    }
+    if let Some(map) = &volume.config_map {
+        required(errors, &format!("{path}.configMap.name"), Some(&map.name));
+        mode(errors, &format!("{path}.configMap.defaultMode"), map.default_mode);
+        items(errors, map.items.as_deref(), &format!("{path}.configMap.items"));
+    }
+    if let Some(api) = &volume.downward_api {
+        mode(errors, &format!("{path}.downwardAPI.defaultMode"), api.default_mode);
+        files(errors, api.items.as_deref(), &format!("{path}.downwardAPI"));
+    }
+    if let Some(projected) = &volume.projected {
+        self::projected(errors, projected, &format!("{path}.projected"));
+    }
+}
+
+fn projected(errors: &mut Vec<Invalid>, projected: &ProjectedVolumeSource, path: &str) {
+    mode(errors, &format!("{path}.defaultMode"), projected.default_mode);
+    for (index, source) in projected.sources.iter().flatten().enumerate() {
+        let path = format!("{path}.sources[{index}]");
+        let set = [
+            source.secret.is_some(),
+            source.config_map.is_some(),
+            source.downward_api.is_some(),
+            source.service_account_token.is_some(),
+            source.cluster_trust_bundle.is_some(),
+            source.pod_certificate.is_some(),
+        ];
+        match set.into_iter().filter(|set| *set).count() {
+            0 => errors.push(Invalid::required(path.as_str(), "must specify a volume type")),
+            1 => {}
+            _ => errors.push(Invalid::forbidden(
+                path.as_str(),
+                "may not specify more than 1 volume type per source",
+            )),
+        }
+        if let Some(secret) = &source.secret {
+            required(errors, &format!("{path}.secret.name"), Some(&secret.name));
+            items(errors, secret.items.as_deref(), &format!("{path}.secret.items"));
+        }
+        if let Some(map) = &source.config_map {
+            required(errors, &format!("{path}.configMap.name"), Some(&map.name));
+            items(errors, map.items.as_deref(), &format!("{path}.configMap.items"));
+        }
+        if let Some(api) = &source.downward_api {
+            files(errors, api.items.as_deref(), &format!("{path}.downwardAPI"));
+        }
+    }
+}
+
+fn items(errors: &mut Vec<Invalid>, items: Option<&[KeyToPath]>, path: &str) {
+    for (index, item) in items.unwrap_or_default().iter().enumerate() {
+        required(errors, &format!("{path}[{index}].key"), Some(&item.key));
+        local_path(errors, &format!("{path}[{index}].path"), &item.path);
+        mode(errors, &format!("{path}[{index}].mode"), item.mode);
+    }
+}
+
+fn files(errors: &mut Vec<Invalid>, files: Option<&[DownwardAPIVolumeFile]>, path: &str) {
+    for file in files.unwrap_or_default() {
+        local_path(errors, &format!("{path}.path"), &file.path);
+        mode(errors, &format!("{path}.mode"), file.mode);
+        match (&file.field_ref, &file.resource_field_ref) {
+            (Some(field), None) => field_ref(errors, field, &format!("{path}.fieldRef"), FILE_FIELDS),
+            (None, Some(resource)) => resource_ref(errors, resource, &format!("{path}.resourceFieldRef"), true),
+            (Some(_), Some(_)) => {
+                let detail = "fieldRef and resourceFieldRef can not be specified simultaneously";
+                errors.push(Invalid::value(path, "resource", detail));
+            }
+            (None, None) => errors.push(Invalid::required(
+                path,
+                "one of fieldRef and resourceFieldRef is required",
+            )),
+        }
+    }
+}
+
+fn mode(errors: &mut Vec<Invalid>, field: &str, mode: Option<i32>) {
+    if let Some(mode) = mode.filter(|mode| !(0..=0o777).contains(mode)) {
+        errors.push(Invalid::value(
+            field,
+            mode,
+            "must be a number between 0 and 0777 (octal), both inclusive",
+        ));
+    }
+}
+
+/// A path below a volume's root.
+pub(super) fn local_path(errors: &mut Vec<Invalid>, field: &str, path: &str) {
+    if !required(errors, field, Some(path)) {
+        return;
+    }
+    if path.starts_with('/') {
+        errors.push(Invalid::value(field, path, "must be a relative path"));
+    }
+    no_backsteps(errors, field, path);
+    if path.starts_with("..") && !path.split('/').any(|part| part == "..") {
+        errors.push(Invalid::value(field, path, "must not start with '..'"));
+    }
+}
+
+pub(super) fn no_backsteps(errors: &mut Vec<Invalid>, field: &str, path: &str) {
+    if path.split('/').any(|part| part == "..") {
+        errors.push(Invalid::value(field, path, "must not contain '..'"));
+    }
+}

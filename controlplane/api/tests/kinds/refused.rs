@@ -1,0 +1,363 @@
+//! Objects that are refused, in upstream's words. Each case is a fixture with one thing changed.
+
+use controlplane_api::{Object, Registration, find};
+use serde_json::{Value, json};
+
+use crate::every::fixture;
+
+/// The fixture with a JSON merge patch, decoded and defaulted.
+fn with(row: &Registration, patch: &Value) -> Box<dyn Object> {
+    let mut value: Value = serde_json::from_slice(&fixture(row)).unwrap();
+    merge(&mut value, patch);
+    let mut object = row.decode(&serde_json::to_vec(&value).unwrap()).unwrap();
+    row.set_defaults(object.as_mut());
+    object
+}
+
+fn merge(target: &mut Value, patch: &Value) {
+    match (target, patch) {
+        (Value::Object(target), Value::Object(patch)) => {
+            for (name, change) in patch {
+                if change.is_null() {
+                    target.remove(name);
+                } else {
+                    merge(target.entry(name.clone()).or_insert(Value::Null), change);
+                }
+            }
+        }
+        (target, patch) => *target = patch.clone(),
+    }
+}
+
+fn texts(errors: &[controlplane_api::Invalid]) -> Vec<String> {
+    errors.iter().map(ToString::to_string).collect()
+}
+
+fn refused(group: &str, plural: &str, patch: &Value, expected: &[&str]) {
+    let row = find(group, "v1", plural).unwrap();
+    let mut object = with(row, patch);
+    row.prepare_create(object.as_mut());
+    assert_eq!(texts(&row.validate(object.as_ref())), expected, "{plural} {patch}");
+}
+
+fn update_refused(group: &str, plural: &str, patch: &Value, expected: &[&str]) {
+    let row = find(group, "v1", plural).unwrap();
+    let mut old = with(row, &json!({}));
+    row.prepare_create(old.as_mut());
+    let mut new = with(row, patch);
+    row.prepare_update(new.as_mut(), old.as_ref());
+    assert_eq!(
+        texts(&row.validate_update(new.as_ref(), old.as_ref())),
+        expected,
+        "{plural} {patch}"
+    );
+}
+
+#[test]
+fn metadata() {
+    let label = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+    let name = format!("metadata.name: Invalid value: \"Web_1\": {label}");
+    refused("", "configmaps", &json!({"metadata": {"name": "Web_1"}}), &[&name]);
+    refused(
+        "",
+        "configmaps",
+        &json!({"metadata": {"name": null}}),
+        &["metadata.name: Required value: name or generateName is required"],
+    );
+    refused(
+        "",
+        "nodes",
+        &json!({"metadata": {"namespace": "x"}}),
+        &["metadata.namespace: Forbidden: not allowed on this type"],
+    );
+    refused(
+        "",
+        "configmaps",
+        &json!({"metadata": {"finalizers": ["mine"], "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "", "uid": "u"}]}}),
+        &[
+            "metadata.ownerReferences.name: Invalid value: \"\": must not be empty",
+            "metadata.finalizers: Invalid value: \"mine\": name is neither a standard finalizer name nor is it fully qualified",
+        ],
+    );
+    refused(
+        "",
+        "configmaps",
+        &json!({"metadata": {"annotations": {"big": "x".repeat(256 * 1024)}}}),
+        &["metadata.annotations: Too long: may not be more than 262144 bytes"],
+    );
+    update_refused(
+        "",
+        "configmaps",
+        &json!({"metadata": {"uid": "other"}}),
+        &["metadata.uid: Invalid value: \"other\": field is immutable"],
+    );
+}
+
+#[test]
+fn deployments() {
+    refused(
+        "apps",
+        "deployments",
+        &json!({"spec": {"replicas": -1}}),
+        &["spec.replicas: Invalid value: -1: must be greater than or equal to 0"],
+    );
+    refused(
+        "apps",
+        "deployments",
+        &json!({"spec": {"selector": {"matchLabels": {"app": "other"}}}}),
+        &[
+            "spec.template.metadata.labels: Invalid value: {\"app\":\"nginx\"}: `selector` does not match template `labels`",
+        ],
+    );
+    refused(
+        "apps",
+        "deployments",
+        &json!({"spec": {"selector": null}}),
+        &["spec.selector: Invalid value: {}: empty selector is invalid for deployment"],
+    );
+    refused(
+        "apps",
+        "deployments",
+        &json!({"spec": {"strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 0}}}}),
+        &["spec.strategy.rollingUpdate.maxUnavailable: Invalid value: 0: may not be 0 when `maxSurge` is 0"],
+    );
+    refused(
+        "apps",
+        "deployments",
+        &json!({"spec": {"strategy": {"type": "Sideways"}}}),
+        &["spec.strategy.type: Unsupported value: \"Sideways\": supported values: \"Recreate\", \"RollingUpdate\""],
+    );
+    refused(
+        "apps",
+        "deployments",
+        &json!({"spec": {"template": {"spec": {"restartPolicy": "Never", "containers": []}}}}),
+        &[
+            "spec.template.spec.containers: Required value",
+            "spec.template.spec.restartPolicy: Unsupported value: \"Never\": supported values: \"Always\"",
+        ],
+    );
+    update_refused(
+        "apps",
+        "deployments",
+        &json!({"spec": {"selector": {"matchLabels": {"app": null, "a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}}}}}),
+        &["spec.selector: Invalid value: {\"matchLabels\":{\"a\":\"b\"}}: field is immutable"],
+    );
+}
+
+fn pod_refused(container: &Value, expected: &[&str]) {
+    let mut whole = json!({"name": "a", "image": "nginx"});
+    merge(&mut whole, container);
+    refused("", "pods", &json!({"spec": {"containers": [whole]}}), expected);
+}
+
+#[test]
+fn containers() {
+    pod_refused(&json!({"image": null}), &["spec.containers[0].image: Required value"]);
+    pod_refused(
+        &json!({"name": "prepare"}),
+        &["spec.initContainers[0].name: Duplicate value: \"prepare\""],
+    );
+    pod_refused(
+        &json!({"imagePullPolicy": "Sometimes"}),
+        &[
+            "spec.containers[0].imagePullPolicy: Unsupported value: \"Sometimes\": supported values: \"Always\", \"IfNotPresent\", \"Never\"",
+        ],
+    );
+    pod_refused(
+        &json!({"ports": [{"containerPort": 70000, "protocol": "HTTP"}]}),
+        &[
+            "spec.containers[0].ports[0].containerPort: Invalid value: 70000: must be between 1 and 65535, inclusive",
+            "spec.containers[0].ports[0].protocol: Unsupported value: \"HTTP\": supported values: \"SCTP\", \"TCP\", \"UDP\"",
+        ],
+    );
+    pod_refused(
+        &json!({"resources": {"requests": {"cpu": "2", "bananas": "1"}, "limits": {"cpu": "1", "memory": "-1"}}}),
+        &[
+            "spec.containers[0].resources.limits[memory]: Invalid value: \"-1\": must be greater than or equal to 0",
+            "spec.containers[0].resources.requests[bananas]: Invalid value: \"bananas\": must be a standard resource type or fully qualified",
+            "spec.containers[0].resources.requests[memory]: Invalid value: \"-1\": must be greater than or equal to 0",
+            "spec.containers[0].resources.limits: Required value: Limit must be set for non overcommitable resources",
+            "spec.containers[0].resources.requests: Invalid value: \"2\": must be less than or equal to cpu limit of 1",
+        ],
+    );
+    pod_refused(
+        &json!({"volumeMounts": [{"name": "nowhere", "mountPath": "/a"}]}),
+        &["spec.containers[0].volumeMounts[0].name: Not found: \"nowhere\""],
+    );
+    pod_refused(
+        &json!({"env": [{"name": "A=B", "value": "c"}, {"name": "D", "valueFrom": {"fieldRef": {"fieldPath": "spec.hostname"}}}]}),
+        &[
+            "spec.containers[0].env[0].name: Invalid value: \"A=B\": a valid environment variable name must consist only of printable ASCII characters other than '=' (regex used for validation is '^[ -<>-~]+$')",
+            "spec.containers[0].env[1].valueFrom.fieldRef.fieldPath: Unsupported value: \"spec.hostname\": supported values: \"metadata.name\", \"metadata.namespace\", \"metadata.uid\", \"spec.nodeName\", \"spec.serviceAccountName\", \"status.hostIP\", \"status.hostIPs\", \"status.podIP\", \"status.podIPs\"",
+        ],
+    );
+    pod_refused(
+        &json!({"livenessProbe": {"successThreshold": 2}}),
+        &[
+            "spec.containers[0].livenessProbe: Required value: must specify a handler type",
+            "spec.containers[0].livenessProbe.successThreshold: Invalid value: 2: must be 1",
+        ],
+    );
+    pod_refused(
+        &json!({"securityContext": {"runAsUser": 4_294_967_297_i64}}),
+        &[
+            "spec.containers[0].securityContext.runAsUser: Invalid value: 4294967297: must be between 0 and 2147483647, inclusive",
+        ],
+    );
+}
+
+#[test]
+fn pods() {
+    let volumes = json!({"spec": {"volumes": [{"name": "settings", "hostPath": {"path": "/a/../b"}}, {"name": "scratch", "emptyDir": {}, "configMap": {"name": "x"}}]}});
+    refused(
+        "",
+        "pods",
+        &volumes,
+        &[
+            "spec.volumes[0].hostPath.path: Invalid value: \"/a/../b\": must not contain '..'",
+            "spec.volumes[1].emptyDir: Forbidden: may not specify more than 1 volume type",
+        ],
+    );
+    refused(
+        "",
+        "pods",
+        &json!({"spec": {"dnsPolicy": "None", "restartPolicy": "Maybe", "tolerations": [{"operator": "Equal"}]}}),
+        &[
+            "spec.restartPolicy: Unsupported value: \"Maybe\": supported values: \"Always\", \"Never\", \"OnFailure\"",
+            "spec.dnsConfig: Required value: must provide at least one DNS nameserver when `dnsPolicy` is None",
+            "spec.tolerations[0].operator: Invalid value: \"Equal\": operator must be Exists when `key` is empty, which means \"match all values and all keys\"",
+        ],
+    );
+    let seccomp =
+        json!({"spec": {"securityContext": {"seccompProfile": {"type": "Localhost", "localhostProfile": "../x"}}}});
+    refused(
+        "",
+        "pods",
+        &seccomp,
+        &[
+            "spec.securityContext.seccompProfile.localhostProfile: Invalid value: \"../x\": must not contain '..'",
+            "spec.securityContext.seccompProfile.type: Forbidden: \"Localhost\" is not supported by this version of the node agent; supported: \"RuntimeDefault\", \"Unconfined\"",
+        ],
+    );
+}
+
+#[test]
+fn what_the_node_agent_cannot_do_names_its_field() {
+    let node = "is not supported by this version of the node agent";
+    let cases = [
+        (json!({"hostPID": true}), "hostPID"),
+        (json!({"hostUsers": false}), "hostUsers"),
+        (json!({"runtimeClassName": "kata"}), "runtimeClassName"),
+        (json!({"securityContext": {"fsGroup": 1}}), "securityContext.fsGroup"),
+        (
+            json!({"securityContext": {"sysctls": [{"name": "a", "value": "b"}]}}),
+            "securityContext.sysctls",
+        ),
+    ];
+    for (spec, field) in cases {
+        refused(
+            "",
+            "pods",
+            &json!({"spec": spec}),
+            &[&format!("spec.{field}: Forbidden: {node}")],
+        );
+    }
+    let volume = json!({"name": "v", "persistentVolumeClaim": {"claimName": "c"}});
+    let spec = json!({"spec": {"volumes": [volume], "containers": [{"name": "a", "image": "b", "volumeMounts": [{"name": "v", "mountPath": "/v", "subPath": "s"}]}]}});
+    refused(
+        "",
+        "pods",
+        &spec,
+        &[
+            &format!("spec.volumes[0].persistentVolumeClaim: Forbidden: {node}"),
+            &format!("spec.containers[0].volumeMounts[0].subPath: Forbidden: {node}"),
+        ],
+    );
+    let spread = json!({"spec": {"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]}});
+    let scheduler = "is not supported by this version of the scheduler";
+    let field = "spec.topologySpreadConstraints[0].whenUnsatisfiable";
+    refused("", "pods", &spread, &[&format!("{field}: Forbidden: {scheduler}")]);
+}
+
+#[test]
+fn updates_of_pods() {
+    let row = find("", "v1", "pods").unwrap();
+    let mut old = with(row, &json!({}));
+    row.prepare_create(old.as_mut());
+    let mut image: Value = serde_json::from_slice(&old.to_json()).unwrap();
+    image["spec"]["containers"][0]["image"] = json!("nginx:2");
+    let mut new = row.decode(&serde_json::to_vec(&image).unwrap()).unwrap();
+    row.prepare_update(new.as_mut(), old.as_ref());
+    assert_eq!(
+        texts(&row.validate_update(new.as_ref(), old.as_ref())),
+        Vec::<String>::new()
+    );
+    assert_eq!(new.metadata().generation, Some(2));
+    update_refused(
+        "",
+        "pods",
+        &json!({"spec": {"serviceAccountName": "other", "serviceAccount": "other"}}),
+        &[
+            "spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)\n- serviceAccount: \"builder\"\n+ serviceAccount: \"other\"\n- serviceAccountName: \"builder\"\n+ serviceAccountName: \"other\"",
+        ],
+    );
+}
+
+#[test]
+fn other_kinds() {
+    refused(
+        "",
+        "configmaps",
+        &json!({"data": {"a b": "c", "logo": "x"}}),
+        &[
+            "data[a b]: Invalid value: \"a b\": a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')",
+            "data[logo]: Invalid value: \"logo\": duplicate of key present in binaryData",
+        ],
+    );
+    refused(
+        "",
+        "secrets",
+        &json!({"type": "kubernetes.io/tls"}),
+        &["data[tls.crt]: Required value", "data[tls.key]: Required value"],
+    );
+    update_refused(
+        "",
+        "secrets",
+        &json!({"type": "mine"}),
+        &["type: Invalid value: \"mine\": field is immutable"],
+    );
+    refused(
+        "",
+        "services",
+        &json!({"spec": {"ports": [{"port": 80}, {"port": 80, "name": "a", "nodePort": 1}]}}),
+        &[
+            "spec.ports[0].name: Required value",
+            "spec.ports[1].nodePort: Invalid value: 1: provided port is not in the valid range. The range of valid ports is 30000-32767",
+            "spec.ports[1]: Duplicate value: {\"name\":\"a\",\"nodePort\":1,\"port\":80,\"protocol\":\"TCP\",\"targetPort\":80}",
+        ],
+    );
+    refused(
+        "scheduling.k8s.io",
+        "priorityclasses",
+        &json!({"value": 2_000_000_000}),
+        &["value: Forbidden: maximum allowed value of a user defined priority is 1000000000"],
+    );
+    refused(
+        "coordination.k8s.io",
+        "leases",
+        &json!({"spec": {"leaseDurationSeconds": 0}}),
+        &["spec.leaseDurationSeconds: Invalid value: 0: must be greater than 0"],
+    );
+    refused(
+        "",
+        "bindings",
+        &json!({"target": {"name": ""}}),
+        &["target.name: Required value"],
+    );
+    update_refused(
+        "",
+        "nodes",
+        &json!({"spec": {"podCIDR": "10.9.0.0/24", "podCIDRs": ["10.9.0.0/24"]}}),
+        &["spec.podCIDRs: Forbidden: node updates may not change podCIDR except from \"\" to valid"],
+    );
+}
