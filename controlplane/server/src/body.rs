@@ -63,10 +63,10 @@ pub(crate) fn to_json(headers: &HeaderMap, body: Bytes, report_duplicates: bool)
             Ok(Decoded { json: body, duplicates })
         }
         "application/yaml" | "application/x-yaml" | "text/yaml" => {
-            let value: serde_json::Value = serde_yaml::from_slice(&body).map_err(|error| unreadable(&error))?;
+            let yaml = api::yaml::to_json(&body).map_err(|error| unreadable(&error))?;
             Ok(Decoded {
-                json: value.to_string().into(),
-                duplicates: Vec::new(),
+                json: yaml.value.to_string().into(),
+                duplicates: yaml.duplicates,
             })
         }
         "application/vnd.kubernetes.protobuf" => {

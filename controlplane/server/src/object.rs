@@ -142,7 +142,7 @@ fn unfit(registration: &Registration, meta: &TypeMeta, json: &[u8], because: &st
 pub(crate) fn encode(registration: &Registration, object: &mut dyn Object) -> Result<(Value, Attributes), Failure> {
     object.metadata_mut().resource_version = Some(String::new());
     let stored = registration.encode_stored(object);
-    let attributes = storage::attributes(registration, object, &stored);
+    let attributes = storage::attributes(registration, object);
     let value = Value::parse(stored).map_err(Failure::internal)?;
     Ok((value, attributes))
 }

@@ -15,6 +15,7 @@ use crate::bootstrap::{self, BootstrapError};
 use crate::discovery::Discovery;
 use crate::dispatch;
 use crate::logs::LogSource;
+use crate::openapi::Documents;
 use crate::version::Version;
 
 /// The wall clock. Timers use `tokio::time`, which tests can pause.
@@ -53,6 +54,7 @@ pub(crate) struct Shared {
     pub(crate) store: Store,
     pub(crate) options: Options,
     pub(crate) discovery: Discovery,
+    pub(crate) documents: Documents,
     pub(crate) authorizer: Authorizer,
     pub(crate) ready: AtomicBool,
     pub(crate) stopping: AtomicBool,
@@ -72,6 +74,7 @@ impl Server {
             store,
             options,
             discovery,
+            documents: Documents::new(),
             authorizer: Authorizer,
             ready: AtomicBool::new(false),
             stopping: AtomicBool::new(false),

@@ -24,21 +24,12 @@ pub(crate) fn prefix(registration: &Registration, namespace: &str) -> Prefix {
     }
 }
 
-/// What selectors match of an object. Where one object has two representations, the fields of both are there.
-pub(crate) fn attributes(registration: &Registration, object: &dyn Object, stored: &[u8]) -> Attributes {
-    let mut fields = registration.fields(object);
-    let siblings = api::KINDS.iter().filter(|other| {
-        other.storage == registration.storage && (other.group, other.kind) != (registration.group, registration.kind)
-    });
-    for sibling in siblings {
-        if let Ok(object) = sibling.decode_stored(stored) {
-            fields.extend(sibling.fields(&*object));
-        }
-    }
+/// What selectors match of an object.
+pub(crate) fn attributes(registration: &Registration, object: &dyn Object) -> Attributes {
     let labels = object.metadata().labels.clone().unwrap_or_default();
     Attributes {
         labels: Arc::new(labels),
-        fields: fields.into(),
+        fields: registration.fields(object).into(),
     }
 }
 
@@ -52,7 +43,7 @@ pub fn index(key: &Key, stored: &[u8]) -> Attributes {
     registration
         .and_then(|registration| {
             let object = registration.decode_stored(stored).ok()?;
-            Some(attributes(registration, &*object, stored))
+            Some(attributes(registration, &*object))
         })
         .unwrap_or_default()
 }

@@ -257,7 +257,7 @@ async fn bodies_that_are_something_else() {
         "Deployment in version \"v1\" cannot be handled as a Deployment: json: cannot unmarshal string into Go struct \
          field DeploymentSpec.spec.replicas of type int32"
     );
-    let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: y}\ndata: {a: b}\n";
+    let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: yaml}\ndata: {a: b}\n";
     let answer = api
         .request(Method::POST, CONFIG_MAPS, &[("content-type", "application/yaml")], yaml)
         .await;
@@ -265,7 +265,7 @@ async fn bodies_that_are_something_else() {
     let answer = api
         .request(
             Method::GET,
-            &format!("{CONFIG_MAPS}/y"),
+            &format!("{CONFIG_MAPS}/yaml"),
             &[("accept", "application/yaml")],
             "",
         )

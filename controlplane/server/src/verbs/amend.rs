@@ -115,7 +115,7 @@ fn prepare(
             registration.validate_status(new, old)
         }
         Part::Finalizers => {
-            keep_all_but_finalizers(new, old);
+            registration.prepare_finalize(new, old);
             Vec::new()
         }
     };
@@ -201,15 +201,6 @@ fn keep_metadata(new: &mut dyn Object, old: &dyn Object) {
     }
     if old.deletion_grace_period_seconds.is_some() && new.deletion_grace_period_seconds.is_none() {
         new.deletion_grace_period_seconds = old.deletion_grace_period_seconds;
-    }
-}
-
-fn keep_all_but_finalizers(new: &mut dyn Object, old: &dyn Object) {
-    if let (Some(new), Some(old)) = (
-        new.as_any_mut().downcast_mut::<Namespace>(),
-        old.as_any().downcast_ref::<Namespace>(),
-    ) {
-        new.status.clone_from(&old.status);
     }
 }
 

@@ -50,16 +50,15 @@ pub(crate) async fn store_new(
     mut object: Box<dyn Object>,
     dry_run: bool,
 ) -> Result<Stored, Failure> {
-    let registration = context.registration;
     check_identity(context, &mut *object)?;
-    registration.set_defaults(&mut *object);
-    begin(context, &mut *object);
     if !draws_name(&*object) {
+        begin(context, &mut *object);
         return finish(context, object, dry_run).await;
     }
     for _ in 0..NAME_ATTEMPTS {
         let mut attempt = object.clone_box();
         draw_name(&mut *attempt);
+        begin(context, &mut *attempt);
         match finish(context, attempt, dry_run).await {
             Err(Failure::AlreadyExists { .. }) => {}
             outcome => return outcome,
@@ -173,6 +172,7 @@ fn begin(context: &Context, object: &mut dyn Object) {
     metadata.self_link = None;
     metadata.managed_fields = None;
     metadata.generation = None;
+    context.registration.set_defaults(object);
     context.registration.prepare_create(object);
 }
 
