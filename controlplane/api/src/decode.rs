@@ -4,6 +4,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use thiserror::Error;
 
+use crate::bounds;
+
 /// The bytes are not an object of the kind. `Display` is the text after upstream's
 /// `X in version "v1" cannot be handled as a X: `.
 #[derive(Clone, Debug, Eq, Error, PartialEq)]
@@ -18,6 +20,7 @@ pub struct DecodeError {
 /// Decodes straight into the type. What upstream tolerates and the types do not, such as a quantity that is a bare
 /// number, is mended on a second, slower way.
 pub(crate) fn decode<T: DeserializeOwned>(json: &[u8], kind: &'static str) -> Result<T, DecodeError> {
+    within_bounds(json)?;
     serde_json::from_slice(json).or_else(|error| {
         if error.is_data() {
             decode_slowly(json, kind, &mut |_| {})
@@ -32,6 +35,7 @@ pub(crate) fn decode_reporting<T: DeserializeOwned>(
     json: &[u8],
     kind: &'static str,
 ) -> Result<(T, Vec<String>), DecodeError> {
+    within_bounds(json)?;
     let mut unknown = Vec::new();
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     let decoded = serde_ignored::deserialize(&mut deserializer, |path| unknown.push(field_path(&path)));
@@ -44,6 +48,13 @@ pub(crate) fn decode_reporting<T: DeserializeOwned>(
         Err(error) => return Err(broken(&error)),
     };
     Ok((value, unknown))
+}
+
+fn within_bounds(json: &[u8]) -> Result<(), DecodeError> {
+    bounds::check(json).map_err(|exceeded| DecodeError {
+        path: String::new(),
+        message: exceeded.to_string(),
+    })
 }
 
 fn decode_slowly<T: DeserializeOwned>(

@@ -23,7 +23,7 @@ pub const MAGIC: &[u8; 4] = b"k8s\0";
 pub const MAX_DEPTH: usize = 64;
 
 /// How many messages and list items one body may hold; a body of 3 MiB could else ask for 50 times its size.
-pub const MAX_VALUES: usize = 300_000;
+pub const MAX_VALUES: usize = 100_000;
 
 /// A decoded body.
 #[derive(Clone, Debug, PartialEq)]

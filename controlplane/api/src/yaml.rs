@@ -13,7 +13,7 @@ use serde_json::Value;
 pub const MAX_DEPTH: usize = 100;
 
 /// How many values a document may have, aliases expanded.
-pub const MAX_VALUES: usize = 200_000;
+pub const MAX_VALUES: usize = 65_536;
 
 /// How much text a document may hold, aliases expanded.
 pub const MAX_BYTES: usize = 4 * 1024 * 1024;

@@ -1,0 +1,149 @@
+//! Bounds on JSON before anything is built from it.
+//!
+//! A body of 3 MiB of `{},{},…` where containers belong would become 2 GiB of containers. One pass over the bytes,
+//! without memory, counts what it would take.
+
+/// How deep values may be nested.
+pub const MAX_DEPTH: usize = 128;
+
+/// How many objects may stand in lists: containers, endpoints, rules.
+pub const MAX_LISTED_OBJECTS: usize = 8_192;
+
+/// How many objects there may be at all.
+pub const MAX_OBJECTS: usize = 32_768;
+
+/// How many values there may be, scalars included.
+pub const MAX_VALUES: usize = 262_144;
+
+/// No JSON of this size or less can exceed a bound other than the depth, which parsers see to.
+const HARMLESS: usize = MAX_LISTED_OBJECTS * 3;
+
+/// A bound that is exceeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Exceeded {
+    /// Deeper than [`MAX_DEPTH`].
+    #[error("json: exceeded max depth")]
+    Depth,
+    /// More than a number of things.
+    #[error("json: more than {limit} {what}")]
+    Count {
+        /// The bound.
+        limit: usize,
+        /// What is counted.
+        what: &'static str,
+    },
+}
+
+/// Checks JSON, well-formed or not, against all bounds.
+///
+/// # Errors
+/// The first bound that is exceeded.
+pub fn check(json: &[u8]) -> Result<(), Exceeded> {
+    if json.len() <= HARMLESS {
+        return Ok(());
+    }
+    let mut counts = Counts::default();
+    let mut bytes = json.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => {
+                // To the closing quotation mark; a backslash takes the next byte with it.
+                while let Some(byte) = bytes.find(|byte| matches!(byte, b'"' | b'\\')) {
+                    if *byte == b'"' {
+                        break;
+                    }
+                    bytes.next();
+                }
+            }
+            b'{' => counts.open(false)?,
+            b'[' => counts.open(true)?,
+            b'}' | b']' => counts.close(),
+            b',' => count(&mut counts.values, MAX_VALUES, "values")?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[derive(Default)]
+struct Counts {
+    /// One bit for each level, the innermost last: whether it is a list.
+    lists: u128,
+    depth: usize,
+    values: usize,
+    objects: usize,
+    listed: usize,
+}
+
+impl Counts {
+    fn open(&mut self, list: bool) -> Result<(), Exceeded> {
+        if self.depth == MAX_DEPTH {
+            return Err(Exceeded::Depth);
+        }
+        count(&mut self.values, MAX_VALUES, "values")?;
+        if !list {
+            count(&mut self.objects, MAX_OBJECTS, "objects")?;
+            if self.depth > 0 && self.lists & 1 == 1 {
+                count(&mut self.listed, MAX_LISTED_OBJECTS, "objects in lists")?;
+            }
+        }
+        self.lists = self.lists << 1 | u128::from(list);
+        self.depth += 1;
+        Ok(())
+    }
+
+    fn close(&mut self) {
+        self.lists >>= 1;
+        self.depth = self.depth.saturating_sub(1);
+    }
+}
+
+fn count(counter: &mut usize, limit: usize, what: &'static str) -> Result<(), Exceeded> {
+    *counter += 1;
+    if *counter > limit {
+        Err(Exceeded::Count { limit, what })
+    } else {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Exceeded, check};
+
+    fn refused(json: &str) -> Option<String> {
+        check(json.as_bytes()).err().map(|error: Exceeded| error.to_string())
+    }
+
+    #[test]
+    fn attack_24_what_would_grow_is_refused() {
+        let containers = format!(r#"{{"spec":{{"containers":[{}{{}}]}}}}"#, "{},".repeat(1_000_000));
+        assert_eq!(refused(&containers).unwrap(), "json: more than 8192 objects in lists");
+        let members: Vec<_> = (0..100_000).map(|number| format!(r#""{number}":{{"a":1}}"#)).collect();
+        assert_eq!(
+            refused(&format!("{{{}}}", members.join(","))).unwrap(),
+            "json: more than 32768 objects"
+        );
+        assert_eq!(
+            refused(&format!("[{}0]", "0,".repeat(1_500_000))).unwrap(),
+            "json: more than 262144 values"
+        );
+        assert_eq!(refused(&"[".repeat(100_000)).unwrap(), "json: exceeded max depth");
+        assert_eq!(
+            refused(&r#"{"a":"#.repeat(100_000)).unwrap(),
+            "json: exceeded max depth"
+        );
+    }
+
+    #[test]
+    fn text_is_not_structure() {
+        let text = r#"{"data":{"a":"TEXT"}}"#.replace("TEXT", &r#"{},[\"{},\\"#.repeat(300_000));
+        assert_eq!(refused(&text), None);
+        assert_eq!(
+            refused(&format!("{}\"", "[".repeat(100_000))).unwrap(),
+            "json: exceeded max depth"
+        );
+        let siblings = format!("[{}[]]", "[[]],".repeat(8_000));
+        assert_eq!(refused(&siblings), None);
+    }
+}
