@@ -102,7 +102,12 @@ impl Machine {
         let mut process = ProcessBuilder::default().args(argv).env(env).cwd("/").build().unwrap();
         process.set_terminal(Some(false)).set_no_new_privileges(Some(true));
         let mut spec = Spec::default();
-        spec.set_process(Some(process));
+        let root = oci_spec::runtime::RootBuilder::default()
+            .path("unused")
+            .readonly(false)
+            .build()
+            .unwrap();
+        spec.set_process(Some(process)).set_root(Some(root));
         ContainerSpec {
             id: id.to_owned(),
             name: "main".to_owned(),

@@ -1,0 +1,226 @@
+//! Images and programs that try to reach the machine: each must fail clearly or change nothing outside its container.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test's helpers are tests"
+)]
+#![allow(dead_code, reason = "the shared helpers have more than this uses")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::Duration;
+
+use common::Machine;
+use runtime::{ContainerSpec, Runtime};
+
+/// A second layer that replaces one directory of the first.
+fn poisoned(machine: &Machine, name: &str, make: impl FnOnce(&Path)) -> ContainerSpec {
+    let layer = machine.directory.path().join(format!("poison-{name}"));
+    common::busybox(&layer);
+    make(&layer);
+    let mut spec = machine.shell(name, "exit 0");
+    spec.layers = vec![layer];
+    spec
+}
+
+fn replace_by_link(layer: &Path, name: &str, target: &str) {
+    fs::remove_dir(layer.join(name)).unwrap();
+    symlink(target, layer.join(name)).unwrap();
+}
+
+/// What must be the same before and after.
+fn machine_state() -> (Vec<String>, String, String) {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let mounts = mounts
+        .lines()
+        .filter(|line| !line.contains("/sys/fs/cgroup"))
+        .map(str::to_owned)
+        .collect();
+    let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
+    (mounts, pattern, fs::read_to_string("/etc/passwd").unwrap())
+}
+
+#[tokio::test]
+async fn attack_09_a_root_whose_proc_sys_or_dev_is_a_link_does_not_start() {
+    let machine = Machine::new("attack-09").await;
+    machine.sandbox("s").await;
+    let before = machine_state();
+    let outside = machine.directory.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    let outside = outside.to_str().unwrap().to_owned();
+    for (index, name) in ["proc", "sys", "dev"].into_iter().enumerate() {
+        for (kind, target) in ["/tmp", "../../../../tmp", outside.as_str()].into_iter().enumerate() {
+            let id = format!("c{index}{kind}");
+            let spec = poisoned(&machine, &id, |layer| replace_by_link(layer, name, target));
+            match machine.runtime.create_container("s", spec).await {
+                // A link for /dev or /sys may be followed, inside the root: then the mount is in there.
+                Ok(_) => assert_ne!(name, "proc", "proc -> {target}"),
+                Err(error) => assert!(!error.to_string().is_empty()),
+            }
+            machine.runtime.remove_container("s", &id).await.unwrap();
+        }
+    }
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+    assert_eq!(machine_state(), before);
+    machine.finish().await;
+}
+
+#[tokio::test]
+async fn attack_10_a_dev_null_of_the_image_is_not_what_paths_are_masked_with() {
+    let mut machine = Machine::new("attack-10").await;
+    machine.sandbox("s").await;
+    let before = machine_state();
+    let spec = poisoned(&machine, "c", |layer| {
+        symlink("/proc/sys/kernel/core_pattern", layer.join("dev/null")).unwrap();
+        symlink("/proc/sysrq-trigger", layer.join("dev/console")).unwrap();
+    });
+    match machine.runtime.create_container("s", spec).await {
+        Ok(_) => {
+            machine.runtime.start_container("s", "c").await.unwrap();
+            machine.exit().await;
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+    let script = "echo x >/proc/sys/kernel/core_pattern; echo 1 >/proc/sysrq-trigger; cat /proc/kcore; cat /proc/keys; ls -l /dev/null";
+    let mut masked = machine.shell("masked", script);
+    masked.user.user = "0".to_owned();
+    machine.run("s", masked).await;
+    machine.exit().await;
+    let output = machine.output("masked");
+    assert!(output.contains("core_pattern: Read-only file system"), "{output}");
+    assert_eq!(machine_state(), before);
+    machine.finish().await;
+}
+
+#[tokio::test]
+async fn attack_11_no_descriptor_or_directory_of_the_machine_is_open_in_a_container() {
+    let mut machine = Machine::new("attack-11").await;
+    machine.sandbox("s").await;
+    for (index, cwd) in ["/proc/self/fd/7", "/proc/self/fd/3/../../..", "/escape"]
+        .into_iter()
+        .enumerate()
+    {
+        let id = format!("c{index}");
+        let mut spec = poisoned(&machine, &id, |layer| {
+            symlink("/proc/self/fd/7", layer.join("escape")).unwrap()
+        });
+        let mut process = spec.spec.process().clone().unwrap();
+        process.set_cwd(cwd.into());
+        spec.spec.set_process(Some(process));
+        assert!(machine.runtime.create_container("s", spec).await.is_err(), "{cwd}");
+    }
+    machine
+        .run("s", machine.shell("fds", "ls -l /proc/self/fd /proc/1/fd; sleep 1000"))
+        .await;
+    let open = machine
+        .exec(
+            "s",
+            "fds",
+            "ls -l /proc/self/fd; echo; ls -l /proc/1/fd",
+            Duration::from_secs(10),
+        )
+        .await;
+    let open = String::from_utf8(open.output).unwrap();
+    let links: Vec<&str> = open.lines().filter_map(|line| line.split(" -> ").nth(1)).collect();
+    let harmless =
+        |target: &&&str| target.starts_with("pipe:") || **target == "/dev/null" || target.starts_with("/proc/");
+    assert!(links.iter().filter(|target| !harmless(target)).count() == 0, "{open}");
+    machine.runtime.signal("s", "fds", 9).await.unwrap();
+    machine.exit().await;
+    machine.finish().await;
+}
+
+#[tokio::test]
+async fn attack_12_the_runtimes_program_cannot_be_written_from_a_container() {
+    let mut machine = Machine::new("attack-12").await;
+    machine.sandbox("s").await;
+    // The program that a container is entered with is the supervisor's.
+    let pid = machine.run("s", machine.container("c", &["/bin/sleep", "1000"])).await;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let supervisor = stat
+        .rsplit_once(')')
+        .unwrap()
+        .1
+        .split_whitespace()
+        .nth(1)
+        .unwrap()
+        .to_owned();
+    let error = fs::OpenOptions::new()
+        .write(true)
+        .open(format!("/proc/{supervisor}/exe"))
+        .unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(nix::libc::EROFS), "{error}");
+    // An image whose entry point is the runtime itself.
+    let spec = poisoned(&machine, "self", |layer| {
+        fs::remove_file(layer.join("bin/sh")).unwrap();
+        symlink("/proc/self/exe", layer.join("bin/sh")).unwrap();
+    });
+    if machine.runtime.create_container("s", spec).await.is_ok() {
+        machine.runtime.start_container("s", "self").await.unwrap();
+        assert_ne!(machine.exit().await.code, 0);
+    }
+    machine.finish().await;
+}
+
+#[tokio::test]
+async fn attack_13_a_log_that_is_a_link_fails_the_creation() {
+    let machine = Machine::new("attack-13").await;
+    machine.sandbox("s").await;
+    let victim = machine.directory.path().join("victim");
+    fs::write(&victim, "untouched").unwrap();
+    symlink(&victim, machine.log("c")).unwrap();
+    assert!(
+        machine
+            .runtime
+            .create_container("s", machine.shell("c", "echo overwritten"))
+            .await
+            .is_err()
+    );
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "untouched");
+    machine.finish().await;
+}
+
+#[tokio::test]
+async fn attack_14_a_flood_of_output_leaves_the_supervisor_small_and_the_disk_bounded() {
+    let mut machine = Machine::new("attack-14").await;
+    machine.sandbox("s").await;
+    let pid = machine
+        .run(
+            "s",
+            machine.shell(
+                "c",
+                "head -c 100000000 /dev/zero; yes | head -c 4000000; echo >/tmp/done; sleep 1000",
+            ),
+        )
+        .await;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let supervisor = stat
+        .rsplit_once(')')
+        .unwrap()
+        .1
+        .split_whitespace()
+        .nth(1)
+        .unwrap()
+        .to_owned();
+    let mut worst = 0;
+    loop {
+        let rollup = fs::read_to_string(format!("/proc/{supervisor}/smaps_rollup")).unwrap();
+        let anonymous = rollup.lines().find(|line| line.starts_with("Anonymous")).unwrap();
+        worst = worst.max(anonymous.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap());
+        let done = machine.exec("s", "c", "cat /tmp/done", Duration::from_secs(20)).await;
+        if done.exit_code == 0 {
+            break;
+        }
+    }
+    assert!(worst < 2048, "{worst} KiB");
+    let logs = fs::read_dir(machine.directory.path().join("logs")).unwrap();
+    let sizes: Vec<u64> = logs.map(|entry| entry.unwrap().metadata().unwrap().len()).collect();
+    assert!(sizes.len() <= 5 && sizes.iter().sum::<u64>() < 55 << 20, "{sizes:?}");
+    machine.runtime.signal("s", "c", 9).await.unwrap();
+    machine.exit().await;
+    machine.finish().await;
+}
