@@ -1,0 +1,216 @@
+//! Deletion: grace periods, finalizers, preconditions, namespaces, collections, eviction.
+mod support;
+
+use http::Method;
+use serde_json::{Value, json};
+use support::{Api, config_map, deployment, pod};
+
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+async fn bind(api: &Api, name: &str, node: &str) -> support::Answer {
+    let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node}});
+    api.post(&format!("{PODS}/{name}/binding"), &binding).await
+}
+
+#[tokio::test]
+async fn what_has_nothing_to_wait_for_goes_at_once() {
+    let api = Api::start().await;
+    let created = api.post(CONFIG_MAPS, &config_map("a")).await.json();
+    let answer = api.delete(&format!("{CONFIG_MAPS}/a"), "").await;
+    assert_eq!(answer.code, 200);
+    assert_eq!(
+        answer.json(),
+        json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+            "details": {"name": "a", "kind": "configmaps", "uid": created["metadata"]["uid"]}})
+    );
+    assert_eq!(api.delete(&format!("{CONFIG_MAPS}/a"), "").await.code, 404);
+}
+
+#[tokio::test]
+async fn a_pod_on_a_node_gets_its_grace_period() {
+    let api = Api::start().await;
+    api.post(PODS, &pod("a")).await;
+    let answer = bind(&api, "a", "n1").await;
+    assert_eq!(
+        (answer.code.as_u16(), &answer.json()["status"]),
+        (201, &json!("Success"))
+    );
+    let again = bind(&api, "a", "n2").await;
+    assert_eq!(again.code, 409);
+    assert_eq!(
+        again.message(),
+        "Operation cannot be fulfilled on pods/binding \"a\": pod a is already assigned to node \"n1\""
+    );
+    let path = format!("{PODS}/a");
+    let bound = api.get(&path).await.json();
+    assert_eq!(bound["status"]["conditions"][0]["type"], "PodScheduled");
+    let marked = api.delete(&path, "").await.json();
+    assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 30);
+    assert_eq!(marked["metadata"]["deletionTimestamp"], "2026-01-02T03:04:35Z");
+    let generation = |object: &Value| object["metadata"]["generation"].as_i64();
+    assert!(generation(&marked) > generation(&bound));
+    let longer = api.delete(&path, r#"{"gracePeriodSeconds":60}"#).await.json();
+    assert_eq!(longer["metadata"]["deletionGracePeriodSeconds"], 30);
+    let shorter = api.delete(&path, r#"{"gracePeriodSeconds":5}"#).await.json();
+    assert_eq!(shorter["metadata"]["deletionTimestamp"], "2026-01-02T03:04:10Z");
+    let late = bind(&api, "a", "n1").await;
+    assert_eq!(
+        late.message(),
+        "Operation cannot be fulfilled on pods/binding \"a\": pod a is being deleted, cannot be assigned to a host"
+    );
+    assert_eq!(api.delete(&path, r#"{"gracePeriodSeconds":0}"#).await.code, 200);
+    assert_eq!(api.get(&path).await.code, 404);
+}
+
+#[tokio::test]
+async fn a_pod_on_no_node_goes_at_once() {
+    let api = Api::start().await;
+    api.post(PODS, &pod("a")).await;
+    assert_eq!(api.delete(&format!("{PODS}/a"), "").await.json()["kind"], "Pod");
+    assert_eq!(api.get(&format!("{PODS}/a")).await.code, 404);
+}
+
+#[tokio::test]
+async fn finalizers_hold_an_object() {
+    let api = Api::start().await;
+    let mut map = config_map("a");
+    map["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    api.post(CONFIG_MAPS, &map).await;
+    let path = format!("{CONFIG_MAPS}/a");
+    let marked = api.delete(&path, "").await.json();
+    assert_eq!(marked["metadata"]["deletionTimestamp"], support::START);
+    let more = json!({"metadata": {"finalizers": ["example.com/hold", "example.com/more"]}});
+    let answer = api.patch(&path, "merge-patch+json", &more).await;
+    assert_eq!(answer.code, 422, "{}", answer.text());
+    let none = json!({"metadata": {"finalizers": null}});
+    assert_eq!(api.patch(&path, "merge-patch+json", &none).await.code, 200);
+    assert_eq!(api.get(&path).await.code, 404);
+}
+
+#[tokio::test]
+async fn propagation_is_said_by_finalizers() {
+    let api = Api::start().await;
+    let path = "/apis/apps/v1/namespaces/default/deployments";
+    for (policy, finalizer) in [("Foreground", "foregroundDeletion"), ("Orphan", "orphan")] {
+        let name = policy.to_lowercase();
+        api.post(path, &deployment(&name)).await;
+        let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": policy}).to_string();
+        let answer = api.delete(&format!("{path}/{name}"), &options).await.json();
+        assert_eq!(answer["metadata"]["finalizers"], json!([finalizer]));
+    }
+    let both = r#"{"propagationPolicy":"Orphan","orphanDependents":true}"#;
+    assert_eq!(api.delete(&format!("{path}/orphan"), both).await.code, 422);
+    let unknown = api.delete(&format!("{path}/orphan?propagationPolicy=Later"), "").await;
+    assert_eq!(unknown.code, 422);
+    let background = api
+        .delete(&format!("{path}/orphan"), r#"{"propagationPolicy":"Background"}"#)
+        .await;
+    assert_eq!(background.json()["status"], "Success", "{}", background.text());
+}
+
+#[tokio::test]
+async fn preconditions_are_checked() {
+    let api = Api::start().await;
+    let created = api.post(CONFIG_MAPS, &config_map("a")).await.json();
+    let path = format!("{CONFIG_MAPS}/a");
+    let uid = created["metadata"]["uid"].as_str().unwrap();
+    let answer = api.delete(&path, r#"{"preconditions":{"uid":"x"}}"#).await;
+    assert_eq!(answer.code, 409);
+    assert_eq!(
+        answer.message(),
+        format!(
+            "Operation cannot be fulfilled on ConfigMap \"a\": the UID in the precondition (x) does not match the UID in \
+             record ({uid}). The object might have been deleted and then recreated"
+        )
+    );
+    assert_eq!(
+        api.delete(&path, r#"{"preconditions":{"resourceVersion":"1"}}"#)
+            .await
+            .code,
+        409
+    );
+    let version = created["metadata"]["resourceVersion"].as_str().unwrap();
+    let right = json!({"preconditions": {"uid": uid, "resourceVersion": version}}).to_string();
+    assert_eq!(api.delete(&path, &right).await.code, 200);
+}
+
+#[tokio::test]
+async fn a_namespace_ends_with_its_finalizers() {
+    let api = Api::start().await;
+    let answer = api.delete("/api/v1/namespaces/default", "").await;
+    assert_eq!(answer.code, 403);
+    assert_eq!(
+        answer.message(),
+        "namespaces \"default\" is forbidden: this namespace may not be deleted"
+    );
+    let created = api
+        .post("/api/v1/namespaces", &json!({"metadata": {"name": "a"}}))
+        .await
+        .json();
+    assert_eq!(created["spec"]["finalizers"], json!(["kubernetes"]), "{created}");
+    assert_eq!(created["metadata"]["labels"]["kubernetes.io/metadata.name"], "a");
+    let marked = api.delete("/api/v1/namespaces/a", "").await.json();
+    assert_eq!(marked["status"]["phase"], "Terminating");
+    let refused = api.post("/api/v1/namespaces/a/configmaps", &config_map("x")).await;
+    assert_eq!(refused.code, 403);
+    assert_eq!(
+        refused.message(),
+        "configmaps \"x\" is forbidden: unable to create new content in namespace a because it is being terminated"
+    );
+    assert_eq!(refused.json()["details"]["causes"][0]["reason"], "NamespaceTerminating");
+    assert_eq!(api.delete("/api/v1/namespaces/a", "").await.code, 200);
+    let mut finalized = api.get("/api/v1/namespaces/a").await.json();
+    finalized["spec"]["finalizers"] = json!([]);
+    assert_eq!(api.put("/api/v1/namespaces/a", &finalized).await.code, 200);
+    assert_eq!(
+        api.get("/api/v1/namespaces/a").await.code,
+        200,
+        "only the subresource removes them"
+    );
+    finalized["metadata"]["resourceVersion"] = Value::Null;
+    assert_eq!(api.put("/api/v1/namespaces/a/finalize", &finalized).await.code, 200);
+    assert_eq!(api.get("/api/v1/namespaces/a").await.code, 404);
+}
+
+#[tokio::test]
+async fn a_collection_goes_by_selector() {
+    let api = Api::start().await;
+    for (name, app) in [("a", "x"), ("b", "x"), ("c", "y")] {
+        let mut map = config_map(name);
+        map["metadata"]["labels"] = json!({"app": app});
+        api.post(CONFIG_MAPS, &map).await;
+    }
+    let answer = api
+        .delete(&format!("{CONFIG_MAPS}?labelSelector=app%3Dx"), "")
+        .await
+        .json();
+    assert_eq!(
+        (&answer["kind"], answer["items"].as_array().unwrap().len()),
+        (&json!("ConfigMapList"), 2)
+    );
+    let left = api.get(CONFIG_MAPS).await.json();
+    assert_eq!(left["items"][0]["metadata"]["name"], "c");
+    let everywhere = api.request(Method::DELETE, "/api/v1/configmaps", &[], "").await;
+    assert_eq!(everywhere.code, 405);
+}
+
+#[tokio::test]
+async fn an_eviction_is_a_deletion_with_a_reason() {
+    let api = Api::start().await;
+    api.post(PODS, &pod("a")).await;
+    bind(&api, "a", "n1").await;
+    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "a"},
+        "deleteOptions": {"gracePeriodSeconds": 7}});
+    assert_eq!(api.post(&format!("{PODS}/a/eviction"), &eviction).await.code, 201);
+    let pod = api.get(&format!("{PODS}/a")).await.json();
+    assert_eq!(pod["metadata"]["deletionGracePeriodSeconds"], 7);
+    let conditions = pod["status"]["conditions"].as_array().unwrap();
+    assert!(
+        conditions
+            .iter()
+            .any(|condition| condition["reason"] == "EvictionByEvictionAPI"),
+        "{pod}"
+    );
+}

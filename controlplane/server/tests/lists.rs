@@ -1,0 +1,205 @@
+//! Lists: selectors, pages, shapes and encodings.
+mod support;
+
+use http::Method;
+use serde_json::json;
+use support::{Api, config_map, pod};
+
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const TABLE: &str =
+    "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
+
+#[tokio::test]
+async fn pages_show_one_snapshot() {
+    let api = Api::start().await;
+    for name in ["a", "b", "c", "d", "e"] {
+        api.post(CONFIG_MAPS, &config_map(name)).await;
+    }
+    let first = api.get(&format!("{CONFIG_MAPS}?limit=2")).await.json();
+    assert_eq!(first["metadata"]["remainingItemCount"], 3);
+    api.delete(&format!("{CONFIG_MAPS}/d"), "").await;
+    api.post(CONFIG_MAPS, &config_map("cc")).await;
+    let mut names: Vec<String> = Vec::new();
+    let mut page = first.clone();
+    loop {
+        assert_eq!(
+            page["metadata"]["resourceVersion"],
+            first["metadata"]["resourceVersion"]
+        );
+        let items = page["items"].as_array().unwrap();
+        names.extend(
+            items
+                .iter()
+                .map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()),
+        );
+        let Some(token) = page["metadata"]["continue"].as_str() else {
+            break;
+        };
+        page = api.get(&format!("{CONFIG_MAPS}?limit=2&continue={token}")).await.json();
+    }
+    assert_eq!(names, ["a", "b", "c", "d", "e"]);
+    let answer = api.get(&format!("{CONFIG_MAPS}?continue=x")).await;
+    assert_eq!(answer.code, 400);
+    assert!(
+        answer.message().starts_with("continue key is not valid"),
+        "{}",
+        answer.message()
+    );
+}
+
+#[tokio::test]
+async fn selectors_choose() {
+    let api = Api::start().await;
+    api.post(PODS, &pod("a")).await;
+    api.post(PODS, &pod("b")).await;
+    let count = async |query: &str| {
+        api.get(&format!("{PODS}?{query}")).await.json()["items"]
+            .as_array()
+            .unwrap()
+            .len()
+    };
+    assert_eq!(count("labelSelector=app%20in%20(a,c)").await, 1);
+    assert_eq!(count("labelSelector=app!%3Da").await, 1);
+    assert_eq!(count("fieldSelector=metadata.name%3Da").await, 1);
+    assert_eq!(count("fieldSelector=spec.nodeName%3D,status.phase!%3DRunning").await, 2);
+    assert_eq!(count("limit=1&labelSelector=app%3Db").await, 1);
+    let answer = api.get(&format!("{PODS}?fieldSelector=spec.foo%3Dx")).await;
+    assert_eq!(
+        (answer.code.as_u16(), answer.message().as_str()),
+        (400, "field label not supported: spec.foo")
+    );
+    assert_eq!(api.get(&format!("{PODS}?labelSelector=!!")).await.code, 400);
+}
+
+#[tokio::test]
+async fn versions_mean_what_upstream_says() {
+    let api = Api::start().await;
+    api.post(CONFIG_MAPS, &config_map("a")).await;
+    let version = api.get(CONFIG_MAPS).await.json()["metadata"]["resourceVersion"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    api.post(CONFIG_MAPS, &config_map("b")).await;
+    let exact = api
+        .get(&format!(
+            "{CONFIG_MAPS}?resourceVersion={version}&resourceVersionMatch=Exact"
+        ))
+        .await
+        .json();
+    assert_eq!(exact["items"].as_array().unwrap().len(), 1);
+    let newer = api
+        .get(&format!("{CONFIG_MAPS}?resourceVersion={version}"))
+        .await
+        .json();
+    assert_eq!(newer["items"].as_array().unwrap().len(), 2);
+    let future = api.get(&format!("{CONFIG_MAPS}?resourceVersion=999999")).await;
+    assert_eq!(future.code, 504);
+    assert!(
+        future
+            .message()
+            .starts_with("Timeout: Too large resource version: 999999, current: ")
+    );
+    assert_eq!(
+        future.json()["details"]["causes"][0]["reason"],
+        "ResourceVersionTooLarge"
+    );
+    let answer = api.get(&format!("{CONFIG_MAPS}?resourceVersionMatch=Exact")).await;
+    assert_eq!(answer.code, 422);
+    assert_eq!(
+        answer.message(),
+        "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden \
+         unless resourceVersion is provided"
+    );
+}
+
+#[tokio::test]
+async fn tables_are_for_people() {
+    let api = Api::start().await;
+    api.post(PODS, &pod("a")).await;
+    let answer = api.request(Method::GET, PODS, &[("accept", TABLE)], "").await.json();
+    assert_eq!(
+        (&answer["kind"], &answer["apiVersion"]),
+        (&json!("Table"), &json!("meta.k8s.io/v1"))
+    );
+    let columns: Vec<&str> = answer["columnDefinitions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|column| column["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        columns.get(..5),
+        Some(&["Name", "Ready", "Status", "Restarts", "Age"][..])
+    );
+    assert_eq!(answer["rows"][0]["cells"][0], "a");
+    assert_eq!(answer["rows"][0]["object"]["kind"], "PartialObjectMetadata");
+    let whole = api
+        .request(
+            Method::GET,
+            &format!("{PODS}/a?includeObject=Object"),
+            &[("accept", TABLE)],
+            "",
+        )
+        .await;
+    assert_eq!(whole.json()["rows"][0]["object"]["kind"], "Pod");
+    let partial = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+    let answer = api.request(Method::GET, PODS, &[("accept", partial)], "").await.json();
+    assert_eq!(
+        (&answer["kind"], &answer["items"][0]["spec"]),
+        (&json!("PartialObjectMetadataList"), &json!(null))
+    );
+}
+
+#[tokio::test]
+async fn encodings_are_negotiated() {
+    let api = Api::start().await;
+    let code = async |accept: &str| {
+        api.request(Method::GET, CONFIG_MAPS, &[("accept", accept)], "")
+            .await
+            .code
+            .as_u16()
+    };
+    assert_eq!(code("application/vnd.kubernetes.protobuf,application/json").await, 200);
+    assert_eq!(code("*/*").await, 200);
+    assert_eq!(code("text/html;q=0.9, */*;q=0.1").await, 200);
+    assert_eq!(code("application/vnd.kubernetes.protobuf").await, 406);
+    let yaml = api
+        .request(Method::GET, CONFIG_MAPS, &[("accept", "application/yaml")], "")
+        .await;
+    assert_eq!(yaml.headers["content-type"], "application/yaml");
+    let mut big = config_map("big");
+    big["data"]["a"] = json!("x".repeat(300_000));
+    api.post(CONFIG_MAPS, &big).await;
+    let zipped = api
+        .request(Method::GET, CONFIG_MAPS, &[("accept-encoding", "gzip")], "")
+        .await;
+    assert_eq!(zipped.headers["content-encoding"], "gzip");
+    assert!(zipped.bytes.len() < 10_000);
+    let plain = api.get(CONFIG_MAPS).await;
+    assert_eq!(plain.json()["items"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn events_have_two_forms() {
+    let api = Api::start().await;
+    let event = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e"}, "reason": "Because",
+        "message": "text", "type": "Normal", "involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"}});
+    let answer = api.post("/api/v1/namespaces/default/events", &event).await;
+    assert_eq!(answer.code, 201, "{}", answer.text());
+    let other = api
+        .get("/apis/events.k8s.io/v1/namespaces/default/events/e")
+        .await
+        .json();
+    assert_eq!(
+        (&other["note"], &other["regarding"]["name"]),
+        (&json!("text"), &json!("p"))
+    );
+    let path = "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Dp,involvedObject.kind%3DPod";
+    assert_eq!(api.get(path).await.json()["items"].as_array().unwrap().len(), 1);
+    let list = api.get("/apis/events.k8s.io/v1/events").await.json();
+    assert_eq!(
+        (&list["kind"], &list["items"][0]["reason"]),
+        (&json!("EventList"), &json!("Because"))
+    );
+}

@@ -1,0 +1,200 @@
+//! Watches, frame by frame.
+mod support;
+
+use std::time::Duration;
+
+use futures::TryStreamExt;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::runtime::{WatchStreamExt, watcher};
+use serde_json::json;
+use support::{Api, Frames, config_map, pod};
+
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+#[tokio::test(start_paused = true)]
+async fn changes_arrive_in_order() {
+    let api = Api::start().await;
+    api.post(CONFIG_MAPS, &config_map("a")).await;
+    let mut present = Frames::open(&api, &format!("{CONFIG_MAPS}?watch=true"), "application/json").await;
+    assert_eq!(present.brief().await, "ADDED a");
+    let version = api.get(CONFIG_MAPS).await.json()["metadata"]["resourceVersion"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let path = format!("{CONFIG_MAPS}?watch=1&resourceVersion={version}");
+    let mut changes = Frames::open(&api, &path, "application/json").await;
+    api.post(CONFIG_MAPS, &config_map("b")).await;
+    api.patch(
+        &format!("{CONFIG_MAPS}/b"),
+        "merge-patch+json",
+        &json!({"data": {"z": "1"}}),
+    )
+    .await;
+    api.delete(&format!("{CONFIG_MAPS}/b"), "").await;
+    for frames in [&mut present, &mut changes] {
+        assert_eq!(frames.brief().await, "ADDED b");
+        assert_eq!(frames.brief().await, "MODIFIED b");
+        let gone = frames.next().await.unwrap();
+        assert_eq!(gone["type"], "DELETED");
+        let revision: u64 = gone["object"]["metadata"]["resourceVersion"]
+            .as_str()
+            .unwrap()
+            .parse()
+            .unwrap();
+        assert_eq!(revision, api.store.revision(), "a deletion carries its own revision");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn selectors_make_changes_into_comings_and_goings() {
+    let api = Api::start().await;
+    let path = format!("{PODS}?watch=true&fieldSelector=spec.nodeName%3Dn1&resourceVersion=0");
+    let mut on_node = Frames::open(&api, &path, "application/json").await;
+    let path = format!("{PODS}?watch=true&labelSelector=app%3Da&resourceVersion=0");
+    let mut labelled = Frames::open(&api, &path, "application/json").await;
+    api.post(PODS, &pod("a")).await;
+    assert_eq!(labelled.brief().await, "ADDED a");
+    let binding = json!({"metadata": {"name": "a"}, "target": {"kind": "Node", "name": "n1"}});
+    api.post(&format!("{PODS}/a/binding"), &binding).await;
+    assert_eq!(on_node.brief().await, "ADDED a");
+    assert_eq!(labelled.brief().await, "MODIFIED a");
+    api.patch(
+        &format!("{PODS}/a"),
+        "merge-patch+json",
+        &json!({"metadata": {"labels": {"app": "z"}}}),
+    )
+    .await;
+    assert_eq!(on_node.brief().await, "MODIFIED a");
+    let left = labelled.next().await.unwrap();
+    assert_eq!(
+        (&left["type"], &left["object"]["metadata"]["labels"]["app"]),
+        (&json!("DELETED"), &json!("a"))
+    );
+    let revision = left["object"]["metadata"]["resourceVersion"].as_str().unwrap();
+    assert_eq!(revision, api.store.revision().to_string());
+}
+
+#[tokio::test(start_paused = true)]
+async fn initial_events_end_with_a_marked_bookmark() {
+    let api = Api::start().await;
+    api.post(CONFIG_MAPS, &config_map("a")).await;
+    let path = format!(
+        "{CONFIG_MAPS}?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
+    );
+    let mut frames = Frames::open(&api, &path, "application/json").await;
+    assert_eq!(frames.brief().await, "ADDED a");
+    let bookmark = frames.next().await.unwrap();
+    assert_eq!(bookmark["type"], "BOOKMARK");
+    assert_eq!(
+        bookmark["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"],
+        "true"
+    );
+    let later = frames.next().await.unwrap();
+    assert_eq!(
+        (&later["type"], &later["object"]["metadata"]["annotations"]),
+        (&json!("BOOKMARK"), &json!(null))
+    );
+    let answer = api
+        .get(&format!("{CONFIG_MAPS}?watch=true&sendInitialEvents=true"))
+        .await;
+    assert_eq!(answer.code, 422);
+    assert_eq!(
+        answer.message(),
+        "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: sendInitialEvents requires setting \
+         resourceVersionMatch to NotOlderThan"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_ends_when_its_time_is_over() {
+    let api = Api::start().await;
+    let began = tokio::time::Instant::now();
+    let path = format!("{CONFIG_MAPS}?watch=true&timeoutSeconds=7&resourceVersion=0");
+    let mut frames = Frames::open(&api, &path, "application/json").await;
+    assert_eq!(frames.brief().await, "end");
+    assert_eq!(began.elapsed().as_secs(), 7);
+    let mut frames = Frames::open(&api, &format!("{CONFIG_MAPS}?watch=true"), "application/json").await;
+    assert_eq!(frames.brief().await, "end");
+    let lasted = began.elapsed().saturating_sub(Duration::from_secs(7));
+    assert!((1800..=3600).contains(&lasted.as_secs()), "{lasted:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_compacted_is_told_as_expired() {
+    let api = Api::start().await;
+    for name in ["a", "b", "c"] {
+        api.post(CONFIG_MAPS, &config_map(name)).await;
+        api.delete(&format!("{CONFIG_MAPS}/{name}"), "").await;
+    }
+    // Two rounds an hour apart raise the floor over everything so far.
+    for _ in 0..3 {
+        api.store.maintain().await;
+        tokio::time::advance(Duration::from_hours(1)).await;
+        api.post(CONFIG_MAPS, &config_map("x")).await;
+        api.delete(&format!("{CONFIG_MAPS}/x"), "").await;
+    }
+    api.store.maintain().await;
+    for at in 0..5000 {
+        let patch = json!({"metadata": {"labels": {"at": at.to_string()}}});
+        api.patch("/api/v1/namespaces/default", "merge-patch+json", &patch)
+            .await;
+    }
+    let path = format!("{CONFIG_MAPS}?watch=true&resourceVersion=5");
+    let mut frames = Frames::open(&api, &path, "application/json").await;
+    let error = frames.next().await.unwrap();
+    assert_eq!(
+        (&error["type"], &error["object"]["code"]),
+        (&json!("ERROR"), &json!(410))
+    );
+    assert_eq!(error["object"]["reason"], "Expired");
+    assert!(
+        error["object"]["message"]
+            .as_str()
+            .unwrap()
+            .starts_with("too old resource version: 5 (")
+    );
+    assert_eq!(frames.brief().await, "end");
+    let path = format!("{CONFIG_MAPS}?resourceVersion=5&resourceVersionMatch=Exact");
+    assert_eq!(
+        api.get(&path).await.message(),
+        "The resourceVersion for the provided list is too old."
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn tables_can_be_watched() {
+    let api = Api::start().await;
+    let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+    let mut frames = Frames::open(&api, &format!("{PODS}?watch=true"), table).await;
+    api.post(PODS, &pod("a")).await;
+    api.post(PODS, &pod("b")).await;
+    let first = frames.next().await.unwrap()["object"].clone();
+    assert_eq!(
+        (&first["kind"], &first["rows"][0]["cells"][0]),
+        (&json!("Table"), &json!("a"))
+    );
+    assert!(!first["columnDefinitions"].as_array().unwrap().is_empty());
+    let second = frames.next().await.unwrap()["object"].clone();
+    assert!(second["columnDefinitions"].as_array().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_librarys_watcher_keeps_up() {
+    let api = Api::start().await;
+    api.post(CONFIG_MAPS, &config_map("a")).await;
+    let maps: kube::Api<ConfigMap> = kube::Api::default_namespaced(api.client());
+    for config in [watcher::Config::default(), watcher::Config::default().streaming_lists()] {
+        let mut seen = Box::pin(watcher(maps.clone(), config).applied_objects());
+        assert_eq!(
+            seen.try_next().await.unwrap().unwrap().metadata.name.as_deref(),
+            Some("a")
+        );
+        api.post(CONFIG_MAPS, &config_map("b")).await;
+        assert_eq!(
+            seen.try_next().await.unwrap().unwrap().metadata.name.as_deref(),
+            Some("b")
+        );
+        api.delete(&format!("{CONFIG_MAPS}/b"), "").await;
+    }
+}
