@@ -10,8 +10,6 @@ use crate::failure::Failure;
 
 /// Bytes that a body may have.
 pub const LIMIT: usize = 3 * 1024 * 1024;
-/// How deep JSON may nest before anything looks at it; upstream's parser has the same limit.
-const DEPTH_LIMIT: usize = 10_000;
 /// What a 415 lists for objects.
 const ACCEPTED: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
@@ -54,7 +52,7 @@ pub(crate) fn media_type(headers: &HeaderMap) -> String {
 pub(crate) fn to_json(headers: &HeaderMap, body: Bytes, report_duplicates: bool) -> Result<Decoded, Failure> {
     match media_type(headers).as_str() {
         "" | "application/json" | "text/json" => {
-            check_depth(&body)?;
+            check_bounds(&body)?;
             let duplicates = if report_duplicates {
                 api::strict::duplicates(&body).map_err(|error| unreadable(&error))?
             } else {
@@ -84,37 +82,7 @@ fn unreadable(error: &dyn std::fmt::Display) -> Failure {
     Failure::bad_request(format!("error decoding the request body: {error}"))
 }
 
-/// Refuses JSON that nests too deeply. One pass, no memory.
-pub(crate) fn check_depth(json: &[u8]) -> Result<(), Failure> {
-    if json.len() <= DEPTH_LIMIT {
-        return Ok(());
-    }
-    let mut depth = 0_usize;
-    let mut in_text = false;
-    let mut escaped = false;
-    for byte in json {
-        if in_text {
-            match byte {
-                _ if escaped => escaped = false,
-                b'\\' => escaped = true,
-                b'"' => in_text = false,
-                _ => {}
-            }
-            continue;
-        }
-        match byte {
-            b'"' => in_text = true,
-            b'{' | b'[' => {
-                depth += 1;
-                if depth > DEPTH_LIMIT {
-                    return Err(Failure::bad_request(
-                        "error decoding the request body: json: exceeded max depth",
-                    ));
-                }
-            }
-            b'}' | b']' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-    }
-    Ok(())
+/// Refuses JSON that nests too deeply or would grow too much when it is decoded. One pass, no memory.
+pub(crate) fn check_bounds(json: &[u8]) -> Result<(), Failure> {
+    api::bounds::check(json).map_err(|exceeded| unreadable(&exceeded))
 }

@@ -9,7 +9,7 @@ use http::{HeaderMap, StatusCode};
 use serde_json::Value;
 use store::Entry;
 
-use crate::body::{self, check_depth, media_type};
+use crate::body::{self, check_bounds, media_type};
 use crate::context::Context;
 use crate::failure::{Cause, Failure, GroupResource};
 use crate::negotiation::negotiate;
@@ -45,7 +45,7 @@ impl Patch {
             "application/strategic-merge-patch+json" => Self::Strategic,
             _ => return Err(Failure::UnsupportedMediaType { accepted: ACCEPTED }),
         };
-        check_depth(body)?;
+        check_bounds(body)?;
         let value = serde_json::from_slice(body)
             .map_err(|error| Failure::bad_request(format!("error decoding patch: {error}")))?;
         Ok(kind(value))
