@@ -1,4 +1,5 @@
 //! Paths, users and bodies that are not meant well, and what discovery says.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 mod support;
 
 use axum::body::Body;
@@ -100,104 +101,105 @@ fn requests_are_read_as_upstream_reads_them() {
     }
 }
 
+const NOTHING: &[(&str, &str, u16, &str)] = &[
+    ("GET", "/none", 404, "404 page not found\n"),
+    ("GET", "/apis/none/v1/things", 404, "404 page not found\n"),
+    (
+        "GET",
+        "/api/v1/things",
+        404,
+        "the server could not find the requested resource",
+    ),
+    (
+        "GET",
+        "/api/v1/pods/a",
+        404,
+        "the server could not find the requested resource",
+    ),
+    (
+        "GET",
+        "/api/v1/namespaces/default/nodes",
+        404,
+        "the server could not find the requested resource",
+    ),
+    (
+        "GET",
+        "/api/v1/namespaces/default/pods/a/none",
+        404,
+        "the server could not find the requested resource",
+    ),
+    (
+        "GET",
+        "/api/v1/namespaces/default/pods/a/status/b",
+        404,
+        "the server could not find the requested resource",
+    ),
+    (
+        "PUT",
+        CONFIG_MAPS,
+        405,
+        "the server does not allow this method on the requested resource",
+    ),
+    (
+        "POST",
+        "/api/v1/pods",
+        405,
+        "the server does not allow this method on the requested resource",
+    ),
+    (
+        "OPTIONS",
+        CONFIG_MAPS,
+        405,
+        "the server does not allow this method on the requested resource",
+    ),
+    (
+        "GET",
+        "/api/v1/namespaces/default/configmaps/..",
+        400,
+        "the request path must not contain",
+    ),
+    (
+        "GET",
+        "/api/v1/namespaces/default/configmaps/%2e%2e",
+        400,
+        "the request path must not contain",
+    ),
+    (
+        "GET",
+        "/api/v1/namespaces/default/configmaps/a%2Fb",
+        400,
+        "the request path must not contain",
+    ),
+    (
+        "GET",
+        "/api/v1/namespaces/default/configmaps/a%00b",
+        400,
+        "the request path must not contain",
+    ),
+    (
+        "GET",
+        "/api/v1/namespaces/default/configmaps/a%FF",
+        400,
+        "the request path is not valid UTF-8",
+    ),
+    (
+        "GET",
+        "/api/v1/namespaces/default/configmaps/a%2",
+        400,
+        "invalid escape in the request path",
+    ),
+    (
+        "GET",
+        "/api/v1/namespaces/default/configmaps/%C3%A9",
+        404,
+        "configmaps \"é\" not found",
+    ),
+];
+
 #[tokio::test]
 async fn paths_that_name_nothing() {
     let api = Api::start().await;
-    let cases = [
-        ("GET", "/none", 404, "404 page not found\n"),
-        ("GET", "/apis/none/v1/things", 404, "404 page not found\n"),
-        (
-            "GET",
-            "/api/v1/things",
-            404,
-            "the server could not find the requested resource",
-        ),
-        (
-            "GET",
-            "/api/v1/pods/a",
-            404,
-            "the server could not find the requested resource",
-        ),
-        (
-            "GET",
-            "/api/v1/namespaces/default/nodes",
-            404,
-            "the server could not find the requested resource",
-        ),
-        (
-            "GET",
-            "/api/v1/namespaces/default/pods/a/none",
-            404,
-            "the server could not find the requested resource",
-        ),
-        (
-            "GET",
-            "/api/v1/namespaces/default/pods/a/status/b",
-            404,
-            "the server could not find the requested resource",
-        ),
-        (
-            "PUT",
-            CONFIG_MAPS,
-            405,
-            "the server does not allow this method on the requested resource",
-        ),
-        (
-            "POST",
-            "/api/v1/pods",
-            405,
-            "the server does not allow this method on the requested resource",
-        ),
-        (
-            "OPTIONS",
-            CONFIG_MAPS,
-            405,
-            "the server does not allow this method on the requested resource",
-        ),
-        (
-            "GET",
-            "/api/v1/namespaces/default/configmaps/..",
-            400,
-            "the request path must not contain",
-        ),
-        (
-            "GET",
-            "/api/v1/namespaces/default/configmaps/%2e%2e",
-            400,
-            "the request path must not contain",
-        ),
-        (
-            "GET",
-            "/api/v1/namespaces/default/configmaps/a%2Fb",
-            400,
-            "the request path must not contain",
-        ),
-        (
-            "GET",
-            "/api/v1/namespaces/default/configmaps/a%00b",
-            400,
-            "the request path must not contain",
-        ),
-        (
-            "GET",
-            "/api/v1/namespaces/default/configmaps/a%FF",
-            400,
-            "the request path is not valid UTF-8",
-        ),
-        (
-            "GET",
-            "/api/v1/namespaces/default/configmaps/a%2",
-            400,
-            "invalid escape in the request path",
-        ),
-        (
-            "GET",
-            "/api/v1/namespaces/default/configmaps/%C3%A9",
-            404,
-            "configmaps \"é\" not found",
-        ),
-    ];
-    for (method, path, code, text) in cases {
+    for (method, path, code, text) in NOTHING {
         let answer = api.request(method.parse().unwrap(), path, &[], "").await;
         let found = if answer.text().starts_with('{') {
             answer.message()
@@ -206,7 +208,7 @@ async fn paths_that_name_nothing() {
         };
         assert_eq!(
             (answer.code.as_u16(), found.starts_with(text)),
-            (code, true),
+            (*code, true),
             "{method} {path}: {found}"
         );
     }
@@ -251,8 +253,8 @@ async fn bodies_are_bounded() {
         .map(|_| json!({"op": "test", "path": "/data/a", "value": "1"}))
         .collect();
     let body = serde_json::to_string(&operations).unwrap();
-    let patch = [("content-type", "application/json-patch+json")];
-    let answer = api.request(Method::PATCH, &path, &patch, body).await;
+    let json_patch = [("content-type", "application/json-patch+json")];
+    let answer = api.request(Method::PATCH, &path, &json_patch, body).await;
     assert_eq!(answer.code, 413, "{}", answer.text());
     let bomb = "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\n\
                 d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e]\n\

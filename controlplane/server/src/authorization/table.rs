@@ -215,11 +215,23 @@ const ENDPOINT_SLICES: &[Rule] = &[
     EVENTS,
     Rule {
         verbs: READ,
-        resources: &[("", "nodes"), ("", "pods"), ("", "services")],
+        resources: &[("", "namespaces"), ("", "nodes"), ("", "pods"), ("", "services")],
     },
     Rule {
         verbs: WRITE,
         resources: &[("discovery.k8s.io", "endpointslices")],
+    },
+];
+
+const SERVICE_ACCOUNTS: &[Rule] = &[
+    EVENTS,
+    Rule {
+        verbs: READ,
+        resources: &[("", "namespaces"), ("", "serviceaccounts")],
+    },
+    Rule {
+        verbs: &["create"],
+        resources: &[("", "serviceaccounts")],
     },
 ];
 
@@ -237,6 +249,7 @@ pub(super) fn rules(user: &str) -> &'static [Rule] {
         Some("namespace-controller") => NAMESPACE,
         Some("node-controller") => NODE_LIFECYCLE,
         Some("pod-garbage-collector") => POD_GARBAGE,
+        Some("service-account-controller") => SERVICE_ACCOUNTS,
         Some("endpointslice-controller") => ENDPOINT_SLICES,
         Some(_) | None => &[],
     }
