@@ -1,1 +1,156 @@
-//! agent
+//! The node agent: registers the machine as a Node, and makes the pods that are bound to it run.
+//!
+//! ```text
+//! API ──watch──► pods ──one worker per pod──► plan ──► image, network, volumes, runtime
+//!                                    └──status──► API
+//! ```
+//!
+//! It keeps nothing that it could not rebuild from the API, the runtime and the node: it may be killed and replaced under
+//! running pods.
+
+pub mod clock;
+mod confined;
+pub mod context;
+pub mod events;
+pub mod images;
+pub mod machine;
+mod node;
+pub mod notify;
+mod pods;
+mod probing;
+pub mod serve;
+mod sources;
+mod worker;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+
+use k8s_openapi::api::core::v1::Node;
+use network::Cidr;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+pub use context::{Clock, Config, Context, Parts};
+
+const PULLS: usize = 4;
+const STARTS: usize = 8;
+
+/// Why the agent ends.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It was told to.
+    #[error("the agent was asked to end")]
+    Cancelled,
+    /// A directory or file of its own.
+    #[error("prepare {}", path.display())]
+    State {
+        /// Which.
+        path: std::path::PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The runtime failed at the start.
+    #[error("the container runtime")]
+    Runtime(#[from] runtime::Error),
+    /// The pod network failed at the start.
+    #[error("the pod network")]
+    Network(#[from] network::Error),
+    /// The Node's range is no range.
+    #[error("the node's pod range")]
+    Range(#[from] network::ParseCidrError),
+    /// The watch of pods ended, which it never does.
+    #[error("the watch of pods ended")]
+    WatchEnded,
+    /// The runtime sends no more news, which never happens.
+    #[error("the runtime ended")]
+    RuntimeEnded,
+    /// A server could not be started or ended.
+    #[error("serve")]
+    Serve(#[from] serve::Error),
+    /// A task panicked.
+    #[error("a task ended badly")]
+    Task(#[from] tokio::task::JoinError),
+}
+
+/// Everything that the agent's parts share. The second value sends events and must be run.
+pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Sender), Error> {
+    for name in ["pods", "logs"] {
+        let path = config.state_directory.join(name);
+        let made =
+            std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o700).create(&path);
+        made.map_err(|source| Error::State { path, source })?;
+    }
+    let (recorder, sender) = events::channel(parts.client.clone(), &config.node_name, Arc::clone(&parts.clock));
+    let context = Context {
+        machine: machine::Machine::probe(&config.state_directory),
+        volumes: volume::Volumes::new(config.state_directory.join("pods")),
+        pulls: Semaphore::new(PULLS),
+        starts: Semaphore::new(STARTS),
+        pods: Mutex::new(BTreeMap::new()),
+        running: watch::Sender::new(BTreeSet::new()),
+        config,
+        parts,
+        recorder,
+    };
+    Ok((Arc::new(context), sender))
+}
+
+/// Runs the agent until it is cancelled or something essential ends. `ready` is called once, when the Node is ready.
+pub async fn run(
+    context: Arc<Context>,
+    events: events::Sender,
+    cancel: CancellationToken,
+    ready: impl FnOnce(),
+) -> Result<Infallible, Error> {
+    let mut tasks: JoinSet<Result<Infallible, Error>> = JoinSet::new();
+    tasks.spawn(async move {
+        events.run().await;
+        Err(Error::Cancelled)
+    });
+    let started = async {
+        let node = match context.config.pod_cidr {
+            Some(cidr) => {
+                context.parts.network.start(cidr).await?;
+                node::register(&context, Ok(())).await
+            }
+            None => start_with_allocated_range(&context).await?,
+        };
+        Ok::<Node, Error>(node)
+    };
+    let node = tokio::select! {
+        node = started => node?,
+        () = cancel.cancelled() => return Err(Error::Cancelled),
+    };
+    info!(node = context.config.node_name, "ready");
+    ready();
+    tasks.spawn(node::renew(Arc::clone(&context), node.clone()));
+    tasks.spawn(node::keep(Arc::clone(&context), node));
+    tasks.spawn(pods::run(Arc::clone(&context)));
+    let ended = tokio::select! {
+        ended = tasks.join_next() => ended,
+        () = cancel.cancelled() => return Err(Error::Cancelled),
+    };
+    match ended {
+        Some(Ok(Err(error))) => Err(error),
+        Some(Err(error)) => Err(error.into()),
+        Some(Ok(Ok(never))) => match never {},
+        None => Err(Error::Cancelled),
+    }
+}
+
+/// Registers first, then waits for the range that the control plane gives the node.
+async fn start_with_allocated_range(context: &Context) -> Result<Node, Error> {
+    let waiting = "container runtime network not ready: the node has no pod range yet".to_owned();
+    let mut node = node::register(context, Err(waiting)).await;
+    let cidr: Cidr = loop {
+        if let Some(cidr) = node.spec.as_ref().and_then(|spec| spec.pod_cidr.as_deref()) {
+            break cidr.parse()?;
+        }
+        node = node::wait_for_range(context).await;
+    };
+    context.parts.network.start(cidr).await?;
+    Ok(node::register(context, Ok(())).await)
+}

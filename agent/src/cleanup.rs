@@ -1,0 +1,50 @@
+//! `skiff-agent cleanup`: ends every pod and removes everything that the agent made on this machine.
+
+use anyhow::bail;
+use network::Network;
+use volume::Volumes;
+
+use crate::command::Arguments;
+
+/// Goes on past failures and reports all of them; may be called twice.
+pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let mut failures: Vec<String> = Vec::new();
+    match arguments.runtime().await {
+        Ok(runtime) => failures.extend(runtime.cleanup().await.err().map(|error| image::chain(&error))),
+        Err(error) => failures.push(format!("{error:#}")),
+    }
+    match arguments.network() {
+        Ok(network) => failures.extend(network.stop().await.err().map(|error| image::chain(&error))),
+        Err(error) => failures.push(format!("{error:#}")),
+    }
+    let volumes = Volumes::new(arguments.state_dir.join("pods"));
+    match volumes.pods() {
+        Ok(pods) => {
+            for uid in pods {
+                failures.extend(volumes.tear_down(&uid).err().map(|error| error.to_string()));
+            }
+        }
+        Err(error) => failures.push(error.to_string()),
+    }
+    for path in [arguments.state_dir.join("logs"), arguments.state_dir.join("agent.sock")] {
+        let removed = if path.is_dir() {
+            std::fs::remove_dir_all(&path)
+        } else {
+            std::fs::remove_file(&path)
+        };
+        if let Err(error) = removed
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            failures.push(format!("remove {}: {error}", path.display()));
+        }
+    }
+    if failures.is_empty() {
+        tracing::info!("everything is removed");
+        return Ok(());
+    }
+    bail!(
+        "{} step(s) of the removal failed: {}",
+        failures.len(),
+        failures.join("; ")
+    )
+}

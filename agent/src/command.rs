@@ -1,0 +1,222 @@
+//! The command line.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent::serve::Files;
+use agent::{Config, Parts, clock};
+use agent_plan::files::ClusterDns;
+use anyhow::Context;
+use clap::Parser;
+use image::Images;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use network::{Bridge, Cidr};
+use runtime::Embedded;
+
+/// What to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    Run,
+    Cleanup,
+}
+
+#[derive(Debug, Parser)]
+#[command(name = "skiff-agent", version, about = "Runs the pods of one node")]
+pub(crate) struct Arguments {
+    /// `run` the agent, or `cleanup` everything that it made on this machine
+    #[arg(default_value = "run", value_parser = ["run", "cleanup"])]
+    command: String,
+    /// Where the agent keeps what is its own
+    #[arg(long)]
+    pub(crate) state_dir: PathBuf,
+    /// Name of the Node
+    #[arg(long)]
+    node_name: String,
+    /// How to reach the API server, as user system:node:NAME
+    #[arg(long)]
+    kubeconfig: PathBuf,
+    /// Certificate of the agent's own server (PEM)
+    #[arg(long)]
+    serving_cert: PathBuf,
+    /// Its key
+    #[arg(long)]
+    serving_key: PathBuf,
+    /// Authority of the clients that the agent's server takes (PEM)
+    #[arg(long)]
+    client_ca: PathBuf,
+    /// Where the agent's server listens
+    #[arg(long, default_value = "0.0.0.0:10250")]
+    pub(crate) listen: SocketAddr,
+    /// The node's address; may be repeated. Otherwise that of the interface which leads to the API server
+    #[arg(long)]
+    address: Vec<IpAddr>,
+    /// Range of the pods' addresses. Otherwise what the control plane gives the node
+    #[arg(long)]
+    pod_cidr: Option<Cidr>,
+    /// Root of the agent's control groups; skiff/NODE-NAME by default
+    #[arg(long)]
+    cgroup_root: Option<String>,
+    /// Name of the pods' bridge
+    #[arg(long, default_value = "skiff0")]
+    bridge: String,
+    /// Range that is reached without masquerade, besides the pods' own; may be repeated
+    #[arg(long)]
+    direct_cidr: Vec<Cidr>,
+    /// How many pods the node takes
+    #[arg(long, default_value_t = 110)]
+    max_pods: u32,
+    /// Label of the Node, KEY=VALUE; may be repeated
+    #[arg(long, value_parser = pair)]
+    node_label: Vec<(String, String)>,
+    /// Address of the cluster's name server; may be repeated
+    #[arg(long)]
+    cluster_dns: Vec<IpAddr>,
+    /// The cluster's domain
+    #[arg(long, default_value = "cluster.local")]
+    cluster_domain: String,
+    /// Directory of image archives that are imported at the start
+    #[arg(long)]
+    pub(crate) image_dir: Option<PathBuf>,
+    /// Ask this host before the registry, REGISTRY=HOST; may be repeated
+    #[arg(long, value_parser = pair)]
+    registry_mirror: Vec<(String, String)>,
+    /// Registry that speaks HTTP without TLS; may be repeated
+    #[arg(long)]
+    registry_plain_http: Vec<String>,
+    /// Authority of a registry, REGISTRY=FILE; may be repeated
+    #[arg(long, value_parser = pair)]
+    registry_ca: Vec<(String, String)>,
+}
+
+pub(crate) fn parse() -> Arguments {
+    Arguments::parse()
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text
+        .split_once('=')
+        .ok_or_else(|| format!("{text:?} is not KEY=VALUE"))?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+impl Arguments {
+    pub(crate) fn command(&self) -> Command {
+        if self.command == "cleanup" {
+            Command::Cleanup
+        } else {
+            Command::Run
+        }
+    }
+
+    pub(crate) fn tls_files(&self) -> Files {
+        Files {
+            certificate: self.serving_cert.clone(),
+            key: self.serving_key.clone(),
+            client_authority: self.client_ca.clone(),
+        }
+    }
+
+    pub(crate) fn image_config(&self) -> image::Config {
+        let mut registries: BTreeMap<String, image::Registry> = BTreeMap::new();
+        for (host, mirror) in &self.registry_mirror {
+            registries.entry(host.clone()).or_default().mirrors.push(mirror.clone());
+        }
+        for host in &self.registry_plain_http {
+            registries.entry(host.clone()).or_default().plain_http = true;
+        }
+        for (host, file) in &self.registry_ca {
+            registries
+                .entry(host.clone())
+                .or_default()
+                .authorities
+                .push(file.into());
+        }
+        image::Config {
+            registries,
+            ..image::Config::default()
+        }
+    }
+
+    pub(crate) async fn runtime(&self) -> anyhow::Result<Embedded> {
+        let root = self
+            .cgroup_root
+            .clone()
+            .unwrap_or_else(|| format!("skiff/{}", self.node_name));
+        let configuration = runtime::Config::new(self.state_dir.join("runtime"), root);
+        Embedded::open(configuration)
+            .await
+            .context("open the container runtime")
+    }
+
+    pub(crate) fn network(&self) -> anyhow::Result<Bridge> {
+        let configuration = network::Config {
+            state_dir: self.state_dir.join("network"),
+            bridge: self.bridge.clone(),
+            direct: self.direct_cidr.clone(),
+        };
+        Bridge::open(configuration).context("open the pod network")
+    }
+
+    pub(crate) async fn parts(&self, images: &Images) -> anyhow::Result<Parts> {
+        let kubeconfig = Kubeconfig::read_from(&self.kubeconfig).context("read the kubeconfig")?;
+        let mut configuration = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+        // Watches are silent for long; everything else is bounded by its caller.
+        configuration.read_timeout = Some(Duration::from_mins(6));
+        configuration.connect_timeout = Some(Duration::from_secs(5));
+        Ok(Parts {
+            client: kube::Client::try_from(configuration).context("make the API client")?,
+            runtime: Arc::new(self.runtime().await?),
+            network: Arc::new(self.network()?),
+            images: Arc::new(images.clone()),
+            clock: clock::wall(),
+        })
+    }
+
+    pub(crate) fn config(&self, port: u16) -> anyhow::Result<Config> {
+        let addresses = if self.address.is_empty() {
+            vec![self.own_address()?]
+        } else {
+            self.address.clone()
+        };
+        Ok(Config {
+            node_name: self.node_name.clone(),
+            state_directory: std::fs::canonicalize(&self.state_dir).context("find the state directory")?,
+            pod_cidr: self.pod_cidr,
+            addresses,
+            port,
+            max_pods: self.max_pods,
+            dns: ClusterDns {
+                servers: self.cluster_dns.iter().map(ToString::to_string).collect(),
+                domain: self.cluster_domain.clone(),
+            },
+            labels: self.node_label.iter().cloned().collect(),
+        })
+    }
+
+    /// The address of the interface that leads to the API server; where that is this machine itself, of the one that leads
+    /// anywhere else.
+    fn own_address(&self) -> anyhow::Result<IpAddr> {
+        let kubeconfig = Kubeconfig::read_from(&self.kubeconfig).context("read the kubeconfig")?;
+        let cluster = kubeconfig.clusters.first().and_then(|cluster| cluster.cluster.as_ref());
+        let server = cluster
+            .and_then(|cluster| cluster.server.clone())
+            .context("the kubeconfig names no server")?;
+        let uri: http::Uri = server.parse().context("the server's address")?;
+        let host = uri.host().context("the server's host")?.to_owned();
+        let towards_server = source(&format!("{host}:{}", uri.port_u16().unwrap_or(443)));
+        let own = towards_server
+            .filter(|address| !address.is_loopback())
+            .or_else(|| source("192.0.2.1:9"));
+        Ok(own.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)))
+    }
+}
+
+/// The own address on the way to a target; nothing is sent.
+fn source(target: &str) -> Option<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect(target).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}

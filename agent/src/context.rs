@@ -1,0 +1,148 @@
+//! What all parts of the agent share.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use agent_plan::Timestamp;
+use agent_plan::environment::Surroundings;
+use agent_plan::files::ClusterDns;
+use agent_plan::oci::Abilities;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
+use network::{Cidr, Network};
+use runtime::Runtime;
+use tokio::sync::{Semaphore, watch};
+use volume::Volumes;
+
+use crate::events::Recorder;
+use crate::images;
+
+/// Reads the wall clock.
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// What the operator says.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The Node's name.
+    pub node_name: String,
+    /// Where the agent keeps what is its own.
+    pub state_directory: PathBuf,
+    /// The pods' range; the Node's `spec.podCIDR` where it is absent.
+    pub pod_cidr: Option<Cidr>,
+    /// The node's addresses, the first one first.
+    pub addresses: Vec<IpAddr>,
+    /// Port of the agent's own server, for the Node's `daemonEndpoints`.
+    pub port: u16,
+    /// How many pods the node takes.
+    pub max_pods: u32,
+    /// Name resolution within the cluster.
+    pub dns: ClusterDns,
+    /// Labels of the Node besides the usual ones.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// The world that the agent acts on.
+#[derive(Clone)]
+pub struct Parts {
+    /// The API, as `system:node:NAME`.
+    pub client: Client,
+    /// Runs containers.
+    pub runtime: Arc<dyn Runtime>,
+    /// Connects pods.
+    pub network: Arc<dyn Network>,
+    /// Has images.
+    pub images: Arc<dyn images::Source>,
+    /// Tells the time.
+    pub clock: Clock,
+}
+
+/// Everything together, shared by all workers.
+pub struct Context {
+    pub(crate) config: Config,
+    pub(crate) parts: Parts,
+    pub(crate) volumes: Volumes,
+    pub(crate) recorder: Recorder,
+    pub(crate) machine: crate::machine::Machine,
+    /// Pulls that may be under way at once.
+    pub(crate) pulls: Semaphore,
+    /// Containers that may be created at once: more only fight for the same cores.
+    pub(crate) starts: Semaphore,
+    /// The pods as the API shows them, for `/pods` and for logs.
+    pub(crate) pods: Mutex<BTreeMap<String, Arc<Pod>>>,
+    /// The instances that run now: who follows a log wants to know its end.
+    pub(crate) running: watch::Sender<BTreeSet<Run>>,
+}
+
+/// One run of a container.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Run {
+    pub(crate) pod: String,
+    pub(crate) container: String,
+    pub(crate) attempt: u32,
+}
+
+impl Context {
+    pub(crate) fn now(&self) -> Timestamp {
+        (self.parts.clock)()
+    }
+
+    /// `youki`, in front of container identifiers.
+    pub(crate) fn scheme(&self) -> String {
+        self.parts.runtime.info().name
+    }
+
+    pub(crate) fn abilities(&self) -> Abilities {
+        Abilities {
+            capabilities: self.machine.capabilities.clone(),
+            memory: self.machine.memory_bytes,
+            pids: self.machine.pids_per_pod,
+        }
+    }
+
+    pub(crate) fn surroundings(&self, pod_addresses: &[IpAddr]) -> Surroundings {
+        Surroundings {
+            pod_addresses: pod_addresses.iter().map(ToString::to_string).collect(),
+            host_addresses: self.config.addresses.iter().map(ToString::to_string).collect(),
+            allocatable: self.machine.allocatable_milli(),
+        }
+    }
+
+    /// The directory of a pod's files.
+    pub(crate) fn pod_directory(&self, uid: &str) -> PathBuf {
+        self.config.state_directory.join("pods").join(uid)
+    }
+
+    /// The directory of a pod's logs.
+    pub(crate) fn log_directory(&self, pod: &Pod) -> PathBuf {
+        let name = format!(
+            "{}_{}_{}",
+            agent_plan::pods::namespace(pod),
+            agent_plan::pods::name(pod),
+            agent_plan::pods::uid(pod)
+        );
+        self.config.state_directory.join("logs").join(name)
+    }
+
+    pub(crate) fn remember(&self, pod: &Arc<Pod>) {
+        let uid = agent_plan::pods::uid(pod).to_owned();
+        self.pods
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(uid, Arc::clone(pod));
+    }
+
+    pub(crate) fn forget(&self, uid: &str) {
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+    }
+
+    pub(crate) fn known_pods(&self) -> Vec<Arc<Pod>> {
+        self.pods
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .values()
+            .cloned()
+            .collect()
+    }
+}

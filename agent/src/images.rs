@@ -1,0 +1,92 @@
+//! Where images come from: the node's store, or in tests a world in which every image exists.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use image::{Credentials, Image, Images};
+
+/// An image that could not be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    /// `ErrImagePull`, `InvalidImageName`, …
+    pub reason: String,
+    /// The cause.
+    pub message: String,
+}
+
+/// What the agent asks of an image store.
+pub trait Source: Send + Sync + 'static {
+    /// The image, if it is complete on this node.
+    fn resolve(&self, name: &str) -> Result<Option<Arc<Image>>, Failure>;
+
+    /// Pulls the image, with each of the credentials and then without.
+    fn pull<'a>(&'a self, name: &'a str, credentials: &'a [Credentials]) -> BoxFuture<'a, Result<Arc<Image>, Failure>>;
+
+    /// All images.
+    fn list(&self) -> Vec<Arc<Image>>;
+}
+
+impl Source for Images {
+    fn resolve(&self, name: &str) -> Result<Option<Arc<Image>>, Failure> {
+        Self::resolve(self, name).map_err(|error| Failure {
+            reason: "InvalidImageName".to_owned(),
+            message: format!("Failed to apply default image tag {name:?}: couldn't parse image name {name:?}: {error}"),
+        })
+    }
+
+    fn pull<'a>(&'a self, name: &'a str, credentials: &'a [Credentials]) -> BoxFuture<'a, Result<Arc<Image>, Failure>> {
+        async move {
+            let pulled = Self::pull(self, name, credentials).await;
+            pulled.map_err(|error| Failure {
+                reason: error.reason().to_owned(),
+                message: error.message(),
+            })
+        }
+        .boxed()
+    }
+
+    fn list(&self) -> Vec<Arc<Image>> {
+        Self::list(self)
+    }
+}
+
+/// Every image exists, empty.
+#[derive(Debug, Default)]
+pub struct Sim;
+
+impl Source for Sim {
+    fn resolve(&self, name: &str) -> Result<Option<Arc<Image>>, Failure> {
+        let configuration = serde_json::json!({
+            "architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": []},
+            "config": {"Cmd": ["/bin/true"]},
+        });
+        let config = serde_json::from_value(configuration).map_err(|error| Failure {
+            reason: "ImageInspectError".to_owned(),
+            message: error.to_string(),
+        })?;
+        Ok(Some(Arc::new(Image {
+            id: format!("sha256:{:064x}", 1),
+            names: vec![name.to_owned()],
+            digests: Vec::new(),
+            size: 0,
+            config,
+            layers: vec!["/".into()],
+        })))
+    }
+
+    fn pull<'a>(&'a self, name: &'a str, _: &'a [Credentials]) -> BoxFuture<'a, Result<Arc<Image>, Failure>> {
+        async move {
+            self.resolve(name)?.ok_or_else(|| Failure {
+                reason: "ErrImagePull".to_owned(),
+                message: String::new(),
+            })
+        }
+        .boxed()
+    }
+
+    fn list(&self) -> Vec<Arc<Image>> {
+        Vec::new()
+    }
+}

@@ -1,0 +1,152 @@
+//! What this machine is and can do, read once at the start.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use agent_plan::oci::capabilities;
+use tracing::warn;
+
+/// The machine.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// Logical processors that the agent may use.
+    pub processors: i64,
+    /// Memory in bytes.
+    pub memory_bytes: i64,
+    /// Size in bytes of the file system that holds the state directory.
+    pub storage_bytes: i64,
+    /// Huge pages: bytes by page size (`2Mi`).
+    pub hugepages: BTreeMap<String, i64>,
+    /// The agent's own capabilities.
+    pub capabilities: BTreeSet<String>,
+    /// Tasks that a container may have.
+    pub pids_per_pod: i64,
+    /// `/etc/machine-id`.
+    pub machine_id: String,
+    /// The firmware's identifier, or the machine's.
+    pub system_uuid: String,
+    /// Changes with every boot.
+    pub boot_id: String,
+    /// `uname -r`.
+    pub kernel: String,
+    /// The distribution's name for people.
+    pub os_image: String,
+}
+
+fn text(path: &str) -> String {
+    fs::read_to_string(path)
+        .map(|text| text.trim().to_owned())
+        .unwrap_or_default()
+}
+
+fn number(path: &str) -> Option<i64> {
+    text(path).parse().ok()
+}
+
+impl Machine {
+    /// Reads the machine; what cannot be read is empty. Says what is missing.
+    pub fn probe(state_directory: &Path) -> Self {
+        let machine_id = text("/etc/machine-id");
+        let system_uuid = Some(text("/sys/class/dmi/id/product_uuid")).filter(|uuid| !uuid.is_empty());
+        let storage = nix::sys::statvfs::statvfs(state_directory)
+            .map_or(0, |stat| stat.blocks().saturating_mul(stat.fragment_size()));
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let memory = field(&text("/proc/meminfo"), "MemTotal:")
+            .unwrap_or(0)
+            .saturating_mul(1024);
+        let machine = Self {
+            processors: i64::try_from(processors).unwrap_or(1),
+            memory_bytes: memory.min(cgroup_memory_limit().unwrap_or(i64::MAX)),
+            storage_bytes: i64::try_from(storage).unwrap_or(i64::MAX),
+            hugepages: hugepages(),
+            capabilities: bounding_set(),
+            pids_per_pod: number("/proc/sys/kernel/pid_max").map_or(4096, |most| (most / 8).clamp(1024, 32_768)),
+            system_uuid: system_uuid.unwrap_or_else(|| machine_id.clone()),
+            machine_id,
+            boot_id: text("/proc/sys/kernel/random/boot_id"),
+            kernel: text("/proc/sys/kernel/osrelease"),
+            os_image: os_image(),
+        };
+        machine.complain();
+        machine
+    }
+
+    fn complain(&self) {
+        let missing: Vec<&str> = capabilities::ALL
+            .iter()
+            .filter(|name| !self.capabilities.contains(**name))
+            .copied()
+            .collect();
+        if !missing.is_empty() {
+            warn!(
+                ?missing,
+                "capabilities that this machine does not give; containers go without them"
+            );
+        }
+        if !Path::new("/sys/fs/cgroup").exists() {
+            warn!("no control groups are mounted at /sys/fs/cgroup; limits cannot be set");
+        }
+    }
+
+    /// What pods may use, in thousandths, by resource.
+    pub fn allocatable_milli(&self) -> BTreeMap<String, i64> {
+        BTreeMap::from([
+            ("cpu".to_owned(), self.processors.saturating_mul(1000)),
+            ("memory".to_owned(), self.memory_bytes.saturating_mul(1000)),
+            ("ephemeral-storage".to_owned(), self.storage_bytes.saturating_mul(1000)),
+        ])
+    }
+}
+
+fn field(text: &str, name: &str) -> Option<i64> {
+    text.lines()
+        .find_map(|line| line.strip_prefix(name))?
+        .split_whitespace()
+        .next()?
+        .parse()
+        .ok()
+}
+
+/// The limit of the agent's own control group tree's root, for machines that are containers themselves.
+fn cgroup_memory_limit() -> Option<i64> {
+    number("/sys/fs/cgroup/memory.max").or_else(|| number("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+}
+
+fn bounding_set() -> BTreeSet<String> {
+    let status = text("/proc/self/status");
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapBnd:"))
+        .unwrap_or_default();
+    capabilities::from_mask(u64::from_str_radix(mask.trim(), 16).unwrap_or(0))
+}
+
+fn os_image() -> String {
+    let release = text("/etc/os-release");
+    let name = release
+        .lines()
+        .find_map(|line| line.strip_prefix("PRETTY_NAME="))
+        .unwrap_or("Linux");
+    name.trim_matches('"').to_owned()
+}
+
+fn hugepages() -> BTreeMap<String, i64> {
+    let mut sizes = BTreeMap::new();
+    for entry in fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let kibibytes: Option<i64> = name
+            .strip_prefix("hugepages-")
+            .and_then(|name| name.strip_suffix("kB"))
+            .and_then(|size| size.parse().ok());
+        let Some(kibibytes) = kibibytes else { continue };
+        let pages = number(&entry.path().join("nr_hugepages").to_string_lossy()).unwrap_or(0);
+        let label = match kibibytes {
+            size if size % (1024 * 1024) == 0 => format!("{}Gi", size / 1024 / 1024),
+            size if size % 1024 == 0 => format!("{}Mi", size / 1024),
+            size => format!("{size}Ki"),
+        };
+        sizes.insert(label, pages.saturating_mul(kibibytes).saturating_mul(1024));
+    }
+    sizes
+}

@@ -1,0 +1,109 @@
+//! `skiff-agent`: the node agent.
+
+mod cleanup;
+mod command;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use tokio_util::sync::CancellationToken;
+
+use command::{Arguments, Command};
+
+fn main() -> ExitCode {
+    // A supervisor is single-threaded: nothing may start before it.
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|first| first == "supervisor") {
+        return runtime::supervisor::main();
+    }
+    let arguments = command::parse();
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_default_env()
+                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info")),
+        )
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .init();
+    let executor = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_keep_alive(std::time::Duration::from_secs(1))
+        .build();
+    let outcome = executor.context("start the executor").and_then(|executor| {
+        let outcome = match arguments.command() {
+            Command::Run => executor.block_on(run(&arguments)),
+            Command::Cleanup => executor.block_on(cleanup::run(&arguments)),
+        };
+        executor.shutdown_background();
+        outcome
+    });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "the agent ends");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let cancel = CancellationToken::new();
+    let listener = tokio::net::TcpListener::bind(arguments.listen)
+        .await
+        .with_context(|| format!("listen on {}", arguments.listen))?;
+    let port = listener.local_addr().context("the own address")?.port();
+    let images = image::Images::open(&arguments.state_dir.join("images"), arguments.image_config())
+        .context("open the image store")?;
+    let parts = arguments.parts(&images).await?;
+    let (context, events) = agent::context(arguments.config(port)?, parts)?;
+    let mut tasks = tokio::task::JoinSet::new();
+    let socket = arguments.state_dir.join("agent.sock");
+    let (own_images, own_cancel) = (images.clone(), cancel.clone());
+    tasks.spawn(async move {
+        agent::serve::socket(&socket, own_images, own_cancel)
+            .await
+            .context("serve the socket")
+    });
+    if let Some(directory) = arguments.image_dir.clone() {
+        tasks.spawn(async move {
+            let imported = images.import_directory(&directory).await.context("import images")?;
+            tracing::info!(images = imported.len(), "imported");
+            std::future::pending().await
+        });
+    }
+    let (files, shared, own_cancel) = (arguments.tls_files(), Arc::clone(&context), cancel.clone());
+    tasks.spawn(async move {
+        agent::serve::https(listener, &files, shared, own_cancel)
+            .await
+            .context("serve")
+    });
+    let own_cancel = cancel.clone();
+    tasks.spawn(async move {
+        match Box::pin(agent::run(context, events, own_cancel, agent::notify::ready)).await {
+            Ok(never) => match never {},
+            Err(agent::Error::Cancelled) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    });
+    tasks.spawn(async move { signalled().await.context("wait for signals") });
+    let ended = tasks.join_next().await;
+    cancel.cancel();
+    match ended {
+        Some(ended) => ended.context("a task")?,
+        None => Ok(()),
+    }
+}
+
+/// Returns on SIGTERM or SIGINT. Containers go on: only `cleanup` ends them.
+async fn signalled() -> std::io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!("asked to end; the pods go on");
+    Ok(())
+}

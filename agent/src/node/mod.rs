@@ -1,0 +1,265 @@
+//! The Node object: registered at the start, kept alive by a lease, corrected when something changed.
+
+mod object;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::api::core::v1::{Node, NodeStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use serde_json::json;
+use tokio::time::{Instant, sleep, sleep_until};
+use tracing::{info, warn};
+
+use crate::Error;
+use crate::context::Context;
+use crate::events::Kind;
+
+const LEASE_NAMESPACE: &str = "kube-node-lease";
+const LEASE_SECONDS: i32 = 40;
+const RENEWAL: Duration = Duration::from_secs(10);
+/// Status is looked at so often, and sent when it changed or is this old.
+const LOOK: Duration = Duration::from_secs(10);
+const RESEND_SECONDS: i64 = 300;
+const RETRY: Duration = Duration::from_millis(200);
+const LONGEST_RETRY: Duration = Duration::from_secs(5);
+
+/// Creates the Node, or brings the one that is there up to date; tries until it succeeds.
+pub(crate) async fn register(context: &Context, ready: Result<(), String>) -> Node {
+    let mut delay = RETRY;
+    loop {
+        match try_register(context, &ready).await {
+            Ok(node) => return node,
+            Err(error) => warn!(
+                error = image::chain(&error),
+                "the node could not be registered; it will be tried again"
+            ),
+        }
+        sleep(delay).await;
+        delay = (delay * 2).min(LONGEST_RETRY);
+    }
+}
+
+async fn try_register(context: &Context, ready: &Result<(), String>) -> Result<Node, kube::Error> {
+    let api: Api<Node> = Api::all(context.parts.client.clone());
+    let name = &context.config.node_name;
+    let wanted = object::node(context);
+    let node = match api.create(&PostParams::default(), &wanted).await {
+        Ok(node) => {
+            info!(node = name, "registered");
+            node
+        }
+        Err(kube::Error::Api(status)) if status.code == 409 => {
+            let known = api.get(name).await?;
+            let boot = known
+                .status
+                .as_ref()
+                .and_then(|status| Some(status.node_info.as_ref()?.boot_id.clone()));
+            if boot.is_some_and(|boot| !boot.is_empty() && boot != context.machine.boot_id) {
+                let message = format!("Node {name} has been rebooted, boot id: {}", context.machine.boot_id);
+                context.recorder.node(&known, Kind::Warning, "Rebooted", message);
+            }
+            let change = json!({"metadata": {"labels": wanted.metadata.labels}});
+            api.patch(name, &PatchParams::default(), &Patch::Strategic(change))
+                .await?
+        }
+        Err(error) => return Err(error),
+    };
+    context
+        .recorder
+        .node(&node, Kind::Normal, "Starting", "Starting kubelet.".to_owned());
+    send_status(context, &node, ready).await
+}
+
+/// Sends the status if it differs from what the node shows, or that is old.
+async fn send_status(context: &Context, node: &Node, ready: &Result<(), String>) -> Result<Node, kube::Error> {
+    let api: Api<Node> = Api::all(context.parts.client.clone());
+    let old = node.status.clone().unwrap_or_default();
+    let now = context.now();
+    let new = object::status(context, &old, ready, now);
+    if object::same(&old, &new) && now.duration_since(object::heartbeat(&old)).as_secs() < RESEND_SECONDS {
+        return Ok(node.clone());
+    }
+    let change = json!({"status": new});
+    let updated = api
+        .patch_status(
+            &context.config.node_name,
+            &PatchParams::default(),
+            &Patch::Strategic(change),
+        )
+        .await?;
+    announce(context, node, &old, &new);
+    if ready.is_ok() {
+        untaint(&api, updated).await
+    } else {
+        Ok(updated)
+    }
+}
+
+/// A node that is ready loses the taint that kept pods away.
+async fn untaint(api: &Api<Node>, node: Node) -> Result<Node, kube::Error> {
+    let taints = node
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.taints.as_deref())
+        .unwrap_or(&[]);
+    if !taints.iter().any(|taint| taint.key == object::NOT_READY) {
+        return Ok(node);
+    }
+    let name = node.metadata.name.clone().unwrap_or_default();
+    let kept: Vec<_> = taints.iter().filter(|taint| taint.key != object::NOT_READY).collect();
+    let change = json!({
+        "metadata": {"resourceVersion": node.metadata.resource_version},
+        "spec": {"taints": if kept.is_empty() { None } else { Some(kept) }},
+    });
+    match api.patch(&name, &PatchParams::default(), &Patch::Merge(change)).await {
+        Ok(node) => Ok(node),
+        // Somebody else changed it: the next look takes care of it.
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(node),
+        Err(error) => Err(error),
+    }
+}
+
+fn announce(context: &Context, node: &Node, old: &NodeStatus, new: &NodeStatus) {
+    for condition in new.conditions.iter().flatten() {
+        let before = old
+            .conditions
+            .iter()
+            .flatten()
+            .find(|known| known.type_ == condition.type_);
+        if before.is_some_and(|known| known.status == condition.status) {
+            continue;
+        }
+        let (kind, reason) = match (condition.type_.as_str(), condition.status.as_str()) {
+            ("MemoryPressure", "False") => (Kind::Normal, "NodeHasSufficientMemory"),
+            ("MemoryPressure", _) => (Kind::Warning, "NodeHasInsufficientMemory"),
+            ("DiskPressure", "False") => (Kind::Normal, "NodeHasNoDiskPressure"),
+            ("DiskPressure", _) => (Kind::Warning, "NodeHasDiskPressure"),
+            ("PIDPressure", "False") => (Kind::Normal, "NodeHasSufficientPID"),
+            ("PIDPressure", _) => (Kind::Warning, "NodeHasInsufficientPID"),
+            ("Ready", "True") => (Kind::Normal, "NodeReady"),
+            ("Ready", _) => (Kind::Normal, "NodeNotReady"),
+            (_, _) => continue,
+        };
+        let message = format!("Node {} status is now: {reason}", context.config.node_name);
+        context.recorder.node(node, kind, reason, message);
+    }
+}
+
+/// Keeps the Node's status true for ever.
+pub(crate) async fn keep(context: Arc<Context>, mut node: Node) -> Result<Infallible, Error> {
+    let api: Api<Node> = Api::all(context.parts.client.clone());
+    loop {
+        sleep(LOOK).await;
+        let ready = health(&context).await;
+        let current = match api.get_opt(&context.config.node_name).await {
+            Ok(Some(current)) => current,
+            Ok(None) => {
+                warn!("the node was deleted; it registers again");
+                node = register(&context, ready).await;
+                continue;
+            }
+            Err(error) => {
+                warn!(error = image::chain(&error), "the node could not be read");
+                node.clone()
+            }
+        };
+        node = current;
+        match send_status(&context, &node, &ready).await {
+            Ok(updated) => node = updated,
+            Err(error) => warn!(error = image::chain(&error), "the node's status could not be stored"),
+        }
+    }
+}
+
+/// Whether pods can run here.
+async fn health(context: &Context) -> Result<(), String> {
+    match context.parts.runtime.sandboxes().await {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("container runtime is down: {}", image::chain(&error))),
+    }
+}
+
+/// Renews the node's lease for ever.
+pub(crate) async fn renew(context: Arc<Context>, node: Node) -> Result<Infallible, Error> {
+    let api: Api<Lease> = Api::namespaced(context.parts.client.clone(), LEASE_NAMESPACE);
+    let mut next = Instant::now();
+    let mut failing = RETRY;
+    loop {
+        match renew_once(&context, &api, &node).await {
+            Ok(()) => {
+                failing = RETRY;
+                next += RENEWAL;
+            }
+            Err(error) => {
+                warn!(
+                    error = image::chain(&error),
+                    "the node's lease could not be renewed; it will be tried again"
+                );
+                next = Instant::now() + failing;
+                failing = (failing * 2).min(LONGEST_RETRY);
+            }
+        }
+        sleep_until(next).await;
+    }
+}
+
+async fn renew_once(context: &Context, api: &Api<Lease>, node: &Node) -> Result<(), kube::Error> {
+    let name = &context.config.node_name;
+    let spec = LeaseSpec {
+        holder_identity: Some(name.clone()),
+        lease_duration_seconds: Some(LEASE_SECONDS),
+        renew_time: Some(MicroTime(context.now())),
+        ..LeaseSpec::default()
+    };
+    let change = json!({"spec": spec});
+    match api.patch(name, &PatchParams::default(), &Patch::Merge(change)).await {
+        Ok(_) => return Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => {}
+        Err(error) => return Err(error),
+    }
+    let owner = OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Node".to_owned(),
+        name: name.clone(),
+        uid: node.metadata.uid.clone().unwrap_or_default(),
+        ..OwnerReference::default()
+    };
+    let lease = Lease {
+        metadata: ObjectMeta {
+            name: Some(name.clone()),
+            namespace: Some(LEASE_NAMESPACE.to_owned()),
+            owner_references: Some(vec![owner]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(spec),
+    };
+    match api.create(&PostParams::default(), &lease).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Waits until the Node's `spec.podCIDR` is set.
+pub(crate) async fn wait_for_range(context: &Context) -> Node {
+    use futures::StreamExt;
+    use kube::runtime::{WatchStreamExt, watcher};
+    let api: Api<Node> = Api::all(context.parts.client.clone());
+    let selector = format!("metadata.name={}", context.config.node_name);
+    let changes = watcher(api, watcher::Config::default().fields(&selector))
+        .default_backoff()
+        .applied_objects();
+    let mut changes = std::pin::pin!(changes);
+    while let Some(change) = changes.next().await {
+        match change {
+            Ok(node) if node.spec.as_ref().is_some_and(|spec| spec.pod_cidr.is_some()) => return node,
+            Ok(_) => {}
+            Err(error) => warn!(error = image::chain(&error), "the watch of this node is interrupted"),
+        }
+    }
+    Node::default()
+}

@@ -1,0 +1,271 @@
+//! What the Node object says.
+
+use std::collections::BTreeMap;
+
+use agent_plan::Timestamp;
+use k8s_openapi::api::core::v1::{
+    ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeSpec, NodeStatus,
+    NodeSystemInfo, Taint,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+
+use crate::context::Context;
+
+/// Keeps pods away until the node is ready.
+pub(super) const NOT_READY: &str = "node.kubernetes.io/not-ready";
+const IMAGES: usize = 50;
+const NAMES_PER_IMAGE: usize = 5;
+const MEMORY_FLOOR_BYTES: i64 = 100 << 20;
+const DISK_FLOOR_PERCENT: u64 = 10;
+/// The version of the interface that the agent speaks.
+const VERSION: &str = "v1.36.0";
+
+/// The Node as it is registered.
+pub(super) fn node(context: &Context) -> Node {
+    let name = &context.config.node_name;
+    let architecture = architecture();
+    let mut labels = BTreeMap::from([
+        ("beta.kubernetes.io/arch".to_owned(), architecture.to_owned()),
+        ("beta.kubernetes.io/os".to_owned(), "linux".to_owned()),
+        ("kubernetes.io/arch".to_owned(), architecture.to_owned()),
+        ("kubernetes.io/hostname".to_owned(), name.clone()),
+        ("kubernetes.io/os".to_owned(), "linux".to_owned()),
+    ]);
+    labels.extend(context.config.labels.clone());
+    let cidr = context.config.pod_cidr.map(|cidr| cidr.to_string());
+    Node {
+        metadata: ObjectMeta {
+            name: Some(name.clone()),
+            labels: Some(labels),
+            ..ObjectMeta::default()
+        },
+        spec: Some(NodeSpec {
+            pod_cidrs: cidr.clone().map(|cidr| vec![cidr]),
+            pod_cidr: cidr,
+            taints: Some(vec![Taint {
+                key: NOT_READY.to_owned(),
+                effect: "NoSchedule".to_owned(),
+                ..Taint::default()
+            }]),
+            ..NodeSpec::default()
+        }),
+        status: None,
+    }
+}
+
+/// The status at `now`; `Err` says why the node is not ready.
+pub(super) fn status(context: &Context, old: &NodeStatus, ready: &Result<(), String>, now: Timestamp) -> NodeStatus {
+    let machine = &context.machine;
+    let mut capacity: BTreeMap<String, Quantity> = BTreeMap::from([
+        ("cpu".to_owned(), Quantity(machine.processors.to_string())),
+        (
+            "memory".to_owned(),
+            Quantity(format!("{}Ki", machine.memory_bytes / 1024)),
+        ),
+        (
+            "ephemeral-storage".to_owned(),
+            Quantity(format!("{}Ki", machine.storage_bytes / 1024)),
+        ),
+        ("pods".to_owned(), Quantity(context.config.max_pods.to_string())),
+    ]);
+    for (size, bytes) in &machine.hugepages {
+        capacity.insert(format!("hugepages-{size}"), Quantity(bytes.to_string()));
+    }
+    let mut addresses: Vec<NodeAddress> = context
+        .config
+        .addresses
+        .iter()
+        .map(|address| NodeAddress {
+            address: address.to_string(),
+            type_: "InternalIP".to_owned(),
+        })
+        .collect();
+    addresses.push(NodeAddress {
+        address: context.config.node_name.clone(),
+        type_: "Hostname".to_owned(),
+    });
+    let info = context.parts.runtime.info();
+    NodeStatus {
+        addresses: Some(addresses),
+        allocatable: Some(capacity.clone()),
+        capacity: Some(capacity),
+        conditions: Some(conditions(context, old, ready, now)),
+        daemon_endpoints: Some(NodeDaemonEndpoints {
+            kubelet_endpoint: Some(DaemonEndpoint {
+                port: context.config.port.into(),
+            }),
+        }),
+        images: Some(images(context)),
+        node_info: Some(NodeSystemInfo {
+            architecture: architecture().to_owned(),
+            boot_id: machine.boot_id.clone(),
+            container_runtime_version: format!("{}://{}", info.name, info.version),
+            kernel_version: machine.kernel.clone(),
+            kubelet_version: VERSION.to_owned(),
+            machine_id: machine.machine_id.clone(),
+            operating_system: "linux".to_owned(),
+            os_image: machine.os_image.clone(),
+            system_uuid: machine.system_uuid.clone(),
+            ..NodeSystemInfo::default()
+        }),
+        ..NodeStatus::default()
+    }
+}
+
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+fn images(context: &Context) -> Vec<ContainerImage> {
+    let mut images = context.parts.images.list();
+    images.sort_by(|one, other| other.size.cmp(&one.size).then_with(|| one.id.cmp(&other.id)));
+    let shown = images.iter().take(IMAGES).map(|image| {
+        let names: Vec<String> = image
+            .digests
+            .iter()
+            .chain(&image.names)
+            .take(NAMES_PER_IMAGE)
+            .cloned()
+            .collect();
+        ContainerImage {
+            names: Some(names),
+            size_bytes: Some(i64::try_from(image.size).unwrap_or(i64::MAX)),
+        }
+    });
+    shown.collect()
+}
+
+struct Verdict {
+    name: &'static str,
+    holds: bool,
+    reason: &'static str,
+    message: String,
+}
+
+fn conditions(context: &Context, old: &NodeStatus, ready: &Result<(), String>, now: Timestamp) -> Vec<NodeCondition> {
+    let verdict = |name, holds: bool, reasons: [&'static str; 2], messages: [&str; 2]| Verdict {
+        name,
+        holds,
+        reason: if holds { reasons[0] } else { reasons[1] },
+        message: if holds { messages[0] } else { messages[1] }.to_owned(),
+    };
+    let verdicts = [
+        verdict(
+            "MemoryPressure",
+            memory_is_short(),
+            ["KubeletHasInsufficientMemory", "KubeletHasSufficientMemory"],
+            [
+                "kubelet has insufficient memory available",
+                "kubelet has sufficient memory available",
+            ],
+        ),
+        verdict(
+            "DiskPressure",
+            disk_is_short(context),
+            ["KubeletHasDiskPressure", "KubeletHasNoDiskPressure"],
+            ["kubelet has disk pressure", "kubelet has no disk pressure"],
+        ),
+        verdict(
+            "PIDPressure",
+            false,
+            ["KubeletHasInsufficientPID", "KubeletHasSufficientPID"],
+            [
+                "kubelet has insufficient PID available",
+                "kubelet has sufficient PID available",
+            ],
+        ),
+        Verdict {
+            name: "Ready",
+            holds: ready.is_ok(),
+            reason: if ready.is_ok() {
+                "KubeletReady"
+            } else {
+                "KubeletNotReady"
+            },
+            message: ready
+                .clone()
+                .err()
+                .unwrap_or_else(|| "kubelet is posting ready status".to_owned()),
+        },
+    ];
+    verdicts
+        .into_iter()
+        .map(|verdict| {
+            let status = if verdict.holds { "True" } else { "False" };
+            let before = old
+                .conditions
+                .iter()
+                .flatten()
+                .find(|known| known.type_ == verdict.name && known.status == status);
+            NodeCondition {
+                type_: verdict.name.to_owned(),
+                status: status.to_owned(),
+                reason: Some(verdict.reason.to_owned()),
+                message: Some(verdict.message),
+                last_heartbeat_time: Some(Time(now)),
+                last_transition_time: before
+                    .and_then(|known| known.last_transition_time.clone())
+                    .or(Some(Time(now))),
+            }
+        })
+        .collect()
+}
+
+fn memory_is_short() -> bool {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))
+        .unwrap_or_default();
+    let kibibytes: Option<i64> = available
+        .split_whitespace()
+        .next()
+        .and_then(|number| number.parse().ok());
+    kibibytes.is_some_and(|kibibytes| kibibytes.saturating_mul(1024) < MEMORY_FLOOR_BYTES)
+}
+
+fn disk_is_short(context: &Context) -> bool {
+    nix::sys::statvfs::statvfs(&context.config.state_directory).is_ok_and(|stat| {
+        let (available, all) = (stat.blocks_available(), stat.blocks());
+        available.saturating_mul(100) < all.saturating_mul(DISK_FLOOR_PERCENT)
+    })
+}
+
+/// The last heartbeat that a status shows.
+pub(super) fn heartbeat(status: &NodeStatus) -> Timestamp {
+    let ready = status
+        .conditions
+        .iter()
+        .flatten()
+        .find(|condition| condition.type_ == "Ready");
+    ready
+        .and_then(|ready| ready.last_heartbeat_time.as_ref())
+        .map_or(Timestamp::UNIX_EPOCH, |time| time.0)
+}
+
+/// Whether two statuses say the same, times aside. What others write into it does not count.
+pub(super) fn same(old: &NodeStatus, new: &NodeStatus) -> bool {
+    let bare = |status: &NodeStatus| {
+        let mut status = NodeStatus {
+            addresses: status.addresses.clone(),
+            allocatable: status.allocatable.clone(),
+            capacity: status.capacity.clone(),
+            conditions: status.conditions.clone(),
+            daemon_endpoints: status.daemon_endpoints.clone(),
+            images: status.images.clone().filter(|images| !images.is_empty()),
+            node_info: status.node_info.clone(),
+            ..NodeStatus::default()
+        };
+        for condition in status.conditions.iter_mut().flatten() {
+            condition.last_heartbeat_time = None;
+            condition.last_transition_time = None;
+        }
+        status
+    };
+    bare(old) == bare(new)
+}

@@ -1,0 +1,297 @@
+//! `/containerLogs/NAMESPACE/POD/CONTAINER`: a container's log, from its file and as it grows.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path as FilePath, PathBuf};
+use std::sync::Arc;
+
+use agent_plan::log::{self, Options};
+use agent_plan::pods;
+use axum::body::Body;
+use axum::extract::{Path, RawQuery, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Pod;
+use nix::errno::Errno;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tracing::debug;
+
+use crate::confined;
+use crate::context::{Context, Run};
+
+const CHUNK: usize = 64 * 1024;
+const LONGEST_RECORD: usize = 1024 * 1024;
+const AHEAD: usize = 4;
+
+type Sink = mpsc::Sender<Result<Bytes, io::Error>>;
+
+pub(super) async fn answer(
+    State(context): State<Arc<Context>>,
+    Path((namespace, name, container)): Path<(String, String, String)>,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let known = context.known_pods();
+    let pod = known
+        .iter()
+        .find(|pod| pods::namespace(pod) == namespace && pods::name(pod) == name);
+    let Some(pod) = pod else {
+        return (StatusCode::NOT_FOUND, format!("pod \"{name}\" not found\n")).into_response();
+    };
+    if pods::container(pod, &container).is_none() {
+        let message = format!("container \"{container}\" not found in pod \"{name}\"\n");
+        return (StatusCode::NOT_FOUND, message).into_response();
+    }
+    let parameters = parameters(query.as_deref().unwrap_or_default());
+    let options = match Options::parse(&parameters, context.now()) {
+        Ok(options) => options,
+        Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
+    };
+    let (path, attempt) = match find(&context, pod, &container, options.previous) {
+        Ok(found) => found,
+        Err(message) => return (StatusCode::BAD_REQUEST, message).into_response(),
+    };
+    let file = match confined::open(&path) {
+        Ok(file) => file,
+        Err(error) => {
+            debug!(path = %path.display(), %error, "a log cannot be read");
+            return (StatusCode::NOT_FOUND, "the log cannot be read\n").into_response();
+        }
+    };
+    let (sink, stream) = mpsc::channel::<Result<Bytes, io::Error>>(AHEAD);
+    let run = Run {
+        pod: pods::uid(pod).to_owned(),
+        container,
+        attempt,
+    };
+    let mut reader = Reader {
+        file,
+        path,
+        options,
+        sink,
+        sent: 0,
+        buffer: Vec::new(),
+        line_begins: true,
+        context,
+        run,
+    };
+    // The reader works while the body is asked for, and ends with it.
+    let reading = async move {
+        if let Err(error) = reader.run().await {
+            debug!(%error, "a log ends early");
+        }
+        None::<Result<Bytes, io::Error>>
+    };
+    let reading = futures::stream::once(reading).filter_map(std::future::ready);
+    let body = Body::from_stream(futures::stream::select(ReceiverStream::new(stream), reading));
+    ([("Content-Type", "text/plain")], body).into_response()
+}
+
+fn parameters(query: &str) -> Vec<(String, String)> {
+    let decode = |text: &str| {
+        let bytes = text.replace('+', " ");
+        percent_encoding::percent_decode_str(&bytes)
+            .decode_utf8_lossy()
+            .into_owned()
+    };
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    pairs
+        .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+        .map(|(name, value)| (decode(name), decode(value)))
+        .collect()
+}
+
+/// The newest instance's log, or the one before.
+fn find(context: &Context, pod: &Pod, container: &str, previous: bool) -> Result<(PathBuf, u32), String> {
+    let directory = context.log_directory(pod).join(container);
+    let mut attempts: Vec<u32> = std::fs::read_dir(&directory)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.strip_suffix(".log")?.parse().ok())
+        .collect();
+    attempts.sort_unstable();
+    let newest = attempts.pop();
+    let attempt = if previous { attempts.pop() } else { newest };
+    match attempt {
+        Some(attempt) => Ok((directory.join(format!("{attempt}.log")), attempt)),
+        None if previous => Err(format!(
+            "previous terminated container \"{container}\" in pod \"{}\" not found",
+            pods::name(pod)
+        )),
+        None => {
+            let waiting = pods::stored_status(pod, container)
+                .and_then(|status| status.state.as_ref()?.waiting.as_ref()?.reason.clone())
+                .unwrap_or_else(|| "ContainerCreating".to_owned());
+            Err(format!(
+                "container \"{container}\" in pod \"{}\" is waiting to start: {waiting}",
+                pods::name(pod)
+            ))
+        }
+    }
+}
+
+struct Reader {
+    file: File,
+    path: PathBuf,
+    options: Options,
+    sink: Sink,
+    sent: u64,
+    buffer: Vec<u8>,
+    line_begins: bool,
+    context: Arc<Context>,
+    run: Run,
+}
+
+impl Reader {
+    async fn run(&mut self) -> io::Result<()> {
+        if let Some(lines) = self.options.tail_lines {
+            seek_to_tail(&mut self.file, lines)?;
+        }
+        if !self.options.follow {
+            self.drain().await?;
+            return Ok(());
+        }
+        let mut running = self.context.running.subscribe();
+        let watch = watch(&self.path)?;
+        loop {
+            let alive = running.borrow_and_update().contains(&self.run);
+            if !self.drain().await? {
+                return Ok(());
+            }
+            if self.rotated()? {
+                continue;
+            }
+            if !alive {
+                return Ok(());
+            }
+            tokio::select! {
+                ready = watch.readable() => {
+                    let mut guard = ready?;
+                    skip(guard.get_inner())?;
+                    guard.clear_ready();
+                }
+                changed = running.changed() => if changed.is_err() { return Ok(()) },
+                () = self.sink.closed() => return Ok(()),
+            }
+        }
+    }
+
+    /// Sends what there is; answers whether anybody still listens.
+    async fn drain(&mut self) -> io::Result<bool> {
+        let mut chunk = vec![0; CHUNK];
+        loop {
+            let length = self.file.read(&mut chunk)?;
+            if length == 0 {
+                return Ok(true);
+            }
+            self.buffer.extend_from_slice(chunk.get(..length).unwrap_or_default());
+            let mut out = Vec::with_capacity(length);
+            self.render(&mut out);
+            if self.buffer.len() > LONGEST_RECORD {
+                self.buffer.clear();
+            }
+            let left = self.options.limit_bytes.map(|limit| limit.saturating_sub(self.sent));
+            if let Some(left) = left {
+                out.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+            }
+            self.sent = self.sent.saturating_add(u64::try_from(out.len()).unwrap_or(0));
+            if !out.is_empty() && self.sink.send(Ok(out.into())).await.is_err() {
+                return Ok(false);
+            }
+            if self.options.limit_bytes.is_some_and(|limit| self.sent >= limit) {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Whole records leave the buffer.
+    fn render(&mut self, out: &mut Vec<u8>) {
+        let Some(end) = self.buffer.iter().rposition(|byte| *byte == b'\n') else {
+            return;
+        };
+        let rest = self.buffer.split_off(end + 1);
+        let whole = std::mem::replace(&mut self.buffer, rest);
+        for line in whole.split(|byte| *byte == b'\n') {
+            let Some(record) = log::parse(line) else { continue };
+            if self.options.since.is_some_and(|since| record.time < since) {
+                continue;
+            }
+            self.options.render(&record, self.line_begins, out);
+            self.line_begins = record.complete;
+        }
+    }
+
+    /// Whether the log goes on in a new file, which is then read.
+    fn rotated(&mut self) -> io::Result<bool> {
+        let current = match confined::open(&self.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        if current.metadata()?.ino() == self.file.metadata()?.ino() {
+            return Ok(false);
+        }
+        self.file = current;
+        Ok(true)
+    }
+}
+
+#[expect(unsafe_code, reason = "tokio asks for a promise about the descriptor")]
+fn watch(path: &FilePath) -> io::Result<AsyncFd<OwnedFd>> {
+    let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+    let directory = path.parent().unwrap_or(path);
+    inotify.add_watch(
+        directory,
+        AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO,
+    )?;
+    let news = inotify.as_fd().try_clone_to_owned()?;
+    // SAFETY: an OwnedFd stays open, and the same, for as long as it lives, and the registration owns it.
+    Ok(unsafe { AsyncFd::register(news) }?)
+}
+
+/// Takes the pending news, which only say that there are some.
+fn skip(news: &OwnedFd) -> io::Result<()> {
+    let mut buffer = [0; 4096];
+    loop {
+        match nix::unistd::read(news, &mut buffer) {
+            Ok(_) => {}
+            Err(Errno::EAGAIN) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Moves to the beginning of the last so many records.
+fn seek_to_tail(file: &mut File, lines: u64) -> io::Result<()> {
+    let mut position = file.metadata()?.len();
+    let mut missing = lines.saturating_add(1);
+    let mut chunk = vec![0; CHUNK];
+    while position > 0 {
+        let size = position.min(CHUNK as u64);
+        let begin = position - size;
+        file.seek(SeekFrom::Start(begin))?;
+        let part = chunk
+            .get_mut(..usize::try_from(size).unwrap_or(CHUNK))
+            .unwrap_or_default();
+        file.read_exact(part)?;
+        for (index, byte) in part.iter().enumerate().rev() {
+            if *byte == b'\n' {
+                missing -= 1;
+                if missing == 0 {
+                    file.seek(SeekFrom::Start(begin + index as u64 + 1))?;
+                    return Ok(());
+                }
+            }
+        }
+        position = begin;
+    }
+    file.seek(SeekFrom::Start(0))?;
+    Ok(())
+}

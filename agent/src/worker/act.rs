@@ -1,0 +1,278 @@
+//! Doing what the plan says.
+
+use std::sync::Arc;
+
+use agent_plan::lifecycle::{Action, Why};
+use agent_plan::observed::{Instance, Memory, Sandbox, Stage, Stopping};
+use agent_plan::{Timestamp, after, later, pods, restart};
+use kube::Api;
+use kube::api::{DeleteParams, Preconditions};
+use tracing::{info, warn};
+
+use super::{Done, Hook, Worker};
+use crate::events::Kind;
+
+const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
+/// What a container still gets after its preStop hook used up the grace period.
+const EXTRA_SECONDS: i64 = 2;
+const RETRY_MILLISECONDS: i64 = 1000;
+
+impl Worker {
+    /// Begins an action; answers whether the plan should be asked again at once.
+    pub(super) fn act(&mut self, action: Action, now: Timestamp) -> bool {
+        match action {
+            Action::Prepare => self.prepare(),
+            Action::EnsureImage(container) => return self.ensure_image(&container),
+            Action::Run { container, attempt } => self.start(&container, attempt),
+            Action::Probe { container, kind } => self.probe(&container, kind, now),
+            Action::Stop { container, why, grace } => self.stop(&container, why, grace, now),
+            Action::Signal(container) => {
+                self.stage(&container, Stage::Signalled, after(now, EXTRA_SECONDS));
+                self.signal(&container, self.stop_signal(&container));
+            }
+            Action::Kill(container) => {
+                self.stage(&container, Stage::Killed, now);
+                self.signal(&container, SIGKILL);
+            }
+            Action::Hasten { container, deadline } => {
+                if let Some(stopping) = &mut self.memory(&container).stopping {
+                    stopping.deadline = deadline;
+                }
+                return true;
+            }
+            Action::Remove { container, id } => self.remove(&container, &id),
+            Action::TearDown => return self.tear_down(now),
+            Action::Finish => self.finish(now),
+        }
+        false
+    }
+
+    pub(super) fn memory(&mut self, container: &str) -> &mut Memory {
+        self.view.memory.entry(container.to_owned()).or_default()
+    }
+
+    fn stage(&mut self, container: &str, stage: Stage, deadline: Timestamp) {
+        self.memory(container).stopping = Some(Stopping { deadline, stage });
+    }
+
+    fn stop(&mut self, container: &str, why: Why, grace: i64, now: Timestamp) {
+        let message = match why {
+            Why::Pod => format!("Stopping container {container}"),
+            Why::Liveness => format!("Container {container} failed liveness probe, will be restarted"),
+            Why::Startup => format!("Container {container} failed startup probe, will be restarted"),
+        };
+        self.context
+            .recorder
+            .pod(&self.pod, Some(container), Kind::Normal, "Killing", message);
+        let running = self.view.is_running(container);
+        let hooked = running
+            && grace > 0
+            && pods::container(&self.pod, container).is_some_and(|container| {
+                container
+                    .lifecycle
+                    .as_ref()
+                    .is_some_and(|hooks| hooks.pre_stop.is_some())
+            });
+        let deadline = after(now, grace.max(0));
+        if hooked {
+            self.stage(container, Stage::PreStop, deadline);
+            self.hook(container, Hook::PreStop);
+        } else if grace <= 0 || !running {
+            self.stage(container, Stage::Killed, deadline);
+            self.signal(container, SIGKILL);
+        } else {
+            self.stage(container, Stage::Signalled, deadline);
+            self.signal(container, self.stop_signal(container));
+        }
+    }
+
+    /// The signal after a preStop hook, if the container still waits for one.
+    pub(super) fn after_pre_stop(&mut self, container: &str) {
+        let waiting = self
+            .memory(container)
+            .stopping
+            .as_ref()
+            .is_some_and(|stopping| stopping.stage == Stage::PreStop);
+        if waiting {
+            let least = after(self.context.now(), EXTRA_SECONDS);
+            if let Some(stopping) = &mut self.memory(container).stopping {
+                stopping.stage = Stage::Signalled;
+                stopping.deadline = stopping.deadline.max(least);
+            }
+            self.signal(container, self.stop_signal(container));
+        }
+    }
+
+    fn stop_signal(&self, container: &str) -> i32 {
+        let own = pods::container(&self.pod, container)
+            .and_then(|container| container.lifecycle.as_ref()?.stop_signal.clone());
+        let image = || {
+            let image = self.images.get(container)?;
+            image.config.config().as_ref()?.stop_signal().clone()
+        };
+        own.or_else(image)
+            .and_then(|name| signal_number(&name))
+            .unwrap_or(SIGTERM)
+    }
+
+    fn signal(&mut self, container: &str, signal: i32) {
+        let Some(id) = self
+            .view
+            .latest(container)
+            .filter(|instance| instance.is_alive())
+            .map(|instance| instance.id.clone())
+        else {
+            return;
+        };
+        let (context, sandbox, pod) = (Arc::clone(&self.context), self.sandbox_id(), self.id());
+        self.tasks.spawn(async move {
+            if let Err(error) = context.parts.runtime.signal(&sandbox, &id, signal).await {
+                warn!(
+                    pod,
+                    container = id,
+                    signal,
+                    error = image::chain(&error),
+                    "a signal could not be sent"
+                );
+            }
+            Done::Changed
+        });
+    }
+
+    fn remove(&mut self, container: &str, id: &str) {
+        let mut removed = None;
+        if let Some(instances) = self.view.instances.get_mut(container)
+            && let Some(index) = instances.iter().position(|instance| instance.id == id)
+        {
+            removed = Some(instances.remove(index));
+        }
+        let Some(Instance {
+            id,
+            lost: false,
+            attempt,
+            ..
+        }) = removed
+        else {
+            return;
+        };
+        let log = self
+            .context
+            .log_directory(&self.pod)
+            .join(container)
+            .join(format!("{attempt}.log"));
+        let (context, sandbox) = (Arc::clone(&self.context), self.sandbox_id());
+        self.tasks.spawn(async move {
+            if let Err(error) = context.parts.runtime.remove_container(&sandbox, &id).await {
+                warn!(
+                    container = id,
+                    error = image::chain(&error),
+                    "a container could not be removed"
+                );
+            }
+            for path in
+                std::iter::once(log.clone()).chain((1..5).map(|number| log.with_extension(format!("log.{number}"))))
+            {
+                match tokio::fs::remove_file(&path).await {
+                    Ok(()) => {}
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                    Err(error) => warn!(path = %path.display(), %error, "a log could not be removed"),
+                }
+            }
+            Done::Changed
+        });
+    }
+
+    /// Removes sandbox, network and files. Answers whether it began.
+    fn tear_down(&mut self, now: Timestamp) -> bool {
+        if self.patience.is_some_and(|patience| now < patience) {
+            return false;
+        }
+        self.patience = None;
+        self.view.sandbox = Sandbox::Removing;
+        let (context, sandbox, pod) = (Arc::clone(&self.context), self.sandbox_id(), Arc::clone(&self.pod));
+        self.tasks
+            .spawn(async move { Done::TornDown(super::prepare::remove(&context, &sandbox, pods::uid(&pod)).await) });
+        false
+    }
+
+    pub(super) fn torn_down(&mut self, outcome: Result<(), String>) {
+        match outcome {
+            Ok(()) => {
+                info!(pod = %self.id(), "torn down");
+                self.view.sandbox = Sandbox::Removed;
+            }
+            Err(failures) => {
+                warn!(pod = %self.id(), failures, "the tear-down is not complete; it will be tried again");
+                let message = format!("error killing pod: {failures}");
+                self.context
+                    .recorder
+                    .pod(&self.pod, None, Kind::Warning, "FailedKillPod", message);
+                self.view.sandbox = Sandbox::Failed {
+                    until: Timestamp::MAX,
+                    failures: 0,
+                };
+                self.patience = Some(later(self.context.now(), RETRY_MILLISECONDS));
+            }
+        }
+    }
+
+    /// Deletes the pod from the API, by uid.
+    fn finish(&mut self, now: Timestamp) {
+        if self.finishing || self.patience.is_some_and(|patience| now < patience) {
+            return;
+        }
+        self.finishing = true;
+        let api: Api<k8s_openapi::api::core::v1::Pod> =
+            Api::namespaced(self.context.parts.client.clone(), pods::namespace(&self.pod));
+        let name = pods::name(&self.pod).to_owned();
+        let parameters = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: self.pod.metadata.uid.clone(),
+                resource_version: None,
+            }),
+            ..DeleteParams::default().grace_period(0)
+        };
+        self.tasks
+            .spawn(async move { Done::Finished(api.delete(&name, &parameters).await.map(|_| ())) });
+    }
+
+    pub(super) fn finished(&mut self, outcome: Result<(), kube::Error>) {
+        self.finishing = false;
+        match outcome {
+            Ok(()) => self.gone = true,
+            // Another pod of that name, or none: this one is gone.
+            Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => self.gone = true,
+            Err(error) => {
+                warn!(pod = %self.id(), %error, "the pod could not be deleted; it will be tried again");
+                self.patience = Some(later(self.context.now(), RETRY_MILLISECONDS));
+            }
+        }
+    }
+
+    /// Remembers that the sandbox could not be made.
+    pub(super) fn sandbox_failed(&mut self, failures: u32) {
+        let until = later(self.context.now(), restart::sandbox_delay_milliseconds(failures));
+        self.view.sandbox = Sandbox::Failed {
+            until,
+            failures: failures.saturating_add(1),
+        };
+    }
+}
+
+fn signal_number(name: &str) -> Option<i32> {
+    if let Ok(number) = name.parse::<i32>() {
+        return (1..=64).contains(&number).then_some(number);
+    }
+    let full = if name.starts_with("SIG") {
+        name.to_owned()
+    } else {
+        format!("SIG{name}")
+    };
+    if let Some(offset) = full.strip_prefix("SIGRTMIN") {
+        return 34_i32.checked_add(offset.trim_start_matches('+').parse().unwrap_or(0));
+    }
+    full.parse::<nix::sys::signal::Signal>()
+        .ok()
+        .map(|signal| signal as i32)
+}

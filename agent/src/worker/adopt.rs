@@ -1,0 +1,247 @@
+//! Taking over what an earlier agent left running, and noticing what is missing.
+
+use agent_plan::observed::{Exit, Instance, Sandbox, State};
+use agent_plan::restart::BackOff;
+use agent_plan::{Timestamp, pods};
+use k8s_openapi::api::core::v1::ContainerStatus;
+use runtime::Container;
+use tracing::info;
+
+use super::{Done, Worker};
+
+impl Worker {
+    /// Rebuilds the view from the runtime, the network and the API.
+    pub(crate) fn adopt(&mut self, sandbox: Option<&runtime::Sandbox>, addresses: Option<Vec<std::net::IpAddr>>) {
+        if pods::terminal_phase(&self.pod).is_none()
+            && let Some(sandbox) = sandbox.filter(|sandbox| !sandbox.lost)
+        {
+            self.adopt_running(sandbox, addresses);
+        } else if let Some(sandbox) = sandbox {
+            self.sandbox_attempt = sandbox.attempt;
+            if sandbox.lost {
+                self.remember_lost();
+                self.sandbox_lost();
+            } else {
+                self.view.sandbox = Sandbox::Ready {
+                    addresses: addresses.unwrap_or_default(),
+                };
+            }
+            return;
+        }
+        self.remember_lost();
+    }
+
+    fn adopt_running(&mut self, sandbox: &runtime::Sandbox, addresses: Option<Vec<std::net::IpAddr>>) {
+        let now = self.context.now();
+        info!(pod = %self.id(), sandbox = sandbox.id, containers = sandbox.containers.len(), "adopted");
+        self.sandbox_attempt = sandbox.attempt;
+        let stored = self
+            .pod
+            .status
+            .iter()
+            .flat_map(|status| status.pod_ips.iter().flatten());
+        let addresses = addresses.unwrap_or_else(|| stored.filter_map(|address| address.ip.parse().ok()).collect());
+        let host = self.pod.spec.as_ref().is_some_and(pods::host_network);
+        let addresses = if host {
+            self.context.config.addresses.clone()
+        } else {
+            addresses
+        };
+        self.view.sandbox = Sandbox::Ready { addresses };
+        for container in &sandbox.containers {
+            if container.state == runtime::State::Created {
+                self.discard(container);
+                continue;
+            }
+            let mut instance = instance(container, now);
+            if let State::Exited(exit) = &mut instance.state {
+                exit.message = self
+                    .stored_message(&container.name, &container.id)
+                    .unwrap_or_else(|| self.termination_message(&container.name, container.attempt, exit.code));
+            }
+            self.view
+                .instances
+                .entry(container.name.clone())
+                .or_default()
+                .push(instance);
+        }
+        let names: Vec<String> = self.view.instances.keys().cloned().collect();
+        for name in names {
+            if let Some(instances) = self.view.instances.get_mut(&name) {
+                instances.sort_by_key(|instance| instance.attempt);
+            }
+            self.resume(&name);
+        }
+        self.watch_sources();
+    }
+
+    fn stored_message(&self, container: &str, id: &str) -> Option<String> {
+        let status = pods::stored_status(&self.pod, container)?;
+        let terminated = status.state.as_ref()?.terminated.as_ref()?;
+        terminated
+            .container_id
+            .as_deref()?
+            .ends_with(id)
+            .then(|| terminated.message.clone().unwrap_or_default())
+    }
+
+    /// Probes of an instance that was started, or ready, before: they are not asked to prove it again.
+    fn resume(&mut self, container: &str) {
+        let Some(instance) = self.view.latest(container).cloned() else {
+            return;
+        };
+        let last_end = self
+            .view
+            .previous(container)
+            .and_then(Instance::exit)
+            .map(|exit| exit.finished_at);
+        if let Some(finished) = last_end.or_else(|| instance.exit().map(|exit| exit.finished_at)) {
+            self.memory(container).back_off = BackOff::after_restarts(instance.attempt, finished);
+        }
+        let State::Running { since } = instance.state else {
+            return;
+        };
+        self.note_running(container, instance.attempt);
+        let stored = pods::stored_status(&self.pod, container).filter(|status| {
+            status
+                .container_id
+                .as_deref()
+                .is_some_and(|id| id.ends_with(&instance.id))
+        });
+        let (started, ready) = stored.map_or((false, false), |status: &ContainerStatus| {
+            (status.started == Some(true), status.ready)
+        });
+        self.arm(container, since);
+        let memory = self.memory(container);
+        if started {
+            memory.startup = memory.startup.take().map(agent_plan::probe::Probe::passed);
+        }
+        if ready {
+            memory.readiness = memory.readiness.take().map(agent_plan::probe::Probe::passed);
+        }
+    }
+
+    /// A container that was made but not started: it is made anew.
+    fn discard(&mut self, container: &Container) {
+        let (context, sandbox, id) = (
+            std::sync::Arc::clone(&self.context),
+            self.sandbox_id(),
+            container.id.clone(),
+        );
+        self.tasks.spawn(async move {
+            if let Err(error) = context.parts.runtime.remove_container(&sandbox, &id).await {
+                tracing::warn!(
+                    container = id,
+                    error = image::chain(&error),
+                    "a half-made container could not be removed"
+                );
+            }
+            Done::Changed
+        });
+    }
+
+    /// Containers that the API knows to have run and the runtime does not: the machine was restarted, or somebody cleaned up.
+    fn remember_lost(&mut self) {
+        if pods::terminal_phase(&self.pod).is_some() {
+            return;
+        }
+        let now = self.context.now();
+        let names: Vec<String> = pods::all_containers(&self.pod)
+            .map(|container| container.name.clone())
+            .collect();
+        for name in names {
+            if self.view.latest(&name).is_some() {
+                continue;
+            }
+            let Some(instance) = pods::stored_status(&self.pod, &name).and_then(|status| lost(status, now)) else {
+                continue;
+            };
+            self.view.instances.entry(name).or_default().push(instance);
+        }
+    }
+}
+
+fn lost(status: &ContainerStatus, now: Timestamp) -> Option<Instance> {
+    let id = status.container_id.clone()?;
+    let state = status.state.as_ref();
+    let last = status.last_state.as_ref();
+    let terminated = state.and_then(|state| state.terminated.as_ref()).or_else(|| {
+        last.and_then(|last| last.terminated.as_ref())
+            .filter(|_| state.is_some_and(|state| state.waiting.is_some()))
+    });
+    let exit = match terminated {
+        Some(terminated) => Exit {
+            code: terminated.exit_code,
+            reason: terminated.reason.clone().unwrap_or_default(),
+            message: terminated.message.clone().unwrap_or_default(),
+            started_at: terminated.started_at.as_ref().map(|time| time.0),
+            finished_at: terminated.finished_at.as_ref().map_or(now, |time| time.0),
+        },
+        None => unknown(
+            now,
+            state
+                .and_then(|state| state.running.as_ref()?.started_at.as_ref())
+                .map(|time| time.0),
+        ),
+    };
+    Some(Instance {
+        id,
+        attempt: u32::try_from(status.restart_count).unwrap_or(0),
+        image: status.image.clone(),
+        image_id: status.image_id.clone(),
+        state: State::Exited(exit),
+        lost: true,
+    })
+}
+
+/// The end of a container that nobody saw.
+pub(super) fn unknown(now: Timestamp, started_at: Option<Timestamp>) -> Exit {
+    Exit {
+        code: 137,
+        reason: "ContainerStatusUnknown".to_owned(),
+        message: "The container could not be located when the pod was terminated".to_owned(),
+        started_at,
+        finished_at: now,
+    }
+}
+
+/// A container of the runtime as the plan sees it.
+pub(super) fn instance(container: &Container, now: Timestamp) -> Instance {
+    let state = match &container.state {
+        runtime::State::Created => State::Created,
+        runtime::State::Running { started_at, .. } => State::Running {
+            since: timestamp(*started_at, now),
+        },
+        runtime::State::Exited {
+            exit: ended,
+            started_at,
+        } => State::Exited(exit(ended, started_at.map(|time| timestamp(time, now)))),
+    };
+    Instance {
+        id: container.id.clone(),
+        attempt: container.attempt,
+        image: container.image.clone(),
+        image_id: container.image_id.clone(),
+        state,
+        lost: false,
+    }
+}
+
+pub(super) fn exit(exit: &runtime::Exit, started_at: Option<Timestamp>) -> Exit {
+    let reason = match (exit.oom_killed, exit.code) {
+        (true, _) => "OOMKilled",
+        (false, 0) => "Completed",
+        (false, _) => "Error",
+    };
+    Exit {
+        code: exit.code,
+        reason: reason.to_owned(),
+        message: String::new(),
+        started_at,
+        finished_at: timestamp(exit.finished_at, Timestamp::UNIX_EPOCH),
+    }
+}
+
+fn timestamp(time: std::time::SystemTime, otherwise: Timestamp) -> Timestamp {
+    Timestamp::try_from(time).unwrap_or(otherwise)
+}

@@ -1,0 +1,152 @@
+//! Hooks: what a container wants done after its start and before its end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_plan::lifecycle::Why;
+use agent_plan::pods;
+use k8s_openapi::api::core::v1::{LifecycleHandler, Pod};
+use runtime::ExecSpec;
+
+use super::{Done, Worker};
+use crate::context::Context;
+use crate::events::Kind;
+
+const OUTPUT_BYTES: usize = 16 * 1024;
+const POST_START_SECONDS: u64 = 3600;
+
+/// Which hook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hook {
+    PostStart,
+    PreStop,
+}
+
+impl Worker {
+    pub(super) fn hook(&mut self, container: &str, hook: Hook) {
+        let handler = pods::container(&self.pod, container).and_then(|container| {
+            let hooks = container.lifecycle.as_ref()?;
+            match hook {
+                Hook::PostStart => hooks.post_start.clone(),
+                Hook::PreStop => hooks.pre_stop.clone(),
+            }
+        });
+        let (Some(handler), Some(instance)) = (handler, self.instance_id(container)) else {
+            return;
+        };
+        let (context, pod, sandbox) = (Arc::clone(&self.context), Arc::clone(&self.pod), self.sandbox_id());
+        let addresses = self.pod_addresses();
+        let container = container.to_owned();
+        let limit = match hook {
+            Hook::PostStart => Duration::from_secs(POST_START_SECONDS),
+            Hook::PreStop => Duration::from_secs(u64::try_from(pods::grace(&self.pod)).unwrap_or(0).max(1)),
+        };
+        self.tasks.spawn(async move {
+            let run = run(
+                &context, &pod, &container, &sandbox, &instance, &handler, &addresses, limit,
+            );
+            let outcome = match tokio::time::timeout(limit, run).await {
+                Ok(outcome) => outcome,
+                Err(_) => Err(format!("timed out after {} s", limit.as_secs())),
+            };
+            Done::Hooked {
+                container,
+                instance,
+                hook,
+                outcome,
+            }
+        });
+    }
+
+    pub(super) fn hooked(&mut self, container: &str, instance: &str, hook: Hook, outcome: Result<(), String>) {
+        if self.instance_id(container).as_deref() != Some(instance) {
+            return;
+        }
+        match (hook, outcome) {
+            (Hook::PostStart, Ok(())) => self.memory(container).post_start = false,
+            (Hook::PostStart, Err(error)) => {
+                let recorder = self.context.recorder.clone();
+                let message = format!("PostStartHook failed: {error}");
+                recorder.pod(
+                    &self.pod,
+                    Some(container),
+                    Kind::Warning,
+                    "FailedPostStartHook",
+                    message,
+                );
+                let action = agent_plan::lifecycle::Action::Stop {
+                    container: container.to_owned(),
+                    why: Why::Pod,
+                    grace: pods::grace(&self.pod),
+                };
+                let now = self.context.now();
+                if self.memory(container).stopping.is_none() {
+                    self.act(action, now);
+                }
+            }
+            (Hook::PreStop, outcome) => {
+                if let Err(error) = outcome {
+                    let message = format!("PreStopHook failed: {error}");
+                    let recorder = self.context.recorder.clone();
+                    recorder.pod(&self.pod, Some(container), Kind::Warning, "FailedPreStopHook", message);
+                }
+                self.after_pre_stop(container);
+            }
+        }
+    }
+
+    pub(super) fn pod_addresses(&self) -> Vec<std::net::IpAddr> {
+        match &self.view.sandbox {
+            agent_plan::observed::Sandbox::Ready { addresses } => addresses.clone(),
+            agent_plan::observed::Sandbox::Absent
+            | agent_plan::observed::Sandbox::Preparing
+            | agent_plan::observed::Sandbox::Failed { .. }
+            | agent_plan::observed::Sandbox::Removing
+            | agent_plan::observed::Sandbox::Removed => Vec::new(),
+        }
+    }
+}
+
+#[expect(clippy::too_many_arguments, reason = "they are the parts of one sentence")]
+async fn run(
+    context: &Context,
+    pod: &Pod,
+    container: &str,
+    sandbox: &str,
+    instance: &str,
+    handler: &LifecycleHandler,
+    addresses: &[std::net::IpAddr],
+    limit: Duration,
+) -> Result<(), String> {
+    if let Some(exec) = &handler.exec {
+        let spec = ExecSpec {
+            argv: exec.command.clone().unwrap_or_default(),
+            env: Vec::new(),
+            timeout: limit,
+            output_limit: OUTPUT_BYTES,
+        };
+        let result = context.parts.runtime.exec(sandbox, instance, spec).await;
+        let result = result.map_err(|error| image::chain(&error))?;
+        return match result.exit_code {
+            0 => Ok(()),
+            code => Err(format!(
+                "command exited with {code}: {}",
+                String::from_utf8_lossy(&result.output)
+            )),
+        };
+    }
+    if let Some(sleep) = &handler.sleep {
+        tokio::time::sleep(Duration::from_secs(u64::try_from(sleep.seconds).unwrap_or(0))).await;
+        return Ok(());
+    }
+    if let Some(get) = &handler.http_get {
+        let target = crate::probing::Target::http(pod, container, get, addresses).map_err(|error| error.clone())?;
+        let answer = crate::probing::get(&target, limit).await?;
+        return if (200..400).contains(&answer.status) {
+            Ok(())
+        } else {
+            Err(format!("HTTP hook answered with status {}", answer.status))
+        };
+    }
+    Err("the hook has no known handler".to_owned())
+}

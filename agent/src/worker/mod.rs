@@ -1,0 +1,227 @@
+//! One actor per pod. It holds what is observed of the pod, asks the plan what to do, does it, and tells the API.
+//!
+//! All of a pod's changes go through its worker's one loop; what takes time runs beside it and reports back.
+
+mod act;
+mod adopt;
+mod hook;
+mod observe;
+mod prepare;
+mod probe;
+mod publish;
+mod pull;
+mod start;
+mod update;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_plan::lifecycle::{self, Plan};
+use agent_plan::observed::{Sandbox, View};
+use agent_plan::{Timestamp, pods, unsupported};
+use k8s_openapi::api::core::v1::Pod;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tracing::{debug, warn};
+
+use crate::context::Context;
+
+pub(crate) use hook::Hook;
+pub(crate) use prepare::remove;
+
+/// What a worker is told.
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// The pod as the API has it now.
+    Pod(Arc<Pod>),
+    /// The API no longer has the pod.
+    Gone,
+    /// News from the runtime about the pod's sandbox.
+    Runtime(runtime::Event),
+    /// The sandbox as the runtime has it now, after news were lost.
+    Observed(runtime::Sandbox),
+}
+
+/// What a task of the worker came to.
+pub(crate) enum Done {
+    Prepared(Result<prepare::Prepared, prepare::Failure>),
+    Pulled {
+        container: String,
+        outcome: Result<Arc<image::Image>, crate::images::Failure>,
+        took: Duration,
+    },
+    Started {
+        container: String,
+        outcome: Result<start::Started, start::Failure>,
+    },
+    Probed {
+        container: String,
+        instance: String,
+        kind: agent_plan::probe::Kind,
+        outcome: probe::Outcome,
+    },
+    Hooked {
+        container: String,
+        instance: String,
+        hook: Hook,
+        outcome: Result<(), String>,
+    },
+    TornDown(Result<(), String>),
+    Published(Box<Result<Pod, kube::Error>>),
+    Finished(Result<(), kube::Error>),
+    Changed,
+}
+
+/// The worker.
+pub(crate) struct Worker {
+    context: Arc<Context>,
+    pod: Arc<Pod>,
+    view: View,
+    /// Counts the pod's sandboxes; the present or next one.
+    sandbox_attempt: u32,
+    images: BTreeMap<String, Arc<image::Image>>,
+    tasks: JoinSet<Done>,
+    publisher: publish::Publisher,
+    watching: bool,
+    gone: bool,
+    /// Retries of the tear-down and of the deletion wait until then.
+    patience: Option<Timestamp>,
+    finishing: bool,
+    /// Ends of containers whose start was not reported yet.
+    early_exits: BTreeMap<String, runtime::Exit>,
+}
+
+impl Worker {
+    pub(crate) fn new(context: Arc<Context>, pod: Arc<Pod>) -> Self {
+        let stored = pod.status.as_ref().and_then(|status| status.start_time.as_ref());
+        let start_time = stored.map_or_else(|| context.now(), |time| time.0);
+        let mut view = View::new(start_time, context.config.addresses.clone());
+        if pods::terminal_phase(&pod).is_none() {
+            view.rejection = unsupported::check(&pod);
+        }
+        Self {
+            context,
+            pod,
+            view,
+            sandbox_attempt: 0,
+            images: BTreeMap::new(),
+            tasks: JoinSet::new(),
+            publisher: publish::Publisher::default(),
+            watching: false,
+            gone: false,
+            patience: None,
+            finishing: false,
+            early_exits: BTreeMap::new(),
+        }
+    }
+
+    /// The identifier of the present or next sandbox.
+    pub(crate) fn sandbox_id(&self) -> String {
+        format!("{}-{}", pods::uid(&self.pod), self.sandbox_attempt)
+    }
+
+    /// Works until the pod is gone from the API and from the node, or the agent ends.
+    pub(crate) async fn run(mut self, mut inputs: mpsc::UnboundedReceiver<Input>) {
+        loop {
+            let wake = self.step();
+            if self.is_over() {
+                debug!(pod = %self.id(), "nothing is left");
+                self.remove_logs();
+                return;
+            }
+            let now = self.context.now();
+            let sleep = wake.map(|wake| {
+                let left = wake.duration_since(now);
+                Duration::try_from(left)
+                    .unwrap_or(Duration::ZERO)
+                    .max(Duration::from_millis(1))
+            });
+            tokio::select! {
+                input = inputs.recv() => match input {
+                    Some(input) => self.hear(input),
+                    None => return,
+                },
+                Some(done) = self.tasks.join_next() => match done {
+                    Ok(done) => self.conclude(done),
+                    Err(error) => warn!(pod = %self.id(), %error, "a task of a pod ended badly"),
+                },
+                () = sleep_for(sleep) => {}
+            }
+        }
+    }
+
+    pub(crate) fn id(&self) -> String {
+        format!("{}/{}", pods::namespace(&self.pod), pods::name(&self.pod))
+    }
+
+    fn remove_logs(&self) {
+        let logs = self.context.log_directory(&self.pod);
+        if let Err(error) = std::fs::remove_dir_all(&logs)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            warn!(path = %logs.display(), %error, "logs could not be removed");
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.gone && self.view.sandbox == Sandbox::Removed && !self.view.any_alive()
+    }
+
+    /// Acts until the plan has nothing more to do now; answers when to look again.
+    fn step(&mut self) -> Option<Timestamp> {
+        loop {
+            let now = self.context.now();
+            let Plan { actions, wake } = if self.gone {
+                lifecycle::abandon(&self.pod, &self.view, now)
+            } else {
+                lifecycle::decide(&self.pod, &self.view, now)
+            };
+            let mut again = false;
+            for action in actions {
+                again |= self.act(action, now);
+            }
+            if again {
+                continue;
+            }
+            let publish = self.publish(now);
+            let wakes = [wake, publish, self.patience.filter(|patience| *patience > now)];
+            if self.settle_final_status() {
+                continue;
+            }
+            return wakes.into_iter().flatten().min();
+        }
+    }
+
+    fn hear(&mut self, input: Input) {
+        match input {
+            Input::Pod(pod) => self.see(pod),
+            Input::Gone => self.gone = true,
+            Input::Runtime(event) => self.notice(event),
+            Input::Observed(sandbox) => self.compare(&sandbox),
+        }
+    }
+
+    /// Takes over a newer version of the pod.
+    fn see(&mut self, pod: Arc<Pod>) {
+        if version(&pod) >= version(&self.pod) {
+            self.pod = pod;
+        }
+    }
+}
+
+async fn sleep_for(duration: Option<Duration>) {
+    match duration {
+        Some(duration) => tokio::time::sleep(duration).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Versions of one object are ordered; those of our server are numbers.
+fn version(pod: &Pod) -> u64 {
+    pod.metadata
+        .resource_version
+        .as_deref()
+        .and_then(|version| version.parse().ok())
+        .unwrap_or(u64::MAX)
+}

@@ -1,0 +1,244 @@
+//! What happened: ends of containers, loss of the sandbox, results of tasks.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use agent_plan::observed::{Exit, Instance, Sandbox, State};
+use agent_plan::{later, pods};
+use tracing::{info, warn};
+
+use super::{Done, Worker, adopt, start};
+use crate::context::Run;
+use crate::events::Kind;
+
+const MESSAGE_BYTES: u64 = 4096;
+const LOG_BYTES: u64 = 2048;
+
+impl Worker {
+    pub(super) fn conclude(&mut self, done: Done) {
+        match done {
+            Done::Prepared(outcome) => self.prepared(outcome),
+            Done::Pulled {
+                container,
+                outcome,
+                took,
+            } => self.pulled(&container, outcome, took),
+            Done::Started { container, outcome } => self.started(&container, outcome),
+            Done::Probed {
+                container,
+                instance,
+                kind,
+                outcome,
+            } => self.probed(&container, &instance, kind, outcome),
+            Done::Hooked {
+                container,
+                instance,
+                hook,
+                outcome,
+            } => self.hooked(&container, &instance, hook, outcome),
+            Done::TornDown(outcome) => self.torn_down(outcome),
+            Done::Published(outcome) => self.published(*outcome),
+            Done::Finished(outcome) => self.finished(outcome),
+            Done::Changed => {}
+        }
+    }
+
+    pub(super) fn notice(&mut self, event: runtime::Event) {
+        match event {
+            runtime::Event::ContainerExited { container_id, exit, .. } => self.exited(&container_id, &exit),
+            runtime::Event::SandboxLost { sandbox_id } => {
+                if sandbox_id == self.sandbox_id() {
+                    self.sandbox_lost();
+                }
+            }
+        }
+    }
+
+    /// A container ended. Its start may not have been reported yet: then the report will say so itself.
+    pub(super) fn exited(&mut self, id: &str, exit: &runtime::Exit) {
+        let found = self.view.instances.iter_mut().find_map(|(name, instances)| {
+            let instance = instances.iter_mut().find(|instance| instance.id == id)?;
+            Some((name.clone(), instance))
+        });
+        let Some((container, instance)) = found else {
+            if self.view.memory.values().any(|memory| memory.starting) {
+                self.early_exits.insert(id.to_owned(), exit.clone());
+            }
+            return;
+        };
+        let started_at = match &instance.state {
+            State::Running { since } => Some(*since),
+            State::Created => None,
+            State::Exited(_) => return,
+        };
+        let attempt = instance.attempt;
+        self.note_ended(&container, attempt);
+        let mut ended = adopt::exit(exit, started_at);
+        ended.message = self.termination_message(&container, attempt, ended.code);
+        info!(pod = %self.id(), container, code = ended.code, reason = ended.reason, "container ended");
+        self.end(&container, id, &ended);
+    }
+
+    fn key(&self, container: &str, attempt: u32) -> Run {
+        Run {
+            pod: pods::uid(&self.pod).to_owned(),
+            container: container.to_owned(),
+            attempt,
+        }
+    }
+
+    pub(super) fn note_running(&self, container: &str, attempt: u32) {
+        let run = self.key(container, attempt);
+        self.context.running.send_modify(|running| {
+            running.insert(run);
+        });
+    }
+
+    fn note_ended(&self, container: &str, attempt: u32) {
+        let run = self.key(container, attempt);
+        self.context.running.send_modify(|running| {
+            running.remove(&run);
+        });
+    }
+
+    fn end(&mut self, container: &str, id: &str, exit: &Exit) {
+        if let Some(instances) = self.view.instances.get_mut(container)
+            && let Some(instance) = instances.iter_mut().find(|instance| instance.id == id)
+        {
+            instance.state = State::Exited(exit.clone());
+        }
+        let stopped = {
+            let memory = self.memory(container);
+            memory.startup = None;
+            memory.readiness = None;
+            memory.liveness = None;
+            memory.post_start = false;
+            memory.stopping.take().is_some()
+        };
+        let delay = self.memory(container).back_off.delay_seconds(exit.finished_at);
+        let wanted = pods::container(&self.pod, container);
+        let restarts = wanted.is_some_and(|wanted| pods::container_policy(&self.pod, wanted).restarts(exit.code));
+        if delay > 0 && restarts && !stopped && pods::deletion_grace(&self.pod).is_none() {
+            let message = format!(
+                "Back-off restarting failed container {container} in pod {}_{}({})",
+                pods::name(&self.pod),
+                pods::namespace(&self.pod),
+                pods::uid(&self.pod)
+            );
+            self.context
+                .recorder
+                .pod(&self.pod, Some(container), Kind::Warning, "BackOff", message);
+        }
+    }
+
+    pub(super) fn termination_message(&self, container: &str, attempt: u32, code: i32) -> String {
+        let directory = self.context.pod_directory(pods::uid(&self.pod));
+        let message = crate::confined::tail(&start::termination_log(&directory, container, attempt), MESSAGE_BYTES);
+        let message = String::from_utf8_lossy(&message.unwrap_or_default()).into_owned();
+        let wanted = pods::container(&self.pod, container);
+        let policy = wanted.and_then(|container| container.termination_message_policy.as_deref());
+        if !message.is_empty() || code == 0 || policy != Some("FallbackToLogsOnError") {
+            return message;
+        }
+        let log = self
+            .context
+            .log_directory(&self.pod)
+            .join(container)
+            .join(format!("{attempt}.log"));
+        last_lines(&log)
+    }
+
+    /// The sandbox went away under its containers: they are lost, and a new one is made.
+    pub(super) fn sandbox_lost(&mut self) {
+        let now = self.context.now();
+        warn!(pod = %self.id(), "the sandbox is lost");
+        let message = "Pod sandbox changed, it will be killed and re-created.".to_owned();
+        self.context
+            .recorder
+            .pod(&self.pod, None, Kind::Normal, "SandboxChanged", message);
+        for instance in self.view.instances.values_mut().flatten() {
+            instance.lost = true;
+            let started_at = match &instance.state {
+                State::Running { since } => Some(*since),
+                State::Created => None,
+                State::Exited(_) => continue,
+            };
+            instance.state = State::Exited(adopt::unknown(now, started_at));
+        }
+        let uid = pods::uid(&self.pod).to_owned();
+        self.context
+            .running
+            .send_modify(|running| running.retain(|run| run.pod != uid));
+        for memory in self.view.memory.values_mut() {
+            memory.stopping = None;
+            memory.post_start = false;
+            memory.startup = None;
+            memory.readiness = None;
+            memory.liveness = None;
+        }
+        let (context, id) = (Arc::clone(&self.context), self.sandbox_id());
+        self.sandbox_attempt = self.sandbox_attempt.saturating_add(1);
+        self.view.sandbox = Sandbox::Failed {
+            until: later(now, 1),
+            failures: 0,
+        };
+        self.tasks.spawn(async move {
+            if let Err(error) = context.parts.runtime.remove_sandbox(&id).await {
+                warn!(
+                    sandbox = id,
+                    error = image::chain(&error),
+                    "a lost sandbox could not be removed"
+                );
+            }
+            if let Err(error) = context.parts.network.detach(&id).await {
+                warn!(
+                    sandbox = id,
+                    error = image::chain(&error),
+                    "a lost sandbox could not be detached"
+                );
+            }
+            Done::Changed
+        });
+    }
+
+    /// Compares with what the runtime has, after news were lost.
+    pub(super) fn compare(&mut self, sandbox: &runtime::Sandbox) {
+        if sandbox.id != self.sandbox_id() {
+            return;
+        }
+        if sandbox.lost {
+            self.sandbox_lost();
+            return;
+        }
+        for container in &sandbox.containers {
+            if let runtime::State::Exited { exit, .. } = &container.state {
+                self.exited(&container.id, exit);
+            }
+        }
+    }
+
+    pub(super) fn instance_id(&self, container: &str) -> Option<String> {
+        self.view
+            .latest(container)
+            .filter(|instance| instance.is_alive())
+            .map(|instance: &Instance| instance.id.clone())
+    }
+}
+
+/// The end of a log without its times.
+fn last_lines(path: &Path) -> String {
+    let tail = crate::confined::tail(path, LOG_BYTES * 2).unwrap_or_default();
+    let records: Vec<_> = tail
+        .split(|byte| *byte == b'\n')
+        .filter_map(agent_plan::log::parse)
+        .collect();
+    let options = agent_plan::log::Options::default();
+    let mut text = Vec::new();
+    for record in records.iter().skip(records.len().saturating_sub(80)) {
+        options.render(record, true, &mut text);
+    }
+    let surplus = text
+        .len()
+        .saturating_sub(usize::try_from(LOG_BYTES).unwrap_or(usize::MAX));
+    String::from_utf8_lossy(text.get(surplus..).unwrap_or_default()).into_owned()
+}

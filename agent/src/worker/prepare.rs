@@ -1,0 +1,282 @@
+//! Making a pod's sandbox: network, supervisor and volumes side by side; and removing it all.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use agent_plan::observed::Sandbox;
+use agent_plan::{files, pods, resources};
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use network::AttachSpec;
+use runtime::{Limits, PodId, SandboxSpec};
+use tracing::{info, warn};
+
+use super::{Done, Worker};
+use crate::context::Context;
+use crate::events::Kind;
+use crate::sources::{self, References};
+
+/// A sandbox in which containers can be started.
+pub(crate) struct Prepared {
+    addresses: Vec<IpAddr>,
+}
+
+/// Why there is none.
+pub(crate) struct Failure {
+    reason: &'static str,
+    message: String,
+}
+
+impl Failure {
+    fn sandbox(error: &(dyn std::error::Error + 'static)) -> Self {
+        Self {
+            reason: "FailedCreatePodSandBox",
+            message: format!("Failed to create pod sandbox: {}", image::chain(error)),
+        }
+    }
+
+    fn mount(message: String) -> Self {
+        Self {
+            reason: "FailedMount",
+            message,
+        }
+    }
+}
+
+impl Worker {
+    pub(super) fn prepare(&mut self) {
+        let failures = match self.view.sandbox {
+            Sandbox::Failed { failures, .. } => failures,
+            Sandbox::Absent | Sandbox::Preparing | Sandbox::Ready { .. } | Sandbox::Removing | Sandbox::Removed => 0,
+        };
+        self.view.sandbox = Sandbox::Preparing;
+        let (context, pod, id, attempt) = (
+            Arc::clone(&self.context),
+            Arc::clone(&self.pod),
+            self.sandbox_id(),
+            self.sandbox_attempt,
+        );
+        self.publisher.sandbox_failures = failures;
+        self.tasks.spawn(async move {
+            let outcome = make(&context, &pod, &id, attempt).await;
+            if outcome.is_err()
+                && let Err(failures) = remove_sandbox(&context, &id).await
+            {
+                warn!(sandbox = id, failures, "a sandbox that failed could not be removed");
+            }
+            Done::Prepared(outcome)
+        });
+    }
+
+    pub(super) fn prepared(&mut self, outcome: Result<Prepared, Failure>) {
+        match outcome {
+            Ok(Prepared { addresses }) => {
+                info!(pod = %self.id(), ?addresses, "sandbox ready");
+                self.view.sandbox = Sandbox::Ready { addresses };
+                self.watch_sources();
+            }
+            Err(failure) => {
+                warn!(pod = %self.id(), reason = failure.reason, message = failure.message, "no sandbox");
+                self.context
+                    .recorder
+                    .pod(&self.pod, None, Kind::Warning, failure.reason, failure.message);
+                self.sandbox_failed(self.publisher.sandbox_failures);
+            }
+        }
+    }
+}
+
+async fn make(context: &Context, pod: &Pod, id: &str, attempt: u32) -> Result<Prepared, Failure> {
+    let spec = pod
+        .spec
+        .as_ref()
+        .ok_or_else(|| Failure::mount("the pod has no specification".to_owned()))?;
+    let directory = context.pod_directory(pods::uid(pod));
+    create_directories(&directory.join("etc")).map_err(|error| Failure::mount(error.to_string()))?;
+    let connected = async {
+        if pods::host_network(spec) {
+            return Ok((None, context.config.addresses.clone()));
+        }
+        let attached = context
+            .parts
+            .network
+            .attach(AttachSpec {
+                sandbox_id: id.to_owned(),
+            })
+            .await;
+        let attachment = attached.map_err(|error| Failure::sandbox(&error))?;
+        let addresses = attachment
+            .addresses
+            .iter()
+            .map(|cidr| IpAddr::V4(cidr.address))
+            .collect();
+        Ok::<_, Failure>((Some(attachment.netns), addresses))
+    };
+    let sandboxed = async {
+        let (netns, addresses): (_, Vec<IpAddr>) = connected.await?;
+        let wanted = sandbox_spec(pod, spec, id, attempt, netns);
+        context
+            .parts
+            .runtime
+            .create_sandbox(wanted)
+            .await
+            .map_err(|error| Failure::sandbox(&error))?;
+        Ok::<_, Failure>(addresses)
+    };
+    // `status.podIP` in a downward volume needs the address; everything else does not wait for it.
+    let needs_address = spec
+        .volumes
+        .iter()
+        .flatten()
+        .any(|volume| volume.downward_api.is_some() || volume.projected.is_some());
+    let addresses = if needs_address {
+        let addresses = sandboxed.await?;
+        volumes(context, pod, &addresses).await?;
+        addresses
+    } else {
+        let (addresses, made) = tokio::join!(sandboxed, volumes(context, pod, &[]));
+        made?;
+        addresses?
+    };
+    write_files(context, pod, spec, &directory, &addresses).map_err(|error| Failure::mount(error.to_string()))?;
+    Ok(Prepared { addresses })
+}
+
+fn sandbox_spec(pod: &Pod, spec: &PodSpec, id: &str, attempt: u32, netns: Option<std::path::PathBuf>) -> SandboxSpec {
+    let limits = resources::pod_limits(spec);
+    SandboxSpec {
+        id: id.to_owned(),
+        pod: PodId {
+            namespace: pods::namespace(pod).to_owned(),
+            name: pods::name(pod).to_owned(),
+            uid: pods::uid(pod).to_owned(),
+        },
+        attempt,
+        hostname: if pods::host_network(spec) {
+            String::new()
+        } else {
+            pods::hostname(pod)
+        },
+        netns,
+        share_process_namespace: spec.share_process_namespace.unwrap_or(false),
+        host_pid: spec.host_pid.unwrap_or(false),
+        host_ipc: spec.host_ipc.unwrap_or(false),
+        limits: Limits {
+            cpu_shares: limits.cpu_shares,
+            cpu_quota: limits.cpu_quota,
+            cpu_period: limits.cpu_quota.map(|_| resources::PERIOD),
+            memory: limits.memory,
+            pids: None,
+        },
+    }
+}
+
+/// Makes the volumes, or brings those with contents from the API up to date.
+pub(super) async fn volumes(context: &Context, pod: &Pod, addresses: &[IpAddr]) -> Result<(), Failure> {
+    if pod
+        .spec
+        .as_ref()
+        .is_none_or(|spec| spec.volumes.as_ref().is_none_or(Vec::is_empty))
+    {
+        return Ok(());
+    }
+    let references = References::of_volumes(pod);
+    let fetched = sources::fetch(&context.parts.client, pods::namespace(pod), &references).await;
+    let sources = fetched.map_err(|error| Failure::mount(error.to_string()))?;
+    let (volumes, pod, surroundings) = (context.volumes.clone(), pod.clone(), context.surroundings(addresses));
+    let made = tokio::task::spawn_blocking(move || volumes.prepare(&pod, &sources, &surroundings)).await;
+    match made {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(Failure::mount(message(&error))),
+        Err(error) => Err(Failure::mount(error.to_string())),
+    }
+}
+
+/// A volume's failure already names its cause.
+fn message(error: &volume::Error) -> String {
+    match error {
+        volume::Error::Payload { .. } | volume::Error::HostPath { .. } => error.to_string(),
+        volume::Error::Name(_)
+        | volume::Error::Missing(_)
+        | volume::Error::Unsupported(_)
+        | volume::Error::SubPath { .. }
+        | volume::Error::Reference(_)
+        | volume::Error::Io { .. }
+        | volume::Error::Incomplete(_) => image::chain(error),
+    }
+}
+
+impl Failure {
+    pub(super) fn into_message(self) -> String {
+        self.message
+    }
+}
+
+pub(super) fn create_directories(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o750).create(path)
+}
+
+fn write_files(
+    context: &Context,
+    pod: &Pod,
+    spec: &PodSpec,
+    directory: &Path,
+    addresses: &[IpAddr],
+) -> std::io::Result<()> {
+    let etc = directory.join("etc");
+    let hostname = pods::hostname(pod);
+    let aliases = spec.host_aliases.as_deref().unwrap_or(&[]);
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let hosts = if pods::host_network(spec) {
+        files::host_network_hosts(&read("/etc/hosts"), aliases)
+    } else {
+        let domain = spec
+            .subdomain
+            .as_deref()
+            .filter(|subdomain| !subdomain.is_empty())
+            .map(|subdomain| format!("{subdomain}.{}.svc.{}", pods::namespace(pod), context.config.dns.domain));
+        let address = addresses.first().map(ToString::to_string);
+        files::hosts(address.as_deref(), &hostname, domain.as_deref(), aliases)
+    };
+    std::fs::write(etc.join("hosts"), hosts)?;
+    let resolver = files::resolv_conf(
+        spec.dns_policy.as_deref().unwrap_or("ClusterFirst"),
+        spec.dns_config.as_ref(),
+        pods::namespace(pod),
+        pods::host_network(spec),
+        &context.config.dns,
+        &read("/etc/resolv.conf"),
+    );
+    std::fs::write(etc.join("resolv.conf"), resolver)?;
+    std::fs::write(etc.join("hostname"), format!("{hostname}\n"))
+}
+
+async fn remove_sandbox(context: &Context, id: &str) -> Result<(), String> {
+    let removed = context.parts.runtime.remove_sandbox(id).await;
+    let detached = context.parts.network.detach(id).await;
+    let mut failures: Vec<String> = Vec::new();
+    failures.extend(removed.err().map(|error| image::chain(&error)));
+    failures.extend(detached.err().map(|error| image::chain(&error)));
+    if failures.is_empty() {
+        Ok(())
+    } else {
+        Err(failures.join("; "))
+    }
+}
+
+/// Removes a sandbox, its network and its pod's files; goes on past failures.
+pub(crate) async fn remove(context: &Context, id: &str, uid: &str) -> Result<(), String> {
+    let mut failures: Vec<String> = remove_sandbox(context, id).await.err().into_iter().collect();
+    let (volumes, uid) = (context.volumes.clone(), uid.to_owned());
+    match tokio::task::spawn_blocking(move || volumes.tear_down(&uid)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => failures.push(error.to_string()),
+        Err(error) => failures.push(error.to_string()),
+    }
+    if failures.is_empty() {
+        Ok(())
+    } else {
+        Err(failures.join("; "))
+    }
+}

@@ -1,0 +1,78 @@
+//! Running probes and taking their outcomes.
+
+use std::sync::Arc;
+
+use agent_plan::probe::Kind;
+use agent_plan::{Timestamp, pods};
+
+use super::{Done, Worker};
+use crate::events;
+
+pub(crate) use crate::probing::Outcome;
+
+impl Worker {
+    fn probe_state(&mut self, container: &str, kind: Kind) -> Option<&mut agent_plan::probe::Probe> {
+        let memory = self.memory(container);
+        match kind {
+            Kind::Startup => memory.startup.as_mut(),
+            Kind::Readiness => memory.readiness.as_mut(),
+            Kind::Liveness => memory.liveness.as_mut(),
+        }
+    }
+
+    pub(super) fn probe(&mut self, container: &str, kind: Kind, now: Timestamp) {
+        let specification = pods::container(&self.pod, container).and_then(|container| match kind {
+            Kind::Startup => container.startup_probe.clone(),
+            Kind::Readiness => container.readiness_probe.clone(),
+            Kind::Liveness => container.liveness_probe.clone(),
+        });
+        let (Some(specification), Some(instance)) = (specification, self.instance_id(container)) else {
+            return;
+        };
+        if let Some(state) = self.probe_state(container, kind) {
+            state.begin(now);
+        }
+        let (context, pod, sandbox) = (Arc::clone(&self.context), Arc::clone(&self.pod), self.sandbox_id());
+        let addresses = self.pod_addresses();
+        let container = container.to_owned();
+        self.tasks.spawn(async move {
+            let subject = crate::probing::Subject {
+                context: &context,
+                pod: &pod,
+                container: &container,
+                sandbox: &sandbox,
+                instance: &instance,
+                addresses: &addresses,
+            };
+            let outcome = crate::probing::run(&subject, &specification).await;
+            Done::Probed {
+                container,
+                instance,
+                kind,
+                outcome,
+            }
+        });
+    }
+
+    pub(super) fn probed(&mut self, container: &str, instance: &str, kind: Kind, outcome: Outcome) {
+        if self.instance_id(container).as_deref() != Some(instance) {
+            return;
+        }
+        let now = self.context.now();
+        let stopping = self.memory(container).stopping.is_some();
+        let worth_an_event = self
+            .probe_state(container, kind)
+            .is_some_and(|state| state.record(outcome.is_success(), now));
+        if !worth_an_event || stopping {
+            return;
+        }
+        let message = match outcome {
+            Outcome::Success => return,
+            Outcome::Failure(text) => format!("{} probe failed: {text}", kind.title()),
+            Outcome::Error(text) => format!("{} probe errored and resulted in failure state: {text}", kind.title()),
+        };
+        self.context
+            .recorder
+            .pod(&self.pod, Some(container), events::Kind::Warning, "Unhealthy", message);
+    }
+}

@@ -1,0 +1,116 @@
+//! Telling the API: one request at a time, only what changed, at once when it matters.
+
+use std::sync::Arc;
+
+use agent_plan::observed::Sandbox;
+use agent_plan::{Timestamp, later, patch, pods, status};
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use tracing::{debug, warn};
+
+use super::{Done, Worker};
+
+/// Changes that nobody waits for are gathered for so long.
+const GATHER_MILLISECONDS: i64 = 50;
+const FIRST_RETRY_MILLISECONDS: i64 = 100;
+const LONGEST_RETRY_MILLISECONDS: i64 = 10_000;
+
+/// The state of the status in the API.
+#[derive(Debug, Default)]
+pub(super) struct Publisher {
+    in_flight: bool,
+    gathering_until: Option<Timestamp>,
+    retry: Option<(Timestamp, i64)>,
+    current: bool,
+    /// How often the sandbox that is being made failed before.
+    pub(super) sandbox_failures: u32,
+}
+
+impl Worker {
+    /// Sends the status if it changed; answers when to look again.
+    pub(super) fn publish(&mut self, now: Timestamp) -> Option<Timestamp> {
+        if self.gone || self.publisher.in_flight {
+            return None;
+        }
+        if let Some((until, _)) = self.publisher.retry
+            && now < until
+        {
+            return Some(until);
+        }
+        let new = status::build(&self.pod, &self.view, &self.context.scheme(), now);
+        let old = self.pod.status.clone().unwrap_or_default();
+        let Some(change) = patch::status(pods::uid(&self.pod), &old, &new) else {
+            self.publisher.current = true;
+            self.publisher.gathering_until = None;
+            return None;
+        };
+        self.publisher.current = false;
+        if !matters(&old, &new) {
+            let until = *self
+                .publisher
+                .gathering_until
+                .get_or_insert(later(now, GATHER_MILLISECONDS));
+            if now < until {
+                return Some(until);
+            }
+        }
+        self.publisher.gathering_until = None;
+        self.publisher.in_flight = true;
+        debug!(pod = %self.id(), %change, "status");
+        let api: Api<Pod> = Api::namespaced(self.context.parts.client.clone(), pods::namespace(&self.pod));
+        let name = pods::name(&self.pod).to_owned();
+        self.tasks.spawn(async move {
+            let patched = api
+                .patch_status(&name, &PatchParams::default(), &Patch::Strategic(change))
+                .await;
+            Done::Published(Box::new(patched))
+        });
+        self.show_pull_back_off();
+        None
+    }
+
+    pub(super) fn published(&mut self, outcome: Result<Pod, kube::Error>) {
+        self.publisher.in_flight = false;
+        match outcome {
+            Ok(pod) => {
+                self.publisher.retry = None;
+                self.see(Arc::new(pod));
+            }
+            Err(kube::Error::Api(status)) if status.code == 404 => {
+                // The watch is about to say so too, or another pod has the name.
+                let until = later(self.context.now(), LONGEST_RETRY_MILLISECONDS);
+                self.publisher.retry = Some((until, LONGEST_RETRY_MILLISECONDS));
+                self.publisher.current = true;
+            }
+            Err(error) => {
+                let delay = self.publisher.retry.map_or(FIRST_RETRY_MILLISECONDS, |(_, delay)| {
+                    (delay * 2).min(LONGEST_RETRY_MILLISECONDS)
+                });
+                warn!(pod = %self.id(), %error, delay, "the status could not be stored; it will be tried again");
+                self.publisher.retry = Some((later(self.context.now(), delay), delay));
+            }
+        }
+    }
+
+    /// Notes when the API has the status that will never change again. Answers whether that is news.
+    pub(super) fn settle_final_status(&mut self) -> bool {
+        let settled = self.publisher.current && !self.publisher.in_flight && self.view.sandbox == Sandbox::Removed;
+        let news = settled && !self.view.final_status_stored;
+        self.view.final_status_stored = settled;
+        news
+    }
+}
+
+/// Whether somebody waits for this change: the phase, readiness, or the address.
+fn matters(old: &PodStatus, new: &PodStatus) -> bool {
+    let ready = |status: &PodStatus| {
+        let conditions = status.conditions.iter().flatten();
+        conditions
+            .filter(|condition| condition.type_ == "Ready")
+            .map(|condition| condition.status.clone())
+            .next()
+    };
+    let was_unset = old.start_time.is_none() && new.phase.as_deref() == Some("Pending");
+    !was_unset && (old.phase != new.phase || ready(old) != ready(new))
+}

@@ -1,0 +1,392 @@
+//! Creating and starting a container.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use agent_plan::observed::{self, Exit, Instance, Sandbox, State};
+use agent_plan::probe::{Kind as ProbeKind, Probe};
+use agent_plan::{Timestamp, after, environment, oci, pods, user};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use runtime::{ContainerSpec, Refusal};
+use tracing::{info, warn};
+
+use super::{Done, Hook, Worker};
+use crate::context::Context;
+use crate::events::Kind;
+use crate::sources::{self, References};
+
+const RETRY_SECONDS: i64 = 10;
+const CONFIGURATION_RETRY_SECONDS: i64 = 3;
+
+/// A container whose program runs.
+pub(crate) struct Started {
+    instance: Instance,
+}
+
+/// Why it does not.
+pub(crate) struct Failure {
+    reason: &'static str,
+    message: String,
+    /// The instance that came to be all the same.
+    instance: Option<Box<Instance>>,
+}
+
+impl Failure {
+    fn configuration(message: String) -> Self {
+        Self {
+            reason: "CreateContainerConfigError",
+            message,
+            instance: None,
+        }
+    }
+
+    fn creation(message: String) -> Self {
+        Self {
+            reason: "CreateContainerError",
+            message,
+            instance: None,
+        }
+    }
+}
+
+struct Plan {
+    context: Arc<Context>,
+    pod: Arc<Pod>,
+    sandbox: String,
+    image: Arc<image::Image>,
+    addresses: Vec<IpAddr>,
+    container: String,
+    attempt: u32,
+}
+
+impl Worker {
+    pub(super) fn start(&mut self, container: &str, attempt: u32) {
+        let Some(image) = self.images.get(container).cloned() else {
+            self.memory(container).image = observed::Image::Unknown;
+            return;
+        };
+        let addresses = match &self.view.sandbox {
+            Sandbox::Ready { addresses } => addresses.clone(),
+            Sandbox::Absent | Sandbox::Preparing | Sandbox::Failed { .. } | Sandbox::Removing | Sandbox::Removed => {
+                Vec::new()
+            }
+        };
+        let plan = Plan {
+            context: Arc::clone(&self.context),
+            pod: Arc::clone(&self.pod),
+            sandbox: self.sandbox_id(),
+            image,
+            addresses,
+            container: container.to_owned(),
+            attempt,
+        };
+        let memory = self.memory(container);
+        memory.starting = true;
+        memory.failure = None;
+        let container = container.to_owned();
+        self.tasks.spawn(async move {
+            let outcome = run(&plan).await;
+            Done::Started { container, outcome }
+        });
+    }
+
+    pub(super) fn started(&mut self, container: &str, outcome: Result<Started, Failure>) {
+        let finished = self
+            .view
+            .latest(container)
+            .and_then(Instance::exit)
+            .map(|exit| exit.finished_at);
+        let memory = self.memory(container);
+        memory.starting = false;
+        memory.image = observed::Image::Unknown;
+        match outcome {
+            Ok(Started { instance }) => {
+                if let Some(finished) = finished {
+                    memory.back_off = memory.back_off.next(finished);
+                }
+                info!(pod = %self.id(), container, id = instance.id, attempt = instance.attempt, "container started");
+                let id = instance.id.clone();
+                self.begin(container, instance);
+                if let Some(exit) = self.early_exits.remove(&id) {
+                    self.exited(&id, &exit);
+                }
+            }
+            Err(failure) => self.not_started(container, failure, finished),
+        }
+    }
+
+    fn not_started(&mut self, container: &str, failure: Failure, finished: Option<Timestamp>) {
+        let now = self.context.now();
+        warn!(pod = %self.id(), container, reason = failure.reason, message = failure.message, "container not started");
+        let message = format!("Error: {}", failure.message);
+        self.context
+            .recorder
+            .pod(&self.pod, Some(container), Kind::Warning, "Failed", message);
+        let memory = self.memory(container);
+        if let Some(instance) = failure.instance {
+            if let Some(finished) = finished {
+                memory.back_off = memory.back_off.next(finished);
+            }
+            self.view
+                .instances
+                .entry(container.to_owned())
+                .or_default()
+                .push(*instance);
+            return;
+        }
+        let seconds = if failure.reason == "CreateContainerConfigError" {
+            CONFIGURATION_RETRY_SECONDS
+        } else {
+            RETRY_SECONDS
+        };
+        memory.failure = Some(observed::Failure {
+            reason: failure.reason.to_owned(),
+            message: failure.message,
+            until: after(now, seconds),
+        });
+    }
+
+    /// Takes over a running instance: its probes and its postStart hook begin.
+    fn begin(&mut self, container: &str, instance: Instance) {
+        let since = match &instance.state {
+            State::Running { since } => *since,
+            State::Created | State::Exited(_) => self.context.now(),
+        };
+        let pod = Arc::clone(&self.pod);
+        let wanted = pods::container(&pod, container);
+        self.note_running(container, instance.attempt);
+        self.view
+            .instances
+            .entry(container.to_owned())
+            .or_default()
+            .push(instance);
+        self.arm(container, since);
+        let hooked = wanted.is_some_and(|wanted| {
+            wanted
+                .lifecycle
+                .as_ref()
+                .is_some_and(|hooks| hooks.post_start.is_some())
+        });
+        if hooked {
+            self.memory(container).post_start = true;
+            self.hook(container, Hook::PostStart);
+        }
+    }
+
+    /// Fresh probes for an instance that runs since `since`.
+    pub(super) fn arm(&mut self, container: &str, since: Timestamp) {
+        let pod = Arc::clone(&self.pod);
+        let Some(wanted) = pods::container(&pod, container) else {
+            return;
+        };
+        let memory = self.memory(container);
+        memory.stopping = None;
+        memory.post_start = false;
+        memory.startup = wanted
+            .startup_probe
+            .as_ref()
+            .map(|probe| Probe::new(ProbeKind::Startup, probe, since));
+        memory.readiness = wanted
+            .readiness_probe
+            .as_ref()
+            .map(|probe| Probe::new(ProbeKind::Readiness, probe, since));
+        memory.liveness = wanted
+            .liveness_probe
+            .as_ref()
+            .map(|probe| Probe::new(ProbeKind::Liveness, probe, since));
+    }
+}
+
+async fn run(plan: &Plan) -> Result<Started, Failure> {
+    let _permit = plan.context.starts.acquire().await;
+    let specification = specification(plan).await?;
+    let id = specification.id.clone();
+    let image_id = specification.image_id.clone();
+    let parts = &plan.context.parts;
+    let created = parts.runtime.create_container(&plan.sandbox, specification).await;
+    created.map_err(|error| refused(&error))?;
+    let event = |reason: &'static str, message: &str| {
+        plan.context.recorder.pod(
+            &plan.pod,
+            Some(&plan.container),
+            Kind::Normal,
+            reason,
+            message.to_owned(),
+        );
+    };
+    event("Created", "Container created");
+    match parts.runtime.start_container(&plan.sandbox, &id).await {
+        Ok(container) => {
+            event("Started", "Container started");
+            let instance = crate::worker::adopt::instance(&container, plan.context.now());
+            Ok(Started { instance })
+        }
+        Err(error) => {
+            let message = image::chain(&error);
+            if let Err(error) = parts.runtime.remove_container(&plan.sandbox, &id).await {
+                warn!(
+                    container = id,
+                    error = image::chain(&error),
+                    "a container that failed could not be removed"
+                );
+            }
+            let wanted = pods::container(&plan.pod, &plan.container).and_then(|container| container.image.clone());
+            let instance = Instance {
+                id,
+                attempt: plan.attempt,
+                image: wanted.unwrap_or_default(),
+                image_id,
+                state: State::Exited(Exit {
+                    code: 128,
+                    reason: "StartError".to_owned(),
+                    message: message.clone(),
+                    started_at: None,
+                    finished_at: plan.context.now(),
+                }),
+                lost: false,
+            };
+            Err(Failure {
+                reason: "RunContainerError",
+                message,
+                instance: Some(Box::new(instance)),
+            })
+        }
+    }
+}
+
+fn refused(error: &runtime::Error) -> Failure {
+    let configuration = matches!(
+        error,
+        runtime::Error::RunsAsRoot | runtime::Error::Refused(Refusal::RunsAsRoot | Refusal::User { .. })
+    );
+    let message = image::chain(error);
+    if configuration {
+        Failure::configuration(message)
+    } else {
+        Failure::creation(message)
+    }
+}
+
+async fn specification(plan: &Plan) -> Result<ContainerSpec, Failure> {
+    let Plan { context, pod, .. } = plan;
+    let spec = pod
+        .spec
+        .as_ref()
+        .ok_or_else(|| Failure::configuration("the pod has no specification".to_owned()))?;
+    let container = pods::container(pod, &plan.container)
+        .ok_or_else(|| Failure::configuration(format!("container {} not found in the pod", plan.container)))?;
+    let references = References::of_environment(pod, &plan.container);
+    let sources = if references.is_empty() {
+        environment::Sources::default()
+    } else {
+        let fetched = sources::fetch(&context.parts.client, pods::namespace(pod), &references).await;
+        fetched.map_err(|error| Failure::configuration(error.to_string()))?
+    };
+    let surroundings = context.surroundings(&plan.addresses);
+    let configuration = plan.image.config.config().clone().unwrap_or_default();
+    let image = oci::Image {
+        entrypoint: configuration.entrypoint().clone().unwrap_or_default(),
+        command: configuration.cmd().clone().unwrap_or_default(),
+        environment: configuration.env().clone().unwrap_or_default(),
+        working_directory: configuration.working_dir().clone(),
+    };
+    let variables = environment::build(pod, container, &[], &sources, &surroundings)
+        .map_err(|error| Failure::configuration(error.to_string()))?;
+    let user = user_of(pod, spec, container, configuration.user().as_deref())?;
+    let mounts = mounts(plan, container, &variables)?;
+    let abilities = context.abilities();
+    let inputs = oci::Inputs {
+        pod,
+        container,
+        image: &image,
+        sources: &sources,
+        surroundings: &surroundings,
+        mounts: &mounts,
+        abilities: &abilities,
+    };
+    let spec = oci::build(&inputs).map_err(|error| match error {
+        oci::SpecError::Reference(_) => Failure::configuration(error.to_string()),
+        oci::SpecError::NoCommand
+        | oci::SpecError::Capability(_)
+        | oci::SpecError::WorkingDirectory(_)
+        | oci::SpecError::Invalid(_) => Failure::creation(error.to_string()),
+    })?;
+    let logs = context.log_directory(pod).join(&container.name);
+    super::prepare::create_directories(&logs).map_err(|error| Failure::creation(error.to_string()))?;
+    Ok(ContainerSpec {
+        id: format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple()),
+        name: container.name.clone(),
+        attempt: plan.attempt,
+        image: container.image.clone().unwrap_or_default(),
+        image_id: plan.image.image_id().to_owned(),
+        layers: plan.image.layers.clone(),
+        spec,
+        user,
+        log_path: logs.join(format!("{}.log", plan.attempt)),
+        annotations: std::collections::BTreeMap::new(),
+    })
+}
+
+fn user_of(pod: &Pod, spec: &PodSpec, container: &Container, image: Option<&str>) -> Result<runtime::User, Failure> {
+    let user = user::build(spec, container, image).map_err(|error| {
+        let (name, namespace, uid) = (pods::name(pod), pods::namespace(pod), pods::uid(pod));
+        let container = &container.name;
+        Failure::configuration(format!(
+            "{error} (pod: \"{name}_{namespace}({uid})\", container: {container})"
+        ))
+    })?;
+    Ok(runtime::User {
+        user: user.user,
+        group: user.group,
+        supplementary: user.supplementary,
+        must_not_be_root: user.must_not_be_root,
+    })
+}
+
+/// Volumes and the files that every container gets.
+fn mounts(plan: &Plan, container: &Container, variables: &[(String, String)]) -> Result<Vec<oci::Mount>, Failure> {
+    let directory = plan.context.pod_directory(pods::uid(&plan.pod));
+    let volumes = plan.context.volumes.mounts(&plan.pod, container, variables);
+    let mut mounts = volumes.map_err(|error| Failure::configuration(image::chain(&error)))?;
+    for file in ["hosts", "hostname", "resolv.conf"] {
+        let destination = format!("/etc/{file}");
+        if !mounts.iter().any(|mount| mount.destination == destination) {
+            let source = directory.join("etc").join(file);
+            mounts.push(oci::Mount {
+                source,
+                destination,
+                read_only: false,
+                follows_node: false,
+            });
+        }
+    }
+    let log = termination_log(&directory, &container.name, plan.attempt);
+    let made = log
+        .parent()
+        .map_or(Ok(()), super::prepare::create_directories)
+        .and_then(|()| {
+            std::fs::write(&log, "")?;
+            std::fs::set_permissions(&log, std::os::unix::fs::PermissionsExt::from_mode(0o666))
+        });
+    made.map_err(|error| Failure::creation(error.to_string()))?;
+    let destination = container
+        .termination_message_path
+        .clone()
+        .unwrap_or_else(|| "/dev/termination-log".to_owned());
+    mounts.push(oci::Mount {
+        source: log,
+        destination,
+        read_only: false,
+        follows_node: false,
+    });
+    Ok(mounts)
+}
+
+/// Where an instance's termination message lands.
+pub(super) fn termination_log(pod_directory: &std::path::Path, container: &str, attempt: u32) -> PathBuf {
+    pod_directory
+        .join("containers")
+        .join(container)
+        .join(attempt.to_string())
+}
