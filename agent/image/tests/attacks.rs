@@ -1,0 +1,160 @@
+//! Registries that lie, and blobs that were changed.
+
+#![allow(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
+
+use agent_image::{Credentials, Digest, chain};
+use support::{DockerRegistry, answer, busybox, layers_of, nothing_staged, quick, serve, store};
+
+#[tokio::test]
+async fn attack_06_a_corrupt_blob_is_never_used() {
+    let registry = DockerRegistry::start("");
+    registry.push(&busybox(), "busybox:1", &[]);
+    let (good_home, images) = store(quick());
+    let name = format!("{}/busybox:1", registry.address);
+    let image = images.pull(&name, &[]).await.unwrap();
+    let manifest = std::fs::read_to_string(registry.blob(image.digests[0].split_once('@').unwrap().1)).unwrap();
+    let manifest: serde_json::Value = serde_json::from_str(&manifest).unwrap();
+    let blob = registry.blob(manifest["layers"][0]["digest"].as_str().unwrap());
+    drop((images, good_home));
+    let whole = std::fs::read(&blob).unwrap();
+    let mut flipped = whole.clone();
+    flipped[whole.len() / 2] ^= 1;
+    for (content, text) in [
+        (flipped, "digest is"),
+        (whole[..whole.len() / 2].to_vec(), "size is"),
+        (Vec::new(), "size is"),
+    ] {
+        std::fs::write(&blob, content).unwrap();
+        let (home, images) = store(quick());
+        let error = images.pull(&name, &[]).await.unwrap_err();
+        assert!(error.message().contains(text), "{}", error.message());
+        assert_eq!(layers_of(home.path()), 0);
+        nothing_staged(home.path());
+        assert!(images.list().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn attack_06_a_manifest_is_read_to_a_bound() {
+    // 64 MiB without a length; the bound is 4 MiB.
+    let address = serve(|_| answer("", &vec![b' '; 64 << 20]));
+    let (_home, images) = store(quick());
+    let error = images.pull(&format!("{address}/x:1"), &[]).await.unwrap_err();
+    assert!(
+        error.message().contains("manifest is larger than 4194304 bytes"),
+        "{}",
+        error.message()
+    );
+}
+
+#[tokio::test]
+async fn attack_06_documents_that_mislead() {
+    let huge = 200_u64 << 20;
+    let digest = Digest::of(b"");
+    let index = |media_type: &str| {
+        format!(
+            "{{\"schemaVersion\":2,\"mediaType\":\"application/vnd.oci.image.index.v1+json\",\"manifests\":[{{\"mediaType\":\"{media_type}\",\"digest\":\"{digest}\",\"size\":{huge}}}]}}"
+        )
+    };
+    for (document, text) in [
+        (index("application/vnd.oci.image.index.v1+json"), "size is"),
+        (
+            "{\"schemaVersion\":2,\"manifests\":[],\"config\":null,\"layers\":[]}".to_owned(),
+            "unsupported media type",
+        ),
+        (
+            "{\"schemaVersion\":1,\"name\":\"old\"}".to_owned(),
+            "unsupported media type",
+        ),
+        (
+            "{\"schemaVersion\":2,\"mediaType\":\"text/html\"}".to_owned(),
+            "unsupported media type",
+        ),
+        (
+            String::from(
+                "{\"schemaVersion\":2,\"config\":{\"mediaType\":\"application/vnd.oci.image.config.v1+json\",\"digest\":\"sha256:../../../../etc/passwd\",\"size\":1},\"layers\":[]}",
+            ),
+            "invalid checksum digest",
+        ),
+        ("[".repeat(100_000), "parse the manifest"),
+        (
+            "{\"schemaVersion\":2,\"manifests\":[]}".to_owned(),
+            "no match for platform",
+        ),
+    ] {
+        let body = document.clone();
+        let address = serve(move |_| answer(&format!("Content-Length: {}\r\n", body.len()), body.as_bytes()));
+        let mut config = quick();
+        config.limits.attempts = 1;
+        let (_home, images) = store(config);
+        let error = images.pull(&format!("{address}/x:1"), &[]).await.unwrap_err();
+        assert!(error.message().contains(text), "{document:.200}: {}", error.message());
+    }
+}
+
+#[tokio::test]
+async fn attack_06_an_index_that_contains_itself_ends() {
+    // A digest cannot contain itself, so each index names the next; this server has one for every digest, and lies.
+    let (home, images) = store(quick());
+    let mut documents = vec![b"{}".to_vec()];
+    for _ in 0..8 {
+        let last = documents.last().unwrap();
+        let text = format!(
+            "{{\"schemaVersion\":2,\"manifests\":[{{\"mediaType\":\"application/vnd.oci.image.index.v1+json\",\"digest\":\"{}\",\"size\":{}}}]}}",
+            Digest::of(last),
+            last.len()
+        );
+        documents.push(text.into_bytes());
+    }
+    let top = documents.last().unwrap().clone();
+    let address = serve(move |request| {
+        let path = request.split(' ').nth(1).unwrap_or_default();
+        let found = documents
+            .iter()
+            .find(|document| path.ends_with(Digest::of(document).as_str()));
+        let body = found.unwrap_or(&top);
+        answer(&format!("Content-Length: {}\r\n", body.len()), body)
+    });
+    let error = images.pull(&format!("{address}/x:1"), &[]).await.unwrap_err();
+    assert!(
+        error.message().contains("nested more than 4 deep"),
+        "{}",
+        error.message()
+    );
+    nothing_staged(home.path());
+}
+
+#[tokio::test]
+async fn credentials_stay_with_their_host() {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let other = serve(move |request| {
+        sender.send(request.to_lowercase().contains("authorization")).unwrap();
+        answer("Content-Length: 2\r\n", b"{}")
+    });
+    let redirect = serve(move |request| {
+        if request.starts_with("GET /v2/ ") {
+            return b"HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Basic realm=\"x\"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_vec();
+        }
+        let host = other.replace("127.0.0.1", "localhost");
+        format!("HTTP/1.1 307 Temporary Redirect\r\nLocation: http://{host}/elsewhere\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").into_bytes()
+    });
+    let (_home, images) = store(quick());
+    let credentials = Credentials {
+        username: "me".to_owned(),
+        password: "secret".to_owned(),
+    };
+    images
+        .pull(&format!("{redirect}/x:1"), &[credentials])
+        .await
+        .unwrap_err();
+    assert!(!receiver.recv().unwrap(), "the other host saw no credentials");
+    assert_eq!(chain(&std::io::Error::other("x")), "x");
+}

@@ -1,0 +1,136 @@
+//! A registry, servers that lie, stores of their own.
+
+#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test binary uses a part")]
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use agent_image::{Config, Images, Limits};
+
+/// A registry that ends with the test.
+pub struct DockerRegistry {
+    process: Child,
+    pub address: String,
+    home: tempfile::TempDir,
+}
+
+impl DockerRegistry {
+    pub fn start(extra: &str) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let config = home.path().join("config.yml");
+        let storage = home.path().join("storage");
+        let text = format!(
+            "version: 0.1\nlog: {{level: info}}\nstorage: {{filesystem: {{rootdirectory: {}}}, delete: {{enabled: true}}}}\nhttp:\n  addr: {free}\n{extra}",
+            storage.display()
+        );
+        std::fs::write(&config, text).unwrap();
+        let mut process = Command::new("docker-registry")
+            .arg("serve")
+            .arg(&config)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("docker-registry, of the package of that name");
+        let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
+        lines
+            .by_ref()
+            .map_while(Result::ok)
+            .find(|line| line.contains("listening on"))
+            .expect("the registry listens");
+        // What it says later must go somewhere, or it would stop at a full pipe.
+        std::thread::spawn(move || lines.for_each(drop));
+        Self {
+            process,
+            address: free.to_string(),
+            home,
+        }
+    }
+
+    pub fn push(&self, archive: &Path, name: &str, extra: &[&str]) {
+        let done = Command::new("skopeo")
+            .args(["copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false"])
+            .args(extra)
+            .arg(format!("oci-archive:{}", archive.display()))
+            .arg(format!("docker://{}/{name}", self.address))
+            .output()
+            .expect("skopeo, of the package of that name");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+
+    pub fn blob(&self, digest: &str) -> PathBuf {
+        let hex = digest.trim_start_matches("sha256:");
+        self.home
+            .path()
+            .join("storage/docker/registry/v2/blobs/sha256")
+            .join(&hex[..2])
+            .join(hex)
+            .join("data")
+    }
+}
+
+impl Drop for DockerRegistry {
+    fn drop(&mut self) {
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}
+
+pub fn busybox() -> PathBuf {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/images/build");
+    let output = Command::new(script).arg("busybox").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    PathBuf::from(String::from_utf8(output.stdout).unwrap().lines().last().unwrap())
+}
+
+pub fn store(config: Config) -> (tempfile::TempDir, Images) {
+    let home = tempfile::tempdir().unwrap();
+    let images = Images::open(&home.path().join("images"), config).unwrap();
+    (home, images)
+}
+
+pub fn quick() -> Config {
+    Config {
+        limits: Limits {
+            attempts: 2,
+            ..Limits::default()
+        },
+        ..Config::default()
+    }
+}
+
+pub fn layers_of(home: &Path) -> usize {
+    std::fs::read_dir(home.join("images/layers")).unwrap().count()
+}
+
+pub fn nothing_staged(home: &Path) {
+    assert_eq!(std::fs::read_dir(home.join("images/staging")).unwrap().count(), 0);
+}
+
+/// Serves one answer per connection, for each connection the same, and counts the requests' bytes away.
+pub fn serve(answer: impl Fn(&str) -> Vec<u8> + Send + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for connection in listener.incoming() {
+            let Ok(mut connection): Result<TcpStream, _> = connection else {
+                break;
+            };
+            let mut request = Vec::new();
+            let mut byte = [0_u8; 1];
+            while !request.ends_with(b"\r\n\r\n") && connection.read(&mut byte).is_ok_and(|read| read > 0) {
+                request.extend_from_slice(&byte);
+            }
+            connection.write_all(&answer(&String::from_utf8_lossy(&request))).ok();
+        }
+    });
+    address
+}
+
+pub fn answer(headers: &str, body: &[u8]) -> Vec<u8> {
+    let mut bytes = format!("HTTP/1.1 200 OK\r\nConnection: close\r\n{headers}\r\n").into_bytes();
+    bytes.extend_from_slice(body);
+    bytes
+}

@@ -1,0 +1,164 @@
+//! Requests to the API server, as JSON values: this program knows no kind.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use futures::AsyncBufRead;
+use http::{Method, Request};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde_json::Value;
+
+use crate::arguments::Place;
+
+const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+
+/// A connection to an API server.
+#[derive(Clone)]
+pub(crate) struct Api {
+    client: kube::Client,
+}
+
+/// The server refused, in kubectl's words.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) code: u16,
+    pub(crate) reason: String,
+    message: String,
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.reason.is_empty() {
+            write!(formatter, "Error from server: {}", self.message)
+        } else {
+            write!(formatter, "Error from server ({}): {}", self.reason, self.message)
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// Whether the server said that there is no such object.
+pub(crate) fn is_not_found(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<Refused>()
+        .is_some_and(|refused| refused.code == 404 && refused.reason == "NotFound")
+}
+
+impl Api {
+    pub(crate) async fn of(place: &Place) -> anyhow::Result<Self> {
+        Self::from_kubeconfig(&place.kubeconfig()).await
+    }
+
+    pub(crate) async fn from_kubeconfig(path: &Path) -> anyhow::Result<Self> {
+        let kubeconfig = Kubeconfig::read_from(path)
+            .with_context(|| format!("read the kubeconfig {} (is a cluster up? `skiff up`)", path.display()))?;
+        let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+        config.connect_timeout = Some(std::time::Duration::from_secs(10));
+        config.read_timeout = None;
+        Ok(Self {
+            client: kube::Client::try_from(config)?,
+        })
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> anyhow::Result<Value> {
+        self.send(Method::GET, path, "application/json", None).await
+    }
+
+    /// A list or object as the server's Table.
+    pub(crate) async fn table(&self, path: &str) -> anyhow::Result<Value> {
+        self.accepting(path, TABLE).await
+    }
+
+    pub(crate) async fn accepting(&self, path: &str, accept: &str) -> anyhow::Result<Value> {
+        let request = Request::get(path).header("Accept", accept).body(Vec::new())?;
+        let text = self.client.request_text(request).await.map_err(refused)?;
+        Ok(serde_json::from_str(&text)?)
+    }
+
+    pub(crate) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        content_type: &str,
+        body: Option<&Value>,
+    ) -> anyhow::Result<Value> {
+        let bytes = body.map(serde_json::to_vec).transpose()?.unwrap_or_default();
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("Accept", "application/json");
+        if body.is_some() {
+            request = request.header("Content-Type", content_type);
+        }
+        let text = self.client.request_text(request.body(bytes)?).await.map_err(refused)?;
+        Ok(serde_json::from_str(&text)?)
+    }
+
+    pub(crate) async fn text(&self, path: &str) -> anyhow::Result<String> {
+        self.client
+            .request_text(Request::get(path).body(Vec::new())?)
+            .await
+            .map_err(refused)
+    }
+
+    /// A body that comes piece by piece: a watch or a log.
+    pub(crate) async fn stream(&self, path: &str, table: bool) -> anyhow::Result<impl AsyncBufRead + Unpin + use<>> {
+        let accept = if table { TABLE } else { "application/json, */*" };
+        let request = Request::get(path).header("Accept", accept).body(Vec::new())?;
+        Ok(Box::pin(self.client.request_stream(request).await.map_err(refused)?))
+    }
+}
+
+fn refused(error: kube::Error) -> anyhow::Error {
+    if let kube::Error::Api(status) = error {
+        let (code, reason, message) = (status.code, status.reason, status.message);
+        return Refused { code, reason, message }.into();
+    }
+    anyhow::Error::new(error).context("ask the API server")
+}
+
+/// Adds `key=value` to a path, percent-encoded; nothing where there is no value.
+pub(crate) fn with_query(path: &str, pairs: &[(&str, Option<&str>)]) -> String {
+    let mut text = path.to_owned();
+    for (key, value) in pairs {
+        let Some(value) = value else { continue };
+        text.push(if text.contains('?') { '&' } else { '?' });
+        text.push_str(key);
+        text.push('=');
+        for byte in value.bytes() {
+            if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+                text.push(char::from(byte));
+            } else {
+                text.push('%');
+                for nibble in [byte >> 4, byte & 15] {
+                    text.extend(char::from_digit(u32::from(nibble), 16).map(|digit| digit.to_ascii_uppercase()));
+                }
+            }
+        }
+    }
+    text
+}
+
+/// A field by its path, `""` where there is none.
+pub(crate) fn text_at<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_query;
+
+    #[test]
+    fn queries_are_encoded() {
+        let path = with_query(
+            "/api",
+            &[
+                ("labelSelector", Some("a in (b,c)")),
+                ("limit", None),
+                ("watch", Some("true")),
+            ],
+        );
+        assert_eq!(path, "/api?labelSelector=a%20in%20%28b%2Cc%29&watch=true");
+    }
+}

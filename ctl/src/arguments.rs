@@ -1,0 +1,266 @@
+//! The command line.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Real containers on Linux nodes through the Kubernetes API.
+#[derive(Parser)]
+#[command(name = "skiff", version)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) place: Place,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Which cluster is meant.
+#[derive(Args)]
+pub(crate) struct Place {
+    /// Directory of a cluster on this machine [default: /var/lib/skiff]
+    #[arg(long, global = true, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// Kubeconfig [default: the one of --state-dir, else $KUBECONFIG, else the one of the default directory]
+    #[arg(long, global = true, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+}
+
+impl Place {
+    /// The state directory, made absolute.
+    pub(crate) fn state_dir(&self) -> PathBuf {
+        let given = self
+            .state_dir
+            .clone()
+            .unwrap_or_else(|| PathBuf::from("/var/lib/skiff"));
+        std::path::absolute(&given).unwrap_or(given)
+    }
+
+    /// The kubeconfig to use.
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        if let Some(given) = &self.kubeconfig {
+            return given.clone();
+        }
+        if self.state_dir.is_none()
+            && let Some(set) = std::env::var_os("KUBECONFIG").filter(|set| !set.is_empty())
+        {
+            return PathBuf::from(set);
+        }
+        self.state_dir().join("admin.kubeconfig")
+    }
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Start a cluster of one node on this machine
+    Up(UpOptions),
+    /// Stop its pods and daemons and remove what they made on the machine
+    Down(DownOptions),
+    /// Say what runs and what is Ready
+    Status,
+    /// List or show resources
+    Get(GetOptions),
+    /// Show one resource with its events
+    Describe(TargetOptions),
+    /// Create or change resources from files
+    Apply(FilesOptions),
+    /// Delete resources by name, selector or file
+    Delete(DeleteOptions),
+    /// Print a container's log
+    Logs(LogsOptions),
+    /// Set the number of replicas
+    Scale(ScaleOptions),
+    /// Watch, list and undo rollouts
+    #[command(subcommand)]
+    Rollout(RolloutCommand),
+    /// Import and list the images of this machine's node
+    #[command(subcommand)]
+    Image(ImageCommand),
+    /// Show how a Deployment became containers, step by step with milliseconds
+    Trace(TargetOptions),
+}
+
+/// What a new cluster is like. Kept in the state directory: later `up`s need no flags.
+#[derive(Args, Default)]
+pub(crate) struct UpOptions {
+    /// Port of the API server on 127.0.0.1 [default: 6443, or the next free one]
+    #[arg(long, value_name = "PORT")]
+    pub(crate) listen_port: Option<u16>,
+    /// Port of the node agent [default: 10250, or the next free one]
+    #[arg(long, value_name = "PORT")]
+    pub(crate) agent_port: Option<u16>,
+    /// Addresses of the pods [default: 10.244.0.0/24, or the next range without a route]
+    #[arg(long, value_name = "CIDR")]
+    pub(crate) pod_cidr: Option<String>,
+    /// Name of the node [default: the host name]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node_name: Option<String>,
+    /// Name of the bridge [default: skiff0, or one derived from the state directory]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) bridge: Option<String>,
+    /// Control group that holds the pods [default: skiff, or one derived from the state directory]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) cgroup_root: Option<String>,
+    /// Address of the node, for the agent's certificate [default: the one towards the default route]
+    #[arg(long, value_name = "IP")]
+    pub(crate) node_address: Vec<IpAddr>,
+}
+
+#[derive(Args)]
+pub(crate) struct DownOptions {
+    /// Remove the state directory, too
+    #[arg(long)]
+    pub(crate) purge: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Scope {
+    /// Namespace
+    #[arg(short, long, default_value = "default")]
+    pub(crate) namespace: String,
+}
+
+#[derive(Args)]
+pub(crate) struct GetOptions {
+    /// TYPE[,TYPE…] [NAME…], or TYPE/NAME…
+    #[arg(required = true, value_name = "RESOURCE")]
+    pub(crate) targets: Vec<String>,
+    #[command(flatten)]
+    pub(crate) scope: Scope,
+    /// Every namespace
+    #[arg(short = 'A', long)]
+    pub(crate) all_namespaces: bool,
+    /// Label selector
+    #[arg(short = 'l', long)]
+    pub(crate) selector: Option<String>,
+    /// Output: wide, yaml, json or name
+    #[arg(short, long, value_parser = ["wide", "yaml", "json", "name"])]
+    pub(crate) output: Option<String>,
+    /// Go on printing changes
+    #[arg(short, long)]
+    pub(crate) watch: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct TargetOptions {
+    /// TYPE/NAME, or TYPE NAME
+    #[arg(required = true, num_args = 1..=2, value_name = "RESOURCE")]
+    pub(crate) target: Vec<String>,
+    #[command(flatten)]
+    pub(crate) scope: Scope,
+}
+
+#[derive(Args)]
+pub(crate) struct FilesOptions {
+    /// File or directory with YAML or JSON; - is standard input
+    #[arg(short, long = "filename", required = true, value_name = "FILE")]
+    pub(crate) files: Vec<String>,
+    #[command(flatten)]
+    pub(crate) scope: Scope,
+}
+
+#[derive(Args)]
+pub(crate) struct DeleteOptions {
+    /// TYPE NAME…, or TYPE/NAME…, or TYPE with -l
+    #[arg(value_name = "RESOURCE")]
+    pub(crate) targets: Vec<String>,
+    /// File or directory with YAML or JSON; - is standard input
+    #[arg(short, long = "filename", value_name = "FILE")]
+    pub(crate) files: Vec<String>,
+    /// Label selector
+    #[arg(short = 'l', long)]
+    pub(crate) selector: Option<String>,
+    #[command(flatten)]
+    pub(crate) scope: Scope,
+    /// Seconds that pods get to end
+    #[arg(long)]
+    pub(crate) grace_period: Option<i64>,
+    /// What becomes of owned objects
+    #[arg(long, default_value = "background", value_parser = ["background", "foreground", "orphan"])]
+    pub(crate) cascade: String,
+    /// Succeed when there is no such object
+    #[arg(long)]
+    pub(crate) ignore_not_found: bool,
+    /// Return without waiting until it is gone
+    #[arg(long)]
+    pub(crate) no_wait: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct LogsOptions {
+    /// POD, pod/NAME, or deployment/NAME for the first of its pods
+    #[arg(value_name = "POD", required_unless_present = "selector")]
+    pub(crate) target: Option<String>,
+    #[command(flatten)]
+    pub(crate) scope: Scope,
+    /// Container
+    #[arg(short, long)]
+    pub(crate) container: Option<String>,
+    /// Go on printing
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// The instance before the last restart
+    #[arg(short, long)]
+    pub(crate) previous: bool,
+    /// Lines from the end
+    #[arg(long)]
+    pub(crate) tail: Option<i64>,
+    /// Put times before lines
+    #[arg(long)]
+    pub(crate) timestamps: bool,
+    /// Every pod with these labels
+    #[arg(short = 'l', long)]
+    pub(crate) selector: Option<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct ScaleOptions {
+    /// TYPE/NAME, or TYPE NAME
+    #[arg(required = true, num_args = 1..=2, value_name = "RESOURCE")]
+    pub(crate) target: Vec<String>,
+    /// The number
+    #[arg(long)]
+    pub(crate) replicas: u32,
+    #[command(flatten)]
+    pub(crate) scope: Scope,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum RolloutCommand {
+    /// Wait until a rollout is done
+    Status(RolloutStatusOptions),
+    /// List the revisions
+    History(TargetOptions),
+    /// Go back to an earlier revision
+    Undo(UndoOptions),
+}
+
+#[derive(Args)]
+pub(crate) struct RolloutStatusOptions {
+    #[command(flatten)]
+    pub(crate) target: TargetOptions,
+    /// Give up after this many seconds
+    #[arg(long, default_value = "600")]
+    pub(crate) timeout: u64,
+}
+
+#[derive(Args)]
+pub(crate) struct UndoOptions {
+    #[command(flatten)]
+    pub(crate) target: TargetOptions,
+    /// Revision [default: the one before the current]
+    #[arg(long)]
+    pub(crate) to_revision: Option<u64>,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum ImageCommand {
+    /// Import OCI or docker-save archives into the node of this machine
+    Import {
+        /// Archive (tar, also gzip or zstd)
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// List the images of the node of this machine
+    List,
+}

@@ -1,0 +1,207 @@
+//! Daemons in the background: started, found again, stopped, and never mistaken for a stranger with the same pid.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Read as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// One daemon of a cluster.
+pub(super) struct Daemon {
+    pid_file: PathBuf,
+    log: PathBuf,
+}
+
+/// A process that has been found to be the one that was started.
+pub(super) struct Running {
+    pub(super) pid: i32,
+    handle: rustix::fd::OwnedFd,
+}
+
+impl Daemon {
+    pub(super) fn new(state_dir: &Path, name: &str) -> Self {
+        Self {
+            pid_file: state_dir.join(format!("{name}.pid")),
+            log: state_dir.join(format!("{name}.log")),
+        }
+    }
+
+    /// The process, where it still runs. The file holds the pid, when the process began, and the boot that it began in.
+    pub(super) fn running(&self) -> Option<Running> {
+        let text = fs::read_to_string(&self.pid_file).ok()?;
+        let mut words = text.split_whitespace();
+        let pid: i32 = words.next()?.parse().ok()?;
+        let (began, boot) = (words.next()?, words.next()?);
+        // The handle first: what is checked after it is checked of the process that it holds.
+        let handle = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
+        let same = began_at(pid).as_deref() == Some(began) && boot_id().as_deref() == Some(boot);
+        same.then_some(Running { pid, handle })
+    }
+
+    /// Starts a program in a session of its own, with its output in the log.
+    pub(super) fn start(&self, program: &Path, arguments: &[String]) -> anyhow::Result<Child> {
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(&self.log)
+            .context("open the log")?;
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        leave_session(&mut command);
+        let child = command
+            .spawn()
+            .with_context(|| format!("start {}", program.display()))?;
+        let pid = i32::try_from(child.id()).context("a process id")?;
+        let record = format!(
+            "{pid} {} {}\n",
+            began_at(pid).unwrap_or_default(),
+            boot_id().unwrap_or_default()
+        );
+        fs::write(&self.pid_file, record).context("write the pid file")?;
+        Ok(child)
+    }
+
+    /// The last lines of the log, for a person who has to find out why it failed.
+    pub(super) fn last_words(&self) -> String {
+        let text = fs::read(&self.log).unwrap_or_default();
+        let tail = text.get(text.len().saturating_sub(4096)..).unwrap_or_default();
+        let lines: Vec<String> = String::from_utf8_lossy(tail)
+            .lines()
+            .map(|line| format!("  {line}"))
+            .collect();
+        lines
+            .get(lines.len().saturating_sub(15)..)
+            .unwrap_or_default()
+            .join("\n")
+    }
+
+    pub(super) fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// Asks it to end, makes it end after `patience`, and returns whether it ran.
+    pub(super) fn stop(&self, patience: Duration) -> anyhow::Result<bool> {
+        let Some(running) = self.running() else {
+            remove(&self.pid_file)?;
+            return Ok(false);
+        };
+        running.signal(Signal::TERM)?;
+        if !running.wait(patience)? {
+            running.signal(Signal::KILL)?;
+            anyhow::ensure!(
+                running.wait(Duration::from_secs(10))?,
+                "process {} does not end",
+                running.pid
+            );
+        }
+        remove(&self.pid_file)?;
+        Ok(true)
+    }
+}
+
+impl Running {
+    fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        match pidfd_send_signal(&self.handle, signal) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+            Err(error) => Err(error).with_context(|| format!("signal process {}", self.pid)),
+        }
+    }
+
+    /// Whether it ended within this time.
+    fn wait(&self, patience: Duration) -> anyhow::Result<bool> {
+        let timeout = Timespec::try_from(patience).context("a time")?;
+        let mut descriptors = [PollFd::new(&self.handle, PollFlags::IN)];
+        loop {
+            match poll(&mut descriptors, Some(&timeout)) {
+                Ok(ready) => return Ok(ready > 0),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error).context("wait for a process"),
+            }
+        }
+    }
+}
+
+#[expect(unsafe_code, reason = "setsid must happen in the child; it is safe to call there")]
+fn leave_session(command: &mut Command) {
+    // SAFETY: between fork and exec the closure makes one system call, which takes no lock and allocates nothing.
+    unsafe {
+        command.pre_exec(|| rustix::process::setsid().map(|_| ()).map_err(Into::into));
+    }
+}
+
+/// When a process began, in clock ticks since the boot: field 22 of its `stat`.
+fn began_at(pid: i32) -> Option<String> {
+    let mut text = String::new();
+    File::open(format!("/proc/{pid}/stat"))
+        .ok()?
+        .read_to_string(&mut text)
+        .ok()?;
+    // The second field is the program's name in brackets, which may hold anything.
+    let (_, rest) = text.rsplit_once(')')?;
+    rest.split_whitespace().nth(19).map(str::to_owned)
+}
+
+fn boot_id() -> Option<String> {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .ok()
+        .map(|text| text.trim().to_owned())
+}
+
+fn remove(path: &Path) -> anyhow::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).context("remove the pid file"),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stranger_with_the_same_pid_is_not_ours() {
+        let directory = std::env::temp_dir().join(format!("skiff-ctl-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let daemon = Daemon::new(&directory, "daemon");
+        assert!(daemon.running().is_none());
+        let mut child = daemon.start(Path::new("/bin/sleep"), &["1000".to_owned()]).unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        assert_eq!(daemon.running().unwrap().pid, pid);
+        // The same pid, begun at another time.
+        fs::write(
+            directory.join("daemon.pid"),
+            format!("{pid} 1 {}\n", boot_id().unwrap()),
+        )
+        .unwrap();
+        assert!(daemon.running().is_none());
+        assert!(!daemon.stop(Duration::from_secs(1)).unwrap());
+        assert!(child.try_wait().unwrap().is_none(), "it was left alone");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn stopping_ends_it_and_may_be_repeated() {
+        let directory = std::env::temp_dir().join(format!("skiff-ctl-stop-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let daemon = Daemon::new(&directory, "daemon");
+        let mut child = daemon.start(Path::new("/bin/sleep"), &["1000".to_owned()]).unwrap();
+        assert!(daemon.stop(Duration::from_secs(5)).unwrap());
+        assert!(!daemon.stop(Duration::from_secs(5)).unwrap());
+        child.wait().unwrap();
+        fs::remove_dir_all(&directory).unwrap();
+    }
+}

@@ -1,0 +1,230 @@
+//! What is chosen for a cluster when it is started first, so that several live side by side.
+
+use std::fs;
+use std::hash::{Hash as _, Hasher as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::path::Path;
+
+use anyhow::{Context as _, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::arguments::UpOptions;
+
+/// The choices, as `DIR/cluster.json` keeps them.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub(super) struct Settings {
+    pub(super) listen_port: u16,
+    pub(super) agent_port: u16,
+    pub(super) pod_cidr: String,
+    pub(super) node_name: String,
+    pub(super) bridge: String,
+    pub(super) cgroup_root: String,
+    pub(super) node_addresses: Vec<IpAddr>,
+}
+
+const FILE: &str = "cluster.json";
+const DEFAULT_STATE: &str = "/var/lib/skiff";
+
+impl Settings {
+    pub(super) fn read(state_dir: &Path) -> anyhow::Result<Option<Self>> {
+        match fs::read(state_dir.join(FILE)) {
+            Ok(text) => Ok(Some(
+                serde_json::from_slice(&text).with_context(|| format!("read {FILE}"))?,
+            )),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("read {FILE}")),
+        }
+    }
+
+    pub(super) fn write(&self, state_dir: &Path) -> anyhow::Result<()> {
+        let temporary = state_dir.join(format!("{FILE}.new"));
+        fs::write(&temporary, serde_json::to_vec_pretty(self)?).with_context(|| format!("write {FILE}"))?;
+        fs::rename(&temporary, state_dir.join(FILE)).with_context(|| format!("write {FILE}"))
+    }
+
+    /// Flags first, then what was chosen before, then what is free now.
+    pub(super) fn choose(state_dir: &Path, options: &UpOptions, known: Option<&Self>) -> anyhow::Result<Self> {
+        let tail = own_name(state_dir);
+        let named = |first: &str, separator: &str| match &tail {
+            None => first.to_owned(),
+            Some(tail) => format!("{first}{separator}{tail}"),
+        };
+        let settings = Self {
+            listen_port: pick(options.listen_port, known.map(|known| known.listen_port), || {
+                free_port(Ipv4Addr::LOCALHOST, 6443)
+            })?,
+            agent_port: pick(options.agent_port, known.map(|known| known.agent_port), || {
+                free_port(Ipv4Addr::UNSPECIFIED, 10250)
+            })?,
+            pod_cidr: pick(
+                options.pod_cidr.clone(),
+                known.map(|known| known.pod_cidr.clone()),
+                free_range,
+            )?,
+            node_name: pick(
+                options.node_name.clone(),
+                known.map(|known| known.node_name.clone()),
+                host_name,
+            )?,
+            bridge: pick(options.bridge.clone(), known.map(|known| known.bridge.clone()), || {
+                Ok(tail
+                    .as_ref()
+                    .map_or_else(|| "skiff0".to_owned(), |tail| format!("skiff-{tail}")))
+            })?,
+            cgroup_root: pick(
+                options.cgroup_root.clone(),
+                known.map(|known| known.cgroup_root.clone()),
+                || Ok(named("skiff", "-")),
+            )?,
+            node_addresses: if options.node_address.is_empty() {
+                addresses()
+            } else {
+                options.node_address.clone()
+            },
+        };
+        ensure!(
+            settings.bridge.len() <= 15 && !settings.bridge.contains('/'),
+            "a bridge's name has at most 15 characters and no slash"
+        );
+        ensure!(
+            !settings.cgroup_root.split('/').any(|part| part == ".."),
+            "a control group's path has no .."
+        );
+        Ok(settings)
+    }
+}
+
+fn pick<T>(given: Option<T>, known: Option<T>, choose: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+    match given.or(known) {
+        Some(value) => Ok(value),
+        None => choose(),
+    }
+}
+
+/// Six hexadecimal digits of the state directory's path; none for the default one.
+fn own_name(state_dir: &Path) -> Option<String> {
+    if state_dir == Path::new(DEFAULT_STATE) {
+        return None;
+    }
+    let mut hasher = std::hash::DefaultHasher::new();
+    state_dir.hash(&mut hasher);
+    Some(format!("{:06x}", hasher.finish() & 0x00ff_ffff))
+}
+
+/// The first port from `first` on that nobody listens on.
+fn free_port(address: Ipv4Addr, first: u16) -> anyhow::Result<u16> {
+    (first..first.saturating_add(100))
+        .find(|port| TcpListener::bind(SocketAddr::from((address, *port))).is_ok())
+        .with_context(|| format!("no free port from {first} on"))
+}
+
+/// The first /24 of 10.244.0.0/16 that no route covers.
+fn free_range() -> anyhow::Result<String> {
+    let routes = fs::read_to_string("/proc/net/route").context("read the routes")?;
+    first_free_range(&routes).context("every range of 10.244.0.0/16 has a route; give one by --pod-cidr")
+}
+
+fn first_free_range(routes: &str) -> Option<String> {
+    let taken: Vec<(u32, u32)> = routes
+        .lines()
+        .skip(1)
+        .filter_map(|line| {
+            let mut words = line.split_whitespace().skip(1);
+            let number = |text: &str| u32::from_str_radix(text, 16).ok().map(u32::from_be);
+            let destination = number(words.next()?)?;
+            let mask = number(words.nth(5)?)?;
+            (mask != 0).then_some((destination, mask))
+        })
+        .collect();
+    (0..=255_u8)
+        .map(|third| Ipv4Addr::new(10, 244, third, 0))
+        .find_map(|network| {
+            let bits = u32::from(network);
+            let overlaps = taken.iter().any(|(destination, mask)| {
+                let common = mask & 0xffff_ff00;
+                destination & common == bits & common
+            });
+            (!overlaps).then(|| format!("{network}/24"))
+        })
+}
+
+/// The host name as a node's name: lower case, without what a name cannot hold.
+fn host_name() -> anyhow::Result<String> {
+    let text = fs::read_to_string("/proc/sys/kernel/hostname").context("read the host name")?;
+    let name: String = text
+        .trim()
+        .to_lowercase()
+        .chars()
+        .map(|character| {
+            if character.is_ascii_alphanumeric() || character == '.' {
+                character
+            } else {
+                '-'
+            }
+        })
+        .collect();
+    let name = name.trim_matches(['-', '.']);
+    Ok(if name.is_empty() {
+        "node".to_owned()
+    } else {
+        name.to_owned()
+    })
+}
+
+/// The address towards the default route, and loopback. Nothing is sent: connecting a datagram socket asks for the route.
+fn addresses() -> Vec<IpAddr> {
+    let outward = UdpSocket::bind("0.0.0.0:0")
+        .and_then(|socket| {
+            socket.connect("192.0.2.1:9")?;
+            socket.local_addr()
+        })
+        .map(|address| address.ip());
+    outward
+        .into_iter()
+        .filter(|address| !address.is_loopback())
+        .chain([IpAddr::V4(Ipv4Addr::LOCALHOST)])
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_with_routes_are_left_alone() {
+        let header = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n";
+        let default = "eth0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n";
+        assert_eq!(
+            first_free_range(&format!("{header}{default}")).unwrap(),
+            "10.244.0.0/24"
+        );
+        let first = "skiff0\t0000F40A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
+        assert_eq!(
+            first_free_range(&format!("{header}{default}{first}")).unwrap(),
+            "10.244.1.0/24"
+        );
+        let all = "x\t0000000A\t00000000\t0001\t0\t0\t0\t000000FF\t0\t0\t0\n";
+        assert_eq!(first_free_range(&format!("{header}{all}")), None);
+    }
+
+    #[test]
+    fn directories_have_names_of_their_own() {
+        let choose = |path: &str| {
+            Settings::choose(
+                Path::new(path),
+                &UpOptions {
+                    pod_cidr: Some("10.9.0.0/24".into()),
+                    ..UpOptions::default()
+                },
+                None,
+            )
+            .unwrap()
+        };
+        let (first, second) = (choose("/tmp/a"), choose("/tmp/b"));
+        assert_ne!(first.bridge, second.bridge);
+        assert_ne!(first.cgroup_root, second.cgroup_root);
+        assert_eq!(choose("/var/lib/skiff").bridge, "skiff0");
+        let again = Settings::choose(Path::new("/tmp/a"), &UpOptions::default(), Some(&first)).unwrap();
+        assert_eq!((again.listen_port, again.pod_cidr), (first.listen_port, first.pod_cidr));
+    }
+}

@@ -1,0 +1,226 @@
+//! `skiff up`.
+
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use futures::{AsyncBufReadExt as _, StreamExt as _};
+use serde_json::Value;
+
+use super::process::Daemon;
+use super::settings::Settings;
+use crate::api::{Api, text_at, with_query};
+use crate::arguments::UpOptions;
+use crate::terminal::{self, Waiting};
+
+/// How long a daemon may take to come up.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+pub(crate) async fn run(state_dir: &Path, options: &UpOptions) -> anyhow::Result<()> {
+    ensure!(rustix::process::geteuid().is_root(), "starting a node needs root");
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(state_dir)
+        .context("create the state directory")?;
+    fs::set_permissions(state_dir, fs::Permissions::from_mode(0o700)).context("close the state directory to others")?;
+    let known = Settings::read(state_dir)?;
+    let (control_plane, agent) = (super::control_plane(state_dir), super::agent(state_dir));
+    let running = (control_plane.running().is_some(), agent.running().is_some());
+    let settings = match known {
+        // What runs was started with these.
+        Some(known) if running.0 || running.1 => {
+            let wanted = Settings::choose(state_dir, options, Some(&known))?;
+            let same = Settings {
+                node_addresses: known.node_addresses.clone(),
+                ..wanted
+            } == known;
+            ensure!(
+                same,
+                "the cluster runs with other settings; `skiff down` first to change them"
+            );
+            known
+        }
+        known => {
+            let settings = Settings::choose(state_dir, options, known.as_ref())?;
+            settings.write(state_dir)?;
+            settings
+        }
+    };
+    let api = start_control_plane(state_dir, &settings, &control_plane, running.0).await?;
+    start_agent(state_dir, &settings, &agent, running.1, &api).await?;
+    welcome(state_dir, &settings)
+}
+
+async fn start_control_plane(
+    state_dir: &Path,
+    settings: &Settings,
+    daemon: &Daemon,
+    running: bool,
+) -> anyhow::Result<Api> {
+    let waiting = Waiting::start("starting the control plane");
+    let mut child = None;
+    if !running {
+        let arguments = [
+            "run",
+            "--state-dir",
+            &state_dir.display().to_string(),
+            "--listen",
+            &format!("127.0.0.1:{}", settings.listen_port),
+        ];
+        child = Some(daemon.start(&super::sibling("skiff-controlplane")?, &arguments.map(str::to_owned))?);
+    }
+    let kubeconfig = state_dir.join("admin.kubeconfig");
+    let ready = async {
+        loop {
+            alive(child.as_mut(), daemon)?;
+            if kubeconfig.is_file()
+                && let Ok(api) = Api::from_kubeconfig(&kubeconfig).await
+                && api.text("/readyz").await.is_ok()
+            {
+                return anyhow::Ok(api);
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let api = within(ready, daemon, "the API server is not ready").await?;
+    waiting.done(&format!(
+        "the API server answers on https://127.0.0.1:{}",
+        settings.listen_port
+    ));
+    Ok(api)
+}
+
+async fn start_agent(
+    state_dir: &Path,
+    settings: &Settings,
+    daemon: &Daemon,
+    running: bool,
+    api: &Api,
+) -> anyhow::Result<()> {
+    let waiting = Waiting::start("starting the node agent");
+    let mut child = None;
+    if !running {
+        issue_node(state_dir, settings)?;
+        let mut arguments = vec!["run".to_owned()];
+        arguments.extend(super::agent_arguments(state_dir, settings));
+        child = Some(daemon.start(&super::sibling("skiff-agent")?, &arguments)?);
+    }
+    waiting.now(format!("waiting for node {} to be Ready", settings.node_name));
+    let ready = async {
+        let watching = node_ready(api, &settings.node_name);
+        tokio::pin!(watching);
+        loop {
+            tokio::select! {
+                done = &mut watching => return done,
+                () = tokio::time::sleep(Duration::from_millis(50)) => alive(child.as_mut(), daemon)?,
+            }
+        }
+    };
+    within(ready, daemon, "the node is not Ready").await?;
+    waiting.done(&format!("node {} is Ready", settings.node_name));
+    Ok(())
+}
+
+/// Fails with the daemon's last words when it has ended.
+fn alive(child: Option<&mut Child>, daemon: &Daemon) -> anyhow::Result<()> {
+    let status = match child {
+        Some(child) => child.try_wait().context("look after a daemon")?,
+        None => None,
+    };
+    match status {
+        None => Ok(()),
+        Some(status) => bail!(
+            "it ended with {status}; the end of {}:\n{}",
+            daemon.log().display(),
+            daemon.last_words()
+        ),
+    }
+}
+
+async fn within<T>(work: impl Future<Output = anyhow::Result<T>>, daemon: &Daemon, problem: &str) -> anyhow::Result<T> {
+    match tokio::time::timeout(PATIENCE, work).await {
+        Ok(done) => done,
+        Err(_) => bail!(
+            "{problem} after {PATIENCE:?}; the end of {}:\n{}",
+            daemon.log().display(),
+            daemon.last_words()
+        ),
+    }
+}
+
+/// The agent's own kubeconfig and serving certificate, made anew for the addresses that the machine has now.
+fn issue_node(state_dir: &Path, settings: &Settings) -> anyhow::Result<()> {
+    let out = state_dir.join("agent/pki");
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&out)
+        .context("create the agent's directory")?;
+    let mut command = Command::new(super::sibling("skiff-controlplane")?);
+    command
+        .arg("issue-node")
+        .arg("--state-dir")
+        .arg(state_dir)
+        .args(["--name", &settings.node_name]);
+    for address in &settings.node_addresses {
+        command.args(["--address", &address.to_string()]);
+    }
+    let done = command
+        .arg("--out")
+        .arg(&out)
+        .output()
+        .context("issue the node's certificates")?;
+    ensure!(
+        done.status.success(),
+        "issue the node's certificates: {}",
+        String::from_utf8_lossy(&done.stderr).trim()
+    );
+    Ok(())
+}
+
+/// Waits by a watch until the node says that it is ready. A watch that ends is begun again.
+async fn node_ready(api: &Api, name: &str) -> anyhow::Result<()> {
+    let field = format!("metadata.name={name}");
+    let path = with_query("/api/v1/nodes", &[("fieldSelector", Some(field.as_str()))]);
+    loop {
+        let list = api.get(&path).await?;
+        let version = text_at(&list, "/metadata/resourceVersion").to_owned();
+        if list
+            .get("items")
+            .and_then(Value::as_array)
+            .is_some_and(|nodes| nodes.iter().any(is_ready))
+        {
+            return Ok(());
+        }
+        let from = [("watch", Some("true")), ("resourceVersion", Some(version.as_str()))];
+        let mut lines = api.stream(&with_query(&path, &from), false).await?.lines();
+        while let Some(line) = lines.next().await {
+            let event: Value = serde_json::from_str(&line?)?;
+            if event.get("object").is_some_and(is_ready) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+pub(super) fn is_ready(node: &Value) -> bool {
+    let conditions = node.pointer("/status/conditions").and_then(Value::as_array);
+    conditions
+        .into_iter()
+        .flatten()
+        .any(|condition| text_at(condition, "/type") == "Ready" && text_at(condition, "/status") == "True")
+}
+
+fn welcome(state_dir: &Path, settings: &Settings) -> anyhow::Result<()> {
+    let kubeconfig = state_dir.join("admin.kubeconfig");
+    terminal::line(format!(
+        "The cluster is up: node {}, pods {}.\n\nUse it with kubectl:\n    {}\n    kubectl get nodes,pods -A",
+        settings.node_name,
+        settings.pod_cidr,
+        terminal::bold(&format!("export KUBECONFIG={}", kubeconfig.display())),
+    ))
+}

@@ -1,0 +1,58 @@
+//! `skiff`: starts and stops a cluster on this machine, and talks to any cluster through the public API.
+//!
+//! It knows no kind: resources come from discovery, columns from the server's Tables. Exit codes: 0 done, 1 failed,
+//! 2 wrong usage.
+
+mod api;
+mod apply;
+mod arguments;
+mod cluster;
+mod delete;
+mod describe;
+mod get;
+mod image;
+mod logs;
+mod resource;
+mod rollout;
+mod scale;
+mod terminal;
+mod trace;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+// Carries the feature that kube needs to build: the version that we speak.
+use k8s_openapi as _;
+
+use arguments::{Arguments, Command};
+
+fn main() -> ExitCode {
+    // clap prints help and usage errors itself: exit codes 0 and 2.
+    let arguments = Arguments::parse();
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return terminal::fail(&error.into()),
+    };
+    match runtime.block_on(Box::pin(run(arguments))) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => terminal::fail(&error),
+    }
+}
+
+async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let place = &arguments.place;
+    match arguments.command {
+        Command::Up(options) => cluster::up::run(&place.state_dir(), &options).await,
+        Command::Down(options) => cluster::down::run(&place.state_dir(), options.purge),
+        Command::Status => cluster::status::run(&place.state_dir()).await,
+        Command::Get(options) => get::run(place, &options).await,
+        Command::Describe(options) => describe::run(place, &options).await,
+        Command::Apply(options) => apply::run(place, &options).await,
+        Command::Delete(options) => delete::run(place, &options).await,
+        Command::Logs(options) => logs::run(place, &options).await,
+        Command::Scale(options) => scale::run(place, &options).await,
+        Command::Rollout(command) => rollout::run(place, &command).await,
+        Command::Image(command) => image::run(&place.state_dir(), &command).await,
+        Command::Trace(options) => trace::run(place, &options).await,
+    }
+}

@@ -1,0 +1,153 @@
+//! What is printed, and how.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Prints a line to standard output.
+pub(crate) fn line(text: impl AsRef<str>) -> anyhow::Result<()> {
+    write(&format!("{}\n", text.as_ref()))
+}
+
+/// Prints text as it is.
+pub(crate) fn write(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+/// Says something to the person that is no part of the output.
+pub(crate) fn note(text: impl AsRef<str>) {
+    // Nobody to tell is no reason to fail.
+    drop(writeln!(io::stderr().lock(), "{}", text.as_ref()));
+}
+
+/// Says why the command failed.
+pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
+    // A reader that went away (`skiff get … | head`) has seen what it wanted.
+    if error.chain().any(|cause| {
+        cause
+            .downcast_ref::<io::Error>()
+            .is_some_and(|io| io.kind() == io::ErrorKind::BrokenPipe)
+    }) {
+        return ExitCode::SUCCESS;
+    }
+    note(format!("{} {error:#}", red("error:")));
+    ExitCode::FAILURE
+}
+
+fn coloured(code: &str, text: &str) -> String {
+    let wanted = std::env::var_os("NO_COLOR").is_none() && io::stdout().is_terminal() && io::stderr().is_terminal();
+    if wanted {
+        format!("\x1b[{code}m{text}\x1b[0m")
+    } else {
+        text.to_owned()
+    }
+}
+
+pub(crate) fn red(text: &str) -> String {
+    coloured("31;1", text)
+}
+
+pub(crate) fn green(text: &str) -> String {
+    coloured("32", text)
+}
+
+pub(crate) fn bold(text: &str) -> String {
+    coloured("1", text)
+}
+
+pub(crate) fn dim(text: &str) -> String {
+    coloured("2", text)
+}
+
+/// Something that a person waits for: a spinner on a terminal, one line each way elsewhere.
+pub(crate) struct Waiting {
+    bar: ProgressBar,
+}
+
+impl Waiting {
+    pub(crate) fn start(what: impl Into<String>) -> Self {
+        let what = what.into();
+        let bar = if io::stderr().is_terminal() {
+            let bar = ProgressBar::new_spinner();
+            if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
+                bar.set_style(style);
+            }
+            bar.enable_steady_tick(Duration::from_millis(80));
+            bar
+        } else {
+            note(format!("{what} …"));
+            ProgressBar::hidden()
+        };
+        bar.set_message(what);
+        Self { bar }
+    }
+
+    /// Changes what is waited for.
+    pub(crate) fn now(&self, what: impl Into<String>) {
+        let what = what.into();
+        if self.bar.is_hidden() && self.bar.message() != what {
+            note(format!("{what} …"));
+        }
+        self.bar.set_message(what);
+    }
+
+    /// It came; says so with the time that it took.
+    pub(crate) fn done(self, what: &str) {
+        let took = self.bar.elapsed();
+        self.bar.finish_and_clear();
+        note(format!(
+            "{} {what} {}",
+            green("✓"),
+            dim(&format!("({:.2} s)", took.as_secs_f64()))
+        ));
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Columns, each as wide as its widest cell, three spaces apart, as kubectl sets them.
+pub(crate) fn columns(rows: &[Vec<String>]) -> String {
+    let mut widths: Vec<usize> = Vec::new();
+    for row in rows {
+        for (position, cell) in row.iter().enumerate() {
+            let width = cell.chars().count();
+            match widths.get_mut(position) {
+                Some(known) => *known = (*known).max(width),
+                None => widths.push(width),
+            }
+        }
+    }
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            line.push_str(cell);
+            line.extend(std::iter::repeat_n(' ', width - cell.chars().count() + 3));
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::columns;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows = [
+            vec!["NAME".to_owned(), "AGE".to_owned()],
+            vec!["nginx".to_owned(), "1s".to_owned()],
+        ];
+        assert_eq!(columns(&rows), "NAME    AGE\nnginx   1s\n");
+    }
+}

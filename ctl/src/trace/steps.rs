@@ -1,0 +1,180 @@
+//! The steps of the way, each with the time that a source gives for it.
+
+use serde_json::Value;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::{Material, audit};
+use crate::api::text_at;
+
+/// One step. `times` has one entry for each object that took it: one for a Deployment, three for three pods.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    pub(super) name: &'static str,
+    pub(super) times: Vec<Moment>,
+    pub(super) source: &'static str,
+}
+
+/// A time in nanoseconds since 1970, and how finely its source tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Moment {
+    pub(super) nanoseconds: i128,
+    pub(super) whole_second: bool,
+}
+
+pub(super) fn parse(text: &str) -> Option<Moment> {
+    let time = OffsetDateTime::parse(text, &Rfc3339).ok()?;
+    Some(Moment {
+        nanoseconds: time.unix_timestamp_nanos(),
+        whole_second: !text.contains('.'),
+    })
+}
+
+/// The way in its order.
+pub(super) fn of(material: &Material) -> Vec<Step> {
+    let target = first_write(material, &[&material.target], "");
+    let sets: Vec<&Value> = material.replica_sets.iter().collect();
+    let pods: Vec<&Value> = material.pods.iter().collect();
+    let set = first_write(material, &sets, "");
+    let pod = first_write(material, &pods, "");
+    let binding = first_write(material, &pods, "binding");
+    let status = ready_write(material);
+    let received = |events: &[&Value]| times(events, "/requestReceivedTimestamp");
+    let stored = |events: &[&Value]| times(events, "/stageTimestamp");
+    vec![
+        step("request received", "audit log", received(&target)),
+        step("stored", "audit log", stored(&target)),
+        step("controller asks for the ReplicaSet", "audit log", received(&set)),
+        step("ReplicaSet stored", "audit log", stored(&set)),
+        step("controller asks for the pods", "audit log", received(&pod)),
+        step("pods stored", "audit log", stored(&pod)),
+        step("scheduled", "audit log", stored(&binding)),
+        step(
+            "agent saw the pod",
+            "pod status",
+            condition_times(material, &["/status/startTime"]),
+        ),
+        step("image present", "events", event_times(material, &["Pulled"])),
+        step(
+            "network ready",
+            "pod status",
+            conditions(material, "PodReadyToStartContainers"),
+        ),
+        step("container created", "events", event_times(material, &["Created"])),
+        step("container started", "events", event_times(material, &["Started"])),
+        step("ready", "pod status", conditions(material, "Ready")),
+        step("ready stored", "audit log", stored(&status)),
+    ]
+}
+
+fn step(name: &'static str, source: &'static str, mut times: Vec<Moment>) -> Step {
+    times.sort();
+    Step { name, times, source }
+}
+
+/// For each object the first successful create of it, or of this subresource of it. The log holds what the object has
+/// been through under this name; what came before its own creation was another's.
+fn first_write<'a>(material: &'a Material, objects: &[&Value], subresource: &str) -> Vec<&'a Value> {
+    let first = |object: &&Value| {
+        let (name, uid) = (text_at(object, "/metadata/name"), text_at(object, "/metadata/uid"));
+        material.audit.iter().find(|event| {
+            let made = text_at(event, "/responseObject/metadata/uid");
+            text_at(event, "/verb") == "create"
+                && text_at(event, "/objectRef/subresource") == subresource
+                && audit::subject(event) == name
+                && (!subresource.is_empty() || made == uid)
+        })
+    };
+    objects.iter().filter_map(first).collect()
+}
+
+/// For each pod the first write of a status that says Ready.
+fn ready_write(material: &Material) -> Vec<&Value> {
+    let first = |pod: &Value| {
+        let uid = text_at(pod, "/metadata/uid").to_owned();
+        material.audit.iter().find(move |event| {
+            text_at(event, "/objectRef/subresource") == "status"
+                && text_at(event, "/responseObject/metadata/uid") == uid
+                && condition(event.get("responseObject"), "Ready").is_some()
+        })
+    };
+    material.pods.iter().filter_map(first).collect()
+}
+
+fn times(events: &[&Value], pointer: &str) -> Vec<Moment> {
+    events
+        .iter()
+        .filter_map(|event| parse(text_at(event, pointer)))
+        .collect()
+}
+
+fn condition_times(material: &Material, pointers: &[&str]) -> Vec<Moment> {
+    let of_pod = |pod: &Value| pointers.iter().find_map(|pointer| parse(text_at(pod, pointer)));
+    material.pods.iter().filter_map(of_pod).collect()
+}
+
+/// When this condition became True, for each pod.
+fn conditions(material: &Material, kind: &str) -> Vec<Moment> {
+    let since = |pod: &Value| parse(text_at(condition(Some(pod), kind)?, "/lastTransitionTime"));
+    material.pods.iter().filter_map(since).collect()
+}
+
+fn condition<'a>(pod: Option<&'a Value>, kind: &str) -> Option<&'a Value> {
+    let conditions = pod?.pointer("/status/conditions")?.as_array()?;
+    conditions
+        .iter()
+        .find(|condition| text_at(condition, "/type") == kind && text_at(condition, "/status") == "True")
+}
+
+/// The first event of these reasons, for each pod.
+fn event_times(material: &Material, reasons: &[&str]) -> Vec<Moment> {
+    let of_pod = |pod: &Value| {
+        let uid = text_at(pod, "/metadata/uid");
+        let matching = material.events.iter().filter(|event| {
+            text_at(event, "/involvedObject/uid") == uid && reasons.contains(&text_at(event, "/reason"))
+        });
+        matching.filter_map(first_time).min()
+    };
+    material.pods.iter().filter_map(of_pod).collect()
+}
+
+/// `eventTime` is finer than the older fields.
+fn first_time(event: &Value) -> Option<Moment> {
+    let pointers = ["/eventTime", "/firstTimestamp", "/metadata/creationTimestamp"];
+    pointers.into_iter().find_map(|pointer| parse(text_at(event, pointer)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_step_has_the_time_of_its_source_or_none() {
+        let pod = json!({"metadata": {"name": "web-1-a", "uid": "p"}, "status": {"startTime": "2026-01-01T00:00:01Z",
+            "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:02Z"}]}});
+        let created = json!({"verb": "create", "objectRef": {"name": "web"}, "responseObject": {"metadata": {"name": "web", "uid": "d"}},
+            "requestReceivedTimestamp": "2026-01-01T00:00:00.100000Z", "stageTimestamp": "2026-01-01T00:00:00.102500Z"});
+        let earlier = json!({"verb": "create", "objectRef": {"name": "web"}, "responseObject": {"metadata": {"name": "web", "uid": "gone"}},
+            "requestReceivedTimestamp": "2025-01-01T00:00:00.1Z", "stageTimestamp": "2025-01-01T00:00:00.1Z"});
+        let event =
+            json!({"reason": "Started", "involvedObject": {"uid": "p"}, "eventTime": "2026-01-01T00:00:01.500000Z"});
+        let material = Material {
+            target: json!({"metadata": {"name": "web", "uid": "d"}}),
+            replica_sets: Vec::new(),
+            pods: vec![pod],
+            events: vec![event],
+            audit: vec![earlier, created],
+        };
+        let steps = of(&material);
+        let at = |name: &str| steps.iter().find(|step| step.name == name).unwrap().times.clone();
+        let exact = |text: &str| vec![parse(text).unwrap()];
+        assert_eq!(at("request received"), exact("2026-01-01T00:00:00.1Z"));
+        assert_eq!(at("stored"), exact("2026-01-01T00:00:00.1025Z"));
+        assert_eq!(at("container started"), exact("2026-01-01T00:00:01.5Z"));
+        assert!(at("ready")[0].whole_second);
+        assert!(at("scheduled").is_empty());
+        assert!(at("container created").is_empty());
+    }
+}
