@@ -1,17 +1,18 @@
 //! One row of the table of kinds: a [`Kind`] behind function pointers.
 
 mod derived;
+mod erased;
 
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::jiff::Timestamp;
 use schemars::{Schema, SchemaGenerator};
 use serde_json::Value;
 
-use crate::decode::{self, DecodeError};
+use crate::decode::DecodeError;
 use crate::invalid::Invalid;
-use crate::kind::{Column, Kind, Representation, Scope, Scoped, Subresource, Verbs};
+use crate::kind::{Kind, Representation, Scope, Scoped, Subresource, Verbs};
 use crate::names::Rule;
-use crate::object::{Object, encode};
+use crate::object::Object;
 use crate::validation::metadata;
 use derived::Names;
 
@@ -134,27 +135,27 @@ impl Registration {
             storage,
             converts: K::STORED_AS.is_some(),
             define: SchemaGenerator::subschema_for::<K>,
-            decode: decode_erased::<K>,
-            decode_reporting: decode_reporting_erased::<K>,
-            decode_stored: decode_stored::<K>,
-            encode_stored: encode_stored::<K>,
-            set_defaults: |object| with_mut(object, K::set_defaults),
-            prepare_create: prepare_create::<K>,
-            prepare_update: prepare_update::<K>,
-            prepare_status: prepare_status::<K>,
-            prepare_finalize: prepare_finalize::<K>,
-            spec_changed: |new, old| pair::<K>(new, old).is_some_and(|(new, old)| new.spec_changed(old)),
-            same: |new, old| pair::<K>(new, old).is_some_and(|(new, old)| new == old),
-            validate: validate::<K>,
-            validate_update: validate_update::<K>,
-            validate_status: validate_status::<K>,
+            decode: erased::decode_erased::<K>,
+            decode_reporting: erased::decode_reporting_erased::<K>,
+            decode_stored: erased::decode_stored::<K>,
+            encode_stored: erased::encode_stored::<K>,
+            set_defaults: erased::set_defaults::<K>,
+            prepare_create: erased::prepare_create::<K>,
+            prepare_update: erased::prepare_update::<K>,
+            prepare_status: erased::prepare_status::<K>,
+            prepare_finalize: erased::prepare_finalize::<K>,
+            spec_changed: |new, old| erased::pair::<K>(new, old).is_some_and(|(new, old)| new.spec_changed(old)),
+            same: |new, old| erased::pair::<K>(new, old).is_some_and(|(new, old)| new == old),
+            validate: erased::validate::<K>,
+            validate_update: erased::validate_update::<K>,
+            validate_status: erased::validate_status::<K>,
             field_labels: || K::FIELDS.iter().map(|field| field.label).collect(),
-            fields: fields::<K>,
-            columns: columns::<K>,
-            row: row::<K>,
-            scale: |object| cast::<K>(object).and_then(Kind::scale),
-            set_scale: |object, replicas| with_mut(object, |object: &mut K| object.set_scale(replicas)),
-            grace: |object, requested| cast::<K>(object).map_or(0, |object| object.grace(requested)),
+            fields: erased::fields::<K>,
+            columns: erased::columns::<K>,
+            row: erased::row::<K>,
+            scale: |object| erased::cast::<K>(object).and_then(Kind::scale),
+            set_scale: |object, replicas| erased::with_mut(object, |object: &mut K| object.set_scale(replicas)),
+            grace: |object, requested| erased::cast::<K>(object).map_or(0, |object| object.grace(requested)),
         }
     }
 
@@ -282,149 +283,4 @@ impl Registration {
     pub fn grace(&self, object: &dyn Object, requested: Option<i64>) -> i64 {
         (self.grace)(object, requested)
     }
-}
-
-fn cast<K: Kind>(object: &dyn Object) -> Option<&K> {
-    object.as_any().downcast_ref()
-}
-
-fn pair<'a, K: Kind>(new: &'a dyn Object, old: &'a dyn Object) -> Option<(&'a K, &'a K)> {
-    cast(new).zip(cast(old))
-}
-
-fn with_mut<K: Kind>(object: &mut dyn Object, change: impl FnOnce(&mut K)) {
-    if let Some(object) = object.as_any_mut().downcast_mut() {
-        change(object);
-    }
-}
-
-fn decode_erased<K: Kind>(json: &[u8]) -> Decoded {
-    Ok(Box::new(decode::decode::<K>(json, K::KIND)?))
-}
-
-fn decode_reporting_erased<K: Kind>(json: &[u8]) -> Reported {
-    let (object, unknown) = decode::decode_reporting::<K>(json, K::KIND)?;
-    Ok((Box::new(object), unknown))
-}
-
-fn decode_stored<K: Kind>(json: &[u8]) -> Decoded {
-    match &K::STORED_AS {
-        Some(representation) => Ok(Box::new((representation.decode)(json)?)),
-        None => decode_erased::<K>(json),
-    }
-}
-
-fn encode_stored<K: Kind>(object: &dyn Object) -> Vec<u8> {
-    match (&K::STORED_AS, cast::<K>(object)) {
-        (Some(representation), Some(object)) => (representation.encode)(object),
-        (None, Some(object)) => encode(object),
-        (_, None) => object.to_json(),
-    }
-}
-
-fn prepare_create<K: Kind>(object: &mut dyn Object) {
-    with_mut(object, K::prepare_create);
-    object.metadata_mut().generation = K::GENERATION.then_some(1);
-}
-
-fn prepare_update<K: Kind>(new: &mut dyn Object, old: &dyn Object) {
-    let Some(old) = cast::<K>(old) else { return };
-    with_mut(new, |new: &mut K| {
-        keep_system_metadata(new, old);
-        new.prepare_update(old);
-        if K::GENERATION && new.spec_changed(old) {
-            let generation = &mut k8s_openapi::Metadata::metadata_mut(new).generation;
-            *generation = Some(generation.unwrap_or(0) + 1);
-        }
-    });
-}
-
-fn prepare_status<K: Kind>(new: &mut dyn Object, old: &dyn Object) {
-    let Some(old) = cast::<K>(old) else { return };
-    with_mut(new, |new: &mut K| {
-        keep_system_metadata(new, old);
-        new.prepare_status(old);
-    });
-}
-
-fn prepare_finalize<K: Kind>(new: &mut dyn Object, old: &dyn Object) {
-    let Some(old) = cast::<K>(old) else { return };
-    with_mut(new, |new: &mut K| new.prepare_finalize(old));
-}
-
-/// Takes from the old object what the system alone sets and clients may leave out.
-fn keep_system_metadata<K: Kind>(new: &mut K, old: &K) {
-    let old = k8s_openapi::Metadata::metadata(old);
-    let new = k8s_openapi::Metadata::metadata_mut(new);
-    if new.uid.as_deref().is_none_or(str::is_empty) {
-        new.uid.clone_from(&old.uid);
-    }
-    new.generation = old.generation;
-    new.creation_timestamp.clone_from(&old.creation_timestamp);
-    if old.deletion_timestamp.is_some() || new.deletion_timestamp.is_none() {
-        new.deletion_timestamp.clone_from(&old.deletion_timestamp);
-    }
-    if new.deletion_grace_period_seconds.is_none() {
-        new.deletion_grace_period_seconds = old.deletion_grace_period_seconds;
-    }
-}
-
-fn validate<K: Kind>(object: &dyn Object) -> Vec<Invalid> {
-    cast::<K>(object).map_or_else(|| wrong_kind(K::KIND), Kind::validate)
-}
-
-fn validate_update<K: Kind>(new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
-    pair::<K>(new, old).map_or_else(|| wrong_kind(K::KIND), |(new, old)| new.validate_update(old))
-}
-
-fn validate_status<K: Kind>(new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
-    pair::<K>(new, old).map_or_else(|| wrong_kind(K::KIND), |(new, old)| new.validate_status(old))
-}
-
-fn wrong_kind(kind: &'static str) -> Vec<Invalid> {
-    vec![Invalid::internal("kind", format!("the object is not a {kind}"))]
-}
-
-fn fields<K: Kind>(object: &dyn Object) -> Vec<(&'static str, String)> {
-    let Some(object) = cast::<K>(object) else {
-        return Vec::new();
-    };
-    K::FIELDS
-        .iter()
-        .map(|field| (field.label, (field.value)(object)))
-        .collect()
-}
-
-fn columns<K: Kind>() -> Vec<ColumnDefinition> {
-    let name = ColumnDefinition {
-        name: "Name",
-        cell_type: "string",
-        format: "name",
-        description: "Name must be unique within a namespace.",
-        priority: i32::from(K::NAME_LAST),
-    };
-    let rest = K::COLUMNS.iter().map(|column: &Column<K>| ColumnDefinition {
-        name: column.name,
-        cell_type: column.cell_type.name(),
-        format: "",
-        description: column.description,
-        priority: column.priority,
-    });
-    with_name::<K, _>(name, rest.collect())
-}
-
-fn row<K: Kind>(object: &dyn Object, now: Timestamp) -> Vec<Value> {
-    let Some(object) = cast::<K>(object) else {
-        return Vec::new();
-    };
-    let name = Value::from(k8s_openapi::Metadata::metadata(object).name.clone().unwrap_or_default());
-    with_name::<K, _>(
-        name,
-        K::COLUMNS.iter().map(|column| (column.cell)(object, now)).collect(),
-    )
-}
-
-fn with_name<K: Kind, T>(name: T, mut rest: Vec<T>) -> Vec<T> {
-    rest.insert(if K::NAME_LAST { rest.len() } else { 0 }, name);
-    rest
 }

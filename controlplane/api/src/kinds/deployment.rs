@@ -58,6 +58,9 @@ impl Kind for Deployment {
     fn set_defaults(&mut self) {
         let spec = self.spec.get_or_insert_default();
         spec.replicas.get_or_insert(1);
+        // False and zero are what their absence means.
+        spec.paused = spec.paused.filter(|paused| *paused);
+        spec.min_ready_seconds = spec.min_ready_seconds.filter(|seconds| *seconds != 0);
         spec.revision_history_limit.get_or_insert(10);
         spec.progress_deadline_seconds.get_or_insert(600);
         let strategy = spec.strategy.get_or_insert_default();

@@ -9,19 +9,13 @@ use crate::invalid::Invalid;
 
 const DETAIL: &str = "is not supported by this version of the node agent";
 
-const NOT_PLACED: &str = "is not supported by this version of the scheduler";
-
 struct Found(Vec<Invalid>);
 
 impl Found {
     /// A field that may not be set at all.
     fn refuse(&mut self, set: bool, field: impl Into<String>) {
-        self.refuse_because(set, field, DETAIL);
-    }
-
-    fn refuse_because(&mut self, set: bool, field: impl Into<String>, detail: &str) {
         if set {
-            self.0.push(Invalid::forbidden(field, detail));
+            self.0.push(Invalid::forbidden(field, DETAIL));
         }
     }
 
@@ -63,7 +57,6 @@ pub fn unsupported(spec: &PodSpec) -> Vec<Invalid> {
     found.refuse(spec.scheduling_group.is_some(), "spec.schedulingGroup");
     found.refuse(spec.set_hostname_as_fqdn == Some(true), "spec.setHostnameAsFQDN");
     found.only(spec.os.as_ref().map(|os| os.name.as_str()), "spec.os.name", &["linux"]);
-    placement(&mut found, spec);
     if let Some(context) = &spec.security_context {
         pod_context(&mut found, context);
     }
@@ -77,29 +70,6 @@ pub fn unsupported(spec: &PodSpec) -> Vec<Invalid> {
         self::container(&mut found, container, &format!("spec.initContainers[{index}]"), spec);
     }
     found.0
-}
-
-/// Placement that the scheduler does not look at. Preferences may be left out; demands may not.
-fn placement(found: &mut Found, spec: &PodSpec) {
-    const DEMAND: &str = "requiredDuringSchedulingIgnoredDuringExecution";
-    if let Some(affinity) = &spec.affinity {
-        let terms = affinity.pod_affinity.as_ref();
-        let terms = terms.and_then(|pods| pods.required_during_scheduling_ignored_during_execution.as_ref());
-        let set = terms.is_some_and(|terms| !terms.is_empty());
-        found.refuse_because(set, format!("spec.affinity.podAffinity.{DEMAND}"), NOT_PLACED);
-        let terms = affinity.pod_anti_affinity.as_ref();
-        let terms = terms.and_then(|pods| pods.required_during_scheduling_ignored_during_execution.as_ref());
-        let set = terms.is_some_and(|terms| !terms.is_empty());
-        found.refuse_because(set, format!("spec.affinity.podAntiAffinity.{DEMAND}"), NOT_PLACED);
-    }
-    for (index, constraint) in spec.topology_spread_constraints.iter().flatten().enumerate() {
-        let set = constraint.when_unsatisfiable == "DoNotSchedule";
-        found.refuse_because(
-            set,
-            format!("spec.topologySpreadConstraints[{index}].whenUnsatisfiable"),
-            NOT_PLACED,
-        );
-    }
 }
 
 fn pod_context(found: &mut Found, context: &PodSecurityContext) {

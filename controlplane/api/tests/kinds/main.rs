@@ -7,11 +7,14 @@
     reason = "a test fails by panicking"
 )]
 
+mod decode;
 mod defaults;
 mod every;
+mod names;
 mod quantity;
 mod refused;
 mod selector;
+mod shown;
 
 /// The lines of a table: cells between bars, without the blanks around them.
 fn table(text: &str) -> impl Iterator<Item = Vec<&str>> {

@@ -273,10 +273,6 @@ fn what_the_node_agent_cannot_do_names_its_field() {
             &format!("spec.containers[0].volumeMounts[0].subPath: Forbidden: {node}"),
         ],
     );
-    let spread = json!({"spec": {"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]}});
-    let scheduler = "is not supported by this version of the scheduler";
-    let field = "spec.topologySpreadConstraints[0].whenUnsatisfiable";
-    refused("", "pods", &spread, &[&format!("{field}: Forbidden: {scheduler}")]);
 }
 
 #[test]

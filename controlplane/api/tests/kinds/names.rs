@@ -1,0 +1,60 @@
+//! Names that are made up, and hashes that name replica sets.
+
+use controlplane_api::names::{Rule, generate, pod_template_hash};
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use proptest::prelude::*;
+use serde_json::json;
+
+fn template(text: &str) -> PodTemplateSpec {
+    serde_json::from_str(text).unwrap()
+}
+
+#[test]
+fn one_template_has_one_hash_for_ever() {
+    let nginx = template(
+        r#"{"metadata":{"labels":{"app":"nginx"}},"spec":{"containers":[{"name":"nginx","image":"nginx:1.14.2"}]}}"#,
+    );
+    let same = template(
+        r#"{"spec":{"containers":[{"image":"nginx:1.14.2","name":"nginx"}],"volumes":[]},"metadata":{"labels":{"pod-template-hash":"x","app":"nginx"}}}"#,
+    );
+    let other = template(
+        r#"{"metadata":{"labels":{"app":"nginx"}},"spec":{"containers":[{"name":"nginx","image":"nginx:1.16.1"}]}}"#,
+    );
+    let hash = pod_template_hash(&nginx, None);
+    // Written down: a hash that changes with our version would roll every deployment.
+    expect_test::expect!["5896dcd6df"].assert_eq(&hash);
+    assert_eq!(hash, pod_template_hash(&same, None));
+    assert_ne!(hash, pod_template_hash(&other, None));
+    assert_ne!(hash, pod_template_hash(&nginx, Some(1)));
+}
+
+#[test]
+fn rules_of_names() {
+    assert_eq!(Rule::Label.check("a.b", false), ["must not contain dots"]);
+    assert!(Rule::Label.check("web-", true).is_empty());
+    assert!(!Rule::Label.check("web-", false).is_empty());
+    assert_eq!(
+        Rule::Subdomain.check(&"a".repeat(254), false),
+        ["must be no more than 253 bytes"]
+    );
+    assert_eq!(Rule::PathSegment.check("a/b", false), ["may not contain '/'"]);
+    assert_eq!(Rule::PathSegment.check("..", false), ["may not be '..'"]);
+    assert!(!Rule::Label1035.check("1a", false).is_empty());
+}
+
+proptest! {
+    #[test]
+    fn generated_names_follow_the_rules(prefix in "[a-z][a-z0-9]{0,80}-", random: u64) {
+        let name = generate(&prefix, random);
+        prop_assert!(name.len() <= 63);
+        prop_assert_eq!(Rule::Subdomain.check(&name, false), Vec::<String>::new());
+    }
+
+    #[test]
+    fn hashes_are_labels(image in "[a-z]{1,20}", collision: Option<i32>) {
+        let template: PodTemplateSpec = serde_json::from_value(json!({"spec": {"containers": [{"name": "a", "image": image}]}})).unwrap();
+        let hash = pod_template_hash(&template, collision);
+        prop_assert!(!hash.is_empty() && hash.len() <= 10);
+        prop_assert!(hash.bytes().all(|byte| b"bcdfghjklmnpqrstvwxz2456789".contains(&byte)));
+    }
+}
