@@ -5,6 +5,7 @@ use std::sync::Arc;
 use api::Registration;
 use bytes::Bytes;
 use http::HeaderMap;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use store::{Entry, Key, Store};
 
@@ -33,6 +34,26 @@ pub(crate) struct Notes {
     pub(crate) request: Option<Bytes>,
     /// JSON of the object that was answered.
     pub(crate) response: Option<Bytes>,
+    /// Name, uid and revision in the object that was sent: a new object's name stands nowhere else.
+    pub(crate) sent: Identity,
+}
+
+/// What an object says of itself.
+#[derive(Debug, Default)]
+pub(crate) struct Identity {
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    pub(crate) resource_version: String,
+}
+
+impl Identity {
+    pub(crate) fn of(metadata: &ObjectMeta) -> Self {
+        Self {
+            name: metadata.name.clone().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            resource_version: metadata.resource_version.clone().unwrap_or_default(),
+        }
+    }
 }
 
 impl Context {

@@ -88,11 +88,14 @@ impl Trail {
         let object = info.is_resource.then(|| ObjectRef {
             resource: info.resource,
             namespace: info.namespace,
-            name: info.name,
+            name: Some(info.name)
+                .filter(|name| !name.is_empty())
+                .unwrap_or(notes.sent.name),
+            uid: notes.sent.uid,
             group: info.group,
             version: info.version,
             subresource: info.subresource,
-            ..ObjectRef::default()
+            resource_version: notes.sent.resource_version,
         });
         Record {
             id: Uuid::new_v4().to_string(),

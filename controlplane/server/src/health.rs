@@ -36,16 +36,10 @@ pub(crate) fn answer(shared: &Shared, segments: &[String], query: &Query) -> Opt
 }
 
 fn checks(shared: &Shared, endpoint: &str) -> Vec<Check> {
-    let mut checks = vec![
-        Check {
-            name: "ping",
-            passed: true,
-        },
-        Check {
-            name: "store",
-            passed: true,
-        },
-    ];
+    let mut checks = vec![Check {
+        name: "ping",
+        passed: true,
+    }];
     if endpoint != "livez" {
         checks.push(Check {
             name: "poststarthook/bootstrap",

@@ -101,7 +101,7 @@ impl Server {
         Ok(())
     }
 
-    /// Reports not ready from now on, so that clients go elsewhere, and ends watches soon.
+    /// Reports not ready from now on, so that clients go elsewhere. Watches end when the store is closed.
     pub fn stop(&self) {
         self.shared.stopping.store(true, Ordering::Release);
     }

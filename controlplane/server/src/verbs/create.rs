@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::admission;
 use crate::body;
-use crate::context::Context;
+use crate::context::{Context, Identity};
 use crate::failure::Failure;
 use crate::negotiation::negotiate;
 use crate::object;
@@ -28,6 +28,7 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     let read = object::read(context.registration, &context.headers, body, options.field_validation)?;
     context.warnings.extend(read.warnings);
     context.notes.request = Some(read.json);
+    context.notes.sent = Identity::of(read.object.metadata());
     let bytes = match store_new(context, read.object, options.dry_run).await? {
         Stored::Entry(entry) => object::external(context.registration, &entry)?,
         Stored::DryRun(mut object) => object::unstored(&mut *object, None),

@@ -31,6 +31,7 @@ const ANSWERS_OBJECT: [&str; 3] = ["pods", "serviceaccounts", "services"];
 pub(crate) async fn delete(context: &mut Context, body: Body) -> Result<Response, Failure> {
     let representation = negotiate(&context.headers, &context.query)?;
     let body = body::read(body).await?;
+    context.notes.request = Some(body.clone()).filter(|body| !body.is_empty());
     let deletion = Deletion::read(&context.headers, &context.query, body)?;
     let name = context.info.name.clone();
     let removed = remove(context, &name, &deletion).await?;

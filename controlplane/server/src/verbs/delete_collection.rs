@@ -21,6 +21,7 @@ const AT_ONCE: usize = 32;
 pub(crate) async fn delete_collection(context: &mut Context, body: Body) -> Result<Response, Failure> {
     let representation = negotiate(&context.headers, &context.query)?;
     let body = body::read(body).await?;
+    context.notes.request = Some(body.clone()).filter(|body| !body.is_empty());
     let deletion = Deletion::read(&context.headers, &context.query, body)?;
     let page = list::page(context).await?;
     let names: Vec<String> = page.entries.iter().map(|entry| entry.key.name().to_owned()).collect();

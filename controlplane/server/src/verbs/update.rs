@@ -4,7 +4,7 @@ use axum::body::Body;
 use http::StatusCode;
 
 use crate::body;
-use crate::context::Context;
+use crate::context::{Context, Identity};
 use crate::failure::Failure;
 use crate::negotiation::negotiate;
 use crate::object;
@@ -31,6 +31,7 @@ pub(crate) async fn update_part(context: &mut Context, body: Body, part: Part) -
     let read = object::read(context.registration, &context.headers, body, options.field_validation)?;
     context.warnings.extend(read.warnings);
     context.notes.request = Some(read.json);
+    context.notes.sent = Identity::of(read.object.metadata());
     let name = context.info.name.clone();
     let amendment = Amendment {
         name: &name,

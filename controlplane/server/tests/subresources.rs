@@ -1,0 +1,180 @@
+//! `scale` and `log`, and what the audit log is told.
+mod support;
+
+use std::sync::{Arc, Mutex};
+
+use axum::body::Body;
+use controlplane_server::audit::{Record, Sink, Stage};
+use controlplane_server::logs::{LogError, LogRequest, LogSource};
+use futures::future::BoxFuture;
+use http::Response;
+use serde_json::json;
+use support::{Api, config_map, deployment, pod};
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+
+#[tokio::test]
+async fn scale_changes_replicas_alone() {
+    let api = Api::start().await;
+    api.post(DEPLOYMENTS, &deployment("web")).await;
+    let path = format!("{DEPLOYMENTS}/web/scale");
+    let mut scale = api.get(&path).await.json();
+    assert_eq!(
+        (
+            &scale["kind"],
+            &scale["apiVersion"],
+            &scale["spec"]["replicas"],
+            &scale["status"]["selector"]
+        ),
+        (&json!("Scale"), &json!("autoscaling/v1"), &json!(3), &json!("app=web"))
+    );
+    scale["spec"]["replicas"] = json!(5);
+    assert_eq!(api.put(&path, &scale).await.json()["spec"]["replicas"], 5);
+    let late = api.put(&path, &scale).await;
+    assert_eq!(late.code, 409, "{}", late.text());
+    let patched = api
+        .patch(&path, "merge-patch+json", &json!({"spec": {"replicas": 2}}))
+        .await
+        .json();
+    assert_eq!(patched["spec"]["replicas"], 2);
+    let negative = api
+        .patch(&path, "merge-patch+json", &json!({"spec": {"replicas": -2}}))
+        .await;
+    assert_eq!(negative.code, 422);
+    assert_eq!(
+        negative.message(),
+        "Scale.autoscaling \"web\" is invalid: spec.replicas: Invalid value: -2: must be greater than or equal to 0"
+    );
+    let stored = api.get(&format!("{DEPLOYMENTS}/web")).await.json();
+    assert_eq!(
+        (&stored["spec"]["replicas"], &stored["metadata"]["generation"]),
+        (&json!(2), &json!(3))
+    );
+}
+
+/// Answers what it was asked.
+struct Echo;
+
+impl LogSource for Echo {
+    fn logs(&self, request: LogRequest) -> BoxFuture<'static, Result<Response<Body>, LogError>> {
+        let text = format!(
+            "{} {}:{} {}",
+            request.node_name, request.node_address, request.port, request.path_and_query
+        );
+        Box::pin(async move { Ok(Response::new(Body::from(text))) })
+    }
+}
+
+#[tokio::test]
+async fn logs_come_from_the_node() {
+    let api = Api::start_with(|mut options| {
+        options.logs = Some(Arc::new(Echo));
+        options
+    })
+    .await;
+    let node = json!({"metadata": {"name": "n1"}, "spec": {}});
+    api.post("/api/v1/nodes", &node).await;
+    let status = json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": 10251}}}});
+    let answer = api.patch("/api/v1/nodes/n1/status", "merge-patch+json", &status).await;
+    assert_eq!(answer.code, 200, "{}", answer.text());
+    let mut two = pod("a");
+    two["spec"]["containers"] = json!([{"name": "c", "image": "x"}, {"name": "d", "image": "x"}]);
+    api.post(PODS, &two).await;
+    let path = format!("{PODS}/a/log");
+    assert_eq!(
+        api.get(&path).await.message(),
+        "a container name must be specified for pod a, choose one of: [c d]"
+    );
+    assert_eq!(
+        api.get(&format!("{path}?container=z")).await.message(),
+        "container z is not valid for pod a"
+    );
+    assert_eq!(
+        api.get(&format!("{path}?container=d")).await.text(),
+        "",
+        "no node, no output"
+    );
+    let binding = json!({"metadata": {"name": "a"}, "target": {"kind": "Node", "name": "n1"}});
+    api.post(&format!("{PODS}/a/binding"), &binding).await;
+    let answer = api
+        .get(&format!("{path}?container=d&follow=true&tailLines=3&limitBytes=9"))
+        .await;
+    assert_eq!(
+        answer.text(),
+        "n1 10.0.0.1:10251 /containerLogs/default/a/d?tailLines=3&limitBytes=9&follow=true"
+    );
+    let answer = api.get(&format!("{path}?container=d&tailLines=-1")).await;
+    assert_eq!(
+        answer.message(),
+        "PodLogOptions \"a\" is invalid: tailLines: Invalid value: -1: must be greater than or equal to 0"
+    );
+    assert_eq!(api.get(&format!("{PODS}/none/log")).await.code, 404);
+}
+
+#[derive(Default)]
+struct Kept(Mutex<Vec<Record>>);
+
+impl Sink for Kept {
+    fn record(&self, record: Record) {
+        self.0
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .push(record);
+    }
+}
+
+#[tokio::test]
+async fn every_request_is_recorded() {
+    let kept = Arc::new(Kept::default());
+    let sink: Arc<dyn Sink> = Arc::<Kept>::clone(&kept);
+    let api = Api::start_with(|mut options| {
+        options.audit = Some(sink);
+        options
+    })
+    .await;
+    kept.0.lock().unwrap().clear();
+    api.post(&format!("{DEPLOYMENTS}?fieldManager=me"), &deployment("web"))
+        .await;
+    let mut generated = pod("");
+    generated["metadata"] = json!({"generateName": "web-"});
+    api.post(PODS, &generated).await;
+    api.get(&format!("{PODS}/none")).await;
+    api.get("/api/v1/namespaces/default/configmaps?watch=true&timeoutSeconds=1")
+        .await;
+    api.post("/api/v1/namespaces/default/configmaps", &config_map("Bad"))
+        .await;
+    let records = kept.0.lock().unwrap();
+    let brief: Vec<String> = records
+        .iter()
+        .map(|record| {
+            let object = record.object.clone().unwrap_or_default();
+            format!(
+                "{} {}/{} {} {:?}",
+                record.verb, object.resource, object.name, record.code, record.stage
+            )
+        })
+        .collect();
+    assert_eq!(
+        brief,
+        [
+            "create deployments/web 201 ResponseComplete",
+            "create pods/ 201 ResponseComplete",
+            "get pods/none 404 ResponseComplete",
+            "watch configmaps/ 200 ResponseStarted",
+            "create configmaps/Bad 422 ResponseComplete",
+        ]
+    );
+    let first = &records[0];
+    assert_eq!(first.uri, format!("{DEPLOYMENTS}?fieldManager=me"));
+    assert_eq!(
+        (first.user.name.as_str(), first.stage),
+        ("kubernetes-admin", Stage::ResponseComplete)
+    );
+    let sent: serde_json::Value = serde_json::from_slice(first.request_object.as_ref().unwrap()).unwrap();
+    assert_eq!(sent["kind"], "Deployment");
+    let answered: serde_json::Value = serde_json::from_slice(records[1].response_object.as_ref().unwrap()).unwrap();
+    assert!(answered["metadata"]["name"].as_str().unwrap().starts_with("web-"));
+    assert_eq!(records[2].failure.as_ref().unwrap().reason.as_deref(), Some("NotFound"));
+}
