@@ -8,6 +8,8 @@ use std::path::Path;
 
 use nix::libc;
 
+/// A flag of clone3 alone: it does not fit into what libc's type for clone's flags holds.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 const FSCONFIG_SET_STRING: libc::c_long = 1;
 const FSCONFIG_CMD_CREATE: libc::c_long = 6;
 const FSOPEN_CLOEXEC: libc::c_long = 1;
@@ -68,6 +70,30 @@ pub(crate) fn close_on_exec_all() -> io::Result<()> {
 pub(crate) fn fork() -> io::Result<nix::unistd::ForkResult> {
     // SAFETY: see the reason above.
     unsafe { nix::unistd::fork() }.map_err(io::Error::from)
+}
+
+/// Forks straight into a v2 group, or as usual where that cannot be done; says whether the child is in the group.
+#[expect(unsafe_code, reason = "clone3 has no wrapper")]
+pub(crate) fn fork_into(group: Option<BorrowedFd<'_>>) -> io::Result<(nix::unistd::ForkResult, bool)> {
+    let Some(group) = group else {
+        return Ok((fork()?, false));
+    };
+    let into = u64::try_from(group.as_raw_fd()).map_err(io::Error::other)?;
+    let exit_signal = u64::try_from(libc::SIGCHLD).map_err(io::Error::other)?;
+    // flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup
+    let arguments: [u64; 11] = [CLONE_INTO_CGROUP, 0, 0, 0, exit_signal, 0, 0, 0, 0, 0, into];
+    // SAFETY: like fork: no memory is shared and this process has one thread, so the child may go on here.
+    let result = unsafe { libc::syscall(libc::SYS_clone3, arguments.as_ptr(), size_of_val(&arguments)) };
+    match i32::try_from(result) {
+        Ok(0) => Ok((nix::unistd::ForkResult::Child, true)),
+        Ok(pid) if pid > 0 => Ok((
+            nix::unistd::ForkResult::Parent {
+                child: nix::unistd::Pid::from_raw(pid),
+            },
+            true,
+        )),
+        Ok(_) | Err(_) => Ok((fork()?, false)),
+    }
 }
 
 /// Ends this forked child without running its parent's destructors.

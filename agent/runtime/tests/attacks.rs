@@ -106,7 +106,7 @@ async fn attack_11_no_descriptor_or_directory_of_the_machine_is_open_in_a_contai
     {
         let id = format!("c{index}");
         let mut spec = poisoned(&machine, &id, |layer| {
-            symlink("/proc/self/fd/7", layer.join("escape")).unwrap()
+            symlink("/proc/self/fd/7", layer.join("escape")).unwrap();
         });
         let mut process = spec.spec.process().clone().unwrap();
         process.set_cwd(cwd.into());

@@ -319,6 +319,23 @@ async fn a_failed_creation_leaves_nothing_and_blocks_nothing() {
     let missing = machine.container("c", &["/no/such/program"]);
     let error = machine.runtime.create_container("s", missing).await.unwrap_err();
     assert!(matches!(error, Error::Refused(Refusal::Failed { .. })), "{error}");
+    assert!(
+        error.to_string().contains("/no/such/program") && !error.to_string().contains("cleanup"),
+        "{error}"
+    );
+    for id in ["", "..", "a/b", ".hidden", "supervisors"] {
+        let mut spec = Machine::sandbox_spec(id);
+        assert!(
+            matches!(
+                machine.runtime.create_sandbox(spec.clone()).await,
+                Err(Error::Invalid { .. })
+            ),
+            "{id}"
+        );
+        assert!(machine.runtime.remove_container("s", id).await.is_err(), "{id}");
+        spec.id = "x".repeat(65);
+        assert!(machine.runtime.create_sandbox(spec).await.is_err());
+    }
     let mut root = machine.container("c", &["/bin/sleep", "1"]);
     root.user.must_not_be_root = true;
     assert!(matches!(

@@ -7,10 +7,14 @@ mod files;
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use files::{create_v2, kill_tree, limit_v2, pause, remove_tree, write};
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
+
+use files::{create_v2, enter, inherit_cpuset, kill_tree, limit_v2, pause, remove_tree, write};
 
 use crate::Limits;
 use crate::clock::monotonic;
@@ -120,10 +124,11 @@ impl Cgroups {
                 )),
             };
         }
-        for name in ["cpu", "memory", "pids", "freezer"] {
-            if let Some(mount) = self.controller(name) {
-                fs::create_dir_all(mount.join(group))?;
-            }
+        for hierarchy in &self.v1 {
+            fs::create_dir_all(hierarchy.mount.join(group))?;
+        }
+        if let Some(mount) = self.controller("cpuset") {
+            inherit_cpuset(mount, group)?;
         }
         self.limit_v1(group, limits)
     }
@@ -158,17 +163,34 @@ impl Cgroups {
         set("pids", "pids.max", limits.pids.map(|count| count.to_string()))
     }
 
-    /// Moves this process into a group in every hierarchy that has it.
-    pub(crate) fn enter(&self, group: &Path) -> io::Result<()> {
+    /// Moves this process into a group in every v1 hierarchy, and in v2 unless it is there already.
+    pub(crate) fn enter(&self, group: &Path, tracked: bool) -> io::Result<()> {
+        check(group)?;
+        for hierarchy in &self.v1 {
+            enter(&hierarchy.mount.join(group))?;
+        }
+        match &self.v2 {
+            Some(mount) if !tracked => enter(&mount.join(group)),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Moves another process of one thread into a group.
+    pub(crate) fn attach(&self, group: &Path, pid: i32) -> io::Result<()> {
         check(group)?;
         for mount in self.mounts() {
-            let procs = mount.join(group).join("cgroup.procs");
-            match write(&procs, "0") {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                Ok(()) | Err(_) => {}
-            }
+            write(&mount.join(group).join("cgroup.procs"), &pid.to_string())?;
         }
         Ok(())
+    }
+
+    /// Makes a group in the v2 hierarchy and opens it, for a fork straight into it; `None` without that hierarchy.
+    pub(crate) fn open_tracking(&self, group: &Path) -> Option<OwnedFd> {
+        check(group).ok()?;
+        let mount = self.v2.as_deref()?;
+        create_v2(mount, group, self.unified()).ok()?;
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        open(&mount.join(group), flags, Mode::empty()).ok()
     }
 
     /// Makes a group in the tracking hierarchy alone and moves this process there.
@@ -176,7 +198,15 @@ impl Cgroups {
         check(group)?;
         let Some(mount) = self.tracking() else { return Ok(()) };
         fs::create_dir_all(mount.join(group))?;
-        write(&mount.join(group).join("cgroup.procs"), "0")
+        enter(&mount.join(group))
+    }
+
+    /// The files by which processes are moved into a group, one for each hierarchy.
+    pub(crate) fn doors(&self, group: &Path) -> Vec<PathBuf> {
+        self.mounts()
+            .map(|mount| mount.join(group).join("cgroup.procs"))
+            .filter(|file| file.exists())
+            .collect()
     }
 
     /// Makes a group in the tracking hierarchy, so that it is there even when no other is.
@@ -193,12 +223,6 @@ impl Cgroups {
             Err(error) => error.kind() == io::ErrorKind::NotFound,
         };
         check(group).is_ok() && self.mounts().filter(|mount| !gone(mount)).count() == 0
-    }
-
-    /// Makes a group without limits and moves this process there.
-    pub(crate) fn enter_new(&self, group: &Path) -> io::Result<()> {
-        self.create(group, &Limits::default())?;
-        self.enter(group)
     }
 
     /// Kills every process of a group and of the groups below it, and waits until they are gone (at most so long).

@@ -94,6 +94,15 @@ fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error
     move |source| Error::Io { doing, path, source }
 }
 
+/// Supervisors are in a group of their own, so that what limits or ends the agent does not reach them.
+fn place(cgroups: &Cgroups, root: &Path, zygote: &Zygote) {
+    let group = root.join(crate::supervisor::GROUP);
+    let placed = cgroups.create(&group, &crate::Limits::default());
+    if let Err(error) = placed.and_then(|()| zygote.pid().map_or(Ok(()), |pid| cgroups.attach(&group, pid))) {
+        tracing::warn!(%error, "supervisors stay in the agent's cgroup");
+    }
+}
+
 fn unexpected() -> Error {
     Refusal::Failed {
         doing: "read the supervisor's answer".to_owned(),
@@ -133,6 +142,7 @@ impl Embedded {
         let cgroups = Cgroups::detect().map_err(io_error("read", Path::new("/proc/self/mountinfo")))?;
         let program = Program::seal(&config.program, &state_dir);
         let zygote = Zygote::start(&program.path(), &config.arguments).map_err(io_error("start", &config.program))?;
+        place(&cgroups, root, &zygote);
         let zygote = Mutex::new(Some(zygote));
         let (connections, tasks) = (Mutex::default(), Mutex::new(JoinSet::new()));
         let events = broadcast::channel(1024).0;
@@ -167,6 +177,10 @@ impl Embedded {
             if let Err(error) = self.remove_sandbox(&id).await {
                 failures.push(error.to_string());
             }
+        }
+        let zygote = self.shared.zygote.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(zygote) = zygote {
+            zygote.end().await;
         }
         let root = PathBuf::from(&self.shared.config.cgroup_root);
         failures.extend(self.shared.cgroups.remove(&root));

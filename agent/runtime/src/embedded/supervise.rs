@@ -29,8 +29,7 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// The process that supervisors are forked from. It ends when this is dropped.
 pub(super) struct Zygote {
     orders: OwnedFd,
-    /// Kept so that it is reaped.
-    _process: Child,
+    process: Child,
 }
 
 impl Zygote {
@@ -45,10 +44,17 @@ impl Zygote {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        Ok(Self {
-            orders,
-            _process: process,
-        })
+        Ok(Self { orders, process })
+    }
+
+    pub(super) fn pid(&self) -> Option<i32> {
+        self.process.id().and_then(|pid| i32::try_from(pid).ok())
+    }
+
+    /// Ends it and waits for that.
+    pub(super) async fn end(mut self) {
+        drop(self.orders);
+        self.process.wait().await.ok();
     }
 }
 
@@ -130,6 +136,7 @@ impl Shared {
             return Ok(());
         }
         let started = Zygote::start(&self.program.path(), &self.config.arguments)?;
+        super::place(&self.cgroups, Path::new(&self.config.cgroup_root), &started);
         supervisor::order(&started.orders, directory, agent, log)?;
         *zygote = Some(started);
         Ok(())

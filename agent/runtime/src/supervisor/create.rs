@@ -44,7 +44,7 @@ pub(super) fn leaf(cgroups: &Cgroups, group: &Path) -> PathBuf {
 }
 
 /// Makes the container and returns its first process, a child of this one, which waits to be started.
-pub(super) fn create(creation: Creation<'_>, spec: &[u8]) -> Result<i32, Refusal> {
+pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Result<i32, Refusal> {
     let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
     let spec: ContainerSpec =
         serde_json::from_slice(spec).map_err(|error| Refusal::failed("read the container's configuration", &error))?;
@@ -53,23 +53,17 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8]) -> Result<i32, Refusal
     mount_rootfs(&creation.directory, &rootfs, &spec.layers).map_err(failed("mount the root file system"))?;
     let identity = user::resolve(&rootfs, &spec.user)?;
     let limits = limits(&spec.spec);
-    creation
-        .cgroups
-        .create(&creation.group, &limits)
-        .map_err(failed("create the container's cgroup"))?;
-    creation
-        .cgroups
-        .track(&leaf(creation.cgroups, &creation.group))
-        .map_err(failed("enter the container's cgroup"))?;
+    let leaf = leaf(creation.cgroups, &creation.group);
+    enter_cgroups(&creation, &leaf, &limits, tracked).map_err(failed("enter the container's cgroup"))?;
     let place = Place {
         rootfs: &rootfs,
-        cgroup: Path::new("/").join(leaf(creation.cgroups, &creation.group)),
+        cgroup: Path::new("/").join(&leaf),
         pid_namespace: creation.pid_namespace,
     };
     let config = confine(spec.spec, &identity, &place)?;
     record::write(&creation.directory.join(CONFIG), &config, record::Durability::Process)
         .map_err(failed("write the configuration"))?;
-    let broken = |error: libcontainer::error::LibcontainerError| Refusal::failed("create container", &error);
+    let broken = |error: libcontainer::error::LibcontainerError| described(&error);
     let container = ContainerBuilder::new(OCI.to_owned(), SyscallType::default())
         .with_root_path(&creation.directory)
         .map_err(broken)?
@@ -86,6 +80,41 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8]) -> Result<i32, Refusal
         cause: "it has no process".to_owned(),
     };
     container.pid().map(nix_pid).ok_or_else(none)
+}
+
+/// libcontainer's error, without that of its clean-up: the supervisor cleans up.
+fn described(error: &libcontainer::error::LibcontainerError) -> Refusal {
+    let text = error.to_string();
+    let cause = text
+        .split(". error during cleanup:")
+        .next()
+        .unwrap_or_default()
+        .to_owned();
+    Refusal::Failed {
+        doing: "create container".to_owned(),
+        cause,
+    }
+}
+
+/// Puts this process, and so all that it forks, where the container shall be.
+///
+/// libcontainer would do it by writing a pid to `cgroup.procs`, which waits for an RCU grace period: most of the time that a
+/// creation takes. So the process is there already, and what libcontainer writes goes to a file of ours that lies over each
+/// `cgroup.procs`, in this mount namespace only. Its text is not UTF-8, so that libcontainer's clean-up cannot read pids from
+/// it and gives up at once; the supervisor removes the groups.
+fn enter_cgroups(creation: &Creation<'_>, leaf: &Path, limits: &crate::Limits, tracked: bool) -> io::Result<()> {
+    creation.cgroups.create(&creation.group, limits)?;
+    if leaf != creation.group {
+        creation.cgroups.create(leaf, &crate::Limits::default())?;
+    }
+    creation.cgroups.enter(leaf, tracked)?;
+    let decoy = creation.directory.join("procs");
+    fs::write(&decoy, [0xff; 64])?;
+    let none: Option<&str> = None;
+    for door in creation.cgroups.doors(leaf) {
+        mount(Some(&decoy), &door, none, MsFlags::MS_BIND, none)?;
+    }
+    Ok(())
 }
 
 /// libcontainer has an older nix.

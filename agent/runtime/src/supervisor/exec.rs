@@ -16,7 +16,7 @@ use nix::sched::CloneFlags;
 use nix::unistd::{ForkResult, Gid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, execve, setgroups, setsid};
 use oci_spec::runtime::{Process, Spec};
 
-use super::create::{CONFIG, leaf};
+use super::create::CONFIG;
 use crate::cgroup::Cgroups;
 use crate::{ExecSpec, Refusal, record, sys};
 
@@ -41,7 +41,7 @@ pub(super) struct Execution<'a> {
 }
 
 /// Starts the program and returns its process, a child of this one.
-pub(super) fn start(execution: &Execution<'_>, exec: &ExecSpec) -> Result<i32, Refusal> {
+pub(super) fn start(execution: &Execution<'_>, exec: &ExecSpec, tracked: bool) -> Result<i32, Refusal> {
     let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
     let missing = || Refusal::Failed {
         doing: "read the configuration".to_owned(),
@@ -51,11 +51,7 @@ pub(super) fn start(execution: &Execution<'_>, exec: &ExecSpec) -> Result<i32, R
         .map_err(failed("read the configuration"))?
         .ok_or_else(missing)?;
     let process = config.process().clone().ok_or_else(missing)?;
-    execution
-        .cgroups
-        .enter(&leaf(execution.cgroups, &execution.group))
-        .and_then(|()| execution.cgroups.track(&execution.exec_group))
-        .map_err(failed("enter the container's cgroup"))?;
+    enter(execution, tracked).map_err(failed("enter the container's cgroup"))?;
     if let Some(adjustment) = process.oom_score_adj() {
         fs::write("/proc/self/oom_score_adj", adjustment.to_string())
             .map_err(failed("set the score for the OOM killer"))?;
@@ -87,6 +83,19 @@ pub(super) fn start(execution: &Execution<'_>, exec: &ExecSpec) -> Result<i32, R
             };
             sys::exit_now(code)
         }
+    }
+}
+
+/// The container's group limits the program; a group of its own in the tracking hierarchy finds all that it starts.
+fn enter(execution: &Execution<'_>, tracked: bool) -> io::Result<()> {
+    // On v1 and hybrid machines the limits are not in the tracking hierarchy.
+    if !execution.cgroups.unified() {
+        execution.cgroups.enter(&execution.group, true)?;
+    }
+    if tracked {
+        Ok(())
+    } else {
+        execution.cgroups.track(&execution.exec_group)
     }
 }
 

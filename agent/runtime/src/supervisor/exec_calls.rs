@@ -37,6 +37,7 @@ impl Supervisor {
         let key = self.key();
         let group = self.group.join(id);
         let exec_group = group.join(format!("exec-{key}"));
+        let tracking = self.cgroups.open_tracking(&exec_group);
         let execution = exec::Execution {
             cgroups: &self.cgroups,
             group,
@@ -47,8 +48,8 @@ impl Supervisor {
             output,
         };
         let deadline = monotonic() + exec.timeout;
-        let job = job::spawn(Purpose::Exec(key), deadline + JOB_LIMIT, |_| {
-            exec::start(&execution, exec)
+        let job = job::spawn(Purpose::Exec(key), deadline + JOB_LIMIT, tracking.as_ref(), |tracked| {
+            exec::start(&execution, exec, tracked)
         });
         self.jobs.push(job.map_err(failed("fork"))?);
         self.execs.push(Execution {

@@ -1,7 +1,7 @@
 //! Forked children that do the heavy work, and how they report.
 
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -47,16 +47,19 @@ pub(super) struct Job {
     pub(super) deadline: Duration,
 }
 
-/// Forks a child that does `work` and reports what came of it. The report fits into a pipe, so the child never waits.
+/// Forks a child, into a v2 group where one is given, that does `work` and reports what came of it; `work` is told whether it
+/// is in that group. The report fits into a pipe, so the child never waits.
 pub(super) fn spawn(
     purpose: Purpose,
     deadline: Duration,
-    work: impl FnOnce(&Purpose) -> Result<i32, Refusal>,
+    group: Option<&OwnedFd>,
+    work: impl FnOnce(bool) -> Result<i32, Refusal>,
 ) -> io::Result<Job> {
     let (reader, mut writer) = io::pipe()?;
     let reader = OwnedFd::from(reader);
     fcntl(&reader, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-    match sys::fork()? {
+    let (forked, inside) = sys::fork_into(group.map(AsFd::as_fd))?;
+    match forked {
         ForkResult::Parent { child } => Ok(Job {
             pid: child.as_raw(),
             report: reader,
@@ -65,7 +68,7 @@ pub(super) fn spawn(
         }),
         ForkResult::Child => {
             let result = match give_back_signals() {
-                Ok(()) => work(&purpose),
+                Ok(()) => work(inside),
                 Err(error) => Err(Refusal::failed("restore signals", &error)),
             };
             let report = serde_json::to_vec(&result).unwrap_or_default();

@@ -133,9 +133,6 @@ fn set_up(directory: &Path, configuration: Configuration) -> Result<state::Super
     let root = PathBuf::from(cgroup_root);
     let group = root.join(&spec.id);
     cgroups
-        .enter_new(&root.join(GROUP))
-        .map_err(at("enter the supervisors' cgroup"))?;
-    cgroups
         .create(&group, &spec.limits)
         .map_err(at("create the pod's cgroup"))?;
     cgroups.track_only(&group).map_err(at("create the pod's cgroup"))?;

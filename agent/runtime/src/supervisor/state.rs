@@ -217,6 +217,7 @@ impl Supervisor {
         fs::create_dir(&directory).map_err(failed("create the container's directory"))?;
         let stdin = dev_null().map_err(failed("open /dev/null"))?;
         let pid_namespace = self.pid_namespace();
+        let tracking = self.cgroups.open_tracking(&create::leaf(&self.cgroups, &group));
         let creation = Creation {
             cgroups: &self.cgroups,
             group,
@@ -233,7 +234,9 @@ impl Supervisor {
             stdout,
             stderr,
         };
-        let job = job::spawn(purpose, monotonic() + JOB_LIMIT, |_| create::create(creation, spec));
+        let job = job::spawn(purpose, monotonic() + JOB_LIMIT, tracking.as_ref(), |tracked| {
+            create::create(creation, spec, tracked)
+        });
         self.jobs.push(job.map_err(failed("fork"))?);
         Ok(())
     }
@@ -348,7 +351,7 @@ impl Supervisor {
             tickets: tickets.clone(),
             answer,
         };
-        let job = job::spawn(purpose, monotonic() + JOB_LIMIT, |_| {
+        let job = job::spawn(purpose, monotonic() + JOB_LIMIT, None, |_| {
             remove_traces(&cgroups, &group, &directory)
         });
         match job {
