@@ -40,8 +40,6 @@ pub fn unsupported(spec: &PodSpec) -> Vec<Invalid> {
     let mut found = Found(Vec::new());
     let some: &[EphemeralContainer] = spec.ephemeral_containers.as_deref().unwrap_or_default();
     found.refuse(!some.is_empty(), "spec.ephemeralContainers");
-    found.refuse(spec.host_pid == Some(true), "spec.hostPID");
-    found.refuse(spec.host_ipc == Some(true), "spec.hostIPC");
     found.refuse(spec.host_users == Some(false), "spec.hostUsers");
     found.refuse(spec.runtime_class_name.is_some(), "spec.runtimeClassName");
     found.refuse(
@@ -53,7 +51,6 @@ pub fn unsupported(spec: &PodSpec) -> Vec<Invalid> {
         .as_ref()
         .is_some_and(|all| all.limits.is_some() || all.requests.is_some());
     found.refuse(limited, "spec.resources");
-    found.refuse(spec.hostname_override.is_some(), "spec.hostnameOverride");
     found.refuse(spec.scheduling_group.is_some(), "spec.schedulingGroup");
     found.refuse(spec.set_hostname_as_fqdn == Some(true), "spec.setHostnameAsFQDN");
     found.only(spec.os.as_ref().map(|os| os.name.as_str()), "spec.os.name", &["linux"]);
@@ -74,11 +71,6 @@ pub fn unsupported(spec: &PodSpec) -> Vec<Invalid> {
 
 fn pod_context(found: &mut Found, context: &PodSecurityContext) {
     const PATH: &str = "spec.securityContext";
-    found.refuse(context.fs_group.is_some(), format!("{PATH}.fsGroup"));
-    found.refuse(
-        context.sysctls.as_ref().is_some_and(|all| !all.is_empty()),
-        format!("{PATH}.sysctls"),
-    );
     found.refuse(context.se_linux_options.is_some(), format!("{PATH}.seLinuxOptions"));
     found.refuse(context.windows_options.is_some(), format!("{PATH}.windowsOptions"));
     found.only(
@@ -121,13 +113,10 @@ fn container(found: &mut Found, container: &Container, path: &str, spec: &PodSpe
     }
     for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
         let path = format!("{path}.volumeMounts[{index}]");
-        let set = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
-        found.refuse(set(&mount.sub_path), format!("{path}.subPath"));
-        found.refuse(set(&mount.sub_path_expr), format!("{path}.subPathExpr"));
         found.only(
             mount.mount_propagation.as_deref(),
             format!("{path}.mountPropagation"),
-            &["None"],
+            &["HostToContainer", "None"],
         );
         found.only(
             mount.recursive_read_only.as_deref(),
@@ -174,7 +163,10 @@ fn container(found: &mut Found, container: &Container, path: &str, spec: &PodSpe
 }
 
 fn lifecycle(found: &mut Found, lifecycle: &Lifecycle, path: &str) {
-    found.refuse(lifecycle.stop_signal.is_some(), format!("{path}.stopSignal"));
+    for (hook, name) in [(&lifecycle.post_start, "postStart"), (&lifecycle.pre_stop, "preStop")] {
+        let tcp = hook.as_ref().is_some_and(|hook| hook.tcp_socket.is_some());
+        found.refuse(tcp, format!("{path}.{name}.tcpSocket"));
+    }
 }
 
 fn volume(found: &mut Found, volume: &Volume, path: &str) {

@@ -26,6 +26,9 @@ const VARIABLE_FIELDS: &[&str] = &[
     "status.podIPs",
 ];
 
+/// A container's own restart policies.
+const POLICIES: [&str; 3] = ["Always", "Never", "OnFailure"];
+
 /// What containers share with their pod.
 pub(super) struct Context<'a> {
     /// Names of the pod's volumes.
@@ -44,10 +47,12 @@ pub(super) struct Context<'a> {
 pub(super) fn main<'a>(errors: &mut Vec<Invalid>, container: &'a Container, path: &str, context: &mut Context<'a>) {
     common(errors, container, path, context);
     probe::of_container(errors, container, path, context.grace);
-    if container.restart_policy.is_some() {
-        let detail = "may not be set for non-init containers";
-        errors.push(Invalid::forbidden(format!("{path}.restartPolicy"), detail));
-    }
+    one_of_or_none(
+        errors,
+        &format!("{path}.restartPolicy"),
+        container.restart_policy.as_deref(),
+        &POLICIES,
+    );
 }
 
 /// A container that ends before the others start, or a sidecar.
@@ -57,7 +62,7 @@ pub(super) fn init<'a>(errors: &mut Vec<Invalid>, container: &'a Container, path
         errors,
         &format!("{path}.restartPolicy"),
         container.restart_policy.as_deref(),
-        &["Always"],
+        &POLICIES,
     );
     if is_sidecar(container) {
         probe::of_container(errors, container, path, context.grace);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::{PodSecurityContext, PodSpec, SeccompProfile};
+use k8s_openapi::api::core::v1::{PodSecurityContext, PodSpec, SeccompProfile, Sysctl};
 
 use super::container::{self, Context};
 use super::{affinity, each, id, metadata, non_negative, one_of, required, resources, volume};
@@ -211,6 +211,38 @@ fn security(errors: &mut Vec<Invalid>, context: &PodSecurityContext, path: &str)
         context.seccomp_profile.as_ref(),
         &format!("{path}.seccompProfile"),
     );
+    let mut known = BTreeSet::new();
+    for (index, sysctl) in context.sysctls.iter().flatten().enumerate() {
+        let path = format!("{path}.sysctls[{index}]");
+        self::sysctl(errors, sysctl, &path);
+        if !known.insert(&sysctl.name) {
+            errors.push(Invalid::duplicate(format!("{path}.name"), &sysctl.name));
+        }
+    }
+}
+
+/// The value must not smuggle a second setting in.
+fn sysctl(errors: &mut Vec<Invalid>, sysctl: &Sysctl, path: &str) {
+    let field = format!("{path}.name");
+    let part = |text: &str| {
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
+        !text.is_empty() && text.bytes().all(plain)
+    };
+    if required(errors, &field, Some(&sysctl.name))
+        && (sysctl.name.len() > 253 || !sysctl.name.split(['.', '/']).all(part))
+    {
+        let detail = "must have at most 253 characters and match regex ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*\
+[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
+        errors.push(Invalid::value(field, &sysctl.name, detail));
+    }
+    if !sysctl
+        .value
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b" \t,.-_:/".contains(&byte))
+    {
+        let detail = "must consist of letters, digits and punctuation that separates numbers";
+        errors.push(Invalid::value(format!("{path}.value"), &sysctl.value, detail));
+    }
 }
 
 pub(super) fn seccomp(errors: &mut Vec<Invalid>, profile: Option<&SeccompProfile>, path: &str) {

@@ -25,12 +25,7 @@ fn misfits_are_told_in_upstreams_words() {
         assert_eq!(error("apps", "deployments", case[0]), case[1], "{}", case[0]);
     }
     let deep = format!(r#"{{"spec":{}"#, r#"{"a":"#.repeat(100_000));
-    assert_eq!(error("apps", "deployments", &deep), "unexpected end of JSON input");
-    let deep = format!(
-        r#"{{"metadata":{{"managedFields":[{{"fieldsV1":{}"#,
-        "[".repeat(100_000)
-    );
-    assert!(error("apps", "deployments", &deep).contains("recursion limit exceeded"));
+    assert_eq!(error("apps", "deployments", &deep), "json: exceeded max depth");
 }
 
 #[test]

@@ -245,14 +245,9 @@ fn pods() {
 fn what_the_node_agent_cannot_do_names_its_field() {
     let node = "is not supported by this version of the node agent";
     let cases = [
-        (json!({"hostPID": true}), "hostPID"),
         (json!({"hostUsers": false}), "hostUsers"),
         (json!({"runtimeClassName": "kata"}), "runtimeClassName"),
-        (json!({"securityContext": {"fsGroup": 1}}), "securityContext.fsGroup"),
-        (
-            json!({"securityContext": {"sysctls": [{"name": "a", "value": "b"}]}}),
-            "securityContext.sysctls",
-        ),
+        (json!({"resources": {"limits": {"cpu": "1"}}}), "resources"),
     ];
     for (spec, field) in cases {
         refused(
@@ -263,14 +258,29 @@ fn what_the_node_agent_cannot_do_names_its_field() {
         );
     }
     let volume = json!({"name": "v", "persistentVolumeClaim": {"claimName": "c"}});
-    let spec = json!({"spec": {"volumes": [volume], "containers": [{"name": "a", "image": "b", "volumeMounts": [{"name": "v", "mountPath": "/v", "subPath": "s"}]}]}});
+    let spec = json!({"spec": {"volumes": [volume], "containers": [{"name": "a", "image": "b", "volumeMounts": [{"name": "v", "mountPath": "/v", "mountPropagation": "Bidirectional"}]}]}});
     refused(
         "",
         "pods",
         &spec,
         &[
             &format!("spec.volumes[0].persistentVolumeClaim: Forbidden: {node}"),
-            &format!("spec.containers[0].volumeMounts[0].subPath: Forbidden: {node}"),
+            &format!(
+                "spec.containers[0].volumeMounts[0].mountPropagation: Forbidden: \"Bidirectional\" {node}; supported: \"HostToContainer\", \"None\""
+            ),
+        ],
+    );
+}
+
+#[test]
+fn attack_19_a_sysctl_carries_one_value() {
+    let sysctl = json!({"name": "kernel.shm_rmid_forced", "value": "1+kernel.core_pattern=|/x"});
+    refused(
+        "",
+        "pods",
+        &json!({"spec": {"securityContext": {"sysctls": [sysctl]}}}),
+        &[
+            "spec.securityContext.sysctls[0].value: Invalid value: \"1+kernel.core_pattern=|/x\": must consist of letters, digits and punctuation that separates numbers",
         ],
     );
 }
