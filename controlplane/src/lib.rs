@@ -1,1 +1,219 @@
-//! controlplane
+//! The control plane in one process: store → server → controllers, supervised.
+//!
+//! [`run`] is the table of contents. Everything else here is what a process needs around it: its configuration, its clock,
+//! its certificates' owner and its word to the service manager.
+
+pub mod clock;
+pub mod config;
+pub mod credentials;
+pub mod notify;
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use server::audit::Sink;
+use server::audit::file::FileSink;
+use server::identity::{User, assume};
+use server::node_proxy::NodeProxy;
+use server::pki::{self, Pki, PkiError, Profile};
+use server::tls::{self, TlsError};
+use server::{Options, Server};
+use store::Store;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info};
+
+use crate::config::Config;
+
+/// How long tasks have to end after they were told to.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Why the control plane did not start, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The certificates cannot be made or read.
+    #[error("set up certificates")]
+    Certificates(#[from] PkiError),
+    /// TLS cannot be set up.
+    #[error("set up the transport")]
+    Transport(#[from] TlsError),
+    /// The database cannot be opened.
+    #[error("open the store")]
+    Open(#[from] store::OpenError),
+    /// The audit log cannot be opened.
+    #[error("open the audit log")]
+    Audit(#[source] io::Error),
+    /// The address cannot be listened on.
+    #[error("listen on {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The cluster's first objects cannot be made.
+    #[error("make the cluster's first objects")]
+    Bootstrap(#[source] server::BootstrapError),
+    /// The controllers ended.
+    #[error("run the controllers")]
+    Controllers(#[source] controllers::Error),
+    /// A task panicked: a bug.
+    #[error("a task failed")]
+    Task(#[source] tokio::task::JoinError),
+    /// The server ended by itself: a bug.
+    #[error("the server ended")]
+    Ended,
+}
+
+/// Runs the control plane until `cancel`: then it returns `Ok` when all that it started has ended.
+///
+/// The first task that fails stops the others and is the error.
+pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error> {
+    let now = clock::now();
+    let authority = Pki::open(&config.pki(), now)?;
+    let serving = authority.keep("apiserver", &config.serving_profile(), now)?;
+    let client = authority.keep(
+        pki::KUBELET_CLIENT,
+        &Profile::client(pki::KUBELET_CLIENT, &["system:masters"]),
+        now,
+    )?;
+    let transport = tls::config(&authority, &serving)?;
+    let logs = NodeProxy::new(&authority, &client, config.listen.ip().is_loopback())?;
+
+    let listener = listen(config.listen).await?;
+    let address = listener.local_addr().map_err(|source| Error::Listen {
+        address: config.listen,
+        source,
+    })?;
+    authority.admin_kubeconfig(&config.admin_kubeconfig(), &config::url(address), now)?;
+
+    let store = Store::open(&config.database(), config.store_options())?;
+    let audit = open_audit(&config)?;
+    let mut options = Options::new(Arc::new(clock::now));
+    options.audit = audit.clone().map(|sink| sink as Arc<dyn Sink>);
+    options.logs = Some(Arc::new(logs));
+    options.address = address.to_string();
+    let server = Server::new(store.clone(), options);
+    info!(%address, revision = store.revision(), "serving");
+
+    let outcome = supervise(&server, &store, listener, transport, &config, cancel).await;
+    if let Err(failure) = store.close().await {
+        error!(error = &failure as &dyn std::error::Error, "close the store");
+    }
+    drop(server);
+    if let Some(audit) = audit {
+        audit.close();
+    }
+    outcome
+}
+
+/// Runs the tasks; the first that ends, or `cancel`, ends all.
+async fn supervise(
+    server: &Server,
+    store: &Store,
+    listener: TcpListener,
+    transport: Arc<rustls::ServerConfig>,
+    config: &Config,
+    cancel: CancellationToken,
+) -> Result<(), Error> {
+    let stop = cancel.child_token();
+    let mut tasks: JoinSet<Result<Infallible, Error>> = JoinSet::new();
+    let (router, stopped) = (server.router(), stop.clone());
+    tasks.spawn(async move {
+        tls::serve(listener, transport, router, stopped).await;
+        Err(Error::Ended)
+    });
+    let maintained = store.clone();
+    tasks.spawn(async move { Ok(maintained.run().await) });
+    let ready = bootstrap(server);
+    let outcome = tokio::select! {
+        ready = ready => ready,
+        () = stop.cancelled() => Ok(()),
+    };
+    let outcome = match outcome {
+        Ok(()) => {
+            let (clients, options, stopped) = (clients(server), config.controllers(), stop.clone());
+            tasks.spawn(async move {
+                controllers::run(clients, options, stopped)
+                    .await
+                    .map_err(Error::Controllers)
+            });
+            first_end(&mut tasks, &stop).await
+        }
+        Err(failure) => Err(failure),
+    };
+    notify::stopping();
+    server.stop();
+    stop.cancel();
+    let ended = tokio::time::timeout(GRACE, async { while tasks.join_next().await.is_some() {} }).await;
+    if ended.is_err() {
+        error!(tasks = tasks.len(), "did not end in time");
+    }
+    tasks.shutdown().await;
+    outcome
+}
+
+async fn bootstrap(server: &Server) -> Result<(), Error> {
+    server.bootstrap().await.map_err(Error::Bootstrap)?;
+    info!("ready");
+    notify::ready();
+    Ok(())
+}
+
+/// Waits for the first task to end by itself (an error), or for the order to stop.
+async fn first_end(tasks: &mut JoinSet<Result<Infallible, Error>>, stop: &CancellationToken) -> Result<(), Error> {
+    let ended = tokio::select! {
+        biased;
+        () = stop.cancelled() => return Ok(()),
+        ended = tasks.join_next() => ended,
+    };
+    match ended {
+        Some(Ok(Ok(never))) => match never {},
+        Some(Ok(Err(failure))) => Err(failure),
+        Some(Err(panic)) => Err(Error::Task(panic)),
+        None => Err(Error::Ended),
+    }
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| Error::Listen { address, source })
+}
+
+fn open_audit(config: &Config) -> Result<Option<Arc<FileSink>>, Error> {
+    let Some(limits) = config.audit_limits() else {
+        return Ok(None);
+    };
+    FileSink::open(&config.audit(), limits)
+        .map(|sink| Some(Arc::new(sink)))
+        .map_err(Error::Audit)
+}
+
+/// Clients inside the process: each user's requests pass through the same router as those from outside.
+fn clients(server: &Server) -> controllers::Clients {
+    let router = server.router();
+    Arc::new(move |user, user_agent| {
+        let service = assume(component(user), user_agent, router.clone());
+        kube::Client::new(service, "default")
+    })
+}
+
+/// A component as its certificate or token would show it.
+fn component(name: &str) -> User {
+    let account = name
+        .strip_prefix("system:serviceaccount:")
+        .and_then(|account| account.split(':').next());
+    match account {
+        Some(namespace) => {
+            let group = format!("system:serviceaccounts:{namespace}");
+            User::new(name, ["system:serviceaccounts", group.as_str()])
+        }
+        None => User::new(name, []),
+    }
+}

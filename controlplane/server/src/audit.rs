@@ -1,5 +1,7 @@
 //! The seam to the audit log: one record for each stage of each request.
 
+pub mod file;
+
 use std::net::IpAddr;
 
 use bytes::Bytes;

@@ -19,11 +19,14 @@ pub mod failure;
 pub mod identity;
 pub mod logs;
 pub mod negotiation;
+pub mod node_proxy;
 pub mod path;
+pub mod pki;
 pub mod query;
 pub mod request;
 pub mod respond;
 pub mod storage;
+pub mod tls;
 pub mod version;
 
 mod admission;
@@ -41,6 +44,7 @@ mod shape;
 mod subresource;
 mod verbs;
 
+pub use bootstrap::BootstrapError;
 pub use failure::Failure;
 pub use identity::User;
 pub use server::{Clock, Options, Server};

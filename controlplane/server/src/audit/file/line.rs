@@ -1,0 +1,219 @@
+//! One record as one line of JSON.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
+use k8s_openapi::jiff::Timestamp;
+use serde::Serialize;
+use serde::de::IgnoredAny;
+
+use crate::audit::{ObjectRef, Record, Stage};
+
+/// Resources whose objects must not be read by whoever may read the log.
+const SECRET: [&str; 5] = [
+    "secrets",
+    "tokenreviews",
+    "tokenrequests",
+    "selfsubjectreviews",
+    "certificatesigningrequests",
+];
+const WRITES: [&str; 5] = ["create", "update", "patch", "delete", "deletecollection"];
+
+/// Whether the request changes something.
+pub(super) fn is_write(record: &Record) -> bool {
+    WRITES.contains(&record.verb.as_str())
+}
+
+/// Whether the record says nothing that anybody would ask for.
+pub(super) fn is_noise(record: &Record) -> bool {
+    let lease = record.object.as_ref().is_some_and(|object| object.resource == "leases");
+    lease && record.code < 400
+}
+
+/// Whether the objects must stay out of the log.
+fn is_secret(record: &Record) -> bool {
+    let Some(object) = &record.object else { return false };
+    let named = SECRET.contains(&object.resource.as_str()) || object.subresource == "token";
+    // A Secret sent to the wrong place is refused, but it was sent.
+    named || record.request_object.as_deref().is_some_and(says_secret)
+}
+
+/// Whether JSON has a member `"kind"` that is `"Secret"` or `"SecretList"`.
+fn says_secret(json: &[u8]) -> bool {
+    let mut rest = json;
+    while let Some(at) = rest.windows(6).position(|window| window == b"\"kind\"") {
+        rest = rest.get(at + 6..).unwrap_or_default();
+        let value = rest.trim_ascii_start().strip_prefix(b":").map(<[u8]>::trim_ascii_start);
+        if value.is_some_and(|value| value.starts_with(b"\"Secret\"") || value.starts_with(b"\"SecretList\"")) {
+            return true;
+        }
+    }
+    false
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Line<'a> {
+    kind: &'static str,
+    api_version: &'static str,
+    level: &'static str,
+    #[serde(rename = "auditID")]
+    audit_id: &'a str,
+    stage: &'static str,
+    #[serde(rename = "requestURI")]
+    request_uri: &'a str,
+    verb: &'a str,
+    user: Who<'a>,
+    #[serde(rename = "sourceIPs")]
+    source_ips: [String; 1],
+    user_agent: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    object_ref: Option<Reference<'a>>,
+    response_status: Answer<'a>,
+    request_received_timestamp: String,
+    stage_timestamp: String,
+    #[serde(skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+    annotations: std::collections::BTreeMap<&'a str, &'a str>,
+}
+
+#[derive(Serialize)]
+struct Who<'a> {
+    username: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    uid: &'a str,
+    groups: &'a [String],
+    #[serde(skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+    extra: &'a std::collections::BTreeMap<String, Vec<String>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Reference<'a> {
+    resource: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    namespace: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    name: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    uid: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    api_group: &'a str,
+    api_version: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    resource_version: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    subresource: &'a str,
+}
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    metadata: Empty,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    code: u16,
+}
+
+#[derive(Serialize)]
+struct Empty {}
+
+/// Appends the record's line, with its end.
+pub(super) fn write(record: &Record, line: &mut Vec<u8>) {
+    let secret = is_secret(record);
+    let events = record.object.as_ref().is_some_and(|object| object.resource == "events");
+    let whole = is_write(record) && !secret && !events;
+    let event = Line {
+        kind: "Event",
+        api_version: "audit.k8s.io/v1",
+        level: if whole { "RequestResponse" } else { "Metadata" },
+        audit_id: &record.id,
+        stage: match record.stage {
+            Stage::ResponseStarted => "ResponseStarted",
+            Stage::ResponseComplete => "ResponseComplete",
+        },
+        request_uri: &record.uri,
+        verb: &record.verb,
+        user: Who {
+            username: &record.user.name,
+            uid: &record.user.uid,
+            groups: &record.user.groups,
+            extra: &record.user.extra,
+        },
+        source_ips: [record
+            .source
+            .map_or_else(|| "127.0.0.1".to_owned(), |source| source.to_string())],
+        user_agent: &record.user_agent,
+        object_ref: record.object.as_ref().map(reference),
+        response_status: answer(record.code, record.failure.as_deref(), secret),
+        request_received_timestamp: micros(record.received),
+        stage_timestamp: micros(record.staged),
+        annotations: record
+            .annotations
+            .iter()
+            .map(|(name, value)| (*name, value.as_str()))
+            .collect(),
+    };
+    let begin = line.len();
+    if let Err(failure) = serde_json::to_writer(&mut *line, &event) {
+        line.truncate(begin);
+        tracing::error!(error = &failure as &dyn std::error::Error, "encode an audit line");
+        return;
+    }
+    if whole {
+        embed(line, "requestObject", record.request_object.as_deref());
+        embed(line, "responseObject", record.response_object.as_deref());
+    }
+    line.push(b'\n');
+}
+
+/// Puts a further member, which is JSON already, before the closing brace.
+fn embed(line: &mut Vec<u8>, name: &str, json: Option<&[u8]>) {
+    let Some(json) = json.filter(|json| serde_json::from_slice::<IgnoredAny>(json).is_ok()) else {
+        return;
+    };
+    line.pop();
+    line.extend_from_slice(b",\"");
+    line.extend_from_slice(name.as_bytes());
+    line.extend_from_slice(b"\":");
+    // Between the tokens of JSON a line's end means no more than a space, and inside strings it cannot be.
+    line.extend(
+        json.iter()
+            .map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte }),
+    );
+    line.push(b'}');
+}
+
+fn reference(object: &ObjectRef) -> Reference<'_> {
+    Reference {
+        resource: &object.resource,
+        namespace: &object.namespace,
+        name: &object.name,
+        uid: &object.uid,
+        api_group: &object.group,
+        api_version: &object.version,
+        resource_version: &object.resource_version,
+        subresource: &object.subresource,
+    }
+}
+
+fn answer(code: u16, failure: Option<&Status>, secret: bool) -> Answer<'_> {
+    let status = failure.and_then(|failure| failure.status.as_deref());
+    let reason = failure.and_then(|failure| failure.reason.as_deref());
+    // A message may quote the value that it complains about.
+    let message = failure
+        .and_then(|failure| failure.message.as_deref())
+        .filter(|_| !secret);
+    Answer {
+        metadata: Empty {},
+        status,
+        message,
+        reason,
+        code,
+    }
+}
+
+/// `2026-01-02T03:04:05.678901Z`, the form of upstream's `MicroTime`.
+fn micros(time: Timestamp) -> String {
+    format!("{time:.6}")
+}

@@ -1,0 +1,136 @@
+use bytes::Bytes;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
+
+use super::*;
+use crate::audit::{ObjectRef, Stage};
+use crate::identity::User;
+
+fn record(verb: &str, resource: &str, request: &str) -> Record {
+    Record {
+        id: "5b4f5e2c".into(),
+        stage: Stage::ResponseComplete,
+        received: Timestamp::from_microsecond(1_790_000_000_000_001).unwrap(),
+        staged: Timestamp::from_second(1_790_000_001).unwrap(),
+        uri: format!("/api/v1/namespaces/default/{resource}?fieldManager=kubectl"),
+        verb: verb.into(),
+        user: User::new("jane", ["system:masters"]),
+        user_agent: "kubectl/v1.33.0".into(),
+        source: Some([10, 0, 0, 1].into()),
+        object: Some(ObjectRef {
+            resource: resource.into(),
+            namespace: "default".into(),
+            version: "v1".into(),
+            ..ObjectRef::default()
+        }),
+        code: 201,
+        failure: None,
+        request_object: Some(Bytes::copy_from_slice(request.as_bytes())),
+        response_object: Some(Bytes::from_static(br#"{"metadata":{"name":"web"}}"#)),
+        annotations: vec![("authorization.k8s.io/decision", "allow".into())],
+    }
+}
+
+fn logged(records: Vec<Record>) -> Vec<Value> {
+    let directory = tempfile::tempdir().unwrap();
+    let sink = FileSink::open(directory.path(), Limits::default()).unwrap();
+    for record in records {
+        sink.record(record);
+    }
+    sink.close();
+    let text = std::fs::read_to_string(directory.path().join("audit.log")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_write_is_recorded_with_its_objects() {
+    let lines = logged(vec![record(
+        "create",
+        "pods",
+        "{\n \"kind\": \"Pod\",\r\n \"a\": \"\\n\"\n}\n",
+    )]);
+    let expected = serde_json::json!({
+        "kind": "Event", "apiVersion": "audit.k8s.io/v1", "level": "RequestResponse", "auditID": "5b4f5e2c",
+        "stage": "ResponseComplete", "requestURI": "/api/v1/namespaces/default/pods?fieldManager=kubectl",
+        "verb": "create", "user": {"username": "jane", "groups": ["system:masters", "system:authenticated"]},
+        "sourceIPs": ["10.0.0.1"], "userAgent": "kubectl/v1.33.0",
+        "objectRef": {"resource": "pods", "namespace": "default", "apiVersion": "v1"},
+        "responseStatus": {"metadata": {}, "code": 201},
+        "requestReceivedTimestamp": "2026-09-21T14:13:20.000001Z", "stageTimestamp": "2026-09-21T14:13:21.000000Z",
+        "annotations": {"authorization.k8s.io/decision": "allow"},
+        "requestObject": {"kind": "Pod", "a": "\n"}, "responseObject": {"metadata": {"name": "web"}},
+    });
+    assert_eq!(lines, [expected]);
+}
+
+#[test]
+fn secrets_stay_out() {
+    let secret = r#"{"kind":"Secret","data":{"password":"aHVudGVyMg=="}}"#;
+    let mut refused = record("create", "secrets", secret);
+    refused.code = 422;
+    refused.failure = Some(Box::new(Status {
+        message: Some("data[password]: Invalid value: \"aHVudGVyMg==\"".into()),
+        reason: Some("Invalid".into()),
+        ..Status::default()
+    }));
+    let misplaced = record("create", "configmaps", &secret.replace(':', " :\n"));
+    let mut token = record("create", "serviceaccounts", "{}");
+    token.response_object = Some(Bytes::from_static(br#"{"status":{"token":"aHVudGVyMg=="}}"#));
+    token.object.as_mut().unwrap().subresource = "token".into();
+    let lines = logged(vec![record("update", "secrets", secret), refused, misplaced, token]);
+    assert_eq!(lines.len(), 4);
+    for line in lines {
+        assert!(!line.to_string().contains("aHVudGVyMg"), "{line}");
+        assert_eq!(line.get("level").unwrap(), "Metadata");
+    }
+}
+
+#[test]
+fn reads_are_short_and_renewals_are_silent() {
+    let mut denied = record("update", "leases", "{}");
+    denied.code = 403;
+    let lines = logged(vec![
+        record("get", "pods", ""),
+        record("update", "leases", "{}"),
+        denied,
+        record("create", "events", "{}"),
+        record("patch", "pods", "not json"),
+    ]);
+    let level = |line: &Value| line.get("level").and_then(Value::as_str).map(str::to_owned);
+    assert_eq!(
+        lines.iter().filter_map(level).collect::<Vec<_>>(),
+        ["Metadata", "RequestResponse", "Metadata", "RequestResponse"]
+    );
+    assert!(
+        lines
+            .iter()
+            .all(|line| line.get("requestObject").is_none_or(Value::is_object))
+    );
+}
+
+#[test]
+fn files_are_bounded() {
+    let directory = tempfile::tempdir().unwrap();
+    let limits = Limits { bytes: 4096, files: 3 };
+    let sink = FileSink::open(directory.path(), limits).unwrap();
+    for _ in 0..100 {
+        sink.record(record("create", "pods", "{}"));
+    }
+    sink.close();
+    let mut found: Vec<_> = std::fs::read_dir(directory.path())
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .collect();
+    found.sort_by_key(std::fs::DirEntry::file_name);
+    let names: Vec<_> = found
+        .iter()
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(names, ["audit.log", "audit.log.1", "audit.log.2"]);
+    assert!(
+        found
+            .iter()
+            .all(|entry| entry.metadata().unwrap().len() <= limits.bytes)
+    );
+}

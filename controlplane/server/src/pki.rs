@@ -1,0 +1,236 @@
+//! The cluster's certificate authority, and the certificates that the control plane needs.
+//!
+//! ```text
+//! pki/ca.{crt,key}                          signs everything below
+//! pki/apiserver.{crt,key}                   what clients see
+//! pki/apiserver-kubelet-client.{crt,key}    what agents see when the server asks them for logs
+//! admin.kubeconfig                          kubernetes-admin in system:masters
+//! ```
+//!
+//! A client certificate says who its holder is: the common name is the user, the organizations are the groups. Servers'
+//! certificates cannot be used by clients nor the other way round: each has its one extended key usage.
+//! Directories are 0700 and keys 0600; what is found more open than that is closed, with a warning. Keys are never logged.
+
+mod certificate;
+mod files;
+mod kubeconfig;
+
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::jiff::Timestamp;
+use rcgen::{Issuer, KeyPair};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+pub use certificate::subject;
+pub use files::private_directory;
+pub use kubeconfig::kubeconfig;
+
+/// The user of the server when it asks an agent for something.
+pub const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
+/// The user of `admin.kubeconfig`.
+pub const ADMIN: &str = "kubernetes-admin";
+
+/// What a certificate is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Profile {
+    /// Proves a server's names.
+    Server {
+        /// The subject's common name.
+        common_name: String,
+        /// The subject's organizations.
+        organizations: Vec<String>,
+        /// Host names and IP addresses that clients may know the server by.
+        names: Vec<String>,
+    },
+    /// Proves who a client is.
+    Client {
+        /// The user's name.
+        user: String,
+        /// The user's groups: at most two fit into a certificate.
+        groups: Vec<String>,
+    },
+}
+
+impl Profile {
+    /// A client's certificate.
+    pub fn client(user: &str, groups: &[&str]) -> Self {
+        Self::Client {
+            user: user.to_owned(),
+            groups: groups.iter().map(|group| (*group).to_owned()).collect(),
+        }
+    }
+
+    /// The certificate that an agent shows to the API server: its subject is that of the node, its names are the node's.
+    pub fn node_serving(node: &str, addresses: &[IpAddr]) -> Self {
+        let mut names = vec![node.to_owned()];
+        names.extend(addresses.iter().map(IpAddr::to_string));
+        Self::Server {
+            common_name: node_user(node),
+            organizations: vec!["system:nodes".to_owned()],
+            names,
+        }
+    }
+}
+
+/// The user that an agent is.
+pub fn node_user(node: &str) -> String {
+    format!("system:node:{node}")
+}
+
+/// A certificate with its key, as PEM.
+#[derive(Clone)]
+pub struct Identity {
+    /// The certificate.
+    pub certificate: String,
+    /// The private key. Never log it.
+    pub key: String,
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Identity")
+            .field("certificate", &self.certificate)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Identity {
+    /// The certificate and the key in the form that rustls takes.
+    pub fn to_der(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), PkiError> {
+        let unreadable = |error: rustls_pki_types::pem::Error| PkiError::Unreadable {
+            what: "a certificate or its key",
+            source: error.into(),
+        };
+
+        let chain = CertificateDer::pem_slice_iter(self.certificate.as_bytes()).collect::<Result<_, _>>();
+        let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes());
+        Ok((chain.map_err(unreadable)?, key.map_err(unreadable)?))
+    }
+}
+
+/// Why there is no certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum PkiError {
+    /// A file cannot be read or written.
+    #[error("{}", path.display())]
+    File {
+        /// The file or directory.
+        path: PathBuf,
+        /// What went wrong.
+        #[source]
+        source: io::Error,
+    },
+    /// One of the authority's two files is there without the other.
+    #[error("{} is missing beside its other half; restore it, or remove both to make a new authority", path.display())]
+    Half {
+        /// The missing file.
+        path: PathBuf,
+    },
+    /// A file holds something else than it should.
+    #[error("{what} cannot be read")]
+    Unreadable {
+        /// What was expected.
+        what: &'static str,
+        /// What was found.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The certificate cannot be made.
+    #[error("make a certificate")]
+    Make(#[source] rcgen::Error),
+    /// More groups than fit.
+    #[error("a certificate holds at most two groups, not {count}")]
+    Groups {
+        /// How many were asked for.
+        count: usize,
+    },
+}
+
+/// The certificate authority, with its files.
+pub struct Pki {
+    directory: PathBuf,
+    authority: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Pki {
+    /// Opens the authority in a directory, or makes a new one.
+    pub fn open(directory: &Path, now: Timestamp) -> Result<Self, PkiError> {
+        private_directory(directory)?;
+        let (certificate, key) = (directory.join("ca.crt"), directory.join("ca.key"));
+        match (files::read(&certificate)?, files::read(&key)?) {
+            (None, None) => {
+                let made = certificate::authority(now)?;
+                files::write(&key, &made.key)?;
+                files::write(&certificate, &made.certificate)?;
+            }
+            (Some(_), None) => return Err(PkiError::Half { path: key }),
+            (None, Some(_)) => return Err(PkiError::Half { path: certificate }),
+            (Some(_), Some(_)) => {}
+        }
+        files::close_keys(directory)?;
+        let read = |path: &Path| files::read(path)?.ok_or(PkiError::Half { path: path.to_owned() });
+        let (authority, key) = (read(&certificate)?, read(&key)?);
+        let key = KeyPair::from_pem(&key).map_err(PkiError::Make)?;
+        let issuer = Issuer::from_ca_cert_pem(&authority, key).map_err(PkiError::Make)?;
+        Ok(Self {
+            directory: directory.to_owned(),
+            authority,
+            issuer,
+        })
+    }
+
+    /// The authority's certificate, as PEM.
+    pub fn authority(&self) -> &str {
+        &self.authority
+    }
+
+    /// The authority's certificate in the form that rustls takes.
+    pub fn authority_der(&self) -> Result<CertificateDer<'static>, PkiError> {
+        CertificateDer::from_pem_slice(self.authority.as_bytes()).map_err(|error| PkiError::Unreadable {
+            what: "the authority's certificate",
+            source: error.into(),
+        })
+    }
+
+    /// Makes a certificate that is kept nowhere.
+    pub fn issue(&self, profile: &Profile, now: Timestamp) -> Result<Identity, PkiError> {
+        certificate::leaf(profile, &self.issuer, now)
+    }
+
+    /// The certificate of this name in the directory. It is made when it is missing, nearly over, of another authority, or
+    /// for something else.
+    pub fn keep(&self, name: &str, profile: &Profile, now: Timestamp) -> Result<Identity, PkiError> {
+        let path = |kind: &str| self.directory.join(format!("{name}.{kind}"));
+        if let (Some(certificate), Some(key)) = (files::read(&path("crt"))?, files::read(&path("key"))?)
+            && certificate::still_good(&certificate, &self.authority, profile, now)
+        {
+            return Ok(Identity { certificate, key });
+        }
+        let made = self.issue(profile, now)?;
+        files::write(&path("key"), &made.key)?;
+        files::write(&path("crt"), &made.certificate)?;
+        Ok(made)
+    }
+
+    /// Writes `admin.kubeconfig` at `path`. The certificate in it is kept in the directory and renewed like the others.
+    pub fn admin_kubeconfig(&self, path: &Path, server: &str, now: Timestamp) -> Result<(), PkiError> {
+        let identity = self.keep("admin", &Profile::client(ADMIN, &["system:masters"]), now)?;
+        write_private(path, &kubeconfig(server, &self.authority, ADMIN, &identity))
+    }
+}
+
+/// Writes a file that only its owner may read, whole or not at all.
+pub fn write_private(path: &Path, text: &str) -> Result<(), PkiError> {
+    if files::read(path)?.as_deref() == Some(text) {
+        return files::close_file(path);
+    }
+    files::write(path, text)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,169 @@
+//! Making and reading certificates.
+
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+use time::OffsetDateTime;
+use x509_parser::prelude::{FromDer, GeneralName, ParsedExtension, X509Certificate};
+
+use super::{Identity, PkiError, Profile};
+
+const DAY: Duration = Duration::from_hours(24);
+/// How long an authority lives, in days: ten years.
+const AUTHORITY_DAYS: u32 = 3653;
+/// How long everything else lives, in days.
+const LEAF_DAYS: u32 = 365;
+/// A certificate with fewer days left is replaced at start.
+const RENEW_DAYS: u32 = 60;
+/// Certificates are valid from a little before now, for clients whose clocks are behind.
+const SKEW: Duration = Duration::from_hours(1);
+
+/// A new authority.
+pub(super) fn authority(now: Timestamp) -> Result<Identity, PkiError> {
+    let mut params = params(Vec::new(), now, AUTHORITY_DAYS)?;
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![
+        KeyUsagePurpose::KeyCertSign,
+        KeyUsagePurpose::CrlSign,
+        KeyUsagePurpose::DigitalSignature,
+    ];
+    params.distinguished_name.push(DnType::CommonName, "kubernetes");
+    let key = KeyPair::generate().map_err(PkiError::Make)?;
+    let certificate = params.self_signed(&key).map_err(PkiError::Make)?;
+    Ok(Identity {
+        certificate: certificate.pem(),
+        key: key.serialize_pem(),
+    })
+}
+
+/// A new certificate for a purpose.
+pub(super) fn leaf(profile: &Profile, issuer: &Issuer<'_, KeyPair>, now: Timestamp) -> Result<Identity, PkiError> {
+    let (common_name, organizations, names, usage) = parts(profile);
+    let mut params = params(names.to_vec(), now, LEAF_DAYS)?;
+    params.distinguished_name = distinguished_name(common_name, organizations)?;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![usage];
+    params.use_authority_key_identifier_extension = true;
+    let key = KeyPair::generate().map_err(PkiError::Make)?;
+    let certificate = params.signed_by(&key, issuer).map_err(PkiError::Make)?;
+    Ok(Identity {
+        certificate: certificate.pem(),
+        key: key.serialize_pem(),
+    })
+}
+
+fn parts(profile: &Profile) -> (&str, &[String], &[String], ExtendedKeyUsagePurpose) {
+    match profile {
+        Profile::Server {
+            common_name,
+            organizations,
+            names,
+        } => (common_name, organizations, names, ExtendedKeyUsagePurpose::ServerAuth),
+        Profile::Client { user, groups } => (user, groups, &[], ExtendedKeyUsagePurpose::ClientAuth),
+    }
+}
+
+fn params(names: Vec<String>, now: Timestamp, days: u32) -> Result<CertificateParams, PkiError> {
+    let mut params = CertificateParams::new(names).map_err(PkiError::Make)?;
+    params.distinguished_name = DistinguishedName::new();
+    let now = OffsetDateTime::from_unix_timestamp(now.as_second()).map_err(|error| PkiError::Unreadable {
+        what: "the wall clock",
+        source: error.into(),
+    })?;
+    params.not_before = now - SKEW;
+    params.not_after = now + DAY * days;
+    Ok(params)
+}
+
+/// The library keeps one attribute of each type, so a second organization goes in under its number.
+fn distinguished_name(common_name: &str, organizations: &[String]) -> Result<DistinguishedName, PkiError> {
+    let mut name = DistinguishedName::new();
+    let types = [DnType::OrganizationName, DnType::CustomDnType(vec![2, 5, 4, 10])];
+    if organizations.len() > types.len() {
+        return Err(PkiError::Groups {
+            count: organizations.len(),
+        });
+    }
+    for (kind, organization) in types.into_iter().zip(organizations) {
+        name.push(kind, organization.as_str());
+    }
+    name.push(DnType::CommonName, common_name);
+    Ok(name)
+}
+
+/// Whether a stored certificate may be used on: signed by this authority, for this purpose, and not nearly over.
+pub(super) fn still_good(certificate: &str, authority: &str, profile: &Profile, now: Timestamp) -> bool {
+    let (Ok((_, certificate)), Ok((_, authority))) = (
+        x509_parser::pem::parse_x509_pem(certificate.as_bytes()),
+        x509_parser::pem::parse_x509_pem(authority.as_bytes()),
+    ) else {
+        return false;
+    };
+    let (Ok(certificate), Ok(authority)) = (certificate.parse_x509(), authority.parse_x509()) else {
+        return false;
+    };
+    let renew_at = certificate.validity().not_after.timestamp() - i64::from(RENEW_DAYS) * 86_400;
+    let (common_name, organizations, names, _) = parts(profile);
+    certificate.issuer() == authority.subject()
+        && key_identifier(&certificate) == key_identifier(&authority)
+        && certificate.validity().not_before.timestamp() <= now.as_second()
+        && now.as_second() < renew_at
+        && subject_of(&certificate).is_some_and(|(user, groups)| user == common_name && groups == organizations)
+        && names.iter().all(|name| alternative_names(&certificate).contains(name))
+}
+
+/// The identifier of the key that signed a certificate (of an authority: its own).
+fn key_identifier(certificate: &X509Certificate<'_>) -> Option<Vec<u8>> {
+    let find = |own: bool| {
+        certificate.extensions().iter().find_map(|extension| {
+            if let (false, ParsedExtension::AuthorityKeyIdentifier(authority)) = (own, extension.parsed_extension()) {
+                authority.key_identifier.as_ref().map(|id| id.0.to_vec())
+            } else if let (true, ParsedExtension::SubjectKeyIdentifier(id)) = (own, extension.parsed_extension()) {
+                Some(id.0.to_vec())
+            } else {
+                None
+            }
+        })
+    };
+    find(certificate.is_ca())
+}
+
+fn alternative_names(certificate: &X509Certificate<'_>) -> Vec<String> {
+    let names = certificate.subject_alternative_name().ok().flatten();
+    let names = names.iter().flat_map(|extension| &extension.value.general_names);
+    names
+        .filter_map(|name| {
+            if let GeneralName::DNSName(name) = name {
+                return Some((*name).to_owned());
+            }
+            let GeneralName::IPAddress(octets) = name else {
+                return None;
+            };
+            match *octets {
+                [a, b, c, d] => Some(std::net::Ipv4Addr::new(*a, *b, *c, *d).to_string()),
+                other => <[u8; 16]>::try_from(other)
+                    .ok()
+                    .map(|octets| std::net::Ipv6Addr::from(octets).to_string()),
+            }
+        })
+        .collect()
+}
+
+/// The user and the groups that a client's certificate (DER) names; nothing when it names no user.
+pub fn subject(certificate: &[u8]) -> Option<(String, Vec<String>)> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    subject_of(&certificate)
+}
+
+fn subject_of(certificate: &X509Certificate<'_>) -> Option<(String, Vec<String>)> {
+    let subject = certificate.subject();
+    let user = subject.iter_common_name().next()?.as_str().ok()?;
+    let groups = subject
+        .iter_organization()
+        .map(|group| group.as_str().map(str::to_owned));
+    (!user.is_empty()).then_some((user.to_owned(), groups.collect::<Result<_, _>>().ok()?))
+}

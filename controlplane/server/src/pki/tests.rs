@@ -1,0 +1,85 @@
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+
+fn now() -> Timestamp {
+    Timestamp::from_second(1_790_000_000).unwrap()
+}
+
+fn later(days: i64) -> Timestamp {
+    Timestamp::from_second(1_790_000_000 + days * 86_400).unwrap()
+}
+
+#[test]
+fn a_client_certificate_says_who_its_holder_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let pki = Pki::open(&directory.path().join("pki"), now()).unwrap();
+    let made = pki
+        .issue(&Profile::client("jane", &["system:masters", "ops"]), now())
+        .unwrap();
+    let (chain, _) = made.to_der().unwrap();
+    let groups = vec!["system:masters".to_owned(), "ops".to_owned()];
+    assert_eq!(subject(chain.first().unwrap()), Some(("jane".to_owned(), groups)));
+    let three = pki.issue(&Profile::client("jane", &["a", "b", "c"]), now());
+    assert!(matches!(three, Err(PkiError::Groups { count: 3 })));
+}
+
+#[test]
+fn certificates_are_kept_until_they_do_not_fit() {
+    let directory = tempfile::tempdir().unwrap();
+    let pki = Pki::open(directory.path(), now()).unwrap();
+    let names = |names: &[&str]| Profile::Server {
+        common_name: "kube-apiserver".into(),
+        organizations: Vec::new(),
+        names: names.iter().map(|name| (*name).to_owned()).collect(),
+    };
+    let first = pki
+        .keep("apiserver", &names(&["localhost", "127.0.0.1", "::1"]), now())
+        .unwrap()
+        .certificate;
+    let again = |pki: &Pki, profile: &Profile, at| pki.keep("apiserver", profile, at).unwrap().certificate;
+    assert_eq!(
+        again(&pki, &names(&["localhost", "127.0.0.1", "::1"]), later(300)),
+        first
+    );
+    assert_eq!(
+        again(&Pki::open(directory.path(), later(1)).unwrap(), &names(&["::1"]), now()),
+        first
+    );
+    let renamed = again(&pki, &names(&["localhost", "10.0.0.1"]), now());
+    assert_ne!(renamed, first, "a new name needs a new certificate");
+    let renewed = again(&pki, &names(&["localhost", "10.0.0.1"]), later(310));
+    assert_ne!(renewed, renamed, "less than sixty days were left");
+    std::fs::remove_file(directory.path().join("ca.key")).unwrap();
+    assert!(matches!(Pki::open(directory.path(), now()), Err(PkiError::Half { .. })));
+    std::fs::remove_file(directory.path().join("ca.crt")).unwrap();
+    let other = Pki::open(directory.path(), now()).unwrap();
+    assert_ne!(
+        again(&other, &names(&["localhost", "10.0.0.1"]), later(310)),
+        renewed,
+        "of another authority"
+    );
+}
+
+#[test]
+fn what_others_could_read_is_closed() {
+    let directory = tempfile::tempdir().unwrap();
+    let (pki, config) = (directory.path().join("pki"), directory.path().join("admin.kubeconfig"));
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    Pki::open(&pki, now())
+        .unwrap()
+        .admin_kubeconfig(&config, "https://127.0.0.1:6443", now())
+        .unwrap();
+    let secret = [pki.join("ca.key"), pki.join("admin.key"), config.clone()];
+    for path in &secret {
+        assert_eq!(mode(path), 0o600, "{}", path.display());
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o644)).unwrap();
+    }
+    std::fs::set_permissions(&pki, PermissionsExt::from_mode(0o755)).unwrap();
+    Pki::open(&pki, now())
+        .unwrap()
+        .admin_kubeconfig(&config, "https://127.0.0.1:6443", now())
+        .unwrap();
+    assert_eq!(mode(&pki), 0o700);
+    assert!(secret.iter().all(|path| mode(path) == 0o600));
+}

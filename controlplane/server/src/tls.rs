@@ -1,0 +1,254 @@
+//! HTTPS: HTTP/1.1 and HTTP/2 over TLS, with the client's certificate as its identity.
+//!
+//! A connection without a certificate reaches only `/livez`, `/readyz`, `/healthz` and `/version`. What a client may hold is
+//! bounded: connections, handshakes, headers, streams, and the time for each of them; a client that goes over is cut off.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::response::Response;
+use http::{Request, StatusCode, header};
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use rustls::RootCertStore;
+use rustls::server::WebPkiClientVerifier;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tower::Service;
+use tracing::{debug, warn};
+
+use crate::identity::{Source, User};
+use crate::pki::{Identity, Pki, PkiError, subject};
+
+/// Connections at a time; further ones wait in the kernel's queue.
+const CONNECTIONS: usize = 8192;
+/// The time that a client has for its TLS handshake.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// The time that a client has for a request's head, and how long an HTTP/1.1 connection may be idle.
+const HEAD: Duration = Duration::from_mins(1);
+/// Headers of an HTTP/1.1 request.
+const HEADERS: usize = 100;
+/// Bytes of a request's headers.
+const HEADER_BYTES: u32 = 64 << 10;
+/// Requests at a time on one HTTP/2 connection.
+const STREAMS: u32 = 250;
+/// Streams that a client has opened and reset before they were looked at (the "rapid reset" attack).
+const RESET_STREAMS: usize = 32;
+/// A silent HTTP/2 connection is pinged after this time, and closed when no answer comes.
+const PING: Duration = Duration::from_secs(30);
+const PING_ANSWER: Duration = Duration::from_secs(15);
+/// How long requests may go on after the server was told to stop.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Why TLS cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A certificate or key does not fit.
+    #[error("set up TLS")]
+    Setup(#[source] rustls::Error),
+    /// The authority cannot be used to check clients.
+    #[error("set up the check of clients' certificates")]
+    Verifier(#[source] rustls::server::VerifierBuilderError),
+    /// The certificates cannot be read.
+    #[error("read the certificates")]
+    Certificates(#[source] PkiError),
+}
+
+/// TLS with the server's certificate; clients' certificates must be of the same authority.
+pub fn config(pki: &Pki, identity: &Identity) -> Result<Arc<rustls::ServerConfig>, TlsError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    roots
+        .add(pki.authority_der().map_err(TlsError::Certificates)?)
+        .map_err(TlsError::Setup)?;
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+        .allow_unauthenticated()
+        .build()
+        .map_err(TlsError::Verifier)?;
+    let (chain, key) = identity.to_der().map_err(TlsError::Certificates)?;
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Setup)?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(chain, key)
+        .map_err(TlsError::Setup)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// Serves until `cancel`, then lets requests finish for a moment.
+pub async fn serve(
+    listener: TcpListener,
+    config: Arc<rustls::ServerConfig>,
+    router: Router,
+    cancel: CancellationToken,
+) {
+    let acceptor = TlsAcceptor::from(config);
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        let place = tokio::select! {
+            biased;
+            () = cancel.cancelled() => break,
+            Some(_) = connections.join_next() => continue,
+            place = Arc::clone(&places).acquire_owned() => place,
+        };
+        let accepted = tokio::select! {
+            biased;
+            () = cancel.cancelled() => break,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                let connection = connection(stream, peer, acceptor.clone(), router.clone(), cancel.clone());
+                connections.spawn(async move {
+                    connection.await;
+                    drop(place);
+                });
+            }
+            Err(error) => after_failed_accept(&error).await,
+        }
+    }
+    drop(listener);
+    let finished = tokio::time::timeout(GRACE, async { while connections.join_next().await.is_some() {} }).await;
+    if finished.is_err() {
+        debug!(connections = connections.len(), "cut off");
+        connections.shutdown().await;
+    }
+}
+
+/// A client that went away again is no reason to wait; being out of descriptors is.
+async fn after_failed_accept(error: &io::Error) {
+    let gone = matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted
+    );
+    if !gone {
+        warn!(error = error as &dyn std::error::Error, "accept a connection");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+async fn connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    acceptor: TlsAcceptor,
+    router: Router,
+    cancel: CancellationToken,
+) {
+    if let Err(error) = stream.set_nodelay(true) {
+        debug!(%peer, error = &error as &dyn std::error::Error, "set TCP_NODELAY");
+    }
+    let stream = match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return debug!(%peer, error = &error as &dyn std::error::Error, "TLS handshake"),
+        Err(_) => return debug!(%peer, "TLS handshake took too long"),
+    };
+    let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+    let caller = certificate.map_or(Caller::Nobody, |certificate| caller(certificate));
+    let spoken = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&spoken);
+    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+        asked.store(true, Ordering::Relaxed);
+        let (router, caller) = (router.clone(), caller.clone());
+        async move { Ok::<_, Infallible>(answer(router, caller, peer, request).await) }
+    });
+    let builder = builder();
+    let mut connection = std::pin::pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
+    // The library's own limits begin with the first byte of a request.
+    let mut silence = std::pin::pin!(tokio::time::sleep(HEAD));
+    let (mut stopping, mut waiting) = (false, true);
+    let outcome = loop {
+        tokio::select! {
+            outcome = connection.as_mut() => break outcome,
+            () = cancel.cancelled(), if !stopping => {
+                stopping = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            () = silence.as_mut(), if waiting => {
+                waiting = false;
+                if !spoken.load(Ordering::Relaxed) {
+                    return debug!(%peer, "no request came");
+                }
+            }
+        }
+    };
+    if let Err(error) = outcome {
+        debug!(%peer, error, "connection ended");
+    }
+}
+
+fn builder() -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .max_headers(HEADERS)
+        .max_buf_size(usize::try_from(HEADER_BYTES).unwrap_or(usize::MAX));
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(PING_ANSWER)
+        .max_concurrent_streams(STREAMS)
+        .max_pending_accept_reset_streams(RESET_STREAMS)
+        .max_header_list_size(HEADER_BYTES);
+    builder
+}
+
+/// Who is at the other end.
+#[derive(Debug, Clone)]
+enum Caller {
+    /// No certificate.
+    Nobody,
+    /// The user that a verified certificate names.
+    Known(User),
+    /// A verified certificate that names no user.
+    Nameless,
+}
+
+fn caller(certificate: &[u8]) -> Caller {
+    subject(certificate).map_or(Caller::Nameless, |(name, groups)| {
+        Caller::Known(User::new(name, groups.iter().map(String::as_str)))
+    })
+}
+
+async fn answer(mut router: Router, caller: Caller, peer: SocketAddr, mut request: Request<Incoming>) -> Response {
+    let user = match caller {
+        Caller::Known(user) => user,
+        Caller::Nobody if open_to_all(request.uri().path()) => User::anonymous(),
+        Caller::Nobody | Caller::Nameless => return unauthorized(),
+    };
+    request.extensions_mut().insert(user);
+    request.extensions_mut().insert(Source(peer));
+    match router.call(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    }
+}
+
+fn open_to_all(path: &str) -> bool {
+    let first = path.strip_prefix('/').and_then(|path| path.split('/').next());
+    matches!(first, Some("livez" | "readyz" | "healthz")) || path == "/version"
+}
+
+fn unauthorized() -> Response {
+    const STATUS: &str = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"Unauthorized","reason":"Unauthorized","code":401}"#;
+    let mut response = Response::new(Body::from(STATUS));
+    *response.status_mut() = StatusCode::UNAUTHORIZED;
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    response
+}

@@ -1,0 +1,192 @@
+//! What an operator may choose, and where things are kept.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::Args;
+use server::audit::file::Limits;
+use server::pki::Profile;
+
+/// Options of `run`.
+#[derive(Debug, Clone, Args)]
+pub struct Config {
+    /// Directory of the cluster's state: database, certificates, audit log, and the administrator's kubeconfig
+    #[arg(long, default_value = "/var/lib/skiff", env = "SKIFF_STATE_DIR")]
+    pub state_dir: PathBuf,
+    /// Address and port to serve HTTPS on; port 0 takes any free one
+    #[arg(long, default_value = "127.0.0.1:6443")]
+    pub listen: SocketAddr,
+    /// Further host names and addresses that clients reach the server by; they go into its certificate
+    #[arg(long = "advertise", value_name = "NAME")]
+    pub advertise: Vec<String>,
+    /// Range of Services' addresses; the first one is the server's own
+    #[arg(long, default_value = "10.96.0.0/12")]
+    pub service_cidr: Range,
+    /// Range of pods' addresses; each node gets a /24 of it
+    #[arg(long, default_value = "10.244.0.0/16")]
+    pub cluster_cidr: Range,
+    /// How many seconds of the past are kept for watches and paged lists
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(10..))]
+    pub retention_seconds: u64,
+    /// Size at which a file of the audit log is put aside, in MiB
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=4096))]
+    pub audit_file_mib: u64,
+    /// How many files of the audit log are kept; 0 turns it off
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(..=100))]
+    pub audit_files: u32,
+}
+
+impl Config {
+    /// The private part of the state directory.
+    pub fn directory(&self) -> PathBuf {
+        self.state_dir.join("controlplane")
+    }
+
+    /// Where the certificates are.
+    pub fn pki(&self) -> PathBuf {
+        self.directory().join("pki")
+    }
+
+    /// Where the audit log is.
+    pub fn audit(&self) -> PathBuf {
+        self.directory().join("audit")
+    }
+
+    /// The database.
+    pub fn database(&self) -> PathBuf {
+        self.directory().join("skiff.db")
+    }
+
+    /// The administrator's kubeconfig.
+    pub fn admin_kubeconfig(&self) -> PathBuf {
+        self.state_dir.join("admin.kubeconfig")
+    }
+
+    /// The server's certificate: every name that a client may reach it by.
+    pub fn serving_profile(&self) -> Profile {
+        let fixed = [
+            "localhost",
+            "kubernetes",
+            "kubernetes.default",
+            "kubernetes.default.svc",
+            "kubernetes.default.svc.cluster.local",
+        ];
+        let mut names: Vec<String> = fixed.into_iter().map(str::to_owned).collect();
+        let mut addresses = vec![IpAddr::from([127, 0, 0, 1]), IpAddr::from([0_u16, 0, 0, 0, 0, 0, 0, 1])];
+        addresses.extend((!self.listen.ip().is_unspecified()).then(|| self.listen.ip()));
+        addresses.push(self.service_cidr.first().into());
+        names.extend(addresses.iter().map(IpAddr::to_string));
+        names.extend(self.advertise.iter().cloned());
+        names.sort_unstable();
+        names.dedup();
+        Profile::Server {
+            common_name: "kube-apiserver".to_owned(),
+            organizations: Vec::new(),
+            names,
+        }
+    }
+
+    /// How the store is opened.
+    pub fn store_options(&self) -> store::Options {
+        store::Options {
+            retention: Duration::from_secs(self.retention_seconds),
+            index: server::storage::index,
+            class: server::storage::class,
+            ..store::Options::default()
+        }
+    }
+
+    /// The bounds of the audit log; nothing when it is off.
+    pub fn audit_limits(&self) -> Option<Limits> {
+        (self.audit_files > 0).then_some(Limits {
+            bytes: self.audit_file_mib << 20,
+            files: self.audit_files,
+        })
+    }
+
+    /// How the controllers are run.
+    pub fn controllers(&self) -> controllers::Options {
+        controllers::Options {
+            cluster_cidr: Some((self.cluster_cidr.address, self.cluster_cidr.length)),
+            ..controllers::Options::default()
+        }
+    }
+}
+
+/// Where clients on this machine reach a server that listens there.
+pub fn url(listening: SocketAddr) -> String {
+    let reachable = match listening.ip() {
+        IpAddr::V4(address) if address.is_unspecified() => IpAddr::from([127, 0, 0, 1]),
+        IpAddr::V6(address) if address.is_unspecified() => IpAddr::from([0_u16, 0, 0, 0, 0, 0, 0, 1]),
+        address @ (IpAddr::V4(_) | IpAddr::V6(_)) => address,
+    };
+    format!("https://{}", SocketAddr::new(reachable, listening.port()))
+}
+
+/// A range of IPv4 addresses, as `10.96.0.0/12`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Range {
+    /// Its first address.
+    pub address: Ipv4Addr,
+    /// Bits that all its addresses share.
+    pub length: u8,
+}
+
+/// The text is no range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected a range such as 10.96.0.0/12, beginning at its first address, with 8 to 28 bits")]
+pub struct InvalidRange;
+
+impl Range {
+    /// The first address that can be given to somebody.
+    fn first(self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.address.to_bits() | 1)
+    }
+}
+
+impl FromStr for Range {
+    type Err = InvalidRange;
+
+    fn from_str(text: &str) -> Result<Self, InvalidRange> {
+        let (address, length) = text.split_once('/').ok_or(InvalidRange)?;
+        let (Ok(address), Ok(length)) = (address.parse::<Ipv4Addr>(), length.parse::<u8>()) else {
+            return Err(InvalidRange);
+        };
+        let host_bits = 32_u32.checked_sub(u32::from(length)).ok_or(InvalidRange)?;
+        if !(8..=28).contains(&length) || address.to_bits().trailing_zeros() < host_bits {
+            return Err(InvalidRange);
+        }
+        Ok(Self { address, length })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges() {
+        let range: Range = "10.96.0.0/12".parse().unwrap();
+        assert_eq!((range.length, range.first()), (12, Ipv4Addr::new(10, 96, 0, 1)));
+        for text in [
+            "10.96.0.0",
+            "10.96.0.1/12",
+            "10.96.0.0/33",
+            "10.96.0.0/-1",
+            "10.0.0.0/4",
+            "::/64",
+            "",
+        ] {
+            assert_eq!(text.parse::<Range>(), Err(InvalidRange), "{text}");
+        }
+    }
+
+    #[test]
+    fn kubeconfigs_name_an_address_that_can_be_reached() {
+        assert_eq!(url("0.0.0.0:6443".parse().unwrap()), "https://127.0.0.1:6443");
+        assert_eq!(url("10.0.0.1:6443".parse().unwrap()), "https://10.0.0.1:6443");
+        assert_eq!(url("[::]:1".parse().unwrap()), "https://[::1]:1");
+    }
+}

@@ -1,0 +1,93 @@
+//! `skiff-controlplane`: the API server with its store, the controllers and the scheduler.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+use controlplane::config::Config;
+use controlplane::credentials::{Issue, IssueNode, issue, issue_node};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info};
+use tracing_subscriber::EnvFilter;
+
+/// A small Kubernetes control plane.
+#[derive(Debug, Parser)]
+#[command(name = "skiff-controlplane", version, args_conflicts_with_subcommands = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    config: Config,
+    /// What to log: a level, or directives such as `info,store=debug`
+    #[arg(long, global = true, default_value = "info", env = "SKIFF_LOG")]
+    log: String,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the control plane (the default)
+    Run(Config),
+    /// Write a kubeconfig for a user
+    Issue(Issue),
+    /// Write the credentials of a node's agent
+    IssueNode(IssueNode),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let outcome = start_log(&arguments.log).and_then(|()| match arguments.command {
+        None => run(arguments.config),
+        Some(Command::Run(config)) => run(config),
+        Some(Command::Issue(options)) => issue(&options),
+        Some(Command::IssueNode(options)) => issue_node(&options),
+    });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            error!("{failure:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start_log(directives: &str) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(directives).with_context(|| format!("read --log {directives}"))?;
+    let stderr = std::io::stderr;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(stderr().is_terminal())
+        .with_writer(stderr)
+        .init();
+    Ok(())
+}
+
+fn run(config: Config) -> anyhow::Result<()> {
+    // Requests are short and the store has its own threads: two workers are enough, and cost little when idle.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(16)
+        .thread_name("skiff")
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
+    runtime.block_on(async {
+        let cancel = CancellationToken::new();
+        let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+        let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+        let mut control_plane = std::pin::pin!(controlplane::run(config, cancel.clone()));
+        let outcome = tokio::select! {
+            outcome = control_plane.as_mut() => outcome,
+            _ = terminate.recv() => stop(&cancel, control_plane.as_mut()).await,
+            _ = interrupt.recv() => stop(&cancel, control_plane.as_mut()).await,
+        };
+        Ok(outcome?)
+    })
+}
+
+async fn stop<F: Future>(cancel: &CancellationToken, control_plane: F) -> F::Output {
+    info!("stopping");
+    cancel.cancel();
+    control_plane.await
+}
