@@ -12,6 +12,8 @@ use crate::query::Query;
 pub(crate) struct Selection {
     labels: LabelSelector,
     fields: FieldSelector,
+    /// The name in the path of a watch on one object.
+    only: Option<String>,
 }
 
 impl Selection {
@@ -36,12 +38,25 @@ impl Selection {
                 format!("field label not supported: {label}")
             }));
         }
-        Ok(Self { labels, fields })
+        Ok(Self {
+            labels,
+            fields,
+            only: None,
+        })
+    }
+
+    /// The same, of one name alone.
+    pub(crate) fn only(self, name: &str) -> Self {
+        Self {
+            only: Some(name.to_owned()),
+            ..self
+        }
     }
 
     /// Whether an object is chosen.
     pub(crate) fn matches(&self, entry: &Entry) -> bool {
-        self.labels.matches(&entry.attributes.labels)
+        self.only.as_deref().is_none_or(|name| name == entry.key.name())
+            && self.labels.matches(&entry.attributes.labels)
             && self.fields.matches(|label| field(&entry.key, &entry.attributes, label))
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::kind::Scope;
 use api::{Object, Registration};
 use store::{Attributes, Class, Key, Prefix};
 
@@ -17,7 +18,8 @@ pub(crate) fn key(registration: &Registration, namespace: &str, name: &str) -> O
 /// All objects of a kind, or those of one namespace.
 pub(crate) fn prefix(registration: &Registration, namespace: &str) -> Prefix {
     let storage = &registration.storage;
-    if namespace.is_empty() {
+    // The path of a single Namespace has it as its own namespace.
+    if namespace.is_empty() || registration.scope == Scope::Cluster {
         Prefix::resource(storage.group, storage.plural)
     } else {
         Prefix::namespace(storage.group, storage.plural, namespace)

@@ -180,6 +180,31 @@ async fn tables_can_be_watched() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_object_can_be_watched_by_its_path() {
+    let api = Api::start().await;
+    for path in [
+        "/api/v1/watch/namespaces/kube-public",
+        "/api/v1/namespaces?watch=1&fieldSelector=metadata.name%3Dkube-public",
+    ] {
+        let mut frames = Frames::open(&api, path, "application/json").await;
+        assert_eq!(frames.brief().await, "ADDED kube-public", "{path}");
+        api.patch(
+            "/api/v1/namespaces/default",
+            "merge-patch+json",
+            &json!({"metadata": {"labels": {"p": path.len().to_string()}}}),
+        )
+        .await;
+        api.patch(
+            "/api/v1/namespaces/kube-public",
+            "merge-patch+json",
+            &json!({"metadata": {"labels": {"p": path.len().to_string()}}}),
+        )
+        .await;
+        assert_eq!(frames.brief().await, "MODIFIED kube-public", "{path}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_librarys_watcher_keeps_up() {
     let api = Api::start().await;
     api.post(CONFIG_MAPS, &config_map("a")).await;

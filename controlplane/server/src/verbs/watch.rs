@@ -45,7 +45,10 @@ enum Start {
 /// Answers a stream of frames.
 pub(crate) async fn watch(context: &mut Context) -> Result<Response, Failure> {
     let representation = negotiate_watch(&context.headers)?;
-    let selection = Selection::read(context.registration, &context.query)?;
+    let mut selection = Selection::read(context.registration, &context.query)?;
+    if context.info.named {
+        selection = selection.only(&context.info.name);
+    }
     validate(&context.query)?;
     let bookmarks = context.query.flag("allowWatchBookmarks");
     let start = start(&context.query, bookmarks)?;
