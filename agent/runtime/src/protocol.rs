@@ -8,7 +8,7 @@ use std::io;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::{Container, ExecSpec, Exit, Refusal, Sandbox, SandboxSpec};
+use crate::{Container, ExecSpec, Exit, Limits, Refusal, Sandbox, SandboxSpec};
 
 /// Largest head, in bytes.
 const HEAD_LIMIT: usize = 1 << 20;
@@ -34,8 +34,8 @@ pub(crate) struct Request {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Call {
     Inspect,
-    /// The body is the `ContainerSpec`.
-    Create(Container),
+    /// The body is the `ContainerSpec`; its limits are set when it is started.
+    Create(Container, Limits),
     Start(String),
     Signal(String, i32),
     Exec(String, ExecSpec),

@@ -109,28 +109,33 @@ impl Cgroups {
             .or_else(|| self.controller("pids"))
     }
 
-    /// Makes a group and sets its limits. Parents are made as needed.
-    pub(crate) fn create(&self, group: &Path, limits: &Limits) -> io::Result<()> {
+    /// Makes a group. Parents are made as needed.
+    pub(crate) fn create(&self, group: &Path) -> io::Result<()> {
         check(group)?;
         if let Some(mount) = &self.v2 {
             create_v2(mount, group, self.unified())?;
-        }
-        if self.unified() {
-            return match &self.v2 {
-                Some(mount) => limit_v2(&mount.join(group), limits),
-                None => Err(io::Error::new(
-                    io::ErrorKind::Unsupported,
-                    "no cgroup hierarchy is mounted",
-                )),
-            };
+        } else if self.v1.is_empty() {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "no cgroup hierarchy is mounted",
+            ));
         }
         for hierarchy in &self.v1 {
             fs::create_dir_all(hierarchy.mount.join(group))?;
         }
-        if let Some(mount) = self.controller("cpuset") {
-            inherit_cpuset(mount, group)?;
+        match self.controller("cpuset") {
+            Some(mount) => inherit_cpuset(mount, group),
+            None => Ok(()),
         }
-        self.limit_v1(group, limits)
+    }
+
+    /// Sets the limits of a group.
+    pub(crate) fn limit(&self, group: &Path, limits: &Limits) -> io::Result<()> {
+        check(group)?;
+        match &self.v2 {
+            Some(mount) if self.unified() => limit_v2(&mount.join(group), limits),
+            Some(_) | None => self.limit_v1(group, limits),
+        }
     }
 
     fn limit_v1(&self, group: &Path, limits: &Limits) -> io::Result<()> {
@@ -207,13 +212,6 @@ impl Cgroups {
             .map(|mount| mount.join(group).join("cgroup.procs"))
             .filter(|file| file.exists())
             .collect()
-    }
-
-    /// Makes a group in the tracking hierarchy, so that it is there even when no other is.
-    pub(crate) fn track_only(&self, group: &Path) -> io::Result<()> {
-        check(group)?;
-        self.tracking()
-            .map_or(Ok(()), |mount| fs::create_dir_all(mount.join(group)))
     }
 
     /// Removes a group that holds nothing, without waiting; says whether it is gone.

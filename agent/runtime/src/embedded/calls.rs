@@ -8,7 +8,8 @@ use super::{Embedded, check_id, unexpected};
 use crate::clock::now;
 use crate::protocol::{Answer, Call};
 use crate::{
-    Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Info, Refusal, Runtime, Sandbox, SandboxSpec, State,
+    Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Info, Limits, Refusal, Runtime, Sandbox, SandboxSpec,
+    State,
 };
 
 /// Version of libcontainer, which is youki's.
@@ -25,6 +26,23 @@ fn described(spec: &ContainerSpec) -> Container {
         annotations: spec.annotations.clone(),
         created_at: now(),
         state: State::Created,
+    }
+}
+
+/// The limits of a configuration that the supervisor sets.
+fn limits(spec: &oci_spec::runtime::Spec) -> Limits {
+    let resources = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
+    let cpu = resources.and_then(|resources| resources.cpu().as_ref());
+    Limits {
+        cpu_shares: cpu.and_then(oci_spec::runtime::LinuxCpu::shares),
+        cpu_quota: cpu.and_then(oci_spec::runtime::LinuxCpu::quota),
+        cpu_period: cpu.and_then(oci_spec::runtime::LinuxCpu::period),
+        memory: resources
+            .and_then(|resources| resources.memory().as_ref())
+            .and_then(oci_spec::runtime::LinuxMemory::limit),
+        pids: resources
+            .and_then(|resources| resources.pids().as_ref())
+            .map(oci_spec::runtime::LinuxPids::limit),
     }
 }
 
@@ -75,7 +93,7 @@ impl Runtime for Embedded {
             }
             let body = serde_json::to_vec(&spec).map_err(|error| Refusal::failed("encode the container", &error))?;
             self.shared
-                .call(&sandbox, Call::Create(described(&spec)), &body)
+                .call(&sandbox, Call::Create(described(&spec), limits(&spec.spec)), &body)
                 .await
                 .and_then(as_container)
         }

@@ -97,7 +97,7 @@ fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error
 /// Supervisors are in a group of their own, so that what limits or ends the agent does not reach them.
 fn place(cgroups: &Cgroups, root: &Path, zygote: &Zygote) {
     let group = root.join(crate::supervisor::GROUP);
-    let placed = cgroups.create(&group, &crate::Limits::default());
+    let placed = cgroups.create(&group);
     if let Err(error) = placed.and_then(|()| zygote.pid().map_or(Ok(()), |pid| cgroups.attach(&group, pid))) {
         tracing::warn!(%error, "supervisors stay in the agent's cgroup");
     }

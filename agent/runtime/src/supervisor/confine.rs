@@ -6,8 +6,8 @@ use std::path::{Component, Path, PathBuf};
 
 use nix::sys::resource::{Resource, getrlimit};
 use oci_spec::runtime::{
-    Capabilities, LinuxCapabilities, LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceType, PosixRlimit,
-    PosixRlimitBuilder, PosixRlimitType, Process, RootBuilder, Spec, UserBuilder,
+    Capabilities, LinuxCapabilities, LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceType, LinuxResources,
+    PosixRlimit, PosixRlimitBuilder, PosixRlimitType, Process, RootBuilder, Spec, UserBuilder,
 };
 
 use super::user::Identity;
@@ -61,6 +61,9 @@ pub(super) fn confine(mut spec: Spec, identity: &Identity, place: &Place<'_>) ->
     clamp(&mut process)?;
     spec.set_process(Some(process));
     let mut linux = spec.linux().clone().unwrap_or_default();
+    if let Some(resources) = linux.resources().clone() {
+        linux.set_resources(Some(without_limits(resources)));
+    }
     linux.set_namespaces(Some(namespaces(&place.pid_namespace).map_err(broken)?));
     linux
         .set_cgroups_path(Some(place.cgroup.clone()))
@@ -68,6 +71,20 @@ pub(super) fn confine(mut spec: Spec, identity: &Identity, place: &Place<'_>) ->
         .set_gid_mappings(None);
     spec.set_linux(Some(linux));
     Ok(spec)
+}
+
+/// The supervisor sets these when the container is started: making it shall not be throttled by a small quota.
+fn without_limits(mut resources: LinuxResources) -> LinuxResources {
+    if let Some(mut cpu) = resources.cpu().clone() {
+        cpu.set_shares(None).set_quota(None).set_period(None);
+        resources.set_cpu(Some(cpu));
+    }
+    if let Some(mut memory) = *resources.memory() {
+        memory.set_limit(None);
+        resources.set_memory(Some(memory));
+    }
+    resources.set_pids(None);
+    resources
 }
 
 /// The supervisor is in the pod's own ipc, uts and net namespaces: containers inherit those.

@@ -52,9 +52,8 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
     let rootfs = creation.directory.join("rootfs");
     mount_rootfs(&creation.directory, &rootfs, &spec.layers).map_err(failed("mount the root file system"))?;
     let identity = user::resolve(&rootfs, &spec.user)?;
-    let limits = limits(&spec.spec);
     let leaf = leaf(creation.cgroups, &creation.group);
-    enter_cgroups(&creation, &leaf, &limits, tracked).map_err(failed("enter the container's cgroup"))?;
+    enter_cgroups(&creation, &leaf, tracked).map_err(failed("enter the container's cgroup"))?;
     let place = Place {
         rootfs: &rootfs,
         cgroup: Path::new("/").join(&leaf),
@@ -102,11 +101,8 @@ fn described(error: &libcontainer::error::LibcontainerError) -> Refusal {
 /// creation takes. So the process is there already, and what libcontainer writes goes to a file of ours that lies over each
 /// `cgroup.procs`, in this mount namespace only. Its text is not UTF-8, so that libcontainer's clean-up cannot read pids from
 /// it and gives up at once; the supervisor removes the groups.
-fn enter_cgroups(creation: &Creation<'_>, leaf: &Path, limits: &crate::Limits, tracked: bool) -> io::Result<()> {
-    creation.cgroups.create(&creation.group, limits)?;
-    if leaf != creation.group {
-        creation.cgroups.create(leaf, &crate::Limits::default())?;
-    }
+fn enter_cgroups(creation: &Creation<'_>, leaf: &Path, tracked: bool) -> io::Result<()> {
+    creation.cgroups.create(leaf)?;
     creation.cgroups.enter(leaf, tracked)?;
     let decoy = creation.directory.join("procs");
     fs::write(&decoy, [0xff; 64])?;
@@ -128,23 +124,6 @@ fn enter_private_mounts() -> io::Result<()> {
     let none: Option<&str> = None;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)?;
     Ok(())
-}
-
-/// The limits that matter to more than the first process.
-fn limits(spec: &oci_spec::runtime::Spec) -> crate::Limits {
-    let resources = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
-    let cpu = resources.and_then(|resources| resources.cpu().as_ref());
-    crate::Limits {
-        cpu_shares: cpu.and_then(oci_spec::runtime::LinuxCpu::shares),
-        cpu_quota: cpu.and_then(oci_spec::runtime::LinuxCpu::quota),
-        cpu_period: cpu.and_then(oci_spec::runtime::LinuxCpu::period),
-        memory: resources
-            .and_then(|resources| resources.memory().as_ref())
-            .and_then(oci_spec::runtime::LinuxMemory::limit),
-        pids: resources
-            .and_then(|resources| resources.pids().as_ref())
-            .map(oci_spec::runtime::LinuxPids::limit),
-    }
 }
 
 /// Overlays the layers with a writable directory of the container's own.

@@ -1,5 +1,8 @@
 //! What ends: children, deadlines and at last the supervisor.
 
+use std::fs;
+use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -10,6 +13,7 @@ use super::create::leaf;
 use super::job::{Purpose, Ticket};
 use super::state::{Entry, JOB_LIMIT, Supervisor};
 use super::{CONTAINERS, RECORD};
+use crate::cgroup::Cgroups;
 use crate::clock::{monotonic, now};
 use crate::protocol::{Answer, Message};
 use crate::record::{self, Durability};
@@ -185,4 +189,26 @@ impl Supervisor {
         }
         self.ended = true;
     }
+}
+
+/// Removes what a container leaves: processes, cgroups, directory. Goes on past failures.
+pub(super) fn remove_traces(cgroups: &Cgroups, group: &Path, directory: &Path) -> Result<i32, Refusal> {
+    let mut failures = Vec::new();
+    if let Err(error) = cgroups.kill(group, Duration::from_secs(5)) {
+        failures.push(format!("kill {}: {error}", group.display()));
+    }
+    failures.extend(cgroups.remove(group));
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            failures.push(format!("remove {}: {error}", directory.display()));
+        }
+        Ok(()) | Err(_) => {}
+    }
+    if failures.is_empty() {
+        return Ok(0);
+    }
+    Err(Refusal::Failed {
+        doing: "remove container".to_owned(),
+        cause: failures.join("; "),
+    })
 }

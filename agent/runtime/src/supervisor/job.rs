@@ -11,7 +11,7 @@ use super::give_back_signals;
 use super::log::LogFile;
 use super::state::Pipe;
 use crate::protocol::Answer;
-use crate::{Container, Refusal, sys};
+use crate::{Container, Limits, Refusal, sys};
 
 /// Whom to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,7 @@ pub(super) enum Purpose {
     Create {
         ticket: Ticket,
         container: Box<Container>,
+        limits: Limits,
         log: LogFile,
         stdout: Pipe,
         stderr: Pipe,

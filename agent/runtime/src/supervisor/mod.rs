@@ -132,10 +132,7 @@ fn set_up(directory: &Path, configuration: Configuration) -> Result<state::Super
     let cgroups = Cgroups::detect().map_err(at("read the cgroup layout"))?;
     let root = PathBuf::from(cgroup_root);
     let group = root.join(&spec.id);
-    cgroups
-        .create(&group, &spec.limits)
-        .map_err(at("create the pod's cgroup"))?;
-    cgroups.track_only(&group).map_err(at("create the pod's cgroup"))?;
+    cgroups.create(&group).map_err(at("create the pod's cgroup"))?;
     let mut own = CloneFlags::empty();
     own.set(CloneFlags::CLONE_NEWIPC, !spec.host_ipc);
     own.set(CloneFlags::CLONE_NEWUTS, spec.netns.is_some());

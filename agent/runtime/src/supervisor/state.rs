@@ -14,6 +14,7 @@ use nix::unistd::Pid;
 
 use super::confine::PidNamespace;
 use super::create::{self, Creation, OCI};
+use super::exits::remove_traces;
 use super::job::{self, Job, Purpose, Ticket};
 use super::log::{Lines, LogFile, Stream};
 use super::poll::Client;
@@ -22,7 +23,7 @@ use crate::cgroup::Cgroups;
 use crate::clock::{monotonic, now};
 use crate::protocol::{Answer, Call, Message};
 use crate::record::{self, Durability};
-use crate::{Container, Refusal, Sandbox, SandboxSpec, State};
+use crate::{Container, Limits, Refusal, Sandbox, SandboxSpec, State};
 
 /// A child that works longer than this is killed.
 pub(super) const JOB_LIMIT: Duration = Duration::from_mins(2);
@@ -35,6 +36,8 @@ pub(super) struct Pipe {
 
 pub(super) struct Entry {
     pub(super) container: Container,
+    /// Set when it is started.
+    limits: Limits,
     pub(super) pid: i32,
     pub(super) outputs: Vec<Pipe>,
     pub(super) log: LogFile,
@@ -188,7 +191,7 @@ impl Supervisor {
     pub(super) fn call(&mut self, ticket: Ticket, call: Call, body: &[u8]) {
         let result = match call {
             Call::Inspect => Some(Ok(Answer::Sandbox(self.sandbox()))),
-            Call::Create(container) => self.create(ticket, container, body).err().map(Err),
+            Call::Create(container, limits) => self.create(ticket, container, limits, body).err().map(Err),
             Call::Start(id) => Some(self.start(&id).map(Answer::Container)),
             Call::Signal(id, signal) => Some(self.signal(&id, signal).map(|()| Answer::Done)),
             Call::Exec(id, exec) => self.exec(ticket, &id, &exec).err().map(Err),
@@ -203,7 +206,7 @@ impl Supervisor {
         }
     }
 
-    fn create(&mut self, ticket: Ticket, container: Container, spec: &[u8]) -> Result<(), Refusal> {
+    fn create(&mut self, ticket: Ticket, container: Container, limits: Limits, spec: &[u8]) -> Result<(), Refusal> {
         let id = container.id.clone();
         let making = |job: &Job| matches!(&job.purpose, Purpose::Create { container, .. } if container.id == id);
         if self.find(&id).is_ok() || self.jobs.iter().any(making) {
@@ -230,6 +233,7 @@ impl Supervisor {
         let purpose = Purpose::Create {
             ticket,
             container: Box::new(container),
+            limits,
             log,
             stdout,
             stderr,
@@ -245,6 +249,7 @@ impl Supervisor {
         let Purpose::Create {
             ticket,
             container,
+            limits,
             log,
             stdout,
             stderr,
@@ -258,6 +263,7 @@ impl Supervisor {
                 let recorded = record::write(&path, &container, Durability::Process);
                 let entry = Entry {
                     container: *container,
+                    limits,
                     pid,
                     outputs: vec![stdout, stderr],
                     log,
@@ -275,12 +281,29 @@ impl Supervisor {
         }
     }
 
+    /// Limits hold from the start of a container on: what is done before is ours, small, and must not be slowed by them.
+    fn limit(&self, group: &Path, limits: &Limits) -> io::Result<()> {
+        self.cgroups.limit(&self.group, &self.spec.limits)?;
+        self.cgroups.limit(group, limits)?;
+        let leaf = create::leaf(&self.cgroups, group);
+        if leaf == group {
+            Ok(())
+        } else {
+            self.cgroups.limit(&leaf, limits)
+        }
+    }
+
     fn start(&mut self, id: &str) -> Result<Container, Refusal> {
         let directory = self.container_directory(id);
+        let group = self.group.join(id);
         let entry = self.find(id)?;
         if entry.container.state != State::Created {
             return Err(wrong_state(&entry.container));
         }
+        let limits = entry.limits.clone();
+        self.limit(&group, &limits)
+            .map_err(|error| Refusal::failed("set limits", &error))?;
+        let entry = self.find(id)?;
         // Relative to the sandbox's directory, which this process is in: a socket's path is short.
         let socket = Path::new(CONTAINERS)
             .join(id)
@@ -363,25 +386,4 @@ impl Supervisor {
             }
         }
     }
-}
-
-fn remove_traces(cgroups: &Cgroups, group: &Path, directory: &Path) -> Result<i32, Refusal> {
-    let mut failures = Vec::new();
-    if let Err(error) = cgroups.kill(group, Duration::from_secs(5)) {
-        failures.push(format!("kill {}: {error}", group.display()));
-    }
-    failures.extend(cgroups.remove(group));
-    match fs::remove_dir_all(directory) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            failures.push(format!("remove {}: {error}", directory.display()));
-        }
-        Ok(()) | Err(_) => {}
-    }
-    if failures.is_empty() {
-        return Ok(0);
-    }
-    Err(Refusal::Failed {
-        doing: "remove container".to_owned(),
-        cause: failures.join("; "),
-    })
 }
