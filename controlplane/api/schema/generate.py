@@ -52,6 +52,35 @@ api.flowcontrol.v1.QueuingConfiguration.queues api.flowcontrol.v1.QueuingConfigu
 api.flowcontrol.v1.QueuingConfiguration.queueLengthLimit api.flowcontrol.v1.ResourcePolicyRule.clusterScope
 api.policy.v1.PodDisruptionBudgetStatus.observedGeneration""".split())
 
+# Pointers among the newer strings: an empty one is not the same as none.
+POINTERS = set("""api.admissionregistration.v1.MatchResources.matchPolicy
+api.admissionregistration.v1.ParamRef.parameterNotFoundAction
+api.admissionregistration.v1.ValidatingAdmissionPolicySpec.failurePolicy
+api.admissionregistration.v1.Validation.reason api.autoscaling.v2.HPAScalingRules.selectPolicy
+api.batch.v1.CronJobSpec.timeZone api.batch.v1.JobSpec.completionMode api.batch.v1.JobSpec.podReplacementPolicy
+api.batch.v1.JobSpec.managedBy api.batch.v1.JobStatus.failedIndexes
+api.batch.v1.PodFailurePolicyOnExitCodesRequirement.containerName api.batch.v1.SuccessPolicyRule.succeededIndexes
+api.coordination.v1.LeaseSpec.strategy api.coordination.v1.LeaseSpec.preferredHolder
+api.core.v1.AppArmorProfile.localhostProfile api.core.v1.ClusterTrustBundleProjection.name
+api.core.v1.ClusterTrustBundleProjection.signerName api.core.v1.Container.restartPolicy
+api.core.v1.ContainerStatus.stopSignal api.core.v1.EphemeralContainerCommon.restartPolicy
+api.core.v1.GRPCAction.service api.core.v1.Lifecycle.stopSignal api.core.v1.LoadBalancerIngress.ipMode
+api.core.v1.PersistentVolumeClaimSpec.volumeAttributesClassName
+api.core.v1.PersistentVolumeClaimStatus.currentVolumeAttributesClassName
+api.core.v1.PersistentVolumeSpec.volumeAttributesClassName api.core.v1.PodLogOptions.stream
+api.core.v1.PodResourceClaim.resourceClaimName api.core.v1.PodResourceClaim.resourceClaimTemplateName
+api.core.v1.PodResourceClaimStatus.resourceClaimName api.core.v1.PodSecurityContext.supplementalGroupsPolicy
+api.core.v1.PodSecurityContext.seLinuxChangePolicy api.core.v1.PodSpec.hostnameOverride
+api.core.v1.ServiceSpec.loadBalancerClass api.core.v1.ServiceSpec.internalTrafficPolicy
+api.core.v1.ServiceSpec.trafficDistribution api.core.v1.TopologySpreadConstraint.nodeAffinityPolicy
+api.core.v1.TopologySpreadConstraint.nodeTaintsPolicy api.core.v1.TypedObjectReference.apiGroup
+api.core.v1.TypedObjectReference.namespace api.core.v1.VolumeMount.recursiveReadOnly
+api.core.v1.VolumeMountStatus.recursiveReadOnly api.discovery.v1.Endpoint.hostname api.discovery.v1.Endpoint.nodeName
+api.discovery.v1.Endpoint.zone api.discovery.v1.EndpointPort.name api.discovery.v1.EndpointPort.protocol
+api.discovery.v1.EndpointPort.appProtocol api.networking.v1.IngressClassParametersReference.apiGroup
+api.networking.v1.IngressClassParametersReference.scope api.networking.v1.IngressClassParametersReference.namespace
+api.networking.v1.IngressPortStatus.error api.policy.v1.PodDisruptionBudgetSpec.unhealthyPodEvictionPolicy""".split())
+
 
 def registry(argv):
     if argv:
@@ -247,7 +276,8 @@ def main():
             zero = ""
             if not shape and code in SCALAR.values() and code != "y" and not required:
                 field = f"{message}.{json}"
-                value = (field in go_values if field in go_seen else code == "s" or field in VALUES) if go else short(field) in stored
+                newer = field in VALUES or (code == "s" and field not in POINTERS)
+                value = (field in go_values if field in go_seen else newer) if go else short(field) in stored
                 if value:
                     zero = "0"
                     optional.append(short(field))
