@@ -10,6 +10,7 @@
 mod decode;
 mod defaults;
 mod every;
+mod hostile;
 mod names;
 mod quantity;
 mod refused;

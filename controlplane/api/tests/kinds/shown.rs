@@ -202,6 +202,17 @@ fn restarts_say_when_the_last_was() {
     first["lastState"] = json!({"terminated": {"exitCode": 1, "finishedAt": "2026-01-01T00:07:30Z"}});
     let status = json!({"phase": "Running", "containerStatuses": [first, container("b", &json!({"running": {}}))]});
     assert_eq!(pod(&status, false), "2/3 Running 3 (2m30s ago)");
+    // What an init container needed counts only until the others run; a sidecar's restarts always do.
+    let mut init = container("i", &json!({"terminated": {"exitCode": 0}}));
+    init["restartCount"] = json!(5);
+    let mut sidecar = container("s", &json!({"running": {}}));
+    sidecar["restartCount"] = json!(2);
+    let mut both = status;
+    both["initContainerStatuses"] = json!([init, sidecar]);
+    assert_eq!(pod(&both, false), "3/3 Running 5 (2m30s ago)");
+    both["initContainerStatuses"][1]["started"] = json!(false);
+    both["initContainerStatuses"][1]["state"] = json!({"waiting": {"reason": "CrashLoopBackOff"}});
+    assert_eq!(pod(&both, false), "0/3 Init:CrashLoopBackOff 7");
 }
 
 #[test]
