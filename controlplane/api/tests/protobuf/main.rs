@@ -1,6 +1,7 @@
 //! Protobuf bodies: what an independent encoder writes, what malformed ones give, and round trips of every message.
 
 mod examples;
+#[cfg(test)]
 mod fixtures;
 mod malformed;
 mod round_trips;
