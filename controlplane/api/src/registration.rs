@@ -183,7 +183,7 @@ impl Registration {
         (self.decode_reporting)(json)
     }
 
-    /// Decodes the stored form. The same as [`Registration::decode`] unless [`Registration::converts`].
+    /// Decodes the stored form, and sets the defaults that the version which stored it may not have known.
     pub fn decode_stored(&self, json: &[u8]) -> Decoded {
         (self.decode_stored)(json)
     }

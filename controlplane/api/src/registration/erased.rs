@@ -35,11 +35,14 @@ pub(super) fn decode_reporting_erased<K: Kind>(json: &[u8]) -> Reported {
     Ok((Box::new(object), unknown))
 }
 
+/// Defaults are set here as well: an object that an older version stored is compared with new ones.
 pub(super) fn decode_stored<K: Kind>(json: &[u8]) -> Decoded {
-    match &K::STORED_AS {
-        Some(representation) => Ok(Box::new((representation.decode)(json)?)),
-        None => decode_erased::<K>(json),
-    }
+    let mut object: Box<dyn Object> = match &K::STORED_AS {
+        Some(representation) => Box::new((representation.decode)(json)?),
+        None => decode_erased::<K>(json)?,
+    };
+    set_defaults::<K>(object.as_mut());
+    Ok(object)
 }
 
 pub(super) fn encode_stored<K: Kind>(object: &dyn Object) -> Vec<u8> {

@@ -310,6 +310,28 @@ fn updates_of_pods() {
 }
 
 #[test]
+fn a_default_that_is_younger_than_the_object_is_no_change() {
+    let row = find("", "v1", "pods").unwrap();
+    let mut stored: Value = serde_json::from_slice(&with(row, &json!({})).to_json()).unwrap();
+    stored["spec"].as_object_mut().unwrap().remove("serviceAccount");
+    stored["spec"].as_object_mut().unwrap().remove("enableServiceLinks");
+    let stored = serde_json::to_vec(&stored).unwrap();
+    let old = row.decode_stored(&stored).unwrap();
+    let mut new = row.decode(&stored).unwrap();
+    new.metadata_mut()
+        .labels
+        .get_or_insert_default()
+        .insert("a".to_owned(), "b".to_owned());
+    row.set_defaults(new.as_mut());
+    row.prepare_update(new.as_mut(), old.as_ref());
+    assert_eq!(
+        texts(&row.validate_update(new.as_ref(), old.as_ref())),
+        Vec::<String>::new()
+    );
+    assert!(!row.spec_changed(new.as_ref(), old.as_ref()));
+}
+
+#[test]
 fn other_kinds() {
     refused(
         "",
