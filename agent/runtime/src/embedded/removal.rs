@@ -16,7 +16,7 @@ use crate::supervisor::{SANDBOX, SandboxRecord, started};
 use crate::{Error, record, sys};
 
 /// A supervisor has so long to kill its containers and end.
-const GRACE: Duration = Duration::from_secs(15);
+const GRACE: Duration = Duration::from_secs(5);
 /// Killed processes have so long to be gone.
 const DEATH: Duration = Duration::from_secs(5);
 
@@ -56,7 +56,10 @@ impl Shared {
         match tokio::time::timeout(GRACE, connection.call(Call::Shutdown, &[])).await {
             Ok(Ok(_) | Err(Error::SandboxLost(_))) => {}
             Ok(Err(error)) => failures.push(error.to_string()),
-            Err(_elapsed) => failures.push("the supervisor does not answer".to_owned()),
+            Err(_elapsed) => {
+                tracing::warn!(sandbox = id, "the supervisor does not answer: killed");
+                drop(sys::pidfd_send_signal(connection.process.as_fd(), libc::SIGKILL));
+            }
         }
         if tokio::time::timeout(GRACE, connection.closed()).await.is_err() {
             drop(sys::pidfd_send_signal(connection.process.as_fd(), libc::SIGKILL));

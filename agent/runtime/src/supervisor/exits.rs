@@ -20,11 +20,15 @@ use crate::record::{self, Durability};
 use crate::{Exit, Refusal, State};
 
 /// Processes that do not die within this at the end are reported.
-const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(4);
 /// Exits of processes that nobody claimed yet.
 const UNCLAIMED: usize = 256;
 
 impl Supervisor {
+    pub(super) fn ending(&self) -> bool {
+        self.shutdown.is_some()
+    }
+
     pub(super) fn begin_shutdown(&mut self, ticket: Ticket) {
         self.shutdown = Some((ticket, monotonic() + SHUTDOWN_LIMIT));
         for exec in &mut self.execs {

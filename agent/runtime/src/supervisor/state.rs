@@ -189,6 +189,11 @@ impl Supervisor {
 
     /// Does what a request asks, or begins it.
     pub(super) fn call(&mut self, ticket: Ticket, call: Call, body: &[u8]) {
+        let refused = matches!(call, Call::Create(..) | Call::Start(_) | Call::Exec(..)) && self.ending();
+        if refused {
+            let (id, state) = (self.sandbox.id.clone(), "shutting down".to_owned());
+            return self.reply(ticket, Err(Refusal::WrongState { id, state }));
+        }
         let result = match call {
             Call::Inspect => Some(Ok(Answer::Sandbox(self.sandbox()))),
             Call::Create(container, limits) => self.create(ticket, container, limits, body).err().map(Err),
@@ -259,6 +264,7 @@ impl Supervisor {
         };
         match result {
             Ok(pid) => {
+                let id = container.id.clone();
                 let path = self.container_directory(&container.id).join(RECORD);
                 let recorded = record::write(&path, &container, Durability::Process);
                 let entry = Entry {
@@ -274,6 +280,10 @@ impl Supervisor {
                 match recorded {
                     Ok(()) => self.reply(ticket, Ok(answer)),
                     Err(error) => self.reply(ticket, Err(Refusal::failed("write the container's record", &error))),
+                }
+                if self.ending() {
+                    // It came to be while everything was being killed.
+                    drop(self.signal(&id, Signal::SIGKILL as i32));
                 }
                 self.claim(pid);
             }
