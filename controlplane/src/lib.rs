@@ -74,6 +74,9 @@ pub enum Error {
 ///
 /// The first task that fails stops the others and is the error.
 pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error> {
+    pki::private_directory(&config.directory())?;
+    // First of all: the store's lock keeps a second process from touching what the first one serves with.
+    let store = Store::open(&config.database(), config.store_options())?;
     let now = clock::now();
     let authority = Pki::open(&config.pki(), now)?;
     let serving = authority.keep("apiserver", &config.serving_profile(), now)?;
@@ -92,7 +95,6 @@ pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error>
     })?;
     authority.admin_kubeconfig(&config.admin_kubeconfig(), &config::url(address), now)?;
 
-    let store = Store::open(&config.database(), config.store_options())?;
     let audit = open_audit(&config)?;
     let mut options = Options::new(Arc::new(clock::now));
     options.audit = audit.clone().map(|sink| sink as Arc<dyn Sink>);
@@ -109,6 +111,7 @@ pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error>
     if let Some(audit) = audit {
         audit.close();
     }
+    info!("stopped");
     outcome
 }
 
@@ -128,8 +131,13 @@ async fn supervise(
         tls::serve(listener, transport, router, stopped).await;
         Err(Error::Ended)
     });
-    let maintained = store.clone();
-    tasks.spawn(async move { Ok(maintained.run().await) });
+    let (maintained, stopped) = (store.clone(), stop.clone());
+    tasks.spawn(async move {
+        tokio::select! {
+            never = maintained.run() => match never {},
+            () = stopped.cancelled() => Err(Error::Ended),
+        }
+    });
     let ready = bootstrap(server);
     let outcome = tokio::select! {
         ready = ready => ready,
