@@ -12,8 +12,8 @@ mod common;
 use std::fs;
 use std::time::Duration;
 
-use common::{Machine, config, limit};
-use runtime::{Embedded, Error, Event, Refusal, Runtime, State, User};
+use common::{Machine, limit};
+use runtime::{Error, Event, Refusal, Runtime, State, User};
 
 #[tokio::test]
 async fn a_container_runs_logs_and_tells_its_exit_code() {
@@ -214,11 +214,7 @@ async fn containers_outlive_the_agent_and_are_adopted_by_the_next() {
         tokio::task::yield_now().await;
     }
     let before = machine.runtime.sandboxes().await.unwrap();
-    let empty = tempfile::tempdir().unwrap();
-    let other = Embedded::open(config(empty.path(), "skiff-test-runtime/adopt-other"))
-        .await
-        .unwrap();
-    drop(std::mem::replace(&mut machine.runtime, other));
+    machine.crash().await;
     // This one ends while nobody looks.
     let short = before[0]
         .containers
@@ -229,10 +225,7 @@ async fn containers_outlive_the_agent_and_are_adopted_by_the_next() {
         panic!("{short:?}")
     };
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(short), nix::sys::signal::Signal::SIGTERM).unwrap();
-    machine.runtime = Embedded::open(config(machine.directory.path(), &machine.cgroup_root))
-        .await
-        .unwrap();
-    machine.events = machine.runtime.events();
+    machine.reopen().await;
     loop {
         let after = machine.runtime.sandboxes().await.unwrap();
         assert_eq!(after[0].created_at, before[0].created_at);

@@ -11,10 +11,10 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Machine, config};
-use runtime::{Embedded, Runtime};
+use common::Machine;
+use runtime::Runtime;
 
-/// Drops the runtime, as a crash would, after so long, and opens another one on the same state.
+/// Drops the runtime, as a crash would, after so long, and opens it again on the same state.
 async fn crash_within(machine: &mut Machine, after: Duration) {
     let work = async {
         machine.sandbox("s").await;
@@ -22,17 +22,8 @@ async fn crash_within(machine: &mut Machine, after: Duration) {
         machine.exec("s", "c", "sleep 1000", Duration::from_secs(100)).await;
     };
     tokio::time::timeout(after, work).await.unwrap_err();
-    let empty = tempfile::tempdir().unwrap();
-    let other = format!("{}-other", machine.cgroup_root);
-    let placeholder = Embedded::open(config(empty.path(), &other)).await.unwrap();
-    drop(std::mem::replace(&mut machine.runtime, placeholder));
-    let reopened = Embedded::open(config(machine.directory.path(), &machine.cgroup_root))
-        .await
-        .unwrap();
-    std::mem::replace(&mut machine.runtime, reopened)
-        .cleanup()
-        .await
-        .unwrap();
+    machine.crash().await;
+    machine.reopen().await;
 }
 
 #[tokio::test]

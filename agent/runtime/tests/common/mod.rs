@@ -169,6 +169,28 @@ impl Machine {
         self.runtime.exec(sandbox, container, spec).await.unwrap()
     }
 
+    /// Drops the runtime as a crash would; what takes its place is of no use.
+    pub(crate) async fn crash(&mut self) {
+        let root = format!("{}-crashed", self.cgroup_root);
+        let nothing = Config {
+            state_dir: self.directory.path().join("nothing"),
+            ..config(self.directory.path(), &root)
+        };
+        drop(std::mem::replace(
+            &mut self.runtime,
+            Embedded::open(nothing).await.unwrap(),
+        ));
+    }
+
+    /// What the next agent does after a crash.
+    pub(crate) async fn reopen(&mut self) {
+        let reopened = Embedded::open(config(self.directory.path(), &self.cgroup_root))
+            .await
+            .unwrap();
+        self.events = reopened.events();
+        std::mem::replace(&mut self.runtime, reopened).cleanup().await.unwrap();
+    }
+
     /// Tears down and checks that nothing is left.
     pub(crate) async fn finish(self) {
         self.runtime.cleanup().await.unwrap();
