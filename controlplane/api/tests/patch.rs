@@ -226,7 +226,8 @@ proptest! {
         let patch = Value::Array(operations.clone());
         let theirs: json_patch::Patch = serde_json::from_value(patch.clone()).unwrap();
         let mut expected = original.clone();
-        let result = json_patch::patch(&mut expected, &theirs);
+        // Its variant that undoes failed patches panics on some of them.
+        let result = json_patch::patch_unsafe(&mut expected, &theirs);
         let ours = patched(&original, &patch);
         // Upstream's habit: a test of an absent member holds for null; moving a value into itself is left to the path check.
         let habits = operations.iter().any(|operation| {
