@@ -1,0 +1,373 @@
+//! What was acknowledged is there, however the process ended; what is damaged or taken is refused.
+#![allow(missing_docs, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::indexing_slicing,
+    reason = "tests fail by panicking"
+)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write as _};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use common::{create, data, delete, options, pod, pods, update};
+use controlplane_store::{
+    Backend, BackendError, CommitError, History, ListAt, Loaded, Memory, OpenError, Record, Store, WatchError,
+};
+use tokio::task::JoinSet;
+
+const WRITERS: usize = 16;
+const ROUNDS: u64 = 50;
+const DATABASE: &str = "SKIFF_TEST_DATABASE";
+
+/// Not a test by itself: the process that is killed. It prints a line for every acknowledged write.
+#[test]
+#[ignore = "run by no_acknowledged_write_is_lost"]
+fn child() {
+    let Some(path) = std::env::var_os(DATABASE) else { return };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let store = Store::open(Path::new(&path), options()).unwrap();
+        let mut writers = JoinSet::new();
+        for writer in 0..WRITERS {
+            let store = store.clone();
+            writers.spawn(async move {
+                for round in 0_u64.. {
+                    let key = pod(&format!("w{writer}-{}", round % 4));
+                    let text = format!("{round}-{}", "x".repeat(2000));
+                    let entry = match store.get(&key) {
+                        None => store.commit(create(&key, &text)).await.unwrap(),
+                        Some(entry) => store.commit(update(&key, &text, entry.revision)).await.unwrap(),
+                    };
+                    println!("ack {} {}", entry.revision, key.name());
+                }
+            });
+        }
+        writers.join_all().await;
+    });
+}
+
+fn start(database: &Path) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--ignored", "--nocapture"])
+        .env(DATABASE, database)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// Kills the child after a number of acknowledgements; gives the newest revision that each key was acknowledged at.
+fn kill_after(mut child: Child, acknowledgements: u64) -> BTreeMap<String, u64> {
+    let mut seen = BTreeMap::new();
+    let mut count = 0;
+    for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+        // The harness prints a word before the first line.
+        let line = line.unwrap();
+        let Some((_, acknowledged)) = line.split_once("ack ") else {
+            continue;
+        };
+        // The kill may have cut the last line.
+        let Some((revision, name)) = acknowledged.split_once(' ').filter(|(_, name)| name.len() >= 4) else {
+            continue;
+        };
+        seen.insert(name.to_owned(), revision.parse().unwrap());
+        count += 1;
+        if count == acknowledgements {
+            child.kill().unwrap();
+        }
+    }
+    child.wait().unwrap();
+    assert!(count >= acknowledgements, "the child ended by itself");
+    seen
+}
+
+#[tokio::test]
+async fn no_acknowledged_write_is_lost() {
+    let directory = tempfile::tempdir().unwrap();
+    let database = directory.path().join("test.db");
+    let mut newest = 0;
+    for round in 0..ROUNDS {
+        let acknowledged = kill_after(start(&database), 1 + round * 37 % 400);
+        let store = Store::open(&database, options()).unwrap();
+        for (name, revision) in &acknowledged {
+            let entry = store
+                .get(&pod(name))
+                .unwrap_or_else(|| panic!("round {round}: {name} at {revision} is lost"));
+            assert!(
+                entry.revision >= *revision,
+                "round {round}: {name} is at {} after {revision}",
+                entry.revision
+            );
+            data(&entry);
+        }
+        let highest = acknowledged.values().copied().max().unwrap_or_default().max(newest);
+        assert!(
+            store.revision() >= highest,
+            "round {round}: the revision went back to {}",
+            store.revision()
+        );
+        newest = store.revision();
+        let next = store
+            .commit(create(&pod(&format!("round-{round}")), "x"))
+            .await
+            .unwrap();
+        assert_eq!(next.revision, newest + 1);
+        newest = next.revision;
+        store.close().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_revision_does_not_go_back_when_everything_is_compacted() {
+    let directory = tempfile::tempdir().unwrap();
+    let database = directory.path().join("test.db");
+    let store = Store::open(&database, options()).unwrap();
+    for _ in 0..10 {
+        store.commit(create(&pod("a"), "1")).await.unwrap();
+        store.commit(delete(&pod("a"), None)).await.unwrap();
+    }
+    tokio::time::advance(std::time::Duration::from_mins(1)).await;
+    store.maintain().await;
+    tokio::time::advance(std::time::Duration::from_mins(10)).await;
+    store.maintain().await;
+    assert_eq!(store.floor(), 20);
+    // A step of the sweep comes before the writer looks at what comes next.
+    assert!(matches!(
+        store.commit(delete(&pod("a"), None)).await,
+        Err(CommitError::NotFound)
+    ));
+    store.close().await.unwrap();
+    let connection = rusqlite::Connection::open(&database).unwrap();
+    let rows: i64 = connection
+        .query_row("SELECT count(*) FROM ledger", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(rows, 0, "nothing of what is over is left");
+    drop(connection);
+    let store = Store::open(&database, options()).unwrap();
+    assert_eq!((store.revision(), store.floor()), (20, 20));
+    assert!(matches!(store.watch(&pods(), 19), Err(WatchError::Expired { .. })));
+    assert_eq!(store.commit(create(&pod("a"), "1")).await.unwrap().revision, 21);
+}
+
+#[tokio::test]
+async fn two_processes_cannot_open_one_database() {
+    let directory = tempfile::tempdir().unwrap();
+    let database = directory.path().join("test.db");
+    let store = Store::open(&database, options()).unwrap();
+    let refused = Store::open(&database, options()).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        format!("{} is in use by process {}", database.display(), std::process::id())
+    );
+    store.close().await.unwrap();
+    Store::open(&database, options()).unwrap();
+}
+
+/// A closed database with enough in it to be damaged.
+async fn filled(database: &Path) {
+    let store = Store::open(database, options()).unwrap();
+    for number in 0..200 {
+        store
+            .commit(create(
+                &pod(&format!("p{number}")),
+                &format!("NEEDLE{}", "y".repeat(3000)),
+            ))
+            .await
+            .unwrap();
+    }
+    store.close().await.unwrap();
+}
+
+fn flip(path: &Path, at: u64) {
+    let mut file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.seek(SeekFrom::Start(at)).unwrap();
+    file.read_exact(&mut byte).unwrap();
+    byte[0] ^= 0x10;
+    file.seek(SeekFrom::Start(at)).unwrap();
+    file.write_all(&byte).unwrap();
+}
+
+fn chain(error: &OpenError) -> String {
+    let first: &dyn std::error::Error = error;
+    let all = std::iter::successors(Some(first), |error| error.source());
+    all.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+#[tokio::test]
+async fn damage_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let good = directory.path().join("good.db");
+    filled(&good).await;
+    let bytes = std::fs::read(&good).unwrap();
+    // The last one: pages that were split keep copies of what moved away, and those may rot unseen.
+    let needle = bytes.windows(6).rposition(|window| window == b"NEEDLE").unwrap() as u64;
+    let cases: [(&str, &[u64]); 4] = [
+        ("a bit of a value", &[needle + 2]),
+        ("the page of the tables", &[100, 101, 105]),
+        (
+            "a page's header",
+            &[
+                4096 * 40,
+                4096 * 40 + 1,
+                4096 * 40 + 3,
+                4096 * 41,
+                4096 * 42,
+                4096 * 43,
+                4096 * 44,
+            ],
+        ),
+        ("the file's header", &[3]),
+    ];
+    for (what, places) in cases {
+        let bad = directory.path().join("bad.db");
+        std::fs::copy(&good, &bad).unwrap();
+        for at in places {
+            flip(&bad, *at);
+        }
+        let refused = Store::open(&bad, options()).map(|store| store.revision()).unwrap_err();
+        println!("{what}: {}", chain(&refused));
+        assert!(
+            chain(&refused).contains("damaged") || chain(&refused).contains("malformed"),
+            "{what}: {}",
+            chain(&refused)
+        );
+    }
+    let torn = directory.path().join("torn.db");
+    std::fs::write(&torn, &bytes[..bytes.len() / 2]).unwrap();
+    assert!(matches!(Store::open(&torn, options()), Err(OpenError::Damaged { .. })));
+    let foreign = directory.path().join("foreign.db");
+    rusqlite::Connection::open(&foreign)
+        .unwrap()
+        .execute_batch("CREATE TABLE t (x)")
+        .unwrap();
+    assert!(matches!(
+        Store::open(&foreign, options()),
+        Err(OpenError::Foreign { .. })
+    ));
+    rusqlite::Connection::open(&good)
+        .unwrap()
+        .execute_batch("PRAGMA user_version = 7")
+        .unwrap();
+    assert!(matches!(
+        Store::open(&good, options()),
+        Err(OpenError::Version { found: 7, supported: 1 })
+    ));
+}
+
+#[tokio::test]
+async fn damage_in_the_middle_of_the_log_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let database = directory.path().join("test.db");
+    let (copy, log) = (directory.path().join("copy.db"), directory.path().join("copy.db-wal"));
+    let store = Store::open(&database, options()).unwrap();
+    for number in 0..20 {
+        store
+            .commit(create(&pod(&format!("p{number}")), &"z".repeat(2000)))
+            .await
+            .unwrap();
+    }
+    // As a crash would leave it: what the log holds is not yet in the database.
+    let take = || {
+        std::fs::copy(&database, &copy).unwrap();
+        std::fs::copy(directory.path().join("test.db-wal"), &log).unwrap()
+    };
+    let length = take();
+    flip(&log, length / 2);
+    let refused = Store::open(&copy, options()).map(|store| store.revision()).unwrap_err();
+    assert!(
+        refused.to_string().contains("the write-ahead log has a damaged page"),
+        "{refused}"
+    );
+    // A torn end is what a crash leaves: the transaction was never acknowledged.
+    take();
+    OpenOptions::new()
+        .write(true)
+        .open(&log)
+        .unwrap()
+        .set_len(length - 100)
+        .unwrap();
+    let cut = Store::open(&copy, options()).unwrap();
+    assert_eq!(cut.revision(), 19);
+    cut.close().await.unwrap();
+    take();
+    let whole = Store::open(&copy, options()).unwrap();
+    assert_eq!(whole.revision(), 20);
+    whole.close().await.unwrap();
+}
+
+/// A disk that fails when it is told to.
+struct Failing {
+    inner: Memory,
+    fail: Arc<std::sync::atomic::AtomicBool>,
+}
+
+impl Backend for Failing {
+    fn load(&mut self) -> Result<Loaded, BackendError> {
+        self.inner.load()
+    }
+
+    fn append(&mut self, records: &[Record]) -> Result<(), BackendError> {
+        if self.fail.load(std::sync::atomic::Ordering::Relaxed) {
+            return Err(BackendError::Full("no space".into()));
+        }
+        self.inner.append(records)
+    }
+
+    fn compact(&mut self, floor: u64, limit: usize) -> Result<bool, BackendError> {
+        self.inner.compact(floor, limit)
+    }
+
+    fn history(&self) -> Result<Arc<dyn History>, BackendError> {
+        self.inner.history()
+    }
+
+    fn close(&mut self) -> Result<(), BackendError> {
+        self.inner.close()
+    }
+}
+
+#[tokio::test]
+async fn a_failed_batch_leaves_no_trace() {
+    let fail = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let backend = Failing {
+        inner: Memory::default(),
+        fail: Arc::clone(&fail),
+    };
+    let store = Store::with_backend(Box::new(backend), options()).unwrap();
+    store.commit(create(&pod("a"), "1")).await.unwrap();
+    let mut watch = store.watch(&pods(), 1).unwrap();
+    fail.store(true, std::sync::atomic::Ordering::Relaxed);
+    let mut writers = JoinSet::new();
+    for number in 0..20 {
+        let store = store.clone();
+        writers.spawn(async move { store.commit(create(&pod(&format!("p{number}")), "1")).await });
+    }
+    for outcome in writers.join_all().await {
+        assert!(matches!(outcome, Err(CommitError::Full(_))), "{outcome:?}");
+    }
+    assert_eq!(store.revision(), 1);
+    assert_eq!(
+        store
+            .list(&pods(), ListAt::Latest, None, None)
+            .await
+            .unwrap()
+            .entries
+            .len(),
+        1
+    );
+    fail.store(false, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(store.commit(create(&pod("p0"), "2")).await.unwrap().revision, 2);
+    assert_eq!(data(&watch.next().await.unwrap().entry), "2");
+}
