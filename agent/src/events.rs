@@ -47,6 +47,8 @@ pub struct Sender {
     host: String,
     known: BTreeMap<String, Known>,
     budgets: BTreeMap<String, (u32, Timestamp)>,
+    /// The last event's number: names are its times in nanoseconds, made unique.
+    last: i128,
 }
 
 struct Known {
@@ -65,6 +67,7 @@ pub fn channel(client: kube::Client, host: &str, clock: Clock) -> (Recorder, Sen
         host: host.to_owned(),
         known: BTreeMap::new(),
         budgets: BTreeMap::new(),
+        last: 0,
     };
     (Recorder { queue: sender, clock }, other)
 }
@@ -148,6 +151,7 @@ impl Sender {
                 Err(error) => return Err(error),
             }
         }
+        self.last = happening.at.as_nanosecond().max(self.last.saturating_add(1));
         let event = self.event(&happening);
         let namespace = event.metadata.namespace.clone().unwrap_or_default();
         let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
@@ -207,7 +211,7 @@ impl Sender {
         };
         Event {
             metadata: ObjectMeta {
-                name: Some(format!("{name}.{:x}", happening.at.as_nanosecond())),
+                name: Some(format!("{name}.{:x}", self.last)),
                 namespace: Some(namespace),
                 ..ObjectMeta::default()
             },

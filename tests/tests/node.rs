@@ -1,0 +1,273 @@
+//! The node agent against the real server, in one process: the runtime, the network and time are simulated.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "helpers of tests may fail like tests"
+)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent::{Clock, Config, Parts};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use network::Network;
+use runtime::{Behaviour, Runtime};
+use server::identity::{MASTERS, User, assume};
+use server::{Options, Server};
+use store::Store;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+struct World {
+    server: Server,
+    runtime: Arc<runtime::Sim>,
+    network: Arc<network::Sim>,
+    directory: tempfile::TempDir,
+    clock: Clock,
+    agent: Option<(CancellationToken, JoinHandle<()>)>,
+}
+
+impl World {
+    async fn start() -> Self {
+        let store = Store::in_memory(store::Options {
+            index: server::storage::index,
+            class: server::storage::class,
+            ..store::Options::default()
+        });
+        let (began, start) = (tokio::time::Instant::now(), "2030-01-01T00:00:00Z".parse::<Timestamp>().unwrap());
+        let clock: Clock = Arc::new(move || start + SignedDuration::try_from(began.elapsed()).unwrap());
+        let own = Arc::clone(&clock);
+        let server = Server::new(store, Options::new(Arc::new(move || own())));
+        server.bootstrap().await.unwrap();
+        let mut world = Self {
+            server,
+            runtime: Arc::new(runtime::Sim::new()),
+            network: Arc::new(network::Sim::new()),
+            directory: tempfile::tempdir().unwrap(),
+            clock,
+            agent: None,
+        };
+        world.start_agent().await;
+        world
+    }
+
+    fn client(&self, user: User) -> kube::Client {
+        kube::Client::new(assume(user, "test", self.server.router()), "default")
+    }
+
+    async fn start_agent(&mut self) {
+        let config = Config {
+            node_name: "n1".to_owned(),
+            state_directory: self.directory.path().to_owned(),
+            pod_cidr: Some("10.1.0.0/24".parse().unwrap()),
+            addresses: vec!["192.0.2.1".parse().unwrap()],
+            port: 10250,
+            max_pods: 110,
+            dns: agent_plan::files::ClusterDns::default(),
+            labels: std::collections::BTreeMap::new(),
+        };
+        let parts = Parts {
+            client: self.client(User::new("system:node:n1", ["system:nodes", "system:authenticated"])),
+            runtime: Arc::clone(&self.runtime) as Arc<dyn Runtime>,
+            network: Arc::clone(&self.network) as Arc<dyn Network>,
+            images: Arc::new(agent::images::Sim),
+            clock: Arc::clone(&self.clock),
+        };
+        let (context, events) = agent::context(config, parts).unwrap();
+        let cancel = CancellationToken::new();
+        let own = cancel.clone();
+        let (ready, is_ready) = tokio::sync::oneshot::channel();
+        #[expect(clippy::disallowed_methods, reason = "the test ends it by its handle")]
+        let task = tokio::spawn(async move {
+            let ended = agent::run(context, events, own, move || drop(ready.send(()))).await;
+            assert!(matches!(ended, Err(agent::Error::Cancelled)), "{ended:?}");
+        });
+        is_ready.await.unwrap();
+        self.agent = Some((cancel, task));
+    }
+
+    async fn stop_agent(&mut self) {
+        let (cancel, task) = self.agent.take().unwrap();
+        cancel.cancel();
+        task.await.unwrap();
+    }
+
+    fn admin(&self) -> kube::Client {
+        self.client(User::new("kubernetes-admin", [MASTERS]))
+    }
+
+    fn pods(&self) -> Api<Pod> {
+        Api::default_namespaced(self.admin())
+    }
+
+    async fn create(&self, name: &str, spec: &str) {
+        let text = format!(r#"{{"metadata":{{"name":"{name}"}},"spec":{spec}}}"#);
+        let mut pod: Pod = serde_json::from_str(&text).unwrap();
+        pod.spec.as_mut().unwrap().node_name = Some("n1".to_owned());
+        self.pods().create(&PostParams::default(), &pod).await.unwrap();
+    }
+
+    /// Waits, in virtual time, until the pod is as wanted.
+    async fn until(&self, name: &str, wanted: impl Fn(&Pod) -> bool) -> Pod {
+        let mut last = None;
+        for _ in 0..2000 {
+            last = self.pods().get_opt(name).await.unwrap();
+            if let Some(pod) = &last
+                && wanted(pod)
+            {
+                return pod.clone();
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("not reached: {}", serde_json::to_string_pretty(&last.map(|pod| pod.status)).unwrap());
+    }
+
+    async fn gone(&self, name: &str) {
+        for _ in 0..10_000 {
+            if self.pods().get_opt(name).await.unwrap().is_none() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("{name} is still there");
+    }
+
+    async fn events(&self, name: &str) -> Vec<String> {
+        // Events are sent on their own time.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let api: Api<Event> = Api::default_namespaced(self.admin());
+        let mut events = api.list(&ListParams::default()).await.unwrap().items;
+        events.retain(|event| event.involved_object.name.as_deref() == Some(name));
+        events.sort_by(|one, other| one.metadata.name.cmp(&other.metadata.name));
+        events.into_iter().map(|event| format!("{}: {}", event.reason.unwrap(), event.message.unwrap())).collect()
+    }
+}
+
+fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+fn restarts(pod: &Pod) -> i32 {
+    pod.status.as_ref().unwrap().container_statuses.as_ref().unwrap()[0].restart_count
+}
+
+fn container_id(pod: &Pod) -> String {
+    pod.status.as_ref().unwrap().container_statuses.as_ref().unwrap()[0].container_id.clone().unwrap()
+}
+
+const PLAIN: &str = r#"{"containers":[{"name":"a","image":"nginx:1"}]}"#;
+
+#[tokio::test(start_paused = true)]
+async fn the_node_registers_and_becomes_ready() {
+    let world = World::start().await;
+    let api: Api<Node> = Api::all(world.admin());
+    let node = api.get("n1").await.unwrap();
+    let status = node.status.unwrap();
+    let conditions: Vec<String> =
+        status.conditions.unwrap().into_iter().map(|condition| format!("{}={}", condition.type_, condition.status)).collect();
+    assert_eq!(conditions, ["MemoryPressure=False", "DiskPressure=False", "PIDPressure=False", "Ready=True"]);
+    assert_eq!(node.spec.unwrap().taints, None);
+    let addresses: Vec<String> = status.addresses.unwrap().into_iter().map(|address| address.address).collect();
+    assert_eq!(addresses, ["192.0.2.1", "n1"]);
+    tokio::time::sleep(Duration::from_secs(25)).await;
+    let leases: Api<k8s_openapi::api::coordination::v1::Lease> = Api::namespaced(world.admin(), "kube-node-lease");
+    let renewed = leases.get("n1").await.unwrap().spec.unwrap().renew_time.unwrap().0;
+    assert!((world.clock)().duration_since(renewed) < SignedDuration::from_secs(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_runs_restarts_and_goes() {
+    let world = World::start().await;
+    world.create("web", PLAIN).await;
+    let pod = world.until("web", is_ready).await;
+    let status = pod.status.clone().unwrap();
+    assert_eq!(status.phase.as_deref(), Some("Running"));
+    assert_eq!(status.pod_ip.as_deref(), Some("10.1.0.2"));
+    let conditions: Vec<String> = status.conditions.unwrap().into_iter().map(|condition| condition.type_).collect();
+    assert_eq!(conditions, ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"]);
+    let sandbox = world.runtime.sandboxes().await.unwrap().remove(0);
+    assert!(world.runtime.kill(&sandbox.id, &sandbox.containers[0].id));
+    let pod = world.until("web", |pod| restarts(pod) == 1 && is_ready(pod)).await;
+    let last = pod.status.unwrap().container_statuses.unwrap()[0].last_state.clone().unwrap().terminated.unwrap();
+    assert_eq!((last.exit_code, last.reason.as_deref()), (137, Some("Error")));
+    let events = world.events("web").await;
+    assert_eq!(events[1..3], ["Created: Container created", "Started: Container started"], "{events:?}");
+    world.pods().delete("web", &DeleteParams::default()).await.unwrap();
+    world.gone("web").await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(world.runtime.sandboxes().await.unwrap().is_empty());
+    assert!(world.network.attachments().await.unwrap().is_empty());
+    assert_eq!(std::fs::read_dir(world.directory.path().join("pods")).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(world.directory.path().join("logs")).unwrap().count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_agent_adopts_what_runs_and_removes_what_is_gone() {
+    let mut world = World::start().await;
+    world.create("stays", PLAIN).await;
+    world.create("goes", PLAIN).await;
+    let before = world.until("stays", is_ready).await;
+    world.until("goes", is_ready).await;
+    world.stop_agent().await;
+    world.pods().delete("goes", &DeleteParams::default().grace_period(0)).await.unwrap();
+    world.start_agent().await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let after = world.until("stays", is_ready).await;
+    assert_eq!(container_id(&before), container_id(&after));
+    assert_eq!(restarts(&after), 0);
+    assert_eq!(before.status, after.status, "nothing is reported twice");
+    assert_eq!(world.runtime.sandboxes().await.unwrap().len(), 1);
+    assert_eq!(world.network.attachments().await.unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_sandbox_is_made_again() {
+    let world = World::start().await;
+    world.create("web", PLAIN).await;
+    let before = world.until("web", is_ready).await;
+    let sandbox = world.runtime.sandboxes().await.unwrap().remove(0);
+    world.runtime.lose(&sandbox.id);
+    let after = world.until("web", |pod| restarts(pod) == 1 && is_ready(pod)).await;
+    assert_ne!(container_id(&before), container_id(&after));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_missing_is_named_and_waited_for() {
+    let world = World::start().await;
+    let spec = r#"{"containers":[{"name":"a","image":"i","env":[{"name":"X","valueFrom":{"configMapKeyRef":{"name":"cm","key":"k"}}}]}]}"#;
+    world.create("web", spec).await;
+    let waiting = |pod: &Pod| {
+        let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
+        let waiting = statuses.first()?.state.as_ref()?.waiting.as_ref()?;
+        Some((waiting.reason.clone()?, waiting.message.clone()?))
+    };
+    let pod = world.until("web", |pod| waiting(pod).is_some()).await;
+    let expected = ("CreateContainerConfigError".to_owned(), "configmap \"cm\" not found".to_owned());
+    assert_eq!(waiting(&pod), Some(expected));
+    let map: ConfigMap = serde_json::from_str(r#"{"metadata":{"name":"cm"},"data":{"k":"v"}}"#).unwrap();
+    let api: Api<ConfigMap> = Api::default_namespaced(world.admin());
+    api.create(&PostParams::default(), &map).await.unwrap();
+    world.until("web", is_ready).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crashing_container_backs_off() {
+    let world = World::start().await;
+    let crash = Behaviour { runs_for: Some(Duration::ZERO), exit_code: 3, ..Behaviour::default() };
+    world.runtime.behave("crash", crash);
+    world.create("web", r#"{"containers":[{"name":"crash","image":"i"}]}"#).await;
+    let pod = world.until("web", |pod| {
+        let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+        let mut reasons = statuses.filter_map(|status| status.state.as_ref()?.waiting.as_ref()?.reason.clone());
+        reasons.any(|reason| reason == "CrashLoopBackOff")
+    });
+    let pod = pod.await;
+    assert_eq!(restarts(&pod), 1, "the first restart is at once, the second waits");
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    let pod = world.until("web", |_| true).await;
+    assert_eq!(restarts(&pod), 4, "after 10, 30 and 70 seconds");
+}
