@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use agent_plan::{Timestamp, pods};
 use k8s_openapi::api::core::v1::{Event, EventSource, Node, ObjectReference, Pod};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use tokio::sync::mpsc;
 use tracing::debug;
@@ -228,6 +228,8 @@ impl Sender {
             first_timestamp: Some(Time(happening.at)),
             last_timestamp: Some(Time(happening.at)),
             count: Some(1),
+            event_time: Some(MicroTime(happening.at)),
+            action: Some(happening.reason.to_owned()),
             ..Event::default()
         }
     }

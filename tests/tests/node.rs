@@ -37,7 +37,10 @@ impl World {
             class: server::storage::class,
             ..store::Options::default()
         });
-        let (began, start) = (tokio::time::Instant::now(), "2030-01-01T00:00:00Z".parse::<Timestamp>().unwrap());
+        let (began, start) = (
+            tokio::time::Instant::now(),
+            "2030-01-01T00:00:00Z".parse::<Timestamp>().unwrap(),
+        );
         let clock: Clock = Arc::new(move || start + SignedDuration::try_from(began.elapsed()).unwrap());
         let own = Arc::clone(&clock);
         let server = Server::new(store, Options::new(Arc::new(move || own())));
@@ -82,7 +85,7 @@ impl World {
         let (ready, is_ready) = tokio::sync::oneshot::channel();
         #[expect(clippy::disallowed_methods, reason = "the test ends it by its handle")]
         let task = tokio::spawn(async move {
-            let ended = agent::run(context, events, own, move || drop(ready.send(()))).await;
+            let ended = agent::run(context, events, own, move || assert!(ready.send(()).is_ok())).await;
             assert!(matches!(ended, Err(agent::Error::Cancelled)), "{ended:?}");
         });
         is_ready.await.unwrap();
@@ -122,7 +125,10 @@ impl World {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("not reached: {}", serde_json::to_string_pretty(&last.map(|pod| pod.status)).unwrap());
+        panic!(
+            "not reached: {}",
+            serde_json::to_string_pretty(&last.map(|pod| pod.status)).unwrap()
+        );
     }
 
     async fn gone(&self, name: &str) {
@@ -142,13 +148,18 @@ impl World {
         let mut events = api.list(&ListParams::default()).await.unwrap().items;
         events.retain(|event| event.involved_object.name.as_deref() == Some(name));
         events.sort_by(|one, other| one.metadata.name.cmp(&other.metadata.name));
-        events.into_iter().map(|event| format!("{}: {}", event.reason.unwrap(), event.message.unwrap())).collect()
+        events
+            .into_iter()
+            .map(|event| format!("{}: {}", event.reason.unwrap(), event.message.unwrap()))
+            .collect()
     }
 }
 
 fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    conditions
+        .into_iter()
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 fn restarts(pod: &Pod) -> i32 {
@@ -156,7 +167,10 @@ fn restarts(pod: &Pod) -> i32 {
 }
 
 fn container_id(pod: &Pod) -> String {
-    pod.status.as_ref().unwrap().container_statuses.as_ref().unwrap()[0].container_id.clone().unwrap()
+    pod.status.as_ref().unwrap().container_statuses.as_ref().unwrap()[0]
+        .container_id
+        .clone()
+        .unwrap()
 }
 
 const PLAIN: &str = r#"{"containers":[{"name":"a","image":"nginx:1"}]}"#;
@@ -167,11 +181,28 @@ async fn the_node_registers_and_becomes_ready() {
     let api: Api<Node> = Api::all(world.admin());
     let node = api.get("n1").await.unwrap();
     let status = node.status.unwrap();
-    let conditions: Vec<String> =
-        status.conditions.unwrap().into_iter().map(|condition| format!("{}={}", condition.type_, condition.status)).collect();
-    assert_eq!(conditions, ["MemoryPressure=False", "DiskPressure=False", "PIDPressure=False", "Ready=True"]);
+    let conditions: Vec<String> = status
+        .conditions
+        .unwrap()
+        .into_iter()
+        .map(|condition| format!("{}={}", condition.type_, condition.status))
+        .collect();
+    assert_eq!(
+        conditions,
+        [
+            "MemoryPressure=False",
+            "DiskPressure=False",
+            "PIDPressure=False",
+            "Ready=True"
+        ]
+    );
     assert_eq!(node.spec.unwrap().taints, None);
-    let addresses: Vec<String> = status.addresses.unwrap().into_iter().map(|address| address.address).collect();
+    let addresses: Vec<String> = status
+        .addresses
+        .unwrap()
+        .into_iter()
+        .map(|address| address.address)
+        .collect();
     assert_eq!(addresses, ["192.0.2.1", "n1"]);
     tokio::time::sleep(Duration::from_secs(25)).await;
     let leases: Api<k8s_openapi::api::coordination::v1::Lease> = Api::namespaced(world.admin(), "kube-node-lease");
@@ -187,22 +218,51 @@ async fn a_pod_runs_restarts_and_goes() {
     let status = pod.status.clone().unwrap();
     assert_eq!(status.phase.as_deref(), Some("Running"));
     assert_eq!(status.pod_ip.as_deref(), Some("10.1.0.2"));
-    let conditions: Vec<String> = status.conditions.unwrap().into_iter().map(|condition| condition.type_).collect();
-    assert_eq!(conditions, ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"]);
+    let conditions: Vec<String> = status
+        .conditions
+        .unwrap()
+        .into_iter()
+        .map(|condition| condition.type_)
+        .collect();
+    assert_eq!(
+        conditions,
+        [
+            "PodReadyToStartContainers",
+            "Initialized",
+            "Ready",
+            "ContainersReady",
+            "PodScheduled"
+        ]
+    );
     let sandbox = world.runtime.sandboxes().await.unwrap().remove(0);
     assert!(world.runtime.kill(&sandbox.id, &sandbox.containers[0].id));
     let pod = world.until("web", |pod| restarts(pod) == 1 && is_ready(pod)).await;
-    let last = pod.status.unwrap().container_statuses.unwrap()[0].last_state.clone().unwrap().terminated.unwrap();
+    let last = pod.status.unwrap().container_statuses.unwrap()[0]
+        .last_state
+        .clone()
+        .unwrap()
+        .terminated
+        .unwrap();
     assert_eq!((last.exit_code, last.reason.as_deref()), (137, Some("Error")));
     let events = world.events("web").await;
-    assert_eq!(events[1..3], ["Created: Container created", "Started: Container started"], "{events:?}");
+    assert_eq!(
+        events[1..3],
+        ["Created: Container created", "Started: Container started"],
+        "{events:?}"
+    );
     world.pods().delete("web", &DeleteParams::default()).await.unwrap();
     world.gone("web").await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(world.runtime.sandboxes().await.unwrap().is_empty());
     assert!(world.network.attachments().await.unwrap().is_empty());
-    assert_eq!(std::fs::read_dir(world.directory.path().join("pods")).unwrap().count(), 0);
-    assert_eq!(std::fs::read_dir(world.directory.path().join("logs")).unwrap().count(), 0);
+    assert_eq!(
+        std::fs::read_dir(world.directory.path().join("pods")).unwrap().count(),
+        0
+    );
+    assert_eq!(
+        std::fs::read_dir(world.directory.path().join("logs")).unwrap().count(),
+        0
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -213,7 +273,11 @@ async fn a_new_agent_adopts_what_runs_and_removes_what_is_gone() {
     let before = world.until("stays", is_ready).await;
     world.until("goes", is_ready).await;
     world.stop_agent().await;
-    world.pods().delete("goes", &DeleteParams::default().grace_period(0)).await.unwrap();
+    world
+        .pods()
+        .delete("goes", &DeleteParams::default().grace_period(0))
+        .await
+        .unwrap();
     world.start_agent().await;
     tokio::time::sleep(Duration::from_secs(60)).await;
     let after = world.until("stays", is_ready).await;
@@ -246,7 +310,10 @@ async fn what_is_missing_is_named_and_waited_for() {
         Some((waiting.reason.clone()?, waiting.message.clone()?))
     };
     let pod = world.until("web", |pod| waiting(pod).is_some()).await;
-    let expected = ("CreateContainerConfigError".to_owned(), "configmap \"cm\" not found".to_owned());
+    let expected = (
+        "CreateContainerConfigError".to_owned(),
+        "configmap \"cm\" not found".to_owned(),
+    );
     assert_eq!(waiting(&pod), Some(expected));
     let map: ConfigMap = serde_json::from_str(r#"{"metadata":{"name":"cm"},"data":{"k":"v"}}"#).unwrap();
     let api: Api<ConfigMap> = Api::default_namespaced(world.admin());
@@ -257,11 +324,20 @@ async fn what_is_missing_is_named_and_waited_for() {
 #[tokio::test(start_paused = true)]
 async fn a_crashing_container_backs_off() {
     let world = World::start().await;
-    let crash = Behaviour { runs_for: Some(Duration::ZERO), exit_code: 3, ..Behaviour::default() };
+    let crash = Behaviour {
+        runs_for: Some(Duration::ZERO),
+        exit_code: 3,
+        ..Behaviour::default()
+    };
     world.runtime.behave("crash", crash);
-    world.create("web", r#"{"containers":[{"name":"crash","image":"i"}]}"#).await;
+    world
+        .create("web", r#"{"containers":[{"name":"crash","image":"i"}]}"#)
+        .await;
     let pod = world.until("web", |pod| {
-        let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+        let statuses = pod
+            .status
+            .iter()
+            .flat_map(|status| status.container_statuses.iter().flatten());
         let mut reasons = statuses.filter_map(|status| status.state.as_ref()?.waiting.as_ref()?.reason.clone());
         reasons.any(|reason| reason == "CrashLoopBackOff")
     });
