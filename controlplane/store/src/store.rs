@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -11,8 +11,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::backend::{Backend, Memory, Sqlite};
 use crate::cache::{Cache, RingLimits};
-use crate::entry::{Attributes, Entry, List};
+use crate::entry::{Entry, List};
 use crate::key::{Key, Prefix};
+use crate::options::{OpenError, Options};
 use crate::retention::Retention;
 use crate::shared::Shared;
 use crate::watch::{Watch, WatchError, event};
@@ -24,36 +25,6 @@ use crate::{BackendError, EventKind};
 const MAINTENANCE: Duration = Duration::from_secs(10);
 /// Changes read from the ledger at a time.
 const CHUNK: usize = 512;
-
-/// What a store is opened with.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// How long the past is kept for watches and exact lists.
-    pub retention: Duration,
-    /// How many bytes of superseded versions are kept at most.
-    pub retention_bytes: u64,
-    /// How many changes the ring holds.
-    pub ring_events: usize,
-    /// How many bytes of objects the ring holds.
-    pub ring_bytes: usize,
-    /// Gives what selectors match, for objects read from the disk.
-    pub index: fn(&Key, &[u8]) -> Attributes,
-    /// How much of a resource's past is kept; the argument is `{group or core}/{plural}`.
-    pub class: fn(&str) -> Class,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            retention: Duration::from_mins(5),
-            retention_bytes: 256 << 20,
-            ring_events: 4096,
-            ring_bytes: 16 << 20,
-            index: |_, _| Attributes::default(),
-            class: |_| Class::Kept,
-        }
-    }
-}
 
 /// Which revision a list shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,53 +55,6 @@ pub enum ListError {
     /// The ledger could not be read.
     #[error("read the ledger")]
     Failed(#[source] Arc<BackendError>),
-}
-
-/// Why a store could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// Another process has the database open.
-    #[error("{} is in use by process {holder}", path.display())]
-    Locked {
-        /// The database.
-        path: PathBuf,
-        /// The process id that the holder wrote down.
-        holder: String,
-    },
-    /// The lock file cannot be used.
-    #[error("take the lock beside the database")]
-    Lock(#[source] std::io::Error),
-    /// The database's files cannot be made or read.
-    #[error("open the database's files")]
-    Create(#[source] std::io::Error),
-    /// The database is damaged. It is left as it is: restore a backup, or move it away to begin anew.
-    #[error("{} is damaged: {finding}", path.display())]
-    Damaged {
-        /// The database.
-        path: PathBuf,
-        /// What is wrong with it.
-        finding: String,
-    },
-    /// The file is a database of something else.
-    #[error("{} is not a database of this program", path.display())]
-    Foreign {
-        /// The database.
-        path: PathBuf,
-    },
-    /// The database was written by another version.
-    #[error("the database has version {found} of the tables; this program knows {supported}")]
-    Version {
-        /// What the file says.
-        found: i32,
-        /// What this program reads.
-        supported: i32,
-    },
-    /// The backend could not give what it holds.
-    #[error("load the database")]
-    Load(#[source] BackendError),
-    /// The writer's thread could not be started.
-    #[error("start the writer's thread")]
-    Thread(#[source] std::io::Error),
 }
 
 /// The store. Cheap to clone; all clones are the same store.

@@ -1,0 +1,83 @@
+//! What a store is opened with, and why it may not open.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::{Attributes, BackendError, Class, Key};
+
+/// What a store is opened with.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// How long the past is kept for watches and exact lists.
+    pub retention: Duration,
+    /// How many bytes of superseded versions are kept at most.
+    pub retention_bytes: u64,
+    /// How many changes the ring holds.
+    pub ring_events: usize,
+    /// How many bytes of objects the ring holds.
+    pub ring_bytes: usize,
+    /// Gives what selectors match, for objects read from the disk.
+    pub index: fn(&Key, &[u8]) -> Attributes,
+    /// How much of a resource's past is kept; the argument is `{group or core}/{plural}`.
+    pub class: fn(&str) -> Class,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            retention: Duration::from_mins(5),
+            retention_bytes: 256 << 20,
+            ring_events: 4096,
+            ring_bytes: 16 << 20,
+            index: |_, _| Attributes::default(),
+            class: |_| Class::Kept,
+        }
+    }
+}
+
+/// Why a store could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process has the database open.
+    #[error("{} is in use by process {holder}", path.display())]
+    Locked {
+        /// The database.
+        path: PathBuf,
+        /// The process id that the holder wrote down.
+        holder: String,
+    },
+    /// The lock file cannot be used.
+    #[error("take the lock beside the database")]
+    Lock(#[source] std::io::Error),
+    /// The database's files cannot be made or read.
+    #[error("open the database's files")]
+    Create(#[source] std::io::Error),
+    /// The database is damaged. It is left as it is: restore a backup, or move it away to begin anew.
+    #[error("{} is damaged: {finding}", path.display())]
+    Damaged {
+        /// The database.
+        path: PathBuf,
+        /// What is wrong with it.
+        finding: String,
+    },
+    /// The file is a database of something else.
+    #[error("{} is not a database of this program", path.display())]
+    Foreign {
+        /// The database.
+        path: PathBuf,
+    },
+    /// The database was written by another version.
+    #[error("the database has version {found} of the tables; this program knows {supported}")]
+    Version {
+        /// What the file says.
+        found: i32,
+        /// What this program reads.
+        supported: i32,
+    },
+    /// The backend could not give what it holds.
+    #[error("load the database")]
+    Load(#[source] BackendError),
+    /// The writer's thread could not be started.
+    #[error("start the writer's thread")]
+    Thread(#[source] std::io::Error),
+}
