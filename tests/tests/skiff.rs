@@ -1,0 +1,233 @@
+//! The command line `skiff`, as a person uses it: every command, twice where it must be idempotent, and two clusters side
+//! by side.
+
+#![allow(clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
+
+use std::process::Command;
+
+use tests::machine::{Machine, Namespace, eventually};
+use tests::{images, process};
+
+fn manifest(image: &str, replicas: u32, note: &str) -> String {
+    format!(
+        "apiVersion: v1
+kind: ConfigMap
+metadata: {{name: notes}}
+data: {{note: {note}}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: web}}
+spec:
+  replicas: {replicas}
+  selector: {{matchLabels: {{app: web}}}}
+  template:
+    metadata: {{labels: {{app: web}}}}
+    spec:
+      containers:
+      - name: nginx
+        image: {image}
+        env: [{{name: NOTE, value: {note}}}]
+"
+    )
+}
+
+fn apply(machine: &Machine, text: &str) -> anyhow::Result<Vec<String>> {
+    let file = machine.state().join("web.yaml");
+    std::fs::write(&file, text)?;
+    let said = machine.skiff(["apply", "-f", &file.display().to_string()])?;
+    Ok(said.lines().map(str::to_owned).collect())
+}
+
+#[test]
+fn a_deployment_from_apply_to_delete() -> anyhow::Result<()> {
+    tests::logging();
+    let machine = Machine::start("skiff")?;
+    let image = images::nginx(&machine)?;
+    // Both may be repeated.
+    machine.skiff(["up"])?;
+    assert!(machine.skiff(["status"])?.contains("Ready"));
+
+    let wanted = manifest(&image, 2, "one");
+    assert_eq!(
+        apply(&machine, &wanted)?,
+        ["configmap/notes created", "deployment.apps/web created"]
+    );
+    assert_eq!(
+        apply(&machine, &wanted)?,
+        ["configmap/notes unchanged", "deployment.apps/web unchanged"]
+    );
+    let said = machine.skiff(["rollout", "status", "deployment/web", "--timeout", "60"])?;
+    assert!(said.ends_with("deployment \"web\" successfully rolled out\n"), "{said}");
+
+    let table = machine.skiff(["get", "pods", "-l", "app=web"])?;
+    assert!(table.starts_with("NAME "), "{table}");
+    assert_eq!(
+        table
+            .lines()
+            .filter(|line| line.contains("1/1") && line.contains("Running"))
+            .count(),
+        2,
+        "{table}"
+    );
+    assert!(machine.skiff(["get", "deploy/web", "-o", "wide"])?.contains(&image));
+    assert_eq!(
+        machine.skiff(["get", "deploy", "web", "-o", "name"])?,
+        "deployment.apps/web\n"
+    );
+    let json: serde_json::Value = serde_json::from_str(&machine.skiff(["get", "pods", "-o", "json"])?)?;
+    assert_eq!(json["items"][0]["kind"], "Pod");
+    assert!(machine.skiff(["get", "all", "-A"])?.contains("deployment.apps/web"));
+    let described = machine.skiff(["describe", "deployment/web"])?;
+    assert!(described.contains("ScalingReplicaSet"), "{described}");
+    let address = json["items"][0]["status"]["podIP"].as_str().unwrap_or_default();
+    machine.fetch(&format!("http://{address}/hostname"))?;
+    eventually("the log shows the request", || {
+        let log = machine
+            .skiff(["logs", "-l", "app=web"])
+            .map_err(|error| error.to_string())?;
+        if log.contains("GET /hostname") {
+            Ok(())
+        } else {
+            Err(log)
+        }
+    })?;
+    assert_trace(&machine)?;
+
+    // A second revision, and back.
+    assert_eq!(
+        apply(&machine, &manifest(&image, 2, "two"))?,
+        ["configmap/notes configured", "deployment.apps/web configured"]
+    );
+    machine.skiff(["rollout", "status", "deployment/web"])?;
+    machine.skiff(["rollout", "undo", "deployment/web"])?;
+    machine.skiff(["rollout", "status", "deployment/web"])?;
+    let history = machine.skiff(["rollout", "history", "deployment/web"])?;
+    assert!(history.contains("\n3 ") && !history.contains("\n1 "), "{history}");
+    let note = machine.kubectl([
+        "get",
+        "deployment",
+        "web",
+        "-o",
+        "jsonpath={.spec.template.spec.containers[0].env[0].value}",
+    ])?;
+    assert_eq!(note, "one");
+
+    assert_eq!(
+        machine.skiff(["scale", "deployment/web", "--replicas", "1"])?,
+        "deployment.apps/web scaled\n"
+    );
+    let file = machine.state().join("web.yaml").display().to_string();
+    machine.skiff(["delete", "-f", &file])?;
+    let missing = machine.skiff(["get", "deployment", "web"]).unwrap_err().to_string();
+    assert!(
+        missing.contains("Error from server (NotFound): deployments.apps \"web\" not found"),
+        "{missing}"
+    );
+    machine.skiff(["delete", "-f", &file, "--ignore-not-found"])?;
+    machine.finish()
+}
+
+/// Every step has a time: here are the audit log, the events and the objects.
+fn assert_trace(machine: &Machine) -> anyhow::Result<()> {
+    let trace = machine.skiff(["trace", "deployment/web"])?;
+    let steps = [
+        "request received",
+        "stored",
+        "ReplicaSet stored",
+        "pods stored",
+        "scheduled",
+        "agent saw the pod",
+        "image present",
+        "network ready",
+        "container created",
+        "container started",
+        "ready",
+        "ready stored",
+    ];
+    for step in steps {
+        let line = trace.lines().find(|line| line.starts_with(&format!("{step}  ")));
+        assert!(line.is_some_and(|line| line.contains("ms")), "{step}: {trace}");
+    }
+    Ok(())
+}
+
+#[test]
+fn state_is_kept_without_purge() -> anyhow::Result<()> {
+    tests::logging();
+    let machine = Machine::start("kept")?;
+    let image = images::nginx(&machine)?;
+    apply(&machine, &manifest(&image, 1, "kept"))?;
+    machine.skiff(["rollout", "status", "deployment/web"])?;
+    machine.skiff(["down"])?;
+    machine.skiff(["down"])?;
+    machine.skiff(["status"]).unwrap_err();
+    machine.skiff(["up"])?;
+    eventually("the pod runs again and answers", || {
+        let json = machine
+            .skiff(["get", "pods", "-o", "json"])
+            .map_err(|error| error.to_string())?;
+        let list: serde_json::Value = serde_json::from_str(&json).map_err(|error| error.to_string())?;
+        let address = list["items"][0]["status"]["podIP"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        machine
+            .fetch(&format!("http://{address}/"))
+            .map(|_| ())
+            .map_err(|error| format!("{error:#}\n{json}"))
+    })?;
+    machine.finish()
+}
+
+#[test]
+fn clusters_live_side_by_side() -> anyhow::Result<()> {
+    tests::logging();
+    let machine = Machine::start("side")?;
+    let second = tempfile::tempdir()?;
+    let skiff = |words: &[&str]| {
+        let mut command = machine.namespace().command(process::programs()?.join("skiff"));
+        command.args(words).arg("--state-dir").arg(second.path());
+        process::run(&mut command)
+    };
+    let result = skiff(&["up"]).and_then(|_| {
+        let (first, other) = (machine.skiff(["status"])?, skiff(&["status"])?);
+        assert!(
+            first.contains("https://127.0.0.1:6443") && other.contains("https://127.0.0.1:6444"),
+            "{first}{other}"
+        );
+        assert!(
+            first.contains("10.244.0.0/24") && other.contains("10.244.1.0/24"),
+            "{first}{other}"
+        );
+        Ok(())
+    });
+    let down = skiff(&["down", "--purge"]);
+    result?;
+    down?;
+    machine.skiff(["status"])?;
+    machine.finish()
+}
+
+#[test]
+fn wrong_usage_and_failure_have_their_exit_codes() -> anyhow::Result<()> {
+    let namespace = Namespace::new("usage")?;
+    let home = tempfile::tempdir()?;
+    let code = |words: &[&str]| -> anyhow::Result<Option<i32>> {
+        let mut command: Command = namespace.command(process::programs()?.join("skiff"));
+        Ok(command
+            .args(words)
+            .arg("--state-dir")
+            .arg(home.path().join("none"))
+            .output()?
+            .status
+            .code())
+    };
+    assert_eq!(code(&["frobnicate"])?, Some(2));
+    assert_eq!(code(&["get"])?, Some(2));
+    assert_eq!(code(&["get", "pods"])?, Some(1));
+    assert_eq!(code(&["status"])?, Some(1));
+    assert_eq!(code(&["down"])?, Some(0));
+    assert_eq!(code(&["--help"])?, Some(0));
+    Ok(())
+}
