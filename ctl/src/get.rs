@@ -45,8 +45,10 @@ async fn tables(api: &Api, options: &GetOptions, targets: &[Target]) -> anyhow::
         let table = match api.table(&path_of(options, target)?).await {
             Ok(table) => table,
             Err(error) => {
-                terminal::note(format!("{error:#}"));
-                failure = Some(error);
+                // All but the last one are said here; the last one is what the command fails with.
+                if let Some(earlier) = failure.replace(error) {
+                    terminal::note(format!("{earlier:#}"));
+                }
                 continue;
             }
         };
@@ -63,7 +65,7 @@ async fn tables(api: &Api, options: &GetOptions, targets: &[Target]) -> anyhow::
         printed += print(options, targets, &resource, &table, wide, printed)?;
     }
     match failure {
-        Some(error) => Err(error.context("not everything was found")),
+        Some(error) => Err(error),
         None if printed == 0 && options.all_namespaces => {
             terminal::note("No resources found");
             Ok(())

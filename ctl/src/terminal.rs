@@ -34,7 +34,14 @@ pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
     }) {
         return ExitCode::SUCCESS;
     }
-    note(format!("{} {error:#}", red("error:")));
+    // kube's errors repeat their sources in their own text.
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    note(format!("{} {text}", red("error:")));
     ExitCode::FAILURE
 }
 

@@ -110,7 +110,13 @@ async fn start_agent(
         child = Some(daemon.start(&super::sibling("skiff-agent")?, &arguments)?);
     }
     waiting.now(format!("waiting for node {} to be Ready", settings.node_name));
+    let socket = state_dir.join("agent/agent.sock");
     let ready = async {
+        // What the node said before its agent was stopped does not count: this agent answers first.
+        while tokio::net::UnixStream::connect(&socket).await.is_err() {
+            alive(child.as_mut(), daemon)?;
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
         let watching = node_ready(api, &settings.node_name);
         tokio::pin!(watching);
         loop {
