@@ -45,6 +45,7 @@ impl Recorder {
                 receiver,
                 written: BTreeMap::new(),
                 order: VecDeque::new(),
+                number: 0,
             },
         )
     }
@@ -81,6 +82,8 @@ pub(crate) struct Writer {
     receiver: mpsc::Receiver<Waiting>,
     written: BTreeMap<Identity, Written>,
     order: VecDeque<Identity>,
+    /// The newest name's number: two events at one instant must not share a name.
+    number: i128,
 }
 
 /// The client of each component.
@@ -123,11 +126,8 @@ impl Writer {
             }
         }
         let namespace = note.about.namespace.clone().unwrap_or_else(|| "default".to_owned());
-        let name = format!(
-            "{}.{:x}",
-            note.about.name.as_deref().unwrap_or_default(),
-            at.as_nanosecond()
-        );
+        self.number = at.as_nanosecond().max(self.number.saturating_add(1));
+        let name = format!("{}.{:x}", note.about.name.as_deref().unwrap_or_default(), self.number);
         let body = event(component, &note, &namespace, &name, at);
         let path = request::path(&EVENTS, &namespace, "", "");
         let bytes = body.to_string().into_bytes();

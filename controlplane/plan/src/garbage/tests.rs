@@ -1,1 +1,95 @@
+use expect_test::{Expect, expect};
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
+use serde_json::{Value, json};
 
+use super::{Graph, Item};
+use crate::step::{DEPLOYMENTS, PODS, REPLICA_SETS, Resource};
+
+fn now() -> Timestamp {
+    Timestamp::from_second(1_800_000_000).unwrap()
+}
+
+fn owner(resource: Resource, name: &str) -> Value {
+    json!({
+        "apiVersion": resource.api_version(), "kind": resource.kind, "name": name, "uid": name, "controller": true,
+        "blockOwnerDeletion": true,
+    })
+}
+
+fn item(resource: Resource, name: &str, owners: &[Value], finalizer: Option<&str>) -> Item {
+    let metadata: ObjectMeta = serde_json::from_value(json!({
+        "name": name, "namespace": "default", "uid": name, "resourceVersion": "1", "ownerReferences": owners,
+        "finalizers": finalizer.into_iter().collect::<Vec<_>>(),
+        "deletionTimestamp": finalizer.map(|_| "2026-01-01T00:00:00Z"),
+    }))
+    .unwrap();
+    Item::of(resource, &metadata)
+}
+
+fn check(graph: &Graph, uid: &str, expected: &Expect) {
+    let resolve = |_: &str, kind: &str| {
+        [PODS, REPLICA_SETS, DEPLOYMENTS]
+            .into_iter()
+            .find(|known| known.kind == kind)
+    };
+    expected.assert_eq(&graph.plan(uid, resolve, now()).to_string());
+}
+
+#[test]
+fn nothing_is_deleted_before_its_owners_absence_is_proven() {
+    let mut graph = Graph::default();
+    graph.observe(item(PODS, "pod", &[owner(REPLICA_SETS, "set")], None));
+    check(&graph, "pod", &expect!["look for ReplicaSet set"]);
+    graph.learn("set", true, now());
+    check(&graph, "pod", &expect![" again in 11s"]);
+    graph.learn("set", false, now());
+    graph.forget("set");
+    check(&graph, "pod", &expect!["delete Pod pod"]);
+}
+
+#[test]
+fn a_solid_owner_keeps_it_and_absent_ones_are_struck() {
+    let mut graph = Graph::default();
+    graph.observe(item(REPLICA_SETS, "set", &[], None));
+    graph.observe(item(PODS, "pod", &[owner(REPLICA_SETS, "set")], None));
+    check(&graph, "pod", &expect![""]);
+    graph.observe(item(
+        PODS,
+        "pod",
+        &[owner(REPLICA_SETS, "set"), owner(REPLICA_SETS, "gone")],
+        None,
+    ));
+    graph.learn("gone", false, now());
+    check(&graph, "pod", &expect!["patch Pod pod"]);
+}
+
+#[test]
+fn foreground_deletion_takes_dependents_first() {
+    let mut graph = Graph::default();
+    graph.observe(item(PODS, "pod", &[owner(REPLICA_SETS, "set")], None));
+    graph.observe(item(REPLICA_SETS, "set", &[owner(DEPLOYMENTS, "web")], None));
+    let woken = graph.observe(item(DEPLOYMENTS, "web", &[], Some("foregroundDeletion")));
+    assert!(woken.contains(&"set".to_owned()));
+    check(&graph, "web", &expect![""]);
+    check(&graph, "set", &expect!["delete ReplicaSet set"]);
+    assert_eq!(graph.forget("pod"), Vec::<String>::new());
+    assert_eq!(
+        graph.forget("set"),
+        ["pod", "web"]
+            .into_iter()
+            .filter(|uid| *uid == "web")
+            .collect::<Vec<_>>()
+    );
+    check(&graph, "web", &expect!["patch Deployment web"]);
+}
+
+#[test]
+fn orphans_are_set_free_before_their_owner_goes() {
+    let mut graph = Graph::default();
+    graph.observe(item(PODS, "pod", &[owner(REPLICA_SETS, "set")], None));
+    graph.observe(item(REPLICA_SETS, "set", &[], Some("orphan")));
+    check(&graph, "set", &expect!["patch Pod pod"]);
+    let woken = graph.observe(item(PODS, "pod", &[], None));
+    assert!(woken.contains(&"set".to_owned()));
+    check(&graph, "set", &expect!["patch ReplicaSet set"]);
+}

@@ -1,1 +1,109 @@
+use std::time::Duration;
 
+use expect_test::{Expect, expect};
+use k8s_openapi::{
+    api::core::v1::{Node, Pod},
+    jiff::Timestamp,
+};
+use serde_json::{Value, json};
+
+use super::{Pulse, Snapshot, plan};
+
+fn now() -> Timestamp {
+    "2026-01-01T01:00:00Z".parse().unwrap()
+}
+
+fn node(ready: &str, taints: &Value) -> Node {
+    let conditions: Vec<Value> = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"]
+        .iter()
+        .map(|kind| {
+            let status = match (*kind, ready) {
+                ("Ready", status) => status,
+                (_, "Unknown") => "Unknown",
+                _ => "False",
+            };
+            json!({ "type": kind, "status": status, "lastHeartbeatTime": "2026-01-01T00:00:00Z" })
+        })
+        .collect();
+    serde_json::from_value(json!({
+        "metadata": { "name": "n1", "uid": "n1", "resourceVersion": "1" },
+        "spec": { "taints": taints }, "status": { "conditions": conditions },
+    }))
+    .unwrap()
+}
+
+fn pod(tolerations: &Value) -> Pod {
+    serde_json::from_value(json!({
+        "metadata": { "name": "a", "namespace": "default", "uid": "a" },
+        "spec": { "nodeName": "n1", "containers": [], "tolerations": tolerations },
+        "status": { "phase": "Running" },
+    }))
+    .unwrap()
+}
+
+fn check(node: &Node, pod: &Pod, silence: u64, any_ready: bool, expected: &Expect) {
+    let pulse = Pulse::next(None, node, None, Duration::ZERO);
+    let snapshot = Snapshot {
+        node,
+        pulse: &pulse,
+        pods: &[pod],
+        any_ready,
+    };
+    expected.assert_eq(&plan(&snapshot, Duration::from_secs(silence), now()).to_string());
+}
+
+#[test]
+fn a_silent_node_becomes_unknown_then_tainted_then_empty() {
+    let calm = pod(&json!([]));
+    check(&node("True", &json!(null)), &calm, 10, true, &expect![" again in 40s"]);
+    let said = expect!["patch Node n1/status (NodeNotReady: Node n1 status is now: NodeNotReady)"];
+    check(&node("True", &json!(null)), &calm, 51, true, &said);
+    check(
+        &node("Unknown", &json!(null)),
+        &calm,
+        52,
+        true,
+        &expect!["patch Node n1"],
+    );
+    let taints = json!([
+        { "key": "node.kubernetes.io/unreachable", "effect": "NoSchedule" },
+        { "key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "timeAdded": "2026-01-01T00:59:00Z" },
+    ]);
+    check(
+        &node("Unknown", &taints),
+        &calm,
+        53,
+        true,
+        &expect!["patch Pod a/status -> delete Pod a (TaintManagerEviction: Marking for deletion Pod default/a)"],
+    );
+    let patient = pod(
+        &json!([{ "key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300 }]),
+    );
+    check(
+        &node("Unknown", &taints),
+        &patient,
+        53,
+        true,
+        &expect![" again in 240s"],
+    );
+}
+
+#[test]
+fn nobody_is_evicted_when_no_node_at_all_is_ready() {
+    let taints = json!([{ "key": "node.kubernetes.io/unreachable", "effect": "NoSchedule" }]);
+    check(&node("Unknown", &taints), &pod(&json!([])), 60, false, &expect![""]);
+}
+
+#[test]
+fn a_node_that_came_back_loses_our_taints_and_keeps_others() {
+    let taints = json!([
+        { "key": "node.kubernetes.io/unreachable", "effect": "NoSchedule" }, { "key": "mine", "effect": "NoSchedule" },
+    ]);
+    check(
+        &node("True", &taints),
+        &pod(&json!([])),
+        1,
+        true,
+        &expect!["patch Node n1 again in 49s"],
+    );
+}

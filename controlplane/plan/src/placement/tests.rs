@@ -1,1 +1,164 @@
+use std::sync::Arc;
 
+use expect_test::{Expect, expect};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde_json::{Value, json};
+
+use super::Board;
+
+fn node(name: &str, cpu: &str, extra: &Value) -> Arc<Node> {
+    let mut node = json!({
+        "metadata": { "name": name, "labels": { "kubernetes.io/hostname": name } },
+        "status": { "allocatable": { "cpu": cpu, "memory": "8Gi", "pods": "110" } },
+    });
+    if let (Some(node), Some(extra)) = (node.as_object_mut(), extra.as_object()) {
+        node.extend(extra.clone());
+    }
+    Arc::new(serde_json::from_value(node).unwrap())
+}
+
+fn pod(name: &str, cpu: &str, spec: &Value) -> Arc<Pod> {
+    let mut whole = json!({ "containers": [{ "name": "main", "resources": { "requests": { "cpu": cpu } } }] });
+    if let (Some(whole), Some(spec)) = (whole.as_object_mut(), spec.as_object()) {
+        whole.extend(spec.clone());
+    }
+    Arc::new(
+        serde_json::from_value(json!({
+            "metadata": {
+                "name": name, "namespace": "default", "uid": name, "labels": { "app": "web" },
+                "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "r", "controller": true }],
+            },
+            "spec": whole,
+        }))
+        .unwrap(),
+    )
+}
+
+fn board(nodes: &[Arc<Node>]) -> Board {
+    let mut board = Board::default();
+    nodes.iter().for_each(|node| board.set_node(node));
+    board
+}
+
+fn check(board: &Board, pod: &Pod, expected: &Expect) {
+    let text = board.choose(pod).unwrap_or_else(|unplaceable| unplaceable.to_string());
+    expected.assert_eq(&text);
+}
+
+#[test]
+fn spreads_the_pods_of_one_owner() {
+    let mut board = board(&[
+        node("n1", "4", &json!({})),
+        node("n2", "4", &json!({})),
+        node("n3", "4", &json!({})),
+    ]);
+    let mut chosen = Vec::new();
+    for name in ["a", "b", "c", "d"] {
+        let pod = pod(name, "100m", &json!({}));
+        let node = board.choose(&pod).unwrap();
+        board.place(&pod, &node, true);
+        chosen.push(node);
+    }
+    assert_eq!(chosen, ["n1", "n2", "n3", "n1"]);
+}
+
+#[test]
+fn says_why_in_upstreams_words() {
+    let tainted = json!({ "spec": { "taints": [{ "key": "k", "value": "v", "effect": "NoSchedule" }] } });
+    let board = board(&[
+        node("n1", "1", &json!({})),
+        node("n2", "4", &tainted),
+        node("n3", "4", &tainted),
+    ]);
+    check(
+        &board,
+        &pod("a", "2", &json!({})),
+        &expect![
+            "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint {k: v}. preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
+        ],
+    );
+    check(
+        &board,
+        &pod(
+            "a",
+            "1",
+            &json!({ "nodeSelector": { "disk": "ssd" }, "preemptionPolicy": "Never" }),
+        ),
+        &expect![
+            "0/3 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 2 node(s) had untolerated taint {k: v}. preemption: not eligible due to preemptionPolicy=Never."
+        ],
+    );
+    check(
+        &Board::default(),
+        &pod("a", "1", &json!({})),
+        &expect!["no nodes available to schedule pods"],
+    );
+}
+
+#[test]
+fn counts_what_is_placed_until_it_is_lifted() {
+    let mut board = board(&[node("n1", "1", &json!({}))]);
+    board.place(&pod("a", "800m", &json!({})), "n1", true);
+    let b = pod("b", "300m", &json!({}));
+    check(
+        &board,
+        &b,
+        &expect![
+            "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
+        ],
+    );
+    assert!(board.lift("a"));
+    check(&board, &b, &expect!["n1"]);
+    assert!(!board.lift("a"));
+}
+
+#[test]
+fn keeps_apart_what_wants_to_be_apart() {
+    let mut board = board(&[node("n1", "4", &json!({})), node("n2", "4", &json!({}))]);
+    let apart = json!({ "affinity": { "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [{
+        "labelSelector": { "matchLabels": { "app": "web" } }, "topologyKey": "kubernetes.io/hostname",
+    }] } } });
+    board.place(&pod("a", "1m", &apart), "n1", false);
+    check(&board, &pod("b", "1m", &apart), &expect!["n2"]);
+    check(&board, &pod("c", "1m", &json!({})), &expect!["n2"]);
+    board.place(&pod("b", "1m", &apart), "n2", false);
+    check(
+        &board,
+        &pod("c", "1m", &apart),
+        &expect![
+            "0/2 nodes are available: 2 node(s) didn't match pod anti-affinity rules. preemption: 0/2 nodes are available: 2 No preemption victims found for incoming pod."
+        ],
+    );
+}
+
+#[test]
+fn spreads_over_zones_as_far_as_asked() {
+    let zoned = |name: &str, zone: &str| {
+        node(
+            name,
+            "4",
+            &json!({ "metadata": { "name": name, "labels": { "zone": zone } } }),
+        )
+    };
+    let mut board = board(&[zoned("n1", "a"), zoned("n2", "b")]);
+    let even = json!({ "topologySpreadConstraints": [{
+        "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": { "matchLabels": { "app": "web" } },
+    }] });
+    board.place(&pod("a", "1m", &even), "n1", false);
+    check(&board, &pod("b", "1m", &even), &expect!["n2"]);
+}
+
+#[test]
+fn ports_of_the_node_are_taken_once() {
+    let mut board = board(&[node("n1", "4", &json!({}))]);
+    let port = json!({ "hostNetwork": true, "containers": [{ "name": "main", "ports": [{ "containerPort": 80, "hostPort": 80 }] }] });
+    board.place(&pod("a", "1m", &port), "n1", false);
+    check(
+        &board,
+        &pod("b", "1m", &port),
+        &expect![
+            "0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
+        ],
+    );
+}

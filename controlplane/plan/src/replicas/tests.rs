@@ -1,1 +1,134 @@
+use expect_test::{Expect, expect};
+use k8s_openapi::{
+    api::{apps::v1::ReplicaSet, core::v1::Pod},
+    jiff::Timestamp,
+};
+use serde_json::json;
 
+use super::{Failure, Snapshot, plan};
+
+fn now() -> Timestamp {
+    "2026-01-01T01:00:00Z".parse().unwrap()
+}
+
+fn set(replicas: i32) -> ReplicaSet {
+    serde_json::from_value(json!({
+        "metadata": { "name": "web", "namespace": "default", "uid": "r", "generation": 1 },
+        "spec": {
+            "replicas": replicas, "selector": { "matchLabels": { "app": "web" } },
+            "template": { "metadata": { "labels": { "app": "web" } }, "spec": { "containers": [{ "name": "main" }] } },
+        },
+        "status": { "replicas": 0, "observedGeneration": 1 },
+    }))
+    .unwrap()
+}
+
+/// `name node phase ready`; a name that begins with `free` has no owner.
+fn pod(text: &str) -> Pod {
+    let words: Vec<&str> = text.split(' ').collect();
+    let owner =
+        json!([{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "r", "controller": true }]);
+    let deleted = if words.contains(&"deleted") {
+        json!("2026-01-01T00:59:00Z")
+    } else {
+        json!(null)
+    };
+    let ready = if words.contains(&"ready") { "True" } else { "False" };
+    let node = if words[1] == "-" { json!(null) } else { json!(words[1]) };
+    serde_json::from_value(json!({
+        "metadata": {
+            "name": words[0], "namespace": "default", "uid": words[0], "labels": { "app": "web" },
+            "creationTimestamp": "2026-01-01T00:00:00Z", "deletionTimestamp": deleted,
+            "ownerReferences": if words[0].starts_with("free") { json!([]) } else { owner },
+        },
+        "spec": { "nodeName": node, "containers": [] },
+        "status": { "phase": words[2], "conditions": [{
+            "type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }] },
+    }))
+    .unwrap()
+}
+
+fn check(replicas: i32, pods: &[&str], expected: &Expect) {
+    let (set, pods): (_, Vec<Pod>) = (set(replicas), pods.iter().map(|text| pod(text)).collect());
+    let pods: Vec<&Pod> = pods.iter().collect();
+    let plan = plan(
+        &Snapshot {
+            set: &set,
+            pods: &pods,
+            related: &pods,
+            failure: None,
+        },
+        now(),
+    );
+    let mut lines: Vec<String> = plan.stages.iter().flatten().map(ToString::to_string).collect();
+    lines.retain(|line| !line.contains("/status"));
+    expected.assert_eq(&lines.join("\n"));
+}
+
+#[test]
+fn makes_what_is_missing() {
+    check(
+        2,
+        &["a n1 Running ready"],
+        &expect!["create Pod web- (SuccessfulCreate: Created pod: {})"],
+    );
+    check(1, &["a n1 Running ready"], &expect![""]);
+    check(
+        1,
+        &["a n1 Running ready deleted"],
+        &expect!["create Pod web- (SuccessfulCreate: Created pod: {})"],
+    );
+    check(
+        1,
+        &["a n1 Failed"],
+        &expect!["create Pod web- (SuccessfulCreate: Created pod: {})"],
+    );
+}
+
+#[test]
+fn gives_up_what_is_worth_least() {
+    let gone = |pods: &[&str], expected: Expect| check(1, pods, &expected);
+    gone(
+        &["a n1 Running ready", "b - Pending"],
+        expect!["delete Pod b (SuccessfulDelete: Deleted pod: {})"],
+    );
+    gone(
+        &["a n1 Running ready", "b n1 Pending"],
+        expect!["delete Pod b (SuccessfulDelete: Deleted pod: {})"],
+    );
+    gone(
+        &["a n1 Running", "b n1 Running ready"],
+        expect!["delete Pod a (SuccessfulDelete: Deleted pod: {})"],
+    );
+    check(
+        2,
+        &["a n1 Running ready", "b n2 Running ready", "c n2 Running ready"],
+        &expect!["delete Pod b (SuccessfulDelete: Deleted pod: {})"],
+    );
+}
+
+#[test]
+fn adopts_before_it_makes() {
+    check(1, &["free n1 Running ready"], &expect!["patch Pod free"]);
+}
+
+#[test]
+fn a_refusal_is_reported_first_and_tried_once() {
+    let set = set(3);
+    let failure = Failure {
+        reason: "Forbidden".to_owned(),
+        message: "exceeded quota".to_owned(),
+    };
+    let plan = plan(
+        &Snapshot {
+            set: &set,
+            pods: &[],
+            related: &[],
+            failure: Some(&failure),
+        },
+        now(),
+    );
+    let expected = expect!["patch ReplicaSet web/status -> create Pod web- (SuccessfulCreate: Created pod: {})"];
+    expected.assert_eq(&plan.to_string());
+}
