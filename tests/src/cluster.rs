@@ -1,0 +1,223 @@
+//! A whole cluster in this process: the real server over a store in memory, the real controllers and scheduler, and
+//! real agents over a simulated runtime and network, under a paused clock. The network between them may lose requests and answers.
+
+#![allow(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::missing_panics_doc,
+    reason = "a test fails by panicking; absent JSON is null"
+)]
+
+mod agent;
+mod chaos;
+mod oracle;
+
+use std::{fmt::Debug, future::Future, sync::Arc, time::Duration};
+
+use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
+use server::{Options, Server, User, identity::assume};
+use store::Store;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+pub use self::{
+    chaos::Chaos,
+    oracle::{Bounds, Violation, check_history},
+};
+
+/// Where the clusters' clocks start.
+const EPOCH: i64 = 1_800_000_000;
+
+/// How a cluster is made.
+#[derive(Debug, Clone, Default)]
+pub struct Builder {
+    nodes: usize,
+    seed: Option<u64>,
+}
+
+impl Builder {
+    /// How many nodes it has.
+    #[must_use]
+    pub fn nodes(mut self, nodes: usize) -> Self {
+        self.nodes = nodes;
+        self
+    }
+
+    /// Loses some requests before, and some answers after, they took effect, and breaks watches; `seed` says which.
+    #[must_use]
+    pub fn lossy(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Starts everything.
+    pub async fn start(self) -> Cluster {
+        let clock = clock();
+        let options = store::Options {
+            index: server::storage::index,
+            class: server::storage::class,
+            ..store::Options::default()
+        };
+        let store = Store::in_memory(options);
+        let server = Server::new(store.clone(), Options::new(clock.clone()));
+        server.bootstrap().await.expect("the first objects are stored");
+        let cancel = CancellationToken::new();
+        let mut tasks = JoinSet::new();
+        let chaos = Chaos::new(self.seed);
+        let (router, faults) = (server.router(), chaos.clone());
+        let clients: controllers::Clients = Arc::new(move |user, agent| {
+            let service = faults.around(assume(account(user), agent, router.clone()));
+            kube::Client::new(service, "default")
+        });
+        let options = controllers::Options {
+            clock: clock.clone(),
+            ..controllers::Options::default()
+        };
+        let running = controllers::run(clients, options, cancel.clone());
+        tasks.spawn(async move {
+            let Err(error) = running.await;
+            tracing::debug!(%error, "controllers ended");
+        });
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut cluster = Cluster {
+            server,
+            store,
+            chaos,
+            cancel,
+            tasks,
+            clock,
+            directory,
+        };
+        for number in 1..=self.nodes {
+            cluster.add_node(&format!("node-{number}"));
+        }
+        cluster
+    }
+}
+
+/// The groups of a user of the control plane.
+fn account(user: &str) -> User {
+    match user.strip_prefix("system:serviceaccount:kube-system:") {
+        Some(name) => User::system_account(name),
+        None => User::new(user, []),
+    }
+}
+
+/// A wall clock that follows tokio's.
+fn clock() -> server::Clock {
+    let start = tokio::time::Instant::now();
+    Arc::new(move || {
+        let elapsed = i64::try_from(start.elapsed().as_millis()).unwrap_or(i64::MAX);
+        Timestamp::from_millisecond(EPOCH * 1000 + elapsed).expect("the clock is in range")
+    })
+}
+
+/// A running cluster; dropping it ends it.
+pub struct Cluster {
+    server: Server,
+    /// Its store, for oracles that read history.
+    pub store: Store,
+    /// The faults of its network.
+    pub chaos: Chaos,
+    cancel: CancellationToken,
+    tasks: JoinSet<()>,
+    clock: server::Clock,
+    directory: tempfile::TempDir,
+}
+
+impl Cluster {
+    /// A cluster without nodes and without faults, to be changed before it starts.
+    #[must_use]
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// A client of the administrator, without faults.
+    pub fn admin(&self) -> kube::Client {
+        self.client(User::new("kubernetes-admin", ["system:masters"]), "tests")
+    }
+
+    fn client(&self, user: User, agent: &str) -> kube::Client {
+        kube::Client::new(assume(user, agent, self.server.router()), "default")
+    }
+
+    /// Adds a node; cancelling the token stops its agent, as if the machine had lost its network.
+    pub fn add_node(&mut self, name: &str) -> CancellationToken {
+        let user = User::new(format!("system:node:{name}"), ["system:nodes"]);
+        let service = self.chaos.around(assume(user, "skiff-agent", self.server.router()));
+        let client = kube::Client::new(service, "default");
+        let cancel = self.cancel.child_token();
+        self.tasks.spawn(agent::run(
+            client,
+            name.to_owned(),
+            self.clock.clone(),
+            self.directory.path().join(name),
+            cancel.clone(),
+        ));
+        cancel
+    }
+
+    /// POST, as the administrator.
+    pub async fn create(&self, path: &str, object: &Value) -> Value {
+        self.request("POST", path, "application/json", object)
+            .await
+            .expect("created")
+    }
+
+    /// A request, as the administrator.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub async fn request(&self, method: &str, path: &str, kind: &str, body: &Value) -> Result<Value, kube::Error> {
+        let body = if body.is_null() {
+            Vec::new()
+        } else {
+            body.to_string().into_bytes()
+        };
+        let request = http::Request::builder()
+            .method(method)
+            .uri(path)
+            .header("content-type", kind);
+        self.admin().request(request.body(body).expect("a request")).await
+    }
+
+    /// GET, as the administrator; `Null` where it is not found.
+    pub async fn get(&self, path: &str) -> Value {
+        match self.request("GET", path, "application/json", &Value::Null).await {
+            Ok(value) => value,
+            Err(kube::Error::Api(status)) if status.code == 404 => Value::Null,
+            Err(error) => panic!("GET {path}: {error}"),
+        }
+    }
+
+    /// The items of a list.
+    pub async fn list(&self, path: &str) -> Vec<Value> {
+        self.get(path).await["items"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// Waits, for an hour of the cluster's time, until `look` gives `Ok`; fails with the last state seen.
+    pub async fn eventually<T, E: Debug, F: Future<Output = Result<T, E>>>(
+        &self,
+        what: &str,
+        mut look: impl FnMut() -> F,
+    ) -> T {
+        let deadline = tokio::time::Instant::now() + Duration::from_hours(1);
+        loop {
+            match look().await {
+                Ok(value) => return value,
+                Err(state) if tokio::time::Instant::now() > deadline => {
+                    panic!("{what}: not within an hour; last: {state:#?}")
+                }
+                Err(_) => tokio::time::sleep(Duration::from_millis(500)).await,
+            }
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+        self.tasks.abort_all();
+    }
+}

@@ -1,0 +1,239 @@
+//! A whole cluster in this process, under a paused clock, with a network that loses things.
+
+#![allow(clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
+use serde_json::{Value, json};
+use tests::cluster::{Bounds, Cluster, check_history};
+
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+const SETS: &str = "/apis/apps/v1/namespaces/default/replicasets";
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const MERGE: &str = "application/merge-patch+json";
+
+fn deployment(name: &str, replicas: u32, image: &str) -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": name, "namespace": "default" },
+        "spec": {
+            "replicas": replicas, "selector": { "matchLabels": { "app": name } },
+            "strategy": { "rollingUpdate": { "maxSurge": 1, "maxUnavailable": 1 } },
+            "template": {
+                "metadata": { "labels": { "app": name } },
+                "spec": { "containers": [{ "name": "main", "image": image }] },
+            },
+        },
+    })
+}
+
+async fn rolled_out(cluster: &Cluster, name: &str, replicas: i64, image: &str) {
+    cluster
+        .eventually("the rollout ends", || async {
+            let found = cluster.get(&format!("{DEPLOYMENTS}/{name}")).await;
+            let pods = cluster.list(PODS).await;
+            let current = pods
+                .iter()
+                .filter(|pod| pod["spec"]["containers"][0]["image"] == image)
+                .count();
+            let status = &found["status"];
+            let done = status["observedGeneration"] == found["metadata"]["generation"]
+                && ["replicas", "updatedReplicas", "readyReplicas", "availableReplicas"]
+                    .iter()
+                    .all(|field| status[field] == replicas)
+                && i64::try_from(current).ok() == Some(replicas)
+                && pods.len() == current;
+            if done {
+                Ok(())
+            } else {
+                Err((status.clone(), pods.len(), current))
+            }
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deployment_becomes_pods_and_goes() {
+    tests::logging();
+    let cluster = Cluster::builder().nodes(3).start().await;
+    cluster.create(DEPLOYMENTS, &deployment("web", 3, "nginx:1")).await;
+    rolled_out(&cluster, "web", 3, "nginx:1").await;
+
+    let nodes: std::collections::BTreeSet<String> = cluster
+        .list(PODS)
+        .await
+        .iter()
+        .map(|pod| pod["spec"]["nodeName"].as_str().unwrap_or_default().to_owned())
+        .collect();
+    assert_eq!(nodes.len(), 3, "one pod a node");
+    let sets = cluster.list(SETS).await;
+    assert_eq!(sets.len(), 1);
+    assert_eq!(
+        sets[0]["metadata"]["annotations"]["deployment.kubernetes.io/revision"],
+        "1"
+    );
+    let found = cluster.get(&format!("{DEPLOYMENTS}/web")).await;
+    assert_eq!(
+        found["metadata"]["annotations"]["deployment.kubernetes.io/revision"],
+        "1"
+    );
+    let messages: Vec<Value> = found["status"]["conditions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|one| one["message"].clone())
+        .collect();
+    let set = sets[0]["metadata"]["name"].as_str().unwrap_or_default();
+    assert!(
+        messages.contains(&json!("Deployment has minimum availability.")),
+        "{messages:?}"
+    );
+    assert!(
+        messages.contains(&json!(format!("ReplicaSet \"{set}\" has successfully progressed."))),
+        "{messages:?}"
+    );
+
+    let events = cluster.list("/api/v1/namespaces/default/events").await;
+    let said = |reason: &str| events.iter().filter(|event| event["reason"] == reason).count();
+    assert_eq!(
+        (said("ScalingReplicaSet"), said("SuccessfulCreate"), said("Scheduled")),
+        (1, 3, 3),
+        "{events:#?}"
+    );
+
+    cluster
+        .request(
+            "DELETE",
+            &format!("{DEPLOYMENTS}/web"),
+            "application/json",
+            &json!({ "propagationPolicy": "Background" }),
+        )
+        .await
+        .expect("deleted");
+    cluster
+        .eventually("everything is gone", || async {
+            let left = (
+                cluster.list(DEPLOYMENTS).await.len(),
+                cluster.list(SETS).await.len(),
+                cluster.list(PODS).await.len(),
+            );
+            if left == (0, 0, 0) { Ok(()) } else { Err(left) }
+        })
+        .await;
+}
+
+async fn one_seed(seed: u64) {
+    let cluster = Cluster::builder().nodes(3).lossy(seed).start().await;
+    cluster.create(DEPLOYMENTS, &deployment("web", 4, "nginx:1")).await;
+    rolled_out(&cluster, "web", 4, "nginx:1").await;
+    let image =
+        json!({ "spec": { "template": { "spec": { "containers": [{ "name": "main", "image": "nginx:2" }] } } } });
+    cluster
+        .request("PATCH", &format!("{DEPLOYMENTS}/web"), MERGE, &image)
+        .await
+        .expect("patched");
+    rolled_out(&cluster, "web", 4, "nginx:2").await;
+    let bounds = Bounds { most: 5, least: 3 };
+    let changes = check_history(&cluster.store, bounds)
+        .await
+        .unwrap_or_else(|violation| panic!("seed {seed}: {violation:?}"));
+    assert!(changes > 20, "seed {seed}: the history has only {changes} changes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rollout_keeps_its_bounds_over_a_lossy_network() {
+    let seeds = std::env::var("SEEDS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(100);
+    for seed in 0..seeds {
+        one_seed(seed).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rollback_brings_back_the_old_set() {
+    let cluster = Cluster::builder().nodes(2).start().await;
+    cluster.create(DEPLOYMENTS, &deployment("web", 3, "nginx:1")).await;
+    rolled_out(&cluster, "web", 3, "nginx:1").await;
+    for image in ["nginx:2", "nginx:1"] {
+        let change =
+            json!({ "spec": { "template": { "spec": { "containers": [{ "name": "main", "image": image }] } } } });
+        let patched = cluster
+            .request("PATCH", &format!("{DEPLOYMENTS}/web"), MERGE, &change)
+            .await;
+        patched.expect("patched");
+        rolled_out(&cluster, "web", 3, image).await;
+    }
+    let sets = cluster.list(SETS).await;
+    assert_eq!(sets.len(), 2, "the first set came back");
+    let annotation =
+        |set: &Value, key: &str| set["metadata"]["annotations"][format!("deployment.kubernetes.io/{key}")].clone();
+    let current = sets
+        .iter()
+        .find(|set| set["spec"]["replicas"] == 3)
+        .expect("a set has all pods");
+    assert_eq!(annotation(current, "revision"), "3");
+    assert_eq!(annotation(current, "revision-history"), "1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_takes_everything_with_it() {
+    let cluster = Cluster::builder().nodes(1).start().await;
+    let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "doomed" } });
+    cluster.create("/api/v1/namespaces", &namespace).await;
+    let mut web = deployment("web", 2, "nginx:1");
+    web["metadata"]["namespace"] = json!("doomed");
+    cluster
+        .create("/apis/apps/v1/namespaces/doomed/deployments", &web)
+        .await;
+    cluster
+        .eventually("two pods run", || async {
+            let pods = cluster.list("/api/v1/namespaces/doomed/pods").await;
+            let running = pods.iter().filter(|pod| pod["status"]["phase"] == "Running").count();
+            if running == 2 { Ok(()) } else { Err(running) }
+        })
+        .await;
+    cluster
+        .request("DELETE", "/api/v1/namespaces/doomed", "application/json", &json!({}))
+        .await
+        .expect("deleted");
+    cluster
+        .eventually("the namespace is gone", || async {
+            let left = cluster.get("/api/v1/namespaces/doomed").await;
+            if left.is_null() { Ok(()) } else { Err(left) }
+        })
+        .await;
+    assert!(cluster.list("/api/v1/pods").await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_leave_a_node_that_fell_silent() {
+    let mut cluster = Cluster::builder().nodes(1).start().await;
+    let doomed = cluster.add_node("doomed");
+    cluster.create(DEPLOYMENTS, &deployment("web", 2, "nginx:1")).await;
+    rolled_out(&cluster, "web", 2, "nginx:1").await;
+    doomed.cancel();
+    cluster
+        .eventually("the node is unknown and its pod is replaced", || async {
+            let node = cluster.get("/api/v1/nodes/doomed").await;
+            let ready = node["status"]["conditions"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .find(|one| one["type"] == "Ready")
+                .cloned();
+            let pods = cluster.list(PODS).await;
+            let alive = pods
+                .iter()
+                .filter(|pod| pod["metadata"]["deletionTimestamp"].is_null())
+                .filter(|pod| pod["spec"]["nodeName"] == "node-1")
+                .count();
+            let unknown = ready
+                .as_ref()
+                .is_some_and(|ready| ready["reason"] == "NodeStatusUnknown");
+            if unknown && alive == 2 {
+                Ok(())
+            } else {
+                Err((ready, alive, pods.len()))
+            }
+        })
+        .await;
+}
