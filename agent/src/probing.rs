@@ -231,7 +231,7 @@ where
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
         .map_err(|error| error.to_string())?;
-    let talk = async {
+    let talk = async move {
         let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
         let status = response.status().as_u16();
         // The end of a small body lets the server close in peace.
@@ -239,13 +239,9 @@ where
         drop(body);
         Ok(Answer { status })
     };
-    tokio::select! {
-        answer = talk => answer,
-        ended = connection => Err(match ended {
-            Ok(()) => "EOF".to_owned(),
-            Err(error) => error.to_string(),
-        }),
-    }
+    // The connection may end together with the answer: both are heard to their end.
+    let (answer, _ended) = tokio::join!(talk, connection);
+    answer
 }
 
 fn plain(error: &std::io::Error) -> String {

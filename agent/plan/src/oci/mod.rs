@@ -172,7 +172,8 @@ fn linux(inputs: &Inputs<'_>, privileged: bool, capabilities: &BTreeSet<String>)
     let limits = resources::container_limits(inputs.container);
     let mut memory = json!({});
     if let Some(bytes) = limits.memory {
-        memory = json!({"limit": bytes, "swap": bytes});
+        // No swap limit: on cgroup v1 it can only be set after the memory limit, and the order is not ours.
+        memory = json!({"limit": bytes});
     }
     let mut cpu = json!({"shares": limits.cpu_shares});
     if let Some(quota) = limits.cpu_quota {
