@@ -31,6 +31,11 @@ struct World {
     agent: Option<(CancellationToken, JoinHandle<()>)>,
 }
 
+/// The control group of this test: named after its process, so that tests side by side have their own.
+fn cgroup() -> String {
+    format!("skiff-test-{}", std::process::id())
+}
+
 impl World {
     async fn start() -> Self {
         let store = Store::in_memory(store::Options {
@@ -57,13 +62,9 @@ impl World {
     }
 
     async fn runtime(&self) -> Embedded {
-        let mut configuration = runtime::Config::new(self.directory.path().join("runtime"), self.cgroup());
+        let mut configuration = runtime::Config::new(self.directory.path().join("runtime"), cgroup());
         configuration.program = tests::process::programs().unwrap().join("skiff-agent");
         Embedded::open(configuration).await.unwrap()
-    }
-
-    fn cgroup(&self) -> String {
-        format!("skiff-test-{}", std::process::id())
     }
 
     fn network(&self) -> Bridge {
@@ -100,7 +101,10 @@ impl World {
         let (ready, is_ready) = tokio::sync::oneshot::channel();
         #[expect(clippy::disallowed_methods, reason = "the test ends it by its handle")]
         let task = tokio::spawn(async move {
-            let ended = agent::run(context, events, own, move || assert!(ready.send(()).is_ok())).await;
+            let ended = Box::pin(agent::run(context, events, own, move || {
+                assert!(ready.send(()).is_ok())
+            }))
+            .await;
             assert!(matches!(ended, Err(agent::Error::Cancelled)), "{ended:?}");
         });
         is_ready.await.unwrap();
@@ -192,14 +196,12 @@ async fn story() {
             }],
         },
     });
-    let begun = tokio::time::Instant::now();
     world
         .pods()
         .create(&PostParams::default(), &serde_json::from_value(spec).unwrap())
         .await
         .unwrap();
     let pod = world.ready("web", 0).await;
-    println!("ready after {:?}", begun.elapsed());
     let (address, container) = identity(&pod);
     assert!(fetch(&address).await.unwrap().starts_with("HTTP/1.1 200"));
     world.stop_agent().await;
@@ -208,7 +210,6 @@ async fn story() {
         "the pod outlives its agent"
     );
     world.start_agent().await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
     let adopted = world.ready("web", 0).await;
     assert_eq!(identity(&adopted), (address.clone(), container));
     let sandbox = world.runtime().await.sandboxes().await.unwrap().remove(0);
@@ -216,9 +217,7 @@ async fn story() {
         panic!("{sandbox:?}")
     };
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
-    let begun = tokio::time::Instant::now();
     world.ready("web", 1).await;
-    println!("restarted after {:?}", begun.elapsed());
     assert!(fetch(&address).await.unwrap().starts_with("HTTP/1.1 200"));
     world.pods().delete("web", &DeleteParams::default()).await.unwrap();
     world.until("web", |pod| pod.is_none()).await;
@@ -231,7 +230,7 @@ async fn story() {
     world.network().stop().await.unwrap();
     assert_eq!(mounts_below(world.directory.path()), Vec::<String>::new());
     assert!(
-        !Path::new("/sys/fs/cgroup/memory").join(world.cgroup()).exists(),
+        !Path::new("/sys/fs/cgroup/memory").join(cgroup()).exists(),
         "a control group is left"
     );
 }

@@ -22,7 +22,6 @@ pub struct Cidr {
 pub struct ParseCidrError(String);
 
 impl Cidr {
-    #[must_use]
     /// An address of this range, with its prefix.
     #[must_use]
     pub const fn with(self, address: Ipv4Addr) -> Self {

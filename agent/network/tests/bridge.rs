@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use agent_network::{AttachSpec, Attachment, Bridge, Config, Network as _};
+use network::{AttachSpec, Attachment, Bridge, Config, Network as _};
 use nix::sched::{CloneFlags, setns, unshare};
 
 /// A machine without neighbours: this thread, and those that it starts, are in a new namespace.

@@ -3,6 +3,7 @@
 //! [`lifecycle::decide`] turns a desired pod and what is observed of it into actions, [`status::build`] into the
 //! status that the API shows, [`oci::build`] turns a container of it into an OCI runtime specification.
 
+pub mod action;
 pub mod environment;
 pub mod files;
 pub mod lifecycle;

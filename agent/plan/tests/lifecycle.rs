@@ -6,7 +6,8 @@
     reason = "helpers of tests may fail like tests"
 )]
 
-use agent_plan::lifecycle::{Action, decide};
+use agent_plan::action::Action;
+use agent_plan::lifecycle::decide;
 use agent_plan::observed::{Exit, Image, Instance, Memory, Sandbox, Stage, State, Stopping, View};
 use agent_plan::{Timestamp, after, later, pods, status};
 use expect_test::{Expect, expect};

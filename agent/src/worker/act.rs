@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use agent_plan::lifecycle::{Action, Why};
+use agent_plan::action::{Action, Why};
 use agent_plan::observed::{Instance, Memory, Sandbox, Stage, Stopping};
 use agent_plan::{Timestamp, after, later, pods, restart};
 use kube::Api;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_plan::lifecycle::Why;
+use agent_plan::action::Why;
 use agent_plan::pods;
 use k8s_openapi::api::core::v1::{LifecycleHandler, Pod};
 use runtime::ExecSpec;
@@ -74,7 +74,7 @@ impl Worker {
                     "FailedPostStartHook",
                     message,
                 );
-                let action = agent_plan::lifecycle::Action::Stop {
+                let action = agent_plan::action::Action::Stop {
                     container: container.to_owned(),
                     why: Why::Pod,
                     grace: pods::grace(&self.pod),

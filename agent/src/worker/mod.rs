@@ -17,7 +17,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_plan::lifecycle::{self, Plan};
+use agent_plan::action::Plan;
+use agent_plan::lifecycle;
 use agent_plan::observed::{Sandbox, View};
 use agent_plan::{Timestamp, pods, unsupported};
 use k8s_openapi::api::core::v1::Pod;

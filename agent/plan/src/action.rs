@@ -1,0 +1,84 @@
+//! The steps that a worker takes for a pod.
+
+use crate::Timestamp;
+use crate::probe::Kind;
+
+/// A step that the worker takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Make the sandbox: volumes, network, supervisor.
+    Prepare,
+    /// See that the container's image is there, pulling it as its policy says.
+    EnsureImage(String),
+    /// Create and start the container.
+    Run {
+        /// Its name.
+        container: String,
+        /// The number of the instance.
+        attempt: u32,
+    },
+    /// Run a probe once.
+    Probe {
+        /// The container's name.
+        container: String,
+        /// Which of its probes.
+        kind: Kind,
+    },
+    /// Begin to stop the running instance.
+    Stop {
+        /// The container's name.
+        container: String,
+        /// The reason.
+        why: Why,
+        /// Seconds until SIGKILL.
+        grace: i64,
+    },
+    /// Send the stop signal now, whatever became of the preStop hook.
+    Signal(String),
+    /// Send SIGKILL.
+    Kill(String),
+    /// Have less patience with a container that is being stopped.
+    Hasten {
+        /// The container's name.
+        container: String,
+        /// The new end of patience.
+        deadline: Timestamp,
+    },
+    /// Forget an instance that is neither the newest nor the one before.
+    Remove {
+        /// The container's name.
+        container: String,
+        /// The instance's identifier.
+        id: String,
+    },
+    /// Remove sandbox, network and volumes.
+    TearDown,
+    /// Delete the pod from the API: nothing is left of it.
+    Finish,
+}
+
+/// Why a container is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// The pod ends.
+    Pod,
+    /// The liveness probe failed.
+    Liveness,
+    /// The startup probe failed.
+    Startup,
+}
+
+/// The next actions, and when to look again if nothing happens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// In order; all of them may be begun at once.
+    pub actions: Vec<Action>,
+    /// The earliest time at which the answer changes by itself.
+    pub wake: Option<Timestamp>,
+}
+
+impl Plan {
+    pub(crate) fn wake(&mut self, at: Timestamp) {
+        self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+    }
+}
