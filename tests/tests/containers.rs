@@ -102,7 +102,7 @@ impl World {
         #[expect(clippy::disallowed_methods, reason = "the test ends it by its handle")]
         let task = tokio::spawn(async move {
             let ended = Box::pin(agent::run(context, events, own, move || {
-                assert!(ready.send(()).is_ok())
+                assert!(ready.send(()).is_ok());
             }))
             .await;
             assert!(matches!(ended, Err(agent::Error::Cancelled)), "{ended:?}");

@@ -85,7 +85,10 @@ impl World {
         let (ready, is_ready) = tokio::sync::oneshot::channel();
         #[expect(clippy::disallowed_methods, reason = "the test ends it by its handle")]
         let task = tokio::spawn(async move {
-            let ended = agent::run(context, events, own, move || assert!(ready.send(()).is_ok())).await;
+            let ended = Box::pin(agent::run(context, events, own, move || {
+                assert!(ready.send(()).is_ok());
+            }))
+            .await;
             assert!(matches!(ended, Err(agent::Error::Cancelled)), "{ended:?}");
         });
         is_ready.await.unwrap();
@@ -279,7 +282,7 @@ async fn a_new_agent_adopts_what_runs_and_removes_what_is_gone() {
         .await
         .unwrap();
     world.start_agent().await;
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
     let after = world.until("stays", is_ready).await;
     assert_eq!(container_id(&before), container_id(&after));
     assert_eq!(restarts(&after), 0);

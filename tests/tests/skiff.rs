@@ -1,7 +1,12 @@
 //! The command line `skiff`, as a person uses it: every command, twice where it must be idempotent, and two clusters side
 //! by side.
 
-#![allow(clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
+#![allow(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking"
+)]
 
 use std::process::Command;
 
@@ -93,10 +98,14 @@ fn a_deployment_from_apply_to_delete() -> anyhow::Result<()> {
         }
     })?;
     assert_trace(&machine)?;
+    update_and_go_back(&machine, &image)?;
+    machine.finish()
+}
 
-    // A second revision, and back.
+/// A second revision and back, fewer replicas, and gone.
+fn update_and_go_back(machine: &Machine, image: &str) -> anyhow::Result<()> {
     assert_eq!(
-        apply(&machine, &manifest(&image, 2, "two"))?,
+        apply(machine, &manifest(image, 2, "two"))?,
         ["configmap/notes configured", "deployment.apps/web configured"]
     );
     machine.skiff(["rollout", "status", "deployment/web"])?;
@@ -125,7 +134,7 @@ fn a_deployment_from_apply_to_delete() -> anyhow::Result<()> {
         "{missing}"
     );
     machine.skiff(["delete", "-f", &file, "--ignore-not-found"])?;
-    machine.finish()
+    Ok(())
 }
 
 /// Every step has a time: here are the audit log, the events and the objects.

@@ -129,7 +129,7 @@ fn unknown_kind(api_version: &str, kind: &str) -> ProtobufError {
     }
 }
 
-/// Whether [`decode`] knows the kind.
+/// Whether [`decode()`] knows the kind.
 pub fn knows(api_version: &str, kind: &str) -> bool {
     crate::schema::Schema::of_kind(api_version, kind).is_some()
 }

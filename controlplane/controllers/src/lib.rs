@@ -3,8 +3,8 @@
 //! Each authenticates as the user that stock Kubernetes gives it, so that authorization and the audit log tell them
 //! apart. What to do is decided in `controlplane-plan`; this crate watches, asks a plan, and performs its steps.
 //!
-//! All share one watch a kind ([`kinds`]). A key whose plan did something is planned again only when the caches show
-//! what was done ([`driver`]), so a lost watch or a lost answer never makes anything twice.
+//! All share one watch a kind (`kinds.rs`). A key whose plan did something is planned again only when the caches show
+//! what was done (`driver.rs`), so a lost watch or a lost answer never makes anything twice.
 
 mod cache;
 mod clock;

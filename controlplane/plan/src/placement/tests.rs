@@ -36,7 +36,9 @@ fn pod(name: &str, cpu: &str, spec: &Value) -> Arc<Pod> {
 
 fn board(nodes: &[Arc<Node>]) -> Board {
     let mut board = Board::default();
-    nodes.iter().for_each(|node| board.set_node(node));
+    for node in nodes {
+        board.set_node(node);
+    }
     board
 }
 
