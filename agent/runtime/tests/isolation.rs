@@ -1,0 +1,85 @@
+//! What containers of one pod share, and what each is kept from.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test's helpers are tests"
+)]
+#![allow(dead_code, reason = "the shared helpers have more than this uses")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Machine, limit};
+use runtime::{ContainerSpec, Runtime};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A profile that refuses to make directories, with an error that nothing else gives.
+fn filter(spec: &mut ContainerSpec, no_new_privileges: Option<bool>) {
+    let profile = r#"{"defaultAction": "SCMP_ACT_ALLOW", "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64"], "syscalls": [
+        {"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 55}]}"#;
+    let mut linux = spec.spec.linux().clone().unwrap_or_default();
+    linux.set_seccomp(Some(serde_json::from_str(profile).unwrap()));
+    spec.spec.set_linux(Some(linux));
+    let mut process = spec.spec.process().clone().unwrap();
+    process.set_no_new_privileges(no_new_privileges);
+    spec.spec.set_process(Some(process));
+}
+
+#[tokio::test]
+async fn a_seccomp_filter_holds_with_and_without_new_privileges_and_for_every_user() {
+    let machine = Machine::new("seccomp").await;
+    machine.sandbox("s").await;
+    let script = "grep -E '^(Seccomp|NoNewPrivs):' /proc/self/status; busybox mkdir /tmp/d 2>&1";
+    for (index, flag) in [Some(false), None, Some(true)].into_iter().enumerate() {
+        for user in ["0", "web"] {
+            let id = format!("c{index}{user}");
+            let mut spec = machine.shell(&id, &format!("{script}; exec sleep 1000"));
+            spec.user.user = user.to_owned();
+            filter(&mut spec, flag);
+            machine.run("s", spec).await;
+            while !machine.output(&id).contains("mkdir:") {
+                tokio::task::yield_now().await;
+            }
+            let own = machine.output(&id);
+            let exec = machine.exec("s", &id, script, LIMIT).await;
+            let exec = String::from_utf8(exec.output).unwrap();
+            for text in [own, exec] {
+                let privileges = format!("NoNewPrivs:\t{}\n", u8::from(flag == Some(true)));
+                assert!(
+                    text.contains("Seccomp:\t2\n") && text.contains(&privileges),
+                    "{flag:?} {user}: {text}"
+                );
+                assert!(
+                    text.contains("mkdir: can't create directory '/tmp/d': No anode"),
+                    "{text}"
+                );
+            }
+        }
+    }
+    machine.finish().await;
+}
+
+#[tokio::test]
+async fn an_exec_that_was_oom_killed_does_not_make_a_later_kill_read_so() {
+    let mut machine = Machine::new("oom-exec").await;
+    machine.sandbox("s").await;
+    let mut spec = machine.container("c", &["/bin/sleep", "1000"]);
+    limit(&mut spec, Some(32 << 20), None, None);
+    machine.run("s", spec).await;
+    let killed = machine
+        .exec("s", "c", "exec dd if=/dev/zero of=/dev/null bs=200M count=2", LIMIT)
+        .await;
+    assert_eq!(killed.exit_code, 137);
+    machine.runtime.signal("s", "c", 9).await.unwrap();
+    let exit = machine.exit().await;
+    assert_eq!((exit.code, exit.signal, exit.oom_killed), (137, Some(9), false));
+    // One that the kernel kills after that is told as before.
+    let mut spec = machine.container("d", &["/bin/dd", "if=/dev/zero", "of=/dev/null", "bs=200M", "count=2"]);
+    limit(&mut spec, Some(32 << 20), None, None);
+    machine.run("s", spec).await;
+    assert!(machine.exit().await.oom_killed);
+    machine.finish().await;
+}
