@@ -1,6 +1,7 @@
 //! Execs: requests, ends and what their programs leave behind.
 
 use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use super::dev_null;
@@ -96,7 +97,18 @@ impl Supervisor {
     }
 
     pub(super) fn exec_exited(&mut self, pid: i32, status: i32) -> bool {
-        let Some(exec) = self.execs.iter_mut().find(|exec| exec.pid == Some(pid)) else {
+        let Some(index) = self.execs.iter().position(|exec| exec.pid == Some(pid)) else {
+            return false;
+        };
+        if let Some(group) = self
+            .execs
+            .get(index)
+            .and_then(|exec| exec.group.parent())
+            .map(Path::to_owned)
+        {
+            self.settle_oom_kills(&group);
+        }
+        let Some(exec) = self.execs.get_mut(index) else {
             return false;
         };
         exec.pid = None;

@@ -9,7 +9,6 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::confine::PidNamespace;
-use super::create::leaf;
 use super::job::{Purpose, Ticket};
 use super::state::{Entry, JOB_LIMIT, Supervisor};
 use super::{CONTAINERS, RECORD};
@@ -27,6 +26,25 @@ const UNCLAIMED: usize = 256;
 impl Supervisor {
     pub(super) fn ending(&self) -> bool {
         self.shutdown.is_some()
+    }
+
+    /// The first process of an entry is a child of ours that was not waited for: its pid cannot be another's.
+    pub(super) fn signal(&mut self, id: &str, signal: i32) -> Result<(), Refusal> {
+        let signal = Signal::try_from(signal).map_err(|error| Refusal::failed("send a signal", &error))?;
+        let (own_namespace, group) = (self.pid_namespace() == PidNamespace::Own, self.group.join(id));
+        if signal == Signal::SIGKILL {
+            self.settle_oom_kills(&group);
+        }
+        let entry = self.find(id)?;
+        if matches!(entry.container.state, State::Exited { .. }) {
+            return Ok(());
+        }
+        let sent = kill(Pid::from_raw(entry.pid), signal);
+        if signal == Signal::SIGKILL && !own_namespace {
+            // Its other processes outlive its first one; those that do not die are met again at its exit.
+            drop(self.cgroups.kill(&group, Duration::ZERO));
+        }
+        sent.map_err(|error| Refusal::failed("send a signal", &error))
     }
 
     pub(super) fn begin_shutdown(&mut self, ticket: Ticket) {
@@ -97,12 +115,7 @@ impl Supervisor {
             drop(self.cgroups.kill(&group, Duration::ZERO));
         }
         super::poll::drain(entry);
-        let measured = if self.cgroups.unified() {
-            group.clone()
-        } else {
-            leaf(&self.cgroups, &group)
-        };
-        let oom_killed = (status == -9 || status == 137) && self.cgroups.oom_kills(&measured) > 0;
+        let oom_killed = (status == -9 || status == 137) && self.cgroups.oom_kills(&group) > entry.oom_kills;
         let (code, signal) = if status < 0 {
             (128 - status, Some(-status))
         } else {
@@ -140,6 +153,19 @@ impl Supervisor {
             self.begin_removal(&id, tickets, Ok(Answer::Done));
         }
         true
+    }
+
+    /// What the kernel killed in this group until now was not the container's first process, when that lives: an exec of it, say.
+    pub(super) fn settle_oom_kills(&mut self, group: &Path) {
+        let Some(id) = group.file_name().and_then(|name| name.to_str()) else {
+            return;
+        };
+        let count = self.cgroups.oom_kills(group);
+        if let Ok(entry) = self.find(id)
+            && !dying(entry.pid)
+        {
+            entry.oom_kills = count;
+        }
     }
 
     /// Does what has come due and says when to look again.
@@ -193,6 +219,17 @@ impl Supervisor {
         }
         self.ended = true;
     }
+}
+
+/// Whether a child of ours that was not waited for is dead or has been told to die.
+fn dying(pid: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let told = |name: &str| {
+        let pending = field(name).and_then(|hex| u64::from_str_radix(hex, 16).ok());
+        pending.is_some_and(|pending| pending >> (Signal::SIGKILL as i32 - 1) & 1 == 1)
+    };
+    field("State:").is_none_or(|state| state.starts_with(['Z', 'X'])) || told("SigPnd:") || told("ShdPnd:")
 }
 
 /// Removes what a container leaves: processes, cgroups, directory. Goes on past failures.

@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
-use nix::unistd::Pid;
 
 use super::confine::PidNamespace;
 use super::create::{self, Creation, OCI};
@@ -39,6 +38,8 @@ pub(super) struct Entry {
     /// Set when it is started.
     limits: Limits,
     pub(super) pid: i32,
+    /// Kills by the kernel for the memory limit, up to now, that did not hit the first process.
+    pub(super) oom_kills: u64,
     pub(super) outputs: Vec<Pipe>,
     pub(super) log: LogFile,
     pub(super) removal: Vec<Ticket>,
@@ -271,6 +272,7 @@ impl Supervisor {
                     container: *container,
                     limits,
                     pid,
+                    oom_kills: 0,
                     outputs: vec![stdout, stderr],
                     log,
                     removal: Vec::new(),
@@ -329,22 +331,6 @@ impl Supervisor {
         record::write(&directory.join(RECORD), &entry.container, Durability::Process)
             .map_err(|error| Refusal::failed("write the container's record", &error))?;
         Ok(entry.container.clone())
-    }
-
-    /// The first process of an entry is a child of ours that was not waited for: its pid cannot be another's.
-    pub(super) fn signal(&mut self, id: &str, signal: i32) -> Result<(), Refusal> {
-        let signal = Signal::try_from(signal).map_err(|error| Refusal::failed("send a signal", &error))?;
-        let (own_namespace, group) = (self.pid_namespace() == PidNamespace::Own, self.group.join(id));
-        let entry = self.find(id)?;
-        if matches!(entry.container.state, State::Exited { .. }) {
-            return Ok(());
-        }
-        let sent = kill(Pid::from_raw(entry.pid), signal);
-        if signal == Signal::SIGKILL && !own_namespace {
-            // Its other processes outlive its first one; those that do not die are met again at its exit.
-            drop(self.cgroups.kill(&group, Duration::ZERO));
-        }
-        sent.map_err(|error| Refusal::failed("send a signal", &error))
     }
 
     fn remove(&mut self, ticket: Ticket, id: &str) -> Option<Result<Answer, Refusal>> {
