@@ -59,7 +59,7 @@ pub struct SandboxSpec {
     pub share_process_namespace: bool,
     /// The machine's pid namespace (`hostPID`).
     pub host_pid: bool,
-    /// The machine's ipc namespace (`hostIPC`).
+    /// The machine's ipc namespace and `/dev/shm` (`hostIPC`). Otherwise the containers share those of the pod, 64 MiB.
     pub host_ipc: bool,
     /// Limits of the pod as a whole.
     pub limits: Limits,
@@ -94,7 +94,7 @@ pub struct ContainerSpec {
     /// Unpacked layers, lowest first; at least one.
     pub layers: Vec<PathBuf>,
     /// The OCI configuration. `root`, the namespaces and `linux.cgroupsPath` are filled in by the runtime, `process.user` from
-    /// [`ContainerSpec::user`]; capabilities, resource limits and `oomScoreAdj` are clamped to what the machine allows.
+    /// [`ContainerSpec::user`]; a tmpfs at `/dev/shm` becomes the pod's; capabilities, resource limits and `oomScoreAdj` are clamped to what the machine allows.
     pub spec: Spec,
     /// The user to run as.
     pub user: User,

@@ -14,6 +14,8 @@ const FSCONFIG_SET_STRING: libc::c_long = 1;
 const FSCONFIG_CMD_CREATE: libc::c_long = 6;
 const FSOPEN_CLOEXEC: libc::c_long = 1;
 const FSMOUNT_CLOEXEC: libc::c_long = 1;
+const OPEN_TREE_CLONE: libc::c_long = 1;
+const OPEN_TREE_CLOEXEC: libc::c_long = 0o2_000_000;
 const MOVE_MOUNT_F_EMPTY_PATH: libc::c_long = 4;
 
 fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
@@ -146,6 +148,15 @@ impl FileSystem {
 pub(crate) struct Mount(pub(crate) OwnedFd);
 
 impl Mount {
+    /// A copy of the mount at a path of this process's mount namespace.
+    #[expect(unsafe_code, reason = "open_tree has no wrapper")]
+    pub(crate) fn copy(path: &Path) -> io::Result<Self> {
+        let path = c_string(path.as_os_str().as_bytes())?;
+        let flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC;
+        // SAFETY: the string outlives the call.
+        owned(unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) }).map(Self)
+    }
+
     /// Attaches it at a path.
     #[expect(unsafe_code, reason = "move_mount has no wrapper")]
     pub(crate) fn attach(&self, target: &Path) -> io::Result<()> {

@@ -83,3 +83,60 @@ async fn an_exec_that_was_oom_killed_does_not_make_a_later_kill_read_so() {
     assert!(machine.exit().await.oom_killed);
     machine.finish().await;
 }
+
+#[tokio::test]
+async fn containers_of_a_pod_share_their_memory_and_no_other_pod_does() {
+    let machine = Machine::new("memory").await;
+    for pod in ["s", "t"] {
+        machine.sandbox(pod).await;
+    }
+    let mut host = Machine::sandbox_spec("h");
+    host.host_ipc = true;
+    machine.runtime.create_sandbox(host).await.unwrap();
+    for (pod, id) in [("s", "one"), ("s", "two"), ("t", "other"), ("h", "host")] {
+        let mut spec = machine.container(id, &["/bin/sleep", "1000"]);
+        spec.user.user = "web".to_owned();
+        machine.run(pod, spec).await;
+    }
+    let ask = async |pod: &str, id: &str, script: &str| {
+        let result = machine.exec(pod, id, script, LIMIT).await;
+        String::from_utf8(result.output).unwrap()
+    };
+    assert_eq!(ask("s", "one", "echo hello >/dev/shm/note").await, "");
+    assert_eq!(ask("s", "two", "cat /dev/shm/note").await, "hello\n");
+    assert_eq!(ask("t", "other", "ls /dev/shm").await, "");
+    let mounted = ask("s", "two", "grep ' /dev/shm ' /proc/mounts").await;
+    assert!(
+        mounted.contains("nosuid,nodev,noexec") && mounted.contains("size=65536k"),
+        "{mounted}"
+    );
+    assert!(
+        ask("s", "two", "dd if=/dev/zero of=/dev/shm/full bs=1M count=65")
+            .await
+            .contains("No space left")
+    );
+    // One that is made later, as a restarted one is, finds what is there.
+    machine.runtime.remove_container("s", "two").await.unwrap();
+    machine.run("s", machine.shell("two", "exec sleep 1000")).await;
+    assert_eq!(ask("s", "two", "cat /dev/shm/note").await, "hello\n");
+    let shared = tempfile::Builder::new()
+        .prefix("skiff-")
+        .tempfile_in("/dev/shm")
+        .unwrap();
+    let name = shared.path().file_name().unwrap().to_str().unwrap();
+    assert!(ask("h", "host", "ls /dev/shm").await.contains(name));
+    assert!(!ask("s", "one", "ls /dev/shm").await.contains(name));
+    let ipc = "ls -l /proc/self/ns/ipc | tr ' ' '\\n' | grep ipc:";
+    let (one, two, other, host) = (
+        ask("s", "one", ipc).await,
+        ask("s", "two", ipc).await,
+        ask("t", "other", ipc).await,
+        ask("h", "host", ipc).await,
+    );
+    assert!(one == two && one != other && one != host, "{one} {two} {other} {host}");
+    assert_eq!(
+        std::fs::read_link("/proc/self/ns/ipc").unwrap().to_str(),
+        Some(host.trim())
+    );
+    machine.finish().await;
+}

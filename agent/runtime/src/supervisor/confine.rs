@@ -6,10 +6,11 @@ use std::path::{Component, Path, PathBuf};
 
 use nix::sys::resource::{Resource, getrlimit};
 use oci_spec::runtime::{
-    Capabilities, LinuxCapabilities, LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceType, LinuxResources,
+    Capabilities, LinuxCapabilities, LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceType, LinuxResources, Mount,
     PosixRlimit, PosixRlimitBuilder, PosixRlimitType, Process, RootBuilder, Spec, UserBuilder,
 };
 
+use super::memory;
 use super::user::Identity;
 use crate::Refusal;
 
@@ -19,6 +20,8 @@ pub(super) struct Place<'a> {
     /// Relative to the hierarchies, with a leading slash.
     pub(super) cgroup: PathBuf,
     pub(super) pid_namespace: PidNamespace,
+    /// Where the pod's shared memory is mounted.
+    pub(super) memory: &'a Path,
 }
 
 /// Which pid namespace a container gets.
@@ -64,6 +67,10 @@ pub(super) fn confine(mut spec: Spec, identity: &Identity, place: &Place<'_>) ->
     check_cwd(process.cwd())?;
     clamp(&mut process)?;
     spec.set_process(Some(process));
+    if let Some(mounts) = spec.mounts().clone() {
+        let shared = mounts.into_iter().map(|mount| share_memory(mount, place.memory));
+        spec.set_mounts(Some(shared.collect()));
+    }
     let mut linux = spec.linux().clone().unwrap_or_default();
     if let Some(resources) = linux.resources().clone() {
         linux.set_resources(Some(without_limits(resources)));
@@ -75,6 +82,18 @@ pub(super) fn confine(mut spec: Spec, identity: &Identity, place: &Place<'_>) ->
         .set_gid_mappings(None);
     spec.set_linux(Some(linux));
     Ok(spec)
+}
+
+/// A `/dev/shm` that is not a volume becomes the pod's.
+fn share_memory(mut mount: Mount, memory: &Path) -> Mount {
+    if mount.destination() == Path::new(memory::TARGET) && mount.typ().as_deref() == Some("tmpfs") {
+        let options = ["bind", "nosuid", "nodev", "noexec"].map(str::to_owned).to_vec();
+        mount
+            .set_typ(Some("bind".to_owned()))
+            .set_source(Some(memory.to_owned()))
+            .set_options(Some(options));
+    }
+    mount
 }
 
 /// The supervisor sets these when the container is started: making it shall not be throttled by a small quota.

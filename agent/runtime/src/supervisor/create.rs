@@ -11,9 +11,10 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
 use super::confine::{PidNamespace, Place, confine};
+use super::memory::{self, SharedMemory};
 use super::user;
 use crate::cgroup::Cgroups;
-use crate::sys::FileSystem;
+use crate::sys::{FileSystem, Mount};
 use crate::{ContainerSpec, Refusal, record};
 
 /// The name that libcontainer knows every container by: its directory below the container's own.
@@ -29,6 +30,8 @@ pub(super) struct Creation<'a> {
     /// The container's directory, absolute.
     pub(super) directory: PathBuf,
     pub(super) pid_namespace: PidNamespace,
+    /// None: the machine's.
+    pub(super) memory: Option<&'a SharedMemory>,
     pub(super) stdin: OwnedFd,
     pub(super) stdout: OwnedFd,
     pub(super) stderr: OwnedFd,
@@ -48,9 +51,15 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
     let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
     let spec: ContainerSpec =
         serde_json::from_slice(spec).map_err(|error| Refusal::failed("read the container's configuration", &error))?;
+    let memory = creation.memory.map(SharedMemory::mount).transpose();
+    let memory = memory.map_err(failed("find the pod's shared memory"))?;
     enter_private_mounts().map_err(failed("unshare the mount namespace"))?;
     let rootfs = creation.directory.join("rootfs");
     mount_rootfs(&creation.directory, &rootfs, &spec.layers).map_err(failed("mount the root file system"))?;
+    let memory = match &memory {
+        Some(mount) => attach_memory(mount, &creation.directory).map_err(failed("mount the pod's shared memory"))?,
+        None => PathBuf::from(memory::TARGET),
+    };
     let identity = user::resolve(&rootfs, &spec.user)?;
     let leaf = leaf(creation.cgroups, &creation.group);
     enter_cgroups(&creation, &leaf, tracked).map_err(failed("enter the container's cgroup"))?;
@@ -58,6 +67,7 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
         rootfs: &rootfs,
         cgroup: Path::new("/").join(&leaf),
         pid_namespace: creation.pid_namespace,
+        memory: &memory,
     };
     let config = confine(spec.spec, &identity, &place)?;
     record::write(&creation.directory.join(CONFIG), &config, record::Durability::Process)
@@ -141,6 +151,14 @@ fn mount_rootfs(directory: &Path, rootfs: &Path, layers: &[PathBuf]) -> io::Resu
         Err(error) if error.raw_os_error() == Some(nix::libc::EINVAL) => overlay(layers, &upper, &work, rootfs, false),
         result => result,
     }
+}
+
+/// Gives the pod's shared memory a path for the configuration.
+fn attach_memory(mount: &Mount, directory: &Path) -> io::Result<PathBuf> {
+    let path = directory.join("shm");
+    fs::create_dir(&path)?;
+    mount.attach(&path)?;
+    Ok(path)
 }
 
 /// One option for each layer, so that their number and the length of their paths are not bounded by a page.

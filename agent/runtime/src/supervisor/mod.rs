@@ -10,6 +10,7 @@ mod exec_calls;
 mod exits;
 mod job;
 mod log;
+mod memory;
 mod poll;
 mod state;
 mod user;
@@ -30,6 +31,7 @@ use nix::unistd::{ForkResult, setsid};
 
 use serde::{Deserialize, Serialize};
 
+use memory::SharedMemory;
 use zygote::Order;
 pub(crate) use zygote::order;
 
@@ -124,6 +126,11 @@ fn set_up(directory: &Path, configuration: Configuration) -> Result<state::Super
     // EPERM: it leads a session already.
     setsid().ok();
     umask(Mode::from_bits_truncate(0o022));
+    let memory = if spec.host_ipc {
+        None
+    } else {
+        Some(SharedMemory::make(directory).map_err(at("make the pod's shared memory"))?)
+    };
     nix::unistd::chdir(directory).map_err(at("enter the sandbox's directory"))?;
     sys::become_subreaper().map_err(at("become a subreaper"))?;
     // Refused without CAP_SYS_RESOURCE: then it is as likely a victim as its size makes it, which is hardly.
@@ -168,7 +175,7 @@ fn set_up(directory: &Path, configuration: Configuration) -> Result<state::Super
     record::write(Path::new(SANDBOX), &record, Durability::Process).map_err(at("write the sandbox's record"))?;
     let directory = directory.to_owned();
     Ok(state::Supervisor::new(
-        directory, spec, sandbox, cgroups, group, pause, listener, signals,
+        directory, spec, sandbox, cgroups, group, pause, memory, listener, signals,
     ))
 }
 

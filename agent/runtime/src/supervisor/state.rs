@@ -16,6 +16,7 @@ use super::create::{self, Creation, OCI};
 use super::exits::remove_traces;
 use super::job::{self, Job, Purpose, Ticket};
 use super::log::{Lines, LogFile, Stream};
+use super::memory::SharedMemory;
 use super::poll::Client;
 use super::{CONTAINERS, RECORD, dev_null};
 use crate::cgroup::Cgroups;
@@ -66,6 +67,8 @@ pub(super) struct Supervisor {
     pub(super) cgroups: Cgroups,
     pub(super) group: PathBuf,
     pub(super) pause: Option<i32>,
+    /// None: the machine's.
+    pub(super) memory: Option<SharedMemory>,
     pub(super) listener: UnixListener,
     pub(super) signals: SignalFd,
     pub(super) clients: Vec<Client>,
@@ -117,6 +120,7 @@ impl Supervisor {
         cgroups: Cgroups,
         group: PathBuf,
         pause: Option<i32>,
+        memory: Option<SharedMemory>,
         listener: UnixListener,
         signals: SignalFd,
     ) -> Self {
@@ -129,6 +133,7 @@ impl Supervisor {
             cgroups,
             group,
             pause,
+            memory,
             listener,
             signals,
             clients,
@@ -232,6 +237,7 @@ impl Supervisor {
             group,
             directory,
             pid_namespace,
+            memory: self.memory.as_ref(),
             stdin,
             stdout: out,
             stderr: err,
