@@ -66,3 +66,104 @@ async fn attack_38_a_stopped_supervisor_is_killed_and_its_pod_removed() {
     assert!(machine.runtime.sandboxes().await.unwrap().is_empty());
     machine.finish().await;
 }
+
+fn supervisor_of(pid: i32) -> i32 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let parent = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(1).unwrap();
+    parent.parse().unwrap()
+}
+
+/// Waits until these are gone.
+async fn ended(pids: &[i32]) {
+    let wait = async {
+        while pids
+            .iter()
+            .any(|pid| std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z ")))
+        {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), wait)
+        .await
+        .expect("processes live on");
+}
+
+#[tokio::test]
+async fn a_supervisor_whose_directory_is_gone_ends_by_itself() {
+    let mut machine = Machine::new("orphans").await;
+    let state = machine.directory.path().join("state/sandboxes");
+    let mut pids = Vec::new();
+    for (id, before) in [("s", true), ("t", false)] {
+        machine.sandbox(id).await;
+        let pid = machine.run(id, machine.container("c", &["/bin/sleep", "1000"])).await;
+        pids.extend([pid, supervisor_of(pid)]);
+        if before {
+            std::fs::remove_dir_all(state.join(id)).unwrap();
+        }
+    }
+    machine.crash().await;
+    std::fs::remove_dir_all(state).unwrap();
+    ended(&pids).await;
+    let left: Vec<String> = machine.leaks();
+    assert!(!left.iter().any(|leak| leak.contains("process")), "{left:?}");
+    for id in ["s", "t"] {
+        let group = format!("/sys/fs/cgroup/unified/{}/{id}", machine.cgroup_root);
+        assert!(!std::path::Path::new(&group).exists());
+    }
+    machine.reopen().await;
+    machine.finish().await;
+}
+
+#[tokio::test]
+async fn what_no_sandbox_names_is_removed_by_the_next_agent() {
+    let mut machine = Machine::new("leftovers").await;
+    let state = machine.directory.path().join("state/sandboxes");
+    machine.sandbox("kept").await;
+    let kept = machine
+        .run("kept", machine.container("k", &["/bin/sleep", "1000"]))
+        .await;
+    machine.sandbox("s").await;
+    let pid = machine.run("s", machine.container("c", &["/bin/sleep", "1000"])).await;
+    // It cannot see by itself that it is no longer known.
+    let stopped = nix::unistd::Pid::from_raw(supervisor_of(pid));
+    nix::sys::signal::kill(stopped, nix::sys::signal::Signal::SIGSTOP).unwrap();
+    machine.crash().await;
+    std::fs::remove_dir_all(state.join("s")).unwrap();
+    let hierarchies: Vec<_> = std::fs::read_dir("/sys/fs/cgroup").unwrap().flatten().collect();
+    let group = |id: &str| {
+        let name = format!("{}/{id}", machine.cgroup_root);
+        hierarchies
+            .iter()
+            .map(|entry| entry.path().join(&name))
+            .filter(|path| path.parent().is_some_and(std::path::Path::exists))
+            .collect::<Vec<_>>()
+    };
+    // As a supervisor makes it that is killed before it wrote anything.
+    for path in group("half-made") {
+        std::fs::create_dir(path).unwrap();
+    }
+    let unknown = [group("half-made"), group("s")].concat();
+    assert!(
+        !unknown.is_empty() && unknown.iter().all(|path| path.exists()),
+        "{unknown:?}"
+    );
+    machine.reopen().await;
+    ended(&[pid, stopped.as_raw()]).await;
+    assert!(!unknown.iter().any(|path| path.exists()));
+    let sandboxes = machine.runtime.sandboxes().await.unwrap();
+    assert!(sandboxes.len() == 1 && !sandboxes[0].lost, "{sandboxes:?}");
+    assert_eq!(
+        machine
+            .exec("kept", "k", "exit 3", Duration::from_secs(10))
+            .await
+            .exit_code,
+        3
+    );
+    assert!(std::path::Path::new(&format!("/proc/{kept}")).exists());
+    // The same while an agent looks: cleaning up finds it.
+    let supervisor = supervisor_of(kept);
+    std::fs::remove_dir_all(state.join("kept")).unwrap();
+    machine.runtime.cleanup().await.unwrap();
+    ended(&[kept, supervisor]).await;
+    machine.finish().await;
+}

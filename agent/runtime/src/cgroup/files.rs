@@ -156,7 +156,7 @@ pub(super) fn remove_tree(dir: &Path, failures: &mut Vec<String>) {
 }
 
 /// Lets dying processes run: the kernel has no event for "the group can be removed now" on v1.
-pub(super) fn pause() {
+pub(crate) fn pause() {
     let fds: &mut [nix::poll::PollFd<'_>] = &mut [];
     nix::poll::poll(fds, nix::poll::PollTimeout::from(1_u8)).ok();
 }

@@ -5,6 +5,7 @@
 
 mod files;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,7 +15,8 @@ use std::time::Duration;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 
-use files::{create_v2, enter, inherit_cpuset, kill_tree, limit_v2, pause, remove_tree, write};
+pub(crate) use files::pause;
+use files::{create_v2, enter, inherit_cpuset, kill_tree, limit_v2, remove_tree, write};
 
 use crate::Limits;
 use crate::clock::monotonic;
@@ -284,6 +286,22 @@ impl Cgroups {
                 }
             }
         }
+    }
+
+    /// Names of the groups directly below this one, in any hierarchy.
+    pub(crate) fn children(&self, group: &Path) -> BTreeSet<String> {
+        let dirs = self.mounts().flat_map(|mount| files::children(&mount.join(group)));
+        dirs.filter_map(|dir| dir.file_name()?.to_str().map(str::to_owned))
+            .collect()
+    }
+
+    /// Processes that are in this group itself, in any hierarchy.
+    pub(crate) fn members(&self, group: &Path) -> io::Result<BTreeSet<i32>> {
+        let mut all = BTreeSet::new();
+        for mount in self.mounts() {
+            all.extend(files::pids(&mount.join(group))?);
+        }
+        Ok(all)
     }
 
     /// Whether any hierarchy has this group.

@@ -12,11 +12,12 @@
 
 mod calls;
 mod connection;
+mod leftovers;
 mod program;
 mod removal;
 mod supervise;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -141,9 +142,7 @@ impl Embedded {
         make(&sandboxes)?;
         let cgroups = Cgroups::detect().map_err(io_error("read", Path::new("/proc/self/mountinfo")))?;
         let program = Program::seal(&config.program, &state_dir);
-        let zygote = Zygote::start(&program.path(), &config.arguments).map_err(io_error("start", &config.program))?;
-        place(&cgroups, root, &zygote);
-        let zygote = Mutex::new(Some(zygote));
+        let zygote = Mutex::default();
         let (connections, tasks) = (Mutex::default(), Mutex::new(JoinSet::new()));
         let events = broadcast::channel(1024).0;
         let shared = Shared {
@@ -159,15 +158,42 @@ impl Embedded {
         let embedded = Self {
             shared: Arc::new(shared),
         };
-        for id in embedded.shared.known()? {
-            if let Err(error) = embedded.shared.reconnect(&id).await {
-                tracing::warn!(sandbox = id, %error, "sandbox has no supervisor");
-                if !embedded.shared.sandboxes.join(&id).join(SANDBOX).exists() {
-                    embedded.remove_sandbox(&id).await?;
+        embedded.take_over().await?;
+        embedded.shared.start_zygote()?;
+        Ok(embedded)
+    }
+
+    /// Adopts what an earlier agent left whole, and removes the rest.
+    async fn take_over(&self) -> Result<(), Error> {
+        let known = self.shared.known()?;
+        let (mut supervisors, mut lost) = (BTreeSet::new(), Vec::new());
+        for id in &known {
+            match self.shared.reconnect(id).await {
+                Ok(pid) => drop(supervisors.insert(pid)),
+                Err(error) => {
+                    tracing::warn!(sandbox = id, %error, "sandbox has no supervisor");
+                    lost.push(id);
                 }
             }
         }
-        Ok(embedded)
+        // Before anything is removed: one that is still being set up would make it again.
+        if let Err(error) = self.shared.end_strays(supervisors).await {
+            tracing::warn!(%error, "supervisors of an earlier agent live on");
+        }
+        for id in lost {
+            if self.shared.directory(id).join(SANDBOX).exists() {
+                if let Err(error) = self.shared.kill(id).await {
+                    tracing::warn!(sandbox = id, %error, "processes of a lost sandbox live on");
+                }
+            } else {
+                self.remove_sandbox(id).await?;
+            }
+        }
+        let groups = known.into_iter().chain([crate::supervisor::GROUP.to_owned()]);
+        for failure in self.shared.collect_groups(groups.collect()).await {
+            tracing::warn!(failure, "leftovers of an earlier agent");
+        }
+        Ok(())
     }
 
     /// Removes all sandboxes, our root in the cgroup hierarchies and the state directory's content. Goes on past failures.
@@ -183,6 +209,8 @@ impl Embedded {
             zygote.end().await;
         }
         let root = PathBuf::from(&self.shared.config.cgroup_root);
+        // Supervisors whose directories are gone, too.
+        failures.extend(self.shared.collect_groups(BTreeSet::new()).await);
         failures.extend(self.shared.cgroups.remove(&root));
         if let Some(parent) = root.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             self.shared.cgroups.prune(parent);
@@ -231,6 +259,14 @@ impl Shared {
         })
     }
 
+    fn start_zygote(&self) -> Result<(), Error> {
+        let zygote = Zygote::start(&self.program.path(), &self.config.arguments)
+            .map_err(io_error("start", &self.config.program))?;
+        place(&self.cgroups, Path::new(&self.config.cgroup_root), &zygote);
+        *self.zygote.lock().unwrap_or_else(PoisonError::into_inner) = Some(zygote);
+        Ok(())
+    }
+
     async fn call(&self, sandbox: &str, call: Call, body: &[u8]) -> Result<(Answer, Vec<u8>), Error> {
         self.connection(sandbox)?.call(call, body).await
     }
@@ -238,7 +274,12 @@ impl Shared {
     /// Ids of the sandboxes on disk.
     fn known(&self) -> Result<Vec<String>, Error> {
         let mut all = Vec::new();
-        for entry in fs::read_dir(&self.sandboxes).map_err(io_error("list", &self.sandboxes))? {
+        let entries = match fs::read_dir(&self.sandboxes) {
+            // Cleaned up already.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(all),
+            entries => entries.map_err(io_error("list", &self.sandboxes))?,
+        };
+        for entry in entries {
             let entry = entry.map_err(io_error("list", &self.sandboxes))?;
             all.extend(entry.file_name().to_str().map(str::to_owned));
         }

@@ -18,7 +18,7 @@ use crate::{Error, record, sys};
 /// A supervisor has so long to kill its containers and end.
 const GRACE: Duration = Duration::from_secs(5);
 /// Killed processes have so long to be gone.
-const DEATH: Duration = Duration::from_secs(5);
+pub(super) const DEATH: Duration = Duration::from_secs(5);
 
 impl Shared {
     /// Removes a sandbox; success when there is none.

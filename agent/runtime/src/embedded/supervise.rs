@@ -142,8 +142,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Connects to the supervisor of a sandbox that an earlier agent made.
-    pub(super) async fn reconnect(self: &Arc<Self>, id: &str) -> Result<(), Error> {
+    /// Connects to the supervisor of a sandbox that an earlier agent made; returns its pid.
+    pub(super) async fn reconnect(self: &Arc<Self>, id: &str) -> Result<i32, Error> {
         let path = self.directory(id);
         let directory = File::open(&path).map_err(io_error("open", &path))?;
         // The real path can be longer than a socket's may be.
@@ -157,7 +157,7 @@ impl Shared {
         let pid = credentials.pid().ok_or_else(|| Error::SandboxLost(id.to_owned()))?;
         let process = sys::pidfd_open(pid).map_err(io_error("watch the supervisor of", &path))?;
         self.adopt(id, stream, process);
-        Ok(())
+        Ok(pid)
     }
 
     /// Serves a connection until it ends.

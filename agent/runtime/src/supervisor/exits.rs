@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use super::confine::PidNamespace;
 use super::job::{Purpose, Ticket};
 use super::state::{Entry, JOB_LIMIT, Supervisor};
-use super::{CONTAINERS, RECORD};
+use super::{CONTAINERS, RECORD, SOCKET};
 use crate::cgroup::Cgroups;
 use crate::clock::{monotonic, now};
 use crate::protocol::{Answer, Message};
@@ -20,6 +20,8 @@ use crate::{Exit, Refusal, State};
 
 /// Processes that do not die within this at the end are reported.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(4);
+/// Without an agent a supervisor looks this often whether one could still find it.
+const LONELINESS: Duration = Duration::from_secs(5);
 /// Exits of processes that nobody claimed yet.
 const UNCLAIMED: usize = 256;
 
@@ -47,7 +49,7 @@ impl Supervisor {
         sent.map_err(|error| Refusal::failed("send a signal", &error))
     }
 
-    pub(super) fn begin_shutdown(&mut self, ticket: Ticket) {
+    pub(super) fn begin_shutdown(&mut self, ticket: Option<Ticket>) {
         self.shutdown = Some((ticket, monotonic() + SHUTDOWN_LIMIT));
         for exec in &mut self.execs {
             exec.deadline = Duration::ZERO;
@@ -171,6 +173,10 @@ impl Supervisor {
     /// Does what has come due and says when to look again.
     pub(super) fn tick(&mut self) -> Option<Duration> {
         let now = monotonic();
+        let alone = self.clients.is_empty() && !self.ending();
+        if alone && Path::new(SOCKET).try_exists().is_ok_and(|exists| !exists) {
+            self.begin_shutdown(None);
+        }
         for job in self.jobs.iter_mut().filter(|job| job.deadline <= now) {
             // It is a child that was not waited for; its end is an ordinary failure of its purpose.
             kill(Pid::from_raw(job.pid), Signal::SIGKILL).ok();
@@ -193,6 +199,7 @@ impl Supervisor {
                 .iter()
                 .map(|exec| exec.deadline.max(now + Duration::from_millis(1))),
         );
+        let deadlines = deadlines.chain(alone.then_some(now + LONELINESS));
         let next = deadlines.chain(self.shutdown.map(|(_, deadline)| deadline)).min()?;
         Some(next.saturating_sub(now))
     }
@@ -203,19 +210,20 @@ impl Supervisor {
         };
         let live = |entry: &&Entry| !matches!(entry.container.state, State::Exited { .. });
         let left = self.entries.iter().filter(live).count();
-        if left == 0 && self.jobs.is_empty() && self.execs.is_empty() {
-            self.reply(ticket, Ok(Answer::Done));
+        let result = if left == 0 && self.jobs.is_empty() && self.execs.is_empty() {
+            Ok(Answer::Done)
         } else if now >= deadline {
-            let cause = format!("{left} container(s) do not die");
-            self.reply(
-                ticket,
-                Err(Refusal::Failed {
-                    doing: "shut down".to_owned(),
-                    cause,
-                }),
-            );
+            Err(Refusal::Failed {
+                doing: "shut down".to_owned(),
+                cause: format!("{left} container(s) do not die"),
+            })
         } else {
             return;
+        };
+        match ticket {
+            Some(ticket) => self.reply(ticket, result),
+            // Nobody else will; what is left is found below the root of our cgroups.
+            None => drop(self.cgroups.remove(&self.group)),
         }
         self.ended = true;
     }

@@ -1,7 +1,8 @@
 //! The process that holds one pod: parent of its containers, writer of their logs and exit records.
 //!
 //! It is the agent's own program, run again with the arguments that [`main`] takes, single-threaded and small, and outlives the
-//! agent. Everything that libcontainer does happens in short-lived forks of it. It ends when it is told to, never by itself.
+//! agent. Everything that libcontainer does happens in short-lived forks of it. It ends when it is told to, or when no agent can
+//! find it any more.
 
 mod confine;
 mod create;
@@ -179,10 +180,24 @@ fn set_up(directory: &Path, configuration: Configuration) -> Result<state::Super
     ))
 }
 
-/// Start of a process in clock ticks since boot: field 22 of its `stat`.
+/// Start of a process in clock ticks since boot.
 pub(crate) fn started(pid: &str) -> Option<u64> {
+    stat(pid, 22)?.parse().ok()
+}
+
+/// The session of a process: a supervisor leads one, and its forks are in it until they become a container's.
+pub(crate) fn session(pid: i32) -> Option<i32> {
+    stat(&pid.to_string(), 6)?.parse().ok()
+}
+
+/// A field of a process's `stat`, counted from 1; those before the third are not found.
+fn stat(pid: &str, field: usize) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+    let after_name = stat.rsplit_once(')')?.1;
+    after_name
+        .split_whitespace()
+        .nth(field.checked_sub(3)?)
+        .map(str::to_owned)
 }
 
 #[expect(unsafe_code, reason = "sigaction is unsafe for handlers; this ignores a signal")]

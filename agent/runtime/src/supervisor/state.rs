@@ -78,7 +78,8 @@ pub(super) struct Supervisor {
     pub(super) unclaimed: Vec<(i32, i32)>,
     /// Groups of execs that could not be removed yet.
     pub(super) stale: Vec<PathBuf>,
-    pub(super) shutdown: Option<(Ticket, Duration)>,
+    /// Whom to answer, and when to give up.
+    pub(super) shutdown: Option<(Option<Ticket>, Duration)>,
     pub(super) ended: bool,
     pub(super) keys: u64,
 }
@@ -208,7 +209,7 @@ impl Supervisor {
             Call::Exec(id, exec) => self.exec(ticket, &id, &exec).err().map(Err),
             Call::Remove(id) => self.remove(ticket, &id),
             Call::Shutdown => {
-                self.begin_shutdown(ticket);
+                self.begin_shutdown(Some(ticket));
                 None
             }
         };
