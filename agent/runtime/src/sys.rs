@@ -64,6 +64,13 @@ pub(crate) fn close_on_exec_all() -> io::Result<()> {
     checked(unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) }).map(drop)
 }
 
+/// Closes every descriptor from 3 on, for a process that owns none.
+#[expect(unsafe_code, reason = "close_range has no wrapper")]
+pub(crate) fn close_all() -> io::Result<()> {
+    // SAFETY: the caller is a fork that uses no descriptor any more and ends without running destructors.
+    checked(unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0) }).map(drop)
+}
+
 /// Forks. The caller must be single-threaded.
 #[expect(
     unsafe_code,

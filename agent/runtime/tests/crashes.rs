@@ -12,7 +12,7 @@ mod common;
 use std::time::Duration;
 
 use common::Machine;
-use runtime::Runtime;
+use runtime::{Event, Runtime};
 
 /// Drops the runtime, as a crash would, after so long, and opens it again on the same state.
 async fn crash_within(machine: &mut Machine, after: Duration) {
@@ -165,5 +165,20 @@ async fn what_no_sandbox_names_is_removed_by_the_next_agent() {
     std::fs::remove_dir_all(state.join("kept")).unwrap();
     machine.runtime.cleanup().await.unwrap();
     ended(&[kept, supervisor]).await;
+    machine.finish().await;
+}
+
+#[tokio::test]
+async fn a_killed_supervisor_is_noticed_where_containers_share_their_processes() {
+    let mut machine = Machine::new("lost-shared").await;
+    let mut spec = Machine::sandbox_spec("s");
+    spec.share_process_namespace = true;
+    machine.runtime.create_sandbox(spec).await.unwrap();
+    let pid = machine.run("s", machine.container("c", &["/bin/sleep", "1000"])).await;
+    let supervisor = nix::unistd::Pid::from_raw(supervisor_of(pid));
+    nix::sys::signal::kill(supervisor, nix::sys::signal::Signal::SIGKILL).unwrap();
+    assert!(matches!(machine.event().await, Event::SandboxLost { .. }));
+    ended(&[pid]).await;
+    machine.runtime.remove_sandbox("s").await.unwrap();
     machine.finish().await;
 }

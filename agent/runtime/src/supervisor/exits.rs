@@ -64,7 +64,7 @@ impl Supervisor {
             drop(self.signal(&id, Signal::SIGKILL as i32));
         }
         if let Some(pause) = self.pause.take() {
-            kill(Pid::from_raw(pause), Signal::SIGKILL).ok();
+            pause.end();
         }
     }
 

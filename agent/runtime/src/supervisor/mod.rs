@@ -12,6 +12,7 @@ mod exits;
 mod job;
 mod log;
 mod memory;
+mod pause;
 mod poll;
 mod state;
 mod user;
@@ -28,11 +29,12 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::stat::{Mode, umask};
-use nix::unistd::{ForkResult, setsid};
+use nix::unistd::setsid;
 
 use serde::{Deserialize, Serialize};
 
 use memory::SharedMemory;
+use pause::Pause;
 use zygote::Order;
 pub(crate) use zygote::order;
 
@@ -151,7 +153,7 @@ fn set_up(directory: &Path, configuration: Configuration) -> Result<state::Super
         nix::unistd::sethostname(&spec.hostname).map_err(at("set the host name"))?;
     }
     let pause = if spec.share_process_namespace && !spec.host_pid {
-        Some(make_pause().map_err(at("make the shared pid namespace"))?)
+        Some(Pause::start().map_err(at("make the shared pid namespace"))?)
     } else {
         None
     };
@@ -231,43 +233,6 @@ fn listen() -> io::Result<UnixListener> {
     let listener = listener?;
     listener.set_nonblocking(true)?;
     Ok(listener)
-}
-
-/// The first process of a pid namespace that the containers share: it only reaps. Returns its pid.
-fn make_pause() -> io::Result<i32> {
-    let (mut reader, mut writer) = io::pipe()?;
-    match sys::fork()? {
-        ForkResult::Child => {
-            let made = unshare(CloneFlags::CLONE_NEWPID)
-                .map_err(io::Error::from)
-                .and_then(|()| sys::fork());
-            match made {
-                Ok(ForkResult::Parent { child }) => {
-                    let told = writer.write_all(&child.as_raw().to_ne_bytes());
-                    sys::exit_now(i32::from(told.is_err()))
-                }
-                Ok(ForkResult::Child) => pause_for_ever(),
-                Err(_) => sys::exit_now(1),
-            }
-        }
-        ForkResult::Parent { child } => {
-            drop(writer);
-            let mut pid = [0; 4];
-            let read = reader.read_exact(&mut pid);
-            nix::sys::wait::waitpid(child, None)?;
-            read.map(|()| i32::from_ne_bytes(pid))
-        }
-    }
-}
-
-#[expect(unsafe_code, reason = "sigaction is unsafe for handlers; this ignores a signal")]
-fn pause_for_ever() -> ! {
-    let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::SA_NOCLDWAIT, SigSet::empty());
-    // SAFETY: no handler is installed. Ignoring SIGCHLD makes the kernel reap.
-    unsafe { sigaction(Signal::SIGCHLD, &ignore) }.ok();
-    loop {
-        nix::unistd::pause();
-    }
 }
 
 /// A descriptor for a container's standard input.

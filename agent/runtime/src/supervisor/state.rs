@@ -17,6 +17,7 @@ use super::exits::remove_traces;
 use super::job::{self, Job, Purpose, Ticket};
 use super::log::{Lines, LogFile, Stream};
 use super::memory::SharedMemory;
+use super::pause::Pause;
 use super::poll::Client;
 use super::{CONTAINERS, RECORD, dev_null};
 use crate::cgroup::Cgroups;
@@ -66,7 +67,7 @@ pub(super) struct Supervisor {
     pub(super) sandbox: Sandbox,
     pub(super) cgroups: Cgroups,
     pub(super) group: PathBuf,
-    pub(super) pause: Option<i32>,
+    pub(super) pause: Option<Pause>,
     /// None: the machine's.
     pub(super) memory: Option<SharedMemory>,
     pub(super) listener: UnixListener,
@@ -120,7 +121,7 @@ impl Supervisor {
         sandbox: Sandbox,
         cgroups: Cgroups,
         group: PathBuf,
-        pause: Option<i32>,
+        pause: Option<Pause>,
         memory: Option<SharedMemory>,
         listener: UnixListener,
         signals: SignalFd,
@@ -168,9 +169,9 @@ impl Supervisor {
     }
 
     pub(super) fn pid_namespace(&self) -> PidNamespace {
-        match (self.spec.host_pid, self.pause) {
+        match (self.spec.host_pid, &self.pause) {
             (true, _) => PidNamespace::Host,
-            (false, Some(pid)) => PidNamespace::Shared(pid),
+            (false, Some(pause)) => PidNamespace::Shared(pause.pid),
             (false, None) => PidNamespace::Own,
         }
     }

@@ -1,0 +1,70 @@
+//! The first process of a pid namespace that the containers of a pod share.
+
+use std::io::{self, PipeWriter, Read, Write};
+use std::os::fd::OwnedFd;
+
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction};
+use nix::unistd::{ForkResult, Pid, dup2_stdin};
+
+use crate::sys;
+
+/// It only reaps, and ends with the supervisor, however that ends; all processes of its namespace go with it.
+pub(super) struct Pause {
+    pub(super) pid: i32,
+    /// Its other end comes to an end when the supervisor does.
+    _lifeline: PipeWriter,
+}
+
+impl Pause {
+    pub(super) fn start() -> io::Result<Self> {
+        let (mut reader, mut writer) = io::pipe()?;
+        let (line, lifeline) = io::pipe()?;
+        match sys::fork()? {
+            ForkResult::Child => {
+                let made = unshare(CloneFlags::CLONE_NEWPID)
+                    .map_err(io::Error::from)
+                    .and_then(|()| sys::fork());
+                match made {
+                    Ok(ForkResult::Parent { child }) => {
+                        let told = writer.write_all(&child.as_raw().to_ne_bytes());
+                        sys::exit_now(i32::from(told.is_err()))
+                    }
+                    Ok(ForkResult::Child) => sys::exit_now(i32::from(wait_for_end(line.into()).is_err())),
+                    Err(_) => sys::exit_now(1),
+                }
+            }
+            ForkResult::Parent { child } => {
+                drop(writer);
+                let mut pid = [0; 4];
+                let read = reader.read_exact(&mut pid);
+                nix::sys::wait::waitpid(child, None)?;
+                read.map(|()| Self {
+                    pid: i32::from_ne_bytes(pid),
+                    _lifeline: lifeline,
+                })
+            }
+        }
+    }
+
+    pub(super) fn end(self) {
+        kill(Pid::from_raw(self.pid), Signal::SIGKILL).ok();
+    }
+}
+
+#[expect(unsafe_code, reason = "sigaction is unsafe for handlers; this ignores a signal")]
+fn wait_for_end(line: OwnedFd) -> io::Result<()> {
+    let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::SA_NOCLDWAIT, SigSet::empty());
+    // SAFETY: no handler is installed. Ignoring SIGCHLD makes the kernel reap.
+    unsafe { sigaction(Signal::SIGCHLD, &ignore) }?;
+    dup2_stdin(&line)?;
+    drop(line);
+    // Above all the agent's socket: the agent takes its end for that of the supervisor.
+    sys::close_all()?;
+    loop {
+        match nix::unistd::read(io::stdin(), &mut [0]) {
+            Err(nix::Error::EINTR) => {}
+            result => return result.map(drop).map_err(io::Error::from),
+        }
+    }
+}
