@@ -134,7 +134,7 @@ async fn supervise(
     let (maintained, stopped) = (store.clone(), stop.clone());
     tasks.spawn(async move {
         tokio::select! {
-            never = maintained.run() => match never {},
+            () = maintained.run() => Err(Error::Ended),
             () = stopped.cancelled() => Err(Error::Ended),
         }
     });

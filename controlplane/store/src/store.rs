@@ -260,11 +260,21 @@ impl Store {
         Watch::new(Arc::clone(&self.shared), prefix, from)
     }
 
-    /// Looks after retention for as long as it is polled: run it beside the server, and drop it to stop.
-    pub async fn run(&self) -> std::convert::Infallible {
+    /// Looks after retention for as long as it is polled: run it beside the server, and drop it to stop. It ends when the
+    /// store is closed or its writer has died: nothing can be written any more.
+    pub async fn run(&self) {
         loop {
-            tokio::time::sleep(MAINTENANCE).await;
-            self.maintain().await;
+            tokio::select! {
+                () = self.writer_ended() => return,
+                () = tokio::time::sleep(MAINTENANCE) => self.maintain().await,
+            }
+        }
+    }
+
+    async fn writer_ended(&self) {
+        match &self.committer {
+            Committer::Inline(_) => std::future::pending().await,
+            Committer::Thread { queue, .. } => queue.closed().await,
         }
     }
 

@@ -23,8 +23,9 @@ const BATCH: usize = 256;
 const BATCH_BYTES: usize = 8 << 20;
 /// Rows that one step of compaction visits between two batches.
 const SWEEP: usize = 512;
-/// Objects that one step of expiry removes.
+/// Objects that one step of expiry removes, and the steps in one round of maintenance.
 const EXPIRE: usize = 128;
+const EXPIRE_BATCHES: usize = 64;
 
 /// Given to a writer when its write is on disk.
 pub(crate) type Reply = oneshot::Sender<Result<Entry, CommitError>>;
@@ -86,8 +87,8 @@ impl Writer {
         }
     }
 
-    /// Decides, stores and publishes one batch, then answers every writer.
-    pub(crate) fn commit(&mut self, batch: Vec<(Write, Reply)>) {
+    /// Decides, stores and publishes one batch, then answers every writer. `false` when the disk did not take it.
+    pub(crate) fn commit(&mut self, batch: Vec<(Write, Reply)>) -> bool {
         let mut answers = Vec::with_capacity(batch.len());
         let events = self.decide(batch, &mut answers);
         match self.store(events) {
@@ -96,11 +97,13 @@ impl Writer {
                     // The client may have gone; its write stands.
                     drop(reply.send(answer));
                 }
+                true
             }
             Err(failure) => {
                 for (reply, _) in answers {
                     drop(reply.send(Err(failure.clone())));
                 }
+                false
             }
         }
     }
@@ -183,9 +186,10 @@ impl Writer {
         }
     }
 
-    /// Deletes objects whose time to live is over.
+    /// Deletes objects whose time to live is over. What a round leaves, or a full disk refuses, waits for the next round:
+    /// the writers come first.
     fn expire(&mut self, now: Duration) {
-        loop {
+        for _ in 0..EXPIRE_BATCHES {
             let due = self.retention.expired(now, &self.shared, EXPIRE);
             if due.is_empty() {
                 return;
@@ -204,7 +208,9 @@ impl Writer {
                 return;
             }
             debug!(objects = batch.len(), "remove what has outlived its time");
-            self.commit(batch);
+            if !self.commit(batch) {
+                return;
+            }
         }
     }
 }

@@ -15,12 +15,9 @@ use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 
-use common::{create, data, delete, options, pod, pods, update};
-use controlplane_store::{
-    Backend, BackendError, CommitError, History, ListAt, Loaded, Memory, OpenError, Record, Store, WatchError,
-};
+use common::{Disk, create, data, delete, failing, options, pod, pods, update};
+use controlplane_store::{CommitError, Key, ListAt, OpenError, Store, WatchError};
 use tokio::task::JoinSet;
 
 const WRITERS: usize = 16;
@@ -307,48 +304,12 @@ async fn damage_in_the_middle_of_the_log_is_refused() {
     whole.close().await.unwrap();
 }
 
-/// A disk that fails when it is told to.
-struct Failing {
-    inner: Memory,
-    fail: Arc<std::sync::atomic::AtomicBool>,
-}
-
-impl Backend for Failing {
-    fn load(&mut self) -> Result<Loaded, BackendError> {
-        self.inner.load()
-    }
-
-    fn append(&mut self, records: &[Record]) -> Result<(), BackendError> {
-        if self.fail.load(std::sync::atomic::Ordering::Relaxed) {
-            return Err(BackendError::Full("no space".into()));
-        }
-        self.inner.append(records)
-    }
-
-    fn compact(&mut self, floor: u64, limit: usize) -> Result<bool, BackendError> {
-        self.inner.compact(floor, limit)
-    }
-
-    fn history(&self) -> Result<Arc<dyn History>, BackendError> {
-        self.inner.history()
-    }
-
-    fn close(&mut self) -> Result<(), BackendError> {
-        self.inner.close()
-    }
-}
-
 #[tokio::test]
 async fn a_failed_batch_leaves_no_trace() {
-    let fail = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let backend = Failing {
-        inner: Memory::default(),
-        fail: Arc::clone(&fail),
-    };
-    let store = Store::with_backend(Box::new(backend), options()).unwrap();
+    let (store, disk) = failing();
     store.commit(create(&pod("a"), "1")).await.unwrap();
     let mut watch = store.watch(&pods(), 1).unwrap();
-    fail.store(true, std::sync::atomic::Ordering::Relaxed);
+    disk.set(Disk::Full);
     let mut writers = JoinSet::new();
     for number in 0..20 {
         let store = store.clone();
@@ -367,7 +328,36 @@ async fn a_failed_batch_leaves_no_trace() {
             .len(),
         1
     );
-    fail.store(false, std::sync::atomic::Ordering::Relaxed);
+    disk.set(Disk::Good);
     assert_eq!(store.commit(create(&pod("p0"), "2")).await.unwrap().revision, 2);
     assert_eq!(data(&watch.next().await.unwrap().entry), "2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_disk_does_not_keep_the_writer_from_the_writes() {
+    let (store, disk) = failing();
+    let event = Key::new("", "events", "default", "e").unwrap();
+    store.commit(create(&event, "1")).await.unwrap();
+    tokio::time::advance(std::time::Duration::from_secs(10)).await;
+    store.maintain().await;
+    tokio::time::advance(std::time::Duration::from_hours(2)).await;
+    disk.set(Disk::Full);
+    store.maintain().await;
+    assert!(store.get(&event).is_some(), "what could not be removed is still there");
+    disk.set(Disk::Good);
+    store.commit(create(&pod("a"), "1")).await.unwrap();
+    store.maintain().await;
+    assert!(store.get(&event).is_none());
+}
+
+#[tokio::test]
+async fn the_end_of_the_writer_is_no_secret() {
+    let (store, disk) = failing();
+    disk.set(Disk::Panics);
+    let running = store.clone();
+    let mut maintenance = JoinSet::new();
+    maintenance.spawn(async move { running.run().await });
+    let lost = store.commit(create(&pod("a"), "1")).await;
+    assert!(matches!(lost, Err(CommitError::Closed)), "{lost:?}");
+    maintenance.join_all().await;
 }

@@ -12,9 +12,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use controlplane_store::{Attributes, Class, Entry, Key, Memory, Options, Prefix, Store, Value, Write};
+use controlplane_store::{
+    Attributes, Backend, BackendError, Class, Entry, History, Key, Loaded, Memory, Options, Prefix, Record, Store,
+    Value, Write,
+};
 
 pub fn options() -> Options {
     Options {
@@ -100,4 +104,64 @@ pub fn stores(options: &Options) -> Vec<(&'static str, Store, Option<tempfile::T
         ("memory", Store::in_memory(options.clone()), None),
         ("memory with a thread", threaded, None),
     ]
+}
+
+/// What a disk does with a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Disk {
+    Good,
+    Full,
+    Panics,
+}
+
+/// Tells a disk how to behave.
+#[derive(Clone)]
+pub struct Control(Arc<Mutex<Disk>>);
+
+impl Control {
+    pub fn set(&self, disk: Disk) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = disk;
+    }
+}
+
+struct Failing {
+    inner: Memory,
+    control: Control,
+}
+
+/// A store whose disk fails when it is told to.
+pub fn failing() -> (Store, Control) {
+    let control = Control(Arc::new(Mutex::new(Disk::Good)));
+    let backend = Failing {
+        inner: Memory::default(),
+        control: control.clone(),
+    };
+    (Store::with_backend(Box::new(backend), options()).unwrap(), control)
+}
+
+impl Backend for Failing {
+    fn load(&mut self) -> Result<Loaded, BackendError> {
+        self.inner.load()
+    }
+
+    fn append(&mut self, records: &[Record]) -> Result<(), BackendError> {
+        let disk = *self.control.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match disk {
+            Disk::Good => self.inner.append(records),
+            Disk::Full => Err(BackendError::Full("no space".into())),
+            Disk::Panics => panic!("the disk is on fire"),
+        }
+    }
+
+    fn compact(&mut self, floor: u64, limit: usize) -> Result<bool, BackendError> {
+        self.inner.compact(floor, limit)
+    }
+
+    fn history(&self) -> Result<Arc<dyn History>, BackendError> {
+        self.inner.history()
+    }
+
+    fn close(&mut self) -> Result<(), BackendError> {
+        self.inner.close()
+    }
 }
