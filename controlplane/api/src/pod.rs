@@ -1,6 +1,7 @@
 //! What pods ask for and how they are, as scheduler, controllers and agent all see it.
 
 pub mod defaults;
+mod references;
 mod unsupported;
 
 use std::collections::BTreeMap;
@@ -10,6 +11,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::quantity::Quantity;
+pub use references::References;
 pub use unsupported::unsupported;
 
 /// Amounts by resource, such as `cpu`, `memory`, `ephemeral-storage`.

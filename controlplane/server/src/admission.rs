@@ -1,6 +1,7 @@
 //! What must hold, and what is filled in, before an object is stored: rules that look beyond the object itself.
 
 mod namespace;
+mod node;
 mod pod;
 
 use api::Object;
@@ -10,6 +11,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 
 pub(crate) use namespace::may_delete;
+pub(crate) use node::{may_become, may_read, may_touch};
 
 /// Admits a new object, or says why not.
 ///
@@ -18,6 +20,7 @@ pub(crate) use namespace::may_delete;
 pub(crate) async fn on_create(context: &Context, object: &mut dyn Object) -> Result<(), Failure> {
     let name = object.metadata().name.clone().unwrap_or_default();
     namespace::may_create(context, &name)?;
+    node::may_create(context, object)?;
     if let Some(pod) = object.as_any_mut().downcast_mut::<Pod>() {
         pod::resolve_priority(context, pod).await?;
         pod::add_tolerations(pod);

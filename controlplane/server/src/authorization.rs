@@ -49,8 +49,15 @@ fn may_see(user: &User, info: &RequestInfo, segments: &[String]) -> bool {
     }
 }
 
+/// The node whose agent the user is.
+pub(crate) fn node(user: &User) -> Option<&str> {
+    user.name
+        .strip_prefix(NODE_PREFIX)
+        .filter(|_| user.is_in(NODES) && !user.is_in(MASTERS))
+}
+
 fn may(user: &User, info: &RequestInfo) -> bool {
-    if let Some(node) = user.name.strip_prefix(NODE_PREFIX).filter(|_| user.is_in(NODES)) {
+    if let Some(node) = node(user) {
         return node_may(node, info);
     }
     table::rules(&user.name).iter().any(|rule| rule.allows(info))
@@ -67,6 +74,16 @@ fn node_may(node: &str, info: &RequestInfo) -> bool {
         return false;
     }
     table::NODE.iter().any(|rule| rule.allows(info))
+}
+
+/// A denial of something that the table allows in general, with the reason that makes this one different.
+pub(crate) fn unrelated(user: &User, info: &RequestInfo, reason: &str) -> Failure {
+    let mut failure = denied(user, info, &[]);
+    if let Failure::Forbidden { because, .. } = &mut failure {
+        because.push_str(": ");
+        because.push_str(reason);
+    }
+    failure
 }
 
 /// Upstream's words for a denial.

@@ -10,6 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use store::{Entry, Key, Store};
 
 use crate::failure::{Failure, GroupResource, Target};
+use crate::identity::User;
 use crate::query::Query;
 use crate::request::RequestInfo;
 use crate::server::Shared;
@@ -18,6 +19,7 @@ use crate::storage;
 /// A request for a resource that exists.
 pub(crate) struct Context {
     pub(crate) server: Arc<Shared>,
+    pub(crate) user: User,
     pub(crate) info: RequestInfo,
     pub(crate) query: Query,
     pub(crate) headers: HeaderMap,

@@ -19,7 +19,7 @@ use crate::query::Query;
 use crate::request::RequestInfo;
 use crate::respond::{self, Response};
 use crate::server::Shared;
-use crate::{health, openapi, subresource, verbs};
+use crate::{admission, health, openapi, subresource, verbs};
 
 /// Answers a request, whatever it is, and records it.
 pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Response {
@@ -148,6 +148,7 @@ async fn route(
     };
     let mut context = Context {
         server: Arc::clone(shared),
+        user: user.clone(),
         info,
         query,
         headers: parts.headers,
@@ -206,6 +207,7 @@ fn index(shared: &Shared) -> Response {
 
 async fn serve(context: &mut Context, body: Body) -> Result<Response, Failure> {
     check_scope(context)?;
+    admission::may_read(context).await?;
     if !context.info.subresource.is_empty() {
         return serve_subresource(context, body).await;
     }

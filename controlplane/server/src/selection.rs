@@ -67,7 +67,12 @@ impl Selection {
 
     /// The one name that can be chosen, if there is one.
     pub(crate) fn name(&self) -> Option<&str> {
-        self.fields.exact("metadata.name")
+        self.demands("metadata.name")
+    }
+
+    /// The value that a field must have, if it must have one.
+    pub(crate) fn demands(&self, label: &str) -> Option<&str> {
+        self.fields.exact(label)
     }
 }
 

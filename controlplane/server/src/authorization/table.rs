@@ -58,7 +58,7 @@ const CREATE_LEASES: Rule = Rule {
     resources: &[("coordination.k8s.io", "leases")],
 };
 
-/// For users `system:node:NAME` in `system:nodes`.
+/// For users `system:node:NAME` in `system:nodes`; of these objects only their own, as `admission::node` sees to.
 pub(super) const NODE: &[Rule] = &[
     EVENTS,
     Rule {
@@ -84,12 +84,12 @@ pub(super) const NODE: &[Rule] = &[
         resources: &[("", "nodes/status"), ("", "pods/status")],
     },
     Rule {
-        verbs: &["create", "delete"],
+        verbs: &["delete"],
         resources: &[("", "pods")],
     },
     Rule {
         verbs: &["create"],
-        resources: &[("", "pods/eviction"), ("", "serviceaccounts/token")],
+        resources: &[("", "pods/eviction")],
     },
     Rule {
         verbs: &["create", "delete", "get", "patch", "update"],

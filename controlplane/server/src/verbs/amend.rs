@@ -54,10 +54,12 @@ pub(crate) async fn amend(
         let entry = context.store().get(&key).ok_or_else(|| Failure::NotFound {
             target: context.target(name),
         })?;
+        admission::may_touch(context, &entry)?;
         let (mut new, gone) = {
             let old = object::stored(context.registration, &entry)?;
             let mut new = change(&entry, &*old)?;
             prepare(context, amendment, &entry, &mut *new, &*old)?;
+            admission::may_become(context, &*new, &*old)?;
             let gone = is_finished(&*new);
             (new, gone)
         };

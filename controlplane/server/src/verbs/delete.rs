@@ -86,6 +86,7 @@ pub(crate) async fn remove(context: &Context, name: &str, deletion: &Deletion) -
         let entry = context.store().get(&key).ok_or_else(|| Failure::NotFound {
             target: context.target(name),
         })?;
+        admission::may_touch(context, &entry)?;
         let mut object = object::stored(registration, &entry)?;
         let uid = object.metadata().uid.clone();
         deletion.check(&kind, name, uid.as_deref().unwrap_or_default(), entry.revision)?;

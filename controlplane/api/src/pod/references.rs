@@ -1,0 +1,85 @@
+//! The objects that a pod names: what its node has to read for it, and may.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{Container, PodSpec, Volume};
+
+/// Names in the pod's namespace.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct References<'a> {
+    /// `ConfigMap`s.
+    pub config_maps: BTreeSet<&'a str>,
+    /// Secrets, those for pulling images among them.
+    pub secrets: BTreeSet<&'a str>,
+}
+
+impl<'a> References<'a> {
+    /// Everything that a pod names.
+    pub fn of(spec: &'a PodSpec) -> Self {
+        let mut references = Self::default();
+        let pull = spec.image_pull_secrets.iter().flatten();
+        references.secrets.extend(pull.map(|secret| secret.name.as_str()));
+        for volume in spec.volumes.iter().flatten() {
+            references.add_volume(volume);
+        }
+        let init = spec.init_containers.iter().flatten();
+        for container in spec.containers.iter().chain(init) {
+            references.add_container(container);
+        }
+        references
+    }
+
+    fn add_volume(&mut self, volume: &'a Volume) {
+        let config_map = volume.config_map.iter().map(|source| source.name.as_str());
+        self.config_maps.extend(config_map);
+        let secret = volume.secret.iter().filter_map(|source| source.secret_name.as_deref());
+        self.secrets.extend(secret);
+        let projected = volume.projected.iter().flat_map(|projected| &projected.sources);
+        for projection in projected.flatten() {
+            let config_map = projection.config_map.iter().map(|source| source.name.as_str());
+            self.config_maps.extend(config_map);
+            self.secrets
+                .extend(projection.secret.iter().map(|source| source.name.as_str()));
+        }
+    }
+
+    fn add_container(&mut self, container: &'a Container) {
+        for from in container.env_from.iter().flatten() {
+            let config_map = from.config_map_ref.iter().map(|source| source.name.as_str());
+            self.config_maps.extend(config_map);
+            self.secrets
+                .extend(from.secret_ref.iter().map(|source| source.name.as_str()));
+        }
+        let variables = container.env.iter().flatten();
+        for source in variables.filter_map(|variable| variable.value_from.as_ref()) {
+            let config_map = source.config_map_key_ref.iter().map(|source| source.name.as_str());
+            self.config_maps.extend(config_map);
+            self.secrets
+                .extend(source.secret_key_ref.iter().map(|source| source.name.as_str()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_to_name_one_is_found() {
+        let variable =
+            |kind: &str, name: &str| serde_json::json!({"name": "A", "valueFrom": {kind: {"name": name, "key": "k"}}});
+        let spec: PodSpec = serde_json::from_value(serde_json::json!({
+            "imagePullSecrets": [{"name": "s1"}],
+            "volumes": [
+                {"name": "a", "configMap": {"name": "c1"}}, {"name": "b", "secret": {"secretName": "s2"}},
+                {"name": "c", "projected": {"sources": [{"configMap": {"name": "c2"}}, {"secret": {"name": "s3"}}]}},
+            ],
+            "initContainers": [{"name": "i", "env": [variable("secretKeyRef", "s4"), variable("configMapKeyRef", "c3")]}],
+            "containers": [{"name": "c", "envFrom": [{"secretRef": {"name": "s5"}}, {"configMapRef": {"name": "c4"}}]}],
+        }))
+        .unwrap();
+        let references = References::of(&spec);
+        assert_eq!(references.config_maps, BTreeSet::from(["c1", "c2", "c3", "c4"]));
+        assert_eq!(references.secrets, BTreeSet::from(["s1", "s2", "s3", "s4", "s5"]));
+    }
+}
