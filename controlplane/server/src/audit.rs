@@ -10,7 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::identity::User;
 
-/// Takes records. It never blocks the request.
+/// Takes records. A sink that cannot keep up may hold up writes, never reads.
 pub trait Sink: Send + Sync {
     /// Takes one record.
     fn record(&self, record: Record);

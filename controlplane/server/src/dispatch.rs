@@ -26,13 +26,8 @@ pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Respo
     let received = (shared.options.clock)();
     let (parts, body) = request.into_parts();
     let user = parts.extensions.get::<User>().cloned().unwrap_or_else(User::anonymous);
-    let trail = shared
-        .options
-        .audit
-        .is_some()
-        .then(|| Trail::new(&parts, &user, received));
-    let mut outcome = Outcome::default();
-    let answer = Box::pin(route(&shared, parts, &user, body, &mut outcome)).await;
+    let mut recording = Recording::begin(&shared, &parts, &user, received);
+    let answer = Box::pin(route(&shared, parts, &user, body, &mut recording.outcome)).await;
     let (mut response, failure) = match answer {
         Ok(response) => (response, None),
         Err(failure) => {
@@ -42,11 +37,43 @@ pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Respo
             (respond::failure(&failure), Some(failure))
         }
     };
-    respond::add_warnings(&mut response, &outcome.warnings);
-    if let (Some(trail), Some(sink)) = (trail, &shared.options.audit) {
-        sink.record(trail.record(outcome, &response, failure, (shared.options.clock)()));
-    }
+    respond::add_warnings(&mut response, &recording.outcome.warnings);
+    recording.end(response.status().as_u16(), failure);
     response
+}
+
+/// What the log says of a request whose client did not wait for the answer: it may have taken effect all the same.
+const CLIENT_GONE: u16 = 499;
+
+/// Sees to it that a request is recorded, also when its client goes away and the work on it is dropped half way.
+struct Recording {
+    shared: Arc<Shared>,
+    trail: Option<Trail>,
+    outcome: Outcome,
+}
+
+impl Recording {
+    fn begin(shared: &Arc<Shared>, parts: &Parts, user: &User, received: Timestamp) -> Self {
+        let audited = shared.options.audit.is_some();
+        Self {
+            shared: Arc::clone(shared),
+            trail: audited.then(|| Trail::new(parts, user, received)),
+            outcome: Outcome::default(),
+        }
+    }
+
+    fn end(&mut self, code: u16, failure: Option<Failure>) {
+        if let (Some(trail), Some(sink)) = (self.trail.take(), &self.shared.options.audit) {
+            let now = (self.shared.options.clock)();
+            sink.record(trail.record(std::mem::take(&mut self.outcome), code, failure, now));
+        }
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        self.end(CLIENT_GONE, None);
+    }
 }
 
 /// What the handlers leave for the answer's headers and the audit log.
@@ -82,7 +109,7 @@ impl Trail {
         }
     }
 
-    fn record(self, outcome: Outcome, response: &Response, failure: Option<Failure>, now: Timestamp) -> Record {
+    fn record(self, outcome: Outcome, code: u16, failure: Option<Failure>, now: Timestamp) -> Record {
         let Outcome { info, notes, .. } = outcome;
         let watching = info.verb == "watch" && failure.is_none();
         let object = info.is_resource.then(|| ObjectRef {
@@ -112,7 +139,7 @@ impl Trail {
             user_agent: self.user_agent,
             source: self.source.map(|source| source.0.ip()),
             object,
-            code: response.status().as_u16(),
+            code,
             failure: failure.map(|failure| Box::new(failure.status())),
             request_object: notes.request,
             response_object: notes.response,

@@ -178,3 +178,30 @@ async fn every_request_is_recorded() {
     assert!(answered["metadata"]["name"].as_str().unwrap().starts_with("web-"));
     assert_eq!(records[2].failure.as_ref().unwrap().reason.as_deref(), Some("NotFound"));
 }
+
+#[tokio::test]
+async fn a_client_that_goes_away_is_recorded() {
+    let kept = Arc::new(Kept::default());
+    let sink: Arc<dyn Sink> = kept.clone();
+    let api = Api::start_with(|options| controlplane_server::Options {
+        audit: Some(sink),
+        ..options
+    })
+    .await;
+    let endless = Body::from_stream(futures::stream::pending::<Result<bytes::Bytes, std::io::Error>>());
+    let request = http::Request::builder()
+        .method("PUT")
+        .uri(format!("{PODS}/a"))
+        .body(endless)
+        .unwrap();
+    let sent = api.send(request);
+    assert!(
+        tokio::time::timeout(std::time::Duration::from_millis(1), sent)
+            .await
+            .is_err()
+    );
+    let records = kept.0.lock().unwrap();
+    let last = records.last().unwrap();
+    assert_eq!((last.verb.as_str(), last.code), ("update", 499));
+    assert_eq!(last.object.as_ref().map(|object| object.name.as_str()), Some("a"));
+}

@@ -7,21 +7,22 @@
 //! | create, update, patch, delete, deletecollection | level `RequestResponse`: with the objects |
 //! | the same on Secrets, tokens and events | level `Metadata` |
 //! | get, list, watch, other paths | level `Metadata` |
-//! | leases, when all went well | nothing: nodes renew them for ever |
+//! | reading and renewing leases, when all went well | nothing: nodes do it for ever |
 //!
 //! One thread writes; requests hand over their records through a bounded queue. When it is full (the disk is slower than
 //! the clients), writes wait for a place, so that no change goes unrecorded, and reads are counted instead of recorded.
+//! When the objects that wait take too much memory, further ones are left out of their records, which say so.
 
 mod line;
 mod rotate;
 
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tracing::{error, warn};
 
 use super::{Record, Sink};
@@ -30,6 +31,8 @@ pub use rotate::Limits;
 
 /// Records that may wait for the disk.
 const QUEUE: usize = 1024;
+/// Bytes of objects that may wait with them.
+const QUEUE_BYTES: usize = 16 << 20;
 
 /// Writes records into `audit.log` in a directory.
 #[derive(Debug)]
@@ -37,6 +40,8 @@ pub struct FileSink {
     queue: Mutex<Option<SyncSender<Record>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     uncounted: AtomicU64,
+    /// Bytes of the objects that wait.
+    waiting: Arc<AtomicUsize>,
 }
 
 impl FileSink {
@@ -44,14 +49,30 @@ impl FileSink {
     pub fn open(directory: &Path, limits: Limits) -> std::io::Result<Self> {
         let files = Files::open(directory, limits)?;
         let (queue, records) = sync_channel(QUEUE);
+        let waiting = Arc::<AtomicUsize>::default();
+        let written = Arc::clone(&waiting);
         let thread = std::thread::Builder::new()
             .name("audit".into())
-            .spawn(move || run(files, &records))?;
+            .spawn(move || run(files, &records, &written))?;
         Ok(Self {
             queue: Mutex::new(Some(queue)),
             thread: Mutex::new(Some(thread)),
             uncounted: AtomicU64::new(0),
+            waiting,
         })
+    }
+
+    /// Counts the record's objects among those that wait, or leaves them out.
+    fn bound(&self, record: &mut Record) {
+        let size = weight(record);
+        let before = self.waiting.fetch_add(size, Ordering::Relaxed);
+        if size > 0 && before.saturating_add(size) > QUEUE_BYTES {
+            self.waiting.fetch_sub(size, Ordering::Relaxed);
+            (record.request_object, record.response_object) = (None, None);
+            record
+                .annotations
+                .push(("audit.skiff.io/left-out", "objects".to_owned()));
+        }
     }
 
     /// Writes what waits and ends. Records that come later are not written.
@@ -70,13 +91,14 @@ impl Drop for FileSink {
 }
 
 impl Sink for FileSink {
-    fn record(&self, record: Record) {
+    fn record(&self, mut record: Record) {
         if line::is_noise(&record) {
             return;
         }
         let Some(queue) = self.queue.lock().unwrap_or_else(PoisonError::into_inner).clone() else {
             return;
         };
+        self.bound(&mut record);
         match queue.try_send(record) {
             Ok(()) => {
                 let lost = self.uncounted.swap(0, Ordering::Relaxed);
@@ -85,18 +107,35 @@ impl Sink for FileSink {
                 }
             }
             Err(TrySendError::Full(record)) if line::is_write(&record) => {
-                if queue.send(record).is_err() {
+                if !off_the_workers(|| queue.send(record).is_ok()) {
                     error!("the audit log has ended");
                 }
             }
-            Err(TrySendError::Full(_)) => drop(self.uncounted.fetch_add(1, Ordering::Relaxed)),
+            Err(TrySendError::Full(record)) => {
+                self.waiting.fetch_sub(weight(&record), Ordering::Relaxed);
+                self.uncounted.fetch_add(1, Ordering::Relaxed);
+            }
             Err(TrySendError::Disconnected(_)) => error!("the audit log has ended"),
         }
     }
 }
 
+/// Bytes of a record's objects.
+fn weight(record: &Record) -> usize {
+    let objects = [&record.request_object, &record.response_object];
+    objects.into_iter().flatten().map(bytes::Bytes::len).sum()
+}
+
+/// Waits without keeping other requests from the thread, where the runtime has more than one.
+fn off_the_workers<T>(wait: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(wait),
+        Ok(_) | Err(_) => wait(),
+    }
+}
+
 /// Writes until the queue is closed; what has been written is handed to the kernel whenever nothing more waits.
-fn run(mut files: Files, records: &Receiver<Record>) {
+fn run(mut files: Files, records: &Receiver<Record>, waiting: &AtomicUsize) {
     let mut line = Vec::new();
     let mut failing = false;
     while let Ok(record) = records.recv() {
@@ -105,6 +144,7 @@ fn run(mut files: Files, records: &Receiver<Record>) {
         while let Some(record) = next {
             line.clear();
             line::write(&record, &mut line);
+            waiting.fetch_sub(weight(&record), Ordering::Relaxed);
             outcome = outcome.and(files.write(&line));
             next = records.try_recv().ok();
         }

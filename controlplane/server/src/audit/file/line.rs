@@ -22,10 +22,11 @@ pub(super) fn is_write(record: &Record) -> bool {
     WRITES.contains(&record.verb.as_str())
 }
 
-/// Whether the record says nothing that anybody would ask for.
+/// Whether the record says nothing that anybody would ask for: one of the renewals that go on for ever.
 pub(super) fn is_noise(record: &Record) -> bool {
     let lease = record.object.as_ref().is_some_and(|object| object.resource == "leases");
-    lease && record.code < 400
+    let renewal = matches!(record.verb.as_str(), "get" | "list" | "watch" | "update" | "patch");
+    lease && renewal && record.code < 400
 }
 
 /// Whether the objects must stay out of the log.

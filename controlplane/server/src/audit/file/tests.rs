@@ -134,3 +134,34 @@ fn files_are_bounded() {
             .all(|entry| entry.metadata().unwrap().len() <= limits.bytes)
     );
 }
+
+#[test]
+fn leases_are_recorded_when_they_come_and_go() {
+    let verbs = ["update", "create", "get", "delete"];
+    let lines = logged(verbs.map(|verb| record(verb, "leases", "{}")).into());
+    let seen: Vec<&str> = lines.iter().filter_map(|line| line["verb"].as_str()).collect();
+    assert_eq!(seen, ["create", "delete"]);
+}
+
+#[test]
+fn what_waits_is_bounded_in_bytes() {
+    let directory = tempfile::tempdir().unwrap();
+    let sink = FileSink::open(directory.path(), Limits::default()).unwrap();
+    let object = format!("{{\"a\":\"{}\"}}", "x".repeat(100));
+    let mut small = record("create", "pods", &object);
+    sink.waiting.store(QUEUE_BYTES - 50, Ordering::Relaxed);
+    sink.bound(&mut small);
+    assert!(small.request_object.is_none() && small.response_object.is_none());
+    assert_eq!(
+        small.annotations.last(),
+        Some(&("audit.skiff.io/left-out", "objects".to_owned()))
+    );
+    assert_eq!(sink.waiting.load(Ordering::Relaxed), QUEUE_BYTES - 50);
+    sink.waiting.store(0, Ordering::Relaxed);
+    let whole = record("create", "pods", &object);
+    sink.record(whole);
+    sink.close();
+    assert_eq!(sink.waiting.load(Ordering::Relaxed), 0);
+    let text = std::fs::read_to_string(directory.path().join("audit.log")).unwrap();
+    assert!(text.contains("\"requestObject\":"));
+}
