@@ -1,7 +1,7 @@
 //! `skiff down`.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -81,12 +81,42 @@ fn clean_up(state_dir: &Path, settings: &Settings) -> anyhow::Result<()> {
 /// Removes the directory, unless something is still mounted in it.
 fn remove_state(state_dir: &Path) -> anyhow::Result<()> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").context("read the mounts")?;
-    let inside = mounts
+    // The kernel names mounts by where they are, whatever links lead there.
+    let real = fs::canonicalize(state_dir).with_context(|| format!("find {}", state_dir.display()))?;
+    if let Some(point) = mounted_inside(&mounts, &real) {
+        bail!("{} is still mounted; the state is kept", point.display());
+    }
+    fs::remove_dir_all(&real).with_context(|| format!("remove {}", real.display()))
+}
+
+/// The first mount below a directory; `mounts` is a `mountinfo`, which writes a space as `\040`.
+fn mounted_inside(mounts: &str, directory: &Path) -> Option<PathBuf> {
+    mounts
         .lines()
         .filter_map(|line| line.split(' ').nth(4))
-        .find(|point| Path::new(point).starts_with(state_dir) && Path::new(point) != state_dir);
-    if let Some(point) = inside {
-        bail!("{point} is still mounted; the state is kept");
+        .map(|point| PathBuf::from(point.replace("\\040", " ")))
+        .find(|point| point.starts_with(directory) && point != directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_below_are_found() {
+        let mounts = "36 35 98:0 / /a\\040b rw - ext4 /dev/x rw\n37 35 98:0 / /a\\040b/c rw - tmpfs x rw\n38 1 8:0 / /d rw - ext4 x rw\n";
+        assert_eq!(mounted_inside(mounts, Path::new("/a b")), Some(PathBuf::from("/a b/c")));
+        assert_eq!(mounted_inside(mounts, Path::new("/a")), None);
+        assert_eq!(mounted_inside(mounts, Path::new("/d")), None);
     }
-    fs::remove_dir_all(state_dir).with_context(|| format!("remove {}", state_dir.display()))
+
+    #[test]
+    fn a_link_to_the_state_does_not_hide_it() {
+        let directory = std::env::temp_dir().join(format!("skiff-ctl-purge-{}", std::process::id()));
+        fs::create_dir_all(directory.join("real/agent")).unwrap();
+        std::os::unix::fs::symlink(directory.join("real"), directory.join("link")).unwrap();
+        remove_state(&directory.join("link")).unwrap();
+        assert!(!directory.join("real").exists());
+        fs::remove_dir_all(&directory).unwrap();
+    }
 }

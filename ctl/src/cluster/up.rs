@@ -26,8 +26,13 @@ pub(crate) async fn run(state_dir: &Path, options: &UpOptions) -> anyhow::Result
         .mode(0o700)
         .create(state_dir)
         .context("create the state directory")?;
-    fs::set_permissions(state_dir, fs::Permissions::from_mode(0o700)).context("close the state directory to others")?;
     let known = Settings::read(state_dir)?;
+    ensure!(
+        known.is_some() || is_free(state_dir)?,
+        "{} holds something else than a cluster; choose another directory",
+        state_dir.display()
+    );
+    fs::set_permissions(state_dir, fs::Permissions::from_mode(0o700)).context("close the state directory to others")?;
     let (control_plane, agent) = (super::control_plane(state_dir), super::agent(state_dir));
     let running = (control_plane.running().is_some(), agent.running().is_some());
     let settings = match known {
@@ -53,6 +58,19 @@ pub(crate) async fn run(state_dir: &Path, options: &UpOptions) -> anyhow::Result
     let api = start_control_plane(state_dir, &settings, &control_plane, running.0).await?;
     start_agent(state_dir, &settings, &agent, running.1, &api).await?;
     welcome(state_dir, &settings)
+}
+
+/// Whether a directory may become a cluster's: it will be closed to others, and one day removed with all that is in it.
+fn is_free(directory: &Path) -> anyhow::Result<bool> {
+    // What an interrupted start leaves, and what a file system of its own begins with.
+    let harmless = ["cluster.json.new", "lost+found"];
+    for entry in fs::read_dir(directory).context("read the state directory")? {
+        let name = entry.context("read the state directory")?.file_name();
+        if !harmless.iter().any(|known| name == *known) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 async fn start_control_plane(
@@ -229,4 +247,21 @@ fn welcome(state_dir: &Path, settings: &Settings) -> anyhow::Result<()> {
         settings.pod_cidr,
         terminal::bold(&format!("export KUBECONFIG={}", kubeconfig.display())),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_of_somebody_else_is_left_alone() {
+        let directory = std::env::temp_dir().join(format!("skiff-ctl-free-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        assert!(is_free(&directory).unwrap());
+        fs::write(directory.join("cluster.json.new"), "{").unwrap();
+        assert!(is_free(&directory).unwrap());
+        fs::write(directory.join("thesis.tex"), "").unwrap();
+        assert!(!is_free(&directory).unwrap());
+        fs::remove_dir_all(&directory).unwrap();
+    }
 }
