@@ -160,3 +160,89 @@ pub(crate) fn pause() {
     let fds: &mut [nix::poll::PollFd<'_>] = &mut [];
     nix::poll::poll(fds, nix::poll::PollTimeout::from(1_u8)).ok();
 }
+
+#[cfg(test)]
+mod tests {
+    //! The v2 path over plain directories: what is written where. That the kernel takes it, a real v2 machine must show.
+
+    use std::fs;
+    use std::path::Path;
+
+    use super::super::Cgroups;
+    use crate::Limits;
+
+    const ROOT: &str = "31 24 0:26 / MOUNT rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n";
+
+    /// A v2 hierarchy whose groups exist, with the files that the kernel would give them.
+    fn unified(groups: &[&str]) -> (tempfile::TempDir, Cgroups) {
+        let mount = tempfile::tempdir().unwrap();
+        for group in ["", "skiff", "skiff/node"].iter().chain(groups) {
+            let dir = mount.path().join(group);
+            fs::create_dir_all(&dir).unwrap();
+            let files = [
+                "cgroup.subtree_control",
+                "cgroup.procs",
+                "cpu.weight",
+                "cpu.max",
+                "memory.max",
+                "pids.max",
+            ];
+            for file in files {
+                fs::write(dir.join(file), "").unwrap();
+            }
+        }
+        let cgroups = Cgroups::parse(&ROOT.replace("MOUNT", mount.path().to_str().unwrap()));
+        assert!(cgroups.unified());
+        (mount, cgroups)
+    }
+
+    #[test]
+    fn on_v2_parents_delegate_controllers_and_leaves_do_not() {
+        let (mount, cgroups) = unified(&["skiff/node/pod"]);
+        cgroups.create(Path::new("skiff/node/pod/container")).unwrap();
+        assert!(mount.path().join("skiff/node/pod/container").is_dir());
+        for parent in ["", "skiff", "skiff/node", "skiff/node/pod"] {
+            let written = fs::read_to_string(mount.path().join(parent).join("cgroup.subtree_control")).unwrap();
+            assert!(!written.is_empty(), "{parent:?}");
+        }
+        let leaf = mount.path().join("skiff/node/pod/container/cgroup.subtree_control");
+        assert!(!leaf.exists());
+        assert_eq!(cgroups.children(Path::new("skiff/node/pod")).len(), 1);
+    }
+
+    #[test]
+    fn on_v2_limits_are_converted() {
+        let (mount, cgroups) = unified(&["skiff/node/pod"]);
+        let read = |file: &str| fs::read_to_string(mount.path().join("skiff/node/pod").join(file)).unwrap();
+        let group = Path::new("skiff/node/pod");
+        let limits = Limits {
+            cpu_shares: Some(1024),
+            cpu_quota: Some(50_000),
+            cpu_period: None,
+            memory: Some(64 << 20),
+            pids: Some(-1),
+        };
+        cgroups.limit(group, &limits).unwrap();
+        let all = ["cpu.weight", "cpu.max", "memory.max", "pids.max"].map(read);
+        assert_eq!(all, ["39", "50000 100000", "67108864", "max"]);
+    }
+
+    #[test]
+    fn on_v2_kills_for_memory_are_counted_and_processes_found() {
+        let (mount, cgroups) = unified(&["skiff/node/pod"]);
+        let (group, dir) = (Path::new("skiff/node/pod"), mount.path().join("skiff/node/pod"));
+        assert_eq!(cgroups.oom_kills(group), 0);
+        fs::write(
+            dir.join("memory.events"),
+            "low 0\nmax 7\noom 4\noom_kill 3\noom_group_kill 9\n",
+        )
+        .unwrap();
+        assert_eq!(cgroups.oom_kills(group), 3);
+        fs::write(dir.join("cgroup.procs"), "12\n34\n").unwrap();
+        assert_eq!(
+            cgroups.members(group).unwrap().into_iter().collect::<Vec<_>>(),
+            [12, 34]
+        );
+        assert!(cgroups.members(Path::new("skiff/node/gone")).unwrap().is_empty());
+    }
+}
