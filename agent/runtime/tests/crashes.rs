@@ -182,3 +182,19 @@ async fn a_killed_supervisor_is_noticed_where_containers_share_their_processes()
     machine.runtime.remove_sandbox("s").await.unwrap();
     machine.finish().await;
 }
+
+#[tokio::test]
+async fn a_killed_supervisor_is_noticed_before_its_container_is_started() {
+    let mut machine = Machine::new("lost-created").await;
+    machine.sandbox("s").await;
+    let spec = machine.container("c", &["/bin/sleep", "1000"]);
+    machine.runtime.create_container("s", spec).await.unwrap();
+    let state = machine.directory.path().join("state/sandboxes/s/sandbox.json");
+    let record: serde_json::Value = serde_json::from_slice(&std::fs::read(state).unwrap()).unwrap();
+    let supervisor = i32::try_from(record["supervisor"].as_i64().unwrap()).unwrap();
+    let supervisor = nix::unistd::Pid::from_raw(supervisor);
+    nix::sys::signal::kill(supervisor, nix::sys::signal::Signal::SIGKILL).unwrap();
+    assert!(matches!(machine.event().await, Event::SandboxLost { .. }));
+    machine.runtime.remove_sandbox("s").await.unwrap();
+    machine.finish().await;
+}

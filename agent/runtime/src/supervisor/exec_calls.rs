@@ -49,9 +49,13 @@ impl Supervisor {
             output,
         };
         let deadline = monotonic() + exec.timeout;
-        let job = job::spawn(Purpose::Exec(key), deadline + JOB_LIMIT, tracking.as_ref(), |tracked| {
-            exec::start(&execution, exec, tracked)
-        });
+        let job = job::spawn(
+            Purpose::Exec(key),
+            deadline + JOB_LIMIT,
+            tracking.as_ref(),
+            &self.connections(),
+            |tracked| exec::start(&execution, exec, tracked),
+        );
         self.jobs.push(job.map_err(failed("fork"))?);
         self.execs.push(Execution {
             key,

@@ -1,7 +1,7 @@
 //! Forked children that do the heavy work, and how they report.
 
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -50,10 +50,14 @@ pub(super) struct Job {
 
 /// Forks a child, into a v2 group where one is given, that does `work` and reports what came of it; `work` is told whether it
 /// is in that group. The report fits into a pipe, so the child never waits.
+///
+/// `foreign` descriptors are closed in the child: it and the container that it makes would keep the agent's connection open
+/// when the supervisor is gone.
 pub(super) fn spawn(
     purpose: Purpose,
     deadline: Duration,
     group: Option<&OwnedFd>,
+    foreign: &[RawFd],
     work: impl FnOnce(bool) -> Result<i32, Refusal>,
 ) -> io::Result<Job> {
     let (reader, mut writer) = io::pipe()?;
@@ -68,6 +72,10 @@ pub(super) fn spawn(
             deadline,
         }),
         ForkResult::Child => {
+            for fd in foreign {
+                // The supervisor's objects own it, and this fork never drops them.
+                nix::unistd::close(*fd).ok();
+            }
             let result = match give_back_signals() {
                 Ok(()) => work(inside),
                 Err(error) => Err(Refusal::failed("restore signals", &error)),

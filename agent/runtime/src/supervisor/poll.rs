@@ -1,7 +1,7 @@
 //! The one loop: waits for the kernel, the agent and the containers at once.
 
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::net::UnixStream;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -101,6 +101,12 @@ enum Source {
 }
 
 impl Supervisor {
+    /// The descriptors of the agents' connections.
+    pub(super) fn connections(&self) -> Vec<RawFd> {
+        let clients = self.clients.iter().map(|client| client.stream.as_raw_fd());
+        clients.chain([self.listener.as_raw_fd()]).collect()
+    }
+
     /// Serves until told to end.
     pub(super) fn run(&mut self, agent: UnixStream) -> io::Result<()> {
         let key = self.key();

@@ -252,9 +252,13 @@ impl Supervisor {
             stdout,
             stderr,
         };
-        let job = job::spawn(purpose, monotonic() + JOB_LIMIT, tracking.as_ref(), |tracked| {
-            create::create(creation, spec, tracked)
-        });
+        let job = job::spawn(
+            purpose,
+            monotonic() + JOB_LIMIT,
+            tracking.as_ref(),
+            &self.connections(),
+            |tracked| create::create(creation, spec, tracked),
+        );
         self.jobs.push(job.map_err(failed("fork"))?);
         Ok(())
     }
@@ -378,7 +382,7 @@ impl Supervisor {
             tickets: tickets.clone(),
             answer,
         };
-        let job = job::spawn(purpose, monotonic() + JOB_LIMIT, None, |_| {
+        let job = job::spawn(purpose, monotonic() + JOB_LIMIT, None, &self.connections(), |_| {
             remove_traces(&cgroups, &group, &directory)
         });
         match job {
