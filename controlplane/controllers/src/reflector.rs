@@ -7,6 +7,7 @@ use futures::TryStreamExt;
 use http::{Method, Request};
 use kube::core::WatchEvent;
 use serde::Deserialize;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
@@ -118,7 +119,7 @@ fn escape(token: &str) -> String {
 async fn follow<K: Cached>(cache: &Cache<K>, client: &kube::Client, resource: &Resource) {
     let mut backoff = BACKOFF.0;
     loop {
-        let before = cache.revision();
+        let (before, began) = (cache.revision(), Instant::now());
         let ended = tokio::select! {
             () = cache.refresh.notified() => Ok(End::Relist),
             ended = watch(cache, client, resource) => ended,
@@ -128,16 +129,15 @@ async fn follow<K: Cached>(cache: &Cache<K>, client: &kube::Client, resource: &R
         }
         match ended {
             Ok(End::Relist) => return,
-            Ok(End::Resume) => backoff = BACKOFF.0,
-            Err(error) => {
-                debug!(resource = resource.plural, %error, "watch failed");
-                if cache.revision() > before {
-                    backoff = BACKOFF.0;
-                }
-                tokio::time::sleep(backoff).await;
-                backoff = (backoff * 2).min(BACKOFF.1);
-            }
+            Ok(End::Resume) => {}
+            Err(error) => debug!(resource = resource.plural, %error, "watch failed"),
         }
+        // A watch that ends at once and says nothing would be asked for without end.
+        if cache.revision() > before || began.elapsed() >= BACKOFF.1 {
+            backoff = BACKOFF.0;
+        }
+        tokio::time::sleep(backoff).await;
+        backoff = (backoff * 2).min(BACKOFF.1);
     }
 }
 
@@ -184,5 +184,37 @@ async fn watch<K: Cached>(cache: &Cache<K>, client: &kube::Client, resource: &Re
                 return Ok(End::Relist);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        convert::Infallible,
+        sync::atomic::{AtomicU32, Ordering},
+    };
+
+    use controlplane_plan::step::PODS;
+    use k8s_openapi::api::core::v1::Pod;
+    use kube::client::Body;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_ends_at_once_is_not_asked_for_without_end() {
+        let asked = Arc::new(AtomicU32::new(0));
+        let counted = asked.clone();
+        let server = tower::service_fn(move |request: Request<Body>| {
+            let watching = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+            counted.fetch_add(u32::from(watching), Ordering::Relaxed);
+            let list = br#"{"metadata":{"resourceVersion":"5"},"items":[]}"#.to_vec();
+            let answer = http::Response::new(Body::from(if watching { Vec::new() } else { list }));
+            std::future::ready(Ok::<_, Infallible>(answer))
+        });
+        let client = kube::Client::new(server, "default");
+        let following = run(Cache::<Pod>::new(), client, PODS, CancellationToken::new());
+        assert!(tokio::time::timeout(Duration::from_mins(1), following).await.is_err());
+        let asked = asked.load(Ordering::Relaxed);
+        assert!((2..20).contains(&asked), "{asked} times in a minute");
     }
 }
