@@ -1,13 +1,15 @@
 //! `skiff-agent cleanup`: ends every pod and removes everything that the agent made on this machine.
 
+use agent::lock::Lock;
 use anyhow::bail;
 use network::Network;
 use volume::Volumes;
 
 use crate::command::Arguments;
 
-/// Goes on past failures and reports all of them; may be called twice.
+/// Goes on past failures and reports all of them; may be called twice. Refuses while an agent runs.
 pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let _lock = Lock::take(&arguments.state_dir, "cleanup")?;
     let mut failures: Vec<String> = Vec::new();
     match arguments.runtime().await {
         Ok(runtime) => failures.extend(runtime.cleanup().await.err().map(|error| image::chain(&error))),

@@ -13,6 +13,7 @@ mod confined;
 pub mod context;
 pub mod events;
 pub mod images;
+pub mod lock;
 pub mod machine;
 mod node;
 pub mod notify;

@@ -6,6 +6,7 @@ mod command;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use agent::lock::Lock;
 use anyhow::Context as _;
 use tokio_util::sync::CancellationToken;
 
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
 }
 
 async fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let _lock = Lock::take(&arguments.state_dir, "run")?;
     let cancel = CancellationToken::new();
     let listener = tokio::net::TcpListener::bind(arguments.listen)
         .await

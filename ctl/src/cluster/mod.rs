@@ -33,7 +33,7 @@ fn control_plane(state_dir: &Path) -> Daemon {
 }
 
 fn agent(state_dir: &Path) -> Daemon {
-    Daemon::new(state_dir, "agent")
+    Daemon::new(state_dir, "agent").locking(state_dir.join("agent/agent.lock"))
 }
 
 /// The agent's flags, the same for running it and for cleaning up after it.

@@ -15,6 +15,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 /// One daemon of a cluster.
 pub(super) struct Daemon {
     pid_file: PathBuf,
+    /// The daemon's own record, which is there however it was started.
+    lock_file: Option<PathBuf>,
     log: PathBuf,
 }
 
@@ -28,20 +30,22 @@ impl Daemon {
     pub(super) fn new(state_dir: &Path, name: &str) -> Self {
         Self {
             pid_file: state_dir.join(format!("{name}.pid")),
+            lock_file: None,
             log: state_dir.join(format!("{name}.log")),
         }
     }
 
-    /// The process, where it still runs. The file holds the pid, when the process began, and the boot that it began in.
+    /// A daemon that writes who it is into a file that it locks.
+    pub(super) fn locking(self, lock_file: PathBuf) -> Self {
+        Self {
+            lock_file: Some(lock_file),
+            ..self
+        }
+    }
+
+    /// The process, where it still runs: the one that was started from here, else the one that holds the daemon's lock.
     pub(super) fn running(&self) -> Option<Running> {
-        let text = fs::read_to_string(&self.pid_file).ok()?;
-        let mut words = text.split_whitespace();
-        let pid: i32 = words.next()?.parse().ok()?;
-        let (began, boot) = (words.next()?, words.next()?);
-        // The handle first: what is checked after it is checked of the process that it holds.
-        let handle = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
-        let same = began_at(pid).as_deref() == Some(began) && boot_id().as_deref() == Some(boot);
-        same.then_some(Running { pid, handle })
+        recorded(&self.pid_file).or_else(|| recorded(self.lock_file.as_deref()?))
     }
 
     /// Starts a program in a session of its own, with its output in the log.
@@ -93,25 +97,43 @@ impl Daemon {
 
     /// Asks it to end, makes it end after `patience`, and returns whether it ran.
     pub(super) fn stop(&self, patience: Duration) -> anyhow::Result<bool> {
-        let Some(running) = self.running() else {
-            remove(&self.pid_file)?;
-            return Ok(false);
-        };
-        running.signal(Signal::TERM)?;
-        if !running.wait(patience)? {
-            running.signal(Signal::KILL)?;
-            anyhow::ensure!(
-                running.wait(Duration::from_secs(10))?,
-                "process {} does not end",
-                running.pid
-            );
+        let mut ran = false;
+        // One that was started from here and, instead of it or by mistake beside it, one that was not.
+        for record in [Some(&self.pid_file), self.lock_file.as_ref()].into_iter().flatten() {
+            if let Some(running) = recorded(record) {
+                running.stop(patience)?;
+                ran = true;
+            }
         }
         remove(&self.pid_file)?;
-        Ok(true)
+        Ok(ran)
     }
 }
 
+/// The process that a file names, where it still runs. The file holds the pid, when the process began, the boot that it
+/// began in and, in a lock, what it does.
+fn recorded(file: &Path) -> Option<Running> {
+    let text = fs::read_to_string(file).ok()?;
+    let mut words = text.split_whitespace();
+    let pid: i32 = words.next()?.parse().ok()?;
+    let (began, boot) = (words.next()?, words.next()?);
+    let runs = words.next().is_none_or(|command| command == "run");
+    // The handle first: what is checked after it is checked of the process that it holds.
+    let handle = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
+    let same = began_at(pid).as_deref() == Some(began) && boot_id().as_deref() == Some(boot);
+    (runs && same).then_some(Running { pid, handle })
+}
+
 impl Running {
+    fn stop(&self, patience: Duration) -> anyhow::Result<()> {
+        self.signal(Signal::TERM)?;
+        if !self.wait(patience)? {
+            self.signal(Signal::KILL)?;
+            anyhow::ensure!(self.wait(Duration::from_secs(10))?, "process {} does not end", self.pid);
+        }
+        Ok(())
+    }
+
     fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         match pidfd_send_signal(&self.handle, signal) {
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
@@ -189,6 +211,23 @@ mod tests {
         assert!(!daemon.stop(Duration::from_secs(1)).unwrap());
         assert!(child.try_wait().unwrap().is_none(), "it was left alone");
         child.kill().unwrap();
+        child.wait().unwrap();
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn a_daemon_that_another_started_is_found_by_its_lock() {
+        let directory = std::env::temp_dir().join(format!("skiff-ctl-lock-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let lock = directory.join("daemon.lock");
+        let daemon = Daemon::new(&directory, "daemon").locking(lock.clone());
+        let mut child = daemon.start(Path::new("/bin/sleep"), &["1000".to_owned()]).unwrap();
+        let record = fs::read_to_string(directory.join("daemon.pid")).unwrap();
+        fs::remove_file(directory.join("daemon.pid")).unwrap();
+        fs::write(&lock, format!("{} cleanup\n", record.trim())).unwrap();
+        assert!(daemon.running().is_none(), "another command holds the lock");
+        fs::write(&lock, format!("{} run\n", record.trim())).unwrap();
+        assert!(daemon.stop(Duration::from_secs(5)).unwrap());
         child.wait().unwrap();
         fs::remove_dir_all(&directory).unwrap();
     }
