@@ -137,6 +137,8 @@ impl Images {
                 // What the registry says to those who are known to it matters more than its answer to strangers.
                 Err(RegistryError::Denied(_) | RegistryError::Authorize(_))
                     if credentials.is_none() && host == origin && !is_fresh(&last, reference) => {}
+                // Nor will it be there for others.
+                Err(error) if host == origin && error.is_unreachable() => return Err(error),
                 Err(error) => last = error,
             }
         }
@@ -160,6 +162,8 @@ impl Images {
         let (digest, json) = loop {
             match first_manifest(&session, wanted, reference, limits).await {
                 Ok(found) => break found,
+                // The pod's back-off asks again; until then it says why it waits.
+                Err(error) if error.is_unreachable() => return Err(error),
                 Err(error) => retries.after(error).await?,
             }
         };

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use oci_client::RegistryOperation;
 use oci_client::client::{Certificate, CertificateEncoding, ClientConfig, ClientProtocol};
+use oci_client::errors::OciDistributionError;
 use oci_client::secrets::RegistryAuth;
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue, RANGE, RETRY_AFTER};
 use reqwest::{Response, StatusCode};
@@ -30,7 +31,7 @@ pub enum RegistryError {
     Denied(StatusCode),
     /// It gave no token.
     #[error("failed to authorize")]
-    Authorize(#[source] Box<oci_client::errors::OciDistributionError>),
+    Authorize(#[source] Box<OciDistributionError>),
     /// It answered with another failure.
     #[error("unexpected status from GET request to {url}: {status}")]
     Status {
@@ -58,6 +59,11 @@ pub enum RegistryError {
 }
 
 impl RegistryError {
+    /// Whether no connection came about at all.
+    pub(crate) fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Request(error) if error.is_connect())
+    }
+
     /// Whether another try may go better, and the time that the registry wants to be left alone.
     pub(crate) fn retry(&self) -> Option<Duration> {
         match self {
@@ -212,10 +218,14 @@ impl Session {
                 .negotiator
                 .auth(&self.reference, &self.authentication, RegistryOperation::Pull)
                 .await;
-            *known = match (
-                token.map_err(|error| RegistryError::Authorize(Box::new(error)))?,
-                &self.authentication,
-            ) {
+            let token = token.map_err(|error| {
+                if let OciDistributionError::RequestError(error) = error {
+                    RegistryError::Request(error)
+                } else {
+                    RegistryError::Authorize(Box::new(error))
+                }
+            })?;
+            *known = match (token, &self.authentication) {
                 (Some(token), _) => HeaderValue::from_str(&format!("Bearer {token}")).ok(),
                 (None, RegistryAuth::Basic(username, password)) => basic(username, password),
                 (None, RegistryAuth::Anonymous | RegistryAuth::Bearer(_)) => None,
@@ -229,7 +239,8 @@ impl Session {
 }
 
 const USER_AGENT: &str = concat!("skiff-agent/", env!("CARGO_PKG_VERSION"));
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// For name resolution, connection and handshake together. A pod shows why it waits soon; the back-off asks again.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 
 fn basic(username: &str, password: &str) -> Option<HeaderValue> {
     use base64::Engine as _;

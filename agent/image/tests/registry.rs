@@ -153,7 +153,13 @@ async fn says_why_in_the_words_of_containerd() {
     assert_eq!(error.reason(), "InvalidImageName");
     assert!(error.message().ends_with("couldn't parse image name \"Nginx:1\": invalid reference format: repository name (library/Nginx) must be lowercase"), "{}", error.message());
     let error = images.pull("127.0.0.1:1/x", &[]).await.unwrap_err();
-    assert!(error.message().contains("failed to"), "{}", error.message());
+    assert!(
+        error
+            .message()
+            .contains("failed to resolve reference \"127.0.0.1:1/x:latest\": failed to do request: "),
+        "{}",
+        error.message()
+    );
 }
 
 #[tokio::test]
