@@ -172,7 +172,7 @@ fn linux(inputs: &Inputs<'_>, privileged: bool, capabilities: &BTreeSet<String>)
     let limits = resources::container_limits(inputs.container);
     let mut memory = json!({});
     if let Some(bytes) = limits.memory {
-        // No swap limit: on cgroup v1 it can only be set after the memory limit, and the order is not ours.
+        // The runtime bounds memory and swap together by the same number where the kernel counts swap.
         memory = json!({"limit": bytes});
     }
     let mut cpu = json!({"shares": limits.cpu_shares});

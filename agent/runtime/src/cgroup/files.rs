@@ -90,7 +90,30 @@ pub(super) fn limit_v2(dir: &Path, limits: &Limits) -> io::Result<()> {
     let or_max = |value: i64| if value < 0 { "max".to_owned() } else { value.to_string() };
     set("cpu.max", quota)?;
     set("memory.max", limits.memory.map(or_max))?;
+    // A limit of memory is one of memory and swap together; a kernel without swap accounting has no such file.
+    if limits.memory.is_some_and(|bytes| bytes >= 0) && dir.join("memory.swap.max").exists() {
+        write(&dir.join("memory.swap.max"), "0")?;
+    }
     set("pids.max", limits.pids.map(or_max))
+}
+
+/// Limits memory, and memory and swap together to the same where the kernel counts swap. The kernel refuses a limit of
+/// both below that of memory alone, so the larger one is written first.
+pub(super) fn limit_memory_v1(dir: &Path, bytes: i64) -> io::Result<()> {
+    let (memory, both) = (
+        dir.join("memory.limit_in_bytes"),
+        dir.join("memory.memsw.limit_in_bytes"),
+    );
+    let value = bytes.to_string();
+    let present: Option<i64> = match fs::read_to_string(&both) {
+        Ok(text) => text.trim().parse().ok(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return write(&memory, &value),
+        Err(error) => return Err(error),
+    };
+    let grows = bytes < 0 || present.is_some_and(|present| bytes > present);
+    let [first, second] = if grows { [both, memory] } else { [memory, both] };
+    write(&first, &value)?;
+    write(&second, &value)
 }
 
 pub(super) fn pids(dir: &Path) -> io::Result<BTreeSet<i32>> {

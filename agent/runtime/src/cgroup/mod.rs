@@ -16,7 +16,7 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 
 pub(crate) use files::pause;
-use files::{create_v2, enter, inherit_cpuset, kill_tree, limit_v2, remove_tree, write};
+use files::{create_v2, enter, inherit_cpuset, kill_tree, limit_memory_v1, limit_v2, remove_tree, write};
 
 use crate::Limits;
 use crate::clock::monotonic;
@@ -162,11 +162,15 @@ impl Cgroups {
             "cpu.cfs_quota_us",
             limits.cpu_quota.map(|quota| quota.to_string()),
         )?;
-        set(
-            "memory",
-            "memory.limit_in_bytes",
-            limits.memory.map(|bytes| bytes.to_string()),
-        )?;
+        if let (Some(bytes), Some(mount)) = (limits.memory, self.controller("memory")) {
+            limit_memory_v1(&mount.join(group), bytes)?;
+        } else {
+            set(
+                "memory",
+                "memory.limit_in_bytes",
+                limits.memory.map(|bytes| bytes.to_string()),
+            )?;
+        }
         set("pids", "pids.max", limits.pids.map(|count| count.to_string()))
     }
 
