@@ -114,8 +114,10 @@ pub async fn run(
     let started = async {
         let node = match context.config.pod_cidr {
             Some(cidr) => {
-                context.parts.network.start(cidr).await?;
-                node::register(&context, Ok(())).await
+                // The Node is in the API while the bridge is made, and Ready as soon as both are done.
+                let (started, node) = tokio::join!(context.parts.network.start(cidr), node::register(&context));
+                started?;
+                node::announce_state(&context, node, Ok(())).await
             }
             None => start_with_allocated_range(&context).await?,
         };
@@ -145,7 +147,8 @@ pub async fn run(
 /// Registers first, then waits for the range that the control plane gives the node.
 async fn start_with_allocated_range(context: &Context) -> Result<Node, Error> {
     let waiting = "container runtime network not ready: the node has no pod range yet".to_owned();
-    let mut node = node::register(context, Err(waiting)).await;
+    let node = node::register(context).await;
+    let mut node = node::announce_state(context, node, Err(waiting)).await;
     let cidr: Cidr = loop {
         if let Some(cidr) = node.spec.as_ref().and_then(|spec| spec.pod_cidr.as_deref()) {
             break cidr.parse()?;
@@ -153,5 +156,5 @@ async fn start_with_allocated_range(context: &Context) -> Result<Node, Error> {
         node = node::wait_for_range(context).await;
     };
     context.parts.network.start(cidr).await?;
-    Ok(node::register(context, Ok(())).await)
+    Ok(node::announce_state(context, node, Ok(())).await)
 }

@@ -27,15 +27,28 @@ const RESEND_SECONDS: i64 = 300;
 const RETRY: Duration = Duration::from_millis(200);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
-/// Creates the Node, or brings the one that is there up to date; tries until it succeeds.
-pub(crate) async fn register(context: &Context, ready: Result<(), String>) -> Node {
+/// Creates the Node, or brings the labels of the one that is there up to date; tries until it succeeds.
+pub(crate) async fn register(context: &Context) -> Node {
+    insist("registered", || try_register(context)).await
+}
+
+/// Sets the Node's status, `Err` saying why it is not ready; tries until it succeeds.
+pub(crate) async fn announce_state(context: &Context, node: Node, ready: Result<(), String>) -> Node {
+    let (node, ready) = (&node, &ready);
+    insist("given its status", || send_status(context, node, ready)).await
+}
+
+async fn insist<F>(what: &str, attempt: impl Fn() -> F) -> Node
+where
+    F: Future<Output = Result<Node, kube::Error>>,
+{
     let mut delay = RETRY;
     loop {
-        match try_register(context, &ready).await {
+        match attempt().await {
             Ok(node) => return node,
             Err(error) => warn!(
                 error = image::chain(&error),
-                "the node could not be registered; it will be tried again"
+                "the node could not be {what}; it will be tried again"
             ),
         }
         sleep(delay).await;
@@ -43,7 +56,7 @@ pub(crate) async fn register(context: &Context, ready: Result<(), String>) -> No
     }
 }
 
-async fn try_register(context: &Context, ready: &Result<(), String>) -> Result<Node, kube::Error> {
+async fn try_register(context: &Context) -> Result<Node, kube::Error> {
     let api: Api<Node> = Api::all(context.parts.client.clone());
     let name = &context.config.node_name;
     let wanted = object::node(context);
@@ -71,7 +84,7 @@ async fn try_register(context: &Context, ready: &Result<(), String>) -> Result<N
     context
         .recorder
         .node(&node, Kind::Normal, "Starting", "Starting kubelet.".to_owned());
-    send_status(context, &node, ready).await
+    Ok(node)
 }
 
 /// Sends the status if it differs from what the node shows, or that is old.
@@ -159,7 +172,8 @@ pub(crate) async fn keep(context: Arc<Context>, mut node: Node) -> Result<Infall
             Ok(Some(current)) => current,
             Ok(None) => {
                 warn!("the node was deleted; it registers again");
-                node = register(&context, ready).await;
+                let registered = register(&context).await;
+                node = announce_state(&context, registered, ready).await;
                 continue;
             }
             Err(error) => {
