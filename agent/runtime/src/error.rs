@@ -74,6 +74,9 @@ pub enum Refusal {
         /// What is wrong with it.
         reason: String,
     },
+    /// The container is whole, but its program cannot be executed.
+    #[error("unable to start container process: {0}")]
+    Program(String),
     /// Everything else, with its chain of causes.
     #[error("{doing}: {cause}")]
     Failed {

@@ -204,8 +204,6 @@ async fn run(plan: &Plan) -> Result<Started, Failure> {
     let id = specification.id.clone();
     let image_id = specification.image_id.clone();
     let parts = &plan.context.parts;
-    let created = parts.runtime.create_container(&plan.sandbox, specification).await;
-    created.map_err(|error| refused(&error))?;
     let event = |reason: &'static str, message: &str| {
         plan.context.recorder.pod(
             &plan.pod,
@@ -215,7 +213,14 @@ async fn run(plan: &Plan) -> Result<Started, Failure> {
             message.to_owned(),
         );
     };
-    event("Created", "Container created");
+    match parts.runtime.create_container(&plan.sandbox, specification).await {
+        Ok(_) => event("Created", "Container created"),
+        Err(error @ runtime::Error::Refused(Refusal::Program(_))) => {
+            event("Created", "Container created");
+            return Err(not_executed(plan, id, image_id, &error));
+        }
+        Err(error) => return Err(refused(&error)),
+    }
     match parts.runtime.start_container(&plan.sandbox, &id).await {
         Ok(container) => {
             event("Started", "Container started");
@@ -223,7 +228,6 @@ async fn run(plan: &Plan) -> Result<Started, Failure> {
             Ok(Started { instance })
         }
         Err(error) => {
-            let message = image::chain(&error);
             if let Err(error) = parts.runtime.remove_container(&plan.sandbox, &id).await {
                 warn!(
                     container = id,
@@ -231,27 +235,33 @@ async fn run(plan: &Plan) -> Result<Started, Failure> {
                     "a container that failed could not be removed"
                 );
             }
-            let wanted = pods::container(&plan.pod, &plan.container).and_then(|container| container.image.clone());
-            let instance = Instance {
-                id,
-                attempt: plan.attempt,
-                image: wanted.unwrap_or_default(),
-                image_id,
-                state: State::Exited(Exit {
-                    code: 128,
-                    reason: "StartError".to_owned(),
-                    message: message.clone(),
-                    started_at: None,
-                    finished_at: plan.context.now(),
-                }),
-                lost: false,
-            };
-            Err(Failure {
-                reason: "RunContainerError",
-                message,
-                instance: Some(Box::new(instance)),
-            })
+            Err(not_executed(plan, id, image_id, &error))
         }
+    }
+}
+
+/// A container that came as far as its program and no further counts as one that ran and failed.
+fn not_executed(plan: &Plan, id: String, image_id: String, error: &runtime::Error) -> Failure {
+    let message = image::chain(error);
+    let wanted = pods::container(&plan.pod, &plan.container).and_then(|container| container.image.clone());
+    let instance = Instance {
+        id,
+        attempt: plan.attempt,
+        image: wanted.unwrap_or_default(),
+        image_id,
+        state: State::Exited(Exit {
+            code: 128,
+            reason: "StartError".to_owned(),
+            message: message.clone(),
+            started_at: None,
+            finished_at: plan.context.now(),
+        }),
+        lost: false,
+    };
+    Failure {
+        reason: "RunContainerError",
+        message,
+        instance: Some(Box::new(instance)),
     }
 }
 

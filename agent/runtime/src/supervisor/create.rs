@@ -94,14 +94,15 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
 /// libcontainer's error, without that of its clean-up: the supervisor cleans up.
 fn described(error: &libcontainer::error::LibcontainerError) -> Refusal {
     let text = error.to_string();
-    let cause = text
-        .split(". error during cleanup:")
-        .next()
-        .unwrap_or_default()
-        .to_owned();
+    let cause = text.split(". error during cleanup:").next().unwrap_or_default();
+    // libcontainer looks for the program while it creates, and hands the init process's words through as text.
+    if let Some((_, why)) = cause.split_once("exec process failed with error ") {
+        let why = why.strip_prefix("error in executing process : ").unwrap_or(why);
+        return Refusal::Program(why.to_owned());
+    }
     Refusal::Failed {
         doing: "create container".to_owned(),
-        cause,
+        cause: cause.to_owned(),
     }
 }
 
