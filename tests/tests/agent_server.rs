@@ -1,0 +1,136 @@
+//! The agent's own HTTPS port, asked by those who may and by those who may not.
+
+#![allow(clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
+
+use std::path::{Path, PathBuf};
+
+use server::pki::{KUBELET_CLIENT, Pki, Profile};
+use tests::machine::Machine;
+use tests::{images, process};
+
+/// A certificate and its key, as files.
+struct Shown(PathBuf, PathBuf);
+
+impl Shown {
+    fn of(machine: &Machine, path: &str) -> Self {
+        let file = |ending: &str| machine.state().join(format!("{path}.{ending}"));
+        Self(file("crt"), file("key"))
+    }
+
+    /// The right name, signed by an authority that an attacker made.
+    fn forged(directory: &Path) -> anyhow::Result<Self> {
+        let now = k8s_openapi::jiff::Timestamp::now();
+        let own = Pki::open(&directory.join("forger"), now)?;
+        let identity = own.issue(&Profile::client(KUBELET_CLIENT, &["system:masters"]), now)?;
+        let shown = Self(directory.join("forged.crt"), directory.join("forged.key"));
+        std::fs::write(&shown.0, identity.certificate)?;
+        std::fs::write(&shown.1, &identity.key)?;
+        Ok(shown)
+    }
+}
+
+/// The answer's status, 0 when the connection was refused, and its body.
+fn ask(machine: &Machine, shown: Option<&Shown>, method: &str, path: &str) -> anyhow::Result<(u16, String)> {
+    let settings: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(machine.state().join("cluster.json"))?)?;
+    let mut command = machine.namespace().command("curl");
+    command.args([
+        "-sk",
+        "--path-as-is",
+        "--max-time",
+        "5",
+        "-w",
+        "\n%{http_code}",
+        "-X",
+        method,
+    ]);
+    if let Some(Shown(certificate, key)) = shown {
+        command.arg("--cert").arg(certificate).arg("--key").arg(key);
+    }
+    command.arg(format!("https://172.30.0.1:{}{path}", settings["agent_port"]));
+    let said = String::from_utf8_lossy(&command.output()?.stdout).into_owned();
+    let (body, code) = said.rsplit_once('\n').unwrap_or(("", &said));
+    Ok((code.parse()?, body.to_owned()))
+}
+
+const PATHS: [&str; 3] = ["/pods", "/healthz", "/containerLogs/default/web/web"];
+
+#[test]
+fn attack_21_only_the_api_server_is_answered_by_the_agent() -> anyhow::Result<()> {
+    tests::logging();
+    let machine = Machine::start("port")?;
+    let image = images::nginx(&machine)?;
+    machine.kubectl(["run", "web", &format!("--image={image}")])?;
+    machine.kubectl(["wait", "--for=condition=Ready", "pod/web", "--timeout=60s"])?;
+
+    let api_server = Shown::of(&machine, "controlplane/pki/kube-apiserver-kubelet-client");
+    for path in PATHS {
+        assert_eq!(ask(&machine, Some(&api_server), "GET", path)?.0, 200, "{path}");
+    }
+    let others = [
+        ("no certificate", None, 401),
+        // Of the cluster's authority, but somebody else.
+        (
+            "the administrator",
+            Some(Shown::of(&machine, "controlplane/pki/admin")),
+            403,
+        ),
+        // Proves a server, not a client: the handshake ends.
+        ("the node's server", Some(Shown::of(&machine, "agent/pki/serving")), 0),
+        ("a forger", Some(Shown::forged(machine.state())?), 0),
+    ];
+    for (who, shown, code) in &others {
+        for path in PATHS
+            .iter()
+            .chain(&["/", "/nothing", "/containerLogs/default/web/web?follow=true"])
+        {
+            let (said, body) = ask(&machine, shown.as_ref(), "GET", path)?;
+            assert_eq!(said, *code, "{who} asks for {path}: {body}");
+            assert!(
+                body.len() < 100 && !body.contains("web"),
+                "{who} asks for {path}: {body}"
+            );
+        }
+    }
+    attack_21_paths(&machine, &api_server)?;
+    assert!(
+        !process::both(&machine.namespace().command("ss").args(["-Hlnt"]).output()?).contains(":10255"),
+        "there is a read-only port"
+    );
+    machine.finish()
+}
+
+/// Even the API server gets nothing but what there is.
+fn attack_21_paths(machine: &Machine, api_server: &Shown) -> anyhow::Result<()> {
+    for path in [
+        "/logs/../../etc/shadow",
+        "/logs/%2e%2e/%2e%2e/etc/shadow",
+        "/logs/%252e%252e/%252e%252e/etc/shadow",
+        "/containerLogs/default/web/../../../../etc/shadow",
+        "/containerLogs/default/web/..%2f..%2f..%2fetc%2fshadow",
+        "/containerLogs/default/web/%2e%2e",
+        "/containerLogs/default/web/%252e%252e",
+        "/containerLogs/%2e%2e/%2e%2e/etc",
+        "/containerLogs/default/web/web%00",
+        "/containerLogs/default/web%00/web",
+        "/containerLogs/default/web/other",
+        "/containerLogs/default/other/web",
+        "/containerLogs/other/web/web",
+        "/exec/default/web/web?command=id",
+        "/run/default/web/web?cmd=id",
+        "/debug/pprof/heap",
+        "/metrics",
+        "/configz",
+    ] {
+        let (code, body) = ask(machine, Some(api_server), "GET", path)?;
+        assert_eq!(code, 404, "{path}: {body}");
+        assert!(!body.contains("root:"), "{path}: {body}");
+    }
+    // Not text: there is no such name.
+    let (code, body) = ask(machine, Some(api_server), "GET", "/containerLogs/default/web/%ff%fe")?;
+    assert!((400..500).contains(&code), "{code} {body}");
+    for method in ["POST", "PUT", "DELETE"] {
+        assert_eq!(ask(machine, Some(api_server), method, "/pods")?.0, 405, "{method}");
+    }
+    Ok(())
+}
