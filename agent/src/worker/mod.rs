@@ -5,6 +5,7 @@
 mod act;
 mod adopt;
 mod hook;
+mod mounts;
 mod observe;
 mod prepare;
 mod probe;

@@ -7,7 +7,7 @@ use agent_plan::observed::{Exit, Instance, Sandbox, State};
 use agent_plan::{later, pods};
 use tracing::{info, warn};
 
-use super::{Done, Worker, adopt, start};
+use super::{Done, Worker, adopt, mounts};
 use crate::context::Run;
 use crate::events::Kind;
 
@@ -133,7 +133,7 @@ impl Worker {
 
     pub(super) fn termination_message(&self, container: &str, attempt: u32, code: i32) -> String {
         let directory = self.context.pod_directory(pods::uid(&self.pod));
-        let message = crate::confined::tail(&start::termination_log(&directory, container, attempt), MESSAGE_BYTES);
+        let message = crate::confined::tail(&mounts::termination_log(&directory, container, attempt), MESSAGE_BYTES);
         let message = String::from_utf8_lossy(&message.unwrap_or_default()).into_owned();
         let wanted = pods::container(&self.pod, container);
         let policy = wanted.and_then(|container| container.termination_message_policy.as_deref());

@@ -1,7 +1,6 @@
 //! Creating and starting a container.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use agent_plan::observed::{self, Exit, Instance, Sandbox, State};
@@ -33,7 +32,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    fn configuration(message: String) -> Self {
+    pub(super) fn configuration(message: String) -> Self {
         Self {
             reason: "CreateContainerConfigError",
             message,
@@ -41,7 +40,7 @@ impl Failure {
         }
     }
 
-    fn creation(message: String) -> Self {
+    pub(super) fn creation(message: String) -> Self {
         Self {
             reason: "CreateContainerError",
             message,
@@ -50,14 +49,14 @@ impl Failure {
     }
 }
 
-struct Plan {
-    context: Arc<Context>,
-    pod: Arc<Pod>,
+pub(super) struct Plan {
+    pub(super) context: Arc<Context>,
+    pub(super) pod: Arc<Pod>,
     sandbox: String,
     image: Arc<image::Image>,
     addresses: Vec<IpAddr>,
     container: String,
-    attempt: u32,
+    pub(super) attempt: u32,
 }
 
 impl Worker {
@@ -304,7 +303,7 @@ async fn specification(plan: &Plan) -> Result<ContainerSpec, Failure> {
     let variables = environment::build(pod, container, &[], &sources, &surroundings)
         .map_err(|error| Failure::configuration(error.to_string()))?;
     let user = user_of(pod, spec, container, configuration.user().as_deref())?;
-    let mounts = mounts(plan, container, &variables)?;
+    let mounts = super::mounts::mounts(plan, container, &variables)?;
     let abilities = context.abilities();
     let inputs = oci::Inputs {
         pod,
@@ -352,51 +351,4 @@ fn user_of(pod: &Pod, spec: &PodSpec, container: &Container, image: Option<&str>
         supplementary: user.supplementary,
         must_not_be_root: user.must_not_be_root,
     })
-}
-
-/// Volumes and the files that every container gets.
-fn mounts(plan: &Plan, container: &Container, variables: &[(String, String)]) -> Result<Vec<oci::Mount>, Failure> {
-    let directory = plan.context.pod_directory(pods::uid(&plan.pod));
-    let volumes = plan.context.volumes.mounts(&plan.pod, container, variables);
-    let mut mounts = volumes.map_err(|error| Failure::configuration(image::chain(&error)))?;
-    for file in ["hosts", "hostname", "resolv.conf"] {
-        let destination = format!("/etc/{file}");
-        if !mounts.iter().any(|mount| mount.destination == destination) {
-            let source = directory.join("etc").join(file);
-            mounts.push(oci::Mount {
-                source,
-                destination,
-                read_only: false,
-                follows_node: false,
-            });
-        }
-    }
-    let log = termination_log(&directory, &container.name, plan.attempt);
-    let made = log
-        .parent()
-        .map_or(Ok(()), super::prepare::create_directories)
-        .and_then(|()| {
-            std::fs::write(&log, "")?;
-            std::fs::set_permissions(&log, std::os::unix::fs::PermissionsExt::from_mode(0o666))
-        });
-    made.map_err(|error| Failure::creation(error.to_string()))?;
-    let destination = container
-        .termination_message_path
-        .clone()
-        .unwrap_or_else(|| "/dev/termination-log".to_owned());
-    mounts.push(oci::Mount {
-        source: log,
-        destination,
-        read_only: false,
-        follows_node: false,
-    });
-    Ok(mounts)
-}
-
-/// Where an instance's termination message lands.
-pub(super) fn termination_log(pod_directory: &std::path::Path, container: &str, attempt: u32) -> PathBuf {
-    pod_directory
-        .join("containers")
-        .join(container)
-        .join(attempt.to_string())
 }
