@@ -311,7 +311,7 @@ async fn a_failed_creation_leaves_nothing_and_blocks_nothing() {
     machine.sandbox("s").await;
     let missing = machine.container("c", &["/no/such/program"]);
     let error = machine.runtime.create_container("s", missing).await.unwrap_err();
-    assert!(matches!(error, Error::Refused(Refusal::Failed { .. })), "{error}");
+    assert!(matches!(error, Error::Refused(Refusal::Program(_))), "{error}");
     assert!(
         error.to_string().contains("/no/such/program") && !error.to_string().contains("cleanup"),
         "{error}"
