@@ -84,7 +84,12 @@ async fn apply(api: &Api, resources: &Resources, namespace: &str, mut object: Va
         )
         .await
         .with_context(|| shown.clone())?;
-    let same = text_at(&changed, "/metadata/resourceVersion") == text_at(&live, "/metadata/resourceVersion");
+    // Somebody else may have written the status meanwhile: what counts the changes of what is asked for is generation.
+    let counter = match live.pointer("/metadata/generation") {
+        Some(_) => "/metadata/generation",
+        None => "/metadata/resourceVersion",
+    };
+    let same = change.get("metadata").is_none() && changed.pointer(counter) == live.pointer(counter);
     Ok(format!("{shown} {}", if same { "unchanged" } else { "configured" }))
 }
 

@@ -76,6 +76,19 @@ pub fn pss_kib(pid: i32) -> anyhow::Result<u64> {
     Ok(line.trim().trim_end_matches(" kB").trim().parse()?)
 }
 
+/// Memory that belongs to no file, in KiB: what a process has allocated and touched.
+///
+/// # Errors
+/// When the process is gone or the kernel does not tell.
+pub fn anonymous_kib(pid: i32) -> anyhow::Result<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Anonymous:"))
+        .context("an Anonymous line")?;
+    Ok(line.trim().trim_end_matches(" kB").trim().parse()?)
+}
+
 /// Memory that a process shares with nobody, in KiB.
 ///
 /// # Errors

@@ -95,7 +95,7 @@ async fn attack_24_bodies_that_explode() -> anyhow::Result<()> {
     let case = Case::start("bodies").await?;
     let pid = case.server.pid()?;
     case.nothing_stored().await?;
-    let before = process::pss_kib(pid)?;
+    let before = process::anonymous_kib(pid)?;
     let large = format!(
         r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"a"}},"data":{{"a":"{}"}}}}"#,
         "x".repeat(4 << 20)
@@ -141,7 +141,7 @@ async fn attack_24_bodies_that_explode() -> anyhow::Result<()> {
         .send(Method::POST, CONFIG_MAPS, "application/yaml", bomb)
         .await?;
     assert_eq!(status, StatusCode::BAD_REQUEST);
-    let after = process::pss_kib(pid)?;
+    let after = process::anonymous_kib(pid)?;
     assert!(after < before + 16 * 1024, "memory went from {before} to {after} KiB");
     let (status, _) = case.ask(Method::DELETE, &path, Bytes::new()).await?;
     assert!(status.is_success());

@@ -158,7 +158,11 @@ async fn no_acknowledged_write_is_lost() -> anyhow::Result<()> {
 /// Creates ConfigMaps until the server dies; returns the names that it acknowledged.
 async fn write(target: Target, next: Arc<AtomicUsize>, killed: Arc<AtomicBool>) -> anyhow::Result<Vec<String>> {
     let mut names = Vec::new();
-    let mut connection = target.connect().await?;
+    let mut connection = match target.connect().await {
+        Ok(connection) => connection,
+        Err(_) if killed.load(Ordering::SeqCst) => return Ok(names),
+        Err(error) => return Err(error),
+    };
     loop {
         let name = format!("ledger-{}", next.fetch_add(1, Ordering::Relaxed));
         let body = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});

@@ -184,7 +184,10 @@ fn change(user: &User<'_>) -> anyhow::Result<()> {
         "blue",
     )?;
     user.says(&["label", "configmap", "settings", "team=web"], "labeled")?;
-    user.says(&["annotate", "configmap", "settings", "note=hello"], "annotated")?;
+    user.says(
+        &["annotate", "configmap", "settings", "note=hello"],
+        "configmap/settings annotate",
+    )?;
     user.says(
         &["get", "configmap", "-l", "team in (web)", "-o", "name"],
         "configmap/settings",

@@ -39,10 +39,25 @@ pub enum Exceeded {
 /// # Errors
 /// The first bound that is exceeded.
 pub fn check(json: &[u8]) -> Result<(), Exceeded> {
+    scan(json, MAX_LISTED_OBJECTS)
+}
+
+/// As [`check`], for a list of operations, each of which is an object: how many there may be is said elsewhere.
+///
+/// # Errors
+/// The first bound that is exceeded.
+pub fn check_operations(json: &[u8]) -> Result<(), Exceeded> {
+    scan(json, MAX_OBJECTS)
+}
+
+fn scan(json: &[u8], most_listed: usize) -> Result<(), Exceeded> {
     if json.len() <= HARMLESS {
         return Ok(());
     }
-    let mut counts = Counts::default();
+    let mut counts = Counts {
+        most_listed,
+        ..Counts::default()
+    };
     let mut bytes = json.iter();
     while let Some(byte) = bytes.next() {
         match byte {
@@ -73,6 +88,7 @@ struct Counts {
     values: usize,
     objects: usize,
     listed: usize,
+    most_listed: usize,
 }
 
 impl Counts {
@@ -84,7 +100,7 @@ impl Counts {
         if !list {
             count(&mut self.objects, MAX_OBJECTS, "objects")?;
             if self.depth > 0 && self.lists & 1 == 1 {
-                count(&mut self.listed, MAX_LISTED_OBJECTS, "objects in lists")?;
+                count(&mut self.listed, self.most_listed, "objects in lists")?;
             }
         }
         self.lists = self.lists << 1 | u128::from(list);

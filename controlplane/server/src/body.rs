@@ -82,6 +82,11 @@ fn unreadable(error: &dyn std::fmt::Display) -> Failure {
     Failure::bad_request(format!("error decoding the request body: {error}"))
 }
 
+/// As [`check_bounds`], for JSON patches.
+pub(crate) fn check_operations(json: &[u8]) -> Result<(), Failure> {
+    api::bounds::check_operations(json).map_err(|exceeded| unreadable(&exceeded))
+}
+
 /// Refuses JSON that nests too deeply or would grow too much when it is decoded. One pass, no memory.
 pub(crate) fn check_bounds(json: &[u8]) -> Result<(), Failure> {
     api::bounds::check(json).map_err(|exceeded| unreadable(&exceeded))

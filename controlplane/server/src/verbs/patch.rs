@@ -9,7 +9,7 @@ use http::{HeaderMap, StatusCode};
 use serde_json::Value;
 use store::Entry;
 
-use crate::body::{self, check_bounds, media_type};
+use crate::body::{self, check_bounds, check_operations, media_type};
 use crate::context::Context;
 use crate::failure::{Cause, Failure, GroupResource};
 use crate::negotiation::negotiate;
@@ -39,13 +39,14 @@ impl Patch {
     /// # Errors
     /// 415 for other types (server-side apply among them), 400 for what does not parse.
     pub(crate) fn read(headers: &HeaderMap, body: &Bytes) -> Result<Self, Failure> {
-        let kind = match media_type(headers).as_str() {
-            "application/json-patch+json" => Self::Json,
-            "application/merge-patch+json" => Self::Merge,
-            "application/strategic-merge-patch+json" => Self::Strategic,
+        type Check = fn(&[u8]) -> Result<(), Failure>;
+        let (kind, check): (fn(Value) -> Self, Check) = match media_type(headers).as_str() {
+            "application/json-patch+json" => (Self::Json, check_operations),
+            "application/merge-patch+json" => (Self::Merge, check_bounds),
+            "application/strategic-merge-patch+json" => (Self::Strategic, check_bounds),
             _ => return Err(Failure::UnsupportedMediaType { accepted: ACCEPTED }),
         };
-        check_bounds(body)?;
+        check(body)?;
         let value = serde_json::from_slice(body)
             .map_err(|error| Failure::bad_request(format!("error decoding patch: {error}")))?;
         Ok(kind(value))
