@@ -172,7 +172,10 @@ fn began_at(pid: i32) -> Option<String> {
         .ok()?;
     // The second field is the program's name in brackets, which may hold anything.
     let (_, rest) = text.rsplit_once(')')?;
-    rest.split_whitespace().nth(19).map(str::to_owned)
+    let mut fields = rest.split_whitespace();
+    // One that has ended and waits for its parent does not run any more.
+    fields.next().filter(|state| !matches!(*state, "Z" | "X"))?;
+    fields.nth(18).map(str::to_owned)
 }
 
 fn boot_id() -> Option<String> {
@@ -242,5 +245,18 @@ mod tests {
         assert!(!daemon.stop(Duration::from_secs(5)).unwrap());
         child.wait().unwrap();
         fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn a_process_that_waits_for_its_parent_has_ended() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        // Until it is waited for, the kernel keeps its entry.
+        let ended = (0..5_000).any(|_| {
+            std::thread::park_timeout(std::time::Duration::from_millis(1));
+            super::began_at(pid).is_none()
+        });
+        assert!(ended && std::path::Path::new(&format!("/proc/{pid}")).exists());
+        child.wait().unwrap();
     }
 }
