@@ -37,6 +37,8 @@ pub struct Config {
     pub port: u16,
     /// How many pods the node takes.
     pub max_pods: u32,
+    /// Free share of the state directory's disk below which the node reports `DiskPressure`, in percent.
+    pub disk_floor_percent: u8,
     /// Name resolution within the cluster.
     pub dns: ClusterDns,
     /// Labels of the Node besides the usual ones.

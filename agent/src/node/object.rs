@@ -16,8 +16,8 @@ use crate::context::Context;
 pub(super) const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const IMAGES: usize = 50;
 const NAMES_PER_IMAGE: usize = 5;
+/// Below this much available memory the node reports `MemoryPressure`.
 const MEMORY_FLOOR_BYTES: i64 = 100 << 20;
-const DISK_FLOOR_PERCENT: u64 = 10;
 /// The version of the interface that the agent speaks.
 const VERSION: &str = "v1.36.0";
 
@@ -232,7 +232,7 @@ fn memory_is_short() -> bool {
 fn disk_is_short(context: &Context) -> bool {
     nix::sys::statvfs::statvfs(&context.config.state_directory).is_ok_and(|stat| {
         let (available, all) = (stat.blocks_available(), stat.blocks());
-        available.saturating_mul(100) < all.saturating_mul(DISK_FLOOR_PERCENT)
+        available.saturating_mul(100) < all.saturating_mul(u64::from(context.config.disk_floor_percent))
     })
 }
 

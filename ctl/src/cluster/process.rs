@@ -249,14 +249,14 @@ mod tests {
 
     #[test]
     fn a_process_that_waits_for_its_parent_has_ended() {
-        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let mut child = Command::new("true").spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         // Until it is waited for, the kernel keeps its entry.
         let ended = (0..5_000).any(|_| {
-            std::thread::park_timeout(std::time::Duration::from_millis(1));
-            super::began_at(pid).is_none()
+            std::thread::park_timeout(Duration::from_millis(1));
+            began_at(pid).is_none()
         });
-        assert!(ended && std::path::Path::new(&format!("/proc/{pid}")).exists());
+        assert!(ended && Path::new(&format!("/proc/{pid}")).exists());
         child.wait().unwrap();
     }
 }

@@ -20,6 +20,7 @@ pub(super) async fn run(
         addresses: vec![IpAddr::from([127, 0, 0, 1])],
         port: 10250,
         max_pods: 110,
+        disk_floor_percent: 0,
         dns: agent_plan::files::ClusterDns::default(),
         labels: BTreeMap::new(),
     };
