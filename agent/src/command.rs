@@ -68,7 +68,7 @@ pub(crate) struct Arguments {
     /// How many pods the node takes
     #[arg(long, default_value_t = 110)]
     max_pods: u32,
-    /// Share of the disk under the state directory, in percent, below which the node reports DiskPressure
+    /// Share of the disk under the state directory, in percent, below which the node reports disk pressure
     #[arg(long, default_value_t = 10, env = "SKIFF_DISK_FLOOR_PERCENT", value_parser = clap::value_parser!(u8).range(..100))]
     disk_floor_percent: u8,
     /// Label of the Node, KEY=VALUE; may be repeated

@@ -229,6 +229,11 @@ fn change(user: &User<'_>) -> anyhow::Result<()> {
         ],
         "condition met",
     )?;
+    apply(user)
+}
+
+/// The same file again and again, changed and unchanged.
+fn apply(user: &User<'_>) -> anyhow::Result<()> {
     let file = user.machine.state().join(format!("{}.yaml", user.namespace));
     let map = |color: &str| {
         format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: applied}}\ndata: {{color: {color}}}\n")
