@@ -28,6 +28,8 @@ use crate::context::Context;
 pub use socket::serve as socket;
 pub use tls::Files;
 
+/// How long to wait after a connection could not be accepted.
+const PAUSE: Duration = Duration::from_millis(100);
 /// Whose certificate the API server shows.
 const API_SERVER: &str = "kube-apiserver-kubelet-client";
 const CONNECTIONS: usize = 256;
@@ -76,6 +78,8 @@ pub async fn https(
                 Ok(accepted) => accepted,
                 Err(error) => {
                     debug!(%error, "a connection was lost before it began");
+                    // Out of descriptors: others must end before the next can begin.
+                    tokio::time::sleep(PAUSE).await;
                     continue;
                 }
             },

@@ -11,6 +11,25 @@ pub const MAX_OPERATIONS: usize = 10_000;
 /// How much the `copy` operations of one patch may add to a document, in bytes of JSON.
 pub const MAX_COPIED_BYTES: usize = 3 * 1024 * 1024;
 
+/// Counts the operations of a patch before anything is built from it. What is no array is refused where it is read.
+///
+/// # Errors
+/// [`PatchError::TooManyOperations`]
+pub fn check_count(patch: &[u8]) -> Result<(), PatchError> {
+    let operations: Vec<serde::de::IgnoredAny> = serde_json::from_slice(patch).unwrap_or_default();
+    limit(operations.len())
+}
+
+fn limit(got: usize) -> Result<(), PatchError> {
+    if got > MAX_OPERATIONS {
+        return Err(PatchError::TooManyOperations {
+            limit: MAX_OPERATIONS,
+            got,
+        });
+    }
+    Ok(())
+}
+
 /// Applies the array of operations `patch` to `document`, in order, all or (by the caller's throwing it away) nothing.
 ///
 /// # Errors
@@ -20,12 +39,7 @@ pub fn apply(document: &mut Value, patch: &Value) -> Result<(), PatchError> {
     let Value::Array(operations) = patch else {
         return Err(malformed(patch, "[]jsonpatch.Operation"));
     };
-    if operations.len() > MAX_OPERATIONS {
-        return Err(PatchError::TooManyOperations {
-            limit: MAX_OPERATIONS,
-            got: operations.len(),
-        });
-    }
+    limit(operations.len())?;
     if let Some(other) = operations.iter().find(|operation| !operation.is_object()) {
         return Err(malformed(other, "jsonpatch.Operation"));
     }

@@ -47,6 +47,9 @@ impl Patch {
             _ => return Err(Failure::UnsupportedMediaType { accepted: ACCEPTED }),
         };
         check(body)?;
+        if media_type(headers) == "application/json-patch+json" {
+            json::check_count(body).map_err(|error| failure(&error))?;
+        }
         let value = serde_json::from_slice(body)
             .map_err(|error| Failure::bad_request(format!("error decoding patch: {error}")))?;
         Ok(kind(value))
