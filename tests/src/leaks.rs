@@ -58,7 +58,12 @@ fn inside(namespace: &str, words: &[&str]) -> anyhow::Result<String> {
 
 fn pids_inside(namespace: &str) -> anyhow::Result<Vec<String>> {
     let listing = process::run(Command::new("ip").args(["netns", "pids", namespace]))?;
-    Ok(listing.lines().map(str::to_owned).collect())
+    // Where the caller itself is inside, so was the program that listed.
+    Ok(listing
+        .lines()
+        .filter(|pid| *pid != std::process::id().to_string() && Path::new("/proc").join(pid).exists())
+        .map(str::to_owned)
+        .collect())
 }
 
 /// Interfaces other than the loopback and the uplink that the test itself made.
