@@ -34,6 +34,7 @@ check:
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
+	cargo fetch --locked
 	cargo deny --offline check bans licenses sources
 	cargo shear
 
