@@ -5,6 +5,9 @@ use serde_json::Value;
 use thiserror::Error;
 
 use crate::bounds;
+use crate::object::encode;
+use crate::place::path_before;
+use crate::strict::ignored_path;
 
 /// The bytes are not an object of the kind. `Display` is the text after upstream's
 /// `X in version "v1" cannot be handled as a X: `.
@@ -20,14 +23,7 @@ pub struct DecodeError {
 /// Decodes straight into the type. What upstream tolerates and the types do not, such as a quantity that is a bare
 /// number, is mended on a second, slower way.
 pub(crate) fn decode<T: DeserializeOwned>(json: &[u8], kind: &'static str) -> Result<T, DecodeError> {
-    within_bounds(json)?;
-    serde_json::from_slice(json).or_else(|error| {
-        if error.is_data() {
-            decode_slowly(json, kind, &mut |_| {})
-        } else {
-            Err(broken(&error))
-        }
-    })
+    decode_tracking(json, kind, None)
 }
 
 /// Like [`decode`]; also returns the paths of fields that the type does not know, such as `spec.foo`.
@@ -35,19 +31,43 @@ pub(crate) fn decode_reporting<T: DeserializeOwned>(
     json: &[u8],
     kind: &'static str,
 ) -> Result<(T, Vec<String>), DecodeError> {
-    within_bounds(json)?;
     let mut unknown = Vec::new();
-    let mut deserializer = serde_json::Deserializer::from_slice(json);
-    let decoded = serde_ignored::deserialize(&mut deserializer, |path| unknown.push(field_path(&path)));
-    let value = match decoded.and_then(|value| deserializer.end().map(|()| value)) {
-        Ok(value) => value,
-        Err(error) if error.is_data() => {
-            unknown.clear();
-            decode_slowly(json, kind, &mut |path| unknown.push(path))?
-        }
-        Err(error) => return Err(broken(&error)),
-    };
+    let value = decode_tracking(json, kind, Some(&mut unknown))?;
     Ok((value, unknown))
+}
+
+fn decode_tracking<T: DeserializeOwned>(
+    json: &[u8],
+    kind: &'static str,
+    mut unknown: Option<&mut Vec<String>>,
+) -> Result<T, DecodeError> {
+    within_bounds(json)?;
+    match attempt(json, unknown.as_deref_mut()) {
+        Err(error) if error.is_data() => {
+            let mended = mended(json)?;
+            attempt(&mended, unknown).map_err(|error| misfit(&mended, &error, kind))
+        }
+        outcome => outcome.map_err(|error| broken(&error)),
+    }
+}
+
+/// The one place where a type's `Deserialize` is put to work: each further deserializer would cost a kind tens of
+/// kilobytes of code, so reporting, tracking of paths and mending all go through this one.
+fn attempt<T: DeserializeOwned>(json: &[u8], unknown: Option<&mut Vec<String>>) -> Result<T, serde_json::Error> {
+    let mut nowhere = Vec::new();
+    let report = unknown.is_some();
+    let found = unknown.unwrap_or(&mut nowhere);
+    found.clear();
+    let mut note = |path: serde_ignored::Path<'_>| {
+        if report {
+            found.push(ignored_path(&path));
+        }
+    };
+    let callback: &mut dyn FnMut(serde_ignored::Path<'_>) = &mut note;
+    let mut deserializer = serde_json::Deserializer::from_slice(json);
+    let value = serde_ignored::deserialize(&mut deserializer, callback)?;
+    deserializer.end()?;
+    Ok(value)
 }
 
 fn within_bounds(json: &[u8]) -> Result<(), DecodeError> {
@@ -57,17 +77,11 @@ fn within_bounds(json: &[u8]) -> Result<(), DecodeError> {
     })
 }
 
-fn decode_slowly<T: DeserializeOwned>(
-    json: &[u8],
-    kind: &'static str,
-    unknown: &mut dyn FnMut(String),
-) -> Result<T, DecodeError> {
+/// The JSON as the types want it, on one line.
+fn mended(json: &[u8]) -> Result<Vec<u8>, DecodeError> {
     let mut value: Value = serde_json::from_slice(json).map_err(|error| broken(&error))?;
     mend(&mut value);
-    let mut track = serde_path_to_error::Track::new();
-    let tracked = serde_path_to_error::Deserializer::new(value, &mut track);
-    let decoded = serde_ignored::deserialize(tracked, |path| unknown(field_path(&path)));
-    decoded.map_err(|error: serde_json::Error| misfit(&track.path(), &error.to_string(), kind))
+    Ok(encode(&value))
 }
 
 /// Fields whose values, or whose members' values, are quantities: upstream reads bare numbers there.
@@ -107,24 +121,6 @@ fn number_to_text(value: &mut Value) {
     }
 }
 
-/// `spec.template.spec.containers[0].foo`, from `spec.template.spec.containers.0.foo`; Option layers are left out.
-fn field_path(path: &serde_ignored::Path<'_>) -> String {
-    use serde_ignored::Path;
-    match path {
-        Path::Root => String::new(),
-        Path::Seq { parent, index } => format!("{}[{index}]", field_path(parent)),
-        Path::Map { parent, key } => {
-            let parent = field_path(parent);
-            if parent.is_empty() {
-                key.clone()
-            } else {
-                format!("{parent}.{key}")
-            }
-        }
-        Path::Some { parent } | Path::NewtypeStruct { parent } | Path::NewtypeVariant { parent } => field_path(parent),
-    }
-}
-
 fn broken(error: &serde_json::Error) -> DecodeError {
     let text = error.to_string();
     let message = if error.is_eof() {
@@ -140,15 +136,12 @@ fn broken(error: &serde_json::Error) -> DecodeError {
 
 /// Turns `invalid type: string "x", expected i32` at a path into
 /// `json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32`.
-fn misfit(path: &serde_path_to_error::Path, text: &str, kind: &'static str) -> DecodeError {
-    use serde_path_to_error::Segment;
-    let names: Vec<&str> = path
-        .iter()
-        .filter_map(|segment| match segment {
-            Segment::Map { key } => Some(key.as_str()),
-            Segment::Seq { .. } | Segment::Enum { .. } | Segment::Unknown => None,
-        })
-        .collect();
+fn misfit(json: &[u8], error: &serde_json::Error, kind: &'static str) -> DecodeError {
+    let text = error.to_string();
+    // The position is of no use to a client: it is one in the mended text.
+    let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text);
+    let path = path_before(json, error.column());
+    let names: Vec<&str> = path.iter().map(String::as_str).collect();
     let path = names.join(".");
     let message = match text
         .strip_prefix("invalid type: ")

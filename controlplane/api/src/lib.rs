@@ -12,6 +12,7 @@ pub mod names;
 pub mod object;
 pub mod openapi;
 pub mod patch;
+mod place;
 pub mod pod;
 pub mod protobuf;
 pub mod quantity;
