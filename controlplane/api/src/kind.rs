@@ -94,6 +94,33 @@ impl Verbs {
     }
 }
 
+/// What a PUT may do besides replacing the version that it names.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Updates {
+    /// Creates the object when nothing has the name.
+    pub create: bool,
+    /// Replaces whatever version there is when it names none.
+    pub unconditional: bool,
+}
+
+impl Updates {
+    /// Most kinds: the object must be there, its version need not be named.
+    pub const PLAIN: Self = Self {
+        create: false,
+        unconditional: true,
+    };
+    /// Kinds that a PUT may create.
+    pub const CREATE: Self = Self {
+        create: true,
+        unconditional: true,
+    };
+    /// Kinds whose version must be named.
+    pub const CONDITIONAL: Self = Self {
+        create: false,
+        unconditional: false,
+    };
+}
+
 /// The type of a cell, as in `TableColumnDefinition.type`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CellType {
@@ -184,6 +211,8 @@ pub trait Kind:
     const NAME: Rule = Rule::Subdomain;
     /// Whether `metadata.generation` counts changes of what is asked for.
     const GENERATION: bool = false;
+    /// What a PUT may do.
+    const UPDATES: Updates = Updates::PLAIN;
     /// Set when objects are stored in another kind's form.
     const STORED_AS: Option<Representation<Self>> = None;
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::decode::DecodeError;
 use crate::invalid::Invalid;
-use crate::kind::{Kind, Representation, Scope, Scoped, Subresource, Verbs};
+use crate::kind::{Kind, Representation, Scope, Scoped, Subresource, Updates, Verbs};
 use crate::names::Rule;
 use crate::object::Object;
 use crate::validation::metadata;
@@ -76,6 +76,8 @@ pub struct Registration {
     pub name_rule: Rule,
     /// Whether `metadata.generation` counts.
     pub counts_generations: bool,
+    /// What a PUT may do.
+    pub updates: Updates,
     /// Where and as what objects are kept.
     pub storage: Storage,
     /// Whether the stored form is another kind's, so that stored bytes need [`Registration::decode_stored`].
@@ -132,6 +134,7 @@ impl Registration {
             verbs: K::VERBS,
             name_rule: K::NAME,
             counts_generations: K::GENERATION,
+            updates: K::UPDATES,
             storage,
             converts: K::STORED_AS.is_some(),
             define: SchemaGenerator::subschema_for::<K>,

@@ -1,34 +1,126 @@
-//! What must hold, and what is filled in, before an object is stored: rules that look beyond the object itself.
+//! The admission chain: what is filled in, and what must hold beyond the object itself, before an object is stored.
+//!
+//! [`MUTATING`] steps run first, then the kind's own rules, then [`VALIDATING`] steps, each list in upstream's order.
+//! Steps see the store, never change it; every step may run again on its own result, because a commit whose ground has
+//! moved meanwhile starts over.
 
 mod namespace;
 mod node;
-mod pod;
+mod priority;
+mod tolerations;
 
 use api::Object;
-use k8s_openapi::api::core::v1::Pod;
+use store::{Seen, Write};
 
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::verbs::amend::Part;
 
 pub(crate) use namespace::may_delete;
 pub(crate) use node::{may_become, may_read, may_touch};
 
-/// Admits a new object, or says why not.
-///
-/// # Errors
-/// 403, 404
-pub(crate) async fn on_create(context: &Context, object: &mut dyn Object) -> Result<(), Failure> {
-    let name = object.metadata().name.clone().unwrap_or_default();
-    namespace::may_create(context, &name)?;
-    node::may_create(context, object)?;
-    if let Some(pod) = object.as_any_mut().downcast_mut::<Pod>() {
-        pod::resolve_priority(context, pod).await?;
-        pod::add_tolerations(pod);
+type Mutating = fn(&mut Review<'_>, &mut dyn Object) -> Result<(), Failure>;
+type Validating = fn(&mut Review<'_>, &dyn Object) -> Result<(), Failure>;
+
+const MUTATING: &[Mutating] = &[
+    namespace::check,
+    restrict_node,
+    tolerations::taint,
+    priority::resolve,
+    tolerations::add,
+];
+
+const VALIDATING: &[Validating] = &[priority::check_class];
+
+/// An object on its way through the chain.
+pub(crate) struct Review<'a> {
+    pub(crate) context: &'a Context,
+    /// What is stored now; nothing for a creation.
+    pub(crate) old: Option<&'a dyn Object>,
+    /// What the request may change.
+    pub(crate) part: Part,
+    /// Texts for `Warning` headers.
+    pub(crate) warnings: Vec<String>,
+    terms: Terms,
+}
+
+/// What the commit must see to.
+#[derive(Debug, Default)]
+pub(crate) struct Terms {
+    /// The namespace as the chain saw it.
+    pub(crate) within: Option<Seen>,
+    /// Changes of other objects that go with it.
+    pub(crate) also: Vec<Write>,
+}
+
+impl<'a> Review<'a> {
+    /// The review of a new object.
+    pub(crate) fn of_new(context: &'a Context) -> Self {
+        Self {
+            context,
+            old: None,
+            part: Part::Object,
+            warnings: Vec::new(),
+            terms: Terms::default(),
+        }
+    }
+
+    /// The review of a change.
+    pub(crate) fn of_change(context: &'a Context, old: &'a dyn Object, part: Part) -> Self {
+        Self {
+            old: Some(old),
+            part,
+            ..Self::of_new(context)
+        }
+    }
+
+    /// Fills in what the cluster decides.
+    ///
+    /// # Errors
+    /// 403, 404
+    pub(crate) fn mutate(&mut self, object: &mut dyn Object) -> Result<(), Failure> {
+        MUTATING.iter().try_for_each(|step| step(self, object))
+    }
+
+    /// Says no to what the cluster does not allow.
+    ///
+    /// # Errors
+    /// 403, 422
+    pub(crate) fn validate(&mut self, object: &dyn Object) -> Result<(), Failure> {
+        VALIDATING.iter().try_for_each(|step| step(self, object))
+    }
+
+    /// Ends the review of an object that is admitted.
+    pub(crate) fn end(self) -> Terms {
+        self.context.warnings.extend(self.warnings);
+        self.terms
+    }
+
+    /// Whether a new object is reviewed.
+    fn is_new(&self) -> bool {
+        self.old.is_none()
+    }
+
+    /// 403 about the object.
+    fn forbid(&self, object: &dyn Object, because: impl Into<String>) -> Failure {
+        let name = object.metadata().name.clone().unwrap_or_default();
+        Failure::Forbidden {
+            target: Some(self.context.target(&name)),
+            because: because.into(),
+            causes: Vec::new(),
+        }
+    }
+}
+
+/// `NodeRestriction` for new objects.
+fn restrict_node(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(), Failure> {
+    if review.is_new() {
+        node::may_create(review.context, object)?;
     }
     Ok(())
 }
 
-/// Admits an update: its namespace must exist.
+/// An update's namespace must exist.
 ///
 /// # Errors
 /// 404

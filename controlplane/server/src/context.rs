@@ -1,6 +1,7 @@
 //! One request on its way through the server.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use api::Registration;
 use bytes::Bytes;
@@ -16,6 +17,9 @@ use crate::request::RequestInfo;
 use crate::server::Shared;
 use crate::storage;
 
+/// How long a reader waits for a revision that is not there yet.
+const FRESH_WITHIN: Duration = Duration::from_secs(3);
+
 /// A request for a resource that exists.
 pub(crate) struct Context {
     pub(crate) server: Arc<Shared>,
@@ -25,8 +29,24 @@ pub(crate) struct Context {
     pub(crate) headers: HeaderMap,
     pub(crate) registration: &'static Registration,
     /// Texts for `Warning` headers.
-    pub(crate) warnings: Vec<String>,
+    pub(crate) warnings: Warnings,
     pub(crate) notes: Notes,
+}
+
+/// Texts for `Warning` headers, gathered on the way.
+#[derive(Debug, Default)]
+pub(crate) struct Warnings(Mutex<Vec<String>>);
+
+impl Warnings {
+    /// Adds texts.
+    pub(crate) fn extend(&self, texts: impl IntoIterator<Item = String>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(texts);
+    }
+
+    /// All of them.
+    pub(crate) fn into_texts(self) -> Vec<String> {
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What the audit log wants to know besides the request itself.
@@ -65,6 +85,21 @@ impl Context {
 
     pub(crate) fn now(&self) -> Timestamp {
         (self.server.options.clock)()
+    }
+
+    /// Waits a while for a revision that the client has seen elsewhere.
+    ///
+    /// # Errors
+    /// 504 when it does not come.
+    pub(crate) async fn fresh(&self, requested: u64) -> Result<(), Failure> {
+        let mut current = self.store().revision();
+        if requested > current {
+            current = self.store().reach(requested, FRESH_WITHIN).await;
+        }
+        if requested > current {
+            return Err(Failure::TooLargeResourceVersion { requested, current });
+        }
+        Ok(())
     }
 
     /// `deployments.apps`

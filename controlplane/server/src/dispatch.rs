@@ -11,7 +11,7 @@ use k8s_openapi::jiff::Timestamp;
 use uuid::Uuid;
 
 use crate::audit::{ObjectRef, Record, Stage};
-use crate::context::{Context, Notes};
+use crate::context::{Context, Notes, Warnings};
 use crate::failure::Failure;
 use crate::identity::{Source, User};
 use crate::path;
@@ -180,11 +180,11 @@ async fn route(
         query,
         headers: parts.headers,
         registration,
-        warnings: Vec::new(),
+        warnings: Warnings::default(),
         notes: Notes::default(),
     };
     let answer = serve(&mut context, body).await;
-    outcome.warnings = context.warnings;
+    outcome.warnings = context.warnings.into_texts();
     outcome.notes = context.notes;
     answer
 }
@@ -245,7 +245,7 @@ async fn serve(context: &mut Context, body: Body) -> Result<Response, Failure> {
         };
     }
     match (context.info.verb, context.info.named) {
-        ("get", true) => verbs::get::get(context),
+        ("get", true) => verbs::get::get(context).await,
         ("list", false) => verbs::list::list(context).await,
         ("watch", _) => verbs::watch::watch(context).await,
         ("create", false) => verbs::create::create(context, body).await,
@@ -262,7 +262,7 @@ async fn serve_subresource(context: &mut Context, body: Body) -> Result<Response
         return Err(Failure::NoSuchResource);
     };
     match (own, context.info.verb) {
-        (Subresource::Status, "get") => verbs::get::get(context),
+        (Subresource::Status, "get") => verbs::get::get(context).await,
         (Subresource::Status, "update") => verbs::update::update(context, body).await,
         (Subresource::Status, "patch") => verbs::patch::patch(context, body).await,
         (Subresource::Scale, "get") => verbs::scale::get(context),

@@ -113,6 +113,8 @@ pub enum Failure {
         message: Cow<'static, str>,
         /// Seconds to wait.
         retry_after: i32,
+        /// Machine-readable causes.
+        causes: Vec<Cause>,
     },
     /// 500
     #[error("Internal error occurred: {message}")]
@@ -235,7 +237,7 @@ impl Failure {
     /// Seconds after which a client should try again.
     pub fn retry_after(&self) -> Option<i32> {
         match self {
-            Self::TooManyRequests { retry_after, .. } => Some(*retry_after),
+            Self::TooManyRequests { retry_after, .. } => Some(*retry_after).filter(|seconds| *seconds > 0),
             Self::TooLargeResourceVersion { .. } => Some(1),
             Self::BadRequest { .. }
             | Self::Unauthorized
@@ -288,8 +290,11 @@ impl Failure {
                 }]),
                 ..StatusDetails::default()
             }),
-            Self::TooManyRequests { retry_after, .. } => Some(StatusDetails {
-                retry_after_seconds: Some(*retry_after),
+            Self::TooManyRequests {
+                retry_after, causes, ..
+            } => Some(StatusDetails {
+                causes: some_causes(causes),
+                retry_after_seconds: Some(*retry_after).filter(|seconds| *seconds > 0),
                 ..StatusDetails::default()
             }),
             Self::TooLargeResourceVersion { .. } => Some(StatusDetails {

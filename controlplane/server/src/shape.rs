@@ -71,11 +71,15 @@ pub(crate) fn list(
             return concatenated(context, &list_metadata, items);
         }
         Shape::Object => {
-            let items: Vec<Value> = items
+            let mut items: Vec<Value> = items
                 .iter()
                 .map(|item| serde_json::from_slice(item))
                 .collect::<Result<_, _>>()
                 .map_err(Failure::internal)?;
+            for members in items.iter_mut().filter_map(Value::as_object_mut) {
+                members.remove("apiVersion");
+                members.remove("kind");
+            }
             let (kind, version) = (registration.list_kind, registration.api_version());
             encode(&json!({"kind": kind, "apiVersion": version, "metadata": list_metadata, "items": items}))
         }
@@ -129,12 +133,13 @@ fn concatenated(context: &Context, metadata: &Value, items: Vec<Bytes>) -> Resul
     let registration = context.registration;
     let (kind, version) = (registration.list_kind, registration.api_version());
     let head = format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{version}\",\"metadata\":{metadata},\"items\":[");
-    let total = head.len() + items.iter().map(|item| item.len() + 1).sum::<usize>() + 2;
+    let items = Items::new(registration, items);
+    let total = head.len() + items.length() + 2;
     let compressed = total > COMPRESS_OVER && accepts_gzip(&context.headers);
     if total <= CHUNK || compressed {
         let mut whole = BytesMut::with_capacity(total);
         whole.put_slice(head.as_bytes());
-        append(&mut whole, &items, true);
+        items.append_to(&mut whole);
         whole.put_slice(b"]}\n");
         let whole = whole.freeze();
         if compressed {
@@ -143,7 +148,7 @@ fn concatenated(context: &Context, metadata: &Value, items: Vec<Bytes>) -> Resul
         return write(Encoding::Json, StatusCode::OK, whole);
     }
     let chunks = Chunks {
-        items: items.into_iter(),
+        items,
         head: Some(head),
         ended: false,
     };
@@ -155,19 +160,53 @@ fn concatenated(context: &Context, metadata: &Value, items: Vec<Bytes>) -> Resul
     Ok(response)
 }
 
-fn append(buffer: &mut BytesMut, items: &[Bytes], mut first: bool) {
-    for item in items {
-        if !first {
+/// The objects of a list as they stand in it: without their own `apiVersion` and `kind`, which the list's say.
+struct Items {
+    left: std::vec::IntoIter<Bytes>,
+    /// How every object of the kind begins.
+    type_meta: String,
+    first: bool,
+}
+
+impl Items {
+    fn new(registration: &Registration, items: Vec<Bytes>) -> Self {
+        let (version, kind) = (registration.api_version(), registration.kind);
+        Self {
+            left: items.into_iter(),
+            type_meta: format!("{{\"apiVersion\":\"{version}\",\"kind\":\"{kind}\","),
+            first: true,
+        }
+    }
+
+    /// Bytes that they take at most.
+    fn length(&self) -> usize {
+        self.left.as_slice().iter().map(|item| item.len() + 1).sum()
+    }
+
+    /// Appends the next one; `false` when there is none.
+    fn append_next(&mut self, buffer: &mut BytesMut) -> bool {
+        let Some(item) = self.left.next() else { return false };
+        if !std::mem::replace(&mut self.first, false) {
             buffer.put_u8(b',');
         }
-        first = false;
-        buffer.put_slice(item);
+        match item.strip_prefix(self.type_meta.as_bytes()) {
+            Some(rest) => {
+                buffer.put_u8(b'{');
+                buffer.put_slice(rest);
+            }
+            None => buffer.put_slice(&item),
+        }
+        true
+    }
+
+    fn append_to(mut self, buffer: &mut BytesMut) {
+        while self.append_next(buffer) {}
     }
 }
 
 /// A long list as chunks that are put together when they are sent, so that it is in memory once.
 struct Chunks {
-    items: std::vec::IntoIter<Bytes>,
+    items: Items,
     head: Option<String>,
     ended: bool,
 }
@@ -180,19 +219,15 @@ impl Iterator for Chunks {
             return None;
         }
         let mut chunk = BytesMut::with_capacity(CHUNK + 4096);
-        let mut first = false;
         if let Some(head) = self.head.take() {
             chunk.put_slice(head.as_bytes());
-            first = true;
         }
         while chunk.len() < CHUNK {
-            let Some(item) = self.items.next() else {
+            if !self.items.append_next(&mut chunk) {
                 chunk.put_slice(b"]}\n");
                 self.ended = true;
                 break;
-            };
-            append(&mut chunk, std::slice::from_ref(&item), first);
-            first = false;
+            }
         }
         Some(chunk.freeze())
     }

@@ -36,6 +36,8 @@ struct Resource {
     entries: BTreeMap<Key, Entry>,
     /// The revision of the newest change; at start, the one that was loaded.
     last: watch::Sender<u64>,
+    /// The newest change that has left the ring, and the one before it; zeros when none has.
+    left: (u64, u64),
 }
 
 #[derive(Debug)]
@@ -133,7 +135,31 @@ impl Cache {
         while self.ring.len() > self.limits.events || self.ring_bytes > self.limits.bytes {
             let Some(slot) = self.ring.pop_front() else { break };
             self.ring_bytes -= slot.event.entry.bytes.len();
+            if let Some(resource) = self.resources.get_mut(slot.event.entry.key.resource()) {
+                resource.left = (slot.event.revision, slot.link);
+            }
         }
+    }
+
+    /// Whether all changes of the prefix's resource after a revision are still to be had, from the ring or the ledger: none
+    /// of them is at or below the floor. A quiet resource stays complete however far the floor has risen.
+    pub(crate) fn is_complete(&self, prefix: &Prefix, after: u64) -> bool {
+        if after >= self.floor {
+            return true;
+        }
+        let Some(resource) = self.resources.get(prefix.resource_name()) else {
+            return self.base <= after;
+        };
+        let mut at = *resource.last.borrow();
+        while at > self.floor {
+            at = match self.slot(at) {
+                Some(slot) => slot.link,
+                None if at == resource.left.0 => resource.left.1,
+                // What was between is not known, so it may be gone.
+                None => return false,
+            };
+        }
+        at <= after
     }
 
     /// The changes of the prefix's resource after a revision, followed back through the ring.
@@ -170,11 +196,13 @@ impl Cache {
         self.ring.get(usize::try_from(revision.checked_sub(first)?).ok()?)
     }
 
-    /// Ends all watches.
+    /// Ends all watches. What is there can still be read.
     pub(crate) fn close(&mut self) {
         self.closed = true;
-        self.resources.clear();
-        self.ring.clear();
+        for resource in self.resources.values_mut() {
+            let last = *resource.last.borrow();
+            resource.last = watch::Sender::new(last);
+        }
     }
 }
 
@@ -182,5 +210,6 @@ fn resource<'a>(resources: &'a mut BTreeMap<Box<str>, Resource>, base: u64, name
     resources.entry(name.into()).or_insert_with(|| Resource {
         entries: BTreeMap::new(),
         last: watch::Sender::new(base),
+        left: (0, 0),
     })
 }

@@ -17,7 +17,12 @@ pub(crate) fn decide(write: Write, current: Option<&Entry>, revision: u64) -> Re
     match (write, current) {
         (Write::Create { .. }, Some(_)) => Err(CommitError::Exists),
         (Write::Update { .. } | Write::Delete { .. }, None) => Err(CommitError::NotFound),
-        (Write::Create { key, value, attributes }, None) => {
+        (
+            Write::Create {
+                key, value, attributes, ..
+            },
+            None,
+        ) => {
             let entry = Entry::new(key, revision, value.splice(revision), attributes);
             Ok(Decision::Append(Event {
                 revision,

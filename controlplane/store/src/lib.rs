@@ -37,4 +37,4 @@ pub use options::{OpenError, Options};
 pub use store::{ListAt, ListError, Store};
 pub use value::{InvalidValue, Value};
 pub use watch::{Watch, WatchError};
-pub use write::{Class, CommitError, Write};
+pub use write::{Class, CommitError, Seen, Write};

@@ -3,12 +3,16 @@
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use tokio::sync::watch;
+
 use crate::backend::{Change, History};
 use crate::cache::Cache;
 use crate::{BackendError, Class, Options, Prefix};
 
 pub(crate) struct Shared {
     pub(crate) options: Options,
+    /// The newest published revision, for those who wait for one.
+    pub(crate) newest: watch::Sender<u64>,
     cache: RwLock<Cache>,
     history: Arc<dyn History>,
 }
@@ -16,6 +20,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(options: Options, cache: Cache, history: Arc<dyn History>) -> Self {
         Self {
+            newest: watch::Sender::new(cache.revision),
             options,
             cache: RwLock::new(cache),
             history,

@@ -18,7 +18,7 @@ use crate::retention::Retention;
 use crate::shared::Shared;
 use crate::watch::{Watch, WatchError, event};
 use crate::write::{Class, CommitError, Write};
-use crate::writer::{Job, QUEUE, Writer};
+use crate::writer::{Job, QUEUE, Request, Writer};
 use crate::{BackendError, EventKind};
 
 /// How often retention is looked after.
@@ -128,6 +128,15 @@ impl Store {
         self.shared.cache().revision
     }
 
+    /// Waits until a revision is there, at most for a while; the newest one when the wait is over.
+    pub async fn reach(&self, revision: u64, limit: Duration) -> u64 {
+        let mut newest = self.shared.newest.subscribe();
+        let reached = newest.wait_for(|newest| *newest >= revision);
+        // Whether it came or the time was up, the newest revision tells.
+        drop(tokio::time::timeout(limit, reached).await);
+        self.revision()
+    }
+
     /// Lists and watches from before this revision are refused.
     pub fn floor(&self) -> u64 {
         self.shared.cache().floor
@@ -145,6 +154,16 @@ impl Store {
             ListAt::Exactly(revision) => self.list_exactly(prefix, revision, after, limit).await,
             ListAt::Latest => Ok(self.list_latest(prefix, after, limit)),
         }
+    }
+
+    /// All objects under a prefix as they are now.
+    pub fn present(&self, prefix: &Prefix) -> Vec<Entry> {
+        self.list_latest(prefix, None, None).entries
+    }
+
+    /// Whether there is any object under a prefix.
+    pub fn has_any(&self, prefix: &Prefix) -> bool {
+        self.shared.cache().range(prefix, None).next().is_some()
     }
 
     fn list_latest(&self, prefix: &Prefix, after: Option<&Key>, limit: Option<usize>) -> List {
@@ -175,7 +194,7 @@ impl Store {
             }
             let recent = cache.recent(prefix, revision);
             let behind_ring = recent.gap_until > 0;
-            if behind_ring && (revision < cache.floor || self.shared.class_of(prefix) != Class::Kept) {
+            if behind_ring && !(cache.is_complete(prefix, revision) && self.shared.class_of(prefix) == Class::Kept) {
                 return Err(ListError::Expired { revision });
             }
             let entries: BTreeMap<Key, Option<Entry>> = cache
@@ -216,7 +235,7 @@ impl Store {
                 .changes(prefix, from, until, CHUNK)
                 .await
                 .map_err(ListError::Failed)?;
-            if revision < self.shared.cache().floor {
+            if !self.shared.cache().is_complete(prefix, revision) {
                 return Err(ListError::Expired { revision });
             }
             from = if changes.len() < CHUNK {
@@ -237,17 +256,24 @@ impl Store {
     /// Stores one change, together with all others that wait. Returns the version that is now stored (for a delete: the
     /// final one) when it is on disk; its revision is `entry.revision`. Dropping the future does not take the write back.
     pub async fn commit(&self, write: Write) -> Result<Entry, CommitError> {
+        self.commit_with(write, Vec::new()).await
+    }
+
+    /// Like [`Store::commit`], together with other changes: all of them or none. When one of those is refused, the error
+    /// is [`CommitError::Accompanying`].
+    pub async fn commit_with(&self, write: Write, also: Vec<Write>) -> Result<Entry, CommitError> {
         let (reply, answer) = oneshot::channel();
+        let request = Request { write, also };
         match &self.committer {
             Committer::Inline(writer) => {
                 let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
                 if self.shared.cache().closed {
                     return Err(CommitError::Closed);
                 }
-                writer.commit(vec![(write, reply)]);
+                writer.commit(vec![(request, reply)]);
             }
             Committer::Thread { queue, .. } => {
-                if queue.send(Job::Write(write, reply)).await.is_err() {
+                if queue.send(Job::Write(request, reply)).await.is_err() {
                     return Err(CommitError::Closed);
                 }
             }
@@ -298,7 +324,8 @@ impl Store {
         }
     }
 
-    /// Ends all watches, finishes the writes that wait, and lets go of the files. Later writes fail with `Closed`.
+    /// Ends all watches, finishes the writes that wait, and lets go of the files. Later writes fail with `Closed`; `get`
+    /// and lists of the present go on to show the last state, so that nobody takes the end for an empty cluster.
     pub async fn close(&self) -> Result<(), Arc<BackendError>> {
         match &self.committer {
             Committer::Inline(writer) => {

@@ -57,7 +57,7 @@ impl Watch {
                 return Err(WatchError::Closed);
             }
             let behind_ring = cache.recent(prefix, from).gap_until > 0;
-            if behind_ring && (from < cache.floor || shared.class_of(prefix) != Class::Kept) {
+            if behind_ring && !(cache.is_complete(prefix, from) && shared.class_of(prefix) == Class::Kept) {
                 return Err(WatchError::Expired { after: from });
             }
             cache.subscribe(prefix)
@@ -117,12 +117,13 @@ impl Watch {
                 until: recent.gap_until,
             });
         }
+        let revision = cache.revision;
         drop(cache);
         let complete = recent.events.len() <= BUFFER;
         self.buffer.extend(recent.events.into_iter().rev().take(BUFFER));
         self.scanned = match self.buffer.back() {
             Some(event) if !complete => event.revision,
-            _ => self.scanned.max(recent.last),
+            _ => self.scanned.max(revision),
         };
         Ok(if self.buffer.is_empty() {
             Filled::Idle
@@ -141,8 +142,9 @@ impl Watch {
             .changes(&self.prefix, after, until, BUFFER)
             .await
             .map_err(WatchError::Failed)?;
-        // Compaction raises the floor before it removes anything, so what was read is complete if the floor is still below.
-        if after < self.shared.cache().floor {
+        // Compaction raises the floor before it removes anything, so what was read is complete if no change of the resource
+        // is below the floor now.
+        if !self.shared.cache().is_complete(&self.prefix, after) {
             return Err(WatchError::Expired { after });
         }
         self.scanned = if changes.len() < BUFFER {

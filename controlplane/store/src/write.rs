@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Attributes, BackendError, Key, Value};
+use crate::{Attributes, BackendError, Entry, Key, Value};
 
 /// One change of one object. All of them are on disk before they are acknowledged.
 #[derive(Debug, Clone)]
@@ -16,6 +16,8 @@ pub enum Write {
         value: Value,
         /// What selectors match.
         attributes: Attributes,
+        /// The object that the new one lives in (its namespace), which must still be as the writer saw it.
+        within: Option<Seen>,
     },
     /// Replaces an object. A value equal to the stored one changes nothing and takes no revision.
     Update {
@@ -54,6 +56,25 @@ impl Write {
     }
 }
 
+/// A version of an object that a writer has looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// The object's name.
+    pub key: Key,
+    /// Its revision.
+    pub revision: u64,
+}
+
+impl Seen {
+    /// What was seen of an entry.
+    pub fn of(entry: &Entry) -> Self {
+        Self {
+            key: entry.key.clone(),
+            revision: entry.revision,
+        }
+    }
+}
+
 /// How much of a resource's past is kept. Either way a write is on disk before it is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Class {
@@ -82,6 +103,21 @@ pub enum CommitError {
     Conflict {
         /// The revision it has now.
         actual: u64,
+    },
+    /// Create: what the object was to live in is no longer as the writer saw it.
+    #[error("{key} has changed meanwhile")]
+    Moved {
+        /// What has changed, or is gone.
+        key: Key,
+    },
+    /// One of the writes that go with it (in their order) cannot be done, so nothing was done.
+    #[error("write {index} of those that go with it was refused")]
+    Accompanying {
+        /// Which one.
+        index: usize,
+        /// Why.
+        #[source]
+        source: Box<CommitError>,
     },
     /// The disk, or the database's allowance on it, is full. Retry when there is room.
     #[error("no space left for the write")]

@@ -8,6 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, error};
 
 use crate::backend::{Backend, Operation, Record};
+use crate::cache::Cache;
 use crate::entry::{Entry, Event, EventKind};
 use crate::key::Key;
 use crate::ledger::{Decision, decide};
@@ -30,8 +31,21 @@ const EXPIRE_BATCHES: usize = 64;
 /// Given to a writer when its write is on disk.
 pub(crate) type Reply = oneshot::Sender<Result<Entry, CommitError>>;
 
+/// One change and those that go with it: all of them or none.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) write: Write,
+    pub(crate) also: Vec<Write>,
+}
+
+impl Request {
+    fn size(&self) -> usize {
+        self.write.size() + self.also.iter().map(Write::size).sum::<usize>()
+    }
+}
+
 pub(crate) enum Job {
-    Write(Write, Reply),
+    Write(Request, Reply),
     /// Look after retention; the time since the store was opened. Sweeping goes on after the answer.
     Maintain(Duration, oneshot::Sender<()>),
     Close(oneshot::Sender<Result<(), Arc<BackendError>>>),
@@ -59,8 +73,8 @@ impl Writer {
             };
             match job {
                 None => break,
-                Some(Job::Write(write, reply)) => {
-                    let mut batch = vec![(write, reply)];
+                Some(Job::Write(request, reply)) => {
+                    let mut batch = vec![(request, reply)];
                     next = drain(&mut queue, &mut batch);
                     self.commit(batch);
                     if sweeping && queue.len() < BATCH {
@@ -88,7 +102,7 @@ impl Writer {
     }
 
     /// Decides, stores and publishes one batch, then answers every writer. `false` when the disk did not take it.
-    pub(crate) fn commit(&mut self, batch: Vec<(Write, Reply)>) -> bool {
+    pub(crate) fn commit(&mut self, batch: Vec<(Request, Reply)>) -> bool {
         let mut answers = Vec::with_capacity(batch.len());
         let events = self.decide(batch, &mut answers);
         match self.store(events) {
@@ -109,31 +123,26 @@ impl Writer {
     }
 
     /// Checks preconditions against the cache and the writes of this batch that come before.
-    fn decide(&self, batch: Vec<(Write, Reply)>, answers: &mut Vec<(Reply, Result<Entry, CommitError>)>) -> Vec<Event> {
+    fn decide(
+        &self,
+        batch: Vec<(Request, Reply)>,
+        answers: &mut Vec<(Reply, Result<Entry, CommitError>)>,
+    ) -> Vec<Event> {
         let cache = self.shared.cache();
-        let mut pending: HashMap<Key, Option<Entry>> = HashMap::new();
-        let mut events = Vec::with_capacity(batch.len());
-        let mut revision = cache.revision;
-        for (write, reply) in batch {
-            let current = match pending.get(write.key()) {
-                Some(entry) => entry.as_ref(),
-                None => cache.get(write.key()),
-            };
-            let answer = match decide(write, current, revision + 1) {
-                Ok(Decision::Append(event)) => {
-                    revision += 1;
-                    let entry = event.entry.clone();
-                    let visible = matches!(event.kind, EventKind::Put { .. }).then(|| entry.clone());
-                    pending.insert(entry.key.clone(), visible);
-                    events.push(event);
-                    Ok(entry)
-                }
-                Ok(Decision::Unchanged(entry)) => Ok(entry),
-                Err(refusal) => Err(refusal),
-            };
+        let mut round = Round {
+            cache: &cache,
+            pending: HashMap::new(),
+            events: Vec::with_capacity(batch.len()),
+        };
+        for (request, reply) in batch {
+            let begin = round.events.len();
+            let answer = round.decide(request);
+            if answer.is_err() {
+                round.take_back(begin);
+            }
             answers.push((reply, answer));
         }
-        events
+        round.events
     }
 
     fn store(&mut self, events: Vec<Event>) -> Result<(), CommitError> {
@@ -155,7 +164,12 @@ impl Writer {
             });
         }
         self.retention.stored(&events);
-        self.shared.cache_mut().publish(events);
+        let revision = {
+            let mut cache = self.shared.cache_mut();
+            cache.publish(events);
+            cache.revision
+        };
+        self.shared.newest.send_replace(revision);
         Ok(())
     }
 
@@ -201,7 +215,11 @@ impl Writer {
                     expected: Some(entry.revision),
                     last,
                 };
-                Some((write, oneshot::channel().0))
+                let request = Request {
+                    write,
+                    also: Vec::new(),
+                };
+                Some((request, oneshot::channel().0))
             });
             let batch: Vec<_> = batch.collect();
             if batch.is_empty() {
@@ -215,14 +233,80 @@ impl Writer {
     }
 }
 
+/// The writes of a batch on their way to become events.
+struct Round<'a> {
+    cache: &'a Cache,
+    /// What earlier writes of the batch have made of objects.
+    pending: HashMap<Key, Option<Entry>>,
+    events: Vec<Event>,
+}
+
+impl Round<'_> {
+    fn current(&self, key: &Key) -> Option<&Entry> {
+        match self.pending.get(key) {
+            Some(entry) => entry.as_ref(),
+            None => self.cache.get(key),
+        }
+    }
+
+    fn decide(&mut self, request: Request) -> Result<Entry, CommitError> {
+        let entry = self.decide_one(request.write)?;
+        for (index, write) in request.also.into_iter().enumerate() {
+            self.decide_one(write).map_err(|source| CommitError::Accompanying {
+                index,
+                source: Box::new(source),
+            })?;
+        }
+        Ok(entry)
+    }
+
+    fn decide_one(&mut self, write: Write) -> Result<Entry, CommitError> {
+        if let Write::Create {
+            within: Some(within), ..
+        } = &write
+            && self.current(&within.key).map(|entry| entry.revision) != Some(within.revision)
+        {
+            return Err(CommitError::Moved {
+                key: within.key.clone(),
+            });
+        }
+        let next = self.events.last().map_or(self.cache.revision, |event| event.revision) + 1;
+        let current = match self.pending.get(write.key()) {
+            Some(entry) => entry.as_ref(),
+            None => self.cache.get(write.key()),
+        };
+        match decide(write, current, next)? {
+            Decision::Unchanged(entry) => Ok(entry),
+            Decision::Append(event) => {
+                let entry = event.entry.clone();
+                self.pending.insert(entry.key.clone(), visible(&event));
+                self.events.push(event);
+                Ok(entry)
+            }
+        }
+    }
+
+    /// Forgets the events from `begin` on: those of a request that is refused as a whole.
+    fn take_back(&mut self, begin: usize) {
+        for event in self.events.drain(begin..).rev() {
+            self.pending.insert(event.entry.key.clone(), event.prev().cloned());
+        }
+    }
+}
+
+/// What readers see of the object after an event.
+fn visible(event: &Event) -> Option<Entry> {
+    matches!(event.kind, EventKind::Put { .. }).then(|| event.entry.clone())
+}
+
 /// Takes what waits in the queue, up to a transaction's worth; returns a job of another kind that ended it.
-fn drain(queue: &mut mpsc::Receiver<Job>, batch: &mut Vec<(Write, Reply)>) -> Option<Job> {
+fn drain(queue: &mut mpsc::Receiver<Job>, batch: &mut Vec<(Request, Reply)>) -> Option<Job> {
     let mut bytes = 0;
     while batch.len() < BATCH && bytes < BATCH_BYTES {
         match queue.try_recv() {
-            Ok(Job::Write(write, reply)) => {
-                bytes += write.size();
-                batch.push((write, reply));
+            Ok(Job::Write(request, reply)) => {
+                bytes += request.size();
+                batch.push((request, reply));
             }
             Ok(other) => return Some(other),
             Err(_) => return None,

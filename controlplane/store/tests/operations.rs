@@ -3,8 +3,10 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{create, data, delete, options, pod, pods, stores, update};
-use controlplane_store::{CommitError, Key, ListAt, ListError, Options, Prefix};
+use controlplane_store::{CommitError, Entry, Key, ListAt, ListError, Options, Prefix, Seen, Write};
 
 #[tokio::test]
 async fn preconditions() {
@@ -52,6 +54,86 @@ async fn preconditions() {
             store.commit(create(&pod("c"), "1")).await,
             Err(CommitError::Closed)
         ));
+        assert_eq!(
+            store.get(&key).as_ref().map(data).as_deref(),
+            Some("3"),
+            "{kind}: the last state stays"
+        );
+        let list = store.list(&pods(), ListAt::Latest, None, None).await.unwrap();
+        assert_eq!(
+            list.entries.len(),
+            1,
+            "{kind}: nobody takes the end for an empty cluster"
+        );
+    }
+}
+
+/// A pod that goes into a namespace as it was seen.
+fn create_within(key: &Key, seen: &Entry) -> Write {
+    let mut write = create(key, "1");
+    if let Write::Create { within, .. } = &mut write {
+        *within = Some(Seen::of(seen));
+    }
+    write
+}
+
+#[tokio::test]
+async fn nothing_is_created_in_what_has_changed_since_it_was_seen() {
+    let namespace = Key::new("", "namespaces", "", "default").unwrap();
+    for (kind, store, _directory) in stores(&options()) {
+        let seen = store.commit(create(&namespace, "active")).await.unwrap();
+        store.commit(create_within(&pod("a"), &seen)).await.unwrap();
+        let terminating = store
+            .commit(update(&namespace, "terminating", seen.revision))
+            .await
+            .unwrap();
+        let refused = store.commit(create_within(&pod("b"), &seen)).await;
+        assert!(
+            matches!(&refused, Err(CommitError::Moved { key }) if *key == namespace),
+            "{kind}: {refused:?}"
+        );
+        store.commit(delete(&namespace, None)).await.unwrap();
+        let refused = store.commit(create_within(&pod("b"), &terminating)).await;
+        assert!(matches!(refused, Err(CommitError::Moved { .. })), "{kind}: {refused:?}");
+        assert!(store.get(&pod("b")).is_none(), "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn writes_that_go_together_are_done_all_or_none() {
+    for (kind, store, _directory) in stores(&options()) {
+        let quota = store.commit(create(&pod("quota"), "0")).await.unwrap();
+        let done = store
+            .commit_with(create(&pod("a"), "1"), vec![update(&pod("quota"), "1", quota.revision)])
+            .await
+            .unwrap();
+        assert_eq!((done.revision, store.revision()), (2, 3), "{kind}");
+        let late = store
+            .commit_with(create(&pod("b"), "1"), vec![update(&pod("quota"), "2", quota.revision)])
+            .await;
+        assert!(
+            matches!(&late, Err(CommitError::Accompanying { index: 0, source })
+                if matches!(**source, CommitError::Conflict { actual: 3 })),
+            "{kind}: {late:?}"
+        );
+        assert!(store.get(&pod("b")).is_none(), "{kind}: none of them is done");
+        assert_eq!(store.revision(), 3, "{kind}: what is refused takes no revision");
+        let after = store.commit(create(&pod("b"), "1")).await.unwrap();
+        assert_eq!(after.revision, 4, "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn a_revision_to_come_is_waited_for() {
+    for (kind, store, _directory) in stores(&options()) {
+        assert_eq!(
+            store.reach(1, Duration::from_millis(10)).await,
+            0,
+            "{kind}: the time is up"
+        );
+        let waiting = store.reach(1, Duration::from_hours(1));
+        let (reached, _) = tokio::join!(waiting, store.commit(create(&pod("a"), "1")));
+        assert_eq!(reached, 1, "{kind}");
     }
 }
 

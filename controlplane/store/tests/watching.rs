@@ -213,6 +213,43 @@ async fn what_is_compacted_is_expired() {
     }
 }
 
+/// A quiet resource has no past to lose: its watcher is not told to list again because others were busy.
+#[tokio::test(start_paused = true)]
+async fn a_watcher_of_a_quiet_resource_stays_complete() {
+    let options = Options {
+        ring_events: 2,
+        ..options()
+    };
+    let quiet = |name: &str| Key::new("", "secrets", "default", name).unwrap();
+    let secrets = Prefix::resource("", "secrets");
+    for (kind, store, _directory) in stores(&options) {
+        store.commit(create(&quiet("a"), "1")).await.unwrap();
+        let mut idle = store.watch(&secrets, 1).unwrap();
+        store.commit(create(&pod("a"), "2")).await.unwrap();
+        for revision in 2..10 {
+            let next = format!("{}", revision + 1);
+            store.commit(update(&pod("a"), &next, revision)).await.unwrap();
+        }
+        store.maintain().await;
+        tokio::time::advance(Duration::from_secs(10)).await;
+        store.maintain().await;
+        store.commit(create(&quiet("b"), "11")).await.unwrap();
+        for revision in [10, 12, 13] {
+            let next = format!("{}", revision + 2);
+            store.commit(update(&pod("a"), &next, revision)).await.unwrap();
+        }
+        tokio::time::advance(Duration::from_mins(5)).await;
+        store.maintain().await;
+        assert_eq!(store.floor(), 10, "{kind}");
+        assert_eq!(next(&mut idle).await, "+b=11", "{kind}: out of the ring, in the ledger");
+        assert_eq!(next(&mut store.watch(&secrets, 3).unwrap()).await, "+b=11", "{kind}");
+        assert!(
+            matches!(store.watch(&pods(), 3), Err(WatchError::Expired { after: 3 })),
+            "{kind}: of pods something is missing"
+        );
+    }
+}
+
 #[tokio::test]
 async fn leases_have_no_past_beyond_the_ring() {
     let options = Options {

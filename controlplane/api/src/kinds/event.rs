@@ -9,7 +9,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::decode::decode;
 use crate::invalid::Invalid;
-use crate::kind::{Column, Field, Kind, Representation};
+use crate::kind::{Column, Field, Kind, Representation, Updates};
 use crate::object::encode;
 use crate::table::{age, since};
 use crate::validation::{one_of, required};
@@ -123,6 +123,7 @@ fn text(field: Option<&String>) -> String {
 }
 
 impl Kind for core::Event {
+    const UPDATES: Updates = Updates::CREATE;
     const SHORT_NAMES: &'static [&'static str] = &["ev"];
     const COLUMNS: &'static [Column<Self>] = &columns();
     const NAME_LAST: bool = true;
@@ -150,6 +151,7 @@ impl Kind for core::Event {
 }
 
 impl Kind for events::Event {
+    const UPDATES: Updates = Updates::CREATE;
     const SHORT_NAMES: &'static [&'static str] = &["ev"];
     const COLUMNS: &'static [Column<Self>] = &columns();
     const NAME_LAST: bool = true;

@@ -3,11 +3,15 @@
 use k8s_openapi::api::coordination::v1::Lease;
 
 use crate::invalid::Invalid;
-use crate::kind::{Column, Kind};
+use crate::kind::{Column, Kind, Updates};
 use crate::table::age_column;
 use crate::validation::non_negative;
 
 impl Kind for Lease {
+    const UPDATES: Updates = Updates {
+        create: true,
+        unconditional: false,
+    };
     const COLUMNS: &'static [Column<Self>] = &[
         Column::text("Holder", "Who holds it.", |lease, _| {
             lease

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::invalid::Invalid;
-use crate::kind::{Column, Field, Kind, Subresource};
+use crate::kind::{Column, Field, Kind, Subresource, Updates};
 use crate::names::{self, Rule};
 use crate::pod::defaults::text;
 use crate::selector::LabelSelector;
@@ -17,6 +17,7 @@ use crate::validation::metadata::labels;
 use crate::validation::{self, each, one_of, port_or_name, required};
 
 impl Kind for Service {
+    const UPDATES: Updates = Updates::CREATE;
     const SHORT_NAMES: &'static [&'static str] = &["svc"];
     const CATEGORIES: &'static [&'static str] = &["all"];
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];

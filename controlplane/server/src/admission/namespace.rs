@@ -1,8 +1,10 @@
 //! The life of namespaces: nothing is created in one that does not exist or is going away.
 
+use api::Object;
 use k8s_openapi::api::core::v1::Namespace;
-use store::Key;
+use store::{Key, Seen};
 
+use super::Review;
 use crate::context::Context;
 use crate::failure::{Cause, Failure, GroupResource, Target};
 
@@ -40,18 +42,28 @@ fn find(context: &Context) -> Result<Option<store::Entry>, Failure> {
     Ok(Some(entry))
 }
 
-/// The request's namespace must exist and must not be terminating.
-pub(super) fn may_create(context: &Context, name: &str) -> Result<(), Failure> {
-    let Some(entry) = find(context)? else { return Ok(()) };
+/// Nothing is created in a namespace that does not exist or is going away.
+pub(super) fn check(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(), Failure> {
+    if review.is_new() {
+        let name = object.metadata().name.clone().unwrap_or_default();
+        review.terms.within = may_create(review.context, &name)?;
+    }
+    Ok(())
+}
+
+/// The request's namespace must exist and must not be terminating; as what it was seen is what the commit checks.
+fn may_create(context: &Context, name: &str) -> Result<Option<Seen>, Failure> {
+    let Some(entry) = find(context)? else { return Ok(None) };
+    let seen = Some(Seen::of(&entry));
     // A terminating namespace is rare: only bytes that mention a deletion are decoded.
     let mentions = memmem(&entry.bytes, b"\"deletionTimestamp\"") || memmem(&entry.bytes, b"\"Terminating\"");
     if !mentions {
-        return Ok(());
+        return Ok(seen);
     }
     let namespace: Namespace = serde_json::from_slice(&entry.bytes).map_err(Failure::internal)?;
     let phase = namespace.status.and_then(|status| status.phase);
     if namespace.metadata.deletion_timestamp.is_none() && phase.as_deref() != Some("Terminating") {
-        return Ok(());
+        return Ok(seen);
     }
     let place = &context.info.namespace;
     Err(Failure::Forbidden {

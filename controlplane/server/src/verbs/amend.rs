@@ -5,9 +5,9 @@ use bytes::Bytes;
 use k8s_openapi::api::core::v1::Namespace;
 use store::{CommitError, Entry, Write};
 
-use crate::admission;
+use crate::admission::{self, Review, Terms};
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Cause, Failure};
 use crate::object;
 use crate::verbs::create::{commit_failure, modified, set_namespace};
 
@@ -55,13 +55,13 @@ pub(crate) async fn amend(
             target: context.target(name),
         })?;
         admission::may_touch(context, &entry)?;
-        let (mut new, gone) = {
+        let (mut new, gone, also) = {
             let old = object::stored(context.registration, &entry)?;
             let mut new = change(&entry, &*old)?;
-            prepare(context, amendment, &entry, &mut *new, &*old)?;
+            let terms = prepare(context, amendment, &entry, &mut *new, &*old)?;
             admission::may_become(context, &*new, &*old)?;
             let gone = is_finished(&*new);
-            (new, gone)
+            (new, gone, terms.also)
         };
         if amendment.dry_run {
             return Ok(object::unstored(&mut *new, Some(entry.revision)));
@@ -82,9 +82,9 @@ pub(crate) async fn amend(
                 expected,
             }
         };
-        match context.store().commit(write).await {
+        match context.store().commit_with(write, also).await {
             Ok(entry) => return object::external(context.registration, &entry),
-            Err(CommitError::Conflict { .. }) => {}
+            Err(CommitError::Conflict { .. } | CommitError::Accompanying { .. }) => {}
             Err(error) => return Err(commit_failure(context, name, &error)),
         }
     }
@@ -98,22 +98,25 @@ fn prepare(
     entry: &Entry,
     new: &mut dyn Object,
     old: &dyn Object,
-) -> Result<(), Failure> {
+) -> Result<Terms, Failure> {
     let registration = context.registration;
     check_name(new, amendment.name)?;
     set_namespace(context, new)?;
-    check_preconditions(context, amendment.name, entry, new, old)?;
+    check_preconditions(context, amendment, entry, new, old)?;
     keep_metadata(new, old);
+    let mut review = Review::of_change(context, old, amendment.part);
     let found = match amendment.part {
-        Part::Decided => return Ok(()),
+        Part::Decided => return Ok(review.end()),
         Part::Object => {
             registration.set_defaults(new);
             registration.prepare_update(new, old);
+            review.mutate(new)?;
             registration.validate_update(new, old)
         }
         Part::Status => {
             registration.set_defaults(new);
             registration.prepare_status(new, old);
+            review.mutate(new)?;
             registration.validate_status(new, old)
         }
         Part::Finalizers => {
@@ -122,7 +125,8 @@ fn prepare(
         }
     };
     if found.is_empty() {
-        return Ok(());
+        review.validate(new)?;
+        return Ok(review.end());
     }
     Err(Failure::invalid(
         registration.group,
@@ -146,11 +150,12 @@ fn check_name(new: &dyn Object, name: &str) -> Result<(), Failure> {
 
 fn check_preconditions(
     context: &Context,
-    name: &str,
+    amendment: Amendment<'_>,
     entry: &Entry,
     new: &mut dyn Object,
     old: &dyn Object,
 ) -> Result<(), Failure> {
+    let name = amendment.name;
     let given = new
         .metadata_mut()
         .resource_version
@@ -168,6 +173,10 @@ fn check_preconditions(
             target: context.target(name),
             because: because.into(),
         });
+    }
+    let conditional = amendment.part != Part::Decided && !context.registration.updates.unconditional;
+    if conditional && given.as_deref().is_none_or(|version| version == "0") {
+        return Err(unconditional(context, name));
     }
     let Some(given) = given else { return Ok(()) };
     let Ok(given) = given.parse::<u64>() else {
@@ -187,6 +196,22 @@ fn check_preconditions(
         return Err(modified(context, name));
     }
     Ok(())
+}
+
+/// 422 for an update that does not say what it replaces, of a kind that demands it. Upstream puts the resource where the
+/// kind belongs, and the zero as Go writes it.
+fn unconditional(context: &Context, name: &str) -> Failure {
+    let message = "Invalid value: 0x0: must be specified for an update";
+    Failure::Invalid {
+        kind: context.resource(),
+        name: name.to_owned(),
+        causes: vec![Cause {
+            reason: "FieldValueInvalid".into(),
+            field: "metadata.resourceVersion".to_owned(),
+            message: message.to_owned(),
+            text: format!("metadata.resourceVersion: {message}"),
+        }],
+    }
 }
 
 /// What no client can change.

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use store::{CommitError, Entry, Write};
 use uuid::Uuid;
 
-use crate::admission;
+use crate::admission::{Review, Terms};
 use crate::body;
 use crate::context::{Context, Identity};
 use crate::failure::Failure;
@@ -19,6 +19,8 @@ use crate::shape;
 
 /// How often another name is drawn when a generated one is taken.
 const NAME_ATTEMPTS: usize = 8;
+/// How often a creation is admitted anew when what it depends on changes meanwhile.
+const ATTEMPTS: usize = 64;
 
 /// Answers 201 with the object as stored.
 pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response, Failure> {
@@ -70,31 +72,48 @@ pub(crate) async fn store_new(
     })
 }
 
-async fn finish(context: &mut Context, mut object: Box<dyn Object>, dry_run: bool) -> Result<Stored, Failure> {
+async fn finish(context: &Context, mut object: Box<dyn Object>, dry_run: bool) -> Result<Stored, Failure> {
     let registration = context.registration;
-    admission::on_create(context, &mut *object).await?;
     let name = object.metadata().name.clone().unwrap_or_default();
-    let found = registration.validate(&*object);
-    if !found.is_empty() {
-        return Err(Failure::invalid(registration.group, registration.kind, &name, &found));
-    }
-    let key = context.key(&name)?;
-    if dry_run {
-        if context.store().get(&key).is_some() {
-            return Err(Failure::AlreadyExists {
-                target: context.target(&name),
-            });
+    for _ in 0..ATTEMPTS {
+        let terms = admit(context, &mut *object, &name)?;
+        let key = context.key(&name)?;
+        if dry_run {
+            if context.store().get(&key).is_some() {
+                return Err(Failure::AlreadyExists {
+                    target: context.target(&name),
+                });
+            }
+            return Ok(Stored::DryRun(object));
         }
-        return Ok(Stored::DryRun(object));
+        let (value, attributes) = object::encode(registration, &mut *object)?;
+        let write = Write::Create {
+            key,
+            value,
+            attributes,
+            within: terms.within,
+        };
+        match context.store().commit_with(write, terms.also).await {
+            Ok(entry) => return Ok(Stored::Entry(entry)),
+            // What the chain saw has changed: it looks again.
+            Err(CommitError::Moved { .. } | CommitError::Accompanying { .. }) => {}
+            Err(error) => return Err(commit_failure(context, &name, &error)),
+        }
     }
-    let (value, attributes) = object::encode(registration, &mut *object)?;
-    match context.store().commit(Write::Create { key, value, attributes }).await {
-        Ok(entry) => Ok(Stored::Entry(entry)),
-        Err(CommitError::Exists) => Err(Failure::AlreadyExists {
-            target: context.target(&name),
-        }),
-        Err(error) => Err(commit_failure(context, &name, &error)),
+    Err(modified(context, &name))
+}
+
+/// Passes a new object through the chain and its kind's own rules.
+fn admit(context: &Context, object: &mut dyn Object, name: &str) -> Result<Terms, Failure> {
+    let registration = context.registration;
+    let mut review = Review::of_new(context);
+    review.mutate(object)?;
+    let found = registration.validate(object);
+    if !found.is_empty() {
+        return Err(Failure::invalid(registration.group, registration.kind, name, &found));
     }
+    review.validate(object)?;
+    Ok(review.end())
 }
 
 /// What a failed commit means to the client.
@@ -106,7 +125,9 @@ pub(crate) fn commit_failure(context: &Context, name: &str, error: &CommitError)
         CommitError::NotFound => Failure::NotFound {
             target: context.target(name),
         },
-        CommitError::Conflict { .. } => modified(context, name),
+        CommitError::Conflict { .. } | CommitError::Moved { .. } | CommitError::Accompanying { .. } => {
+            modified(context, name)
+        }
         CommitError::Full(_) => Failure::Unavailable {
             message: "no space left for the write".into(),
         },

@@ -7,7 +7,7 @@ use http::StatusCode;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, StatusDetails, Time};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use store::{CommitError, Write};
+use store::{CommitError, Entry, Write};
 
 use crate::admission;
 use crate::body;
@@ -78,6 +78,23 @@ enum Step {
 /// # Errors
 /// 403, 404, 409
 pub(crate) async fn remove(context: &Context, name: &str, deletion: &Deletion) -> Result<Removed, Failure> {
+    remove_with(context, name, deletion, &mut |_entry, _object| Ok(Vec::new())).await
+}
+
+/// What is to be seen to before an object goes: it may change the object, or refuse, and answers the changes of other
+/// objects that go with the deletion. It may be called several times.
+pub(crate) type Farewell<'a> = dyn FnMut(&Entry, &mut dyn Object) -> Result<Vec<Write>, Failure> + Send + 'a;
+
+/// Like [`remove`], after the preconditions hold.
+///
+/// # Errors
+/// 403, 404, 409, and those of `farewell`
+pub(crate) async fn remove_with(
+    context: &Context,
+    name: &str,
+    deletion: &Deletion,
+    farewell: &mut Farewell<'_>,
+) -> Result<Removed, Failure> {
     let registration = context.registration;
     let key = context.key(name)?;
     admission::may_delete(context, name)?;
@@ -90,6 +107,7 @@ pub(crate) async fn remove(context: &Context, name: &str, deletion: &Deletion) -
         let mut object = object::stored(registration, &entry)?;
         let uid = object.metadata().uid.clone();
         deletion.check(&kind, name, uid.as_deref().unwrap_or_default(), entry.revision)?;
+        let also = farewell(&entry, &mut *object)?;
         let step = decide(context, &mut *object, deletion);
         if deletion.dry_run || step == Step::Wait {
             let bytes = object::unstored(&mut *object, Some(entry.revision));
@@ -115,7 +133,7 @@ pub(crate) async fn remove(context: &Context, name: &str, deletion: &Deletion) -
                 expected,
             },
         };
-        match context.store().commit(write).await {
+        match context.store().commit_with(write, also).await {
             Ok(entry) => {
                 let bytes = object::external(registration, &entry)?;
                 return Ok(Removed {
@@ -124,7 +142,7 @@ pub(crate) async fn remove(context: &Context, name: &str, deletion: &Deletion) -
                     bytes,
                 });
             }
-            Err(CommitError::Conflict { .. }) => {}
+            Err(CommitError::Conflict { .. } | CommitError::Accompanying { .. }) => {}
             Err(error) => return Err(commit_failure(context, name, &error)),
         }
     }

@@ -1,4 +1,4 @@
-//! POST of an Eviction: deletes a pod with its grace period. Disruption budgets do not exist yet, so none is asked.
+//! POST of an Eviction: deletes a pod with its grace period.
 
 use axum::body::Body;
 use http::StatusCode;
@@ -12,9 +12,8 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::options::{Deletion, WriteOptions};
 use crate::respond::{self, Response};
-use crate::verbs::amend::{Amendment, Part, amend};
 use crate::verbs::binding::set_condition;
-use crate::verbs::delete::remove;
+use crate::verbs::delete::remove_with;
 
 /// `POST pods/NAME/eviction`
 pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response, Failure> {
@@ -37,23 +36,17 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
         None => Deletion::default(),
     };
     deletion.dry_run |= options.dry_run;
-    let now = Time(context.now());
-    let amendment = Amendment {
-        name: &name,
-        part: Part::Decided,
-        dry_run: deletion.dry_run,
-    };
-    amend(context, amendment, &mut |_entry, old| {
-        let mut new = old.clone_box();
-        if let Some(pod) = new.as_any_mut().downcast_mut::<Pod>()
-            && pod.metadata.deletion_timestamp.is_none()
-        {
-            set_condition(pod, evicted(now.clone()));
+    let now = context.now();
+    remove_with(context, &name, &deletion, &mut |_entry, object| {
+        let Some(pod) = object.as_any_mut().downcast_mut::<Pod>() else {
+            return Ok(Vec::new());
+        };
+        if pod.metadata.deletion_timestamp.is_none() {
+            set_condition(pod, evicted(Time(now)));
         }
-        Ok(new)
+        Ok(Vec::new())
     })
     .await?;
-    remove(context, &name, &deletion).await?;
     let answer = respond::success(201, StatusDetails::default());
     context.notes.response = Some(answer.clone());
     Ok(respond::json(StatusCode::CREATED, answer))

@@ -10,7 +10,7 @@ use crate::respond::Response;
 use crate::shape;
 
 /// Answers the object that the path names, or its subresource `status`, which is the same object.
-pub(crate) fn get(context: &mut Context) -> Result<Response, Failure> {
+pub(crate) async fn get(context: &mut Context) -> Result<Response, Failure> {
     let representation = negotiate(&context.headers, &context.query)?;
     if let Some(wanted) = context.query.text("resourceVersion") {
         let wanted: u64 = wanted.parse().map_err(|_error| {
@@ -18,13 +18,7 @@ pub(crate) fn get(context: &mut Context) -> Result<Response, Failure> {
                 "Invalid value: {wanted:?}: strconv.ParseUint: parsing {wanted:?}: invalid syntax"
             ))
         })?;
-        let current = context.store().revision();
-        if wanted > current {
-            return Err(Failure::TooLargeResourceVersion {
-                requested: wanted,
-                current,
-            });
-        }
+        context.fresh(wanted).await?;
     }
     let entry = context.entry()?;
     let bytes = object::external(context.registration, &entry)?;

@@ -47,6 +47,8 @@ struct Window {
     after: Option<Key>,
     limit: Option<usize>,
     continued: bool,
+    /// The revision that must have been reached.
+    not_older_than: Option<u64>,
 }
 
 /// What a continue token holds. Clients must take it as opaque.
@@ -77,7 +79,10 @@ pub(crate) async fn list(context: &mut Context) -> Result<Response, Failure> {
 /// The page that the query asks for.
 pub(crate) async fn page(context: &Context) -> Result<Page, Failure> {
     let selection = Selection::read(context.registration, &context.query)?;
-    let window = window(&context.query, context.store().revision())?;
+    let window = window(&context.query)?;
+    if let Some(requested) = window.not_older_than {
+        context.fresh(requested).await?;
+    }
     if window.at == ListAt::Latest
         && window.after.is_none()
         && let Some(key) = only_key(context, &selection)
@@ -182,7 +187,7 @@ fn token(revision: u64, after: Option<&Key>) -> Option<String> {
     Some(URL_SAFE_NO_PAD.encode(serde_json::to_vec(&token).ok()?))
 }
 
-fn window(query: &Query, current: u64) -> Result<Window, Failure> {
+fn window(query: &Query) -> Result<Window, Failure> {
     validate(query)?;
     let limit = query
         .number("limit")?
@@ -210,6 +215,7 @@ fn window(query: &Query, current: u64) -> Result<Window, Failure> {
             after: Some(after),
             limit,
             continued: true,
+            not_older_than: None,
         });
     }
     let latest = Window {
@@ -217,6 +223,7 @@ fn window(query: &Query, current: u64) -> Result<Window, Failure> {
         after: None,
         limit,
         continued: false,
+        not_older_than: None,
     };
     let Some(requested) = revision(query)? else {
         return Ok(latest);
@@ -227,16 +234,15 @@ fn window(query: &Query, current: u64) -> Result<Window, Failure> {
         // Without a word on it, a limit makes the revision exact, unless it is 0.
         None => limit.is_some() && requested > 0,
     };
-    if requested > current {
-        return Err(Failure::TooLargeResourceVersion { requested, current });
-    }
-    Ok(if exact {
-        Window {
-            at: ListAt::Exactly(requested),
-            ..latest
-        }
+    let at = if exact {
+        ListAt::Exactly(requested)
     } else {
-        latest
+        ListAt::Latest
+    };
+    Ok(Window {
+        at,
+        not_older_than: Some(requested),
+        ..latest
     })
 }
 

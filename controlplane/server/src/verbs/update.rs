@@ -1,17 +1,21 @@
 //! PUT of a whole object, or of its status.
 
+use api::Object;
 use axum::body::Body;
+use bytes::Bytes;
 use http::StatusCode;
 
 use crate::body;
 use crate::context::{Context, Identity};
-use crate::failure::Failure;
+use crate::failure::{Failure, Target};
 use crate::negotiation::negotiate;
 use crate::object;
 use crate::options::WriteOptions;
+use crate::request::RequestInfo;
 use crate::respond::Response;
 use crate::shape;
 use crate::verbs::amend::{Amendment, Part, amend};
+use crate::verbs::create::{Stored, store_new};
 
 /// Answers the object as stored.
 pub(crate) async fn update(context: &mut Context, body: Body) -> Result<Response, Failure> {
@@ -38,7 +42,40 @@ pub(crate) async fn update_part(context: &mut Context, body: Body, part: Part) -
         part,
         dry_run: options.dry_run,
     };
-    let bytes = amend(context, amendment, &mut |_entry, _old| Ok(read.object.clone_box())).await?;
+    let outcome = amend(context, amendment, &mut |_entry, _old| Ok(read.object.clone_box())).await;
+    let (code, bytes) = match outcome {
+        Err(Failure::NotFound { target }) if creates(context, part, &target) => {
+            (StatusCode::CREATED, create(context, read.object, &options).await?)
+        }
+        outcome => (StatusCode::OK, outcome?),
+    };
     context.notes.response = Some(bytes.clone());
-    shape::one(context, StatusCode::OK, representation, bytes)
+    shape::one(context, code, representation, bytes)
+}
+
+/// Whether what was not found is the object itself, of a kind that a PUT creates.
+fn creates(context: &Context, part: Part, missing: &Target) -> bool {
+    part == Part::Object && context.registration.updates.create && *missing == context.own_target()
+}
+
+/// Creates the object that a PUT found missing; the user needs the right to create, too.
+async fn create(context: &mut Context, mut object: Box<dyn Object>, options: &WriteOptions) -> Result<Bytes, Failure> {
+    let info = RequestInfo {
+        verb: "create",
+        ..context.info.clone()
+    };
+    context.server.authorizer.authorize(&context.user, &info, &[])?;
+    let metadata = object.metadata_mut();
+    if let Some(uid) = metadata.uid.take().filter(|uid| !uid.is_empty()) {
+        return Err(Failure::Conflict {
+            target: context.own_target(),
+            because: format!("Precondition failed: UID in precondition: {uid}, UID in object meta: ").into(),
+        });
+    }
+    metadata.resource_version = None;
+    metadata.name.get_or_insert_with(|| context.info.name.clone());
+    Ok(match store_new(context, object, options.dry_run).await? {
+        Stored::Entry(entry) => object::external(context.registration, &entry)?,
+        Stored::DryRun(mut object) => object::unstored(&mut *object, None),
+    })
 }

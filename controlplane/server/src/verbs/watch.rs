@@ -126,10 +126,10 @@ impl Watcher {
     ) -> Result<Self, Failure> {
         let store = context.store();
         let prefix = storage::prefix(context.registration, &context.info.namespace);
-        let current = store.revision();
-        if let Some(requested) = revision(&context.query)?.filter(|requested| *requested > current) {
-            return Err(Failure::TooLargeResourceVersion { requested, current });
+        if let Some(requested) = revision(&context.query)? {
+            context.fresh(requested).await?;
         }
+        let current = store.revision();
         let (initial, from, mark) = match start {
             Start::Present { marked } => {
                 let list = store

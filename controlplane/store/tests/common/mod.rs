@@ -68,6 +68,7 @@ pub fn create(key: &Key, data: &str) -> Write {
         key: key.clone(),
         value,
         attributes: Attributes::default(),
+        within: None,
     }
 }
 

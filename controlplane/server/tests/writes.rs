@@ -1,0 +1,140 @@
+//! What a PUT may do, and readers that have seen more than the server.
+mod support;
+
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+use support::{Api, config_map, pod};
+
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+fn lease(holder: &str) -> Value {
+    json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"},
+        "spec": {"holderIdentity": holder}})
+}
+
+#[tokio::test]
+async fn a_put_creates_where_upstream_lets_it() {
+    let api = Api::start().await;
+    let path = format!("{LEASES}/l");
+    let created = api.put(&path, &lease("a")).await;
+    assert_eq!(created.code, StatusCode::CREATED, "{}", created.text());
+    let refused = api.put(&path, &lease("b")).await;
+    assert_eq!(refused.code, StatusCode::UNPROCESSABLE_ENTITY);
+    assert_eq!(
+        refused.message(),
+        "leases.coordination.k8s.io \"l\" is invalid: metadata.resourceVersion: Invalid value: 0x0: must be specified for \
+         an update"
+    );
+    let mut next = created.json();
+    next["spec"]["holderIdentity"] = json!("b");
+    assert_eq!(api.put(&path, &next).await.code, StatusCode::OK);
+    assert_eq!(api.put(&path, &next).await.code, StatusCode::CONFLICT, "an old version");
+    let patched = api
+        .patch(&path, "merge-patch+json", &json!({"spec": {"holderIdentity": "c"}}))
+        .await;
+    assert_eq!(patched.code, StatusCode::OK, "{}", patched.text());
+
+    let missing = api.put(&format!("{MAPS}/m"), &config_map("m")).await;
+    assert_eq!(missing.code, StatusCode::NOT_FOUND);
+    api.post(MAPS, &config_map("m")).await;
+    let unconditional = api.put(&format!("{MAPS}/m"), &config_map("m")).await;
+    assert_eq!(unconditional.code, StatusCode::OK, "{}", unconditional.text());
+
+    let dry = api
+        .put(
+            &format!("{LEASES}/dry?dryRun=All"),
+            &json!({"metadata": {"name": "dry"}}),
+        )
+        .await;
+    assert_eq!(dry.code, StatusCode::CREATED, "{}", dry.text());
+    assert_eq!(api.get(&format!("{LEASES}/dry")).await.code, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_revision_to_come_is_waited_for_and_then_refused() {
+    let api = Api::start().await;
+    api.post(MAPS, &config_map("m")).await;
+    let next = api.store.revision() + 1;
+    for path in [
+        format!("{MAPS}?resourceVersion={next}"),
+        format!("{MAPS}/m?resourceVersion={next}"),
+        format!("{MAPS}?watch=true&resourceVersion={next}"),
+    ] {
+        let began = tokio::time::Instant::now();
+        let refused = api.get(&path).await;
+        assert_eq!(refused.code, StatusCode::GATEWAY_TIMEOUT, "{path}");
+        assert_eq!(began.elapsed().as_secs(), 3, "{path}");
+        let status = refused.json();
+        let current = next - 1;
+        assert_eq!(
+            status["message"],
+            format!("Timeout: Too large resource version: {next}, current: {current}")
+        );
+        assert_eq!(
+            (&status["reason"], &status["details"]["retryAfterSeconds"]),
+            (&json!("Timeout"), &json!(1))
+        );
+    }
+    let path = format!("{MAPS}?resourceVersion={next}");
+    let other = config_map("n");
+    let write = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        api.post(MAPS, &other).await
+    };
+    let (list, _) = tokio::join!(api.get(&path), write);
+    assert_eq!(
+        list.json()["items"].as_array().map(Vec::len),
+        Some(2),
+        "it came in time"
+    );
+}
+
+#[tokio::test]
+async fn items_of_a_list_do_not_repeat_its_kind() {
+    let api = Api::start().await;
+    api.post(MAPS, &config_map("m")).await;
+    api.post(MAPS, &config_map("n")).await;
+    for accept in ["application/json", "application/yaml"] {
+        let list = api.request(Method::GET, MAPS, &[("accept", accept)], "").await.text();
+        let list: Value = serde_yaml::from_str(&list).unwrap();
+        assert_eq!(list["kind"], "ConfigMapList");
+        for item in list["items"].as_array().unwrap() {
+            assert_eq!(
+                (&item["kind"], &item["apiVersion"]),
+                (&Value::Null, &Value::Null),
+                "{accept}"
+            );
+            assert_eq!(item["data"]["a"], "1", "{accept}");
+        }
+    }
+    assert_eq!(api.get(&format!("{MAPS}/m")).await.json()["kind"], "ConfigMap");
+}
+
+#[tokio::test]
+async fn classes_that_every_cluster_has_and_one_default() {
+    let api = Api::start().await;
+    let classes = "/apis/scheduling.k8s.io/v1/priorityclasses";
+    let node = api.get(&format!("{classes}/system-node-critical")).await.json();
+    assert_eq!(node["value"], 2_000_001_000);
+    let class = |name: &str, value: i32| json!({"metadata": {"name": name}, "value": value, "globalDefault": true, "preemptionPolicy": "Never"});
+    assert_eq!(api.post(classes, &class("usual", 7)).await.code, StatusCode::CREATED);
+    let second = api.post(classes, &class("other", 8)).await;
+    assert_eq!(second.code, StatusCode::FORBIDDEN);
+    assert_eq!(
+        second.message(),
+        "priorityclasses.scheduling.k8s.io \"other\" is forbidden: PriorityClass usual is already marked as default. \
+         Only one default can exist"
+    );
+    let made = api.post("/api/v1/namespaces/default/pods", &pod("p")).await.json();
+    assert_eq!(
+        (
+            &made["spec"]["priority"],
+            &made["spec"]["priorityClassName"],
+            &made["spec"]["preemptionPolicy"]
+        ),
+        (&json!(7), &json!("usual"), &json!("Never"))
+    );
+}
