@@ -19,7 +19,7 @@ use server::audit::file::FileSink;
 use server::identity::{User, assume};
 use server::node_proxy::NodeProxy;
 use server::pki::{self, Pki, PkiError, Profile};
-use server::tls::{self, TlsError};
+use server::tls::{self, TlsError, Transport};
 use server::{Options, Server};
 use store::Store;
 use tokio::net::TcpListener;
@@ -85,7 +85,7 @@ pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error>
         &Profile::client(pki::KUBELET_CLIENT, &["system:masters"]),
         now,
     )?;
-    let transport = tls::config(&authority, &serving)?;
+    let transport = Transport::new(&authority, &serving)?;
     let logs = NodeProxy::new(&authority, &client, config.listen.ip().is_loopback())?;
 
     let listener = listen(config.listen).await?;
@@ -99,6 +99,7 @@ pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error>
     let mut options = Options::new(Arc::new(clock::now));
     options.audit = audit.clone().map(|sink| sink as Arc<dyn Sink>);
     options.logs = Some(Arc::new(logs));
+    options.signing_key = Some(Arc::new(authority.token_key()?));
     options.address = address.to_string();
     let server = Server::new(store.clone(), options);
     info!(%address, revision = store.revision(), "serving");
@@ -120,7 +121,7 @@ async fn supervise(
     server: &Server,
     store: &Store,
     listener: TcpListener,
-    transport: Arc<rustls::ServerConfig>,
+    transport: Transport,
     config: &Config,
     cancel: CancellationToken,
 ) -> Result<(), Error> {

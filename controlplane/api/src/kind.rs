@@ -50,6 +50,8 @@ pub enum Subresource {
     Log,
     /// `finalize`: a namespace's own finalizers.
     Finalize,
+    /// `token`: a token of a service account, as `authentication.k8s.io/v1` `TokenRequest`.
+    Token,
 }
 
 impl Subresource {
@@ -62,6 +64,7 @@ impl Subresource {
             Self::Eviction => "eviction",
             Self::Log => "log",
             Self::Finalize => "finalize",
+            Self::Token => "token",
         }
     }
 }

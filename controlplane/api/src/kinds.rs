@@ -14,8 +14,9 @@ pub mod replica_set;
 pub mod secret;
 pub mod service;
 pub mod service_account;
+pub mod token_review;
 
-use k8s_openapi::api::{apps, coordination, core, discovery, events, scheduling};
+use k8s_openapi::api::{apps, authentication, coordination, core, discovery, events, scheduling};
 
 use crate::registration::Registration;
 
@@ -32,6 +33,8 @@ pub const KINDS: &[Registration] = &[
     Registration::of::<core::v1::ServiceAccount>(),
     Registration::of::<apps::v1::Deployment>(),
     Registration::of::<apps::v1::ReplicaSet>(),
+    Registration::of::<authentication::v1::SelfSubjectReview>(),
+    Registration::of::<authentication::v1::TokenReview>(),
     Registration::of::<coordination::v1::Lease>(),
     Registration::of::<discovery::v1::EndpointSlice>(),
     Registration::of::<events::v1::Event>(),

@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::verbs::amend::Part;
 
 pub(crate) use namespace::may_delete;
-pub(crate) use node::{may_become, may_read, may_touch};
+pub(crate) use node::{may_become, may_read, may_request_token, may_touch};
 
 type Mutating = fn(&mut Review<'_>, &mut dyn Object) -> Result<(), Failure>;
 type Validating = fn(&mut Review<'_>, &dyn Object) -> Result<(), Failure>;

@@ -63,6 +63,8 @@ pub struct Record {
     pub verb: String,
     /// Who asked.
     pub user: User,
+    /// As whom, where the one who asked acted as somebody else.
+    pub impersonated: Option<User>,
     /// With which client.
     pub user_agent: String,
     /// From where; nothing inside the process.

@@ -58,6 +58,8 @@ pub(crate) struct Notes {
     pub(crate) response: Option<Bytes>,
     /// Name, uid and revision in the object that was sent: a new object's name stands nowhere else.
     pub(crate) sent: Identity,
+    /// Further facts.
+    pub(crate) annotations: Vec<(&'static str, String)>,
 }
 
 /// What an object says of itself.

@@ -11,6 +11,7 @@ use k8s_openapi::jiff::Timestamp;
 use uuid::Uuid;
 
 use crate::audit::{ObjectRef, Record, Stage};
+use crate::authentication::{self, Caller};
 use crate::context::{Context, Notes, Warnings};
 use crate::failure::Failure;
 use crate::identity::{Source, User};
@@ -24,10 +25,13 @@ use crate::{admission, health, openapi, subresource, verbs};
 /// Answers a request, whatever it is, and records it.
 pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Response {
     let received = (shared.options.clock)();
-    let (parts, body) = request.into_parts();
-    let user = parts.extensions.get::<User>().cloned().unwrap_or_else(User::anonymous);
-    let mut recording = Recording::begin(&shared, &parts, &user, received);
-    let answer = Box::pin(route(&shared, parts, &user, body, &mut recording.outcome)).await;
+    let (mut parts, body) = request.into_parts();
+    let caller = authentication::caller(&shared, &mut parts);
+    let mut recording = Recording::begin(&shared, &parts, caller.as_ref().ok(), received);
+    let answer = match caller {
+        Ok(caller) => Box::pin(route(&shared, parts, caller, body, &mut recording.outcome)).await,
+        Err(failure) => Err(failure),
+    };
     let (mut response, failure) = match answer {
         Ok(response) => (response, None),
         Err(failure) => {
@@ -53,11 +57,11 @@ struct Recording {
 }
 
 impl Recording {
-    fn begin(shared: &Arc<Shared>, parts: &Parts, user: &User, received: Timestamp) -> Self {
+    fn begin(shared: &Arc<Shared>, parts: &Parts, caller: Option<&Caller>, received: Timestamp) -> Self {
         let audited = shared.options.audit.is_some();
         Self {
             shared: Arc::clone(shared),
-            trail: audited.then(|| Trail::new(parts, user, received)),
+            trail: audited.then(|| Trail::new(parts, caller.cloned().unwrap_or_default(), received)),
             outcome: Outcome::default(),
         }
     }
@@ -80,6 +84,7 @@ impl Drop for Recording {
 #[derive(Debug, Default)]
 struct Outcome {
     info: RequestInfo,
+    impersonated: Option<User>,
     warnings: Vec<String>,
     notes: Notes,
 }
@@ -87,14 +92,14 @@ struct Outcome {
 /// What the audit log needs of the request.
 struct Trail {
     uri: String,
-    user: User,
+    caller: Caller,
     user_agent: String,
     source: Option<Source>,
     received: Timestamp,
 }
 
 impl Trail {
-    fn new(parts: &Parts, user: &User, received: Timestamp) -> Self {
+    fn new(parts: &Parts, caller: Caller, received: Timestamp) -> Self {
         let user_agent = parts
             .headers
             .get(USER_AGENT)
@@ -102,7 +107,7 @@ impl Trail {
             .unwrap_or_default();
         Self {
             uri: parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default(),
-            user: user.clone(),
+            caller,
             user_agent: user_agent.to_owned(),
             source: parts.extensions.get::<Source>().copied(),
             received,
@@ -110,7 +115,14 @@ impl Trail {
     }
 
     fn record(self, outcome: Outcome, code: u16, failure: Option<Failure>, now: Timestamp) -> Record {
-        let Outcome { info, notes, .. } = outcome;
+        let Outcome {
+            info,
+            notes,
+            impersonated,
+            warnings: _,
+        } = outcome;
+        let Caller { user, mut annotations } = self.caller;
+        annotations.extend(notes.annotations);
         let watching = info.verb == "watch" && failure.is_none();
         let object = info.is_resource.then(|| ObjectRef {
             resource: info.resource,
@@ -135,7 +147,8 @@ impl Trail {
             staged: now,
             uri: self.uri,
             verb: info.verb.to_owned(),
-            user: self.user,
+            user,
+            impersonated,
             user_agent: self.user_agent,
             source: self.source.map(|source| source.0.ip()),
             object,
@@ -143,15 +156,15 @@ impl Trail {
             failure: failure.map(|failure| Box::new(failure.status())),
             request_object: notes.request,
             response_object: notes.response,
-            annotations: Vec::new(),
+            annotations,
         }
     }
 }
 
 async fn route(
     shared: &Arc<Shared>,
-    parts: Parts,
-    user: &User,
+    mut parts: Parts,
+    caller: Caller,
     body: Body,
     outcome: &mut Outcome,
 ) -> Result<Response, Failure> {
@@ -159,7 +172,10 @@ async fn route(
     let query = Query::parse(parts.uri.query())?;
     let info = RequestInfo::new(&parts.method, &segments, &query)?;
     outcome.info = info.clone();
-    shared.authorizer.authorize(user, &info, &segments)?;
+    let impersonated = authentication::impersonated(shared, &caller.user, &mut parts.headers)?;
+    outcome.impersonated.clone_from(&impersonated);
+    let user = impersonated.unwrap_or(caller.user);
+    shared.authorizer.authorize(&user, &info, &segments)?;
     if !info.is_resource {
         return other(shared, &parts, &segments, &query);
     }
@@ -175,7 +191,7 @@ async fn route(
     };
     let mut context = Context {
         server: Arc::clone(shared),
-        user: user.clone(),
+        user,
         info,
         query,
         headers: parts.headers,
@@ -205,6 +221,7 @@ fn other(shared: &Shared, parts: &Parts, segments: &[String], query: &Query) -> 
         return answer;
     }
     match path.as_str() {
+        ".well-known/openid-configuration" | "openid/v1/jwks" => issuer(shared, &path),
         "version" => Ok(respond::json(
             http::StatusCode::OK,
             respond::encode(&shared.options.version),
@@ -214,15 +231,39 @@ fn other(shared: &Shared, parts: &Parts, segments: &[String], query: &Query) -> 
     }
 }
 
+/// What others need to check our tokens by themselves.
+fn issuer(shared: &Shared, path: &str) -> Result<Response, Failure> {
+    let key = shared.tokens.key().ok_or(Failure::NoSuchPath)?;
+    let published = key.published();
+    if path.ends_with("jwks") {
+        let set = respond::encode(&published);
+        return Ok(respond::with_type(
+            http::StatusCode::OK,
+            "application/jwk-set+json",
+            set,
+        ));
+    }
+    let document = serde_json::json!({
+        "issuer": crate::tokens::ISSUER,
+        "jwks_uri": format!("https://{}/openid/v1/jwks", shared.options.address),
+        "response_types_supported": ["id_token"],
+        "subject_types_supported": ["public"],
+        "id_token_signing_alg_values_supported": ["ES256"],
+    });
+    Ok(respond::json(http::StatusCode::OK, document.to_string()))
+}
+
 /// The list of paths at `/`.
 fn index(shared: &Shared) -> Response {
     let fixed = [
+        "/.well-known/openid-configuration",
         "/healthz",
         "/healthz/ping",
         "/livez",
         "/livez/ping",
         "/openapi/v2",
         "/openapi/v3",
+        "/openid/v1/jwks",
         "/readyz",
         "/readyz/ping",
         "/version",
@@ -240,7 +281,7 @@ async fn serve(context: &mut Context, body: Body) -> Result<Response, Failure> {
     }
     if context.registration.verbs == Verbs::CreateOnly {
         return match context.info.verb {
-            "create" if !context.info.named => verbs::binding::create_by_body(context, body).await,
+            "create" if !context.info.named => verbs::review::create(context, body).await,
             _ => Err(Failure::MethodNotAllowed),
         };
     }
@@ -271,6 +312,7 @@ async fn serve_subresource(context: &mut Context, body: Body) -> Result<Response
         (Subresource::Binding, "create") => verbs::binding::create(context, body).await,
         (Subresource::Eviction, "create") => verbs::eviction::create(context, body).await,
         (Subresource::Log, "get") => verbs::log::get(context).await,
+        (Subresource::Token, "create") => verbs::token::create(context, body).await,
         (Subresource::Finalize, "update") => verbs::finalize::update(context, body).await,
         (
             Subresource::Status
@@ -278,7 +320,8 @@ async fn serve_subresource(context: &mut Context, body: Body) -> Result<Response
             | Subresource::Binding
             | Subresource::Eviction
             | Subresource::Log
-            | Subresource::Finalize,
+            | Subresource::Finalize
+            | Subresource::Token,
             _,
         ) => Err(Failure::MethodNotAllowed),
     }

@@ -15,6 +15,9 @@ pub const AUTHENTICATED: &str = "system:authenticated";
 /// The group of those who did not.
 pub const UNAUTHENTICATED: &str = "system:unauthenticated";
 
+/// The group of all service accounts.
+pub const ACCOUNTS: &str = "system:serviceaccounts";
+
 /// An authenticated user. The transport puts it into the request's extensions.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct User {
@@ -56,12 +59,20 @@ impl User {
         self.groups.iter().any(|own| own == group)
     }
 
-    /// A service account of `kube-system`, in the groups that its token would put it in.
+    /// A service account, in the groups that its token would put it in.
+    pub fn account(namespace: &str, name: &str) -> Self {
+        let group = format!("{ACCOUNTS}:{namespace}");
+        Self::new(Self::account_name(namespace, name), [ACCOUNTS, group.as_str()])
+    }
+
+    /// The user name of a service account.
+    pub fn account_name(namespace: &str, name: &str) -> String {
+        format!("system:serviceaccount:{namespace}:{name}")
+    }
+
+    /// A service account of `kube-system`.
     pub fn system_account(name: &str) -> Self {
-        Self::new(
-            format!("system:serviceaccount:kube-system:{name}"),
-            ["system:serviceaccounts", "system:serviceaccounts:kube-system"],
-        )
+        Self::account("kube-system", name)
     }
 }
 

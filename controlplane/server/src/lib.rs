@@ -1,8 +1,8 @@
 //! The API server: the table of kinds times the verbs, as one [`axum::Router`].
 //!
 //! ```text
-//! request ─► path, query ─► RequestInfo ─► authorization ─► decode ─► defaults ─► admission ─► validate ─► store
-//!              path, query     request     authorization    object    └──────────── admission ──────┘    (commit)
+//! request ─► authentication ─► RequestInfo ─► authorization ─► decode ─► defaults ─► admission ─► validate ─► store
+//!             identity, tokens   request     authorization    object    └──────────── admission ──────┘    (commit)
 //!                                          answer ◄─ negotiation, shape ◄──────────────────────────────────┘
 //! ```
 //!
@@ -27,9 +27,11 @@ pub mod request;
 pub mod respond;
 pub mod storage;
 pub mod tls;
+pub mod tokens;
 pub mod version;
 
 mod admission;
+mod authentication;
 mod bootstrap;
 mod compress;
 mod context;

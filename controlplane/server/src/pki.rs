@@ -4,6 +4,7 @@
 //! pki/ca.{crt,key}                          signs everything below
 //! pki/apiserver.{crt,key}                   what clients see
 //! pki/apiserver-kubelet-client.{crt,key}    what agents see when the server asks them for logs
+//! pki/sa.key                                signs the tokens of service accounts
 //! admin.kubeconfig                          kubernetes-admin in system:masters
 //! ```
 //!
@@ -24,7 +25,9 @@ use rcgen::{Issuer, KeyPair};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-pub use certificate::subject;
+use crate::tokens::{KeyError, SigningKey};
+
+pub use certificate::client;
 pub use files::private_directory;
 pub use kubeconfig::kubeconfig;
 
@@ -142,6 +145,9 @@ pub enum PkiError {
     /// The certificate cannot be made.
     #[error("make a certificate")]
     Make(#[source] rcgen::Error),
+    /// The key that signs tokens cannot be had.
+    #[error("the key of service accounts' tokens")]
+    TokenKey(#[source] KeyError),
     /// More groups than fit.
     #[error("a certificate holds at most two groups, not {count}")]
     Groups {
@@ -215,6 +221,19 @@ impl Pki {
         files::write(&path("key"), &made.key)?;
         files::write(&path("crt"), &made.certificate)?;
         Ok(made)
+    }
+
+    /// The key that signs tokens; it is made at the first start and never replaced: what it signed would be lost.
+    pub fn token_key(&self) -> Result<SigningKey, PkiError> {
+        let path = self.directory.join("sa.key");
+        let pem = if let Some(pem) = files::read(&path)? {
+            pem
+        } else {
+            let made = SigningKey::generate().map_err(PkiError::TokenKey)?;
+            files::write(&path, &made)?;
+            made
+        };
+        SigningKey::from_pem(&pem).map_err(PkiError::TokenKey)
     }
 
     /// Writes `admin.kubeconfig` at `path`. The certificate in it is kept in the directory and renewed like the others.

@@ -16,6 +16,7 @@ use crate::discovery::Discovery;
 use crate::dispatch;
 use crate::logs::LogSource;
 use crate::openapi::Documents;
+use crate::tokens::{SigningKey, Tokens};
 use crate::version::Version;
 
 /// The wall clock. Timers use `tokio::time`, which tests can pause.
@@ -30,6 +31,8 @@ pub struct Options {
     pub audit: Option<Arc<dyn Sink>>,
     /// Where containers' output comes from; without it the `log` subresource answers 503.
     pub logs: Option<Arc<dyn LogSource>>,
+    /// Signs the tokens of service accounts; without it there are none.
+    pub signing_key: Option<Arc<SigningKey>>,
     /// What `/version` says.
     pub version: Version,
     /// Where clients reach the server, as `host:port`; discovery shows it.
@@ -43,6 +46,7 @@ impl Options {
             clock,
             audit: None,
             logs: None,
+            signing_key: None,
             version: Version::default(),
             address: "127.0.0.1:6443".to_owned(),
         }
@@ -56,6 +60,7 @@ pub(crate) struct Shared {
     pub(crate) discovery: Discovery,
     pub(crate) documents: Documents,
     pub(crate) authorizer: Authorizer,
+    pub(crate) tokens: Tokens,
     pub(crate) ready: AtomicBool,
     pub(crate) stopping: AtomicBool,
 }
@@ -70,12 +75,14 @@ impl Server {
     /// A server over a store that was opened with [`crate::storage::index`] and [`crate::storage::class`].
     pub fn new(store: Store, options: Options) -> Self {
         let discovery = Discovery::new(api::KINDS, &options.address);
+        let tokens = Tokens::new(options.signing_key.clone());
         let shared = Shared {
             store,
             options,
             discovery,
             documents: Documents::new(),
             authorizer: Authorizer,
+            tokens,
             ready: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
         };
@@ -84,8 +91,8 @@ impl Server {
         }
     }
 
-    /// The router. It expects an [`crate::identity::User`] in each request's extensions and takes a request without one
-    /// as anonymous.
+    /// The router. A [`crate::identity::User`] in a request's extensions is believed; a request without one shows a
+    /// bearer token or is anonymous.
     pub fn router(&self) -> Router {
         let shared = Arc::clone(&self.shared);
         Router::new().fallback(move |request: Request<Body>| dispatch::handle(Arc::clone(&shared), request))

@@ -45,6 +45,7 @@ fn describe(registration: &Registration, subresource: Subresource) -> Described 
         Subresource::Binding => ("", "v1", "Binding", &["create"]),
         Subresource::Eviction => ("policy", "v1", "Eviction", &["create"]),
         Subresource::Log => (registration.group, registration.version, registration.kind, &["get"]),
+        Subresource::Token => ("authentication.k8s.io", "v1", "TokenRequest", &["create"]),
         Subresource::Finalize => (registration.group, registration.version, registration.kind, &["update"]),
     };
     Described {

@@ -1,7 +1,9 @@
-//! HTTPS: HTTP/1.1 and HTTP/2 over TLS, with the client's certificate as its identity.
+//! HTTPS: HTTP/1.1 and HTTP/2 over TLS. A client's certificate is its identity; it need not have one.
 //!
-//! A connection without a certificate reaches only `/livez`, `/readyz`, `/healthz` and `/version`. What a client may hold is
+//! What a client may hold is
 //! bounded: connections, handshakes, headers, streams, and the time for each of them; a client that goes over is cut off.
+
+mod transport;
 
 use std::convert::Infallible;
 use std::io;
@@ -11,14 +13,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
 use axum::response::Response;
-use http::{Request, StatusCode, header};
+use http::Request;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use rustls::RootCertStore;
-use rustls::server::WebPkiClientVerifier;
+use rustls_pki_types::UnixTime;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -27,8 +27,11 @@ use tokio_util::sync::CancellationToken;
 use tower::Service;
 use tracing::{debug, warn};
 
-use crate::identity::{Source, User};
-use crate::pki::{Identity, Pki, PkiError, subject};
+use crate::identity::Source;
+use crate::pki::PkiError;
+use transport::Caller;
+
+pub use transport::Transport;
 
 /// Connections at a time; further ones wait in the kernel's queue.
 const CONNECTIONS: usize = 8192;
@@ -64,36 +67,8 @@ pub enum TlsError {
     Certificates(#[source] PkiError),
 }
 
-/// TLS with the server's certificate; clients' certificates must be of the same authority.
-pub fn config(pki: &Pki, identity: &Identity) -> Result<Arc<rustls::ServerConfig>, TlsError> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut roots = RootCertStore::empty();
-    roots
-        .add(pki.authority_der().map_err(TlsError::Certificates)?)
-        .map_err(TlsError::Setup)?;
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
-        .allow_unauthenticated()
-        .build()
-        .map_err(TlsError::Verifier)?;
-    let (chain, key) = identity.to_der().map_err(TlsError::Certificates)?;
-    let mut config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(TlsError::Setup)?
-        .with_client_cert_verifier(verifier)
-        .with_single_cert(chain, key)
-        .map_err(TlsError::Setup)?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
-}
-
 /// Serves until `cancel`, then lets requests finish for a moment.
-pub async fn serve(
-    listener: TcpListener,
-    config: Arc<rustls::ServerConfig>,
-    router: Router,
-    cancel: CancellationToken,
-) {
-    let acceptor = TlsAcceptor::from(config);
+pub async fn serve(listener: TcpListener, transport: Transport, router: Router, cancel: CancellationToken) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
@@ -110,7 +85,7 @@ pub async fn serve(
         };
         match accepted {
             Ok((stream, peer)) => {
-                let connection = connection(stream, peer, acceptor.clone(), router.clone(), cancel.clone());
+                let connection = connection(stream, peer, transport.clone(), router.clone(), cancel.clone());
                 connections.spawn(async move {
                     connection.await;
                     drop(place);
@@ -142,20 +117,20 @@ async fn after_failed_accept(error: &io::Error) {
 async fn connection(
     stream: TcpStream,
     peer: SocketAddr,
-    acceptor: TlsAcceptor,
+    transport: Transport,
     router: Router,
     cancel: CancellationToken,
 ) {
     if let Err(error) = stream.set_nodelay(true) {
         debug!(%peer, error = &error as &dyn std::error::Error, "set TCP_NODELAY");
     }
+    let acceptor = TlsAcceptor::from(Arc::clone(&transport.config));
     let stream = match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return debug!(%peer, error = &error as &dyn std::error::Error, "TLS handshake"),
         Err(_) => return debug!(%peer, "TLS handshake took too long"),
     };
-    let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-    let caller = certificate.map_or(Caller::Nobody, |certificate| caller(certificate));
+    let caller = transport.caller(stream.get_ref().1.peer_certificates());
     let spoken = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&spoken);
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
@@ -207,48 +182,20 @@ fn builder() -> auto::Builder<TokioExecutor> {
     builder
 }
 
-/// Who is at the other end.
-#[derive(Debug, Clone)]
-enum Caller {
-    /// No certificate.
-    Nobody,
-    /// The user that a verified certificate names.
-    Known(User),
-    /// A verified certificate that names no user.
-    Nameless,
-}
-
-fn caller(certificate: &[u8]) -> Caller {
-    subject(certificate).map_or(Caller::Nameless, |(name, groups)| {
-        Caller::Known(User::new(name, groups.iter().map(String::as_str)))
-    })
-}
+/// A client has shown a certificate that proves nothing: the transport puts it into the request's extensions.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RefusedCertificate;
 
 async fn answer(mut router: Router, caller: Caller, peer: SocketAddr, mut request: Request<Incoming>) -> Response {
-    let user = match caller {
-        Caller::Known(user) => user,
-        Caller::Nobody if open_to_all(request.uri().path()) => User::anonymous(),
-        Caller::Nobody | Caller::Nameless => return unauthorized(),
-    };
-    request.extensions_mut().insert(user);
+    let now = i64::try_from(UnixTime::now().as_secs()).unwrap_or(i64::MAX);
+    match caller {
+        Caller::Nobody => {}
+        Caller::Known { user, until } if now <= until => drop(request.extensions_mut().insert(user)),
+        Caller::Known { .. } | Caller::Refused => drop(request.extensions_mut().insert(RefusedCertificate)),
+    }
     request.extensions_mut().insert(Source(peer));
     match router.call(request).await {
         Ok(response) => response,
         Err(never) => match never {},
     }
-}
-
-fn open_to_all(path: &str) -> bool {
-    let first = path.strip_prefix('/').and_then(|path| path.split('/').next());
-    matches!(first, Some("livez" | "readyz" | "healthz")) || path == "/version"
-}
-
-fn unauthorized() -> Response {
-    const STATUS: &str = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"Unauthorized","reason":"Unauthorized","code":401}"#;
-    let mut response = Response::new(Body::from(STATUS));
-    *response.status_mut() = StatusCode::UNAUTHORIZED;
-    response
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
-    response
 }

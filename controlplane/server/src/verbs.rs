@@ -11,6 +11,8 @@ pub(crate) mod get;
 pub(crate) mod list;
 pub(crate) mod log;
 pub(crate) mod patch;
+pub(crate) mod review;
 pub(crate) mod scale;
+pub(crate) mod token;
 pub(crate) mod update;
 pub(crate) mod watch;

@@ -1,5 +1,6 @@
 //! The schemas of a document: k8s-openapi's definitions, brought into upstream's form, with the marks of our table.
 
+use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ListMeta, Patch, Status};
@@ -20,6 +21,7 @@ pub(super) const PATCH: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Patch";
 pub(super) const STATUS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Status";
 pub(super) const SCALE: &str = "io.k8s.api.autoscaling.v1.Scale";
 pub(super) const EVICTION: &str = "io.k8s.api.policy.v1.Eviction";
+pub(super) const TOKEN_REQUEST: &str = "io.k8s.api.authentication.v1.TokenRequest";
 
 /// All definitions that the rows of one group version need.
 pub(super) fn of(rows: &[&Registration]) -> Map<String, Value> {
@@ -36,6 +38,9 @@ pub(super) fn of(rows: &[&Registration]) -> Map<String, Value> {
     }
     if has(Subresource::Eviction) {
         generator.subschema_for::<Eviction>();
+    }
+    if has(Subresource::Token) {
+        generator.subschema_for::<TokenRequest>();
     }
     for row in rows {
         (row.define)(&mut generator);
@@ -86,6 +91,10 @@ fn mark_common(rows: &[&Registration], definitions: &mut Map<String, Value>) {
         (STATUS, vec![group_version_kind("", "v1", "Status")]),
         (SCALE, vec![group_version_kind("autoscaling", "v1", "Scale")]),
         (EVICTION, vec![group_version_kind("policy", "v1", "Eviction")]),
+        (
+            TOKEN_REQUEST,
+            vec![group_version_kind("authentication.k8s.io", "v1", "TokenRequest")],
+        ),
     ];
     for (name, kinds) in marks {
         if let Some(definition) = definitions.get_mut(name) {

@@ -218,6 +218,11 @@ impl<'r> Resource<'r> {
                 &Type::new(components::EVICTION, "policy", "v1", "Eviction"),
             ),
             Subresource::Finalize => self.writable("put", &suffix, &self.own),
+            Subresource::Token => self.writable(
+                "post",
+                &suffix,
+                &Type::new(components::TOKEN_REQUEST, "authentication.k8s.io", "v1", "TokenRequest"),
+            ),
         };
         paths.insert(
             format!("{}/{{name}}/{}", self.base, subresource.name()),

@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 
 use api::Object;
 use api::pod::References;
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
-use store::{Entry, ListAt, Prefix};
+use store::{Entry, Key, ListAt, Prefix};
 
+use crate::authentication;
 use crate::authorization;
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, GroupResource, Target};
 use crate::selection::Selection;
 
 /// Labels of the domains `kubernetes.io` and `k8s.io` that an agent may set on its Node.
@@ -202,4 +204,66 @@ fn is_protected(label: &str) -> bool {
         && !within("kubelet.kubernetes.io")
         && !within("node.kubernetes.io")
         && !AGENT_LABELS.contains(&label)
+}
+
+/// A node asks for tokens only of pods that are bound to it, and only for those that such a pod mounts.
+///
+/// # Errors
+/// 403, 404
+pub(crate) fn may_request_token(context: &Context, spec: &TokenRequestSpec) -> Result<(), Failure> {
+    let Some(asking) = asking(context) else { return Ok(()) };
+    let refuse = |because: &str| Err(forbidden(context, &context.info.name, because.to_owned()));
+    let reference = spec.bound_object_ref.as_ref();
+    let reference = reference.filter(|bound| {
+        bound.api_version.as_deref() == Some("v1") && bound.kind.as_deref() == Some("Pod") && bound.name.is_some()
+    });
+    let Some(BoundObjectReference {
+        name: Some(name), uid, ..
+    }) = reference
+    else {
+        return refuse("node requested token not bound to a pod");
+    };
+    let uid = uid.as_deref().unwrap_or_default();
+    if uid.is_empty() {
+        return refuse("node requested token with a pod binding without a uid");
+    }
+    let entry = Key::new("", "pods", &context.info.namespace, name).ok();
+    let entry = entry
+        .and_then(|key| context.store().get(&key))
+        .ok_or_else(|| Failure::NotFound {
+            target: Target {
+                resource: GroupResource::new("", "pods"),
+                name: name.clone(),
+            },
+        })?;
+    let pod: Pod = serde_json::from_slice(&entry.bytes).map_err(Failure::internal)?;
+    if pod.metadata.uid.as_deref() != Some(uid) {
+        let because = format!(
+            "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been \
+             deleted and then recreated"
+        );
+        return refuse(&because);
+    }
+    if !is_bound(&entry, asking) {
+        return refuse("node requested token bound to a pod scheduled on a different node");
+    }
+    may_request_audience(context, &pod, spec.audiences.as_deref().unwrap_or_default())
+}
+
+fn may_request_audience(context: &Context, pod: &Pod, audiences: &[String]) -> Result<(), Failure> {
+    let refuse = |because: String| Err(forbidden(context, &context.info.name, because));
+    let [wanted] = audiences else {
+        return refuse("node may only request 0 or 1 audiences".to_owned());
+    };
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let sources = volumes.filter_map(|volume| volume.projected.as_ref()?.sources.as_ref());
+    let tokens = sources
+        .flatten()
+        .filter_map(|source| source.service_account_token.as_ref());
+    let mut mounted = tokens.map(|token| token.audience.as_deref().unwrap_or_default());
+    let own = authentication::audiences();
+    if mounted.any(|audience| audience == wanted || (audience.is_empty() && own.contains(wanted))) {
+        return Ok(());
+    }
+    refuse(format!("audience {wanted:?} not found in pod spec volume"))
 }

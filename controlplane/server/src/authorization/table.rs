@@ -89,7 +89,7 @@ pub(super) const NODE: &[Rule] = &[
     },
     Rule {
         verbs: &["create"],
-        resources: &[("", "pods/eviction")],
+        resources: &[("", "pods/eviction"), ("", "serviceaccounts/token")],
     },
     Rule {
         verbs: &["create", "delete", "get", "patch", "update"],

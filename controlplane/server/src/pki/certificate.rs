@@ -7,10 +7,12 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
 };
+use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
 use x509_parser::prelude::{FromDer, GeneralName, ParsedExtension, X509Certificate};
 
 use super::{Identity, PkiError, Profile};
+use crate::identity::User;
 
 const DAY: Duration = Duration::from_hours(24);
 /// How long an authority lives, in days: ten years.
@@ -153,10 +155,19 @@ fn alternative_names(certificate: &X509Certificate<'_>) -> Vec<String> {
         .collect()
 }
 
-/// The user and the groups that a client's certificate (DER) names; nothing when it names no user.
-pub fn subject(certificate: &[u8]) -> Option<(String, Vec<String>)> {
+/// The user that a client's certificate (DER) names, and the second in which it ends; nothing when it names no user.
+pub fn client(certificate: &[u8]) -> Option<(User, i64)> {
+    let digest: Vec<String> = Sha256::digest(certificate)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
-    subject_of(&certificate)
+    let (name, groups) = subject_of(&certificate)?;
+    let mut user = User::new(name, groups.iter().map(String::as_str));
+    let credential = "authentication.kubernetes.io/credential-id".to_owned();
+    user.extra
+        .insert(credential, vec![format!("X509SHA256={}", digest.concat())]);
+    Some((user, certificate.validity().not_after.timestamp()))
 }
 
 fn subject_of(certificate: &X509Certificate<'_>) -> Option<(String, Vec<String>)> {

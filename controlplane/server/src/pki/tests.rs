@@ -18,8 +18,14 @@ fn a_client_certificate_says_who_its_holder_is() {
         .issue(&Profile::client("jane", &["system:masters", "ops"]), now())
         .unwrap();
     let (chain, _) = made.to_der().unwrap();
-    let groups = vec!["system:masters".to_owned(), "ops".to_owned()];
-    assert_eq!(subject(chain.first().unwrap()), Some(("jane".to_owned(), groups)));
+    let (user, until) = client(chain.first().unwrap()).unwrap();
+    assert_eq!((user.name.as_str(), until), ("jane", later(365).as_second()));
+    assert_eq!(user.groups, ["system:masters", "ops", "system:authenticated"]);
+    let credential = &user.extra["authentication.kubernetes.io/credential-id"][0];
+    assert!(
+        credential.starts_with("X509SHA256=") && credential.len() == 75,
+        "{credential}"
+    );
     let three = pki.issue(&Profile::client("jane", &["a", "b", "c"]), now());
     assert!(matches!(three, Err(PkiError::Groups { count: 3 })));
 }

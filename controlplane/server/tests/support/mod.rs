@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use controlplane_server::identity::{MASTERS, User, assume};
+use controlplane_server::tokens::SigningKey;
 use controlplane_server::{Options, Server};
 use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt;
@@ -26,6 +27,7 @@ pub const START: &str = "2026-01-02T03:04:05Z";
 pub struct Api {
     pub server: Server,
     pub store: Store,
+    pub key: Arc<SigningKey>,
 }
 
 pub struct Answer {
@@ -70,9 +72,14 @@ impl Api {
         let began = tokio::time::Instant::now();
         let start: Timestamp = START.parse().unwrap();
         let clock = Arc::new(move || start + k8s_openapi::jiff::SignedDuration::try_from(began.elapsed()).unwrap());
-        let server = Server::new(store.clone(), change(Options::new(clock)));
+        let mut options = Options::new(clock);
+        let key = Arc::new(SigningKey::from_pem(&SigningKey::generate().unwrap()).unwrap());
+        options.signing_key = Some(Arc::clone(&key));
+        let server = Server::new(store.clone(), change(options));
         server.bootstrap().await.unwrap();
-        Self { server, store }
+        let api = Self { server, store, key };
+        api.account("default", "default").await;
+        api
     }
 
     /// A client of the router, without a socket.
@@ -88,6 +95,43 @@ impl Api {
     pub async fn send_as(&self, user: User, mut request: Request<Body>) -> http::Response<Body> {
         request.extensions_mut().insert(user);
         self.server.router().oneshot(request).await.unwrap()
+    }
+
+    /// Makes a service account, which no controller does here.
+    pub async fn account(&self, namespace: &str, name: &str) -> Value {
+        let body = serde_json::json!({"metadata": {"name": name}});
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
+        let answer = self.post(&path, &body).await;
+        assert_eq!(answer.code, StatusCode::CREATED, "{}", answer.text());
+        answer.json()
+    }
+
+    /// A request as from outside, by somebody who is known by its headers alone.
+    pub async fn outside(&self, method: Method, path: &str, headers: &[(&str, &str)], body: &Value) -> Answer {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("content-type", "application/json");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Body::from(body.to_string())).unwrap();
+        collect(self.server.router().oneshot(request).await.unwrap()).await
+    }
+
+    /// Who the server takes the bearer of a token for; the message of the refusal where it does not.
+    pub async fn whoami(&self, token: &str) -> Result<Value, String> {
+        let header = format!("Bearer {token}");
+        let review = serde_json::json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
+        let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+        let answer = self
+            .outside(Method::POST, path, &[("authorization", &header)], &review)
+            .await;
+        if answer.code == StatusCode::CREATED {
+            return Ok(answer.json()["status"]["userInfo"].clone());
+        }
+        assert_eq!(answer.code, StatusCode::UNAUTHORIZED);
+        Err(answer.message())
     }
 
     pub async fn request(&self, method: Method, path: &str, headers: &[(&str, &str)], body: impl Into<Body>) -> Answer {

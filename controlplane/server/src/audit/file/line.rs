@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde::de::IgnoredAny;
 
 use crate::audit::{ObjectRef, Record, Stage};
+use crate::identity::User;
 
 /// Resources whose objects must not be read by whoever may read the log.
 const SECRET: [&str; 5] = [
@@ -63,6 +64,8 @@ struct Line<'a> {
     request_uri: &'a str,
     verb: &'a str,
     user: Who<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    impersonated_user: Option<Who<'a>>,
     #[serde(rename = "sourceIPs")]
     source_ips: [String; 1],
     user_agent: &'a str,
@@ -135,12 +138,8 @@ pub(super) fn write(record: &Record, line: &mut Vec<u8>) {
         },
         request_uri: &record.uri,
         verb: &record.verb,
-        user: Who {
-            username: &record.user.name,
-            uid: &record.user.uid,
-            groups: &record.user.groups,
-            extra: &record.user.extra,
-        },
+        user: who(&record.user),
+        impersonated_user: record.impersonated.as_ref().map(who),
         source_ips: [record
             .source
             .map_or_else(|| "127.0.0.1".to_owned(), |source| source.to_string())],
@@ -183,6 +182,15 @@ fn embed(line: &mut Vec<u8>, name: &str, json: Option<&[u8]>) {
             .map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte }),
     );
     line.push(b'}');
+}
+
+fn who(user: &User) -> Who<'_> {
+    Who {
+        username: &user.name,
+        uid: &user.uid,
+        groups: &user.groups,
+        extra: &user.extra,
+    }
 }
 
 fn reference(object: &ObjectRef) -> Reference<'_> {

@@ -16,6 +16,7 @@ fn record(verb: &str, resource: &str, request: &str) -> Record {
         uri: format!("/api/v1/namespaces/default/{resource}?fieldManager=kubectl"),
         verb: verb.into(),
         user: User::new("jane", ["system:masters"]),
+        impersonated: Some(User::new("joe", [])),
         user_agent: "kubectl/v1.33.0".into(),
         source: Some([10, 0, 0, 1].into()),
         object: Some(ObjectRef {
@@ -54,6 +55,7 @@ fn a_write_is_recorded_with_its_objects() {
         "kind": "Event", "apiVersion": "audit.k8s.io/v1", "level": "RequestResponse", "auditID": "5b4f5e2c",
         "stage": "ResponseComplete", "requestURI": "/api/v1/namespaces/default/pods?fieldManager=kubectl",
         "verb": "create", "user": {"username": "jane", "groups": ["system:masters", "system:authenticated"]},
+        "impersonatedUser": {"username": "joe", "groups": ["system:authenticated"]},
         "sourceIPs": ["10.0.0.1"], "userAgent": "kubectl/v1.33.0",
         "objectRef": {"resource": "pods", "namespace": "default", "apiVersion": "v1"},
         "responseStatus": {"metadata": {}, "code": 201},

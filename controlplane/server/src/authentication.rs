@@ -1,0 +1,74 @@
+//! Who a request comes from: a certificate's user that the transport found, a bearer token, or nobody in particular.
+
+mod impersonation;
+
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use http::request::Parts;
+
+use crate::failure::Failure;
+use crate::identity::User;
+use crate::server::Shared;
+use crate::tls::RefusedCertificate;
+use crate::tokens::ISSUER;
+
+pub(crate) use impersonation::impersonated;
+
+/// Somebody, and what the audit log should know of how he proved it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Caller {
+    pub(crate) user: User,
+    pub(crate) annotations: Vec<(&'static str, String)>,
+}
+
+/// The audiences of tokens that the server itself takes.
+pub(crate) fn audiences() -> Vec<String> {
+    vec![ISSUER.to_owned()]
+}
+
+/// The caller of a request. The token is taken out of it: nothing behind here has use for it.
+///
+/// # Errors
+/// 401 for a token or a certificate that proves nothing.
+pub(crate) fn caller(shared: &Shared, parts: &mut Parts) -> Result<Caller, Failure> {
+    let token = bearer(&parts.headers).map(str::to_owned);
+    parts.headers.remove(AUTHORIZATION);
+    if let Some(user) = parts.extensions.get::<User>() {
+        return Ok(Caller {
+            user: user.clone(),
+            annotations: Vec::new(),
+        });
+    }
+    let Some(token) = token else {
+        if parts.extensions.get::<RefusedCertificate>().is_some() {
+            return Err(Failure::Unauthorized);
+        }
+        return Ok(Caller {
+            user: User::anonymous(),
+            annotations: Vec::new(),
+        });
+    };
+    let now = (shared.options.clock)();
+    match shared.tokens.authenticate(&shared.store, &token, &audiences(), now) {
+        Ok(proven) => Ok(Caller {
+            user: proven.user,
+            annotations: proven
+                .stale
+                .map(|stale| ("authentication.k8s.io/stale-token", stale))
+                .into_iter()
+                .collect(),
+        }),
+        Err(refused) => {
+            tracing::debug!(%refused, "a bearer token was refused");
+            Err(Failure::Unauthorized)
+        }
+    }
+}
+
+/// The token of `Authorization: Bearer TOKEN`; other schemes say nothing.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let header = headers.get(AUTHORIZATION)?.to_str().ok()?.trim();
+    let (scheme, rest) = header.split_once(' ')?;
+    let token = rest.split(' ').next().unwrap_or_default();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}

@@ -1,0 +1,86 @@
+//! Kinds that are only asked or done, never stored: the body is the question, the answer the same object with its status.
+
+use axum::body::Body;
+use http::StatusCode;
+use k8s_openapi::api::authentication::v1::{
+    SelfSubjectReview, SelfSubjectReviewStatus, TokenReview, TokenReviewStatus, UserInfo,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::authentication;
+use crate::body;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::identity::User;
+use crate::negotiation::negotiate;
+use crate::object;
+use crate::options::WriteOptions;
+use crate::respond::Response;
+use crate::shape;
+use crate::verbs::binding;
+
+/// `POST` of a kind that is created only.
+pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response, Failure> {
+    if context.registration.kind == "Binding" {
+        return binding::create_by_body(context, body).await;
+    }
+    let representation = negotiate(&context.headers, &context.query)?;
+    let options = WriteOptions::read(&context.query, "CreateOptions")?;
+    let body = body::read(body).await?;
+    let mut read = object::read(context.registration, &context.headers, body, options.field_validation)?;
+    context.warnings.extend(read.warnings);
+    context.notes.request = Some(read.json);
+    read.object.metadata_mut().managed_fields = None;
+    let asked = read.object.as_any_mut();
+    if let Some(review) = asked.downcast_mut::<TokenReview>() {
+        review_token(context, review)?;
+    } else if let Some(review) = asked.downcast_mut::<SelfSubjectReview>() {
+        review.metadata.creation_timestamp = Some(Time(context.now()));
+        review.status = Some(SelfSubjectReviewStatus {
+            user_info: Some(user_info(&context.user)),
+        });
+    } else {
+        return Err(Failure::MethodNotAllowed);
+    }
+    let bytes = object::unstored(&mut *read.object, None);
+    context.notes.response = Some(bytes.clone());
+    shape::one(context, StatusCode::CREATED, representation, bytes)
+}
+
+fn review_token(context: &Context, review: &mut TokenReview) -> Result<(), Failure> {
+    if review.spec.token.is_empty() {
+        return Err(Failure::bad_request(
+            "token is required for TokenReview in authentication",
+        ));
+    }
+    let wanted = review.spec.audiences.clone().filter(|wanted| !wanted.is_empty());
+    let wanted = wanted.unwrap_or_else(authentication::audiences);
+    let server = &context.server;
+    let proven = server
+        .tokens
+        .authenticate(&server.store, &review.spec.token, &wanted, context.now());
+    review.status = Some(match proven {
+        Ok(proven) => TokenReviewStatus {
+            authenticated: Some(true),
+            user: Some(user_info(&proven.user)),
+            audiences: Some(proven.audiences),
+            error: None,
+        },
+        Err(refused) => TokenReviewStatus {
+            error: Some(refused.to_string()),
+            user: Some(UserInfo::default()),
+            ..TokenReviewStatus::default()
+        },
+    });
+    Ok(())
+}
+
+/// A user as answers show him.
+pub(crate) fn user_info(user: &User) -> UserInfo {
+    UserInfo {
+        username: Some(user.name.clone()),
+        uid: Some(user.uid.clone()).filter(|uid| !uid.is_empty()),
+        groups: Some(user.groups.clone()).filter(|groups| !groups.is_empty()),
+        extra: Some(user.extra.clone()).filter(|extra| !extra.is_empty()),
+    }
+}
