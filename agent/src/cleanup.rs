@@ -2,7 +2,6 @@
 
 use agent::lock::Lock;
 use anyhow::bail;
-use network::Network;
 use volume::Volumes;
 
 use crate::command::Arguments;

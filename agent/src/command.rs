@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,14 +13,23 @@ use anyhow::Context;
 use clap::Parser;
 use image::Images;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use network::{Bridge, Cidr};
-use runtime::Embedded;
+use network::{Bridge, Cidr, Network};
+use runtime::{Containerd, Embedded, Runtime};
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Run,
     Cleanup,
+}
+
+/// What makes containers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum RuntimeKind {
+    /// libcontainer in this program
+    Embedded,
+    /// A containerd of this machine
+    Containerd,
 }
 
 #[derive(Debug, Parser)]
@@ -59,6 +68,15 @@ pub(crate) struct Arguments {
     /// Root of the agent's control groups; skiff/NODE-NAME by default
     #[arg(long)]
     cgroup_root: Option<String>,
+    /// What makes the containers
+    #[arg(long, value_enum, default_value = "embedded")]
+    runtime: RuntimeKind,
+    /// containerd's socket
+    #[arg(long, default_value = "/run/containerd/containerd.sock")]
+    containerd_address: PathBuf,
+    /// The containerd namespace of the node's containers
+    #[arg(long, default_value = "skiff")]
+    containerd_namespace: String,
     /// Name of the pods' bridge
     #[arg(long, default_value = "skiff0")]
     bridge: String,
@@ -143,24 +161,36 @@ impl Arguments {
         }
     }
 
-    pub(crate) async fn runtime(&self) -> anyhow::Result<Embedded> {
+    pub(crate) async fn runtime(&self) -> anyhow::Result<Arc<dyn Runtime>> {
         let root = self
             .cgroup_root
             .clone()
             .unwrap_or_else(|| format!("skiff/{}", self.node_name));
-        let configuration = runtime::Config::new(self.state_dir.join("runtime"), root);
-        Embedded::open(configuration)
-            .await
-            .context("open the container runtime")
+        let (embedded, containerd) = (self.state_dir.join("runtime"), self.state_dir.join("containerd"));
+        match self.runtime {
+            RuntimeKind::Embedded => {
+                refuse_others("containerd", &containerd)?;
+                let opened = Embedded::open(runtime::Config::new(embedded, root)).await;
+                Ok(Arc::new(opened.context("open the container runtime")?))
+            }
+            RuntimeKind::Containerd => {
+                refuse_others("embedded", &embedded)?;
+                let (address, namespace) = (&self.containerd_address, &self.containerd_namespace);
+                let configuration = runtime::ContainerdConfig::new(containerd, root, address, namespace);
+                let opened = Containerd::open(configuration).await;
+                let opened = opened.with_context(|| format!("open containerd at {}", address.display()))?;
+                Ok(Arc::new(opened))
+            }
+        }
     }
 
-    pub(crate) fn network(&self) -> anyhow::Result<Bridge> {
+    pub(crate) fn network(&self) -> anyhow::Result<Arc<dyn Network>> {
         let configuration = network::Config {
             state_dir: self.state_dir.join("network"),
             bridge: self.bridge.clone(),
             direct: self.direct_cidr.clone(),
         };
-        Bridge::open(configuration).context("open the pod network")
+        Ok(Arc::new(Bridge::open(configuration).context("open the pod network")?))
     }
 
     pub(crate) async fn parts(&self, images: &Images) -> anyhow::Result<Parts> {
@@ -171,8 +201,8 @@ impl Arguments {
         configuration.connect_timeout = Some(Duration::from_secs(5));
         Ok(Parts {
             client: kube::Client::try_from(configuration).context("make the API client")?,
-            runtime: Arc::new(self.runtime().await?),
-            network: Arc::new(self.network()?),
+            runtime: self.runtime().await?,
+            network: self.network()?,
             images: Arc::new(images.clone()),
             clock: clock::wall(),
         })
@@ -216,6 +246,17 @@ impl Arguments {
             .or_else(|| source("192.0.2.1:9"));
         Ok(own.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)))
     }
+}
+
+/// Pods that another runtime made would be nobody's.
+fn refuse_others(name: &str, state: &Path) -> anyhow::Result<()> {
+    let held = std::fs::read_dir(state.join("sandboxes")).is_ok_and(|mut entries| entries.next().is_some());
+    anyhow::ensure!(
+        !held,
+        "{} still holds pods of the {name} runtime; run `skiff-agent cleanup --runtime={name}` first",
+        state.display()
+    );
+    Ok(())
 }
 
 /// The own address on the way to a target; nothing is sent.

@@ -13,10 +13,9 @@ use tokio_util::sync::CancellationToken;
 use command::{Arguments, Command};
 
 fn main() -> ExitCode {
-    // A supervisor is single-threaded: nothing may start before it.
-    let mut arguments = std::env::args_os().skip(1);
-    if arguments.next().is_some_and(|first| first == "supervisor") {
-        return runtime::supervisor::main();
+    // The helpers are single-threaded: nothing may start before them.
+    if let Some(code) = runtime::helper(std::env::args_os().skip(1)) {
+        return code;
     }
     let arguments = command::parse();
     tracing_subscriber::fmt()

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use serde::{Deserialize, Serialize};
 
 /// Real containers on Linux nodes through the Kubernetes API.
 #[derive(Parser)]
@@ -104,6 +105,47 @@ pub(crate) struct UpOptions {
     /// Address of the node, for the agent's certificate [default: the one towards the default route]
     #[arg(long, value_name = "IP")]
     pub(crate) node_address: Vec<IpAddr>,
+    #[command(flatten)]
+    pub(crate) backends: Backends,
+}
+
+/// What the node makes its pods with.
+#[derive(Args, Default, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Backends {
+    /// What makes the containers [default: embedded]
+    #[arg(long, value_name = "NAME", value_parser = ["embedded", "containerd"])]
+    pub(crate) runtime: Option<String>,
+    /// containerd's socket [default: /run/containerd/containerd.sock]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) containerd_address: Option<String>,
+    /// The containerd namespace of the node's containers [default: skiff]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) containerd_namespace: Option<String>,
+}
+
+impl Backends {
+    /// These, and where they say nothing the others.
+    pub(crate) fn or(&self, others: &Self) -> Self {
+        let first = |own: &Option<String>, other: &Option<String>| own.clone().or_else(|| other.clone());
+        Self {
+            runtime: first(&self.runtime, &others.runtime),
+            containerd_address: first(&self.containerd_address, &others.containerd_address),
+            containerd_namespace: first(&self.containerd_namespace, &others.containerd_namespace),
+        }
+    }
+
+    /// The agent's flags for them.
+    pub(crate) fn flags(&self) -> impl Iterator<Item = String> {
+        let pairs = [
+            ("--runtime", &self.runtime),
+            ("--containerd-address", &self.containerd_address),
+            ("--containerd-namespace", &self.containerd_namespace),
+        ];
+        pairs
+            .into_iter()
+            .filter_map(|(flag, value)| Some(format!("{flag}={}", value.as_ref()?)))
+    }
 }
 
 #[derive(Args)]

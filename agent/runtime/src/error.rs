@@ -30,6 +30,15 @@ pub enum Error {
     /// The supervisor refused or failed.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// containerd refused, failed or did not answer.
+    #[error("{doing}")]
+    Containerd {
+        /// What it was asked to do.
+        doing: &'static str,
+        /// Its answer.
+        #[source]
+        source: crate::ContainerdFailure,
+    },
     /// A file, socket or kernel call of the agent's side failed.
     #[error("{doing} {}", path.display())]
     Io {

@@ -1,11 +1,12 @@
 //! Containers on this machine, behind one trait.
 //!
 //! [`Runtime`] is the seam: [`Embedded`] makes real containers with libcontainer, each pod under a supervisor process of its
-//! own that outlives the agent; [`Sim`] plays a machine in memory and virtual time, for tests. Methods may be called from many
+//! own that outlives the agent; [`Containerd`] has a containerd make them; [`Sim`] plays a machine in memory and virtual time, for tests. Methods may be called from many
 //! tasks at once. Removal is idempotent in any state.
 
 mod cgroup;
 mod clock;
+mod containerd;
 mod embedded;
 mod error;
 mod model;
@@ -15,15 +16,29 @@ mod sim;
 pub mod supervisor;
 mod sys;
 
+use std::ffi::OsString;
+use std::process::ExitCode;
+
 use futures::future::BoxFuture;
 use tokio::sync::broadcast;
 
+pub use containerd::{Config as ContainerdConfig, Containerd, Failure as ContainerdFailure};
 pub use embedded::{Config, Embedded};
 pub use error::{Error, Refusal};
 pub use model::{
     Container, ContainerSpec, Event, ExecResult, ExecSpec, Exit, Info, Limits, PodId, Sandbox, SandboxSpec, State, User,
 };
 pub use sim::{Behaviour, Sim};
+
+/// Runs what this program does under another name: the processes that a runtime starts beside the agent. `None` when the
+/// arguments, without the program's own name, say nothing of that. Must be called before the process has any other thread.
+pub fn helper(mut arguments: impl Iterator<Item = OsString>) -> Option<ExitCode> {
+    let command = arguments.next()?;
+    if command == "supervisor" {
+        return Some(supervisor::main());
+    }
+    containerd::helper(&command, arguments.next().as_deref())
+}
 
 /// Everything that the agent asks of a container runtime.
 pub trait Runtime: Send + Sync + 'static {
@@ -54,6 +69,9 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Removes a sandbox with all its containers, in any state. Success when there is none; goes on past failures.
     fn remove_sandbox(&self, sandbox: &str) -> BoxFuture<'_, Result<(), Error>>;
+
+    /// Removes everything that this runtime made on the machine. Goes on past failures; success when there is nothing.
+    fn cleanup(&self) -> BoxFuture<'_, Result<(), Error>>;
 
     /// News from now on. A receiver that lags must read [`Runtime::sandboxes`] instead: the state there is never behind.
     fn events(&self) -> broadcast::Receiver<Event>;

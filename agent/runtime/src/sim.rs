@@ -382,6 +382,16 @@ impl Runtime for Sim {
         futures::future::ready(Ok(())).boxed()
     }
 
+    fn cleanup(&self) -> BoxFuture<'_, Result<(), Error>> {
+        async {
+            for sandbox in self.sandboxes().await? {
+                self.remove_sandbox(&sandbox.id).await?;
+            }
+            Ok(())
+        }
+        .boxed()
+    }
+
     fn events(&self) -> broadcast::Receiver<Event> {
         self.events.subscribe()
     }

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::Machine;
-use runtime::{ContainerSpec, Runtime};
+use runtime::ContainerSpec;
 
 /// A second layer that replaces one directory of the first.
 fn poisoned(machine: &Machine, name: &str, make: impl FnOnce(&Path)) -> ContainerSpec {

@@ -1,4 +1,4 @@
-//! Real containers, as root: what the runtime promises about starting, ending, logs, limits and exec.
+//! Real containers, as root: what every runtime promises about starting, ending, logs, limits and exec.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,12 +12,11 @@ mod common;
 use std::fs;
 use std::time::Duration;
 
-use common::{Machine, limit};
-use runtime::{Error, Event, Refusal, Runtime, State, User};
+use common::{Kind, Machine, limit};
+use runtime::{Error, Event, Refusal, State, User};
 
-#[tokio::test]
-async fn a_container_runs_logs_and_tells_its_exit_code() {
-    let mut machine = Machine::new("runs").await;
+async fn a_container_runs_logs_and_tells_its_exit_code(kind: Kind) {
+    let mut machine = Machine::of(kind, "runs").await;
     machine.sandbox("s").await;
     machine
         .run(
@@ -38,9 +37,8 @@ async fn a_container_runs_logs_and_tells_its_exit_code() {
     machine.finish().await;
 }
 
-#[tokio::test]
-async fn signals_end_a_container_and_are_told() {
-    let mut machine = Machine::new("signals").await;
+async fn signals_end_a_container_and_are_told(kind: Kind) {
+    let mut machine = Machine::of(kind, "signals").await;
     machine.sandbox("s").await;
     machine
         .run(
@@ -63,9 +61,8 @@ async fn signals_end_a_container_and_are_told() {
     machine.finish().await;
 }
 
-#[tokio::test]
-async fn a_container_over_its_memory_limit_is_oom_killed() {
-    let mut machine = Machine::new("oom").await;
+async fn a_container_over_its_memory_limit_is_oom_killed(kind: Kind) {
+    let mut machine = Machine::of(kind, "oom").await;
     machine.sandbox("s").await;
     let mut spec = machine.shell("c", "dd if=/dev/zero of=/dev/null bs=200M count=2");
     limit(&mut spec, Some(32 << 20), None, None);
@@ -81,9 +78,8 @@ async fn a_container_over_its_memory_limit_is_oom_killed() {
     machine.finish().await;
 }
 
-#[tokio::test]
-async fn cpu_and_pids_limits_are_set_on_the_containers_cgroup() {
-    let mut machine = Machine::new("limits").await;
+async fn cpu_and_pids_limits_are_set_on_the_containers_cgroup(kind: Kind) {
+    let mut machine = Machine::of(kind, "limits").await;
     machine.sandbox("s").await;
     let mut spec = machine.shell("c", "i=0; while [ $i -lt 40 ]; do sleep 5 & i=$((i+1)); done; echo all");
     limit(&mut spec, None, Some(50_000), Some(10));
@@ -98,9 +94,8 @@ async fn cpu_and_pids_limits_are_set_on_the_containers_cgroup() {
     machine.finish().await;
 }
 
-#[tokio::test]
-async fn exec_runs_in_the_container_with_its_environment_and_user() {
-    let machine = Machine::new("exec").await;
+async fn exec_runs_in_the_container_with_its_environment_and_user(kind: Kind) {
+    let machine = Machine::of(kind, "exec").await;
     machine.sandbox("s").await;
     let mut spec = machine.container("c", &["/bin/sleep", "1000"]);
     spec.user = User {
@@ -147,9 +142,8 @@ async fn exec_runs_in_the_container_with_its_environment_and_user() {
     machine.finish().await;
 }
 
-#[tokio::test]
-async fn attack_15_an_exec_that_prints_for_ever_is_cut_and_killed() {
-    let machine = Machine::new("exec-flood").await;
+async fn attack_15_an_exec_that_prints_for_ever_is_cut_and_killed(kind: Kind) {
+    let machine = Machine::of(kind, "exec-flood").await;
     machine.sandbox("s").await;
     machine.run("s", machine.container("c", &["/bin/sleep", "1000"])).await;
     let result = machine.exec("s", "c", "yes", Duration::from_millis(200)).await;
@@ -158,9 +152,8 @@ async fn attack_15_an_exec_that_prints_for_ever_is_cut_and_killed() {
     machine.finish().await;
 }
 
-#[tokio::test]
-async fn attack_16_what_an_exec_leaves_behind_is_killed_and_not_waited_for() {
-    let machine = Machine::new("exec-orphans").await;
+async fn attack_16_what_an_exec_leaves_behind_is_killed_and_not_waited_for(kind: Kind) {
+    let machine = Machine::of(kind, "exec-orphans").await;
     machine.sandbox("s").await;
     let pid = machine.run("s", machine.container("c", &["/bin/sleep", "1000"])).await;
     let supervisor = parent(pid);
@@ -179,7 +172,8 @@ async fn attack_16_what_an_exec_leaves_behind_is_killed_and_not_waited_for() {
     let processes = machine.exec("s", "c", "ps", Duration::from_secs(10)).await;
     let processes = String::from_utf8(processes.output).unwrap();
     assert_eq!(processes.matches("sleep 1000").count(), 1, "{processes}");
-    assert_eq!(open_files(supervisor), before);
+    // A shim may also have closed what it needed for the container itself.
+    assert!(open_files(supervisor) <= before, "{} files", open_files(supervisor));
     machine.finish().await;
 }
 
@@ -199,9 +193,8 @@ fn open_files(pid: i32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
 }
 
-#[tokio::test]
-async fn containers_outlive_the_agent_and_are_adopted_by_the_next() {
-    let mut machine = Machine::new("adopt").await;
+async fn containers_outlive_the_agent_and_are_adopted_by_the_next(kind: Kind) {
+    let mut machine = Machine::of(kind, "adopt").await;
     machine.sandbox("s").await;
     let pid = machine.run("s", machine.container("c", &["/bin/sleep", "1000"])).await;
     machine
@@ -277,9 +270,8 @@ async fn a_killed_supervisor_is_noticed_and_its_containers_die() {
     machine.finish().await;
 }
 
-#[tokio::test]
-async fn removal_works_in_any_state_and_twice() {
-    let machine = Machine::new("remove").await;
+async fn removal_works_in_any_state_and_twice(kind: Kind) {
+    let machine = Machine::of(kind, "remove").await;
     machine.runtime.remove_sandbox("never").await.unwrap();
     machine.runtime.remove_container("never", "c").await.unwrap();
     machine.sandbox("s").await;
@@ -305,9 +297,8 @@ async fn removal_works_in_any_state_and_twice() {
     machine.finish().await;
 }
 
-#[tokio::test]
-async fn a_failed_creation_leaves_nothing_and_blocks_nothing() {
-    let mut machine = Machine::new("failed").await;
+async fn a_failed_creation_leaves_nothing_and_blocks_nothing(kind: Kind) {
+    let mut machine = Machine::of(kind, "failed").await;
     machine.sandbox("s").await;
     let missing = machine.container("c", &["/no/such/program"]);
     let error = machine.runtime.create_container("s", missing).await.unwrap_err();
@@ -350,9 +341,8 @@ async fn a_failed_creation_leaves_nothing_and_blocks_nothing() {
     machine.finish().await;
 }
 
-#[tokio::test]
-async fn containers_of_a_pod_can_share_their_processes() {
-    let mut machine = Machine::new("shared").await;
+async fn containers_of_a_pod_can_share_their_processes(kind: Kind) {
+    let mut machine = Machine::of(kind, "shared").await;
     let mut spec = Machine::sandbox_spec("s");
     spec.share_process_namespace = true;
     machine.runtime.create_sandbox(spec).await.unwrap();
@@ -366,3 +356,29 @@ async fn containers_of_a_pod_can_share_their_processes() {
     assert!(!String::from_utf8(left.output).unwrap().contains("sleep 4321"));
     machine.finish().await;
 }
+
+/// Each of them with each runtime.
+macro_rules! contract {
+    ($($name:ident),* $(,)?) => {
+        mod embedded {
+            $(#[tokio::test] async fn $name() { Box::pin(super::$name(super::Kind::Embedded)).await; })*
+        }
+        mod containerd {
+            $(#[tokio::test] async fn $name() { Box::pin(super::$name(super::Kind::Containerd)).await; })*
+        }
+    };
+}
+
+contract!(
+    a_container_runs_logs_and_tells_its_exit_code,
+    signals_end_a_container_and_are_told,
+    a_container_over_its_memory_limit_is_oom_killed,
+    cpu_and_pids_limits_are_set_on_the_containers_cgroup,
+    exec_runs_in_the_container_with_its_environment_and_user,
+    attack_15_an_exec_that_prints_for_ever_is_cut_and_killed,
+    attack_16_what_an_exec_leaves_behind_is_killed_and_not_waited_for,
+    containers_outlive_the_agent_and_are_adopted_by_the_next,
+    removal_works_in_any_state_and_twice,
+    a_failed_creation_leaves_nothing_and_blocks_nothing,
+    containers_of_a_pod_can_share_their_processes,
+);

@@ -12,7 +12,7 @@ mod common;
 use std::time::Duration;
 
 use common::Machine;
-use runtime::{Event, Runtime};
+use runtime::Event;
 
 /// Drops the runtime, as a crash would, after so long, and opens it again on the same state.
 async fn crash_within(machine: &mut Machine, after: Duration) {

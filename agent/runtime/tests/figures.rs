@@ -14,7 +14,6 @@ use std::fs;
 use std::time::{Duration, Instant, SystemTime};
 
 use common::Machine;
-use runtime::Runtime;
 
 fn median(mut times: Vec<Duration>) -> Duration {
     times.sort();

@@ -12,7 +12,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Machine, limit};
-use runtime::{ContainerSpec, Runtime};
+use runtime::ContainerSpec;
 
 const LIMIT: Duration = Duration::from_secs(20);
 

@@ -56,5 +56,6 @@ fn agent_arguments(state_dir: &Path, settings: &Settings) -> Vec<String> {
     pairs
         .into_iter()
         .flat_map(|(flag, value)| [flag.to_owned(), value])
+        .chain(settings.backends.flags())
         .collect()
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::arguments::UpOptions;
+use crate::arguments::{Backends, UpOptions};
 
 /// The choices, as `DIR/cluster.json` keeps them.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
@@ -20,6 +20,8 @@ pub(super) struct Settings {
     pub(super) bridge: String,
     pub(super) cgroup_root: String,
     pub(super) node_addresses: Vec<IpAddr>,
+    #[serde(default)]
+    pub(super) backends: Backends,
 }
 
 const FILE: &str = "cluster.json";
@@ -81,6 +83,10 @@ impl Settings {
             } else {
                 options.node_address.clone()
             },
+            backends: known.map_or_else(
+                || options.backends.clone(),
+                |known| options.backends.or(&known.backends),
+            ),
         };
         ensure!(
             settings.bridge.len() <= 15 && !settings.bridge.contains('/'),

@@ -33,6 +33,8 @@ struct Hierarchy {
 pub(crate) struct Cgroups {
     v1: Vec<Hierarchy>,
     v2: Option<PathBuf>,
+    /// Mounts of v1 hierarchies without controllers: runc makes groups there, too.
+    named: Vec<PathBuf>,
 }
 
 impl Cgroups {
@@ -45,6 +47,7 @@ impl Cgroups {
         let mut found = Self {
             v1: Vec::new(),
             v2: None,
+            named: Vec::new(),
         };
         for line in mountinfo.lines() {
             let Some((mount, file_system)) = line.split_once(" - ") else {
@@ -58,7 +61,9 @@ impl Cgroups {
             let (kind, options) = (file_system.next(), file_system.nth(1).unwrap_or_default());
             if kind == Some("cgroup2") {
                 found.v2.get_or_insert_with(|| PathBuf::from(target));
-            } else if kind == Some("cgroup") && !options.contains("name=") {
+            } else if kind == Some("cgroup") && options.contains("name=") {
+                found.named.push(PathBuf::from(target));
+            } else if kind == Some("cgroup") {
                 let known = [
                     "cpu",
                     "cpuacct",
@@ -272,7 +277,7 @@ impl Cgroups {
             return vec![error.to_string()];
         }
         let mut failures = Vec::new();
-        for mount in self.mounts() {
+        for mount in self.mounts().chain(self.named.iter().map(PathBuf::as_path)) {
             remove_tree(&mount.join(group), &mut failures);
         }
         failures
@@ -283,7 +288,7 @@ impl Cgroups {
         if check(group).is_err() {
             return;
         }
-        for mount in self.mounts() {
+        for mount in self.mounts().chain(self.named.iter().map(PathBuf::as_path)) {
             for part in group.ancestors().filter(|part| !part.as_os_str().is_empty()) {
                 if fs::remove_dir(mount.join(part)).is_err() {
                     break;

@@ -15,7 +15,7 @@ use crate::{
 /// Version of libcontainer, which is youki's.
 const VERSION: &str = "0.7.0";
 
-fn described(spec: &ContainerSpec) -> Container {
+pub(crate) fn described(spec: &ContainerSpec) -> Container {
     Container {
         id: spec.id.clone(),
         name: spec.name.clone(),
@@ -151,6 +151,10 @@ impl Runtime for Embedded {
             self.shared.remove(&sandbox).await
         }
         .boxed()
+    }
+
+    fn cleanup(&self) -> BoxFuture<'_, Result<(), Error>> {
+        Self::cleanup(self).boxed()
     }
 
     fn events(&self) -> broadcast::Receiver<Event> {

@@ -28,8 +28,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 
+pub(crate) use calls::described;
 use connection::Connection;
-use program::Program;
+pub(crate) use program::Program;
 use supervise::Zygote;
 
 use crate::cgroup::{self, Cgroups};
@@ -90,7 +91,7 @@ impl Drop for Embedded {
     }
 }
 
-fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+pub(crate) fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.to_owned();
     move |source| Error::Io { doing, path, source }
 }
@@ -113,7 +114,7 @@ fn unexpected() -> Error {
 }
 
 /// Ids become names of directories and cgroups.
-fn check_id(what: &'static str, id: &str) -> Result<(), Error> {
+pub(crate) fn check_id(what: &'static str, id: &str) -> Result<(), Error> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     if (1..=64).contains(&id.len()) && !id.starts_with('.') && id.bytes().all(plain) && id != crate::supervisor::GROUP {
         return Ok(());
@@ -321,7 +322,7 @@ impl Shared {
     }
 }
 
-fn ended(mut container: Container) -> Container {
+pub(crate) fn ended(mut container: Container) -> Container {
     let started_at = match container.state {
         State::Exited { .. } => return container,
         State::Running { started_at, .. } => Some(started_at),

@@ -16,14 +16,14 @@ use crate::sys::FileSystem;
 ///
 /// A process that is entering a container still runs this program, and the container can open it by `/proc/PID/exe`. Seen
 /// through an overlay without an upper layer, it cannot be overwritten by that way.
-pub(super) struct Program {
+pub(crate) struct Program {
     path: PathBuf,
     sealed: Option<OwnedFd>,
 }
 
 impl Program {
     /// Seals the program; a machine that refuses gets it unsealed.
-    pub(super) fn seal(path: &Path, state: &Path) -> Self {
+    pub(crate) fn seal(path: &Path, state: &Path) -> Self {
         let sealed = seal(path, &state.join("empty"));
         if let Err(error) = &sealed {
             tracing::warn!(%error, program = %path.display(), "the supervisors' program is not sealed");
@@ -35,7 +35,7 @@ impl Program {
     }
 
     /// What to execute.
-    pub(super) fn path(&self) -> OsString {
+    pub(crate) fn path(&self) -> OsString {
         match &self.sealed {
             Some(file) => OsString::from(format!("/proc/self/fd/{}", file.as_raw_fd())),
             None => self.path.clone().into_os_string(),

@@ -15,18 +15,21 @@ use super::user::Identity;
 use crate::Refusal;
 
 /// Where things are for one container.
-pub(super) struct Place<'a> {
-    pub(super) rootfs: &'a Path,
+pub(crate) struct Place<'a> {
+    pub(crate) rootfs: &'a Path,
     /// Relative to the hierarchies, with a leading slash.
-    pub(super) cgroup: PathBuf,
-    pub(super) pid_namespace: PidNamespace,
+    pub(crate) cgroup: PathBuf,
+    /// New ones, and those of the pod by their paths.
+    pub(crate) namespaces: Vec<(LinuxNamespaceType, Option<PathBuf>)>,
     /// Where the pod's shared memory is mounted.
-    pub(super) memory: &'a Path,
+    pub(crate) memory: &'a Path,
+    /// The limits are set when the container is started, by who makes it: making it shall not be throttled by a small quota.
+    pub(crate) limited_later: bool,
 }
 
 /// Which pid namespace a container gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum PidNamespace {
+pub(crate) enum PidNamespace {
     Own,
     Host,
     /// That of the process with this pid.
@@ -34,7 +37,7 @@ pub(super) enum PidNamespace {
 }
 
 /// Completes and clamps a configuration.
-pub(super) fn confine(mut spec: Spec, identity: &Identity, place: &Place<'_>) -> Result<Spec, Refusal> {
+pub(crate) fn confine(mut spec: Spec, identity: &Identity, place: &Place<'_>) -> Result<Spec, Refusal> {
     let broken = |error: oci_spec::OciSpecError| Refusal::failed("complete the configuration", &error);
     let readonly = spec
         .root()
@@ -72,10 +75,10 @@ pub(super) fn confine(mut spec: Spec, identity: &Identity, place: &Place<'_>) ->
         spec.set_mounts(Some(shared.collect()));
     }
     let mut linux = spec.linux().clone().unwrap_or_default();
-    if let Some(resources) = linux.resources().clone() {
+    if let Some(resources) = linux.resources().clone().filter(|_| place.limited_later) {
         linux.set_resources(Some(without_limits(resources)));
     }
-    linux.set_namespaces(Some(namespaces(&place.pid_namespace).map_err(broken)?));
+    linux.set_namespaces(Some(namespaces(&place.namespaces).map_err(broken)?));
     linux
         .set_cgroups_path(Some(place.cgroup.clone()))
         .set_uid_mappings(None)
@@ -96,7 +99,6 @@ fn share_memory(mut mount: Mount, memory: &Path) -> Mount {
     mount
 }
 
-/// The supervisor sets these when the container is started: making it shall not be throttled by a small quota.
 fn without_limits(mut resources: LinuxResources) -> LinuxResources {
     if let Some(mut cpu) = resources.cpu().clone() {
         cpu.set_shares(None).set_quota(None).set_period(None);
@@ -110,24 +112,31 @@ fn without_limits(mut resources: LinuxResources) -> LinuxResources {
     resources
 }
 
-/// The supervisor is in the pod's own ipc, uts and net namespaces: containers inherit those.
-fn namespaces(pid: &PidNamespace) -> Result<Vec<LinuxNamespace>, oci_spec::OciSpecError> {
-    let new = |kind| LinuxNamespaceBuilder::default().typ(kind).build();
-    let mut all = vec![new(LinuxNamespaceType::Mount)?, new(LinuxNamespaceType::Cgroup)?];
-    match pid {
-        PidNamespace::Own => all.push(new(LinuxNamespaceType::Pid)?),
-        PidNamespace::Host => {}
-        PidNamespace::Shared(pid) => {
-            let path = PathBuf::from(format!("/proc/{pid}/ns/pid"));
-            all.push(
-                LinuxNamespaceBuilder::default()
-                    .typ(LinuxNamespaceType::Pid)
-                    .path(path)
-                    .build()?,
-            );
+fn namespaces(wanted: &[(LinuxNamespaceType, Option<PathBuf>)]) -> Result<Vec<LinuxNamespace>, oci_spec::OciSpecError> {
+    let one = |(kind, path): &(LinuxNamespaceType, Option<PathBuf>)| {
+        let builder = LinuxNamespaceBuilder::default().typ(*kind);
+        match path {
+            Some(path) => builder.path(path).build(),
+            None => builder.build(),
         }
+    };
+    wanted.iter().map(one).collect()
+}
+
+impl PidNamespace {
+    /// What a container gets whose parent is in the pod's own ipc, uts and net namespaces: those it inherits.
+    pub(super) fn namespaces(&self) -> Vec<(LinuxNamespaceType, Option<PathBuf>)> {
+        let mut all = vec![(LinuxNamespaceType::Mount, None), (LinuxNamespaceType::Cgroup, None)];
+        match self {
+            Self::Own => all.push((LinuxNamespaceType::Pid, None)),
+            Self::Host => {}
+            Self::Shared(pid) => all.push((
+                LinuxNamespaceType::Pid,
+                Some(PathBuf::from(format!("/proc/{pid}/ns/pid"))),
+            )),
+        }
+        all
     }
-    Ok(all)
 }
 
 fn set_home(process: &mut Process, identity: &Identity) {

@@ -66,8 +66,9 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
     let place = Place {
         rootfs: &rootfs,
         cgroup: Path::new("/").join(&leaf),
-        pid_namespace: creation.pid_namespace,
+        namespaces: creation.pid_namespace.namespaces(),
         memory: &memory,
+        limited_later: true,
     };
     let config = confine(spec.spec, &identity, &place)?;
     record::write(&creation.directory.join(CONFIG), &config, record::Durability::Process)
@@ -181,7 +182,7 @@ fn overlay(layers: &[PathBuf], upper: &Path, work: &Path, target: &Path, modern:
     overlay.mount(0)?.attach(target)
 }
 
-fn joined(layers: &[PathBuf]) -> Vec<u8> {
+pub(crate) fn joined(layers: &[PathBuf]) -> Vec<u8> {
     use std::os::unix::ffi::OsStrExt;
     let mut all = Vec::new();
     for layer in layers.iter().rev() {

@@ -22,7 +22,7 @@ const ROTATED: u32 = 4;
 
 /// Which output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stream {
+pub(crate) enum Stream {
     Stdout,
     Stderr,
 }
@@ -37,13 +37,13 @@ impl Stream {
 }
 
 /// Splits one stream into records.
-pub(super) struct Lines {
+pub(crate) struct Lines {
     stream: Stream,
     pending: Vec<u8>,
 }
 
 impl Lines {
-    pub(super) const fn new(stream: Stream) -> Self {
+    pub(crate) const fn new(stream: Stream) -> Self {
         Self {
             stream,
             pending: Vec::new(),
@@ -64,7 +64,7 @@ impl Lines {
     }
 
     /// Adds output; whole records go to `out`.
-    pub(super) fn push(&mut self, now: SystemTime, mut bytes: &[u8], out: &mut Vec<u8>) {
+    pub(crate) fn push(&mut self, now: SystemTime, mut bytes: &[u8], out: &mut Vec<u8>) {
         let time = rfc3339(now);
         while !bytes.is_empty() {
             let room = PART - self.pending.len();
@@ -89,7 +89,7 @@ impl Lines {
     }
 
     /// The stream is at its end: what is left of a line goes out as a partial one.
-    pub(super) fn finish(&mut self, now: SystemTime, out: &mut Vec<u8>) {
+    pub(crate) fn finish(&mut self, now: SystemTime, out: &mut Vec<u8>) {
         if !self.pending.is_empty() {
             self.record(&rfc3339(now), "P", &[], out);
         }
@@ -99,7 +99,7 @@ impl Lines {
 
 /// The file, rotated by size. It is reached through its directory's descriptor, and only a regular file of ours is written:
 /// a container that sees the log directory can put a link or a FIFO there.
-pub(super) struct LogFile {
+pub(crate) struct LogFile {
     directory: OwnedFd,
     name: PathBuf,
     file: Option<File>,
@@ -107,7 +107,7 @@ pub(super) struct LogFile {
 }
 
 impl LogFile {
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let invalid = || io::Error::new(io::ErrorKind::InvalidInput, format!("log path {}", path.display()));
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(invalid());
@@ -166,7 +166,7 @@ impl LogFile {
     }
 
     /// Appends records. A full or broken disk loses output, not the container: the caller goes on.
-    pub(super) fn write(&mut self, records: &[u8]) -> io::Result<()> {
+    pub(crate) fn write(&mut self, records: &[u8]) -> io::Result<()> {
         if records.is_empty() {
             return Ok(());
         }

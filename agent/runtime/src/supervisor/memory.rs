@@ -13,7 +13,7 @@ use nix::unistd::{chdir, pivot_root};
 use crate::sys::{FileSystem, Mount};
 
 /// Where containers have it.
-pub(super) const TARGET: &str = "/dev/shm";
+pub(crate) const TARGET: &str = "/dev/shm";
 /// What other runtimes and the kubelet give a pod.
 const SIZE: &[u8] = b"64m";
 

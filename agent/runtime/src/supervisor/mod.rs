@@ -4,18 +4,18 @@
 //! agent. Everything that libcontainer does happens in short-lived forks of it. It ends when it is told to, or when no agent can
 //! find it any more.
 
-mod confine;
-mod create;
+pub(crate) mod confine;
+pub(crate) mod create;
 mod exec;
 mod exec_calls;
 mod exits;
 mod job;
-mod log;
-mod memory;
+pub(crate) mod log;
+pub(crate) mod memory;
 mod pause;
 mod poll;
 mod state;
-mod user;
+pub(crate) mod user;
 mod zygote;
 
 use std::fs::{self, File};
@@ -236,6 +236,6 @@ fn listen() -> io::Result<UnixListener> {
 }
 
 /// A descriptor for a container's standard input.
-fn dev_null() -> io::Result<OwnedFd> {
+pub(crate) fn dev_null() -> io::Result<OwnedFd> {
     File::open("/dev/null").map(OwnedFd::from)
 }

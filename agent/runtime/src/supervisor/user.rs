@@ -15,11 +15,11 @@ const FILE_LIMIT: u64 = 1 << 20;
 
 /// What to become.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
-    pub(super) uid: u32,
-    pub(super) gid: u32,
-    pub(super) supplementary: Vec<u32>,
-    pub(super) home: Option<String>,
+pub(crate) struct Identity {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) supplementary: Vec<u32>,
+    pub(crate) home: Option<String>,
 }
 
 /// Looks the user up below `rootfs`; no link leads out of it.
@@ -30,7 +30,12 @@ pub(super) fn resolve(rootfs: &Path, user: &User) -> Result<Identity, Refusal> {
         Mode::empty(),
     )
     .map_err(|error| Refusal::failed("open the root file system", &error))?;
-    let identity = decide(user, &read(&root, "etc/passwd"), &read(&root, "etc/group"))?;
+    resolve_in(&root, user)
+}
+
+/// The same with the root's descriptor.
+pub(crate) fn resolve_in(root: &OwnedFd, user: &User) -> Result<Identity, Refusal> {
+    let identity = decide(user, &read(root, "etc/passwd"), &read(root, "etc/group"))?;
     if user.must_not_be_root && identity.uid == 0 {
         Err(Refusal::RunsAsRoot)
     } else {

@@ -8,23 +8,52 @@ use std::time::Duration;
 
 use oci_spec::runtime::{LinuxResourcesBuilder, ProcessBuilder, Spec};
 use runtime::{
-    Config, ContainerSpec, Embedded, Event, ExecResult, ExecSpec, Exit, Limits, PodId, Runtime, Sandbox, SandboxSpec,
-    State, User,
+    Config, ContainerSpec, Containerd, ContainerdConfig, Embedded, Event, ExecResult, ExecSpec, Exit, Limits, PodId,
+    Runtime, Sandbox, SandboxSpec, State, User,
 };
 use tokio::sync::broadcast;
 
+mod daemon;
+
+pub(crate) use daemon::Daemon;
+
+/// Which runtime a test is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Embedded,
+    Containerd,
+}
+
 pub(crate) struct Machine {
-    pub(crate) runtime: Embedded,
+    pub(crate) kind: Kind,
+    pub(crate) runtime: Box<dyn Runtime>,
     pub(crate) events: broadcast::Receiver<Event>,
     pub(crate) directory: tempfile::TempDir,
     pub(crate) cgroup_root: String,
+    /// The containerd of this machine alone.
+    pub(crate) daemon: Option<Daemon>,
 }
 
 pub(crate) fn config(directory: &Path, cgroup_root: &str) -> Config {
     Config {
         program: PathBuf::from(env!("CARGO_BIN_EXE_runtime-test-supervisor")),
-        arguments: Vec::new(),
         ..Config::new(directory.join("state"), cgroup_root)
+    }
+}
+
+/// What an agent does when it starts.
+pub(crate) async fn open(kind: Kind, directory: &Path, cgroup_root: &str) -> Box<dyn Runtime> {
+    match kind {
+        Kind::Embedded => Box::new(Embedded::open(config(directory, cgroup_root)).await.unwrap()),
+        Kind::Containerd => {
+            let folder = directory.join("containerd");
+            let (address, namespace) = (Daemon::address(&folder), Daemon::namespace(&folder));
+            let config = ContainerdConfig {
+                program: PathBuf::from(env!("CARGO_BIN_EXE_runtime-test-supervisor")),
+                ..ContainerdConfig::new(directory.join("state"), cgroup_root, address, namespace)
+            };
+            Box::new(Containerd::open(config).await.unwrap())
+        }
     }
 }
 
@@ -50,18 +79,28 @@ pub(crate) fn busybox(directory: &Path) {
 
 impl Machine {
     pub(crate) async fn new(name: &str) -> Self {
+        Self::of(Kind::Embedded, name).await
+    }
+
+    pub(crate) async fn of(kind: Kind, name: &str) -> Self {
         assert!(nix::unistd::geteuid().is_root(), "these tests need root");
         let directory = tempfile::Builder::new().prefix("skiff-runtime-").tempdir().unwrap();
         busybox(&directory.path().join("layer"));
         fs::create_dir(directory.path().join("logs")).unwrap();
         let cgroup_root = format!("skiff-test-runtime/{name}-{}", std::process::id());
-        let runtime = Embedded::open(config(directory.path(), &cgroup_root)).await.unwrap();
+        let daemon = match kind {
+            Kind::Embedded => None,
+            Kind::Containerd => Some(Daemon::start(&directory.path().join("containerd")).await),
+        };
+        let runtime = open(kind, directory.path(), &cgroup_root).await;
         let events = runtime.events();
         Self {
+            kind,
             runtime,
             events,
             directory,
             cgroup_root,
+            daemon,
         }
     }
 
@@ -176,24 +215,23 @@ impl Machine {
             state_dir: self.directory.path().join("nothing"),
             ..config(self.directory.path(), &root)
         };
-        drop(std::mem::replace(
-            &mut self.runtime,
-            Embedded::open(nothing).await.unwrap(),
-        ));
+        let nothing = Box::new(Embedded::open(nothing).await.unwrap());
+        drop(std::mem::replace(&mut self.runtime, nothing));
     }
 
     /// What the next agent does after a crash.
     pub(crate) async fn reopen(&mut self) {
-        let reopened = Embedded::open(config(self.directory.path(), &self.cgroup_root))
-            .await
-            .unwrap();
+        let reopened = open(self.kind, self.directory.path(), &self.cgroup_root).await;
         self.events = reopened.events();
         std::mem::replace(&mut self.runtime, reopened).cleanup().await.unwrap();
     }
 
     /// Tears down and checks that nothing is left.
-    pub(crate) async fn finish(self) {
+    pub(crate) async fn finish(mut self) {
         self.runtime.cleanup().await.unwrap();
+        if let Some(daemon) = self.daemon.take() {
+            daemon.finish().await;
+        }
         assert_eq!(self.leaks(), Vec::<String>::new());
     }
 
@@ -213,7 +251,10 @@ impl Machine {
         }
         for entry in fs::read_dir("/proc").unwrap().flatten() {
             let cwd = fs::read_link(entry.path().join("cwd")).unwrap_or_default();
-            if cwd.starts_with(directory) {
+            // A log's writer is at the root.
+            let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let named = self.daemon.is_none() && String::from_utf8_lossy(&line).contains(directory);
+            if cwd.starts_with(directory) || named {
                 found.push(format!("process {}", entry.path().display()));
             }
         }

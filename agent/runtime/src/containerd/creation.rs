@@ -1,0 +1,225 @@
+//! From a container's specification to containerd's record of it and a task that waits to be started.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use containerd_client::services::v1::container::Runtime;
+use containerd_client::services::v1::{Container as Stored, CreateContainerRequest, CreateTaskRequest};
+use containerd_client::types::Mount;
+use oci_spec::runtime::Spec;
+use prost_types::Any;
+
+use super::client::{CALL, TASK, within};
+use super::logger::{self, Order};
+use super::records::Record;
+use super::{Shared, holding};
+use crate::record::{self, Durability};
+use crate::supervisor::confine::{Place, confine};
+use crate::supervisor::create::joined;
+use crate::supervisor::memory::TARGET;
+use crate::supervisor::user;
+use crate::sys::{self, FileSystem};
+use crate::{ContainerSpec, Error, Refusal};
+
+/// The shim that every containerd has.
+const SHIM: &str = "io.containerd.runc.v2";
+/// How containerd knows an OCI configuration.
+const SPEC: &str = "types.containerd.io/opencontainers/runtime-spec/1/Spec";
+/// The shim puts containers with the same value under one process.
+const GROUPING: &str = "io.kubernetes.cri.sandbox-id";
+/// The process of a container, for execs.
+pub(super) const PROCESS: &str = "process.json";
+/// Whose a container is: the agent's state directory.
+pub(super) const OWNER: &str = "skiff/owner";
+
+/// A container's files on this machine, and what the OCI runtime is told.
+pub(super) struct Prepared {
+    pub(super) config: Vec<u8>,
+    mounts: Vec<Mount>,
+}
+
+/// Makes a container's directory with all that its task needs.
+pub(super) fn prepare(shared: &Shared, record: &Record, spec: &ContainerSpec) -> Result<Prepared, Refusal> {
+    let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
+    let sandbox = shared.directory(&record.sandbox.id);
+    let directory = shared.container_directory(&record.sandbox.id, &spec.id);
+    // Before anything is made: a log that is no regular file of ours is refused here and not by silence.
+    drop(crate::supervisor::log::LogFile::open(&spec.log_path).map_err(failed("open the log"))?);
+    let made = fs::DirBuilder::new().mode(0o700).create(&directory);
+    made.map_err(failed("create the container's directory"))?;
+    let mounts = root_mounts(&directory, &spec.layers).map_err(failed("prepare the root file system"))?;
+    let root = view(&spec.layers).map_err(failed("read the root file system"))?;
+    let identity = user::resolve_in(&root, &spec.user)?;
+    let memory = if record.spec.host_ipc {
+        PathBuf::from(TARGET)
+    } else {
+        holding::memory(&sandbox)
+    };
+    let place = Place {
+        // In the directory that the shim makes.
+        rootfs: Path::new("rootfs"),
+        cgroup: Path::new("/").join(shared.group(&record.sandbox.id).join(&spec.id)),
+        namespaces: holding::namespaces(&sandbox, &record.spec, record.pause.as_ref()),
+        memory: &memory,
+        limited_later: false,
+    };
+    let mut config = confine(spec.spec.clone(), &identity, &place)?;
+    bound_swap(&mut config);
+    let mut annotations = config.annotations().clone().unwrap_or_default();
+    annotations.insert(GROUPING.to_owned(), record.sandbox.id.clone());
+    annotations.insert("io.kubernetes.cri.container-type".to_owned(), "container".to_owned());
+    config.set_annotations(Some(annotations));
+    let order = Order {
+        log: spec.log_path.clone(),
+    };
+    let write = |name: &str, written: io::Result<()>| {
+        written.map_err(|error| Refusal::failed(format!("write the container's {name}"), &error))
+    };
+    write(
+        logger::ORDER,
+        record::write(&directory.join(logger::ORDER), &order, Durability::Process),
+    )?;
+    write(
+        PROCESS,
+        record::write(&directory.join(PROCESS), &config.process(), Durability::Process),
+    )?;
+    let config = serde_json::to_vec(&config).map_err(|error| Refusal::failed("encode the configuration", &error))?;
+    Ok(Prepared { config, mounts })
+}
+
+/// The layers under a writable directory of the container's own.
+fn root_mounts(directory: &Path, layers: &[PathBuf]) -> io::Result<Vec<Mount>> {
+    let (upper, work) = (directory.join("upper"), directory.join("work"));
+    for made in [&upper, &work] {
+        fs::create_dir(made)?;
+    }
+    // The root directory of the container has the mode of its topmost layer's.
+    if let Some(top) = layers.last() {
+        fs::set_permissions(&upper, fs::metadata(top)?.permissions())?;
+    }
+    let option = |name: &str, path: &Path| format!("{name}={}", path.display());
+    let lower =
+        String::from_utf8(joined(layers)).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+    let mut options = vec![
+        format!("lowerdir={lower}"),
+        option("upperdir", &upper),
+        option("workdir", &work),
+    ];
+    if options.iter().any(|option| option.contains(',')) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "the state directory's path holds a comma",
+        ));
+    }
+    if sys::overlay_can_be_volatile() {
+        // Nothing of a container's writable layer is needed after a crash of the machine, so unmounting need not sync it.
+        options.push("volatile".to_owned());
+    }
+    Ok(vec![Mount {
+        r#type: "overlay".to_owned(),
+        source: "overlay".to_owned(),
+        target: String::new(),
+        options,
+    }])
+}
+
+/// The image's own root, to look users up; mounted nowhere.
+fn view(layers: &[PathBuf]) -> io::Result<OwnedFd> {
+    use nix::fcntl::{OFlag, open};
+    if let [only] = layers {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        return Ok(open(only, flags, nix::sys::stat::Mode::empty())?);
+    }
+    let overlay = FileSystem::open("overlay")?;
+    overlay.set("source", b"overlay")?;
+    overlay.set("lowerdir", &joined(layers))?;
+    let attributes = u32::try_from(nix::libc::MOUNT_ATTR_RDONLY).map_err(io::Error::other)?;
+    Ok(overlay.mount(attributes)?.0)
+}
+
+/// A limit of memory is one of memory and swap together, where the kernel counts swap.
+fn bound_swap(config: &mut Spec) {
+    let counted = [
+        "/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes",
+        "/sys/fs/cgroup/init.scope/memory.swap.max",
+    ];
+    let mut linux = config.linux().clone().unwrap_or_default();
+    let Some(mut resources) = linux.resources().clone() else {
+        return;
+    };
+    let Some(mut memory) = *resources.memory() else { return };
+    if let Some(limit) = memory.limit().filter(|limit| *limit > 0)
+        && counted.iter().any(|file| Path::new(file).exists())
+    {
+        memory.set_swap(Some(limit));
+        resources.set_memory(Some(memory));
+        linux.set_resources(Some(resources));
+        config.set_linux(Some(linux));
+    }
+}
+
+impl Shared {
+    /// Tells containerd of a prepared container and has its task made; returns the pid of its first process.
+    pub(super) async fn submit(&self, record: &Record, spec: &ContainerSpec, prepared: Prepared) -> Result<i32, Error> {
+        let stored = Stored {
+            id: spec.id.clone(),
+            labels: self.labels(record, spec),
+            image: spec.image.clone(),
+            runtime: Some(Runtime {
+                name: SHIM.to_owned(),
+                options: None,
+            }),
+            spec: Some(Any {
+                type_url: SPEC.to_owned(),
+                value: prepared.config,
+            }),
+            ..Stored::default()
+        };
+        let request = self.client.request(CreateContainerRequest {
+            container: Some(stored),
+        });
+        within(CALL, "create container", self.client.containers().create(request)).await?;
+        let directory = self.container_directory(&record.sandbox.id, &spec.id);
+        let output = logger::address(&self.logger, &directory);
+        let request = self.client.request(CreateTaskRequest {
+            container_id: spec.id.clone(),
+            rootfs: prepared.mounts,
+            stdout: output.clone(),
+            stderr: output,
+            ..CreateTaskRequest::default()
+        });
+        let made = within(TASK, "create containerd task", self.client.tasks().create(request)).await;
+        let pid = made.map_err(program)?.pid;
+        i32::try_from(pid).map_err(|error| Refusal::failed("create containerd task", &error).into())
+    }
+
+    /// What people and tools that look at containerd itself want to know.
+    fn labels(&self, record: &Record, spec: &ContainerSpec) -> HashMap<String, String> {
+        let pod = &record.sandbox.pod;
+        let pairs = [
+            (OWNER, self.owner()),
+            ("io.cri-containerd.kind", "container".to_owned()),
+            ("io.kubernetes.container.name", spec.name.clone()),
+            ("io.kubernetes.pod.name", pod.name.clone()),
+            ("io.kubernetes.pod.namespace", pod.namespace.clone()),
+            ("io.kubernetes.pod.uid", pod.uid.clone()),
+        ];
+        pairs.map(|(key, value)| (key.to_owned(), value)).into()
+    }
+}
+
+/// runc looks for the program while it makes the container; what it says of that is told apart.
+pub(super) fn program(error: Error) -> Error {
+    const WORDS: &str = "unable to start container process: ";
+    let Error::Containerd { source, .. } = &error else {
+        return error;
+    };
+    match source.to_string().split_once(WORDS) {
+        Some((_, why)) if why.starts_with("exec: ") => Refusal::Program(why.to_owned()).into(),
+        Some(_) | None => error,
+    }
+}

@@ -1,0 +1,242 @@
+//! Ends of containers: containerd's events while they flow, what it says of all tasks after they did not.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use containerd_client::events::TaskExit;
+use containerd_client::services::v1::{ListTasksRequest, PublishRequest, SubscribeRequest};
+use containerd_client::types::Envelope;
+use containerd_client::types::v1::{Process, Status};
+use prost_types::Timestamp;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tonic::Streaming;
+
+use super::client::{CALL, within};
+use super::{Shared, logger};
+use crate::clock::now;
+use crate::embedded::ended;
+use crate::{Container, Error, Event, Exit, State};
+
+/// The log of an ended container is waited for so long: what is written to it after that was held up by somebody else.
+const LOG_LIMIT: Duration = Duration::from_millis(500);
+/// The topic of the event that tells us that we listen.
+const LISTENING: &str = "/skiff/listening";
+/// Between attempts to reach a containerd that is away: at first, and at most.
+const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+
+/// Subscribes, then compares: so nothing falls between. Listens until this runtime is dropped.
+pub(super) async fn listen(shared: &Arc<Shared>) -> Result<(), Error> {
+    let mut stream = subscribe(shared).await?;
+    compare(shared).await?;
+    // Not a strong reference: the task lives in what it refers to.
+    let weak = Arc::downgrade(shared);
+    shared.spawn(async move {
+        loop {
+            let broken = loop {
+                match stream.message().await {
+                    Ok(Some(envelope)) => {
+                        let Some(shared) = weak.upgrade() else { return };
+                        shared.notice(&envelope);
+                    }
+                    Ok(None) => break "it ended".to_owned(),
+                    Err(status) => break status.message().to_owned(),
+                }
+            };
+            tracing::warn!(broken, "containerd's events are interrupted");
+            let mut pause = BACK_OFF.0;
+            stream = loop {
+                tokio::time::sleep(pause).await;
+                let Some(shared) = weak.upgrade() else { return };
+                match resume(&shared).await {
+                    Ok(stream) => break stream,
+                    Err(error) => tracing::debug!(%error, "containerd is away"),
+                }
+                pause = (pause * 2).min(BACK_OFF.1);
+            };
+            tracing::info!("containerd's events are back");
+        }
+    });
+    Ok(())
+}
+
+async fn resume(shared: &Arc<Shared>) -> Result<Streaming<Envelope>, Error> {
+    let stream = subscribe(shared).await?;
+    compare(shared).await?;
+    Ok(stream)
+}
+
+/// containerd answers a subscription with its first event and not before. So one is sent, of our own making, until it comes
+/// back: from then on none is missed.
+async fn subscribe(shared: &Shared) -> Result<Streaming<Envelope>, Error> {
+    let namespace = &shared.config.namespace;
+    let filters = ["/tasks/exit", LISTENING].map(|topic| format!("topic==\"{topic}\",namespace==\"{namespace}\""));
+    let request = shared.client.request(SubscribeRequest {
+        filters: filters.to_vec(),
+    });
+    let (mut listener, mut sender) = (shared.client.events(), shared.client.events());
+    let mut subscribing = std::pin::pin!(within(CALL, "subscribe to events", listener.subscribe(request)));
+    loop {
+        let request = shared.client.request(PublishRequest {
+            topic: LISTENING.to_owned(),
+            event: Some(containerd_client::to_any(&TaskExit::default())),
+        });
+        let publishing = async {
+            within(CALL, "publish an event", sender.publish(request)).await?;
+            tokio::time::sleep(BACK_OFF.0).await;
+            Ok::<_, Error>(())
+        };
+        tokio::select! {
+            stream = &mut subscribing => return stream,
+            sent = publishing => sent?,
+        }
+    }
+}
+
+/// Containers that were running and are not any more have ended while nobody listened.
+async fn compare(shared: &Arc<Shared>) -> Result<(), Error> {
+    // Before containerd is asked: one that is started meanwhile is no concern of this.
+    let known: Vec<Container> = {
+        let records = shared.records();
+        let all = records.iter().flat_map(|entry| entry.record.containers());
+        all.filter(|container| !matches!(container.state, State::Exited { .. }))
+            .cloned()
+            .collect()
+    };
+    let request = shared.client.request(ListTasksRequest::default());
+    let listed = within(CALL, "list containerd tasks", shared.client.tasks().list(request)).await?;
+    let tasks: BTreeMap<String, Process> = listed.tasks.into_iter().map(|task| (task.id.clone(), task)).collect();
+    for container in known {
+        match tasks.get(&container.id) {
+            Some(task) if task.status() == Status::Stopped => {
+                shared.exited(container.id, task.exit_status, time(task.exited_at.as_ref()));
+            }
+            // Its shim is gone, as after a restart of the machine.
+            None if container.state != State::Created => {
+                if let State::Exited { exit, .. } = ended(container.clone()).state {
+                    shared.conclude(&container.id, exit);
+                }
+            }
+            Some(_) | None => {}
+        }
+    }
+    Ok(())
+}
+
+fn time(stamp: Option<&Timestamp>) -> SystemTime {
+    stamp
+        .and_then(|stamp| SystemTime::try_from(*stamp).ok())
+        .filter(|time| *time > SystemTime::UNIX_EPOCH)
+        .unwrap_or_else(now)
+}
+
+impl Shared {
+    fn notice(self: &Arc<Self>, envelope: &Envelope) {
+        let Some(event) = envelope.event.as_ref().filter(|_| envelope.topic != LISTENING) else {
+            return;
+        };
+        // containerd names its messages without the prefix that this decoder would ask for.
+        let Ok(exit) = <TaskExit as prost::Message>::decode(event.value.as_slice()) else {
+            tracing::warn!(topic = envelope.topic, "an event of containerd is not understood");
+            return;
+        };
+        // Execs are waited for by who made them.
+        if exit.id == exit.container_id {
+            self.exited(exit.container_id, exit.exit_status, time(exit.exited_at.as_ref()));
+        }
+    }
+
+    /// A container's first process has ended; told once its log is complete.
+    fn exited(self: &Arc<Self>, container: String, status: u32, finished_at: SystemTime) {
+        let Some(sandbox) = self.records().owner(&container) else {
+            return;
+        };
+        let code = i32::try_from(status).unwrap_or(255);
+        let oom_killed = code == 137 && self.cgroups.oom_kills(&self.group(&sandbox).join(&container)) > 0;
+        let exit = Exit {
+            code,
+            // The shim says 128 + signal, which a program may say too.
+            signal: (code > 128 && code <= 128 + 64).then(|| code - 128),
+            oom_killed,
+            finished_at,
+        };
+        let logger = logger::finish(&self.container_directory(&sandbox, &container));
+        let shared = Arc::clone(self);
+        self.spawn(async move {
+            if let Some(logger) = logger {
+                drop(tokio::time::timeout(LOG_LIMIT, gone(logger)).await);
+            }
+            shared.conclude(&container, exit);
+        });
+    }
+
+    /// Writes an end down and tells it, once.
+    fn conclude(&self, container: &str, exit: Exit) {
+        let Some(sandbox) = self.records().owner(container) else {
+            return;
+        };
+        let ended = exit.clone();
+        let changed = self.change(&sandbox, |containers| {
+            let found = containers.iter_mut().find(|known| known.id == container)?;
+            let started_at = match found.state {
+                State::Exited { .. } => return None,
+                State::Running { started_at, .. } => Some(started_at),
+                State::Created => None,
+            };
+            found.state = State::Exited {
+                exit: ended,
+                started_at,
+            };
+            Some(())
+        });
+        match changed {
+            Ok(None) => return,
+            Ok(Some(())) => {}
+            // A disk that refuses the record must not hide the exit from the agent.
+            Err(error) => tracing::warn!(container, %error, "an exit is not on disk"),
+        }
+        let event = Event::ContainerExited {
+            sandbox_id: sandbox,
+            container_id: container.to_owned(),
+            exit,
+        };
+        // No receiver is no failure.
+        drop(self.events.send(event));
+    }
+
+    /// A sandbox whose shared pid namespace ends is lost.
+    pub(super) fn watch_pause(self: &Arc<Self>, sandbox: &str) {
+        let process = {
+            let records = self.records();
+            let entry = records.get(sandbox);
+            entry.and_then(|entry| entry.record.pause.as_ref().and_then(super::pause::Process::open))
+        };
+        let Some(process) = process else { return };
+        let (weak, id) = (Arc::downgrade(self), sandbox.to_owned());
+        self.spawn(async move {
+            gone(process).await;
+            let Some(shared) = weak.upgrade() else { return };
+            {
+                let mut records = shared.records();
+                let Some(entry) = records.get_mut(&id).filter(|entry| !entry.leaving) else {
+                    return;
+                };
+                entry.record.sandbox.lost = true;
+            }
+            tracing::error!(sandbox = id, "the shared pid namespace ended");
+            drop(shared.events.send(Event::SandboxLost { sandbox_id: id }));
+        });
+    }
+}
+
+/// Waits for the end of a process.
+#[expect(unsafe_code, reason = "tokio wants to be promised that the descriptor stays open")]
+async fn gone(process: OwnedFd) {
+    // SAFETY: an owned descriptor is closed when it is dropped, with or after its registration.
+    let Ok(process) = (unsafe { AsyncFd::register_with_interest(process, Interest::READABLE) }) else {
+        return;
+    };
+    drop(process.readable().await);
+}

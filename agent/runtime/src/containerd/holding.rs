@@ -1,0 +1,114 @@
+//! What the containers of a pod share, held by mounts and so by no process: namespaces, and the file system at `/dev/shm`.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::statfs::{FsType, statfs};
+use oci_spec::runtime::LinuxNamespaceType;
+
+use crate::SandboxSpec;
+
+/// The file system of namespace files; from linux/magic.h.
+const NSFS: FsType = FsType(0x6e73_6673);
+const NONE: Option<&str> = None;
+
+/// Where things are in a sandbox's directory.
+pub(super) fn ipc(directory: &Path) -> PathBuf {
+    directory.join("ipc")
+}
+
+pub(super) fn uts(directory: &Path) -> PathBuf {
+    directory.join("uts")
+}
+
+pub(super) fn memory(directory: &Path) -> PathBuf {
+    directory.join("shm")
+}
+
+/// Makes what this sandbox shall have of its own.
+pub(super) fn make(directory: &Path, spec: &SandboxSpec) -> io::Result<()> {
+    let (own_ipc, own_uts) = (!spec.host_ipc, spec.netns.is_some());
+    if own_ipc {
+        let memory = memory(directory);
+        fs::create_dir(&memory)?;
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+        mount(Some("shm"), &memory, Some("tmpfs"), flags, Some("mode=1777,size=64m"))?;
+    }
+    if !own_ipc && !own_uts {
+        return Ok(());
+    }
+    let (directory, hostname) = (directory.to_owned(), spec.hostname.clone());
+    // A thread of its own: its namespaces end with it, and no other thread sees them.
+    let made = std::thread::Builder::new()
+        .name("namespaces".to_owned())
+        .spawn(move || {
+            if own_ipc {
+                unshare(CloneFlags::CLONE_NEWIPC)?;
+                hold("ipc", &ipc(&directory))?;
+            }
+            if own_uts {
+                unshare(CloneFlags::CLONE_NEWUTS)?;
+                nix::unistd::sethostname(&hostname)?;
+                hold("uts", &uts(&directory))?;
+            }
+            Ok(())
+        });
+    made?
+        .join()
+        .unwrap_or_else(|_panic| Err(io::Error::other("the thread ended badly")))
+}
+
+fn hold(kind: &str, path: &Path) -> io::Result<()> {
+    File::create(path)?;
+    let own = format!("/proc/thread-self/ns/{kind}");
+    mount(Some(own.as_str()), path, NONE, MsFlags::MS_BIND, NONE)?;
+    Ok(())
+}
+
+/// Whether what [`make`] made is still there: a restart of the machine takes it away.
+pub(super) fn is_whole(directory: &Path, spec: &SandboxSpec) -> bool {
+    let held = |path: PathBuf| statfs(&path).is_ok_and(|found| found.filesystem_type() == NSFS);
+    let network = spec.netns.clone().is_none_or(held);
+    network && (spec.host_ipc || held(ipc(directory))) && (spec.netns.is_none() || held(uts(directory)))
+}
+
+/// Lets go of everything below a sandbox's directory; says what could not be done.
+pub(super) fn release(directory: &Path, failures: &mut Vec<String>) {
+    for path in [ipc(directory), uts(directory), memory(directory)] {
+        loop {
+            match umount2(&path, MntFlags::MNT_DETACH) {
+                // Mounted twice? A crash between two attempts may have left that.
+                Ok(()) => {}
+                Err(Errno::EINVAL | Errno::ENOENT) => break,
+                Err(error) => {
+                    failures.push(format!("unmount {}: {error}", path.display()));
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// The namespaces of a container of this sandbox.
+pub(super) fn namespaces(
+    directory: &Path,
+    spec: &SandboxSpec,
+    pause: Option<&super::pause::Process>,
+) -> Vec<(LinuxNamespaceType, Option<PathBuf>)> {
+    let mut all = vec![(LinuxNamespaceType::Mount, None), (LinuxNamespaceType::Cgroup, None)];
+    if let Some(netns) = &spec.netns {
+        all.push((LinuxNamespaceType::Network, Some(netns.clone())));
+        all.push((LinuxNamespaceType::Uts, Some(uts(directory))));
+    }
+    if !spec.host_ipc {
+        all.push((LinuxNamespaceType::Ipc, Some(ipc(directory))));
+    }
+    if !spec.host_pid {
+        all.push((LinuxNamespaceType::Pid, pause.map(super::pause::Process::namespace)));
+    }
+    all
+}

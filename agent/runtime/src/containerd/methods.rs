@@ -1,0 +1,317 @@
+//! The trait's methods.
+
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use containerd_client::services::v1::{KillRequest, StartRequest};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use nix::libc;
+use tokio::sync::{OwnedMutexGuard, broadcast};
+
+use super::client::{CALL, TASK, or_gone, within};
+use super::records::Record;
+use super::{Containerd, Shared, creation, holding, pause, records};
+use crate::clock::now;
+use crate::embedded::{check_id, described, io_error};
+use crate::{
+    Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Info, Refusal, Runtime, Sandbox, SandboxSpec, State,
+};
+
+impl Runtime for Containerd {
+    fn info(&self) -> Info {
+        self.shared.info.clone()
+    }
+
+    fn sandboxes(&self) -> BoxFuture<'_, Result<Vec<Sandbox>, Error>> {
+        async {
+            let mut all: Vec<Sandbox> = {
+                let records = self.shared.records();
+                records.iter().map(|entry| entry.record.sandbox.clone()).collect()
+            };
+            all.sort_by(|left, right| (left.created_at, &left.id).cmp(&(right.created_at, &right.id)));
+            Ok(all)
+        }
+        .boxed()
+    }
+
+    fn create_sandbox(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<Sandbox, Error>> {
+        async move {
+            check_id("sandbox id", &spec.id)?;
+            self.shared.create_sandbox(spec).await
+        }
+        .boxed()
+    }
+
+    fn create_container(&self, sandbox: &str, spec: ContainerSpec) -> BoxFuture<'_, Result<Container, Error>> {
+        let sandbox = sandbox.to_owned();
+        async move {
+            check_id("container id", &spec.id)?;
+            if spec.layers.is_empty() {
+                return Err(Error::Invalid {
+                    what: "layers",
+                    value: String::new(),
+                });
+            }
+            Box::pin(self.shared.create_container(&sandbox, spec)).await
+        }
+        .boxed()
+    }
+
+    fn start_container(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Result<Container, Error>> {
+        let (sandbox, container) = (sandbox.to_owned(), container.to_owned());
+        async move { self.shared.start(&sandbox, &container).await }.boxed()
+    }
+
+    fn signal(&self, sandbox: &str, container: &str, signal: i32) -> BoxFuture<'_, Result<(), Error>> {
+        let (sandbox, container) = (sandbox.to_owned(), container.to_owned());
+        async move {
+            let found = self.shared.container(&sandbox, &container)?;
+            if matches!(found.state, State::Exited { .. }) {
+                return Ok(());
+            }
+            self.shared.kill(&container, signal).await
+        }
+        .boxed()
+    }
+
+    fn exec(&self, sandbox: &str, container: &str, spec: ExecSpec) -> BoxFuture<'_, Result<ExecResult, Error>> {
+        let (sandbox, container) = (sandbox.to_owned(), container.to_owned());
+        async move { self.shared.exec(&sandbox, &container, spec).await }.boxed()
+    }
+
+    fn remove_container(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Result<(), Error>> {
+        let (sandbox, container) = (sandbox.to_owned(), container.to_owned());
+        async move {
+            check_id("container id", &container)?;
+            self.shared.remove_container(&sandbox, &container).await
+        }
+        .boxed()
+    }
+
+    fn remove_sandbox(&self, sandbox: &str) -> BoxFuture<'_, Result<(), Error>> {
+        let sandbox = sandbox.to_owned();
+        async move {
+            check_id("sandbox id", &sandbox)?;
+            self.shared.remove(&sandbox).await
+        }
+        .boxed()
+    }
+
+    fn cleanup(&self) -> BoxFuture<'_, Result<(), Error>> {
+        Self::cleanup(self).boxed()
+    }
+
+    fn events(&self) -> broadcast::Receiver<Event> {
+        self.shared.events.subscribe()
+    }
+}
+
+impl Shared {
+    /// Makes a sandbox. A failure leaves nothing.
+    async fn create_sandbox(self: &Arc<Self>, spec: SandboxSpec) -> Result<Sandbox, Error> {
+        let (id, directory) = (spec.id.clone(), self.directory(&spec.id));
+        match fs::DirBuilder::new().mode(0o700).create(&directory) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => return Err(Error::SandboxExists(id)),
+            result => result.map_err(io_error("create", &directory))?,
+        }
+        let made = self
+            .blocking("make the sandbox", move |shared| shared.make_sandbox(spec))
+            .await;
+        match made.flatten() {
+            Ok(sandbox) => {
+                self.watch_pause(&id);
+                Ok(sandbox)
+            }
+            Err(error) => {
+                if let Err(failure) = self.remove(&id).await {
+                    tracing::warn!(sandbox = id, %failure, "what a failed creation left is not all removed");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn make_sandbox(&self, spec: SandboxSpec) -> Result<Sandbox, Error> {
+        let directory = self.directory(&spec.id);
+        if let Some(netns) = &spec.netns {
+            fs::File::open(netns).map_err(io_error("open the network namespace", netns))?;
+        }
+        let containers = directory.join(records::CONTAINERS);
+        fs::create_dir(&containers).map_err(io_error("create", &containers))?;
+        let group = self.group(&spec.id);
+        let grouped = self
+            .cgroups
+            .create(&group)
+            .and_then(|()| self.cgroups.limit(&group, &spec.limits));
+        grouped.map_err(io_error("make the pod's cgroup", &group))?;
+        holding::make(&directory, &spec).map_err(io_error("make the namespaces of", &directory))?;
+        let pause = if spec.share_process_namespace && !spec.host_pid {
+            Some(self.start_pause(&group)?)
+        } else {
+            None
+        };
+        let sandbox = Sandbox {
+            id: spec.id.clone(),
+            pod: spec.pod.clone(),
+            attempt: spec.attempt,
+            created_at: now(),
+            lost: false,
+            containers: Vec::new(),
+        };
+        let record = Record {
+            sandbox: sandbox.clone(),
+            spec,
+            pause,
+        };
+        let recorded = self.records().insert(record);
+        recorded.map_err(io_error("write the record of", &directory))?;
+        Ok(sandbox)
+    }
+
+    /// In a group of its own below the pod's, so that the end of that is its end in any case.
+    fn start_pause(&self, group: &Path) -> Result<pause::Process, Error> {
+        let failed = || io_error("make the shared pid namespace of", group);
+        let process = pause::Process::start(&self.program).map_err(failed())?;
+        let own = group.join("pause");
+        let placed = self
+            .cgroups
+            .create(&own)
+            .and_then(|()| self.cgroups.attach(&own, process.pid));
+        if placed.is_err() {
+            process.end();
+        }
+        placed.map_err(failed())?;
+        Ok(process)
+    }
+
+    /// The sandbox's record and its turn, for who makes something in it.
+    async fn turn(&self, sandbox: &str) -> Result<(Record, OwnedMutexGuard<()>), Error> {
+        let turn = {
+            let records = self.records();
+            let entry = records.get(sandbox);
+            entry.map(|entry| Arc::clone(&entry.turn))
+        };
+        let turn = turn.ok_or_else(|| Error::SandboxNotFound(sandbox.to_owned()))?;
+        let guard = turn.lock_owned().await;
+        let records = self.records();
+        match records.get(sandbox) {
+            None => Err(Error::SandboxNotFound(sandbox.to_owned())),
+            Some(entry) if entry.leaving || entry.record.sandbox.lost => Err(Error::SandboxLost(sandbox.to_owned())),
+            Some(entry) => Ok((entry.record.clone(), guard)),
+        }
+    }
+
+    async fn create_container(self: &Arc<Self>, sandbox: &str, spec: ContainerSpec) -> Result<Container, Error> {
+        let (record, _guard) = self.turn(sandbox).await?;
+        if self.records().owner(&spec.id).is_some() {
+            return Err(Refusal::ContainerExists(spec.id).into());
+        }
+        let (id, container) = (spec.id.clone(), described(&spec));
+        // Known before it exists: whatever happens now, the sandbox's removal finds it.
+        self.change(sandbox, |containers| containers.push(container.clone()))?;
+        let made = self.make_container(record, spec).await;
+        match made {
+            Ok(_pid) => Ok(container),
+            Err(error) => {
+                if let Err(failure) = self.take_apart(sandbox, &id).await {
+                    tracing::warn!(container = id, %failure, "what a failed creation left is not all removed");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn make_container(self: &Arc<Self>, record: Record, spec: ContainerSpec) -> Result<i32, Error> {
+        let preparing = self.blocking("prepare the container", move |shared| {
+            let prepared = creation::prepare(shared, &record, &spec);
+            prepared.map(|prepared| (record, spec, prepared))
+        });
+        let (record, spec, prepared) = preparing.await?.map_err(|refusal| {
+            if refusal == Refusal::RunsAsRoot {
+                Error::RunsAsRoot
+            } else {
+                refusal.into()
+            }
+        })?;
+        self.submit(&record, &spec, prepared).await
+    }
+
+    async fn start(&self, sandbox: &str, id: &str) -> Result<Container, Error> {
+        let (_, _guard) = self.turn(sandbox).await?;
+        let container = self.container(sandbox, id)?;
+        if container.state != State::Created {
+            return Err(wrong_state(&container));
+        }
+        let request = self.client.request(StartRequest {
+            container_id: id.to_owned(),
+            exec_id: String::new(),
+        });
+        let started = within(TASK, "start containerd task", self.client.tasks().start(request)).await;
+        let pid = started.map_err(creation::program)?.pid;
+        let pid = i32::try_from(pid).map_err(|error| Refusal::failed("start containerd task", &error))?;
+        let started_at = now();
+        let running = State::Running { pid, started_at };
+        let state = running.clone();
+        self.change(sandbox, |containers| {
+            let Some(found) = containers.iter_mut().find(|known| known.id == id) else {
+                return;
+            };
+            match &mut found.state {
+                // It was quick: its end is known already.
+                State::Exited { started_at: since, .. } => *since = Some(started_at),
+                State::Created | State::Running { .. } => found.state = state,
+            }
+        })?;
+        Ok(Container {
+            state: running,
+            ..container
+        })
+    }
+
+    /// Sends a signal; success when there is nobody to send it to.
+    pub(super) async fn kill(&self, container: &str, signal: i32) -> Result<(), Error> {
+        let number = u32::try_from(signal).map_err(|error| Refusal::failed("send a signal", &error))?;
+        let request = self.client.request(KillRequest {
+            container_id: container.to_owned(),
+            exec_id: String::new(),
+            signal: number,
+            // Other processes outlive the first one where the pid namespace is not the container's own.
+            all: signal == libc::SIGKILL,
+        });
+        let killed = within(CALL, "send a signal", self.client.tasks().kill(request)).await;
+        or_gone(killed).map(drop)
+    }
+
+    pub(super) fn container(&self, sandbox: &str, container: &str) -> Result<Container, Error> {
+        let records = self.records();
+        if records.get(sandbox).is_none() {
+            return Err(Error::SandboxNotFound(sandbox.to_owned()));
+        }
+        let found = records.container(sandbox, container).cloned();
+        found.ok_or_else(|| Refusal::ContainerNotFound(container.to_owned()).into())
+    }
+
+    pub(super) fn change<T>(&self, sandbox: &str, change: impl FnOnce(&mut Vec<Container>) -> T) -> Result<T, Error> {
+        let changed = self.records().change(sandbox, change);
+        match changed {
+            Some(written) => written.map_err(io_error("write the record of", &self.directory(sandbox))),
+            None => Err(Error::SandboxNotFound(sandbox.to_owned())),
+        }
+    }
+}
+
+pub(super) fn wrong_state(container: &Container) -> Error {
+    let state = match container.state {
+        State::Created => "created",
+        State::Running { .. } => "running",
+        State::Exited { .. } => "exited",
+    };
+    Refusal::WrongState {
+        id: container.id.clone(),
+        state: state.to_owned(),
+    }
+    .into()
+}

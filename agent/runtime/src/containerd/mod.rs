@@ -1,0 +1,267 @@
+//! Containers by containerd: one shim for each pod, this program again as the writer of each log, no process for the sandbox.
+//!
+//! ```text
+//! STATE/sandboxes/ID/              0700
+//!   sandbox.json                   what it is, its containers, how they ended
+//!   ipc, uts                       namespaces, held by mounts; shm/ is the pod's shared memory
+//!   containers/CID/{upper,work}    the writable layer; process.json and logger.json beside it
+//! ```
+//!
+//! Our containerd namespace may be used by others too: only containers with our label are touched. Ends of containers come
+//! as events; after the stream of events broke, what containerd says of all tasks is compared with what was known.
+
+mod client;
+mod creation;
+mod events;
+mod exec;
+mod holding;
+mod logger;
+mod methods;
+mod pause;
+mod records;
+mod removal;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Semaphore, broadcast};
+use tokio::task::JoinSet;
+
+pub use client::Failure;
+
+use client::{CALL, Client, within};
+use records::Records;
+
+use crate::cgroup::{self, Cgroups};
+use crate::embedded::{Program, check_id, io_error};
+use crate::{Error, Event, Info, Refusal};
+
+/// Execs at the same time.
+const EXECS: usize = 128;
+
+/// Where a [`Containerd`] runtime keeps things. Several of them can share a machine, even a containerd, when the state
+/// directories and cgroup roots differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Directory of all state; made with mode 0700. Containers' writable layers are here too.
+    pub state_dir: PathBuf,
+    /// Our own root in every cgroup hierarchy, relative: `skiff/node-1`.
+    pub cgroup_root: String,
+    /// containerd's socket.
+    pub address: PathBuf,
+    /// The containerd namespace.
+    pub namespace: String,
+    /// A program that calls [`crate::helper`]: it writes logs and holds shared pid namespaces.
+    pub program: PathBuf,
+}
+
+impl Config {
+    /// The helpers are this program.
+    pub fn new(
+        state_dir: impl Into<PathBuf>,
+        cgroup_root: impl Into<String>,
+        address: impl Into<PathBuf>,
+        namespace: impl Into<String>,
+    ) -> Self {
+        Self {
+            state_dir: state_dir.into(),
+            cgroup_root: cgroup_root.into(),
+            address: address.into(),
+            namespace: namespace.into(),
+            program: PathBuf::from("/proc/self/exe"),
+        }
+    }
+}
+
+/// The runtime that has containerd make its containers. Must be used inside a tokio runtime with I/O.
+pub struct Containerd {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    config: Config,
+    sandboxes: PathBuf,
+    cgroups: Cgroups,
+    client: Client,
+    info: Info,
+    /// Cannot be written through what runs it; for processes that containers can see.
+    program: Program,
+    /// The program's own path, for the shim.
+    logger: PathBuf,
+    records: Mutex<Records>,
+    events: broadcast::Sender<Event>,
+    tasks: Mutex<JoinSet<()>>,
+    execs: Semaphore,
+    exec_count: AtomicU64,
+}
+
+impl Drop for Containerd {
+    /// Ends the tasks that listen; containers go on.
+    fn drop(&mut self) {
+        let mut tasks = self.shared.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        tasks.abort_all();
+    }
+}
+
+/// The hidden subcommands of this module.
+pub(crate) fn helper(command: &OsStr, argument: Option<&OsStr>) -> Option<ExitCode> {
+    if command == logger::COMMAND {
+        return Some(logger::main(argument));
+    }
+    (command == "pause").then(pause::main)
+}
+
+impl Containerd {
+    /// Opens the state directory, asks containerd for its version and for what became of our containers. Sandboxes that a
+    /// crash left half made, and containers that no sandbox knows, are removed.
+    pub async fn open(config: Config) -> Result<Self, Error> {
+        let root = Path::new(&config.cgroup_root);
+        cgroup::check(root).map_err(|_invalid| Error::Invalid {
+            what: "cgroup root",
+            value: config.cgroup_root.clone(),
+        })?;
+        let make = |path: &Path| {
+            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+            made.map_err(io_error("create", path))
+        };
+        make(&config.state_dir)?;
+        let state_dir = fs::canonicalize(&config.state_dir).map_err(io_error("find", &config.state_dir))?;
+        let sandboxes = state_dir.join("sandboxes");
+        make(&sandboxes)?;
+        let cgroups = Cgroups::detect().map_err(io_error("read", Path::new("/proc/self/mountinfo")))?;
+        let client = Client::new(&config.address, &config.namespace)?;
+        let version = within(
+            CALL,
+            "ask containerd for its version",
+            client.version().version(client.request(())),
+        )
+        .await?;
+        let info = Info {
+            name: "containerd".to_owned(),
+            version: version.version.trim_start_matches('v').to_owned(),
+        };
+        let logger = fs::canonicalize(&config.program).map_err(io_error("find", &config.program))?;
+        let program = Program::seal(&config.program, &state_dir);
+        let (records, unfinished) = Records::open(&sandboxes).map_err(io_error("read", &sandboxes))?;
+        let shared = Shared {
+            sandboxes,
+            cgroups,
+            client,
+            info,
+            program,
+            logger,
+            records: Mutex::new(records),
+            events: broadcast::channel(1024).0,
+            tasks: Mutex::new(JoinSet::new()),
+            execs: Semaphore::new(EXECS),
+            exec_count: AtomicU64::new(0),
+            config: Config { state_dir, ..config },
+        };
+        let this = Self {
+            shared: Arc::new(shared),
+        };
+        this.shared.take_over(unfinished).await?;
+        Ok(this)
+    }
+
+    /// Removes all sandboxes, our root in the cgroup hierarchies and the state directory's content. Goes on past failures.
+    pub async fn cleanup(&self) -> Result<(), Error> {
+        let mut failures = Vec::new();
+        for id in self.shared.known() {
+            if let Err(error) = self.shared.remove(&id).await {
+                failures.push(error.to_string());
+            }
+        }
+        failures.extend(self.shared.remove_strays().await.err().map(|error| error.to_string()));
+        let root = PathBuf::from(&self.shared.config.cgroup_root);
+        failures.extend(self.shared.cgroups.remove(&root));
+        if let Some(parent) = root.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            self.shared.cgroups.prune(parent);
+        }
+        for name in ["sandboxes", "empty"] {
+            removal::remove_directory(&self.shared.config.state_dir.join(name), &mut failures);
+        }
+        removal::finish(failures)
+    }
+}
+
+impl Shared {
+    fn records(&self) -> MutexGuard<'_, Records> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known(&self) -> Vec<String> {
+        let records = self.records();
+        records.iter().map(|entry| entry.record.sandbox.id.clone()).collect()
+    }
+
+    fn directory(&self, sandbox: &str) -> PathBuf {
+        self.sandboxes.join(sandbox)
+    }
+
+    fn container_directory(&self, sandbox: &str, container: &str) -> PathBuf {
+        self.directory(sandbox).join(records::CONTAINERS).join(container)
+    }
+
+    /// The cgroup of a sandbox.
+    fn group(&self, sandbox: &str) -> PathBuf {
+        Path::new(&self.config.cgroup_root).join(sandbox)
+    }
+
+    /// The value of the label by which our containers are known.
+    fn owner(&self) -> String {
+        self.config.state_dir.display().to_string()
+    }
+
+    /// Work that must be finished although who asked for it may go away.
+    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(work);
+    }
+
+    /// Runs work that blocks for a moment beside the executor.
+    async fn blocking<T: Send + 'static>(
+        self: &Arc<Self>,
+        doing: &'static str,
+        work: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        let shared = Arc::clone(self);
+        let done = tokio::task::spawn_blocking(move || work(&shared)).await;
+        done.map_err(|error| Refusal::failed(doing, &error).into())
+    }
+
+    /// Adopts what an earlier agent left, removes what it left half made, and listens from now on.
+    async fn take_over(self: &Arc<Self>, unfinished: Vec<String>) -> Result<(), Error> {
+        for id in unfinished {
+            if check_id("sandbox id", &id).is_ok() {
+                tracing::info!(sandbox = id, "removing a sandbox whose creation was not finished");
+                self.remove(&id).await?;
+            }
+        }
+        {
+            let mut records = self.records();
+            for id in records
+                .iter()
+                .map(|entry| entry.record.sandbox.id.clone())
+                .collect::<Vec<_>>()
+            {
+                let directory = self.directory(&id);
+                let Some(entry) = records.get_mut(&id) else { continue };
+                let pause_gone = entry.record.pause.as_ref().is_some_and(|pause| pause.open().is_none());
+                entry.record.sandbox.lost = pause_gone || !holding::is_whole(&directory, &entry.record.spec);
+            }
+        }
+        self.remove_strays().await?;
+        events::listen(self).await?;
+        for id in self.known() {
+            self.watch_pause(&id);
+        }
+        Ok(())
+    }
+}

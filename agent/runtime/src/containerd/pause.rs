@@ -1,0 +1,107 @@
+//! The first process of a pid namespace that the containers of a pod share. It belongs to nobody: it outlives the agent, and
+//! ends with its sandbox.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+
+use nix::libc;
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use nix::unistd::{ForkResult, setsid};
+use serde::{Deserialize, Serialize};
+
+use crate::embedded::Program;
+use crate::supervisor::started;
+use crate::sys;
+
+/// A process that cannot be mistaken for a later one with its pid.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Process {
+    pub(super) pid: i32,
+    /// Its start, in clock ticks since boot.
+    started: u64,
+}
+
+impl Process {
+    /// Runs this program again as the first process of a new pid namespace.
+    pub(super) fn start(program: &Program) -> io::Result<Self> {
+        let mut child = Command::new(program.path())
+            .arg("pause")
+            .env_clear()
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let mut pid = [0; 4];
+        let told = match &mut child.stdout {
+            Some(stdout) => stdout.read_exact(&mut pid),
+            None => Err(io::ErrorKind::BrokenPipe.into()),
+        };
+        child.wait()?;
+        told?;
+        let pid = i32::from_ne_bytes(pid);
+        let started = started(&pid.to_string()).ok_or(io::ErrorKind::NotFound)?;
+        Ok(Self { pid, started })
+    }
+
+    /// Its descriptor; `None` when it is gone.
+    pub(super) fn open(&self) -> Option<OwnedFd> {
+        let process = sys::pidfd_open(self.pid).ok()?;
+        // Compared after the descriptor is open: from then on it cannot be another process.
+        (started(&self.pid.to_string()) == Some(self.started)).then_some(process)
+    }
+
+    pub(super) fn namespace(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/ns/pid", self.pid))
+    }
+
+    /// Kills it, and with it all processes of its namespace.
+    pub(super) fn end(&self) {
+        if let Some(process) = self.open() {
+            // It may have gone meanwhile.
+            drop(sys::pidfd_send_signal(process.as_fd(), libc::SIGKILL));
+        }
+    }
+}
+
+/// The hidden subcommand: tells the pid of the namespace's first process on standard output, and leaves it behind. Must be
+/// called before the process has any other thread.
+pub(crate) fn main() -> ExitCode {
+    let made = unshare(CloneFlags::CLONE_NEWPID)
+        .map_err(io::Error::from)
+        .and_then(|()| sys::fork());
+    match made {
+        Ok(ForkResult::Parent { child }) => {
+            let told = io::stdout().write_all(&child.as_raw().to_ne_bytes());
+            match told.and_then(|()| io::stdout().flush()) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(_) => ExitCode::FAILURE,
+            }
+        }
+        Ok(ForkResult::Child) => {
+            drop(wait_for_ever());
+            sys::exit_now(1)
+        }
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+#[expect(unsafe_code, reason = "sigaction is unsafe for handlers; this ignores a signal")]
+fn wait_for_ever() -> io::Result<()> {
+    let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::SA_NOCLDWAIT, SigSet::empty());
+    // SAFETY: no handler is installed. Ignoring SIGCHLD makes the kernel reap.
+    unsafe { sigaction(Signal::SIGCHLD, &ignore) }?;
+    setsid()?;
+    nix::unistd::chdir("/")?;
+    nix::sys::prctl::set_dumpable(false)?;
+    drop(fs::write("/proc/self/oom_score_adj", "-998"));
+    let null = super::super::supervisor::dev_null()?;
+    nix::unistd::dup2_stdout(&null)?;
+    sys::close_all()?;
+    loop {
+        nix::unistd::pause();
+    }
+}

@@ -1,0 +1,186 @@
+//! Taking containers and sandboxes apart, in whatever state they are.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use containerd_client::services::v1::{DeleteContainerRequest, DeleteTaskRequest, ListContainersRequest, WaitRequest};
+use nix::libc;
+
+use super::client::{CALL, Meaning, TASK, meaning, or_gone, within};
+use super::{Shared, creation, holding};
+use crate::{Container, Error, State};
+
+/// Killed processes have so long to be gone.
+const DEATH: Duration = Duration::from_secs(10);
+
+impl Shared {
+    /// Kills a container if it runs and removes its every trace. Success when there is none.
+    pub(super) async fn remove_container(self: &Arc<Self>, sandbox: &str, container: &str) -> Result<(), Error> {
+        let turn = {
+            let records = self.records();
+            records.get(sandbox).map(|entry| Arc::clone(&entry.turn))
+        };
+        let Some(turn) = turn else { return Ok(()) };
+        let _guard = turn.lock_owned().await;
+        if self.records().container(sandbox, container).is_none() {
+            return Ok(());
+        }
+        self.take_apart(sandbox, container).await
+    }
+
+    /// The same for who has the sandbox's turn.
+    pub(super) async fn take_apart(self: &Arc<Self>, sandbox: &str, container: &str) -> Result<(), Error> {
+        self.remove_stored(container).await?;
+        let (group, directory) = (
+            self.group(sandbox).join(container),
+            self.container_directory(sandbox, container),
+        );
+        let removing = self.blocking("remove the container's files", move |shared| {
+            let mut failures = Vec::new();
+            if let Err(error) = shared.cgroups.kill(&group, DEATH) {
+                failures.push(format!("kill processes of {}: {error}", group.display()));
+            }
+            failures.extend(shared.cgroups.remove(&group));
+            remove_directory(&directory, &mut failures);
+            failures
+        });
+        finish(removing.await?)?;
+        match self.change(sandbox, |containers| containers.retain(|known| known.id != container)) {
+            Ok(()) | Err(Error::SandboxNotFound(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes a container from containerd: its processes, its task, its record.
+    async fn remove_stored(&self, container: &str) -> Result<(), Error> {
+        self.remove_task(container).await?;
+        let request = self.client.request(DeleteContainerRequest {
+            id: container.to_owned(),
+        });
+        let deleted = within(CALL, "delete container", self.client.containers().delete(request)).await;
+        or_gone(deleted).map(drop)
+    }
+
+    async fn remove_task(&self, container: &str) -> Result<(), Error> {
+        self.kill(container, libc::SIGKILL).await?;
+        let wait = self.client.request(WaitRequest {
+            container_id: container.to_owned(),
+            exec_id: String::new(),
+        });
+        or_gone(within(DEATH, "wait for the end of a container", self.client.tasks().wait(wait)).await)?;
+        let delete = self.client.request(DeleteTaskRequest {
+            container_id: container.to_owned(),
+        });
+        let deleted = within(TASK, "delete containerd task", self.client.tasks().delete(delete)).await;
+        or_gone(deleted).map(drop)
+    }
+
+    /// Removes a sandbox with all its containers; success when there is none. Goes on past failures.
+    pub(super) async fn remove(self: &Arc<Self>, sandbox: &str) -> Result<(), Error> {
+        let turn = {
+            let mut records = self.records();
+            records.get_mut(sandbox).map(|entry| {
+                entry.leaving = true;
+                Arc::clone(&entry.turn)
+            })
+        };
+        let _guard = match turn {
+            Some(turn) => Some(turn.lock_owned().await),
+            None => None,
+        };
+        let mut failures = Vec::new();
+        let (containers, pause) = {
+            let records = self.records();
+            records.get(sandbox).map_or((Vec::new(), None), |entry| {
+                (entry.record.containers().to_vec(), entry.record.pause.clone())
+            })
+        };
+        self.hasten(&containers).await;
+        for container in containers {
+            if let Err(error) = self.take_apart(sandbox, &container.id).await {
+                failures.push(format!("remove container {}: {}", container.id, chain(&error)));
+            }
+        }
+        if let Some(pause) = pause {
+            pause.end();
+        }
+        let (directory, group) = (self.directory(sandbox), self.group(sandbox));
+        let removing = self.blocking("remove the sandbox's files", move |shared| {
+            let mut more = Vec::new();
+            if let Err(error) = shared.cgroups.kill(&group, DEATH) {
+                more.push(format!("kill processes of {}: {error}", group.display()));
+            }
+            more.extend(shared.cgroups.remove(&group));
+            holding::release(&directory, &mut more);
+            if more.is_empty() {
+                remove_directory(&directory, &mut more);
+            }
+            more
+        });
+        failures.extend(removing.await?);
+        if failures.is_empty() {
+            self.records().remove(sandbox);
+        }
+        finish(failures)
+    }
+
+    /// Kills all at once, so that they die side by side.
+    async fn hasten(&self, containers: &[Container]) {
+        let alive = containers
+            .iter()
+            .filter(|container| !matches!(container.state, State::Exited { .. }));
+        let kills = alive.map(|container| self.kill(&container.id, libc::SIGKILL));
+        // What failed is tried again, and reported, one by one.
+        drop(futures::future::join_all(kills).await);
+    }
+
+    /// Removes containers with our label that no sandbox knows: a crash came between two records.
+    pub(super) async fn remove_strays(&self) -> Result<(), Error> {
+        let filters = vec![format!("labels.\"{}\"==\"{}\"", creation::OWNER, self.owner())];
+        let request = self.client.request(ListContainersRequest { filters });
+        let listed = within(CALL, "list containers", self.client.containers().list(request)).await?;
+        for stored in listed.containers {
+            if self.records().owner(&stored.id).is_none() {
+                tracing::info!(container = stored.id, "removing a container that belongs to no sandbox");
+                if let Err(error) = self.remove_stored(&stored.id).await {
+                    if meaning(&error) == Meaning::Other {
+                        return Err(error);
+                    }
+                    tracing::warn!(container = stored.id, error = chain(&error), "it stays");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn chain(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(inner) = source {
+        text.push_str(": ");
+        text.push_str(&inner.to_string());
+        source = inner.source();
+    }
+    text
+}
+
+pub(super) fn remove_directory(directory: &Path, failures: &mut Vec<String>) {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            failures.push(format!("remove {}: {error}", directory.display()));
+        }
+        Ok(()) | Err(_) => {}
+    }
+}
+
+pub(super) fn finish(failures: Vec<String>) -> Result<(), Error> {
+    if failures.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::Incomplete(failures))
+    }
+}

@@ -1,0 +1,150 @@
+//! A containerd of one test alone: own root, state, socket and no plugin that reaches further. The machine's own service is
+//! neither started nor used.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) struct Daemon {
+    directory: PathBuf,
+    process: Option<Child>,
+}
+
+impl Daemon {
+    pub(crate) fn address(directory: &Path) -> PathBuf {
+        directory.join("containerd.sock")
+    }
+
+    pub(crate) async fn start(directory: &Path) -> Self {
+        fs::create_dir_all(directory).unwrap();
+        let path = |name: &str| directory.join(name).display().to_string();
+        let config = format!(
+            "version = 2\nroot = \"{}\"\nstate = \"{}\"\n\
+             disabled_plugins = [\"io.containerd.grpc.v1.cri\", \"io.containerd.snapshotter.v1.devmapper\",\n\
+               \"io.containerd.snapshotter.v1.zfs\", \"io.containerd.snapshotter.v1.aufs\",\n\
+               \"io.containerd.snapshotter.v1.btrfs\", \"io.containerd.tracing.processor.v1.otlp\"]\n\
+             [grpc]\n  address = \"{}\"\n[plugins.\"io.containerd.internal.v1.opt\"]\n  path = \"{}\"\n",
+            path("root"),
+            path("state"),
+            path("containerd.sock"),
+            path("opt"),
+        );
+        fs::write(directory.join("config.toml"), config).unwrap();
+        let mut daemon = Self {
+            directory: directory.to_owned(),
+            process: None,
+        };
+        daemon.resume().await;
+        daemon
+    }
+
+    /// Runs it, again after [`Daemon::kill`], and waits until it listens.
+    pub(crate) async fn resume(&mut self) {
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.directory.join("log"))
+            .unwrap();
+        let process = Command::new("containerd")
+            .arg("--config")
+            .arg(self.directory.join("config.toml"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::from(log.try_clone().unwrap()))
+            .stderr(Stdio::from(log))
+            .spawn()
+            .unwrap();
+        self.process = Some(process);
+        let address = Self::address(&self.directory);
+        let listening = async {
+            while tokio::net::UnixStream::connect(&address).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let listens = tokio::time::timeout(PATIENCE, listening).await;
+        assert!(listens.is_ok(), "{}", self.log());
+    }
+
+    /// As a crash would end it: its shims go on.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().unwrap();
+            process.wait().unwrap();
+            // Not there when it was killed before it listened.
+            drop(fs::remove_file(Self::address(&self.directory)));
+        }
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.directory.join("log")).unwrap_or_default()
+    }
+
+    /// Each machine has its own: runc keeps its state by namespace alone, whichever containerd it works for.
+    pub(crate) fn namespace(directory: &Path) -> String {
+        let name = directory.parent().unwrap().file_name().unwrap();
+        name.to_str().unwrap().to_owned()
+    }
+
+    /// What it still knows of ours must be nothing.
+    pub(crate) async fn finish(mut self) {
+        for words in [["tasks", "ls"], ["containers", "ls"]] {
+            let listing = Command::new("ctr")
+                .arg("--address")
+                .arg(Self::address(&self.directory))
+                .arg("--namespace")
+                .arg(Self::namespace(&self.directory))
+                .args(words)
+                .arg("-q")
+                .output()
+                .unwrap();
+            assert!(listing.status.success(), "{}", String::from_utf8_lossy(&listing.stderr));
+            assert_eq!(String::from_utf8_lossy(&listing.stdout), "", "left: {words:?}");
+        }
+        // A shim ends by itself after its last task.
+        let directory = self.directory.display().to_string();
+        let alone = async {
+            while !shims(&directory).is_empty() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let alone = tokio::time::timeout(PATIENCE, alone).await;
+        assert!(alone.is_ok(), "{:?}", shims(&directory));
+        self.kill();
+        let state = Path::new("/run/containerd/runc").join(Self::namespace(&self.directory));
+        assert_eq!(
+            fs::read_dir(&state).map_or(0, Iterator::count),
+            0,
+            "{}",
+            state.display()
+        );
+        drop(fs::remove_dir(&state));
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if self.process.is_none() {
+            return;
+        }
+        for pid in shims(&self.directory.display().to_string()) {
+            // It may have ended.
+            nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).ok();
+        }
+        self.kill();
+    }
+}
+
+/// Shims of the containerd in this directory.
+fn shims(directory: &str) -> Vec<i32> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").unwrap().flatten() {
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).into_owned();
+        if line.contains("containerd-shim") && line.contains(directory) {
+            found.extend(entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()));
+        }
+    }
+    found
+}
