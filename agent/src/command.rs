@@ -13,8 +13,11 @@ use anyhow::Context;
 use clap::Parser;
 use image::Images;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use network::{Bridge, Cidr, Network};
+use network::{Bridge, Cidr, Cni, Network};
 use runtime::{Containerd, Embedded, Runtime};
+
+/// A CNI plugin has so long to answer.
+const PLUGIN_LIMIT: Duration = Duration::from_secs(30);
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +33,15 @@ enum RuntimeKind {
     Embedded,
     /// A containerd of this machine
     Containerd,
+}
+
+/// What connects pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum NetworkKind {
+    /// A bridge of this program's own
+    Bridge,
+    /// CNI plugins of this machine
+    Cni,
 }
 
 #[derive(Debug, Parser)]
@@ -77,6 +89,15 @@ pub(crate) struct Arguments {
     /// The containerd namespace of the node's containers
     #[arg(long, default_value = "skiff")]
     containerd_namespace: String,
+    /// What connects the pods
+    #[arg(long, value_enum, default_value = "bridge")]
+    network: NetworkKind,
+    /// Directory of the CNI configurations; the first one by name is used
+    #[arg(long, default_value = "/etc/cni/net.d")]
+    cni_conf_dir: PathBuf,
+    /// Directories of the CNI plugins, separated by colons
+    #[arg(long, default_value = "/opt/cni/bin:/usr/lib/cni")]
+    cni_bin_dir: std::ffi::OsString,
     /// Name of the pods' bridge
     #[arg(long, default_value = "skiff0")]
     bridge: String,
@@ -185,12 +206,25 @@ impl Arguments {
     }
 
     pub(crate) fn network(&self) -> anyhow::Result<Arc<dyn Network>> {
-        let configuration = network::Config {
-            state_dir: self.state_dir.join("network"),
-            bridge: self.bridge.clone(),
-            direct: self.direct_cidr.clone(),
-        };
-        Ok(Arc::new(Bridge::open(configuration).context("open the pod network")?))
+        match self.network {
+            NetworkKind::Bridge => {
+                let configuration = network::Config {
+                    state_dir: self.state_dir.join("network"),
+                    bridge: self.bridge.clone(),
+                    direct: self.direct_cidr.clone(),
+                };
+                Ok(Arc::new(Bridge::open(configuration).context("open the pod network")?))
+            }
+            NetworkKind::Cni => {
+                let configuration = network::CniConfig {
+                    state_dir: std::path::absolute(self.state_dir.join("cni")).context("find the state directory")?,
+                    conf_dir: self.cni_conf_dir.clone(),
+                    bin_dirs: std::env::split_paths(&self.cni_bin_dir).collect(),
+                    time_limit: PLUGIN_LIMIT,
+                };
+                Ok(Arc::new(Cni::open(configuration).context("open the pod network")?))
+            }
+        }
     }
 
     pub(crate) async fn parts(&self, images: &Images) -> anyhow::Result<Parts> {

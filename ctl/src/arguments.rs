@@ -122,6 +122,15 @@ pub(crate) struct Backends {
     /// The containerd namespace of the node's containers [default: skiff]
     #[arg(long, value_name = "NAME")]
     pub(crate) containerd_namespace: Option<String>,
+    /// What connects the pods [default: bridge]
+    #[arg(long, value_name = "NAME", value_parser = ["bridge", "cni"])]
+    pub(crate) network: Option<String>,
+    /// Directory of the CNI configurations [default: /etc/cni/net.d]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) cni_conf_dir: Option<String>,
+    /// Directories of the CNI plugins, separated by colons [default: /opt/cni/bin:/usr/lib/cni]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) cni_bin_dir: Option<String>,
 }
 
 impl Backends {
@@ -132,6 +141,9 @@ impl Backends {
             runtime: first(&self.runtime, &others.runtime),
             containerd_address: first(&self.containerd_address, &others.containerd_address),
             containerd_namespace: first(&self.containerd_namespace, &others.containerd_namespace),
+            network: first(&self.network, &others.network),
+            cni_conf_dir: first(&self.cni_conf_dir, &others.cni_conf_dir),
+            cni_bin_dir: first(&self.cni_bin_dir, &others.cni_bin_dir),
         }
     }
 
@@ -141,6 +153,9 @@ impl Backends {
             ("--runtime", &self.runtime),
             ("--containerd-address", &self.containerd_address),
             ("--containerd-namespace", &self.containerd_namespace),
+            ("--network", &self.network),
+            ("--cni-conf-dir", &self.cni_conf_dir),
+            ("--cni-bin-dir", &self.cni_bin_dir),
         ];
         pairs
             .into_iter()

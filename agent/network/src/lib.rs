@@ -1,10 +1,11 @@
 //! The pods' network on this machine, behind one trait.
 //!
-//! [`Network`] is the seam: the bridge one makes network namespaces, veth pairs and a bridge by rtnetlink; [`Sim`] only hands out
-//! addresses, for tests. Detaching and stopping are idempotent and go on past failures.
+//! [`Network`] is the seam: [`Bridge`] makes network namespaces, veth pairs and a bridge by rtnetlink; [`Cni`] has standard
+//! plugins do it; [`Sim`] only hands out addresses, for tests. Detaching and stopping are idempotent and go on past failures.
 
 mod bridge;
 mod cidr;
+mod cni;
 mod sim;
 
 use std::net::IpAddr;
@@ -15,13 +16,42 @@ use serde::{Deserialize, Serialize};
 
 pub use bridge::{Bridge, Config};
 pub use cidr::{Cidr, ParseCidrError};
+pub use cni::{Cni, Config as CniConfig};
 pub use sim::Sim;
 
 /// Whom to attach.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachSpec {
     /// The sandbox: unique on the machine; letters, digits, `-`, `_` and `.`, at most 64 bytes, not starting with a dot.
     pub sandbox_id: String,
+    /// The pod, for networks that want to know.
+    pub pod: PodId,
+    /// Ports of the node that lead to the pod.
+    pub ports: Vec<PortMapping>,
+}
+
+/// A pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodId {
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.uid`.
+    pub uid: String,
+}
+
+/// A port of the node that leads to one of the pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortMapping {
+    /// `hostPort`.
+    pub host_port: u16,
+    /// `containerPort`.
+    pub container_port: u16,
+    /// `TCP`, `UDP` or `SCTP`.
+    pub protocol: String,
+    /// `hostIP`: every address of the node where it is absent.
+    pub host_address: Option<IpAddr>,
 }
 
 /// A sandbox's network.
@@ -74,6 +104,24 @@ pub enum Error {
         /// What was being done.
         doing: &'static str,
         /// The kernel's or nft's answer.
+        cause: String,
+    },
+    /// There is no CNI configuration that could be used.
+    #[error("failed to setup network for sandbox {sandbox:?}: cni plugin not initialized: no network configuration in {}", folder.display())]
+    Unconfigured {
+        /// The sandbox.
+        sandbox: String,
+        /// Where configurations are looked for.
+        folder: PathBuf,
+    },
+    /// A CNI plugin refused, failed or did not answer.
+    #[error("failed to {doing} network for sandbox {sandbox:?}: {cause}")]
+    Plugin {
+        /// `setup` or `destroy`.
+        doing: &'static str,
+        /// The sandbox.
+        sandbox: String,
+        /// The plugin's words.
         cause: String,
     },
     /// A tear-down went to its end, and these steps of it failed.

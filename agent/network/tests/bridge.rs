@@ -50,6 +50,7 @@ fn open(folder: &Path) -> Bridge {
 async fn attach(network: &Bridge, sandbox: &str) -> Attachment {
     let spec = AttachSpec {
         sandbox_id: sandbox.to_owned(),
+        ..AttachSpec::default()
     };
     network.attach(spec).await.unwrap()
 }
@@ -202,6 +203,7 @@ async fn impossible_ids_and_ranges_are_refused() {
     for id in ["../../etc", "a/b", "", "."] {
         let spec = AttachSpec {
             sandbox_id: id.to_owned(),
+            ..AttachSpec::default()
         };
         assert!(network.attach(spec).await.is_err(), "{id:?}");
         assert!(network.detach(id).await.is_err(), "{id:?}");
@@ -209,6 +211,7 @@ async fn impossible_ids_and_ranges_are_refused() {
     attach(&network, "only").await;
     let spec = AttachSpec {
         sandbox_id: "second".to_owned(),
+        ..AttachSpec::default()
     };
     let full = network.attach(spec).await.unwrap_err().to_string();
     assert_eq!(full, "no free address in 10.77.4.0/30");

@@ -102,6 +102,12 @@ async fn make(context: &Context, pod: &Pod, id: &str, attempt: u32) -> Result<Pr
             .network
             .attach(AttachSpec {
                 sandbox_id: id.to_owned(),
+                pod: network::PodId {
+                    namespace: pods::namespace(pod).to_owned(),
+                    name: pods::name(pod).to_owned(),
+                    uid: pods::uid(pod).to_owned(),
+                },
+                ports: Vec::new(),
             })
             .await;
         let attachment = attached.map_err(|error| Failure::sandbox(&error))?;

@@ -18,7 +18,7 @@ use crate::{Attachment, Cidr, Error};
 const LAST_RESORT: u32 = u32::MAX;
 
 /// A way to the network namespace that the calling thread was in when it was opened.
-pub(super) struct Kernel {
+pub(crate) struct Kernel {
     runtime: tokio::runtime::Runtime,
     host: Socket,
 }
@@ -30,7 +30,7 @@ struct Socket {
 }
 
 /// Opens a socket in the calling thread's namespace and does `work` with it.
-pub(super) fn with<T>(work: impl FnOnce(&Kernel) -> Result<T, Error>) -> Result<T, Error> {
+pub(crate) fn with<T>(work: impl FnOnce(&Kernel) -> Result<T, Error>) -> Result<T, Error> {
     let failed = |source| {
         Error::io(
             "open a netlink socket in",
@@ -189,6 +189,11 @@ impl Kernel {
         })
     }
 
+    /// Brings up the loopback of the namespace that the calling thread is in.
+    pub(crate) fn raise_loopback(&self) -> Result<(), Error> {
+        self.runtime.block_on(self.host.raise_loopback())
+    }
+
     /// Deletes an interface, and with it its peer. Success when there is none.
     pub(super) fn remove_link(&self, name: &str) -> Result<(), Error> {
         self.runtime.block_on(self.host.remove(name))
@@ -225,15 +230,16 @@ impl Kernel {
 }
 
 impl Socket {
+    async fn raise_loopback(&self) -> Result<(), Error> {
+        let lo = LinkUnspec::new_with_name("lo").up().build();
+        let raised = self.handle.link().set(lo).execute().await;
+        raised.map_err(|error| refused("bring up the loopback", &error))
+    }
+
     /// Inside the sandbox's namespace: loopback, the pair, address and default route.
     async fn fill(&self, attachment: &Attachment, mtu: u32, peer: LinkMessage) -> Result<(), Error> {
+        self.raise_loopback().await?;
         let links = self.handle.link();
-        let lo = LinkUnspec::new_with_name("lo").up().build();
-        links
-            .set(lo)
-            .execute()
-            .await
-            .map_err(|error| refused("bring up the loopback", &error))?;
         let mut pair = LinkVeth::new(&attachment.interface, "peer")
             .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)))
             .mtu(mtu)

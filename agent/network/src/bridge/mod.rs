@@ -3,11 +3,11 @@
 //! Each operation runs on a short-lived thread with a netlink socket of its own: a thread can enter a new network
 //! namespace without the rest of the process noticing, and nothing is held while nothing happens.
 
-mod kernel;
+pub(crate) mod kernel;
 mod masquerade;
-mod names;
-mod namespace;
-mod records;
+pub(crate) mod names;
+pub(crate) mod namespace;
+pub(crate) mod records;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -190,7 +190,7 @@ fn forward() -> Result<(), Error> {
     std::fs::write(path, "1").map_err(|source| Error::io("write", path, source))
 }
 
-fn note(failures: &mut Vec<String>, result: Result<(), Error>) {
+pub(crate) fn note(failures: &mut Vec<String>, result: Result<(), Error>) {
     if let Err(failure) = result {
         let mut text = failure.to_string();
         let mut cause = std::error::Error::source(&failure);
@@ -202,7 +202,7 @@ fn note(failures: &mut Vec<String>, result: Result<(), Error>) {
     }
 }
 
-fn finish(failures: Vec<String>) -> Result<(), Error> {
+pub(crate) fn finish(failures: Vec<String>) -> Result<(), Error> {
     if failures.is_empty() {
         Ok(())
     } else {

@@ -6,7 +6,7 @@ use crate::Error;
 const LONGEST_LINK: usize = 15;
 
 /// Refuses a sandbox id that could leave the folder of the records.
-pub(super) fn sandbox(id: &str) -> Result<(), Error> {
+pub(crate) fn sandbox(id: &str) -> Result<(), Error> {
     let safe = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     if id.is_empty() || id.len() > 64 || id.starts_with('.') || !id.chars().all(safe) {
         return Err(Error::InvalidId(id.to_owned()));

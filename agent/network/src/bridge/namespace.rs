@@ -15,12 +15,12 @@ use crate::Error;
 const NSFS: FsType = FsType(0x6e73_6673);
 
 /// Where the namespace of a sandbox is held.
-pub(super) fn path(state: &Path, sandbox: &str) -> PathBuf {
+pub(crate) fn path(state: &Path, sandbox: &str) -> PathBuf {
     state.join("netns").join(sandbox)
 }
 
 /// Moves the calling thread into a new namespace and holds that at `path`.
-pub(super) fn make(path: &Path) -> Result<(), Error> {
+pub(crate) fn make(path: &Path) -> Result<(), Error> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(|source| Error::io("create", folder, source))?;
     }
@@ -32,12 +32,12 @@ pub(super) fn make(path: &Path) -> Result<(), Error> {
 }
 
 /// Whether a namespace is held at `path`.
-pub(super) fn is_held(path: &Path) -> bool {
+pub(crate) fn is_held(path: &Path) -> bool {
     statfs(path).is_ok_and(|found| found.filesystem_type() == NSFS)
 }
 
 /// Lets go of a namespace. Success when none is held.
-pub(super) fn release(path: &Path) -> Result<(), Error> {
+pub(crate) fn release(path: &Path) -> Result<(), Error> {
     loop {
         match umount2(path, MntFlags::MNT_DETACH) {
             // Mounted once more below? A crash between two attempts may have left that.
@@ -53,7 +53,7 @@ pub(super) fn release(path: &Path) -> Result<(), Error> {
 }
 
 /// Lets go of every namespace below the state folder.
-pub(super) fn release_all(state: &Path) -> Result<(), Error> {
+pub(crate) fn release_all(state: &Path) -> Result<(), Error> {
     let folder = state.join("netns");
     let entries = match std::fs::read_dir(&folder) {
         Ok(entries) => entries,

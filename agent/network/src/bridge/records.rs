@@ -132,7 +132,7 @@ impl Records {
 }
 
 /// Reads a record; one that a crash cut off counts as absent.
-fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
+pub(crate) fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
     match std::fs::read(path) {
         Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
         Err(source) if source.kind() == ErrorKind::NotFound => Ok(None),
@@ -141,14 +141,14 @@ fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, Error>
 }
 
 /// Writes a record so that it is there whole or not at all.
-fn write<T: serde::Serialize>(path: &Path, record: &T) -> Result<(), Error> {
+pub(crate) fn write<T: serde::Serialize>(path: &Path, record: &T) -> Result<(), Error> {
     let draft = path.with_extension("draft");
     let bytes = serde_json::to_vec(record).map_err(|source| Error::io("encode", path, source.into()))?;
     std::fs::write(&draft, bytes).map_err(|source| Error::io("write", &draft, source))?;
     std::fs::rename(&draft, path).map_err(|source| Error::io("rename", &draft, source))
 }
 
-fn remove(path: &Path) -> Result<(), Error> {
+pub(crate) fn remove(path: &Path) -> Result<(), Error> {
     match std::fs::remove_file(path) {
         Err(source) if source.kind() != ErrorKind::NotFound => Err(Error::io("remove", path, source)),
         Ok(()) | Err(_) => Ok(()),

@@ -1,0 +1,243 @@
+//! Network configuration lists, as the CNI specification has them. Pure: what is read and run, others do.
+
+use serde_json::{Map, Value, json};
+
+use crate::{Cidr, PortMapping};
+
+/// What we can speak, oldest first.
+const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
+
+/// Why a file is no configuration that can be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unusable {
+    #[error("it is not JSON: {0}")]
+    Json(String),
+    #[error("{0}")]
+    Shape(&'static str),
+    #[error("its version {0:?} is none of {all}", all = VERSIONS.join(", "))]
+    Version(String),
+    #[error("plugin type {0:?} is no name of a program")]
+    Type(String),
+}
+
+/// A network: its plugins in the order of attaching.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct List {
+    pub(super) name: String,
+    pub(super) version: &'static str,
+    pub(super) check: bool,
+    pub(super) collect: bool,
+    pub(super) plugins: Vec<Map<String, Value>>,
+}
+
+/// What a plugin learns beside its configuration, if it says that it can make use of it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Capabilities<'a> {
+    pub(super) ports: &'a [PortMapping],
+    pub(super) range: Option<Cidr>,
+}
+
+impl List {
+    /// Reads a `.conflist`, or a `.conf` of one plugin.
+    pub(super) fn parse(text: &[u8]) -> Result<Self, Unusable> {
+        let parsed: Value = serde_json::from_slice(text).map_err(|error| Unusable::Json(error.to_string()))?;
+        Self::of(&parsed)
+    }
+
+    pub(super) fn of(parsed: &Value) -> Result<Self, Unusable> {
+        let whole = parsed.as_object().ok_or(Unusable::Shape("it is no object"))?;
+        let name = text(whole, "name").ok_or(Unusable::Shape("it has no name"))?;
+        if !is_name(name) {
+            return Err(Unusable::Shape("its name has letters that no network's name has"));
+        }
+        let plugins = match whole.get("plugins") {
+            Some(Value::Array(plugins)) => {
+                let objects = plugins.iter().map(|plugin| plugin.as_object().cloned());
+                objects
+                    .collect::<Option<Vec<_>>>()
+                    .ok_or(Unusable::Shape("a plugin is no object"))?
+            }
+            Some(_) => return Err(Unusable::Shape("its plugins are no list")),
+            None => vec![whole.clone()],
+        };
+        if plugins.is_empty() {
+            return Err(Unusable::Shape("it has no plugins"));
+        }
+        for plugin in &plugins {
+            let kind = text(plugin, "type").ok_or(Unusable::Shape("a plugin has no type"))?;
+            if !is_name(kind) {
+                return Err(Unusable::Type(kind.to_owned()));
+            }
+        }
+        let flag = |key: &str| {
+            whole
+                .get(key)
+                .is_some_and(|value| *value == json!(true) || *value == json!("true"))
+        };
+        Ok(Self {
+            name: name.to_owned(),
+            version: version(whole)?,
+            check: !flag("disableCheck"),
+            collect: !flag("disableGC"),
+            plugins,
+        })
+    }
+
+    /// The list itself, as it can be read again.
+    pub(super) fn to_json(&self) -> Value {
+        json!({
+            "cniVersion": self.version, "name": self.name, "disableCheck": !self.check, "disableGC": !self.collect,
+            "plugins": self.plugins,
+        })
+    }
+
+    /// Whether this version of the specification has what came with that one.
+    pub(super) fn since(&self, version: &str) -> bool {
+        let rank = |wanted: &str| VERSIONS.iter().position(|known| *known == wanted);
+        rank(self.version) >= rank(version)
+    }
+
+    /// What a plugin reads on its standard input.
+    pub(super) fn request(
+        &self,
+        plugin: &Map<String, Value>,
+        capabilities: &Capabilities<'_>,
+        previous: Option<&Value>,
+    ) -> Value {
+        let mut request = plugin.clone();
+        request.remove("plugins");
+        request.insert("cniVersion".to_owned(), self.version.into());
+        request.insert("name".to_owned(), self.name.clone().into());
+        let runtime = capabilities.of(plugin);
+        if !runtime.is_empty() {
+            request.insert("runtimeConfig".to_owned(), runtime.into());
+        }
+        if let Some(previous) = previous {
+            request.insert("prevResult".to_owned(), previous.clone());
+        }
+        Value::Object(request)
+    }
+}
+
+impl Capabilities<'_> {
+    fn of(&self, plugin: &Map<String, Value>) -> Map<String, Value> {
+        let wanted = |name: &str| plugin.get("capabilities").and_then(|all| all.get(name)) == Some(&json!(true));
+        let mut given = Map::new();
+        if wanted("portMappings") && !self.ports.is_empty() {
+            let ports: Vec<Value> = self.ports.iter().map(port).collect();
+            given.insert("portMappings".to_owned(), ports.into());
+        }
+        if let Some(range) = self.range.filter(|_| wanted("ipRanges")) {
+            given.insert("ipRanges".to_owned(), json!([[{"subnet": range.network_range()}]]));
+        }
+        given
+    }
+}
+
+fn port(mapping: &PortMapping) -> Value {
+    let mut port = json!({
+        "hostPort": mapping.host_port, "containerPort": mapping.container_port,
+        "protocol": mapping.protocol.to_lowercase(),
+    });
+    if let (Some(address), Value::Object(port)) = (mapping.host_address, &mut port) {
+        port.insert("hostIP".to_owned(), address.to_string().into());
+    }
+    port
+}
+
+fn text<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
+    object.get(key)?.as_str().filter(|text| !text.is_empty())
+}
+
+/// The highest version that the list offers and we speak.
+fn version(list: &Map<String, Value>) -> Result<&'static str, Unusable> {
+    let one = text(list, "cniVersion").into_iter();
+    let several = list.get("cniVersions").and_then(Value::as_array).into_iter().flatten();
+    let offered: Vec<&str> = one.chain(several.filter_map(Value::as_str)).collect();
+    let known = VERSIONS
+        .iter()
+        .rev()
+        .find(|version| offered.contains(*version))
+        .copied();
+    known.ok_or_else(|| Unusable::Version(offered.join(", ")))
+}
+
+/// Names of networks and of plugins: they become parts of paths.
+fn is_name(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
+    name.len() <= 128 && name.bytes().all(plain) && name.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{Capabilities, List};
+    use crate::PortMapping;
+
+    fn parsed(text: &serde_json::Value) -> String {
+        match List::of(text) {
+            Ok(list) => format!("{} {} {} plugin(s)", list.name, list.version, list.plugins.len()),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn lists_and_single_configurations_are_read() {
+        let list = json!({"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "bridge"}, {"type": "portmap"}]});
+        assert_eq!(parsed(&list), "pods 1.0.0 2 plugin(s)");
+        let one = json!({"cniVersion": "0.4.0", "name": "pods", "type": "bridge"});
+        assert_eq!(parsed(&one), "pods 0.4.0 1 plugin(s)");
+        let new = json!({"cniVersions": ["1.0.0", "1.1.0", "9.0.0"], "name": "pods", "type": "bridge"});
+        assert_eq!(parsed(&new), "pods 1.1.0 1 plugin(s)");
+        let again = List::of(&List::of(&list).unwrap().to_json());
+        assert_eq!(again, List::of(&list));
+    }
+
+    #[test]
+    fn attack_42_lists_that_could_run_something_else_are_refused() {
+        for kind in ["../../bin/sh", "/bin/sh", "", ".", "a b"] {
+            let list = json!({"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": kind}]});
+            assert!(List::of(&list).is_err(), "{kind:?}");
+        }
+        for name in ["../x", "", "a/b", "-x"] {
+            assert!(List::of(&json!({"cniVersion": "1.0.0", "name": name, "type": "bridge"})).is_err());
+        }
+        assert!(List::of(&json!({"cniVersion": "9.9.9", "name": "pods", "type": "bridge"})).is_err());
+        assert!(List::parse(b"{\"name\": ").is_err());
+    }
+
+    #[test]
+    fn a_plugin_is_told_what_it_can_use() {
+        let list = json!({"cniVersion": "1.0.0", "name": "pods", "plugins": [
+            {"type": "bridge", "capabilities": {"ipRanges": true}}, {"type": "portmap", "capabilities": {"portMappings": true}},
+        ]});
+        let list = List::of(&list).unwrap();
+        let ports = [PortMapping {
+            host_port: 8080,
+            container_port: 80,
+            protocol: "TCP".to_owned(),
+            host_address: None,
+        }];
+        let capabilities = Capabilities {
+            ports: &ports,
+            range: Some("10.9.0.0/24".parse().unwrap()),
+        };
+        let previous = json!({"ips": []});
+        let requests: Vec<_> = list
+            .plugins
+            .iter()
+            .map(|plugin| list.request(plugin, &capabilities, Some(&previous)))
+            .collect();
+        assert_eq!(
+            requests,
+            [
+                json!({"cniVersion": "1.0.0", "name": "pods", "type": "bridge", "capabilities": {"ipRanges": true},
+                    "runtimeConfig": {"ipRanges": [[{"subnet": "10.9.0.0/24"}]]}, "prevResult": {"ips": []}}),
+                json!({"cniVersion": "1.0.0", "name": "pods", "type": "portmap", "capabilities": {"portMappings": true},
+                    "runtimeConfig": {"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]},
+                    "prevResult": {"ips": []}}),
+            ]
+        );
+    }
+}

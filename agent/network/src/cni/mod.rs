@@ -1,0 +1,456 @@
+//! The network of standard CNI plugins: namespaces are ours, everything in them is the plugins'.
+//!
+//! The crates that know CNI's types (`cni-plugin`, `rscni`) are for writing plugins. A caller hands results on as they
+//! came, fields that it does not know included, so it reads two fields of them and keeps the rest as JSON.
+
+mod list;
+mod outcome;
+mod plugin;
+mod records;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, ready};
+use serde_json::{Value, json};
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::JoinSet;
+
+use crate::bridge::{finish, kernel, names, namespace};
+use crate::{AttachSpec, Attachment, Cidr, Error, Network};
+use list::{Capabilities, List};
+use plugin::{Surroundings, Verb};
+use records::{Record, Records};
+
+/// The pod's interface.
+const INTERFACE: &str = "eth0";
+/// Sandboxes that are worked on at once.
+const WORKERS: usize = 8;
+/// Configuration files are not read any further.
+const FILE_LIMIT: u64 = 1 << 20;
+
+/// Where plugins and their configuration are. Several may share a machine under different state folders.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Folder for records and held namespaces.
+    pub state_dir: PathBuf,
+    /// Configurations: the first one by name that is valid counts, read anew for each pod.
+    pub conf_dir: PathBuf,
+    /// Where plugins are looked for, first ones first.
+    pub bin_dirs: Vec<PathBuf>,
+    /// A plugin that does not answer within this is killed.
+    pub time_limit: Duration,
+}
+
+/// The network of CNI plugins. Clones share one. Must be used inside a tokio runtime.
+#[derive(Clone)]
+pub struct Cni {
+    inner: Arc<Inner>,
+    /// Ends with the last clone; an attachment that is cut off then is found by its record.
+    tasks: Arc<Mutex<JoinSet<()>>>,
+}
+
+struct Inner {
+    config: Config,
+    records: Mutex<Records>,
+    /// One at a time for each sandbox.
+    turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    workers: Semaphore,
+    range: Mutex<Option<Cidr>>,
+}
+
+impl Cni {
+    /// Reads the records of an earlier process.
+    pub fn open(config: Config) -> Result<Self, Error> {
+        let records = Records::open(&config.state_dir)?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                config,
+                records: Mutex::new(records),
+                turns: Mutex::default(),
+                workers: Semaphore::new(WORKERS),
+                range: Mutex::default(),
+            }),
+            tasks: Arc::default(),
+        })
+    }
+
+    /// Runs `work` to its end, even when the caller stops waiting.
+    fn run<T: Send + 'static, F: Future<Output = Result<T, Error>> + Send + 'static>(
+        &self,
+        work: impl FnOnce(Arc<Inner>) -> F + Send + 'static,
+    ) -> BoxFuture<'static, Result<T, Error>> {
+        let (inner, tasks) = (Arc::clone(&self.inner), Arc::clone(&self.tasks));
+        async move {
+            let (answer, answered) = oneshot::channel();
+            {
+                let mut tasks = tasks.lock().unwrap_or_else(PoisonError::into_inner);
+                while tasks.try_join_next().is_some() {}
+                tasks.spawn(async move {
+                    // The caller may have stopped waiting; what was done stands in the records.
+                    drop(answer.send(work(inner).await));
+                });
+            }
+            answered.await.unwrap_or_else(|_| {
+                Err(Error::Kernel {
+                    doing: "work on the network",
+                    cause: "the task ended without an answer".to_owned(),
+                })
+            })
+        }
+        .boxed()
+    }
+}
+
+impl Inner {
+    fn records(&self) -> MutexGuard<'_, Records> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn turn(&self, sandbox: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+        Arc::clone(turns.entry(sandbox.to_owned()).or_default())
+    }
+
+    fn range(&self) -> Option<Cidr> {
+        *self.range.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The configured list: the first valid file by name.
+    fn configured(&self) -> Option<List> {
+        let folder = &self.config.conf_dir;
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let of_interest = |path: &PathBuf| {
+            let ending = path.extension().and_then(|ending| ending.to_str());
+            matches!(ending, Some("conf" | "conflist" | "json"))
+        };
+        let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(of_interest).collect();
+        files.sort();
+        files.iter().find_map(|path| match load(path) {
+            Ok(list) => Some(list),
+            Err(problem) => {
+                tracing::warn!(path = %path.display(), problem, "a network configuration is passed over");
+                None
+            }
+        })
+    }
+
+    fn surroundings(&self, record: &Record) -> Surroundings {
+        let AttachSpec { sandbox_id, pod, .. } = &record.spec;
+        let held = namespace::is_held(&record.netns);
+        Surroundings {
+            folders: self.config.bin_dirs.clone(),
+            container: sandbox_id.clone(),
+            netns: if held { record.netns.clone() } else { PathBuf::new() },
+            interface: INTERFACE,
+            arguments: format!(
+                "IgnoreUnknown=1;K8S_POD_NAMESPACE={};K8S_POD_NAME={};K8S_POD_INFRA_CONTAINER_ID={sandbox_id};K8S_POD_UID={}",
+                pod.namespace, pod.name, pod.uid
+            ),
+            limit: self.config.time_limit,
+        }
+    }
+
+    async fn attach(&self, spec: AttachSpec) -> Result<Attachment, Error> {
+        names::sandbox(&spec.sandbox_id)?;
+        let turn = self.turn(&spec.sandbox_id);
+        let _turn = turn.lock().await;
+        let _permit = self.workers.acquire().await;
+        let known = self.records().get(&spec.sandbox_id);
+        if let Some(known) = known {
+            if let Some(attachment) = known.attachment.filter(|known| namespace::is_held(&known.netns)) {
+                return Ok(attachment);
+            }
+            self.take_apart(&spec.sandbox_id).await?;
+        }
+        let list = self.configured().ok_or_else(|| Error::Unconfigured {
+            sandbox: spec.sandbox_id.clone(),
+            folder: self.config.conf_dir.clone(),
+        })?;
+        let record = Record {
+            netns: namespace::path(&self.config.state_dir, &spec.sandbox_id),
+            list: list.to_json(),
+            result: None,
+            attachment: None,
+            spec,
+        };
+        self.records().put(record.clone())?;
+        match self.make(record.clone(), &list).await {
+            Ok(attachment) => Ok(attachment),
+            Err(failure) => {
+                // What was made of it goes again; the failure that counts is the first.
+                if let Err(second) = self.take_apart(&record.spec.sandbox_id).await {
+                    tracing::warn!(sandbox = record.spec.sandbox_id, error = %second, "clean up after a failed attach");
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    async fn make(&self, mut record: Record, list: &List) -> Result<Attachment, Error> {
+        let netns = record.netns.clone();
+        on_a_thread(move || {
+            namespace::make(&netns)?;
+            kernel::with(kernel::Kernel::raise_loopback)
+        })
+        .await?;
+        let result = self.run_list(Verb::Add, list, &record).await;
+        let result = result.and_then(|result| result.ok_or_else(|| "the list has no plugin".to_owned()));
+        let found = result.and_then(|result| {
+            let found = outcome::addresses(&result, INTERFACE)?;
+            self.refuse_taken(&record, &found.addresses)?;
+            Ok((result, found))
+        });
+        let (result, found) = found.map_err(|cause| Error::Plugin {
+            doing: "setup",
+            sandbox: record.spec.sandbox_id.clone(),
+            cause,
+        })?;
+        let outcome::Addresses { addresses, gateway } = found;
+        let first = addresses.first().map(|first| first.gateway());
+        let attachment = Attachment {
+            sandbox_id: record.spec.sandbox_id.clone(),
+            netns: record.netns.clone(),
+            addresses,
+            gateway: gateway.or_else(|| first.map(Into::into)).unwrap_or([0, 0, 0, 0].into()),
+            interface: INTERFACE.to_owned(),
+        };
+        record.result = Some(result);
+        record.attachment = Some(attachment.clone());
+        self.records().put(record)?;
+        Ok(attachment)
+    }
+
+    /// Two pods with one address would take each other's traffic.
+    fn refuse_taken(&self, record: &Record, addresses: &[Cidr]) -> Result<(), String> {
+        let all = self.records().all();
+        for other in all.iter().filter_map(|other| other.attachment.as_ref()) {
+            let taken = |given: &&Cidr| other.addresses.iter().any(|held| held.address == given.address);
+            if let Some(given) = addresses.iter().find(taken)
+                && other.sandbox_id != record.spec.sandbox_id
+            {
+                return Err(format!(
+                    "address {} is that of sandbox {:?} already",
+                    given.address, other.sandbox_id
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the plugins one after another; the last result. Deleting goes backwards, and on past failures.
+    async fn run_list(&self, verb: Verb, list: &List, record: &Record) -> Result<Option<Value>, String> {
+        let around = self.surroundings(record);
+        let range = self.range();
+        let capabilities = Capabilities {
+            ports: &record.spec.ports,
+            range,
+        };
+        let mut previous = match verb {
+            // Older plugins do not know of it.
+            Verb::Delete | Verb::Check if list.since("0.4.0") => record.result.clone(),
+            Verb::Add | Verb::Delete | Verb::Check | Verb::Status | Verb::Collect => None,
+        };
+        let mut failures = Vec::new();
+        let mut plugins: Vec<_> = list.plugins.iter().collect();
+        if verb == Verb::Delete {
+            plugins.reverse();
+        }
+        for plugin in plugins {
+            let kind = plugin.get("type").and_then(Value::as_str).unwrap_or_default();
+            let request = list.request(plugin, &capabilities, previous.as_ref()).to_string();
+            let answered = plugin::run(verb, kind, request.as_bytes(), &around).await;
+            let answered = answered.and_then(|answer| match verb {
+                Verb::Add => serde_json::from_slice::<Value>(&answer).map(Some).map_err(|error| {
+                    let shown = outcome::shortened(&answer);
+                    format!("its result {shown:?} is not JSON: {error}")
+                }),
+                Verb::Delete | Verb::Check | Verb::Status | Verb::Collect => Ok(None),
+            });
+            let name = &list.name;
+            let told =
+                answered.map_err(|why| format!("plugin type={kind:?} name={name:?} failed ({}): {why}", verb.word()));
+            match told {
+                Ok(Some(result)) => previous = Some(result),
+                Ok(None) => {}
+                Err(failure) if verb == Verb::Delete => failures.push(failure),
+                Err(failure) => return Err(failure),
+            }
+        }
+        if failures.is_empty() {
+            Ok(previous)
+        } else {
+            Err(failures.join("; "))
+        }
+    }
+
+    async fn detach(&self, sandbox: String) -> Result<(), Error> {
+        names::sandbox(&sandbox)?;
+        let turn = self.turn(&sandbox);
+        let _turn = turn.lock().await;
+        let _permit = self.workers.acquire().await;
+        self.take_apart(&sandbox).await
+    }
+
+    /// Detaches for who has the sandbox's turn. The namespace and the record stay while a plugin has not let go: what it
+    /// holds, an address above all, would be nobody's.
+    async fn take_apart(&self, sandbox: &str) -> Result<(), Error> {
+        let known = self.records().get(sandbox);
+        let Some(record) = known else { return Ok(()) };
+        match List::of(&record.list) {
+            Ok(list) => {
+                let deleted = self.run_list(Verb::Delete, &list, &record).await;
+                deleted.map_err(|cause| Error::Plugin {
+                    doing: "destroy",
+                    sandbox: sandbox.to_owned(),
+                    cause,
+                })?;
+            }
+            Err(problem) => tracing::warn!(sandbox, %problem, "the record of an attachment is damaged"),
+        }
+        let netns = record.netns.clone();
+        on_a_thread(move || namespace::release(&netns)).await?;
+        self.records().remove(sandbox)
+    }
+
+    /// Attachments whose namespace is gone, or that a crash cut off, are undone; of the others the plugins are asked.
+    async fn start(&self, range: Cidr) -> Result<(), Error> {
+        *self.range.lock().unwrap_or_else(PoisonError::into_inner) = Some(range);
+        let known = self.records().all();
+        for record in known {
+            let sandbox = &record.spec.sandbox_id;
+            if record.attachment.is_none() || !namespace::is_held(&record.netns) {
+                if let Err(error) = self.detach(sandbox.clone()).await {
+                    tracing::warn!(
+                        sandbox,
+                        error = error.to_string(),
+                        "what is left of an attachment stays for now"
+                    );
+                }
+                continue;
+            }
+            let Ok(list) = List::of(&record.list) else { continue };
+            if list.check
+                && list.since("0.4.0")
+                && let Err(problem) = self.run_list(Verb::Check, &list, &record).await
+            {
+                tracing::warn!(sandbox, problem, "an attachment is not as its plugins made it");
+            }
+        }
+        match self.configured() {
+            Some(list) if list.since("1.1.0") => self.look_after(&list).await,
+            Some(_) => {}
+            None => {
+                let folder = self.config.conf_dir.display();
+                tracing::warn!(%folder, "cni plugin not initialized: no network configuration");
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells plugins which attachments there are, so that they drop all others, and asks whether they are ready.
+    async fn look_after(&self, list: &List) {
+        let valid: Vec<Value> = self
+            .records()
+            .all()
+            .iter()
+            .map(|record| json!({"containerID": record.spec.sandbox_id, "ifname": INTERFACE}))
+            .collect();
+        let around = Surroundings {
+            folders: self.config.bin_dirs.clone(),
+            container: String::new(),
+            netns: PathBuf::new(),
+            interface: INTERFACE,
+            arguments: String::new(),
+            limit: self.config.time_limit,
+        };
+        for verb in [Verb::Collect, Verb::Status] {
+            if verb == Verb::Collect && !list.collect {
+                continue;
+            }
+            for plugin in &list.plugins {
+                let kind = plugin.get("type").and_then(Value::as_str).unwrap_or_default();
+                let mut request = list.request(plugin, &Capabilities::default(), None);
+                if let (Verb::Collect, Value::Object(request)) = (verb, &mut request) {
+                    request.insert("cni.dev/valid-attachments".to_owned(), valid.clone().into());
+                }
+                if let Err(problem) = plugin::run(verb, kind, request.to_string().as_bytes(), &around).await {
+                    tracing::warn!(
+                        plugin = kind,
+                        verb = verb.word(),
+                        problem,
+                        "a network plugin is not ready"
+                    );
+                }
+            }
+        }
+    }
+
+    async fn stop(&self) -> Result<(), Error> {
+        let mut failures = Vec::new();
+        let known = self.records().all();
+        for record in known {
+            if let Err(error) = self.detach(record.spec.sandbox_id).await {
+                failures.push(error.to_string());
+            }
+        }
+        if failures.is_empty() {
+            namespace::release_all(&self.config.state_dir)?;
+            self.records().forget()?;
+        }
+        finish(failures)
+    }
+}
+
+fn load(path: &Path) -> Result<List, String> {
+    use std::io::Read as _;
+    let mut text = Vec::new();
+    let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
+    file.take(FILE_LIMIT)
+        .read_to_end(&mut text)
+        .map_err(|error| error.to_string())?;
+    List::parse(&text).map_err(|error| error.to_string())
+}
+
+/// Runs work that changes its thread's namespace.
+async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Result<T, Error> {
+    let (answer, answered) = oneshot::channel();
+    let thread = std::thread::Builder::new()
+        .name("namespace".to_owned())
+        .spawn(move || drop(answer.send(work())));
+    thread.map_err(|source| Error::io("start a thread for", Path::new("a namespace"), source))?;
+    answered.await.unwrap_or_else(|_| {
+        Err(Error::Kernel {
+            doing: "make a namespace",
+            cause: "the thread ended without an answer".to_owned(),
+        })
+    })
+}
+
+impl Network for Cni {
+    fn start(&self, pod_cidr: Cidr) -> BoxFuture<'_, Result<(), Error>> {
+        self.run(move |inner| async move { inner.start(pod_cidr).await })
+    }
+
+    fn attach(&self, spec: AttachSpec) -> BoxFuture<'_, Result<Attachment, Error>> {
+        self.run(move |inner| async move { Box::pin(inner.attach(spec)).await })
+    }
+
+    fn attachments(&self) -> BoxFuture<'_, Result<Vec<Attachment>, Error>> {
+        let all = self.inner.records().all();
+        ready(Ok(all.into_iter().filter_map(|record| record.attachment).collect())).boxed()
+    }
+
+    fn detach(&self, sandbox_id: &str) -> BoxFuture<'_, Result<(), Error>> {
+        let sandbox = sandbox_id.to_owned();
+        self.run(move |inner| async move { inner.detach(sandbox).await })
+    }
+
+    fn stop(&self) -> BoxFuture<'_, Result<(), Error>> {
+        self.run(|inner| async move { inner.stop().await })
+    }
+}

@@ -1,0 +1,79 @@
+//! What is attached by which list, on disk before a plugin runs: a restarted agent detaches by the list that attached, not by
+//! the one that is configured by then.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::bridge::records::{read, remove, write};
+use crate::{AttachSpec, Attachment, Error};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Record {
+    pub(super) spec: AttachSpec,
+    pub(super) netns: PathBuf,
+    /// The configuration list.
+    pub(super) list: Value,
+    /// The result of its last plugin, once there is one.
+    pub(super) result: Option<Value>,
+    /// What the agent was told, once everything worked.
+    pub(super) attachment: Option<Attachment>,
+}
+
+pub(super) struct Records {
+    folder: PathBuf,
+    all: BTreeMap<String, Record>,
+}
+
+impl Records {
+    /// Reads what is there; a record that a crash cut off was of an attachment that had not begun.
+    pub(super) fn open(state: &Path) -> Result<Self, Error> {
+        let folder = state.join("attachments");
+        std::fs::create_dir_all(&folder).map_err(|source| Error::io("create", &folder, source))?;
+        let mut all = BTreeMap::new();
+        for entry in std::fs::read_dir(&folder).map_err(|source| Error::io("read", &folder, source))? {
+            let path = entry.map_err(|source| Error::io("read", &folder, source))?.path();
+            match read::<Record>(&path)? {
+                Some(record) => drop(all.insert(record.spec.sandbox_id.clone(), record)),
+                None => remove(&path)?,
+            }
+        }
+        Ok(Self { folder, all })
+    }
+
+    pub(super) fn get(&self, sandbox: &str) -> Option<Record> {
+        self.all.get(sandbox).cloned()
+    }
+
+    pub(super) fn all(&self) -> Vec<Record> {
+        self.all.values().cloned().collect()
+    }
+
+    pub(super) fn put(&mut self, record: Record) -> Result<(), Error> {
+        write(&self.file(&record.spec.sandbox_id), &record)?;
+        self.all.insert(record.spec.sandbox_id.clone(), record);
+        Ok(())
+    }
+
+    pub(super) fn remove(&mut self, sandbox: &str) -> Result<(), Error> {
+        remove(&self.file(sandbox))?;
+        self.all.remove(sandbox);
+        Ok(())
+    }
+
+    /// Removes the folder itself.
+    pub(super) fn forget(&self) -> Result<(), Error> {
+        match std::fs::remove_dir_all(&self.folder) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::io("remove", &self.folder, source))
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    fn file(&self, sandbox: &str) -> PathBuf {
+        self.folder.join(format!("{sandbox}.json"))
+    }
+}

@@ -1,0 +1,301 @@
+//! The network of CNI plugins as root, each test in a network namespace of its own: the standard plugins, and some that
+//! misbehave.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use network::{AttachSpec, Attachment, Cni, CniConfig, Error, Network as _, PortMapping};
+use nix::sched::{CloneFlags, unshare};
+use serde_json::{Value, json};
+
+struct Machine {
+    folder: tempfile::TempDir,
+}
+
+impl Machine {
+    /// This thread, and the programs that it starts, are in a new namespace.
+    fn new() -> Self {
+        unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace; these tests need root");
+        run("ip", "link set lo up");
+        let machine = Self {
+            folder: tempfile::tempdir().unwrap(),
+        };
+        for folder in ["conf", "bin", "ipam"] {
+            fs::create_dir(machine.path(folder)).unwrap();
+        }
+        machine
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn open(&self) -> Cni {
+        Cni::open(CniConfig {
+            state_dir: self.path("state"),
+            conf_dir: self.path("conf"),
+            bin_dirs: vec![self.path("bin"), "/usr/lib/cni".into()],
+            time_limit: Duration::from_secs(5),
+        })
+        .unwrap()
+    }
+
+    /// A plugin that is a shell script; what it is called for is in the file `calls`.
+    fn plugin(&self, name: &str, script: &str) {
+        let calls = self.path("calls");
+        let text = format!(
+            "#!/bin/sh\necho \"$CNI_COMMAND netns=$CNI_NETNS\" >>{}\n{script}\n",
+            calls.display()
+        );
+        let path = self.path("bin").join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn calls(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.path("calls")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn bridge(&self) -> Value {
+        json!({"type": "bridge", "bridge": "cni-test", "isGateway": true,
+            "ipam": {"type": "host-local", "dataDir": self.path("ipam"), "ranges": [[{"subnet": "10.77.0.0/24"}]],
+                "routes": [{"dst": "0.0.0.0/0"}]}})
+    }
+
+    fn configure(&self, version: &str, plugins: &[Value]) {
+        let list = json!({"cniVersion": version, "name": "pods", "plugins": plugins});
+        fs::write(self.path("conf").join("10-pods.conflist"), list.to_string()).unwrap();
+    }
+
+    /// Addresses that host-local has given away.
+    fn held(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.path("ipam").join("pods"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let names = entries.map(|entry| entry.file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with("10.")).collect()
+    }
+
+    fn is_clean(&self) {
+        assert_eq!(self.held(), Vec::<String>::new());
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains(self.folder.path().to_str().unwrap()), "{mounts}");
+        assert!(!run("ip", "-o link").contains("veth"));
+    }
+}
+
+fn run(program: &str, words: &str) -> String {
+    let output = Command::new(program).args(words.split(' ')).output().unwrap();
+    let (stdout, stderr) = (output.stdout, String::from_utf8_lossy(&output.stderr).into_owned());
+    assert!(output.status.success(), "{program} {words}: {stderr}");
+    String::from_utf8(stdout).unwrap()
+}
+
+fn spec(sandbox: &str) -> AttachSpec {
+    AttachSpec {
+        sandbox_id: sandbox.to_owned(),
+        ..AttachSpec::default()
+    }
+}
+
+fn inside(attachment: &Attachment, words: &str) -> String {
+    run("nsenter", &format!("--net={} {words}", attachment.netns.display()))
+}
+
+fn cause(error: &Error) -> String {
+    error.to_string()
+}
+
+#[tokio::test]
+async fn the_standard_plugins_connect_pods_and_are_remembered() {
+    let machine = Machine::new();
+    let portmap = json!({"type": "portmap", "capabilities": {"portMappings": true}});
+    machine.configure("1.0.0", &[machine.bridge(), portmap]);
+    let network = machine.open();
+    network.start("10.244.0.0/24".parse().unwrap()).await.unwrap();
+    let ports = vec![PortMapping {
+        host_port: 8080,
+        container_port: 80,
+        protocol: "TCP".to_owned(),
+        host_address: None,
+    }];
+    let first = network.attach(AttachSpec { ports, ..spec("a") }).await.unwrap();
+    let second = network.attach(spec("b")).await.unwrap();
+    assert_ne!(first.addresses, second.addresses);
+    assert_eq!(first.gateway.to_string(), "10.77.0.1");
+    let address = first.addresses.first().unwrap().address.to_string();
+    assert!(inside(&first, "ip -o -4 addr show eth0").contains(&format!(" {address}/24 ")));
+    assert!(inside(&first, "ip -o link show lo").contains("LOOPBACK,UP"));
+    assert!(inside(&second, "ip route").contains("default via 10.77.0.1"));
+    assert!(run("iptables-save", "-t nat").contains(&format!("--to-destination {address}:80")));
+    assert_eq!(network.attach(spec("a")).await.unwrap(), first);
+    drop(network);
+    let network = machine.open();
+    network.start("10.244.0.0/24".parse().unwrap()).await.unwrap();
+    assert_eq!(network.attachments().await.unwrap(), [first, second]);
+    // Detached by the list that attached, whatever is configured by now.
+    fs::remove_file(machine.path("conf").join("10-pods.conflist")).unwrap();
+    network.detach("a").await.unwrap();
+    network.detach("a").await.unwrap();
+    assert!(!run("iptables-save", "-t nat").contains("--to-destination"));
+    assert_eq!(machine.held().len(), 1);
+    let error = network.attach(spec("c")).await.unwrap_err();
+    assert!(cause(&error).starts_with("failed to setup network for sandbox \"c\": cni plugin not initialized"));
+    network.stop().await.unwrap();
+    network.stop().await.unwrap();
+    machine.is_clean();
+}
+
+/// A plugin after the bridge fails in this way: the address goes back, and the next pod gets its network.
+async fn fails(script: &str, expected: &str) {
+    let machine = Machine::new();
+    machine.plugin("odd", &format!("case $CNI_COMMAND in ADD) {script};; esac"));
+    machine.configure("1.0.0", &[machine.bridge(), json!({"type": "odd"})]);
+    let network = machine.open();
+    let error = network.attach(spec("a")).await.unwrap_err();
+    assert!(cause(&error).contains(expected), "{error}");
+    assert!(
+        machine.calls().last().unwrap().starts_with("DEL "),
+        "{:?}",
+        machine.calls()
+    );
+    assert!(network.attachments().await.unwrap().is_empty());
+    machine.is_clean();
+    machine.configure("1.0.0", &[machine.bridge()]);
+    network.attach(spec("a")).await.unwrap();
+    network.stop().await.unwrap();
+    machine.is_clean();
+}
+
+#[tokio::test]
+async fn attack_42_a_plugin_that_answers_nonsense() {
+    fails(
+        "echo hello; exit 0",
+        "plugin type=\"odd\" name=\"pods\" failed (add): its result \"hello\\n\" is not JSON",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn attack_42_a_plugin_that_fails_with_and_without_words() {
+    fails(
+        "echo '{\"code\": 100, \"msg\": \"no more\", \"details\": \"really\"}'; exit 1",
+        "failed to setup network for sandbox \"a\": plugin type=\"odd\" name=\"pods\" failed (add): no more; really",
+    )
+    .await;
+    fails("echo oops >&2; exit 1", "netplugin failed: \"oops\\n\"").await;
+    fails("exit 1", "netplugin failed with no error message: exit status 1").await;
+}
+
+#[tokio::test]
+async fn attack_42_a_plugin_that_hangs_is_killed_with_its_children() {
+    fails("sleep 7654 & wait", "failed (add): no answer within 5s").await;
+    let all = run("ps", "-eo args");
+    assert!(!all.contains("sleep 7654"), "{all}");
+}
+
+#[tokio::test]
+async fn attack_42_a_plugin_that_prints_for_ever() {
+    fails("yes", "it prints more than 1048576 bytes").await;
+}
+
+#[tokio::test]
+async fn attack_42_a_missing_plugin() {
+    let machine = Machine::new();
+    machine.configure("1.0.0", &[json!({"type": "nowhere"})]);
+    let error = machine.open().attach(spec("a")).await.unwrap_err();
+    assert!(
+        cause(&error).contains("failed to find plugin \"nowhere\" in path ["),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn attack_42_an_address_that_another_pod_has_is_refused() {
+    let machine = Machine::new();
+    let result = json!({"cniVersion": "1.0.0", "ips": [{"address": "10.77.0.9/24"}]});
+    machine.plugin("twice", &format!("[ $CNI_COMMAND = ADD ] && echo '{result}'; exit 0"));
+    machine.configure("1.0.0", &[json!({"type": "twice"})]);
+    let network = machine.open();
+    network.attach(spec("a")).await.unwrap();
+    let error = network.attach(spec("b")).await.unwrap_err();
+    assert!(
+        cause(&error).contains("address 10.77.0.9 is that of sandbox \"a\" already"),
+        "{error}"
+    );
+    network.stop().await.unwrap();
+    machine.is_clean();
+}
+
+#[tokio::test]
+async fn attack_42_deletion_without_addition_and_of_a_vanished_namespace() {
+    let machine = Machine::new();
+    machine.configure("1.0.0", &[machine.bridge()]);
+    let network = machine.open();
+    network.detach("never").await.unwrap();
+    let attachment = network.attach(spec("a")).await.unwrap();
+    nix::mount::umount2(&attachment.netns, nix::mount::MntFlags::MNT_DETACH).unwrap();
+    assert_eq!(machine.held().len(), 1);
+    drop(network);
+    // As after a restart of the machine: the address goes back at the start.
+    let network = machine.open();
+    network.start("10.244.0.0/24".parse().unwrap()).await.unwrap();
+    assert!(network.attachments().await.unwrap().is_empty());
+    network.detach("a").await.unwrap();
+    machine.is_clean();
+}
+
+#[tokio::test]
+async fn attack_42_what_a_plugin_does_not_let_go_is_not_forgotten() {
+    let machine = Machine::new();
+    let marker = machine.path("stuck");
+    machine.plugin(
+        "sticky",
+        &format!("[ $CNI_COMMAND = DEL ] && [ -e {} ] && exit 7; cat", marker.display()),
+    );
+    let result = json!({"type": "sticky", "ips": [{"address": "10.77.0.9/24"}]});
+    machine.configure("1.0.0", &[result]);
+    let network = machine.open();
+    network.attach(spec("a")).await.unwrap();
+    fs::write(&marker, "").unwrap();
+    let error = network.detach("a").await.unwrap_err();
+    let expected = "failed to destroy network for sandbox \"a\": plugin type=\"sticky\" name=\"pods\" failed (delete): netplugin failed with no error message: exit status 7";
+    assert_eq!(cause(&error), expected);
+    assert_eq!(network.attachments().await.unwrap().len(), 1);
+    fs::remove_file(&marker).unwrap();
+    network.detach("a").await.unwrap();
+    machine.is_clean();
+}
+
+#[tokio::test]
+async fn plugins_of_the_newest_version_are_told_what_is_valid_and_asked_for_their_state() {
+    let machine = Machine::new();
+    let seen = machine.path("seen");
+    machine.plugin(
+        "modern",
+        &format!("if [ $CNI_COMMAND = GC ]; then cat >{}; else cat; fi", seen.display()),
+    );
+    let plugin = json!({"type": "modern", "ips": [{"address": "10.77.0.9/24"}]});
+    machine.configure("1.1.0", &[plugin]);
+    let network = machine.open();
+    network.attach(spec("a")).await.unwrap();
+    network.start("10.244.0.0/24".parse().unwrap()).await.unwrap();
+    let commands: Vec<String> = machine
+        .calls()
+        .iter()
+        .map(|call| call.split(' ').next().unwrap().to_owned())
+        .collect();
+    assert_eq!(commands, ["ADD", "CHECK", "GC", "STATUS"]);
+    let request: Value = serde_json::from_slice(&fs::read(&seen).unwrap()).unwrap();
+    let valid = json!([{"containerID": "a", "ifname": "eth0"}]);
+    assert_eq!(request.get("cni.dev/valid-attachments"), Some(&valid));
+    network.stop().await.unwrap();
+    machine.is_clean();
+}
