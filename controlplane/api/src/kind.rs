@@ -52,6 +52,8 @@ pub enum Subresource {
     Finalize,
     /// `token`: a token of a service account, as `authentication.k8s.io/v1` `TokenRequest`.
     Token,
+    /// `approval`: the decision on a certificate signing request.
+    Approval,
 }
 
 impl Subresource {
@@ -65,6 +67,7 @@ impl Subresource {
             Self::Log => "log",
             Self::Finalize => "finalize",
             Self::Token => "token",
+            Self::Approval => "approval",
         }
     }
 }
@@ -76,6 +79,8 @@ pub enum Verbs {
     All,
     /// An action in the form of an object: created, never stored.
     CreateOnly,
+    /// Objects that the server makes up when it is asked.
+    ReadOnly,
 }
 
 impl Verbs {
@@ -93,6 +98,7 @@ impl Verbs {
                 "watch",
             ],
             Self::CreateOnly => &["create"],
+            Self::ReadOnly => &["get", "list"],
         }
     }
 }
@@ -133,6 +139,8 @@ pub enum CellType {
     Integer,
     /// True or false.
     Boolean,
+    /// A moment.
+    Date,
 }
 
 impl CellType {
@@ -142,6 +150,7 @@ impl CellType {
             Self::Text => "string",
             Self::Integer => "integer",
             Self::Boolean => "boolean",
+            Self::Date => "date",
         }
     }
 }
@@ -219,6 +228,10 @@ pub trait Kind:
     /// Set when objects are stored in another kind's form.
     const STORED_AS: Option<Representation<Self>> = None;
 
+    /// The name as tables show it.
+    fn shown_name(&self) -> String {
+        self.metadata().name.clone().unwrap_or_default()
+    }
     /// Fills in what was left out, as upstream does. Idempotent.
     fn set_defaults(&mut self) {}
     /// Drops what a creator may not set, such as status.
@@ -227,8 +240,8 @@ pub trait Kind:
     fn prepare_update(&mut self, _old: &Self) {}
     /// Keeps what an update of `status` may not change, such as spec.
     fn prepare_status(&mut self, _old: &Self) {}
-    /// Keeps all but a namespace's finalizers.
-    fn prepare_finalize(&mut self, old: &Self) {
+    /// Keeps all but what the kind's own subresource changes: `finalize` or `approval`.
+    fn prepare_own(&mut self, old: &Self) {
         self.clone_from(old);
     }
     /// Whether what is asked for differs; moves `generation`.
@@ -243,7 +256,7 @@ pub trait Kind:
     fn validate_update(&self, _old: &Self) -> Vec<Invalid> {
         self.validate()
     }
-    /// Rules for an update of `status`.
+    /// Rules for an update of `status`, or of the kind's own subresource.
     fn validate_status(&self, _old: &Self) -> Vec<Invalid> {
         Vec::new()
     }

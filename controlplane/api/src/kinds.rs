@@ -1,44 +1,120 @@
 //! The table of kinds. A new kind is a file here, a line in [`KINDS`] and a fixture.
 
 pub mod binding;
+pub mod certificate_signing_request;
+pub mod component_status;
 pub mod config_map;
+pub mod controller_revision;
+pub mod cron_job;
+pub mod csi_driver;
+pub mod csi_node;
+pub mod csi_storage_capacity;
+pub mod daemon_set;
 pub mod deployment;
+pub mod device_class;
 pub mod endpoint_slice;
+pub mod endpoints;
 pub mod event;
+pub mod flow_schema;
+pub mod horizontal_pod_autoscaler;
+pub mod ingress;
+pub mod ingress_class;
+pub mod ip_address;
+pub mod job;
 pub mod lease;
+pub mod limit_range;
 pub mod namespace;
+pub mod network_policy;
 pub mod node;
+pub mod persistent_volume;
+pub mod persistent_volume_claim;
 pub mod pod;
+pub mod pod_disruption_budget;
+pub mod pod_template;
 pub mod priority_class;
+pub mod priority_level_configuration;
 pub mod replica_set;
+pub mod replication_controller;
+pub mod resource_claim;
+pub mod resource_quota;
+pub mod resource_slice;
+pub mod role;
+pub mod role_binding;
+pub mod runtime_class;
 pub mod secret;
 pub mod service;
 pub mod service_account;
+pub mod service_cidr;
+pub mod stateful_set;
+pub mod storage_class;
 pub mod token_review;
+pub mod volume_attachment;
+pub mod volume_attributes_class;
 
-use k8s_openapi::api::{apps, authentication, coordination, core, discovery, events, scheduling};
+use k8s_openapi::api::{
+    apps, authentication, autoscaling, batch, certificates, coordination, core, discovery, events, flowcontrol,
+    networking, node as nodes, policy, rbac, resource, scheduling, storage,
+};
 
 use crate::registration::Registration;
 
 /// Every kind that is served.
 pub const KINDS: &[Registration] = &[
     Registration::of::<core::v1::Binding>(),
+    Registration::of::<core::v1::ComponentStatus>(),
     Registration::of::<core::v1::ConfigMap>(),
+    Registration::of::<core::v1::Endpoints>(),
     Registration::of::<core::v1::Event>(),
+    Registration::of::<core::v1::LimitRange>(),
     Registration::of::<core::v1::Namespace>(),
     Registration::of::<core::v1::Node>(),
+    Registration::of::<core::v1::PersistentVolume>(),
+    Registration::of::<core::v1::PersistentVolumeClaim>(),
     Registration::of::<core::v1::Pod>(),
+    Registration::of::<core::v1::PodTemplate>(),
+    Registration::of::<core::v1::ReplicationController>(),
+    Registration::of::<core::v1::ResourceQuota>(),
     Registration::of::<core::v1::Secret>(),
     Registration::of::<core::v1::Service>(),
     Registration::of::<core::v1::ServiceAccount>(),
+    Registration::of::<apps::v1::ControllerRevision>(),
+    Registration::of::<apps::v1::DaemonSet>(),
     Registration::of::<apps::v1::Deployment>(),
     Registration::of::<apps::v1::ReplicaSet>(),
+    Registration::of::<apps::v1::StatefulSet>(),
     Registration::of::<authentication::v1::SelfSubjectReview>(),
     Registration::of::<authentication::v1::TokenReview>(),
+    Registration::of::<autoscaling::v2::HorizontalPodAutoscaler>(),
+    Registration::of::<batch::v1::CronJob>(),
+    Registration::of::<batch::v1::Job>(),
+    Registration::of::<certificates::v1::CertificateSigningRequest>(),
     Registration::of::<coordination::v1::Lease>(),
     Registration::of::<discovery::v1::EndpointSlice>(),
     Registration::of::<events::v1::Event>(),
+    Registration::of::<flowcontrol::v1::FlowSchema>(),
+    Registration::of::<flowcontrol::v1::PriorityLevelConfiguration>(),
+    Registration::of::<networking::v1::Ingress>(),
+    Registration::of::<networking::v1::IngressClass>(),
+    Registration::of::<networking::v1::IPAddress>(),
+    Registration::of::<networking::v1::NetworkPolicy>(),
+    Registration::of::<networking::v1::ServiceCIDR>(),
+    Registration::of::<nodes::v1::RuntimeClass>(),
+    Registration::of::<policy::v1::PodDisruptionBudget>(),
+    Registration::of::<rbac::v1::ClusterRole>(),
+    Registration::of::<rbac::v1::ClusterRoleBinding>(),
+    Registration::of::<rbac::v1::Role>(),
+    Registration::of::<rbac::v1::RoleBinding>(),
+    Registration::of::<resource::v1::DeviceClass>(),
+    Registration::of::<resource::v1::ResourceClaim>(),
+    Registration::of::<resource::v1::ResourceClaimTemplate>(),
+    Registration::of::<resource::v1::ResourceSlice>(),
     Registration::of::<scheduling::v1::PriorityClass>(),
+    Registration::of::<storage::v1::CSIDriver>(),
+    Registration::of::<storage::v1::CSINode>(),
+    Registration::of::<storage::v1::CSIStorageCapacity>(),
+    Registration::of::<storage::v1::StorageClass>(),
+    Registration::of::<storage::v1::VolumeAttachment>(),
+    Registration::of::<storage::v1::VolumeAttributesClass>(),
 ];
 
 /// The kind at a path: `find("apps", "v1", "deployments")`; the group of core is empty.

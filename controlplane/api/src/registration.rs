@@ -21,7 +21,7 @@ use derived::Names;
 pub struct ColumnDefinition {
     /// Heading.
     pub name: &'static str,
-    /// `string`, `integer` or `boolean`.
+    /// `string`, `integer`, `boolean` or `date`.
     pub cell_type: &'static str,
     /// `name` for the first column, else empty.
     pub format: &'static str,
@@ -92,7 +92,7 @@ pub struct Registration {
     prepare_create: fn(&mut dyn Object),
     prepare_update: fn(&mut dyn Object, &dyn Object),
     prepare_status: fn(&mut dyn Object, &dyn Object),
-    prepare_finalize: fn(&mut dyn Object, &dyn Object),
+    prepare_own: fn(&mut dyn Object, &dyn Object),
     spec_changed: fn(&dyn Object, &dyn Object) -> bool,
     same: fn(&dyn Object, &dyn Object) -> bool,
     validate: fn(&dyn Object) -> Vec<Invalid>,
@@ -146,7 +146,7 @@ impl Registration {
             prepare_create: erased::prepare_create::<K>,
             prepare_update: erased::prepare_update::<K>,
             prepare_status: erased::prepare_status::<K>,
-            prepare_finalize: erased::prepare_finalize::<K>,
+            prepare_own: erased::prepare_own::<K>,
             spec_changed: |new, old| erased::pair::<K>(new, old).is_some_and(|(new, old)| new.spec_changed(old)),
             same: |new, old| erased::pair::<K>(new, old).is_some_and(|(new, old)| new == old),
             validate: erased::validate::<K>,
@@ -216,9 +216,9 @@ impl Registration {
         (self.prepare_status)(new, old);
     }
 
-    /// Keeps all but what an update of `finalize` changes.
-    pub fn prepare_finalize(&self, new: &mut dyn Object, old: &dyn Object) {
-        (self.prepare_finalize)(new, old);
+    /// Keeps all but what an update of the kind's own subresource changes: `finalize` or `approval`.
+    pub fn prepare_own(&self, new: &mut dyn Object, old: &dyn Object) {
+        (self.prepare_own)(new, old);
     }
 
     /// Whether what is asked for differs.
@@ -245,7 +245,7 @@ impl Registration {
         errors
     }
 
-    /// What is wrong with an update of `status`, the metadata included.
+    /// What is wrong with an update of `status` or of the kind's own subresource, the metadata included.
     pub fn validate_status(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
         let mut errors = metadata::validate_update(new.metadata(), old.metadata(), self.scope, self.name_rule);
         errors.extend((self.validate_status)(new, old));

@@ -26,7 +26,7 @@ pub(crate) fn scale(metadata: &ObjectMeta, wanted: Option<i32>, current: i32, se
 }
 
 /// Inside `impl Kind for K`: a creator's status is dropped, an update keeps the status, an update of `status` keeps the
-/// spec, the labels and the owners. Needs fields `spec` and `status` that are `Option`s.
+/// spec. Needs a field `spec`, and a field `status` that is an `Option`.
 #[macro_export]
 macro_rules! spec_and_status {
     () => {
@@ -40,12 +40,18 @@ macro_rules! spec_and_status {
 
         fn prepare_status(&mut self, old: &Self) {
             self.spec.clone_from(&old.spec);
-            self.metadata.labels.clone_from(&old.metadata.labels);
-            self.metadata
-                .owner_references
-                .clone_from(&old.metadata.owner_references);
         }
 
+        fn spec_changed(&self, old: &Self) -> bool {
+            self.spec != old.spec
+        }
+    };
+}
+
+/// Inside `impl Kind for K`, for kinds with a spec and no status: the spec is what is asked for.
+#[macro_export]
+macro_rules! spec_alone {
+    () => {
         fn spec_changed(&self, old: &Self) -> bool {
             self.spec != old.spec
         }

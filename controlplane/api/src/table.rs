@@ -1,5 +1,7 @@
 //! Cells of the tables that `kubectl get` shows.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use k8s_openapi::jiff::Timestamp;
@@ -61,6 +63,20 @@ pub const fn age_column<K: Kind>() -> Column<K> {
     })
 }
 
+/// The column of kinds that upstream shows with nothing but their name: when the object was created.
+pub const fn created_column<K: Kind>() -> Column<K> {
+    Column {
+        name: "Created At",
+        cell_type: CellType::Date,
+        priority: 0,
+        description: "When the object was created.",
+        cell: |object, _| {
+            let created = k8s_openapi::Metadata::metadata(object).creation_timestamp.as_ref();
+            created.map(|created| created.0.to_string()).into()
+        },
+    }
+}
+
 /// A text, or what stands for its absence.
 pub fn or<'a>(text: Option<&'a str>, absent: &'a str) -> &'a str {
     text.filter(|text| !text.is_empty()).unwrap_or(absent)
@@ -84,6 +100,37 @@ pub(crate) fn selector(structure: &LabelSelector) -> String {
     match crate::selector::LabelSelector::of(Some(structure)) {
         Ok(selector) => or(Some(&selector.to_string()), "<none>").to_owned(),
         Err(_) => "<error>".to_owned(),
+    }
+}
+
+/// Like [`selector`], for one that may be missing.
+pub(crate) fn selector_or_none(structure: Option<&LabelSelector>) -> String {
+    structure.map_or_else(|| "<none>".to_owned(), selector)
+}
+
+/// Labels as text; `<none>` when there are none.
+pub(crate) fn labels(labels: Option<&BTreeMap<String, String>>) -> String {
+    let text = labels.map(|labels| crate::selector::LabelSelector::equals(labels).to_string());
+    or(text.as_deref(), "<none>").to_owned()
+}
+
+/// `True`, `False` or `<unset>`.
+pub(crate) fn truth(value: Option<bool>) -> &'static str {
+    match value {
+        Some(true) => "True",
+        Some(false) => "False",
+        None => "<unset>",
+    }
+}
+
+/// Three items and how many more there are.
+pub(crate) fn shortened(mut items: Vec<String>, none: &str) -> String {
+    let more = items.len().saturating_sub(3);
+    items.truncate(3);
+    match (items.is_empty(), more) {
+        (true, _) => none.to_owned(),
+        (false, 0) => items.join(","),
+        (false, more) => format!("{} + {more} more...", items.join(",")),
     }
 }
 

@@ -1,5 +1,6 @@
 //! OpenAPI documents: what stock clients look for in them.
 
+use controlplane_api::kind::Verbs;
 use controlplane_api::{KINDS, openapi};
 use serde_json::{Value, json};
 
@@ -72,7 +73,7 @@ fn every_kind_is_marked_and_can_be_created_with_field_validation() {
         let create = operations
             .filter(|post| post["x-kubernetes-group-version-kind"] == mark)
             .collect::<Vec<_>>();
-        assert!(!create.is_empty(), "{}", row.kind);
+        assert_eq!(create.is_empty(), row.verbs == Verbs::ReadOnly, "{}", row.kind);
         for post in create {
             let names: Vec<_> = post["parameters"]
                 .as_array()

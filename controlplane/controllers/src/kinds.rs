@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use api::{kind::Scope, kinds::KINDS, registration::Registration};
+use api::{
+    kind::{Scope, Verbs},
+    kinds::KINDS,
+    registration::Registration,
+};
 use controlplane_plan::{
     objects::{controller_of, node_of},
     step::{self, Resource},
@@ -191,12 +195,9 @@ pub(crate) fn resource_of(row: &Registration) -> Resource {
     }
 }
 
-/// The kinds that are stored: not Binding, which is only a request.
+/// The kinds that are stored: not those that are only requests or answers.
 pub(crate) fn stored_kinds() -> impl Iterator<Item = Resource> {
-    KINDS
-        .iter()
-        .map(resource_of)
-        .filter(|resource| resource.kind != "Binding")
+    KINDS.iter().filter(|row| row.verbs == Verbs::All).map(resource_of)
 }
 
 /// The kinds of which metadata is enough. Events own nothing and are not owned.

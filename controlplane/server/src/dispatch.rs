@@ -279,11 +279,21 @@ async fn serve(context: &mut Context, body: Body) -> Result<Response, Failure> {
     if !context.info.subresource.is_empty() {
         return serve_subresource(context, body).await;
     }
-    if context.registration.verbs == Verbs::CreateOnly {
-        return match context.info.verb {
-            "create" if !context.info.named => verbs::review::create(context, body).await,
-            _ => Err(Failure::MethodNotAllowed),
-        };
+    match context.registration.verbs {
+        Verbs::All => {}
+        Verbs::CreateOnly => {
+            return match context.info.verb {
+                "create" if !context.info.named => verbs::review::create(context, body).await,
+                _ => Err(Failure::MethodNotAllowed),
+            };
+        }
+        Verbs::ReadOnly => {
+            return match (context.info.verb, context.info.named) {
+                ("get", true) => verbs::component_status::get(context),
+                ("list", false) => verbs::component_status::list(context),
+                _ => Err(Failure::MethodNotAllowed),
+            };
+        }
     }
     match (context.info.verb, context.info.named) {
         ("get", true) => verbs::get::get(context).await,
@@ -303,9 +313,11 @@ async fn serve_subresource(context: &mut Context, body: Body) -> Result<Response
         return Err(Failure::NoSuchResource);
     };
     match (own, context.info.verb) {
-        (Subresource::Status, "get") => verbs::get::get(context).await,
-        (Subresource::Status, "update") => verbs::update::update(context, body).await,
-        (Subresource::Status, "patch") => verbs::patch::patch(context, body).await,
+        (Subresource::Status | Subresource::Approval, "get") => verbs::get::get(context).await,
+        (Subresource::Status | Subresource::Approval | Subresource::Finalize, "update") => {
+            verbs::update::update(context, body).await
+        }
+        (Subresource::Status | Subresource::Approval, "patch") => verbs::patch::patch(context, body).await,
         (Subresource::Scale, "get") => verbs::scale::get(context),
         (Subresource::Scale, "update") => verbs::scale::update(context, body).await,
         (Subresource::Scale, "patch") => verbs::scale::patch(context, body).await,
@@ -313,7 +325,6 @@ async fn serve_subresource(context: &mut Context, body: Body) -> Result<Response
         (Subresource::Eviction, "create") => verbs::eviction::create(context, body).await,
         (Subresource::Log, "get") => verbs::log::get(context).await,
         (Subresource::Token, "create") => verbs::token::create(context, body).await,
-        (Subresource::Finalize, "update") => verbs::finalize::update(context, body).await,
         (
             Subresource::Status
             | Subresource::Scale
@@ -321,7 +332,8 @@ async fn serve_subresource(context: &mut Context, body: Body) -> Result<Response
             | Subresource::Eviction
             | Subresource::Log
             | Subresource::Finalize
-            | Subresource::Token,
+            | Subresource::Token
+            | Subresource::Approval,
             _,
         ) => Err(Failure::MethodNotAllowed),
     }

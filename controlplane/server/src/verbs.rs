@@ -2,11 +2,11 @@
 
 pub(crate) mod amend;
 pub(crate) mod binding;
+pub(crate) mod component_status;
 pub(crate) mod create;
 pub(crate) mod delete;
 pub(crate) mod delete_collection;
 pub(crate) mod eviction;
-pub(crate) mod finalize;
 pub(crate) mod get;
 pub(crate) mod list;
 pub(crate) mod log;

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::invalid::Invalid;
 use crate::kind::{Column, Kind};
 use crate::pod::defaults::text;
-use crate::table::age_column;
+use crate::table::{age_column, shortened};
 use crate::validation::{immutable, one_of, port};
 
 impl Kind for EndpointSlice {
@@ -90,9 +90,12 @@ fn address(errors: &mut Vec<Invalid>, kind: &str, field: &str, address: &str) {
 }
 
 fn ports(slice: &EndpointSlice, _now: k8s_openapi::jiff::Timestamp) -> Value {
-    let number = |port: Option<i32>| port.map_or_else(|| "*".to_owned(), |port| port.to_string());
-    let numbers = slice.ports.iter().flatten().map(|port| number(port.port)).collect();
-    Value::from(shortened(numbers, "<unset>"))
+    let ports = slice.ports.iter().flatten().map(|port| match (port.port, &port.name) {
+        (Some(number), _) => number.to_string(),
+        (None, Some(name)) => name.clone(),
+        (None, None) => "*".to_owned(),
+    });
+    Value::from(shortened(ports.collect(), "<unset>"))
 }
 
 fn endpoints(slice: &EndpointSlice, _now: k8s_openapi::jiff::Timestamp) -> Value {
@@ -102,15 +105,4 @@ fn endpoints(slice: &EndpointSlice, _now: k8s_openapi::jiff::Timestamp) -> Value
         .flatten()
         .flat_map(|endpoint| endpoint.addresses.iter().cloned());
     Value::from(shortened(addresses.collect(), "<unset>"))
-}
-
-/// Three items and how many more there are, as upstream shows endpoints.
-fn shortened(items: Vec<String>, none: &str) -> String {
-    let count = items.len();
-    let shown: Vec<String> = items.into_iter().take(3).collect();
-    match count {
-        0 => none.to_owned(),
-        1..=3 => shown.join(","),
-        _ => format!("{} + {} more...", shown.join(","), count - 3),
-    }
 }

@@ -51,7 +51,7 @@ impl Kind for Namespace {
         self.spec.clone_from(&old.spec);
     }
 
-    fn prepare_finalize(&mut self, old: &Self) {
+    fn prepare_own(&mut self, old: &Self) {
         let wanted = self.spec.take();
         self.clone_from(old);
         self.spec = wanted;

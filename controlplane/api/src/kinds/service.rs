@@ -11,8 +11,7 @@ use crate::invalid::Invalid;
 use crate::kind::{Column, Field, Kind, Subresource, Updates};
 use crate::names::{self, Rule};
 use crate::pod::defaults::text;
-use crate::selector::LabelSelector;
-use crate::table::{age_column, or};
+use crate::table::{self, age_column, or};
 use crate::validation::metadata::labels;
 use crate::validation::{self, each, one_of, port_or_name, required};
 
@@ -33,14 +32,7 @@ impl Kind for Service {
         Column::text("Port(s)", "Ports of the service.", |service, _| ports(service).into()),
         age_column(),
         Column::wide("Selector", "Which pods belong.", |service, _| {
-            let labels = service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-            or(
-                labels
-                    .map(|labels| LabelSelector::equals(labels).to_string())
-                    .as_deref(),
-                "<none>",
-            )
-            .into()
+            table::labels(service.spec.as_ref().and_then(|spec| spec.selector.as_ref())).into()
         }),
     ];
     const FIELDS: &'static [Field<Self>] = &[

@@ -54,7 +54,7 @@ pub(super) fn of(rows: &[&Registration]) -> Map<String, Value> {
         if let Some(definition) = definitions.get_mut(&name) {
             mark_kind(definition, &[group_version_kind(row.group, row.version, row.kind)]);
         }
-        if row.verbs == Verbs::All {
+        if row.verbs != Verbs::CreateOnly {
             definitions.insert(format!("{name}List"), list(row, &name));
         }
     }

@@ -25,8 +25,10 @@ pub(super) fn of(rows: &[&Registration]) -> Map<String, Value> {
     for row in rows {
         let resource = Resource::new(row);
         resource.collection(&mut paths);
-        if row.verbs == Verbs::All {
-            resource.object(&mut paths);
+        match row.verbs {
+            Verbs::All => resource.object(&mut paths),
+            Verbs::ReadOnly => resource.readable(&mut paths),
+            Verbs::CreateOnly => {}
         }
         for subresource in row.subresources {
             resource.subresource(&mut paths, *subresource);
@@ -110,34 +112,47 @@ impl<'r> Resource<'r> {
         let kind = row.kind;
         let mut item = Map::new();
         item.insert("parameters".to_owned(), Value::from(self.common(false)));
-        let create = self.operation("post", &format!("create a {kind}"), &self.id("create", ""), own);
-        item.insert(
-            "post".to_owned(),
-            create
-                .takes(&BODIES, &own.definition)
-                .with(parameters::write())
-                .answers(&["200", "201", "202"], own),
-        );
+        if row.verbs != Verbs::ReadOnly {
+            let create = self.operation("post", &format!("create a {kind}"), &self.id("create", ""), own);
+            item.insert(
+                "post".to_owned(),
+                create
+                    .takes(&BODIES, &own.definition)
+                    .with(parameters::write())
+                    .answers(&["200", "201", "202"], own),
+            );
+        }
+        if row.verbs != Verbs::CreateOnly {
+            item.insert("get".to_owned(), self.list(&self.id("list", ""), parameters::list()));
+        }
         if row.verbs == Verbs::All {
-            let list = Type::new(&format!("{}List", own.definition), row.group, row.version, row.kind);
-            let description = format!("list or watch objects of kind {kind}");
-            let read = self.operation("list", &description, &self.id("list", ""), own);
-            item.insert("get".to_owned(), read.with(parameters::list()).answers(&["200"], &list));
             let id = format!("delete{}Collection{}{kind}", self.group, self.scope);
             let delete = self.operation("deletecollection", &format!("delete collection of {kind}"), &id, own);
             item.insert("delete".to_owned(), delete.deletes(parameters::delete_collection()));
             if row.scope == Scope::Namespaced {
                 let id = format!("list{}{kind}ForAllNamespaces", self.group);
-                let everywhere = self.operation("list", &description, &id, own).answers(&["200"], &list);
                 let mut all = parameters::list();
                 all.push(parameters::pretty());
                 paths.insert(
                     format!("/{}/{}", path_of(row), row.plural),
-                    json!({"get": everywhere, "parameters": all}),
+                    json!({"get": self.list(&id, Vec::new()), "parameters": all}),
                 );
             }
         }
         paths.insert(self.base.clone(), Value::Object(item));
+    }
+
+    fn list(&self, id: &str, parameters: Vec<Value>) -> Value {
+        let Self { row, own, .. } = self;
+        let list = Type::new(&format!("{}List", own.definition), row.group, row.version, row.kind);
+        let description = format!("list or watch objects of kind {}", row.kind);
+        let read = self.operation("list", &description, id, own);
+        let read = if parameters.is_empty() {
+            read
+        } else {
+            read.with(parameters)
+        };
+        read.answers(&["200"], &list)
     }
 
     fn object(&self, paths: &mut Map<String, Value>) {
@@ -149,6 +164,12 @@ impl<'r> Resource<'r> {
         );
         let mut item = self.readable_and_writable(&self.own, "");
         item.insert("delete".to_owned(), delete.deletes(parameters::delete()));
+        paths.insert(format!("{}/{{name}}", self.base), Value::Object(item));
+    }
+
+    fn readable(&self, paths: &mut Map<String, Value>) {
+        let mut item = self.readable_and_writable(&self.own, "");
+        item.retain(|method, _| method == "parameters" || method == "get");
         paths.insert(format!("{}/{{name}}", self.base), Value::Object(item));
     }
 
@@ -192,7 +213,7 @@ impl<'r> Resource<'r> {
         let suffix = capital(subresource.name());
         let kind = self.row.kind;
         let item = match subresource {
-            Subresource::Status => self.readable_and_writable(&self.own, &suffix),
+            Subresource::Status | Subresource::Approval => self.readable_and_writable(&self.own, &suffix),
             Subresource::Scale => {
                 self.readable_and_writable(&Type::new(components::SCALE, "autoscaling", "v1", "Scale"), &suffix)
             }

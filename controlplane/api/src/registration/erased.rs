@@ -103,9 +103,9 @@ pub(super) fn prepare_status<K: Kind>(new: &mut dyn Object, old: &dyn Object) {
     });
 }
 
-pub(super) fn prepare_finalize<K: Kind>(new: &mut dyn Object, old: &dyn Object) {
+pub(super) fn prepare_own<K: Kind>(new: &mut dyn Object, old: &dyn Object) {
     let Some(old) = cast::<K>(old) else { return };
-    with_mut(new, |new: &mut K| new.prepare_finalize(old));
+    with_mut(new, |new: &mut K| new.prepare_own(old));
 }
 
 /// Takes from the old object what the system alone sets and clients may leave out.
@@ -173,9 +173,8 @@ pub(super) fn row<K: Kind>(object: &dyn Object, now: Timestamp) -> Vec<Value> {
     let Some(object) = cast::<K>(object) else {
         return Vec::new();
     };
-    let name = Value::from(k8s_openapi::Metadata::metadata(object).name.clone().unwrap_or_default());
     with_name::<K, _>(
-        name,
+        Value::from(object.shown_name()),
         K::COLUMNS.iter().map(|column| (column.cell)(object, now)).collect(),
     )
 }

@@ -8,7 +8,7 @@ use controlplane_api::{KINDS, Registration, openapi, protobuf, yaml};
 use serde_json::Value;
 
 /// Messages and fields of 1.36 that the protobuf definitions behind the table do not have yet.
-const NEWER: [&str; 10] = [
+const NEWER: [&str; 17] = [
     "core.v1.ImageVolumeStatus",
     "core.v1.NodeAllocatableResourceClaimStatus",
     "core.v1.PodSchedulingGroup",
@@ -19,6 +19,13 @@ const NEWER: [&str; 10] = [
     "core.v1.VolumeStatus",
     "meta.v1.ListMeta.shardInfo",
     "meta.v1.ShardInfo",
+    "resource.v1.Device.nodeAllocatableResourceMappings",
+    "resource.v1.DeviceAttribute.bools",
+    "resource.v1.DeviceAttribute.ints",
+    "resource.v1.DeviceAttribute.strings",
+    "resource.v1.DeviceAttribute.versions",
+    "resource.v1.NodeAllocatableResourceMapping",
+    "storage.v1.CSIDriverSpec.preventPodSchedulingIfMissing",
 ];
 
 /// The fixture as the server would store it.

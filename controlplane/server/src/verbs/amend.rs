@@ -21,10 +21,21 @@ pub(crate) enum Part {
     Object,
     /// Its status.
     Status,
-    /// A namespace's own finalizers.
-    Finalizers,
+    /// What the kind's own subresource changes: a namespace's finalizers, the decision on a signing request.
+    Own,
     /// What the server itself decided: not subject to the rules for clients' updates.
     Decided,
+}
+
+impl Part {
+    /// What a request to a subresource, or to the object itself, may change.
+    pub(crate) fn of(subresource: &str) -> Self {
+        match subresource {
+            "status" => Self::Status,
+            "finalize" | "approval" => Self::Own,
+            _ => Self::Object,
+        }
+    }
 }
 
 /// A change of the object of a name.
@@ -119,9 +130,9 @@ fn prepare(
             review.mutate(new)?;
             registration.validate_status(new, old)
         }
-        Part::Finalizers => {
-            registration.prepare_finalize(new, old);
-            Vec::new()
+        Part::Own => {
+            registration.prepare_own(new, old);
+            registration.validate_status(new, old)
         }
     };
     if found.is_empty() {

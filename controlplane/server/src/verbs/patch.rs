@@ -85,11 +85,6 @@ fn failure(error: &PatchError) -> Failure {
 
 /// Answers the object as stored.
 pub(crate) async fn patch(context: &mut Context, body: Body) -> Result<Response, Failure> {
-    let part = if context.info.subresource == "status" {
-        Part::Status
-    } else {
-        Part::Object
-    };
     let representation = negotiate(&context.headers, &context.query)?;
     let options = WriteOptions::read(&context.query, "PatchOptions")?;
     let body = body::read(body).await?;
@@ -99,7 +94,7 @@ pub(crate) async fn patch(context: &mut Context, body: Body) -> Result<Response,
     let name = context.info.name.clone();
     let amendment = Amendment {
         name: &name,
-        part,
+        part: Part::of(&context.info.subresource),
         dry_run: options.dry_run,
     };
     let mut warnings = Vec::new();

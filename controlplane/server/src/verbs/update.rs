@@ -1,4 +1,4 @@
-//! PUT of a whole object, or of its status.
+//! PUT of a whole object, or of a part of it.
 
 use api::Object;
 use axum::body::Body;
@@ -19,16 +19,6 @@ use crate::verbs::create::{Stored, store_new};
 
 /// Answers the object as stored.
 pub(crate) async fn update(context: &mut Context, body: Body) -> Result<Response, Failure> {
-    let part = if context.info.subresource == "status" {
-        Part::Status
-    } else {
-        Part::Object
-    };
-    update_part(context, body, part).await
-}
-
-/// The same for a given part.
-pub(crate) async fn update_part(context: &mut Context, body: Body, part: Part) -> Result<Response, Failure> {
     let representation = negotiate(&context.headers, &context.query)?;
     let options = WriteOptions::read(&context.query, "UpdateOptions")?;
     let body = body::read(body).await?;
@@ -39,12 +29,12 @@ pub(crate) async fn update_part(context: &mut Context, body: Body, part: Part) -
     let name = context.info.name.clone();
     let amendment = Amendment {
         name: &name,
-        part,
+        part: Part::of(&context.info.subresource),
         dry_run: options.dry_run,
     };
     let outcome = amend(context, amendment, &mut |_entry, _old| Ok(read.object.clone_box())).await;
     let (code, bytes) = match outcome {
-        Err(Failure::NotFound { target }) if creates(context, part, &target) => {
+        Err(Failure::NotFound { target }) if creates(context, amendment.part, &target) => {
             (StatusCode::CREATED, create(context, read.object, &options).await?)
         }
         outcome => (StatusCode::OK, outcome?),

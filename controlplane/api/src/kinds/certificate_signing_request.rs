@@ -1,0 +1,99 @@
+//! `CertificateSigningRequest`: a request for a client's or server's certificate.
+
+use k8s_openapi::api::certificates::v1::{
+    CertificateSigningRequest, CertificateSigningRequestCondition, CertificateSigningRequestStatus,
+};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
+use crate::kind::{Column, Field, Kind, Subresource};
+use crate::table::{age, age_column, or};
+
+impl Kind for CertificateSigningRequest {
+    const SHORT_NAMES: &'static [&'static str] = &["csr"];
+    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Approval, Subresource::Status];
+    const COLUMNS: &'static [Column<Self>] = &[
+        age_column(),
+        Column::text("SignerName", "Who shall sign.", |request, _| {
+            or(Some(&request.spec.signer_name), "<none>").into()
+        }),
+        Column::text("Requestor", "Who asked.", |request, _| {
+            request.spec.username.as_deref().unwrap_or_default().into()
+        }),
+        Column::text("RequestedDuration", "How long it shall be valid.", |request, now| {
+            requested_duration(request, now).into()
+        }),
+        Column::text("Condition", "What has been decided.", |request, _| {
+            decision(request).into()
+        }),
+    ];
+    const FIELDS: &'static [Field<Self>] = &[Field {
+        label: "spec.signerName",
+        value: |request| request.spec.signer_name.clone(),
+    }];
+
+    fn prepare_create(&mut self) {
+        self.status = Some(CertificateSigningRequestStatus::default());
+    }
+
+    fn prepare_update(&mut self, old: &Self) {
+        self.spec.clone_from(&old.spec);
+        self.status.clone_from(&old.status);
+    }
+
+    /// A signer may not decide: decisions stay as they are.
+    fn prepare_status(&mut self, old: &Self) {
+        self.spec.clone_from(&old.spec);
+        let new = conditions(self).iter().filter(|condition| !is_decision(condition));
+        let old = conditions(old).iter().filter(|condition| is_decision(condition));
+        let all: Vec<_> = new.chain(old).cloned().collect();
+        self.status.get_or_insert_default().conditions = Some(all).filter(|all| !all.is_empty());
+    }
+
+    /// An approver only decides: the conditions alone are taken.
+    fn prepare_own(&mut self, old: &Self) {
+        self.spec.clone_from(&old.spec);
+        let decided = self.status.take().and_then(|status| status.conditions);
+        self.status.clone_from(&old.status);
+        self.status.get_or_insert_default().conditions = decided;
+    }
+}
+
+fn conditions(request: &CertificateSigningRequest) -> &[CertificateSigningRequestCondition] {
+    let status = request.status.as_ref();
+    status
+        .and_then(|status| status.conditions.as_deref())
+        .unwrap_or_default()
+}
+
+fn is_decision(condition: &CertificateSigningRequestCondition) -> bool {
+    condition.type_ == "Approved" || condition.type_ == "Denied"
+}
+
+fn requested_duration(request: &CertificateSigningRequest, now: Timestamp) -> String {
+    let Some(seconds) = request.spec.expiration_seconds else {
+        return "<none>".to_owned();
+    };
+    let end = now.checked_add(SignedDuration::from_secs(i64::from(seconds)));
+    end.map_or_else(|_too_late| "<invalid>".to_owned(), |end| age(end, now))
+}
+
+/// `Pending`, `Approved` or `Denied`; then `Failed` and `Issued` where they are.
+fn decision(request: &CertificateSigningRequest) -> String {
+    let has = |kind: &str| conditions(request).iter().any(|condition| condition.type_ == kind);
+    let mut text = if has("Denied") {
+        "Denied"
+    } else if has("Approved") {
+        "Approved"
+    } else {
+        "Pending"
+    }
+    .to_owned();
+    if has("Failed") {
+        text.push_str(",Failed");
+    }
+    let certificate = request.status.as_ref().and_then(|status| status.certificate.as_ref());
+    if certificate.is_some_and(|certificate| !certificate.0.is_empty()) {
+        text.push_str(",Issued");
+    }
+    text
+}

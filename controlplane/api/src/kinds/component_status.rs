@@ -1,0 +1,33 @@
+//! `ComponentStatus`: whether a part of the control plane is well. Made up when it is asked for, never stored.
+
+use k8s_openapi::api::core::v1::{ComponentCondition, ComponentStatus};
+
+use crate::kind::{Column, Kind, Verbs};
+
+impl Kind for ComponentStatus {
+    const SHORT_NAMES: &'static [&'static str] = &["cs"];
+    const VERBS: Verbs = Verbs::ReadOnly;
+    const COLUMNS: &'static [Column<Self>] = &[
+        Column::text("Status", "Healthy or Unhealthy.", |component, _| {
+            match healthy(component).map(|condition| condition.status.as_str()) {
+                Some("True") => "Healthy",
+                Some("False") => "Unhealthy",
+                Some(_) | None => "Unknown",
+            }
+            .into()
+        }),
+        Column::text("Message", "What the component says.", |component, _| {
+            let message = healthy(component).and_then(|condition| condition.message.as_deref());
+            message.unwrap_or_default().into()
+        }),
+        Column::text("Error", "What went wrong.", |component, _| {
+            let error = healthy(component).and_then(|condition| condition.error.as_deref());
+            error.unwrap_or_default().into()
+        }),
+    ];
+}
+
+fn healthy(component: &ComponentStatus) -> Option<&ComponentCondition> {
+    let mut conditions = component.conditions.iter().flatten();
+    conditions.find(|condition| condition.type_ == "Healthy")
+}

@@ -1,0 +1,29 @@
+//! `ControllerRevision`: a version of what a workload asked for.
+
+use k8s_openapi::api::apps::v1::ControllerRevision;
+
+use crate::kind::{Column, Kind};
+use crate::table::age_column;
+
+impl Kind for ControllerRevision {
+    const COLUMNS: &'static [Column<Self>] = &[
+        Column::text("Controller", "The workload that it belongs to.", |revision, _| {
+            owner(revision).into()
+        }),
+        Column::integer("Revision", "Its number.", |revision, _| revision.revision.into()),
+        age_column(),
+    ];
+}
+
+/// `statefulset.apps/web`
+fn owner(revision: &ControllerRevision) -> String {
+    let mut owners = revision.metadata.owner_references.iter().flatten();
+    let Some(owner) = owners.find(|owner| owner.controller == Some(true)) else {
+        return "<none>".to_owned();
+    };
+    let kind = owner.kind.to_lowercase();
+    match owner.api_version.split_once('/') {
+        Some((group, _)) => format!("{kind}.{group}/{}", owner.name),
+        None => format!("{kind}/{}", owner.name),
+    }
+}

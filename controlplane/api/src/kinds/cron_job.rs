@@ -1,0 +1,63 @@
+//! `CronJob`: jobs at set times.
+
+use k8s_openapi::api::batch::v1::CronJob;
+
+use super::job;
+use crate::kind::{Column, Kind, Subresource};
+use crate::pod::defaults::text;
+use crate::table::{age_column, containers, selector_or_none, since, truth};
+
+impl Kind for CronJob {
+    const SHORT_NAMES: &'static [&'static str] = &["cj"];
+    const CATEGORIES: &'static [&'static str] = &["all"];
+    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
+    const GENERATION: bool = true;
+    const COLUMNS: &'static [Column<Self>] = &[
+        Column::text("Schedule", "When, in the format of cron.", |cron, _| {
+            cron.spec.schedule.as_str().into()
+        }),
+        Column::text("Timezone", "Where the schedule's times are meant.", |cron, _| {
+            let zone = cron.spec.time_zone.as_deref();
+            zone.unwrap_or("<none>").into()
+        }),
+        Column::boolean("Suspend", "Whether no more jobs are made.", |cron, _| {
+            truth(cron.spec.suspend).into()
+        }),
+        Column::integer("Active", "Jobs that run.", |cron, _| {
+            let active = cron.status.as_ref().and_then(|status| status.active.as_ref());
+            active.map_or(0, Vec::len).into()
+        }),
+        Column::text("Last Schedule", "Time since a job was made.", |cron, now| {
+            let last = cron
+                .status
+                .as_ref()
+                .and_then(|status| status.last_schedule_time.as_ref());
+            last.map_or_else(|| "<none>".to_owned(), |last| since(Some(last), now))
+                .into()
+        }),
+        age_column(),
+        Column::wide("Containers", "Names of each container in the template.", |cron, _| {
+            let spec = cron.spec.job_template.spec.as_ref();
+            containers(spec.map(|spec| &spec.template)).0.into()
+        }),
+        Column::wide("Images", "Images of each container in the template.", |cron, _| {
+            let spec = cron.spec.job_template.spec.as_ref();
+            containers(spec.map(|spec| &spec.template)).1.into()
+        }),
+        Column::wide("Selector", "Which pods belong.", |cron, _| {
+            let spec = cron.spec.job_template.spec.as_ref();
+            selector_or_none(spec.and_then(|spec| spec.selector.as_ref())).into()
+        }),
+    ];
+
+    fn set_defaults(&mut self) {
+        let spec = &mut self.spec;
+        text(&mut spec.concurrency_policy, "Allow");
+        spec.suspend.get_or_insert(false);
+        spec.successful_jobs_history_limit.get_or_insert(3);
+        spec.failed_jobs_history_limit.get_or_insert(1);
+        job::set_template_part_defaults(spec.job_template.spec.get_or_insert_default());
+    }
+
+    crate::spec_and_status!();
+}

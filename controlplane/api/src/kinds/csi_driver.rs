@@ -1,0 +1,60 @@
+//! `CSIDriver`: a driver of storage and what it can do.
+
+use k8s_openapi::api::storage::v1::CSIDriver;
+
+use crate::kind::{Column, Kind, Updates};
+use crate::table::age_column;
+
+impl Kind for CSIDriver {
+    const UPDATES: Updates = Updates::CONDITIONAL;
+    const COLUMNS: &'static [Column<Self>] = &[
+        Column::boolean("AttachRequired", "Whether volumes must be attached.", |driver, _| {
+            driver.spec.attach_required.unwrap_or(true).into()
+        }),
+        Column::boolean("PodInfoOnMount", "Whether it wants to know the pod.", |driver, _| {
+            driver.spec.pod_info_on_mount.unwrap_or(false).into()
+        }),
+        Column::boolean("StorageCapacity", "Whether it tells how much is left.", |driver, _| {
+            driver.spec.storage_capacity.unwrap_or(false).into()
+        }),
+        Column::text(
+            "TokenRequests",
+            "Audiences of the tokens that it wants.",
+            |driver, _| {
+                let requests = driver.spec.token_requests.as_deref().unwrap_or_default();
+                if requests.is_empty() {
+                    return "<unset>".into();
+                }
+                let audiences = requests.iter().map(|request| request.audience.as_str());
+                audiences.collect::<Vec<_>>().join(",").into()
+            },
+        ),
+        Column::boolean(
+            "RequiresRepublish",
+            "Whether it wants to be called again and again.",
+            |driver, _| driver.spec.requires_republish.unwrap_or(false).into(),
+        ),
+        Column::text("Modes", "Lives that its volumes may have.", |driver, _| {
+            let modes = driver.spec.volume_lifecycle_modes.as_deref().unwrap_or_default();
+            if modes.is_empty() {
+                return "<none>".into();
+            }
+            modes.join(",").into()
+        }),
+        age_column(),
+    ];
+
+    fn set_defaults(&mut self) {
+        let spec = &mut self.spec;
+        spec.attach_required.get_or_insert(true);
+        spec.pod_info_on_mount.get_or_insert(false);
+        spec.storage_capacity.get_or_insert(false);
+        spec.fs_group_policy
+            .get_or_insert_with(|| "ReadWriteOnceWithFSType".to_owned());
+        if spec.volume_lifecycle_modes.as_ref().is_none_or(Vec::is_empty) {
+            spec.volume_lifecycle_modes = Some(vec!["Persistent".to_owned()]);
+        }
+        spec.requires_republish.get_or_insert(false);
+        spec.se_linux_mount.get_or_insert(false);
+    }
+}

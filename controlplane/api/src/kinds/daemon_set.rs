@@ -1,0 +1,70 @@
+//! `DaemonSet`: one pod on each node.
+
+use k8s_openapi::api::apps::v1::{DaemonSet, DaemonSetStatus};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde_json::Value;
+
+use crate::kind::{Column, Kind, Subresource};
+use crate::pod::defaults::{set_template_defaults, text};
+use crate::table::{age_column, containers, labels, selector};
+
+impl Kind for DaemonSet {
+    const SHORT_NAMES: &'static [&'static str] = &["ds"];
+    const CATEGORIES: &'static [&'static str] = &["all"];
+    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
+    const GENERATION: bool = true;
+    const COLUMNS: &'static [Column<Self>] = &[
+        Column::integer("Desired", "Nodes that should run a pod.", |set, _| {
+            count(set, |status| Some(status.desired_number_scheduled))
+        }),
+        Column::integer("Current", "Nodes that should run a pod and do.", |set, _| {
+            count(set, |status| Some(status.current_number_scheduled))
+        }),
+        Column::integer("Ready", "Nodes with a ready pod.", |set, _| {
+            count(set, |status| Some(status.number_ready))
+        }),
+        Column::integer("Up-to-date", "Nodes with a pod of the newest template.", |set, _| {
+            count(set, |status| status.updated_number_scheduled)
+        }),
+        Column::integer(
+            "Available",
+            "Nodes whose pod has been ready for long enough.",
+            |set, _| count(set, |status| status.number_available),
+        ),
+        Column::text("Node Selector", "Which nodes run a pod.", |set, _| {
+            let template = set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
+            labels(template.and_then(|spec| spec.node_selector.as_ref())).into()
+        }),
+        age_column(),
+        Column::wide("Containers", "Names of each container in the template.", |set, _| {
+            containers(set.spec.as_ref().map(|spec| &spec.template)).0.into()
+        }),
+        Column::wide("Images", "Images of each container in the template.", |set, _| {
+            containers(set.spec.as_ref().map(|spec| &spec.template)).1.into()
+        }),
+        Column::wide("Selector", "Which pods belong.", |set, _| {
+            let spec = set.spec.as_ref();
+            spec.map(|spec| selector(&spec.selector)).unwrap_or_default().into()
+        }),
+    ];
+
+    fn set_defaults(&mut self) {
+        let spec = self.spec.get_or_insert_default();
+        spec.revision_history_limit.get_or_insert(10);
+        spec.min_ready_seconds = spec.min_ready_seconds.filter(|seconds| *seconds != 0);
+        let strategy = spec.update_strategy.get_or_insert_default();
+        text(&mut strategy.type_, "RollingUpdate");
+        if strategy.type_.as_deref() == Some("RollingUpdate") {
+            let rolling = strategy.rolling_update.get_or_insert_default();
+            rolling.max_unavailable.get_or_insert(IntOrString::Int(1));
+            rolling.max_surge.get_or_insert(IntOrString::Int(0));
+        }
+        set_template_defaults(spec.template.spec.get_or_insert_default());
+    }
+
+    crate::spec_and_status!();
+}
+
+fn count(set: &DaemonSet, of: fn(&DaemonSetStatus) -> Option<i32>) -> Value {
+    set.status.as_ref().and_then(of).unwrap_or(0).into()
+}

@@ -1,0 +1,11 @@
+//! `DeviceClass`: a sort of devices that can be claimed.
+
+use k8s_openapi::api::resource::v1::DeviceClass;
+
+use crate::kind::Kind;
+
+impl Kind for DeviceClass {
+    const GENERATION: bool = true;
+
+    crate::spec_alone!();
+}

@@ -1,0 +1,50 @@
+//! `FlowSchema`: which requests go into which flow.
+
+use k8s_openapi::api::flowcontrol::v1::FlowSchema;
+
+use crate::kind::{Column, Kind, Subresource};
+use crate::table::age_column;
+
+impl Kind for FlowSchema {
+    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
+    const GENERATION: bool = true;
+    const COLUMNS: &'static [Column<Self>] = &[
+        Column::text(
+            "PriorityLevel",
+            "The level that its requests belong to.",
+            |schema, _| {
+                let spec = schema.spec.as_ref();
+                spec.map(|spec| spec.priority_level_configuration.name.as_str())
+                    .unwrap_or_default()
+                    .into()
+            },
+        ),
+        Column::integer("MatchingPrecedence", "Which schema is asked first.", |schema, _| {
+            let spec = schema.spec.as_ref();
+            spec.and_then(|spec| spec.matching_precedence).unwrap_or(0).into()
+        }),
+        Column::text("DistinguisherMethod", "What makes flows differ.", |schema, _| {
+            let method = schema.spec.as_ref().and_then(|spec| spec.distinguisher_method.as_ref());
+            method.map_or("<none>", |method| method.type_.as_str()).into()
+        }),
+        age_column(),
+        Column::text("MissingPL", "Whether the level does not exist.", |schema, _| {
+            let conditions = schema.status.iter().filter_map(|status| status.conditions.as_ref());
+            let mut conditions = conditions.flatten();
+            let dangling = conditions.find(|condition| condition.type_.as_deref() == Some("Dangling"));
+            dangling
+                .and_then(|condition| condition.status.as_deref())
+                .unwrap_or("?")
+                .into()
+        }),
+    ];
+
+    fn set_defaults(&mut self) {
+        let spec = self.spec.get_or_insert_default();
+        if spec.matching_precedence.unwrap_or(0) == 0 {
+            spec.matching_precedence = Some(1000);
+        }
+    }
+
+    crate::spec_and_status!();
+}

@@ -1,0 +1,89 @@
+//! `HorizontalPodAutoscaler`: replicas by load.
+
+mod metrics;
+
+use k8s_openapi::api::autoscaling::v2::{
+    HPAScalingPolicy, HPAScalingRules, HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec,
+    HorizontalPodAutoscalerStatus, MetricSpec, MetricTarget, ResourceMetricSource,
+};
+
+use crate::kind::{Column, Kind, Subresource};
+use crate::table::age_column;
+
+impl Kind for HorizontalPodAutoscaler {
+    const SHORT_NAMES: &'static [&'static str] = &["hpa"];
+    const CATEGORIES: &'static [&'static str] = &["all"];
+    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
+    const COLUMNS: &'static [Column<Self>] = &[
+        Column::text("Reference", "What is scaled.", |scaler, _| {
+            let target = &scaler.spec.scale_target_ref;
+            format!("{}/{}", target.kind, target.name).into()
+        }),
+        Column::text("Targets", "Measured and wanted values.", |scaler, _| {
+            metrics::shown(scaler).into()
+        }),
+        Column::text("MinPods", "The fewest replicas.", |scaler, _| {
+            let fewest = scaler.spec.min_replicas.map(|count| count.to_string());
+            fewest.unwrap_or_else(|| "<unset>".to_owned()).into()
+        }),
+        Column::integer("MaxPods", "The most replicas.", |scaler, _| {
+            scaler.spec.max_replicas.into()
+        }),
+        Column::integer("Replicas", "Replicas as last seen.", |scaler, _| {
+            let status = scaler.status.as_ref();
+            status.and_then(|status| status.current_replicas).unwrap_or(0).into()
+        }),
+        age_column(),
+    ];
+
+    fn set_defaults(&mut self) {
+        set_spec_defaults(&mut self.spec);
+    }
+
+    fn prepare_create(&mut self) {
+        self.status = Some(HorizontalPodAutoscalerStatus::default());
+    }
+
+    fn prepare_update(&mut self, old: &Self) {
+        self.status.clone_from(&old.status);
+    }
+
+    fn prepare_status(&mut self, old: &Self) {
+        self.spec.clone_from(&old.spec);
+    }
+}
+
+fn set_spec_defaults(spec: &mut HorizontalPodAutoscalerSpec) {
+    spec.min_replicas.get_or_insert(1);
+    if spec.metrics.as_ref().is_none_or(Vec::is_empty) {
+        spec.metrics = Some(vec![MetricSpec {
+            type_: "Resource".to_owned(),
+            resource: Some(ResourceMetricSource {
+                name: "cpu".to_owned(),
+                target: MetricTarget {
+                    type_: "Utilization".to_owned(),
+                    average_utilization: Some(80),
+                    ..MetricTarget::default()
+                },
+            }),
+            ..MetricSpec::default()
+        }]);
+    }
+    let Some(behavior) = &mut spec.behavior else { return };
+    let up = behavior.scale_up.get_or_insert_default();
+    up.stabilization_window_seconds.get_or_insert(0);
+    set_rule_defaults(up, &[("Pods", 4), ("Percent", 100)]);
+    set_rule_defaults(behavior.scale_down.get_or_insert_default(), &[("Percent", 100)]);
+}
+
+fn set_rule_defaults(rules: &mut HPAScalingRules, policies: &[(&str, i32)]) {
+    rules.select_policy.get_or_insert_with(|| "Max".to_owned());
+    if rules.policies.is_none() {
+        let policies = policies.iter().map(|(kind, value)| HPAScalingPolicy {
+            type_: (*kind).to_owned(),
+            value: *value,
+            period_seconds: 15,
+        });
+        rules.policies = Some(policies.collect());
+    }
+}

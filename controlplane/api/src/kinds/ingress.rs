@@ -1,0 +1,90 @@
+//! Ingress: rules by which requests from outside reach Services.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::networking::v1::{Ingress, IngressSpec};
+
+use crate::kind::{Column, Kind, Subresource};
+use crate::table::age_column;
+
+impl Kind for Ingress {
+    const SHORT_NAMES: &'static [&'static str] = &["ing"];
+    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
+    const GENERATION: bool = true;
+    const COLUMNS: &'static [Column<Self>] = &[
+        Column::text("Class", "Who serves it.", |ingress, _| {
+            let spec = ingress.spec.as_ref();
+            let class = spec.and_then(|spec| spec.ingress_class_name.as_deref());
+            class.unwrap_or("<none>").into()
+        }),
+        Column::text("Hosts", "Names that requests are for.", |ingress, _| {
+            hosts(ingress.spec.as_ref()).into()
+        }),
+        Column::text("Address", "Where requests arrive.", |ingress, _| {
+            address(ingress).into()
+        }),
+        Column::text("Ports", "Ports on which requests arrive.", |ingress, _| {
+            let tls = ingress.spec.as_ref().and_then(|spec| spec.tls.as_ref());
+            tls.map_or("80", |tls| if tls.is_empty() { "80" } else { "80, 443" })
+                .into()
+        }),
+        age_column(),
+    ];
+
+    fn set_defaults(&mut self) {
+        self.spec.get_or_insert_default();
+    }
+
+    fn prepare_create(&mut self) {
+        self.status = Some(no_status());
+    }
+
+    fn prepare_update(&mut self, old: &Self) {
+        self.status.clone_from(&old.status);
+    }
+
+    fn prepare_status(&mut self, old: &Self) {
+        self.spec.clone_from(&old.spec);
+    }
+
+    crate::spec_alone!();
+}
+
+/// `status: {loadBalancer: {}}`, as upstream writes it.
+fn no_status() -> k8s_openapi::api::networking::v1::IngressStatus {
+    k8s_openapi::api::networking::v1::IngressStatus {
+        load_balancer: Some(k8s_openapi::api::networking::v1::IngressLoadBalancerStatus::default()),
+    }
+}
+
+/// `*`, or up to three names and how many more rules there are.
+fn hosts(spec: Option<&IngressSpec>) -> String {
+    let rules = spec.and_then(|spec| spec.rules.as_deref()).unwrap_or_default();
+    let hosts = rules.iter().filter_map(|rule| rule.host.as_deref());
+    let mut hosts: Vec<&str> = hosts.filter(|host| !host.is_empty()).collect();
+    let more = hosts.len() > 3;
+    hosts.truncate(3);
+    match (hosts.is_empty(), more) {
+        (true, _) => "*".to_owned(),
+        (false, true) => format!("{} + {} more...", hosts.join(","), rules.len().saturating_sub(3)),
+        (false, false) => hosts.join(","),
+    }
+}
+
+fn address(ingress: &Ingress) -> String {
+    let status = ingress.status.as_ref();
+    let balancer = status.and_then(|status| status.load_balancer.as_ref());
+    let points = balancer
+        .and_then(|balancer| balancer.ingress.as_deref())
+        .unwrap_or_default();
+    let filled = |text: &&str| !text.is_empty();
+    let addresses = points.iter().filter_map(|point| {
+        let address = point.ip.as_deref().filter(filled);
+        address.or_else(|| point.hostname.as_deref().filter(filled))
+    });
+    addresses
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect::<Vec<_>>()
+        .join(",")
+}

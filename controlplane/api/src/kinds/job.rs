@@ -1,0 +1,194 @@
+//! Job: pods that run to their end.
+
+use k8s_openapi::api::batch::v1::{Job, JobSpec, JobStatus};
+use k8s_openapi::jiff::Timestamp;
+
+use crate::kind::{Column, Field, Kind, Subresource};
+use crate::pod::defaults::{set_template_defaults, text};
+use crate::table::{age, age_column, containers, selector_or_none};
+
+impl Kind for Job {
+    const CATEGORIES: &'static [&'static str] = &["all"];
+    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
+    const GENERATION: bool = true;
+    const COLUMNS: &'static [Column<Self>] = &[
+        Column::text("Status", "Status of the job.", |job, _| status(job).into()),
+        Column::text("Completions", "Pods that succeeded, of how many.", |job, _| {
+            completions(job).into()
+        }),
+        Column::text("Duration", "Time required to complete the job.", |job, now| {
+            duration(job, now).into()
+        }),
+        age_column(),
+        Column::wide("Containers", "Names of each container in the template.", |job, _| {
+            containers(job.spec.as_ref().map(|spec| &spec.template)).0.into()
+        }),
+        Column::wide("Images", "Images of each container in the template.", |job, _| {
+            containers(job.spec.as_ref().map(|spec| &spec.template)).1.into()
+        }),
+        Column::wide("Selector", "Which pods belong.", |job, _| {
+            selector_or_none(job.spec.as_ref().and_then(|spec| spec.selector.as_ref())).into()
+        }),
+    ];
+    const FIELDS: &'static [Field<Self>] = &[Field {
+        label: "status.successful",
+        value: |job| succeeded(job).to_string(),
+    }];
+
+    fn set_defaults(&mut self) {
+        let spec = self.spec.get_or_insert_default();
+        set_spec_defaults(spec);
+        let labels = spec
+            .template
+            .metadata
+            .as_ref()
+            .and_then(|metadata| metadata.labels.as_ref());
+        if let Some(labels) = labels.filter(|labels| !labels.is_empty())
+            && self
+                .metadata
+                .labels
+                .as_ref()
+                .is_none_or(std::collections::BTreeMap::is_empty)
+        {
+            self.metadata.labels = Some(labels.clone());
+        }
+    }
+
+    fn prepare_create(&mut self) {
+        self.status = Some(JobStatus::default());
+        let uid = self.metadata.uid.clone().unwrap_or_default();
+        let name = self.metadata.name.clone().unwrap_or_default();
+        let spec = self.spec.get_or_insert_default();
+        if spec.manual_selector != Some(true) && !uid.is_empty() {
+            generate_selector(spec, &name, &uid);
+        }
+    }
+
+    fn prepare_update(&mut self, old: &Self) {
+        self.status.clone_from(&old.status);
+    }
+
+    fn prepare_status(&mut self, old: &Self) {
+        self.spec.clone_from(&old.spec);
+    }
+
+    crate::spec_alone!();
+}
+
+/// The label by which a job's pods are found: the job's uid.
+pub const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
+/// The label with the job's name.
+pub const JOB_NAME: &str = "batch.kubernetes.io/job-name";
+
+/// Lets the job select its own pods and no others, unless labels that contradict were given: validation refuses those.
+fn generate_selector(spec: &mut JobSpec, name: &str, uid: &str) {
+    let labels = spec
+        .template
+        .metadata
+        .get_or_insert_default()
+        .labels
+        .get_or_insert_default();
+    for (key, old_key, value) in [(JOB_NAME, "job-name", name), (CONTROLLER_UID, "controller-uid", uid)] {
+        if !labels.contains_key(key) {
+            labels.insert(key.to_owned(), value.to_owned());
+            labels.insert(old_key.to_owned(), value.to_owned());
+        }
+    }
+    let selected = spec
+        .selector
+        .get_or_insert_default()
+        .match_labels
+        .get_or_insert_default();
+    selected
+        .entry(CONTROLLER_UID.to_owned())
+        .or_insert_with(|| uid.to_owned());
+}
+
+fn set_spec_defaults(spec: &mut JobSpec) {
+    // For non-parallel jobs both are one.
+    if spec.completions.is_none() && spec.parallelism.is_none() {
+        spec.completions = Some(1);
+    }
+    spec.parallelism.get_or_insert(1);
+    let many = if spec.backoff_limit_per_index.is_some() {
+        i32::MAX
+    } else {
+        6
+    };
+    spec.backoff_limit.get_or_insert(many);
+    text(&mut spec.completion_mode, "NonIndexed");
+    spec.suspend.get_or_insert(false);
+    if spec.pod_replacement_policy.is_none() {
+        let policy = if spec.pod_failure_policy.is_some() {
+            "Failed"
+        } else {
+            "TerminatingOrFailed"
+        };
+        spec.pod_replacement_policy = Some(policy.to_owned());
+    }
+    set_template_part_defaults(spec);
+}
+
+/// Defaults of what a job's spec also has inside of a `CronJob`.
+pub(super) fn set_template_part_defaults(spec: &mut JobSpec) {
+    for rule in spec.pod_failure_policy.iter_mut().flat_map(|policy| &mut policy.rules) {
+        for pattern in rule.on_pod_conditions.iter_mut().flatten() {
+            text(&mut pattern.status, "True");
+        }
+    }
+    set_template_defaults(spec.template.spec.get_or_insert_default());
+}
+
+fn of_status<T>(job: &Job, of: fn(&JobStatus) -> Option<T>) -> Option<T> {
+    job.status.as_ref().and_then(of)
+}
+
+fn succeeded(job: &Job) -> i32 {
+    of_status(job, |status| status.succeeded).unwrap_or(0)
+}
+
+/// Whether a condition of the type is true.
+pub fn has_condition(job: &Job, kind: &str) -> bool {
+    let conditions = job
+        .status
+        .iter()
+        .filter_map(|status| status.conditions.as_ref())
+        .flatten();
+    let mut own = conditions.filter(|condition| condition.type_ == kind);
+    own.any(|condition| condition.status == "True")
+}
+
+fn status(job: &Job) -> &'static str {
+    if has_condition(job, "Complete") {
+        "Complete"
+    } else if has_condition(job, "Failed") {
+        "Failed"
+    } else if job.metadata.deletion_timestamp.is_some() {
+        "Terminating"
+    } else if has_condition(job, "Suspended") {
+        "Suspended"
+    } else if has_condition(job, "FailureTarget") {
+        "FailureTarget"
+    } else {
+        "Running"
+    }
+}
+
+fn completions(job: &Job) -> String {
+    let succeeded = succeeded(job);
+    let spec = job.spec.as_ref();
+    let parallelism = spec.and_then(|spec| spec.parallelism).unwrap_or(0);
+    match spec.and_then(|spec| spec.completions) {
+        Some(completions) => format!("{succeeded}/{completions}"),
+        None if parallelism > 1 => format!("{succeeded}/1 of {parallelism}"),
+        None => format!("{succeeded}/1"),
+    }
+}
+
+fn duration(job: &Job, now: Timestamp) -> String {
+    let Some(start) = of_status(job, |status| status.start_time.clone()) else {
+        return String::new();
+    };
+    let end = of_status(job, |status| status.completion_time.clone());
+    age(end.map_or(now, |end| end.0), start.0)
+}

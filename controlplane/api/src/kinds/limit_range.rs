@@ -1,0 +1,53 @@
+//! `LimitRange`: bounds and defaults for what is asked for in a namespace.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{LimitRange, LimitRangeItem};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
+
+use crate::kind::{Column, Kind, Updates};
+use crate::pod::defaults::amounts;
+use crate::table::created_column;
+
+impl Kind for LimitRange {
+    const UPDATES: Updates = Updates::CREATE;
+    const SHORT_NAMES: &'static [&'static str] = &["limits"];
+    const COLUMNS: &'static [Column<Self>] = &[created_column()];
+
+    fn set_defaults(&mut self) {
+        let items = self.spec.iter_mut().flat_map(|spec| &mut spec.limits);
+        items.for_each(set_item_defaults);
+    }
+}
+
+/// Of a container: without a default limit the maximum is one, without a default request the default limit, then the
+/// minimum.
+fn set_item_defaults(item: &mut LimitRangeItem) {
+    let lists = [
+        &mut item.default,
+        &mut item.default_request,
+        &mut item.max,
+        &mut item.max_limit_request_ratio,
+        &mut item.min,
+    ];
+    lists.into_iter().flatten().for_each(amounts);
+    if item.type_ != "Container" {
+        return;
+    }
+    let limits = item.default.get_or_insert_default();
+    complete(limits, item.max.as_ref());
+    let requests = item.default_request.get_or_insert_default();
+    complete(requests, Some(limits));
+    complete(requests, item.min.as_ref());
+    for list in [&mut item.default, &mut item.default_request] {
+        if list.as_ref().is_some_and(BTreeMap::is_empty) {
+            *list = None;
+        }
+    }
+}
+
+fn complete(list: &mut BTreeMap<String, Text>, from: Option<&BTreeMap<String, Text>>) {
+    for (name, amount) in from.into_iter().flatten() {
+        list.entry(name.clone()).or_insert_with(|| amount.clone());
+    }
+}

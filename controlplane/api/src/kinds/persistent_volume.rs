@@ -1,0 +1,109 @@
+//! `PersistentVolume`: storage that outlives pods.
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec, PersistentVolumeStatus};
+
+use super::persistent_volume_claim::{modes, storage, storage_class};
+use crate::kind::{Column, Kind, Subresource};
+use crate::pod::defaults::{amounts, text};
+use crate::table::age_column;
+
+impl Kind for PersistentVolume {
+    const SHORT_NAMES: &'static [&'static str] = &["pv"];
+    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
+    const COLUMNS: &'static [Column<Self>] = &[
+        Column::text("Capacity", "How much it holds.", |volume, _| {
+            storage(spec(volume).and_then(|spec| spec.capacity.as_ref())).into()
+        }),
+        Column::text("Access Modes", "How nodes may mount it.", |volume, _| {
+            modes(spec(volume).and_then(|spec| spec.access_modes.as_deref())).into()
+        }),
+        Column::text("Reclaim Policy", "What becomes of it after its claim.", |volume, _| {
+            of_spec(volume, |spec| spec.persistent_volume_reclaim_policy.as_ref()).into()
+        }),
+        Column::text("Status", "Available, Bound, Released or Failed.", |volume, _| {
+            phase(volume).into()
+        }),
+        Column::text("Claim", "The claim that it is bound to.", |volume, _| {
+            claim(volume).into()
+        }),
+        Column::text("StorageClass", "The class that it belongs to.", |volume, _| {
+            let class = spec(volume).and_then(|spec| spec.storage_class_name.as_deref());
+            storage_class(&volume.metadata, class).into()
+        }),
+        Column::text(
+            "VolumeAttributesClass",
+            "The class of its changeable attributes.",
+            |volume, _| {
+                let class = spec(volume).and_then(|spec| spec.volume_attributes_class_name.as_deref());
+                class.unwrap_or("<unset>").into()
+            },
+        ),
+        Column::text("Reason", "Why it failed.", |volume, _| {
+            let status = volume.status.as_ref();
+            status
+                .and_then(|status| status.reason.as_deref())
+                .unwrap_or_default()
+                .into()
+        }),
+        age_column(),
+        Column::wide("VolumeMode", "Filesystem or Block.", |volume, _| {
+            let mode = spec(volume).and_then(|spec| spec.volume_mode.as_deref());
+            mode.unwrap_or("<unset>").into()
+        }),
+    ];
+
+    fn set_defaults(&mut self) {
+        let spec = self.spec.get_or_insert_default();
+        text(&mut spec.persistent_volume_reclaim_policy, "Retain");
+        spec.volume_mode.get_or_insert_with(|| "Filesystem".to_owned());
+        spec.capacity.iter_mut().for_each(amounts);
+        if let Some(path) = &mut spec.host_path {
+            path.type_.get_or_insert_default();
+        }
+        text(&mut self.status.get_or_insert_default().phase, "Pending");
+    }
+
+    fn prepare_create(&mut self) {
+        self.status = Some(PersistentVolumeStatus {
+            phase: Some("Pending".to_owned()),
+            last_phase_transition_time: self.metadata.creation_timestamp.clone(),
+            ..PersistentVolumeStatus::default()
+        });
+    }
+
+    fn prepare_update(&mut self, old: &Self) {
+        self.status.clone_from(&old.status);
+    }
+
+    fn prepare_status(&mut self, old: &Self) {
+        self.spec.clone_from(&old.spec);
+    }
+}
+
+fn spec(volume: &PersistentVolume) -> Option<&PersistentVolumeSpec> {
+    volume.spec.as_ref()
+}
+
+fn of_spec(volume: &PersistentVolume, field: fn(&PersistentVolumeSpec) -> Option<&String>) -> String {
+    spec(volume).and_then(field).cloned().unwrap_or_default()
+}
+
+fn phase(volume: &PersistentVolume) -> &str {
+    if volume.metadata.deletion_timestamp.is_some() {
+        return "Terminating";
+    }
+    let status = volume.status.as_ref();
+    status.and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+/// `default/data`
+fn claim(volume: &PersistentVolume) -> String {
+    let Some(claim) = spec(volume).and_then(|spec| spec.claim_ref.as_ref()) else {
+        return String::new();
+    };
+    format!(
+        "{}/{}",
+        claim.namespace.as_deref().unwrap_or_default(),
+        claim.name.as_deref().unwrap_or_default()
+    )
+}

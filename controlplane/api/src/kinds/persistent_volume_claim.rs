@@ -1,0 +1,133 @@
+//! `PersistentVolumeClaim`: a request for storage.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec, PersistentVolumeClaimStatus};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::kind::{Column, Kind, Subresource};
+use crate::pod::defaults::{amounts, text};
+use crate::table::age_column;
+
+impl Kind for PersistentVolumeClaim {
+    const SHORT_NAMES: &'static [&'static str] = &["pvc"];
+    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
+    const COLUMNS: &'static [Column<Self>] = &[
+        Column::text("Status", "Pending, Bound or Lost.", |claim, _| phase(claim).into()),
+        Column::text("Volume", "The volume that it is bound to.", |claim, _| {
+            volume(claim).unwrap_or_default().into()
+        }),
+        Column::text("Capacity", "How much it holds.", |claim, _| {
+            let status = bound(claim);
+            status
+                .map(|status| storage(status.capacity.as_ref()))
+                .unwrap_or_default()
+                .into()
+        }),
+        Column::text("Access Modes", "How nodes may mount it.", |claim, _| {
+            let status = bound(claim);
+            status
+                .map(|status| modes(status.access_modes.as_deref()))
+                .unwrap_or_default()
+                .into()
+        }),
+        Column::text("StorageClass", "The class that is asked for.", |claim, _| {
+            let class = spec(claim).and_then(|spec| spec.storage_class_name.as_deref());
+            storage_class(&claim.metadata, class).into()
+        }),
+        Column::text(
+            "VolumeAttributesClass",
+            "The class of its changeable attributes.",
+            |claim, _| {
+                let class = spec(claim).and_then(|spec| spec.volume_attributes_class_name.as_deref());
+                class.unwrap_or("<unset>").into()
+            },
+        ),
+        age_column(),
+        Column::wide("VolumeMode", "Filesystem or Block.", |claim, _| {
+            let mode = spec(claim).and_then(|spec| spec.volume_mode.as_deref());
+            mode.unwrap_or("<unset>").into()
+        }),
+    ];
+
+    fn set_defaults(&mut self) {
+        set_spec_defaults(self.spec.get_or_insert_default());
+        let status = self.status.get_or_insert_default();
+        text(&mut status.phase, "Pending");
+        status.capacity.iter_mut().for_each(amounts);
+    }
+
+    fn prepare_create(&mut self) {
+        self.status = Some(PersistentVolumeClaimStatus {
+            phase: Some("Pending".to_owned()),
+            ..PersistentVolumeClaimStatus::default()
+        });
+    }
+
+    fn prepare_update(&mut self, old: &Self) {
+        self.status.clone_from(&old.status);
+    }
+
+    fn prepare_status(&mut self, old: &Self) {
+        self.spec.clone_from(&old.spec);
+    }
+}
+
+/// Defaults of a claim's spec, wherever it stands.
+pub(crate) fn set_spec_defaults(spec: &mut PersistentVolumeClaimSpec) {
+    spec.volume_mode.get_or_insert_with(|| "Filesystem".to_owned());
+    let resources = spec.resources.get_or_insert_default();
+    for list in [&mut resources.limits, &mut resources.requests].into_iter().flatten() {
+        amounts(list);
+    }
+}
+
+fn spec(claim: &PersistentVolumeClaim) -> Option<&PersistentVolumeClaimSpec> {
+    claim.spec.as_ref()
+}
+
+fn volume(claim: &PersistentVolumeClaim) -> Option<&str> {
+    let name = spec(claim)?.volume_name.as_deref();
+    name.filter(|name| !name.is_empty())
+}
+
+/// The status of a claim that has a volume.
+fn bound(claim: &PersistentVolumeClaim) -> Option<&PersistentVolumeClaimStatus> {
+    volume(claim)?;
+    claim.status.as_ref()
+}
+
+fn phase(claim: &PersistentVolumeClaim) -> &str {
+    if claim.metadata.deletion_timestamp.is_some() {
+        return "Terminating";
+    }
+    let status = claim.status.as_ref();
+    status.and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+/// The amount of storage among others; `0` where there is none.
+pub(super) fn storage(amounts: Option<&BTreeMap<String, Quantity>>) -> String {
+    let amount = amounts.and_then(|amounts| amounts.get("storage"));
+    amount.map_or_else(|| "0".to_owned(), |amount| amount.0.clone())
+}
+
+/// `RWO,ROX`: the modes by their short names, in a fixed order.
+pub(super) fn modes(modes: Option<&[String]>) -> String {
+    const SHORT: [(&str, &str); 4] = [
+        ("ReadWriteOnce", "RWO"),
+        ("ReadOnlyMany", "ROX"),
+        ("ReadWriteMany", "RWX"),
+        ("ReadWriteOncePod", "RWOP"),
+    ];
+    let has = |mode: &str| modes.unwrap_or_default().iter().any(|own| own == mode);
+    let short = SHORT.iter().filter(|(mode, _)| has(mode)).map(|(_, short)| *short);
+    short.collect::<Vec<_>>().join(",")
+}
+
+/// The class by the old annotation, or else by the field.
+pub(super) fn storage_class<'a>(metadata: &'a ObjectMeta, class: Option<&'a str>) -> &'a str {
+    let annotations = metadata.annotations.as_ref();
+    let annotated = annotations.and_then(|annotations| annotations.get("volume.beta.kubernetes.io/storage-class"));
+    annotated.map(String::as_str).or(class).unwrap_or_default()
+}

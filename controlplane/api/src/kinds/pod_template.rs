@@ -1,0 +1,32 @@
+//! `PodTemplate`: a pod to be made later.
+
+use k8s_openapi::api::core::v1::PodTemplate;
+
+use crate::kind::{Column, Kind};
+use crate::pod::defaults::set_template_defaults;
+use crate::table::{containers, labels};
+
+impl Kind for PodTemplate {
+    const GENERATION: bool = true;
+    const COLUMNS: &'static [Column<Self>] = &[
+        Column::text("Containers", "Names of each container in the template.", |own, _| {
+            containers(own.template.as_ref()).0.into()
+        }),
+        Column::text("Images", "Images of each container in the template.", |own, _| {
+            containers(own.template.as_ref()).1.into()
+        }),
+        Column::text("Pod Labels", "Labels of the pod.", |own, _| {
+            let metadata = own.template.as_ref().and_then(|template| template.metadata.as_ref());
+            labels(metadata.and_then(|metadata| metadata.labels.as_ref())).into()
+        }),
+    ];
+
+    fn set_defaults(&mut self) {
+        let template = self.template.get_or_insert_default();
+        set_template_defaults(template.spec.get_or_insert_default());
+    }
+
+    fn spec_changed(&self, old: &Self) -> bool {
+        self.template != old.template
+    }
+}

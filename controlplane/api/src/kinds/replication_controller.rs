@@ -1,0 +1,94 @@
+//! `ReplicationController`: replicas of a pod, in the form before `ReplicaSet`.
+
+use k8s_openapi::api::autoscaling::v1::Scale;
+use k8s_openapi::api::core::v1::ReplicationController;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+
+use crate::kind::{Column, Field, Kind, Subresource};
+use crate::pod::defaults::set_template_defaults;
+use crate::strategy::scale;
+use crate::table::{age_column, containers, labels};
+
+impl Kind for ReplicationController {
+    const SHORT_NAMES: &'static [&'static str] = &["rc"];
+    const CATEGORIES: &'static [&'static str] = &["all"];
+    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Scale, Subresource::Status];
+    const GENERATION: bool = true;
+    const COLUMNS: &'static [Column<Self>] = &[
+        Column::integer("Desired", "Pods that are wanted.", |controller, _| {
+            let spec = controller.spec.as_ref();
+            spec.and_then(|spec| spec.replicas).unwrap_or(0).into()
+        }),
+        Column::integer("Current", "Pods that there are.", |controller, _| {
+            current(controller).into()
+        }),
+        Column::integer("Ready", "Pods that are ready.", |controller, _| {
+            let status = controller.status.as_ref();
+            status.and_then(|status| status.ready_replicas).unwrap_or(0).into()
+        }),
+        age_column(),
+        Column::wide(
+            "Containers",
+            "Names of each container in the template.",
+            |controller, _| {
+                let spec = controller.spec.as_ref();
+                containers(spec.and_then(|spec| spec.template.as_ref())).0.into()
+            },
+        ),
+        Column::wide(
+            "Images",
+            "Images of each container in the template.",
+            |controller, _| {
+                let spec = controller.spec.as_ref();
+                containers(spec.and_then(|spec| spec.template.as_ref())).1.into()
+            },
+        ),
+        Column::wide("Selector", "Which pods belong.", |controller, _| {
+            let spec = controller.spec.as_ref();
+            labels(spec.and_then(|spec| spec.selector.as_ref())).into()
+        }),
+    ];
+    const FIELDS: &'static [Field<Self>] = &[Field {
+        label: "status.replicas",
+        value: |controller| current(controller).to_string(),
+    }];
+
+    fn set_defaults(&mut self) {
+        let spec = self.spec.get_or_insert_default();
+        spec.replicas.get_or_insert(1);
+        spec.min_ready_seconds = spec.min_ready_seconds.filter(|seconds| *seconds != 0);
+        let Some(template) = &mut spec.template else { return };
+        set_template_defaults(template.spec.get_or_insert_default());
+        // The labels of the template stand in for what was left out.
+        let Some(own) = template.metadata.as_ref().and_then(|metadata| metadata.labels.as_ref()) else {
+            return;
+        };
+        if own.is_empty() {
+            return;
+        }
+        for place in [&mut spec.selector, &mut self.metadata.labels] {
+            if place.as_ref().is_none_or(std::collections::BTreeMap::is_empty) {
+                *place = Some(own.clone());
+            }
+        }
+    }
+
+    crate::spec_and_status!();
+
+    fn scale(&self) -> Option<Scale> {
+        let spec = self.spec.as_ref()?;
+        let selector = LabelSelector {
+            match_labels: spec.selector.clone(),
+            match_expressions: None,
+        };
+        Some(scale(&self.metadata, spec.replicas, current(self), &selector))
+    }
+
+    fn set_scale(&mut self, replicas: i32) {
+        self.spec.get_or_insert_default().replicas = Some(replicas);
+    }
+}
+
+fn current(controller: &ReplicationController) -> i32 {
+    controller.status.as_ref().map_or(0, |status| status.replicas)
+}

@@ -1,0 +1,72 @@
+//! `ResourceClaim` and its template: a request for devices.
+
+use k8s_openapi::api::resource::v1::{DeviceClaim, ResourceClaim, ResourceClaimStatus, ResourceClaimTemplate};
+
+use crate::kind::{Column, Kind, Subresource};
+use crate::pod::defaults::text;
+use crate::table::age_column;
+
+impl Kind for ResourceClaim {
+    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
+    const COLUMNS: &'static [Column<Self>] = &[
+        Column::text("State", "Pending, allocated, reserved or deleted.", |claim, _| {
+            state(claim).into()
+        }),
+        age_column(),
+    ];
+
+    fn set_defaults(&mut self) {
+        self.spec.devices.iter_mut().for_each(set_device_defaults);
+    }
+
+    fn prepare_create(&mut self) {
+        self.status = Some(ResourceClaimStatus::default());
+    }
+
+    fn prepare_update(&mut self, old: &Self) {
+        self.status.clone_from(&old.status);
+    }
+
+    fn prepare_status(&mut self, old: &Self) {
+        self.spec.clone_from(&old.spec);
+    }
+}
+
+impl Kind for ResourceClaimTemplate {
+    fn set_defaults(&mut self) {
+        self.spec.spec.devices.iter_mut().for_each(set_device_defaults);
+    }
+}
+
+fn set_device_defaults(claim: &mut DeviceClaim) {
+    for request in claim.requests.iter_mut().flatten() {
+        if let Some(exactly) = &mut request.exactly {
+            text(&mut exactly.allocation_mode, "ExactCount");
+            if exactly.allocation_mode.as_deref() == Some("ExactCount") && exactly.count.unwrap_or(0) == 0 {
+                exactly.count = Some(1);
+            }
+        }
+        for choice in request.first_available.iter_mut().flatten() {
+            text(&mut choice.allocation_mode, "ExactCount");
+            if choice.allocation_mode.as_deref() == Some("ExactCount") && choice.count.unwrap_or(0) == 0 {
+                choice.count = Some(1);
+            }
+        }
+    }
+}
+
+fn state(claim: &ResourceClaim) -> String {
+    let deleted = claim.metadata.deletion_timestamp.is_some();
+    let status = claim.status.as_ref();
+    let allocated = status.is_some_and(|status| status.allocation.is_some());
+    let reserved = status.and_then(|status| status.reserved_for.as_ref());
+    let reserved = allocated && reserved.is_some_and(|consumers| !consumers.is_empty());
+    let all = [
+        (deleted, "deleted"),
+        (!deleted && !allocated, "pending"),
+        (allocated, "allocated"),
+        (reserved, "reserved"),
+    ];
+    let own = all.into_iter().filter(|(is, _)| *is).map(|(_, name)| name);
+    own.collect::<Vec<_>>().join(",")
+}

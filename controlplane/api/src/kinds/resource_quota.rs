@@ -1,0 +1,59 @@
+//! `ResourceQuota`: how much a namespace may ask for.
+
+use k8s_openapi::api::core::v1::{ResourceQuota, ResourceQuotaStatus};
+
+use crate::kind::{Column, Kind, Subresource};
+use crate::pod::defaults::amounts;
+use crate::table::age_column;
+
+impl Kind for ResourceQuota {
+    const SHORT_NAMES: &'static [&'static str] = &["quota"];
+    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
+    const COLUMNS: &'static [Column<Self>] = &[
+        Column::text("Request", "Used and allowed amounts.", |quota, _| {
+            used(quota, false).into()
+        }),
+        Column::text("Limit", "Used and allowed amounts of limits.", |quota, _| {
+            used(quota, true).into()
+        }),
+        age_column(),
+    ];
+
+    fn set_defaults(&mut self) {
+        let spec = self.spec.get_or_insert_default();
+        spec.hard.iter_mut().for_each(amounts);
+        let status = self.status.get_or_insert_default();
+        for list in [&mut status.hard, &mut status.used].into_iter().flatten() {
+            amounts(list);
+        }
+    }
+
+    fn prepare_create(&mut self) {
+        self.status = Some(ResourceQuotaStatus::default());
+    }
+
+    fn prepare_update(&mut self, old: &Self) {
+        self.status.clone_from(&old.status);
+    }
+
+    fn prepare_status(&mut self, old: &Self) {
+        self.spec.clone_from(&old.spec);
+    }
+}
+
+/// `cpu: 1/2, pods: 3/10`, of limits or of all else.
+fn used(quota: &ResourceQuota, of_limits: bool) -> String {
+    let Some(status) = &quota.status else {
+        return String::new();
+    };
+    let used = |name: &str| {
+        let amount = status.used.as_ref().and_then(|used| used.get(name));
+        amount.map_or("0", |amount| amount.0.as_str())
+    };
+    let parts = status.hard.iter().flatten();
+    let parts = parts.filter(|(name, _)| name.starts_with("limits.") == of_limits);
+    let texts: Vec<String> = parts
+        .map(|(name, hard)| format!("{name}: {}/{}", used(name), hard.0))
+        .collect();
+    texts.join(", ")
+}

@@ -1,0 +1,95 @@
+//! `RoleBinding` and `ClusterRoleBinding`: who may do what a role lets.
+
+use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleBinding, RoleRef, Subject};
+
+use crate::kind::{Column, Kind, Updates};
+use crate::names::Rule;
+use crate::pod::defaults::text;
+use crate::table::age_column;
+
+const GROUP: &str = "rbac.authorization.k8s.io";
+
+/// Either binding.
+trait Binding: Kind {
+    fn role(&self) -> &RoleRef;
+    fn subjects(&self) -> &[Subject];
+}
+
+impl Binding for RoleBinding {
+    fn role(&self) -> &RoleRef {
+        &self.role_ref
+    }
+
+    fn subjects(&self) -> &[Subject] {
+        self.subjects.as_deref().unwrap_or_default()
+    }
+}
+
+impl Binding for ClusterRoleBinding {
+    fn role(&self) -> &RoleRef {
+        &self.role_ref
+    }
+
+    fn subjects(&self) -> &[Subject] {
+        self.subjects.as_deref().unwrap_or_default()
+    }
+}
+
+const fn columns<B: Binding>() -> [Column<B>; 5] {
+    [
+        Column::text("Role", "What may be done.", |binding, _| {
+            format!("{}/{}", binding.role().kind, binding.role().name).into()
+        }),
+        age_column(),
+        Column::wide("Users", "Users who may.", |binding, _| {
+            named(binding.subjects(), "User").into()
+        }),
+        Column::wide("Groups", "Groups that may.", |binding, _| {
+            named(binding.subjects(), "Group").into()
+        }),
+        Column::wide("ServiceAccounts", "Service accounts that may.", |binding, _| {
+            named(binding.subjects(), "ServiceAccount").into()
+        }),
+    ]
+}
+
+/// The subjects of a kind; service accounts with their namespace.
+fn named(subjects: &[Subject], kind: &str) -> String {
+    let own = subjects.iter().filter(|subject| subject.kind == kind);
+    let names = own.map(|subject| match &subject.namespace {
+        Some(namespace) if kind == "ServiceAccount" => format!("{namespace}/{}", subject.name),
+        Some(_) | None => subject.name.clone(),
+    });
+    names.collect::<Vec<_>>().join(", ")
+}
+
+fn set_defaults(role: &mut RoleRef, subjects: &mut [Subject]) {
+    text(&mut role.api_group, GROUP);
+    for subject in subjects {
+        let group = match subject.kind.as_str() {
+            "User" | "Group" => GROUP,
+            _ => continue,
+        };
+        text(&mut subject.api_group, group);
+    }
+}
+
+impl Kind for RoleBinding {
+    const UPDATES: Updates = Updates::CREATE;
+    const NAME: Rule = Rule::PathSegment;
+    const COLUMNS: &'static [Column<Self>] = &columns();
+
+    fn set_defaults(&mut self) {
+        set_defaults(&mut self.role_ref, self.subjects.as_deref_mut().unwrap_or_default());
+    }
+}
+
+impl Kind for ClusterRoleBinding {
+    const UPDATES: Updates = Updates::CREATE;
+    const NAME: Rule = Rule::PathSegment;
+    const COLUMNS: &'static [Column<Self>] = &columns();
+
+    fn set_defaults(&mut self) {
+        set_defaults(&mut self.role_ref, self.subjects.as_deref_mut().unwrap_or_default());
+    }
+}

@@ -1,0 +1,23 @@
+//! `RuntimeClass`: how containers are run.
+
+use k8s_openapi::api::node::v1::RuntimeClass;
+
+use crate::kind::{Column, Kind, Updates};
+use crate::pod::defaults::amounts;
+use crate::table::age_column;
+
+impl Kind for RuntimeClass {
+    const UPDATES: Updates = Updates::CONDITIONAL;
+    const COLUMNS: &'static [Column<Self>] = &[
+        Column::text("Handler", "What runs them, by the node's settings.", |class, _| {
+            class.handler.as_str().into()
+        }),
+        age_column(),
+    ];
+
+    fn set_defaults(&mut self) {
+        if let Some(overhead) = &mut self.overhead {
+            overhead.pod_fixed.iter_mut().for_each(amounts);
+        }
+    }
+}

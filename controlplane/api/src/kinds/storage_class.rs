@@ -1,0 +1,48 @@
+//! `StorageClass`: how volumes are made.
+
+use k8s_openapi::api::storage::v1::StorageClass;
+
+use crate::kind::{Column, Kind};
+use crate::table::age_column;
+
+impl Kind for StorageClass {
+    const SHORT_NAMES: &'static [&'static str] = &["sc"];
+    const COLUMNS: &'static [Column<Self>] = &[
+        Column::text("Provisioner", "Who makes the volumes.", |class, _| {
+            class.provisioner.as_str().into()
+        }),
+        Column::text(
+            "ReclaimPolicy",
+            "What becomes of volumes after their claims.",
+            |class, _| class.reclaim_policy.as_deref().unwrap_or("Delete").into(),
+        ),
+        Column::text("VolumeBindingMode", "When volumes are made.", |class, _| {
+            class.volume_binding_mode.as_deref().unwrap_or("Immediate").into()
+        }),
+        Column::boolean("AllowVolumeExpansion", "Whether claims may grow.", |class, _| {
+            class.allow_volume_expansion.unwrap_or(false).into()
+        }),
+        age_column(),
+    ];
+
+    fn set_defaults(&mut self) {
+        self.reclaim_policy.get_or_insert_with(|| "Delete".to_owned());
+        self.volume_binding_mode.get_or_insert_with(|| "Immediate".to_owned());
+    }
+
+    fn shown_name(&self) -> String {
+        let name = self.metadata.name.clone().unwrap_or_default();
+        let is_default = |key: &str| {
+            let annotations = self.metadata.annotations.as_ref();
+            annotations
+                .and_then(|annotations| annotations.get(key))
+                .is_some_and(|value| value == "true")
+        };
+        if is_default("storageclass.kubernetes.io/is-default-class")
+            || is_default("storageclass.beta.kubernetes.io/is-default-class")
+        {
+            return format!("{name} (default)");
+        }
+        name
+    }
+}

@@ -1,0 +1,69 @@
+//! GET of `ComponentStatus`: made up on the spot. Store, controllers and scheduler are parts of the one process that
+//! answers, and it ends when one of them does: what is left to ask is whether it has come up.
+
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use http::StatusCode;
+use k8s_openapi::api::core::v1::{ComponentCondition, ComponentStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::negotiation::negotiate;
+use crate::respond::{Response, encode};
+use crate::selection::Selection;
+use crate::shape;
+use crate::verbs::list::Head;
+
+/// By the names that clients know.
+const COMPONENTS: [&str; 3] = ["controller-manager", "etcd-0", "scheduler"];
+
+const DEPRECATED: &str = "v1 ComponentStatus is deprecated in v1.19+";
+
+/// Answers one component.
+pub(crate) fn get(context: &mut Context) -> Result<Response, Failure> {
+    let representation = negotiate(&context.headers, &context.query)?;
+    if !COMPONENTS.contains(&context.info.name.as_str()) {
+        return Err(Failure::NotFound {
+            target: context.own_target(),
+        });
+    }
+    context.warnings.extend([DEPRECATED.to_owned()]);
+    let bytes = component(context, &context.info.name);
+    shape::one(context, StatusCode::OK, representation, bytes)
+}
+
+/// Answers all components that the selectors match.
+pub(crate) fn list(context: &mut Context) -> Result<Response, Failure> {
+    let representation = negotiate(&context.headers, &context.query)?;
+    let selection = Selection::read(context.registration, &context.query)?;
+    context.warnings.extend([DEPRECATED.to_owned()]);
+    let named = COMPONENTS
+        .into_iter()
+        .filter(|name| selection.is_everything() || selection.name() == Some(name));
+    let items = named.map(|name| component(context, name)).collect();
+    let head = Head {
+        revision: context.store().revision(),
+        remainder: None,
+        remaining: None,
+    };
+    shape::list(context, representation, &head, items)
+}
+
+fn component(context: &Context, name: &str) -> Bytes {
+    let healthy = context.server.ready.load(Ordering::Acquire);
+    let condition = ComponentCondition {
+        type_: "Healthy".to_owned(),
+        status: if healthy { "True" } else { "False" }.to_owned(),
+        message: healthy.then(|| "ok".to_owned()),
+        error: (!healthy).then(|| "not started yet".to_owned()),
+    };
+    encode(&ComponentStatus {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            ..ObjectMeta::default()
+        },
+        conditions: Some(vec![condition]),
+    })
+}
