@@ -51,7 +51,8 @@ pub(crate) fn bind(volume: &Path, path: &str, target: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn is_mounted(target: &Path) -> io::Result<bool> {
+/// Whether something is mounted at this path. Paths of ours have no characters that the table escapes.
+pub(crate) fn is_mounted(target: &Path) -> io::Result<bool> {
     let table = fs::read_to_string("/proc/self/mountinfo")?;
     Ok(table
         .lines()

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use agent_plan::environment::{Sources, Surroundings};
 use agent_volume::Volumes;
@@ -106,5 +106,36 @@ fn attack_01_a_sub_path_cannot_leave_its_volume() {
         .unwrap();
         volumes.mounts(&pod, &container, &[]).unwrap_err();
     }
+    volumes.tear_down("uid-1").unwrap();
+}
+
+#[test]
+fn an_empty_dir_that_a_crash_left_half_made_is_made_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let volumes = Volumes::new(directory.path().to_owned());
+    let pod = pod(r#"{"containers":[],"securityContext":{"fsGroup":4242},
+            "volumes":[{"name":"disk","emptyDir":{}},{"name":"memory","emptyDir":{"medium":"Memory","sizeLimit":"1Mi"}}]}"#);
+    let below = directory.path().join("uid-1/volumes");
+    for half in [".disk", "memory"] {
+        fs::create_dir_all(below.join(half)).unwrap();
+        fs::set_permissions(below.join(half), fs::Permissions::from_mode(0o700)).unwrap();
+    }
+    for _ in 0..2 {
+        volumes
+            .prepare(&pod, &Sources::default(), &Surroundings::default())
+            .unwrap();
+        for name in ["disk", "memory"] {
+            let made = fs::metadata(below.join(name)).unwrap();
+            assert_eq!(
+                (made.permissions().mode() & 0o7777, made.gid()),
+                (0o2777, 4242),
+                "{name}"
+            );
+        }
+        fs::write(below.join("disk/kept"), "").unwrap();
+    }
+    let parent = fs::metadata(&below).unwrap().dev();
+    assert_ne!(fs::metadata(below.join("memory")).unwrap().dev(), parent, "in memory");
+    assert!(!below.join(".disk").exists() && below.join("disk/kept").exists());
     volumes.tear_down("uid-1").unwrap();
 }
