@@ -134,3 +134,34 @@ fn attack_21_paths(machine: &Machine, api_server: &Shown) -> anyhow::Result<()> 
     }
     Ok(())
 }
+
+/// Those who say nothing are dropped, and however many there are, the API server is answered.
+#[test]
+fn attack_26_idle_strangers_keep_nobody_out() -> anyhow::Result<()> {
+    tests::logging();
+    let machine = Machine::start("idle")?;
+    let settings: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(machine.state().join("cluster.json"))?)?;
+    let port = u16::try_from(settings["agent_port"].as_u64().unwrap_or_default())?;
+    let api_server = Shown::of(&machine, "controlplane/pki/kube-apiserver-kubelet-client");
+    std::thread::scope(|scope| {
+        let idle = scope.spawn(|| -> anyhow::Result<()> {
+            machine.namespace().enter()?;
+            let connect = || std::net::TcpStream::connect(("172.30.0.1", port));
+            let mut crowd = (0..300).map(|_| connect()).collect::<Result<Vec<_>, _>>()?;
+            assert_eq!(ask(&machine, Some(&api_server), "GET", "/healthz")?.0, 200);
+            for stream in &mut crowd {
+                stream.set_read_timeout(Some(std::time::Duration::from_secs(30)))?;
+                // The end of the stream, or a reset: not a time-out.
+                let ended = std::io::Read::read(stream, &mut [0]);
+                let timed_out = ended
+                    .as_ref()
+                    .is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+                assert!(!timed_out, "{ended:?}");
+            }
+            Ok(())
+        });
+        idle.join().unwrap_or_else(|_| anyhow::bail!("the idle clients failed"))
+    })?;
+    machine.finish()
+}

@@ -4,6 +4,8 @@ mod logs;
 mod socket;
 mod tls;
 
+use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,9 +19,11 @@ use axum::{Extension, Json, Router, middleware};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
@@ -32,8 +36,14 @@ pub use tls::Files;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Whose certificate the API server shows.
 const API_SERVER: &str = "kube-apiserver-kubelet-client";
+/// Connections of clients with a certificate.
 const CONNECTIONS: usize = 256;
+/// Connections of those who have not shown one. When more come, the oldest is dropped: nobody keeps the others out.
+const STRANGERS: usize = 64;
+/// For a handshake, for the head of a request, and for all that a client without a certificate is told.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// A client that says nothing is asked this often whether it lives.
+const PING: Duration = Duration::from_secs(30);
 
 /// A server that cannot be.
 #[derive(Debug, thiserror::Error)]
@@ -68,9 +78,10 @@ pub async fn https(
     context: Arc<Context>,
     cancel: CancellationToken,
 ) -> Result<(), Error> {
-    let acceptor = tokio_rustls::TlsAcceptor::from(tls::configuration(files)?);
+    let acceptor = TlsAcceptor::from(tls::configuration(files)?);
     let router = router(context);
     let limit = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut strangers: VecDeque<CancellationToken> = VecDeque::new();
     let mut connections = JoinSet::new();
     loop {
         let (stream, peer) = tokio::select! {
@@ -86,27 +97,69 @@ pub async fn https(
             Some(_) = connections.join_next() => continue,
             () = cancel.cancelled() => return Ok(()),
         };
-        let Ok(permit) = Arc::clone(&limit).try_acquire_owned() else {
-            debug!(%peer, "too many connections");
-            continue;
-        };
-        let (acceptor, router) = (acceptor.clone(), router.clone());
+        let shed = CancellationToken::new();
+        strangers.push_back(shed.clone());
+        if strangers.len() > STRANGERS
+            && let Some(oldest) = strangers.pop_front()
+        {
+            oldest.cancel();
+        }
+        let (acceptor, router, limit) = (acceptor.clone(), router.clone(), Arc::clone(&limit));
         connections.spawn(async move {
-            let _permit = permit;
-            let stream = match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
-                Ok(Ok(stream)) => stream,
-                Ok(Err(error)) => return debug!(%peer, %error, "no handshake"),
-                Err(_) => return debug!(%peer, "no handshake in time"),
+            let greeted = shed.run_until_cancelled(greet(&acceptor, stream, &router, peer)).await;
+            let Some(Some((stream, client))) = greeted else {
+                return;
             };
-            let client = Client(tls::common_name(stream.get_ref().1.peer_certificates()));
-            let service = TowerToHyperService::new(router.layer(Extension(client)));
-            let mut builder = Builder::new(TokioExecutor::new());
-            builder.http1().timer(TokioTimer::new()).header_read_timeout(HANDSHAKE);
-            builder.http2().timer(TokioTimer::new());
-            if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
-                debug!(%peer, %error, "a connection ended badly");
-            }
+            let Ok(_permit) = limit.try_acquire_owned() else {
+                return debug!(%peer, "too many connections");
+            };
+            answer(stream, router, client, peer).await;
         });
+    }
+}
+
+/// Learns who the peer is. One without a certificate is told that it needs one, which ends the connection.
+async fn greet(
+    acceptor: &TlsAcceptor,
+    stream: TcpStream,
+    router: &Router,
+    peer: SocketAddr,
+) -> Option<(TlsStream<TcpStream>, Client)> {
+    let stream = match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
+            debug!(%peer, %error, "no handshake");
+            return None;
+        }
+        Err(_) => {
+            debug!(%peer, "no handshake in time");
+            return None;
+        }
+    };
+    let client = Client(tls::common_name(stream.get_ref().1.peer_certificates()));
+    if client.0.is_some() {
+        return Some((stream, client));
+    }
+    let told = tokio::time::timeout(HANDSHAKE, answer(stream, router.clone(), client, peer)).await;
+    if told.is_err() {
+        debug!(%peer, "a connection without a certificate lasted too long");
+    }
+    None
+}
+
+/// Answers the requests of one connection. A silent peer of HTTP/2 is asked for a sign of life, one of HTTP/1.1 has as long for
+/// its next request as for its first.
+async fn answer(stream: TlsStream<TcpStream>, router: Router, client: Client, peer: SocketAddr) {
+    let service = TowerToHyperService::new(router.layer(Extension(client)));
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HANDSHAKE);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(HANDSHAKE);
+    if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
+        debug!(%peer, %error, "a connection ended badly");
     }
 }
 
