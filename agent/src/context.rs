@@ -139,6 +139,14 @@ impl Context {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     }
 
+    pub(crate) fn known_pod(&self, uid: &str) -> Option<Arc<Pod>> {
+        self.pods
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(uid)
+            .cloned()
+    }
+
     pub(crate) fn known_pods(&self) -> Vec<Arc<Pod>> {
         self.pods
             .lock()

@@ -3,25 +3,27 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::net::IpAddr;
+use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
-use agent_plan::pods;
-use futures::StreamExt;
+use agent_plan::{pods, restart};
+use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch};
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
 use crate::Error;
 use crate::context::Context;
-use crate::worker::{Input, Worker, remove};
+use crate::worker::{End, Input, Mailbox, Worker, remove};
 
 /// What an earlier agent left, by pod.
+#[derive(Default)]
 struct Leftovers {
     sandboxes: BTreeMap<String, Vec<runtime::Sandbox>>,
     addresses: BTreeMap<String, Vec<IpAddr>>,
@@ -29,11 +31,25 @@ struct Leftovers {
 
 struct Dispatcher {
     context: Arc<Context>,
-    workers: BTreeMap<String, mpsc::UnboundedSender<Input>>,
-    tasks: JoinSet<String>,
+    workers: BTreeMap<String, Arc<Mailbox>>,
+    tasks: JoinSet<Ended>,
     listed: BTreeSet<String>,
     leftovers: Leftovers,
     cleaned: bool,
+    /// How often the worker of a pod broke.
+    broken: BTreeMap<String, u32>,
+}
+
+/// What a task of the dispatcher came to.
+enum Ended {
+    /// Nothing is left of the pod with this uid.
+    Over(String),
+    /// The worker of this pod, or one of its tasks, panicked.
+    Broken(String),
+    /// What there is of a pod whose worker broke.
+    Found(String, Leftovers),
+    /// Something that nobody waits for.
+    Other,
 }
 
 /// The uid of the pod that a sandbox was made for.
@@ -56,6 +72,7 @@ pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
         listed: BTreeSet::new(),
         leftovers,
         cleaned: false,
+        broken: BTreeMap::new(),
     };
     loop {
         tokio::select! {
@@ -73,11 +90,8 @@ pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
                 Err(RecvError::Closed) => return Err(Error::RuntimeEnded),
             },
             Some(ended) = dispatcher.tasks.join_next() => match ended {
-                Ok(uid) => {
-                    dispatcher.workers.remove(&uid);
-                    context.forget(&uid);
-                }
-                Err(error) => error!(%error, "a pod's worker ended badly"),
+                Ok(ended) => dispatcher.ended(ended),
+                Err(error) => error!(%error, "a task of the agent ended badly"),
             },
         }
     }
@@ -122,11 +136,20 @@ impl Dispatcher {
         let uid = pods::uid(&pod).to_owned();
         self.context.remember(&pod);
         if let Some(worker) = self.workers.get(&uid) {
-            send(worker, Input::Pod(pod));
+            worker.put(Input::Pod(pod));
             return;
         }
-        let mut worker = Worker::new(Arc::clone(&self.context), Arc::clone(&pod));
-        let mut sandboxes = self.leftovers.sandboxes.remove(&uid).unwrap_or_default();
+        let mailbox = Arc::new(Mailbox::default());
+        self.workers.insert(uid.clone(), Arc::clone(&mailbox));
+        let mut leftovers = std::mem::take(&mut self.leftovers);
+        self.begin(uid, pod, mailbox, &mut leftovers);
+        self.leftovers = leftovers;
+    }
+
+    /// Starts the worker of a pod over what there is of it.
+    fn begin(&mut self, uid: String, pod: Arc<Pod>, mailbox: Arc<Mailbox>, leftovers: &mut Leftovers) {
+        let mut worker = Worker::new(Arc::clone(&self.context), pod);
+        let mut sandboxes = leftovers.sandboxes.remove(&uid).unwrap_or_default();
         sandboxes.sort_by_key(|sandbox| sandbox.attempt);
         let newest = sandboxes.pop();
         for old in sandboxes {
@@ -134,19 +157,66 @@ impl Dispatcher {
         }
         let addresses = newest
             .as_ref()
-            .and_then(|sandbox| self.leftovers.addresses.remove(&sandbox.id));
+            .and_then(|sandbox| leftovers.addresses.remove(&sandbox.id));
         worker.adopt(newest.as_ref(), addresses);
-        let (sender, receiver) = mpsc::unbounded_channel();
-        self.workers.insert(uid.clone(), sender);
         self.tasks.spawn(async move {
-            worker.run(receiver).await;
-            uid
+            match AssertUnwindSafe(worker.run(mailbox)).catch_unwind().await {
+                Ok(End::Over) => Ended::Over(uid),
+                Ok(End::Broken) | Err(_) => Ended::Broken(uid),
+            }
+        });
+    }
+
+    fn ended(&mut self, ended: Ended) {
+        match ended {
+            Ended::Over(uid) => {
+                self.workers.remove(&uid);
+                self.broken.remove(&uid);
+                self.context.forget(&uid);
+            }
+            Ended::Broken(uid) => self.revive(uid),
+            Ended::Found(uid, mut leftovers) => {
+                let pod = self.context.known_pod(&uid);
+                if let (Some(pod), Some(mailbox)) = (pod, self.workers.get(&uid).cloned()) {
+                    self.begin(uid, pod, mailbox, &mut leftovers);
+                }
+            }
+            Ended::Other => {}
+        }
+    }
+
+    /// Gives a pod a new worker after a while, longer each time. It takes over what the broken one left, as a new agent would.
+    fn revive(&mut self, uid: String) {
+        let times = self.broken.entry(uid.clone()).or_default();
+        let delay = restart::sandbox_delay_milliseconds(*times);
+        *times = times.saturating_add(1);
+        error!(
+            pod = uid,
+            times = *times,
+            delay,
+            "the worker of a pod broke; it gets a new one"
+        );
+        let context = Arc::clone(&self.context);
+        let delay = Duration::from_millis(u64::try_from(delay).unwrap_or(0));
+        self.tasks.spawn(async move {
+            tokio::time::sleep(delay).await;
+            match leftovers(&context).await {
+                Ok(leftovers) => Ended::Found(uid, leftovers),
+                Err(error) => {
+                    error!(
+                        pod = uid,
+                        error = image::chain(&error),
+                        "what there is of a pod could not be read"
+                    );
+                    Ended::Broken(uid)
+                }
+            }
         });
     }
 
     fn gone(&mut self, uid: &str) {
         if let Some(worker) = self.workers.get(uid) {
-            send(worker, Input::Gone);
+            worker.put(Input::Gone);
         }
     }
 
@@ -199,7 +269,7 @@ impl Dispatcher {
     fn discard(&mut self, id: String) {
         let context = Arc::clone(&self.context);
         let uid = owner(&id).to_owned();
-        let files_of = if self.listed.contains(&uid) {
+        let files_of = if self.listed.contains(&uid) || self.workers.contains_key(&uid) {
             String::from("none")
         } else {
             uid
@@ -208,7 +278,7 @@ impl Dispatcher {
             if let Err(failures) = remove(&context, &id, &files_of).await {
                 warn!(sandbox = id, failures, "leftovers could not be removed");
             }
-            id
+            Ended::Other
         });
     }
 
@@ -232,7 +302,7 @@ impl Dispatcher {
             }
         };
         if let Some(worker) = self.workers.get(owner(sandbox)) {
-            send(worker, Input::Runtime(event));
+            worker.put(Input::Runtime(event));
         }
     }
 
@@ -241,7 +311,7 @@ impl Dispatcher {
             Ok(sandboxes) => {
                 for sandbox in sandboxes {
                     if let Some(worker) = self.workers.get(&sandbox.pod.uid) {
-                        send(worker, Input::Observed(sandbox));
+                        worker.put(Input::Observed(sandbox));
                     }
                 }
             }
@@ -250,12 +320,5 @@ impl Dispatcher {
                 "the runtime's sandboxes could not be read"
             ),
         }
-    }
-}
-
-/// A worker that has ended needs no news.
-fn send(worker: &mpsc::UnboundedSender<Input>, input: Input) {
-    if let Err(error) = worker.send(input) {
-        tracing::debug!(%error, "the worker has ended");
     }
 }

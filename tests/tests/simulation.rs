@@ -237,3 +237,43 @@ async fn pods_leave_a_node_that_fell_silent() {
         })
         .await;
 }
+
+/// A defect of the agent in the work for one pod costs that pod some seconds, and the others nothing.
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_worker_panics_gets_a_new_one() {
+    for image in ["stumbles:1", "stumbles-alone:latest"] {
+        let cluster = Cluster::builder().nodes(1).start().await;
+        for (name, image) in [("other", "nginx:1"), ("unlucky", image)] {
+            let pod =
+                json!({ "metadata": { "name": name }, "spec": { "containers": [{ "name": "main", "image": image }] } });
+            cluster.create(PODS, &pod).await;
+        }
+        for name in ["other", "unlucky"] {
+            cluster
+                .eventually("the pod runs", || async {
+                    let pod = cluster.get(&format!("{PODS}/{name}")).await;
+                    if pod["status"]["phase"] == "Running" {
+                        Ok(())
+                    } else {
+                        Err((image, pod["status"].clone()))
+                    }
+                })
+                .await;
+        }
+        let path = format!("{PODS}/unlucky");
+        cluster
+            .request("DELETE", &path, "application/json", &Value::Null)
+            .await
+            .expect("deleted");
+        cluster
+            .eventually("the pod goes", || async {
+                let pod = cluster.get(&path).await;
+                if pod.is_null() {
+                    Ok(())
+                } else {
+                    Err(pod["status"].clone())
+                }
+            })
+            .await;
+    }
+}

@@ -5,6 +5,7 @@
 mod act;
 mod adopt;
 mod hook;
+mod mailbox;
 mod mounts;
 mod observe;
 mod prepare;
@@ -23,13 +24,13 @@ use agent_plan::lifecycle;
 use agent_plan::observed::{Sandbox, View};
 use agent_plan::{Timestamp, pods, unsupported};
 use k8s_openapi::api::core::v1::Pod;
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tracing::{debug, warn};
+use tracing::{debug, error, warn};
 
 use crate::context::Context;
 
 pub(crate) use hook::Hook;
+pub(crate) use mailbox::Mailbox;
 pub(crate) use prepare::remove;
 
 /// What a worker is told.
@@ -43,6 +44,17 @@ pub(crate) enum Input {
     Runtime(runtime::Event),
     /// The sandbox as the runtime has it now, after news were lost.
     Observed(runtime::Sandbox),
+    /// News from the runtime were lost.
+    Missed,
+}
+
+/// Why a worker ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Nothing is left of the pod, in the API or on the node.
+    Over,
+    /// One of its tasks panicked: what it knows can no longer be relied on.
+    Broken,
 }
 
 /// What a task of the worker came to.
@@ -72,6 +84,7 @@ pub(crate) enum Done {
     TornDown(Result<(), String>),
     Published(Box<Result<Pod, kube::Error>>),
     Finished(Result<(), kube::Error>),
+    Inspected(Option<runtime::Sandbox>),
     Changed,
 }
 
@@ -123,14 +136,14 @@ impl Worker {
         format!("{}-{}", pods::uid(&self.pod), self.sandbox_attempt)
     }
 
-    /// Works until the pod is gone from the API and from the node, or the agent ends.
-    pub(crate) async fn run(mut self, mut inputs: mpsc::UnboundedReceiver<Input>) {
+    /// Works until the pod is gone from the API and from the node.
+    pub(crate) async fn run(mut self, inputs: Arc<Mailbox>) -> End {
         loop {
             let wake = self.step();
             if self.is_over() {
                 debug!(pod = %self.id(), "nothing is left");
                 self.remove_logs();
-                return;
+                return End::Over;
             }
             let now = self.context.now();
             let sleep = wake.map(|wake| {
@@ -140,13 +153,13 @@ impl Worker {
                     .max(Duration::from_millis(1))
             });
             tokio::select! {
-                input = inputs.recv() => match input {
-                    Some(input) => self.hear(input),
-                    None => return,
-                },
+                input = inputs.next() => self.hear(input),
                 Some(done) = self.tasks.join_next() => match done {
                     Ok(done) => self.conclude(done),
-                    Err(error) => warn!(pod = %self.id(), %error, "a task of a pod ended badly"),
+                    Err(error) => {
+                        error!(pod = %self.id(), %error, "a task of a pod ended badly");
+                        return End::Broken;
+                    }
                 },
                 () = sleep_for(sleep) => {}
             }
@@ -201,6 +214,7 @@ impl Worker {
             Input::Gone => self.gone = true,
             Input::Runtime(event) => self.notice(event),
             Input::Observed(sandbox) => self.compare(&sandbox),
+            Input::Missed => self.inspect(),
         }
     }
 

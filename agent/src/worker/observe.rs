@@ -39,6 +39,7 @@ impl Worker {
             Done::TornDown(outcome) => self.torn_down(outcome),
             Done::Published(outcome) => self.published(*outcome),
             Done::Finished(outcome) => self.finished(outcome),
+            Done::Inspected(sandbox) => sandbox.iter().for_each(|sandbox| self.compare(sandbox)),
             Done::Changed => {}
         }
     }
@@ -117,7 +118,7 @@ impl Worker {
         };
         let delay = self.memory(container).back_off.delay_seconds(exit.finished_at);
         let wanted = pods::container(&self.pod, container);
-        let restarts = wanted.is_some_and(|wanted| pods::container_policy(&self.pod, wanted).restarts(exit.code));
+        let restarts = wanted.is_some_and(|wanted| pods::restarts(&self.pod, &wanted, exit.code));
         if delay > 0 && restarts && !stopped && pods::deletion_grace(&self.pod).is_none() {
             let message = format!(
                 "Back-off restarting failed container {container} in pod {}_{}({})",
@@ -136,8 +137,8 @@ impl Worker {
         let message = crate::confined::tail(&mounts::termination_log(&directory, container, attempt), MESSAGE_BYTES);
         let message = String::from_utf8_lossy(&message.unwrap_or_default()).into_owned();
         let wanted = pods::container(&self.pod, container);
-        let policy = wanted.and_then(|container| container.termination_message_policy.as_deref());
-        if !message.is_empty() || code == 0 || policy != Some("FallbackToLogsOnError") {
+        let policy = wanted.and_then(|container| container.termination_message_policy.clone());
+        if !message.is_empty() || code == 0 || policy.as_deref() != Some("FallbackToLogsOnError") {
             return message;
         }
         let log = self
@@ -198,6 +199,23 @@ impl Worker {
                 );
             }
             Done::Changed
+        });
+    }
+
+    /// Asks the runtime for the sandbox, after news were lost.
+    pub(super) fn inspect(&mut self) {
+        let (context, id) = (Arc::clone(&self.context), self.sandbox_id());
+        self.tasks.spawn(async move {
+            let found = context.parts.runtime.sandboxes().await;
+            let found = found.inspect_err(|error| {
+                warn!(
+                    sandbox = id,
+                    error = image::chain(error),
+                    "the runtime's sandboxes could not be read"
+                );
+            });
+            let own = found.unwrap_or_default().into_iter().find(|sandbox| sandbox.id == id);
+            Done::Inspected(own)
         });
     }
 

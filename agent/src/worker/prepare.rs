@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use agent_plan::observed::Sandbox;
 use agent_plan::{files, pods, resources};
+use api::pod::References;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use network::AttachSpec;
 use runtime::{Limits, PodId, SandboxSpec};
@@ -14,7 +15,7 @@ use tracing::{info, warn};
 use super::{Done, Worker};
 use crate::context::Context;
 use crate::events::Kind;
-use crate::sources::{self, References};
+use crate::sources;
 
 /// A sandbox in which containers can be started.
 pub(crate) struct Prepared {
@@ -179,14 +180,14 @@ fn sandbox_spec(pod: &Pod, spec: &PodSpec, id: &str, attempt: u32, netns: Option
 
 /// Makes the volumes, or brings those with contents from the API up to date.
 pub(super) async fn volumes(context: &Context, pod: &Pod, addresses: &[IpAddr]) -> Result<(), Failure> {
-    if pod
+    let Some(spec) = pod
         .spec
         .as_ref()
-        .is_none_or(|spec| spec.volumes.as_ref().is_none_or(Vec::is_empty))
-    {
+        .filter(|spec| spec.volumes.as_ref().is_some_and(|volumes| !volumes.is_empty()))
+    else {
         return Ok(());
-    }
-    let references = References::of_volumes(pod);
+    };
+    let references = References::of_volumes(spec);
     let fetched = sources::fetch(&context.parts.client, pods::namespace(pod), &references).await;
     let sources = fetched.map_err(|error| Failure::mount(error.to_string()))?;
     let (volumes, pod, surroundings) = (context.volumes.clone(), pod.clone(), context.surroundings(addresses));

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use agent_plan::pods;
+use api::pod::References;
 use futures::StreamExt;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
@@ -14,7 +15,6 @@ use serde::de::DeserializeOwned;
 
 use super::{Done, Worker};
 use crate::context::Context;
-use crate::sources::References;
 
 impl Worker {
     /// Watches what the pod's volumes refer to, once per pod. The tasks end with the worker.
@@ -23,7 +23,8 @@ impl Worker {
             return;
         }
         self.watching = true;
-        let references = References::of_volumes(&self.pod);
+        let pod = Arc::clone(&self.pod);
+        let references = pod.spec.as_ref().map(References::of_volumes).unwrap_or_default();
         for name in references.config_maps {
             self.follow::<ConfigMap>(name);
         }
@@ -32,7 +33,7 @@ impl Worker {
         }
     }
 
-    fn follow<K>(&mut self, name: String)
+    fn follow<K>(&mut self, name: &str)
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
             + k8s_openapi::Metadata
@@ -43,9 +44,10 @@ impl Worker {
             + 'static,
     {
         let (context, pod, addresses) = (Arc::clone(&self.context), Arc::clone(&self.pod), self.pod_addresses());
+        let field = format!("metadata.name={name}");
         self.tasks.spawn(async move {
             let api: Api<K> = Api::namespaced(context.parts.client.clone(), pods::namespace(&pod));
-            let configuration = watcher::Config::default().fields(&format!("metadata.name={name}"));
+            let configuration = watcher::Config::default().fields(&field);
             let mut changes = pin!(watcher(api, configuration).default_backoff().applied_objects());
             let mut first = true;
             while let Some(change) = changes.next().await {

@@ -1,8 +1,11 @@
 //! A node: the real agent over the simulated runtime, network and images.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc};
 
+use agent::images::{Failure, Sim, Source};
 use agent::{Config, Parts};
+use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
 /// Runs one node until `cancel`.
@@ -28,7 +31,7 @@ pub(super) async fn run(
         client,
         runtime: Arc::new(runtime::Sim::new()),
         network: Arc::new(network::Sim::new()),
-        images: Arc::new(agent::images::Sim),
+        images: Arc::new(Stumbling::default()),
         clock,
     };
     let (context, events) = match agent::context(config, parts) {
@@ -40,4 +43,43 @@ pub(super) async fn run(
     };
     let Err(error) = Box::pin(agent::run(context, events, cancel, || {})).await;
     tracing::debug!(node = name, %error, "the agent ended");
+}
+
+/// How often an image that stumbles does so.
+const STUMBLES: usize = 3;
+
+/// Images for which the code that asks for them panics a few times: `stumbles-alone` in a task of the pod's worker,
+/// `stumbles` in the worker itself.
+#[derive(Default)]
+struct Stumbling {
+    stumbled: AtomicUsize,
+}
+
+impl Stumbling {
+    fn step(&self, stumbles: bool) {
+        let times = self.stumbled.fetch_add(usize::from(stumbles), Ordering::Relaxed);
+        assert!(!stumbles || times >= STUMBLES, "stumbled");
+    }
+}
+
+impl Source for Stumbling {
+    fn resolve(&self, name: &str) -> Result<Option<Arc<image::Image>>, Failure> {
+        self.step(name.starts_with("stumbles:"));
+        Sim.resolve(name)
+    }
+
+    fn pull<'a>(
+        &'a self,
+        name: &'a str,
+        credentials: &'a [image::Credentials],
+    ) -> BoxFuture<'a, Result<Arc<image::Image>, Failure>> {
+        Box::pin(async move {
+            self.step(name.starts_with("stumbles-alone:"));
+            Sim.pull(name, credentials).await
+        })
+    }
+
+    fn list(&self) -> Vec<Arc<image::Image>> {
+        Sim.list()
+    }
 }

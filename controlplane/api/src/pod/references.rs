@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{Container, PodSpec, Volume};
+use k8s_openapi::api::core::v1::{Container, EnvFromSource, EnvVar, PodSpec, Volume};
 
 /// Names in the pod's namespace.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -22,11 +22,35 @@ impl<'a> References<'a> {
         for volume in spec.volumes.iter().flatten() {
             references.add_volume(volume);
         }
+        for container in spec.ephemeral_containers.iter().flatten() {
+            references.add_environment(container.env_from.as_deref(), container.env.as_deref());
+        }
         let init = spec.init_containers.iter().flatten();
         for container in spec.containers.iter().chain(init) {
             references.add_container(container);
         }
         references
+    }
+
+    /// What a pod's volumes name.
+    pub fn of_volumes(spec: &'a PodSpec) -> Self {
+        let mut references = Self::default();
+        for volume in spec.volumes.iter().flatten() {
+            references.add_volume(volume);
+        }
+        references
+    }
+
+    /// What a container's environment names.
+    pub fn of_container(container: &'a Container) -> Self {
+        let mut references = Self::default();
+        references.add_container(container);
+        references
+    }
+
+    /// Whether nothing is named.
+    pub fn is_empty(&self) -> bool {
+        self.config_maps.is_empty() && self.secrets.is_empty()
     }
 
     fn add_volume(&mut self, volume: &'a Volume) {
@@ -44,13 +68,17 @@ impl<'a> References<'a> {
     }
 
     fn add_container(&mut self, container: &'a Container) {
-        for from in container.env_from.iter().flatten() {
+        self.add_environment(container.env_from.as_deref(), container.env.as_deref());
+    }
+
+    fn add_environment(&mut self, from: Option<&'a [EnvFromSource]>, own: Option<&'a [EnvVar]>) {
+        for from in from.into_iter().flatten() {
             let config_map = from.config_map_ref.iter().map(|source| source.name.as_str());
             self.config_maps.extend(config_map);
             self.secrets
                 .extend(from.secret_ref.iter().map(|source| source.name.as_str()));
         }
-        let variables = container.env.iter().flatten();
+        let variables = own.into_iter().flatten();
         for source in variables.filter_map(|variable| variable.value_from.as_ref()) {
             let config_map = source.config_map_key_ref.iter().map(|source| source.name.as_str());
             self.config_maps.extend(config_map);
@@ -76,10 +104,11 @@ mod tests {
             ],
             "initContainers": [{"name": "i", "env": [variable("secretKeyRef", "s4"), variable("configMapKeyRef", "c3")]}],
             "containers": [{"name": "c", "envFrom": [{"secretRef": {"name": "s5"}}, {"configMapRef": {"name": "c4"}}]}],
+            "ephemeralContainers": [{"name": "e", "env": [variable("secretKeyRef", "s6")]}],
         }))
         .unwrap();
         let references = References::of(&spec);
         assert_eq!(references.config_maps, BTreeSet::from(["c1", "c2", "c3", "c4"]));
-        assert_eq!(references.secrets, BTreeSet::from(["s1", "s2", "s3", "s4", "s5"]));
+        assert_eq!(references.secrets, BTreeSet::from(["s1", "s2", "s3", "s4", "s5", "s6"]));
     }
 }

@@ -1,0 +1,114 @@
+//! What waits for a worker: of each kind of news only the newest, so that a worker that is busy never lets it pile up.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use k8s_openapi::api::core::v1::Pod;
+use tokio::sync::Notify;
+
+use super::Input;
+
+/// Events of a runtime that may wait. A pod has fewer containers; when more come, the worker compares instead.
+const EVENTS: usize = 64;
+
+/// The mailbox of one worker.
+#[derive(Default)]
+pub(crate) struct Mailbox {
+    waiting: Mutex<Waiting>,
+    arrived: Notify,
+}
+
+#[derive(Default)]
+struct Waiting {
+    pod: Option<Arc<Pod>>,
+    events: VecDeque<runtime::Event>,
+    observed: Option<runtime::Sandbox>,
+    missed: bool,
+    gone: bool,
+}
+
+impl Waiting {
+    fn take(&mut self) -> Option<Input> {
+        if let Some(pod) = self.pod.take() {
+            return Some(Input::Pod(pod));
+        }
+        if let Some(event) = self.events.pop_front() {
+            return Some(Input::Runtime(event));
+        }
+        if let Some(sandbox) = self.observed.take() {
+            return Some(Input::Observed(sandbox));
+        }
+        if std::mem::take(&mut self.missed) {
+            return Some(Input::Missed);
+        }
+        std::mem::take(&mut self.gone).then_some(Input::Gone)
+    }
+}
+
+impl Mailbox {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts news in; they replace older ones of their kind.
+    pub(crate) fn put(&self, input: Input) {
+        {
+            let mut waiting = self.waiting();
+            match input {
+                Input::Pod(pod) => waiting.pod = Some(pod),
+                Input::Observed(sandbox) => waiting.observed = Some(sandbox),
+                Input::Missed => waiting.missed = true,
+                Input::Gone => waiting.gone = true,
+                Input::Runtime(event) if waiting.events.len() < EVENTS => waiting.events.push_back(event),
+                Input::Runtime(_) => {
+                    waiting.events.clear();
+                    waiting.missed = true;
+                }
+            }
+        }
+        self.arrived.notify_one();
+    }
+
+    /// Waits for the next news. Dropping the future loses none.
+    pub(crate) async fn next(&self) -> Input {
+        loop {
+            let arrived = self.arrived.notified();
+            if let Some(input) = self.waiting().take() {
+                return input;
+            }
+            arrived.await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(number: usize) -> Input {
+        Input::Runtime(runtime::Event::SandboxLost {
+            sandbox_id: number.to_string(),
+        })
+    }
+
+    #[tokio::test]
+    async fn news_never_pile_up_and_none_is_lost() {
+        let mailbox = Mailbox::default();
+        for _ in 0..3 {
+            mailbox.put(Input::Gone);
+            mailbox.put(Input::Pod(Arc::new(Pod::default())));
+        }
+        mailbox.put(event(0));
+        assert!(matches!(mailbox.next().await, Input::Pod(_)));
+        assert!(matches!(mailbox.next().await, Input::Runtime(_)));
+        assert!(matches!(mailbox.next().await, Input::Gone));
+        for number in 0..=EVENTS {
+            mailbox.put(event(number));
+        }
+        assert!(
+            matches!(mailbox.next().await, Input::Missed),
+            "too many: the worker compares"
+        );
+        assert!(mailbox.waiting().take().is_none());
+    }
+}
