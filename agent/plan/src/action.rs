@@ -66,6 +66,8 @@ pub enum Why {
     Liveness,
     /// The startup probe failed.
     Startup,
+    /// The postStart hook failed.
+    PostStart,
 }
 
 /// The next actions, and when to look again if nothing happens.

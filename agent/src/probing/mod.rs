@@ -1,29 +1,33 @@
-//! One attempt of a probe or of a hook over HTTP.
+//! One attempt of a probe or of a hook.
+
+mod grpc;
+mod http;
+mod tls;
 
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use agent_plan::pods;
-use bytes::Bytes;
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Pod, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use runtime::ExecSpec;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use crate::context::Context;
 
+pub(crate) use http::{Target, get};
+
 const OUTPUT_BYTES: usize = 10 * 1024;
+/// Who asks, as probes tell it.
+const PROBE_AGENT: &str = "kube-probe/1.36";
+/// Who asks, as hooks tell it.
+pub(crate) const HOOK_AGENT: &str = "kube-lifecycle/1.36";
 
 /// What came of an attempt.
 pub(crate) enum Outcome {
     Success,
+    /// It is well, and something about it is worth saying.
+    Warning(String),
     /// The container said no.
     Failure(String),
     /// It could not be asked.
@@ -32,7 +36,7 @@ pub(crate) enum Outcome {
 
 impl Outcome {
     pub(crate) fn is_success(&self) -> bool {
-        matches!(self, Self::Success)
+        matches!(self, Self::Success | Self::Warning(_))
     }
 }
 
@@ -46,6 +50,21 @@ pub(crate) struct Subject<'a> {
     pub(crate) addresses: &'a [IpAddr],
 }
 
+impl Subject<'_> {
+    fn port(&self, wanted: &IntOrString) -> Result<u16, String> {
+        match pods::container(self.pod, self.container) {
+            Some(container) => port(&container, wanted),
+            None => Err("the container is gone".to_owned()),
+        }
+    }
+
+    /// Where a request of a probe or hook goes.
+    pub(crate) fn target(&self, action: &HTTPGetAction, agent: &'static str) -> Result<Target, String> {
+        let host = host(action.host.as_deref(), self.addresses);
+        Ok(Target::new(action, host, self.port(&action.port)?, agent))
+    }
+}
+
 /// Asks once.
 pub(crate) async fn run(subject: &Subject<'_>, probe: &Probe) -> Outcome {
     let timeout = u64::try_from(probe.timeout_seconds.unwrap_or(1)).unwrap_or(1).max(1);
@@ -54,32 +73,52 @@ pub(crate) async fn run(subject: &Subject<'_>, probe: &Probe) -> Outcome {
         return command(subject, exec.command.clone().unwrap_or_default(), limit).await;
     }
     if let Some(action) = &probe.http_get {
-        let target = match Target::http(subject.pod, subject.container, action, subject.addresses) {
-            Ok(target) => target,
-            Err(error) => return Outcome::Error(error),
-        };
-        return match get(&target, limit).await {
-            Ok(answer) if (200..400).contains(&answer.status) => Outcome::Success,
-            Ok(answer) => Outcome::Failure(format!("HTTP probe failed with statuscode: {}", answer.status)),
-            Err(error) => Outcome::Failure(format!("Get \"{}\": {error}", target.url())),
+        return match subject.target(action, PROBE_AGENT) {
+            Ok(target) => judge(&target, get(&target, limit).await),
+            Err(error) => Outcome::Error(error),
         };
     }
     if let Some(action) = &probe.tcp_socket {
-        let container = pods::container(subject.pod, subject.container);
-        let port = match container.map(|container| port(container, &action.port)) {
-            Some(Ok(port)) => port,
-            Some(Err(error)) => return Outcome::Error(error),
-            None => return Outcome::Error("the container is gone".to_owned()),
+        let port = match subject.port(&action.port) {
+            Ok(port) => port,
+            Err(error) => return Outcome::Error(error),
         };
-        let host = host(action.host.as_deref(), subject.addresses);
-        let address = format!("{host}:{port}");
+        let address = join(&host(action.host.as_deref(), subject.addresses), port);
         return match tokio::time::timeout(limit, TcpStream::connect(&address)).await {
             Ok(Ok(_)) => Outcome::Success,
             Ok(Err(error)) => Outcome::Failure(format!("dial tcp {address}: connect: {}", plain(&error))),
             Err(_) => Outcome::Failure(format!("dial tcp {address}: i/o timeout")),
         };
     }
-    Outcome::Error("missing probe handler".to_owned())
+    if let Some(action) = &probe.grpc {
+        let port = match subject.port(&IntOrString::Int(action.port)) {
+            Ok(port) => port,
+            Err(error) => return Outcome::Error(error),
+        };
+        let address = join(&host(None, subject.addresses), port);
+        let service = action.service.as_deref().unwrap_or_default();
+        return match grpc::check(&address, service, limit).await {
+            Ok(()) => Outcome::Success,
+            Err(error) => Outcome::Failure(error),
+        };
+    }
+    Outcome::Error(format!(
+        "missing probe handler for {}:{}",
+        pods::name(subject.pod),
+        subject.container
+    ))
+}
+
+fn judge(target: &Target, answer: Result<http::Answer, String>) -> Outcome {
+    match answer {
+        Ok(answer) if (200..300).contains(&answer.status) => Outcome::Success,
+        Ok(answer) if (300..400).contains(&answer.status) => {
+            let body = String::from_utf8_lossy(&answer.body);
+            Outcome::Warning(format!("Probe terminated redirects, Response body: {body}"))
+        }
+        Ok(answer) => Outcome::Failure(format!("HTTP probe failed with statuscode: {}", answer.status)),
+        Err(error) => Outcome::Failure(format!("Get \"{}\": {error}", target.url())),
+    }
 }
 
 async fn command(subject: &Subject<'_>, argv: Vec<String>, limit: Duration) -> Outcome {
@@ -116,6 +155,15 @@ fn host(own: Option<&str>, addresses: &[IpAddr]) -> String {
     }
 }
 
+/// Host and port, with brackets where the host has colons of its own.
+fn join(host: &str, port: u16) -> String {
+    if host.contains(':') && !host.starts_with('[') {
+        format!("[{host}]:{port}")
+    } else {
+        format!("{host}:{port}")
+    }
+}
+
 fn port(container: &Container, wanted: &IntOrString) -> Result<u16, String> {
     let number = match wanted {
         IntOrString::Int(number) => *number,
@@ -137,169 +185,10 @@ fn port(container: &Container, wanted: &IntOrString) -> Result<u16, String> {
         .ok_or_else(|| format!("invalid port number: {number}"))
 }
 
-/// Where a request goes.
-pub(crate) struct Target {
-    secure: bool,
-    host: String,
-    port: u16,
-    path: String,
-    headers: Vec<(String, String)>,
-}
-
-/// What came back.
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-}
-
-impl Target {
-    pub(crate) fn http(
-        pod: &Pod,
-        container: &str,
-        action: &HTTPGetAction,
-        addresses: &[IpAddr],
-    ) -> Result<Self, String> {
-        let container = pods::container(pod, container).ok_or_else(|| "the container is gone".to_owned())?;
-        let path = action.path.clone().unwrap_or_default();
-        let path = if path.starts_with('/') {
-            path
-        } else {
-            format!("/{path}")
-        };
-        let headers = action.http_headers.iter().flatten();
-        Ok(Self {
-            secure: action.scheme.as_deref() == Some("HTTPS"),
-            host: host(action.host.as_deref(), addresses),
-            port: port(container, &action.port)?,
-            path,
-            headers: headers
-                .map(|header| (header.name.clone(), header.value.clone()))
-                .collect(),
-        })
-    }
-
-    fn url(&self) -> String {
-        let scheme = if self.secure { "https" } else { "http" };
-        format!("{scheme}://{}:{}{}", self.host, self.port, self.path)
-    }
-}
-
-/// One GET; redirects are answers, bodies are not kept. The failure is in the words of the field.
-pub(crate) async fn get(target: &Target, limit: Duration) -> Result<Answer, String> {
-    match tokio::time::timeout(limit, request(target)).await {
-        Ok(answer) => answer,
-        Err(_) => Err("context deadline exceeded (Client.Timeout exceeded while awaiting headers)".to_owned()),
-    }
-}
-
-async fn request(target: &Target) -> Result<Answer, String> {
-    let address = format!("{}:{}", target.host, target.port);
-    let stream = TcpStream::connect(&address)
-        .await
-        .map_err(|error| format!("dial tcp {address}: connect: {}", plain(&error)))?;
-    if !target.secure {
-        return exchange(stream, target).await;
-    }
-    let name = ServerName::try_from(target.host.clone()).map_err(|error| error.to_string())?;
-    let connector = tokio_rustls::TlsConnector::from(trusting()?);
-    let stream = connector
-        .connect(name, stream)
-        .await
-        .map_err(|error| error.to_string())?;
-    exchange(stream, target).await
-}
-
-async fn exchange<S>(stream: S, target: &Target) -> Result<Answer, String>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let mut request = http::Request::get(&target.path)
-        .header("Accept", "*/*")
-        .header("Connection", "close");
-    let mut named = (false, false);
-    for (name, value) in &target.headers {
-        named.0 |= name.eq_ignore_ascii_case("host");
-        named.1 |= name.eq_ignore_ascii_case("user-agent");
-        request = request.header(name, value);
-    }
-    if !named.0 {
-        request = request.header("Host", format!("{}:{}", target.host, target.port));
-    }
-    if !named.1 {
-        request = request.header("User-Agent", "kube-probe/1.36");
-    }
-    let request = request.body(Empty::<Bytes>::new()).map_err(|error| error.to_string())?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-        .await
-        .map_err(|error| error.to_string())?;
-    let talk = async move {
-        let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
-        let status = response.status().as_u16();
-        // The end of a small body lets the server close in peace.
-        let body = Limited::new(response.into_body(), OUTPUT_BYTES).collect().await;
-        drop(body);
-        Ok(Answer { status })
-    };
-    // The connection may end together with the answer: both are heard to their end.
-    let (answer, _ended) = tokio::join!(talk, connection);
-    answer
-}
-
 fn plain(error: &std::io::Error) -> String {
     if error.kind() == std::io::ErrorKind::ConnectionRefused {
         "connection refused".to_owned()
     } else {
         error.to_string()
-    }
-}
-
-fn trusting() -> Result<Arc<ClientConfig>, String> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let verifier = Arc::new(AnyCertificate(Arc::clone(&provider)));
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let builder = builder.map_err(|error| error.to_string())?;
-    Ok(Arc::new(
-        builder
-            .dangerous()
-            .with_custom_certificate_verifier(verifier)
-            .with_no_client_auth(),
-    ))
-}
-
-/// Probes ask whether a server answers, not who it is.
-#[derive(Debug)]
-struct AnyCertificate(Arc<rustls::crypto::CryptoProvider>);
-
-impl ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
     }
 }

@@ -61,6 +61,7 @@ impl Worker {
             Why::Pod => format!("Stopping container {container}"),
             Why::Liveness => format!("Container {container} failed liveness probe, will be restarted"),
             Why::Startup => format!("Container {container} failed startup probe, will be restarted"),
+            Why::PostStart => "FailedPostStartHook".to_owned(),
         };
         self.context
             .recorder
@@ -107,8 +108,13 @@ impl Worker {
     fn stop_signal(&self, container: &str) -> i32 {
         let own = pods::container(&self.pod, container)
             .and_then(|container| container.lifecycle.as_ref()?.stop_signal.clone());
+        // An instance that an earlier agent started: its image was not asked for yet.
+        let known = || {
+            let name = &self.view.latest(container)?.image;
+            self.context.parts.images.resolve(name).ok().flatten()
+        };
         let image = || {
-            let image = self.images.get(container)?;
+            let image = self.images.get(container).cloned().or_else(known)?;
             image.config.config().as_ref()?.stop_signal().clone()
         };
         own.or_else(image)

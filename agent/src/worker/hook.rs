@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_plan::action::Why;
+use agent_plan::observed::Stage;
 use agent_plan::pods;
-use k8s_openapi::api::core::v1::{LifecycleHandler, Pod};
+use k8s_openapi::api::core::v1::LifecycleHandler;
 use runtime::ExecSpec;
+use tracing::warn;
 
 use super::{Done, Worker};
-use crate::context::Context;
 use crate::events::Kind;
+use crate::probing::{self, Subject};
 
 const OUTPUT_BYTES: usize = 16 * 1024;
 const POST_START_SECONDS: u64 = 3600;
@@ -42,10 +44,15 @@ impl Worker {
             Hook::PreStop => Duration::from_secs(u64::try_from(pods::grace(&self.pod)).unwrap_or(0).max(1)),
         };
         self.tasks.spawn(async move {
-            let run = run(
-                &context, &pod, &container, &sandbox, &instance, &handler, &addresses, limit,
-            );
-            let outcome = match tokio::time::timeout(limit, run).await {
+            let subject = Subject {
+                context: &context,
+                pod: &pod,
+                container: &container,
+                sandbox: &sandbox,
+                instance: &instance,
+                addresses: &addresses,
+            };
+            let outcome = match tokio::time::timeout(limit, run(&subject, &handler, limit)).await {
                 Ok(outcome) => outcome,
                 Err(_) => Err(format!("timed out after {} s", limit.as_secs())),
             };
@@ -65,8 +72,10 @@ impl Worker {
         match (hook, outcome) {
             (Hook::PostStart, Ok(())) => self.memory(container).post_start = false,
             (Hook::PostStart, Err(error)) => {
+                // The events do not say why: a hook's words may hold what is secret.
+                warn!(pod = %self.id(), container, error, "the postStart hook failed");
                 let recorder = self.context.recorder.clone();
-                let message = format!("PostStartHook failed: {error}");
+                let message = "PostStartHook failed".to_owned();
                 recorder.pod(
                     &self.pod,
                     Some(container),
@@ -76,7 +85,7 @@ impl Worker {
                 );
                 let action = agent_plan::action::Action::Stop {
                     container: container.to_owned(),
-                    why: Why::Pod,
+                    why: Why::PostStart,
                     grace: pods::grace(&self.pod),
                 };
                 let now = self.context.now();
@@ -85,8 +94,14 @@ impl Worker {
                 }
             }
             (Hook::PreStop, outcome) => {
-                if let Err(error) = outcome {
-                    let message = format!("PreStopHook failed: {error}");
+                // One that was cut off at the end of the grace period did not fail.
+                let waited_for = self.memory(container).stopping.as_ref();
+                let waited_for = waited_for.is_some_and(|stopping| stopping.stage == Stage::PreStop);
+                if let Err(error) = outcome
+                    && waited_for
+                {
+                    warn!(pod = %self.id(), container, error, "the preStop hook failed");
+                    let message = "PreStopHook failed".to_owned();
                     let recorder = self.context.recorder.clone();
                     recorder.pod(&self.pod, Some(container), Kind::Warning, "FailedPreStopHook", message);
                 }
@@ -107,17 +122,7 @@ impl Worker {
     }
 }
 
-#[expect(clippy::too_many_arguments, reason = "they are the parts of one sentence")]
-async fn run(
-    context: &Context,
-    pod: &Pod,
-    container: &str,
-    sandbox: &str,
-    instance: &str,
-    handler: &LifecycleHandler,
-    addresses: &[std::net::IpAddr],
-    limit: Duration,
-) -> Result<(), String> {
+async fn run(subject: &Subject<'_>, handler: &LifecycleHandler, limit: Duration) -> Result<(), String> {
     if let Some(exec) = &handler.exec {
         let spec = ExecSpec {
             argv: exec.command.clone().unwrap_or_default(),
@@ -125,7 +130,8 @@ async fn run(
             timeout: limit,
             output_limit: OUTPUT_BYTES,
         };
-        let result = context.parts.runtime.exec(sandbox, instance, spec).await;
+        let runtime = &subject.context.parts.runtime;
+        let result = runtime.exec(subject.sandbox, subject.instance, spec).await;
         let result = result.map_err(|error| image::chain(&error))?;
         return match result.exit_code {
             0 => Ok(()),
@@ -139,14 +145,16 @@ async fn run(
         tokio::time::sleep(Duration::from_secs(u64::try_from(sleep.seconds).unwrap_or(0))).await;
         return Ok(());
     }
-    if let Some(get) = &handler.http_get {
-        let target = crate::probing::Target::http(pod, container, get, addresses).map_err(|error| error.clone())?;
-        let answer = crate::probing::get(&target, limit).await?;
-        return if (200..400).contains(&answer.status) {
-            Ok(())
-        } else {
-            Err(format!("HTTP hook answered with status {}", answer.status))
+    if let Some(action) = &handler.http_get {
+        let target = subject.target(action, probing::HOOK_AGENT)?;
+        // Whatever it answers: that it does is enough. A server without TLS is asked without.
+        let Err(error) = probing::get(&target, limit).await else {
+            return Ok(());
+        };
+        return match target.insecure() {
+            Some(insecure) => probing::get(&insecure, limit).await.map(drop),
+            None => Err(error),
         };
     }
-    Err("the hook has no known handler".to_owned())
+    Err("invalid handler".to_owned())
 }

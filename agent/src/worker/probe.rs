@@ -63,16 +63,21 @@ impl Worker {
         let worth_an_event = self
             .probe_state(container, kind)
             .is_some_and(|state| state.record(outcome.is_success(), now));
-        if !worth_an_event || stopping {
+        let warns = matches!(outcome, Outcome::Warning(_));
+        if !(worth_an_event || warns) || stopping {
             return;
         }
-        let message = match outcome {
+        let (reason, message) = match outcome {
             Outcome::Success => return,
-            Outcome::Failure(text) => format!("{} probe failed: {text}", kind.title()),
-            Outcome::Error(text) => format!("{} probe errored and resulted in failure state: {text}", kind.title()),
+            Outcome::Warning(text) => ("ProbeWarning", format!("{} probe warning: {text}", kind.title())),
+            Outcome::Failure(text) => ("Unhealthy", format!("{} probe failed: {text}", kind.title())),
+            Outcome::Error(text) => {
+                let what = "probe errored and resulted in unknown state";
+                ("Unhealthy", format!("{} {what}: {text}", kind.title()))
+            }
         };
         self.context
             .recorder
-            .pod(&self.pod, Some(container), events::Kind::Warning, "Unhealthy", message);
+            .pod(&self.pod, Some(container), events::Kind::Warning, reason, message);
     }
 }

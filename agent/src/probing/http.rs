@@ -1,0 +1,201 @@
+//! GET requests of probes and hooks.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper_util::rt::TokioIo;
+use k8s_openapi::api::core::v1::HTTPGetAction;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+
+use super::{OUTPUT_BYTES, join, plain, tls};
+
+/// Redirects that are followed within a host.
+const REDIRECTS: usize = 10;
+
+/// Where a request goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    secure: bool,
+    host: String,
+    port: u16,
+    /// With the query.
+    path: String,
+    headers: Vec<(String, String)>,
+}
+
+/// What came back.
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    /// The first part of it.
+    pub(crate) body: Bytes,
+    location: Option<String>,
+}
+
+impl Target {
+    pub(super) fn new(action: &HTTPGetAction, host: String, port: u16, agent: &str) -> Self {
+        let path = action.path.as_deref().unwrap_or_default();
+        let path = if path.starts_with('/') {
+            path.to_owned()
+        } else {
+            format!("/{path}")
+        };
+        let mut headers: Vec<(String, String)> = Vec::new();
+        for header in action.http_headers.iter().flatten() {
+            headers.push((header.name.clone(), header.value.clone()));
+        }
+        for (name, value) in [("User-Agent", agent), ("Accept", "*/*")] {
+            if !headers.iter().any(|(known, _)| known.eq_ignore_ascii_case(name)) {
+                headers.push((name.to_owned(), value.to_owned()));
+            }
+        }
+        Self {
+            secure: action.scheme.as_deref() == Some("HTTPS"),
+            host,
+            port,
+            path,
+            headers,
+        }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        let scheme = if self.secure { "https" } else { "http" };
+        format!("{scheme}://{}{}", join(&self.host, self.port), self.path)
+    }
+
+    /// The same without TLS.
+    pub(crate) fn insecure(&self) -> Option<Self> {
+        self.secure.then(|| Self {
+            secure: false,
+            ..self.clone()
+        })
+    }
+
+    /// Where a redirect leads; nothing when that is another host.
+    fn redirected(&self, location: &str) -> Option<Self> {
+        let to: http::Uri = location.parse().ok()?;
+        let secure = match to.scheme_str() {
+            Some("https") => true,
+            Some("http") => false,
+            Some(_) => return None,
+            None => self.secure,
+        };
+        let path = to.path_and_query().map_or("/", |path| path.as_str());
+        let port = match (to.port_u16(), to.host()) {
+            (Some(port), _) => port,
+            (None, Some(_)) if secure => 443,
+            (None, Some(_)) => 80,
+            (None, None) => self.port,
+        };
+        let local = to.host().is_none_or(|host| host.trim_matches(['[', ']']) == self.host);
+        local.then(|| Self {
+            secure,
+            port,
+            path: if path.starts_with('/') {
+                path.to_owned()
+            } else {
+                format!("/{path}")
+            },
+            ..self.clone()
+        })
+    }
+}
+
+/// One GET; redirects to the same host are followed. The failure is in the words of the field.
+pub(crate) async fn get(target: &Target, limit: Duration) -> Result<Answer, String> {
+    match tokio::time::timeout(limit, follow(target)).await {
+        Ok(answer) => answer,
+        Err(_) => Err("context deadline exceeded (Client.Timeout exceeded while awaiting headers)".to_owned()),
+    }
+}
+
+async fn follow(target: &Target) -> Result<Answer, String> {
+    let mut target = target.clone();
+    for _ in 0..=REDIRECTS {
+        let answer = request(&target).await?;
+        let next = answer
+            .location
+            .as_deref()
+            .and_then(|location| target.redirected(location));
+        match next {
+            Some(next) if matches!(answer.status, 301 | 302 | 303 | 307 | 308) => target = next,
+            Some(_) | None => return Ok(answer),
+        }
+    }
+    Err(format!("stopped after {REDIRECTS} redirects"))
+}
+
+async fn request(target: &Target) -> Result<Answer, String> {
+    let address = join(&target.host, target.port);
+    let stream = TcpStream::connect(&address)
+        .await
+        .map_err(|error| format!("dial tcp {address}: connect: {}", plain(&error)))?;
+    if !target.secure {
+        return exchange(stream, target).await;
+    }
+    let name = ServerName::try_from(target.host.clone()).map_err(|error| error.to_string())?;
+    let connector = tokio_rustls::TlsConnector::from(tls::trusting()?);
+    let stream = connector
+        .connect(name, stream)
+        .await
+        .map_err(|error| error.to_string())?;
+    exchange(stream, target).await
+}
+
+async fn exchange<S>(stream: S, target: &Target) -> Result<Answer, String>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut request = http::Request::get(&target.path).header("Connection", "close");
+    let mut named = false;
+    for (name, value) in &target.headers {
+        named |= name.eq_ignore_ascii_case("host");
+        request = request.header(name, value);
+    }
+    if !named {
+        request = request.header("Host", join(&target.host, target.port));
+    }
+    let request = request.body(Empty::<Bytes>::new()).map_err(|error| error.to_string())?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| error.to_string())?;
+    let talk = async move {
+        let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+        let status = response.status().as_u16();
+        let location = response.headers().get("location").and_then(|value| value.to_str().ok());
+        let location = location.map(str::to_owned);
+        // The end of a small body lets the server close in peace; a large one is not kept.
+        let body = Limited::new(response.into_body(), OUTPUT_BYTES).collect().await;
+        let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+        Ok(Answer { status, body, location })
+    };
+    // The connection may end together with the answer: both are heard to their end.
+    let (answer, _ended) = tokio::join!(talk, connection);
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirects_stay_on_the_host() {
+        let action: HTTPGetAction =
+            serde_json::from_value(serde_json::json!({"port": 80, "path": "a?b=c"})).expect("an action");
+        let target = Target::new(&action, "10.0.0.7".to_owned(), 8080, "test");
+        assert_eq!(target.url(), "http://10.0.0.7:8080/a?b=c");
+        for (location, expected) in [
+            ("/x?y", Some("http://10.0.0.7:8080/x?y")),
+            ("http://10.0.0.7:9/x", Some("http://10.0.0.7:9/x")),
+            ("https://10.0.0.7/", Some("https://10.0.0.7:443/")),
+            ("http://10.0.0.8:8080/", None),
+            ("http://0.0.0.0/", None),
+            ("ftp://10.0.0.7/", None),
+        ] {
+            let led = target.redirected(location).map(|target| target.url());
+            assert_eq!(led.as_deref(), expected, "{location}");
+        }
+    }
+}
