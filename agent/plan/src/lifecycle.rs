@@ -1,5 +1,6 @@
 //! What to do next for a pod.
 
+use api::pod::ephemeral::as_container;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use crate::action::{Action, Plan, Why};
@@ -80,7 +81,7 @@ fn exit_code(view: &View, container: &str) -> Option<i32> {
 
 /// Whether a container has ended and its policy does not start it again.
 pub fn is_over(pod: &Pod, view: &View, container: &Container) -> bool {
-    exit_code(view, &container.name).is_some_and(|code| !pods::container_policy(pod, container).restarts(code))
+    exit_code(view, &container.name).is_some_and(|code| !pods::restarts(pod, container, code))
         && !view.memory.get(&container.name).is_some_and(|memory| memory.starting)
 }
 
@@ -138,11 +139,14 @@ pub fn abandon(pod: &Pod, view: &View, now: Timestamp) -> Plan {
     plan
 }
 
-/// Ends everything: the main containers at once, then the sidecars from the last to the first, then the sandbox.
+/// Ends everything: the main containers and those that were added at once, then the sidecars from the last to the first, then
+/// the sandbox.
 fn wind_down(pod: &Pod, view: &View, now: Timestamp, grace: i64, plan: &mut Plan) {
     let mut waiting = false;
-    for container in pods::all_containers(pod).filter(|container| !pods::is_sidecar(container)) {
-        waiting |= stop(view, container, Why::Pod, grace, now, plan);
+    let own = pods::all_containers(pod).filter(|container| !pods::is_sidecar(container));
+    let added = pods::ephemeral_containers(pod).iter().map(|container| &container.name);
+    for name in own.map(|container| &container.name).chain(added) {
+        waiting |= stop(view, name, Why::Pod, grace, now, plan);
     }
     if !waiting {
         for container in pods::init_containers(pod)
@@ -150,7 +154,7 @@ fn wind_down(pod: &Pod, view: &View, now: Timestamp, grace: i64, plan: &mut Plan
             .rev()
             .filter(|container| pods::is_sidecar(container))
         {
-            if stop(view, container, Why::Pod, grace, now, plan) {
+            if stop(view, &container.name, Why::Pod, grace, now, plan) {
                 waiting = true;
                 break;
             }
@@ -165,8 +169,7 @@ fn wind_down(pod: &Pod, view: &View, now: Timestamp, grace: i64, plan: &mut Plan
 }
 
 /// Moves a container towards its end; answers whether it still has to be waited for.
-fn stop(view: &View, container: &Container, why: Why, grace: i64, now: Timestamp, plan: &mut Plan) -> bool {
-    let name = &container.name;
+fn stop(view: &View, name: &str, why: Why, grace: i64, now: Timestamp, plan: &mut Plan) -> bool {
     let memory = view.memory.get(name);
     if memory.is_some_and(|memory| memory.starting) {
         return true;
@@ -176,7 +179,7 @@ fn stop(view: &View, container: &Container, why: Why, grace: i64, now: Timestamp
     }
     let Some(stopping) = memory.and_then(|memory| memory.stopping.as_ref()) else {
         plan.actions.push(Action::Stop {
-            container: name.clone(),
+            container: name.to_owned(),
             why,
             grace,
         });
@@ -185,7 +188,7 @@ fn stop(view: &View, container: &Container, why: Why, grace: i64, now: Timestamp
     let latest = after(now, grace);
     if stopping.deadline > latest {
         plan.actions.push(Action::Hasten {
-            container: name.clone(),
+            container: name.to_owned(),
             deadline: latest,
         });
     }
@@ -212,6 +215,10 @@ fn advance(pod: &Pod, view: &View, now: Timestamp, plan: &mut Plan) {
         Sandbox::Failed { until, .. } if now >= until => plan.actions.push(Action::Prepare),
         Sandbox::Failed { until, .. } => plan.wake(until),
         Sandbox::Preparing | Sandbox::Removing | Sandbox::Removed | Sandbox::Ready { .. } => {}
+    }
+    // They are there to look into a pod that does not get on, so they wait for nothing but the sandbox.
+    for container in pods::ephemeral_containers(pod) {
+        keep(pod, view, &as_container(container), true, now, plan);
     }
     let begun = has_begun(pod, view);
     let mut blocked = false;
@@ -241,7 +248,7 @@ fn keep(pod: &Pod, view: &View, container: &Container, may_start: bool, now: Tim
         Some(State::Created | State::Running { .. }) => tend(pod, view, container, memory, now, plan),
         Some(State::Exited(exit)) => {
             let again = pods::is_init(pod, name) && view.current(name).is_none();
-            if !again && !pods::container_policy(pod, container).restarts(exit.code) {
+            if !again && !pods::restarts(pod, container, exit.code) {
                 return;
             }
             let due = memory.back_off.due(exit.finished_at);

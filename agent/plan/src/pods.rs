@@ -1,6 +1,11 @@
 //! Short questions about a pod's specification.
 
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec};
+use std::borrow::Cow;
+
+use api::pod::ephemeral::as_container;
+use k8s_openapi::api::core::v1::{
+    Container, ContainerRestartRuleOnExitCodes, ContainerStatus, EphemeralContainer, Pod, PodSpec,
+};
 
 /// When a container is started again after its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,9 +55,37 @@ pub fn all_containers(pod: &Pod) -> impl DoubleEndedIterator<Item = &Container> 
     init_containers(pod).iter().chain(main_containers(pod))
 }
 
-/// A container by its name.
-pub fn container<'a>(pod: &'a Pod, name: &str) -> Option<&'a Container> {
-    all_containers(pod).find(|container| container.name == name)
+/// The containers that somebody added while the pod ran, to look into it.
+pub fn ephemeral_containers(pod: &Pod) -> &[EphemeralContainer] {
+    pod.spec
+        .as_ref()
+        .and_then(|spec| spec.ephemeral_containers.as_deref())
+        .unwrap_or(&[])
+}
+
+/// A container by its name, an ephemeral one among them.
+pub fn container<'a>(pod: &'a Pod, name: &str) -> Option<Cow<'a, Container>> {
+    let own = all_containers(pod).find(|container| container.name == name);
+    let added = || {
+        ephemeral_containers(pod)
+            .iter()
+            .find(|container| container.name == name)
+    };
+    own.map(Cow::Borrowed)
+        .or_else(|| added().map(|added| Cow::Owned(as_container(added))))
+}
+
+/// The container whose processes an ephemeral container sees.
+pub fn target<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
+    let own = ephemeral_containers(pod)
+        .iter()
+        .find(|container| container.name == name)?;
+    own.target_container_name.as_deref().filter(|target| !target.is_empty())
+}
+
+/// Whether a name belongs to the ephemeral containers.
+pub fn is_ephemeral(pod: &Pod, name: &str) -> bool {
+    ephemeral_containers(pod).iter().any(|container| container.name == name)
 }
 
 /// An initial container that keeps running beside the others.
@@ -70,8 +103,12 @@ pub fn policy(pod: &Pod) -> Policy {
     Policy::parse(pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()))
 }
 
-/// The restart policy of one container: its own, or the pod's; `OnFailure` for an initial container of `Always`.
+/// The restart policy of one container: its own, or the pod's; `OnFailure` for an initial container of `Always`, `Never`
+/// for an ephemeral one.
 pub fn container_policy(pod: &Pod, container: &Container) -> Policy {
+    if is_ephemeral(pod, &container.name) {
+        return Policy::Never;
+    }
     if let Some(own) = container.restart_policy.as_deref() {
         return Policy::parse(Some(own));
     }
@@ -81,6 +118,21 @@ pub fn container_policy(pod: &Pod, container: &Container) -> Policy {
     } else {
         policy
     }
+}
+
+/// Whether a container that ended with `code` is started again: its rules decide before its policy.
+pub fn restarts(pod: &Pod, container: &Container, code: i32) -> bool {
+    let rules = container.restart_policy_rules.iter().flatten();
+    let mut told = rules.filter_map(|rule| rule.exit_codes.as_ref());
+    let covers = |codes: &ContainerRestartRuleOnExitCodes| {
+        let listed = codes.values.iter().flatten().any(|value| *value == code);
+        match codes.operator.as_str() {
+            "In" => listed,
+            "NotIn" => !listed,
+            _ => false,
+        }
+    };
+    told.any(covers) || container_policy(pod, container).restarts(code)
 }
 
 /// The grace period in seconds of a pod that ends by itself.
@@ -118,6 +170,7 @@ pub fn stored_status<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus
     let initial = status.init_container_statuses.iter().flatten();
     initial
         .chain(status.container_statuses.iter().flatten())
+        .chain(status.ephemeral_container_statuses.iter().flatten())
         .find(|status| status.name == name)
 }
 

@@ -98,6 +98,9 @@ pub struct ContainerSpec {
     pub spec: Spec,
     /// The user to run as.
     pub user: User,
+    /// The running container of the same sandbox whose processes this one sees and can debug; otherwise as the sandbox says.
+    #[serde(default)]
+    pub pid_of: Option<String>,
     /// Where the log goes (CRI format; rotated to `PATH.1` … `PATH.4`, 10 MiB each). Its directory must exist.
     pub log_path: PathBuf,
     /// Kept and handed back.

@@ -35,7 +35,12 @@ pub(crate) struct Request {
 pub(crate) enum Call {
     Inspect,
     /// The body is the `ContainerSpec`; its limits are set when it is started.
-    Create(Container, Limits),
+    Create {
+        container: Box<Container>,
+        limits: Limits,
+        /// The container whose pid namespace it joins.
+        pid_of: Option<String>,
+    },
     Start(String),
     Signal(String, i32),
     Exec(String, ExecSpec),

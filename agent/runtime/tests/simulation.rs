@@ -39,6 +39,7 @@ fn container(id: &str, image: &str) -> ContainerSpec {
         layers: Vec::new(),
         spec: oci_spec::runtime::Spec::default(),
         user: User::default(),
+        pid_of: None,
         log_path: "/sim/0.log".into(),
         annotations: BTreeMap::new(),
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use agent_plan::observed::{self, Exit, Instance, Sandbox, State};
 use agent_plan::probe::{Kind as ProbeKind, Probe};
 use agent_plan::{Timestamp, after, environment, oci, pods, user};
+use api::pod::References;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use runtime::{ContainerSpec, Refusal};
 use tracing::{info, warn};
@@ -13,7 +14,7 @@ use tracing::{info, warn};
 use super::{Done, Hook, Worker};
 use crate::context::Context;
 use crate::events::Kind;
-use crate::sources::{self, References};
+use crate::sources;
 
 const RETRY_SECONDS: i64 = 10;
 const CONFIGURATION_RETRY_SECONDS: i64 = 3;
@@ -57,6 +58,8 @@ pub(super) struct Plan {
     addresses: Vec<IpAddr>,
     container: String,
     pub(super) attempt: u32,
+    /// The instance whose processes the container sees.
+    target: Option<Result<String, String>>,
 }
 
 impl Worker {
@@ -79,6 +82,11 @@ impl Worker {
             addresses,
             container: container.to_owned(),
             attempt,
+            target: pods::target(&self.pod, container).map(|target| {
+                let running = self.view.latest(target).filter(|_| self.view.is_running(target));
+                let missing = || format!("unable to find target container {target}");
+                running.map(|instance| instance.id.clone()).ok_or_else(missing)
+            }),
         };
         let memory = self.memory(container);
         memory.starting = true;
@@ -279,13 +287,14 @@ fn refused(error: &runtime::Error) -> Failure {
 
 async fn specification(plan: &Plan) -> Result<ContainerSpec, Failure> {
     let Plan { context, pod, .. } = plan;
+    let pid_of = plan.target.clone().transpose().map_err(Failure::configuration)?;
     let spec = pod
         .spec
         .as_ref()
         .ok_or_else(|| Failure::configuration("the pod has no specification".to_owned()))?;
-    let container = pods::container(pod, &plan.container)
+    let container = &*pods::container(pod, &plan.container)
         .ok_or_else(|| Failure::configuration(format!("container {} not found in the pod", plan.container)))?;
-    let references = References::of_environment(pod, &plan.container);
+    let references = References::of_container(container);
     let sources = if references.is_empty() {
         environment::Sources::default()
     } else {
@@ -332,6 +341,7 @@ async fn specification(plan: &Plan) -> Result<ContainerSpec, Failure> {
         layers: plan.image.layers.clone(),
         spec,
         user,
+        pid_of,
         log_path: logs.join(format!("{}.log", plan.attempt)),
         annotations: std::collections::BTreeMap::new(),
     })

@@ -48,6 +48,8 @@ pub enum Subresource {
     Eviction,
     /// `log`: a container's output.
     Log,
+    /// `ephemeralcontainers`: containers that are added to a pod that runs.
+    EphemeralContainers,
     /// `finalize`: a namespace's own finalizers.
     Finalize,
     /// `token`: a token of a service account, as `authentication.k8s.io/v1` `TokenRequest`.
@@ -65,6 +67,7 @@ impl Subresource {
             Self::Binding => "binding",
             Self::Eviction => "eviction",
             Self::Log => "log",
+            Self::EphemeralContainers => "ephemeralcontainers",
             Self::Finalize => "finalize",
             Self::Token => "token",
             Self::Approval => "approval",

@@ -2,10 +2,12 @@
 
 mod affinity;
 mod container;
+mod ephemeral;
 pub mod metadata;
 pub mod pod_spec;
 mod probe;
 mod resources;
+mod restart;
 mod volume;
 pub mod workload;
 

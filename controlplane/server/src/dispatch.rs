@@ -313,11 +313,16 @@ async fn serve_subresource(context: &mut Context, body: Body) -> Result<Response
         return Err(Failure::NoSuchResource);
     };
     match (own, context.info.verb) {
-        (Subresource::Status | Subresource::Approval, "get") => verbs::get::get(context).await,
-        (Subresource::Status | Subresource::Approval | Subresource::Finalize, "update") => {
-            verbs::update::update(context, body).await
+        (Subresource::Status | Subresource::EphemeralContainers | Subresource::Approval, "get") => {
+            verbs::get::get(context).await
         }
-        (Subresource::Status | Subresource::Approval, "patch") => verbs::patch::patch(context, body).await,
+        (
+            Subresource::Status | Subresource::EphemeralContainers | Subresource::Approval | Subresource::Finalize,
+            "update",
+        ) => verbs::update::update(context, body).await,
+        (Subresource::Status | Subresource::EphemeralContainers | Subresource::Approval, "patch") => {
+            verbs::patch::patch(context, body).await
+        }
         (Subresource::Scale, "get") => verbs::scale::get(context),
         (Subresource::Scale, "update") => verbs::scale::update(context, body).await,
         (Subresource::Scale, "patch") => verbs::scale::patch(context, body).await,
@@ -329,6 +334,7 @@ async fn serve_subresource(context: &mut Context, body: Body) -> Result<Response
             Subresource::Status
             | Subresource::Scale
             | Subresource::Binding
+            | Subresource::EphemeralContainers
             | Subresource::Eviction
             | Subresource::Log
             | Subresource::Finalize

@@ -35,7 +35,7 @@ pub(crate) fn find(registration: &Registration, name: &str) -> Option<Subresourc
 
 fn describe(registration: &Registration, subresource: Subresource) -> Described {
     let (group, version, kind, verbs): (_, _, _, &[&str]) = match subresource {
-        Subresource::Status | Subresource::Approval => (
+        Subresource::Status | Subresource::EphemeralContainers | Subresource::Approval => (
             registration.group,
             registration.version,
             registration.kind,

@@ -205,3 +205,53 @@ async fn a_client_that_goes_away_is_recorded() {
     assert_eq!((last.verb.as_str(), last.code), ("update", 499));
     assert_eq!(last.object.as_ref().map(|object| object.name.as_str()), Some("a"));
 }
+
+#[tokio::test]
+async fn ephemeral_containers_can_only_be_added() {
+    let api = Api::start().await;
+    let debugger = |image: &str| json!({"name": "debugger", "image": image, "targetContainerName": "a"});
+    let mut early = pod("early");
+    early["spec"]["ephemeralContainers"] = json!([{"name": "debugger", "image": "busybox:1"}]);
+    let refused = api.post(PODS, &early).await;
+    assert_eq!(
+        refused.message(),
+        "Pod \"early\" is invalid: spec.ephemeralContainers: Forbidden: cannot be set on create"
+    );
+    let mut plain = pod("p");
+    plain["spec"]["containers"] = json!([{"name": "a", "image": "i:1"}, {"name": "d", "image": "i:1"}]);
+    api.post(PODS, &plain).await;
+    let path = format!("{PODS}/p/ephemeralcontainers");
+    let add = json!({"metadata": {"labels": {"x": "y"}}, "spec": {"ephemeralContainers": [debugger("busybox:1")]}});
+    let added = api.patch(&path, "strategic-merge-patch+json", &add).await.json();
+    let own = &added["spec"]["ephemeralContainers"][0];
+    assert_eq!(own["imagePullPolicy"], "IfNotPresent", "{own}");
+    assert_eq!(own["terminationMessagePath"], "/dev/termination-log", "{own}");
+    assert_eq!(
+        (&added["metadata"]["labels"]["x"], &added["metadata"]["generation"]),
+        (&json!(null), &json!(2))
+    );
+    let mut changed = api.get(&path).await.json();
+    changed["spec"]["ephemeralContainers"] = json!([debugger("other:1")]);
+    let wanted = "Pod \"p\" is invalid: spec.ephemeralContainers: Forbidden: existing ephemeral containers \"debugger\" may not be ";
+    assert_eq!(api.put(&path, &changed).await.message(), format!("{wanted}changed\n"));
+    changed["spec"]["ephemeralContainers"] = json!([]);
+    assert_eq!(api.put(&path, &changed).await.message(), format!("{wanted}removed\n"));
+    let bad = json!({"spec": {"ephemeralContainers": [
+        {"name": "d", "image": "i:1", "ports": [{"containerPort": 1}], "targetContainerName": "nobody"},
+    ]}});
+    let refused = api.patch(&path, "strategic-merge-patch+json", &bad).await;
+    assert_eq!(refused.code, 422);
+    for text in [
+        "spec.ephemeralContainers[0].name: Duplicate value: \"d\"",
+        "spec.ephemeralContainers[0].ports: Forbidden: cannot be set for an Ephemeral Container",
+        "spec.ephemeralContainers[0].targetContainerName: Not found: \"nobody\"",
+    ] {
+        assert!(refused.message().contains(text), "{}", refused.message());
+    }
+    let main = api.put(&format!("{PODS}/p"), &changed).await;
+    assert!(
+        main.message().contains("pod updates may not change fields other than"),
+        "{}",
+        main.message()
+    );
+}

@@ -58,7 +58,10 @@ fn status(pod: &Pod, view: &View, container: &Container, scheme: &str) -> Contai
             }
         }
     };
-    let ready = if initial {
+    let added = pods::is_ephemeral(pod, name);
+    let ready = if added {
+        false
+    } else if initial {
         latest.and_then(Instance::exit).is_some_and(|exit| exit.code == 0)
     } else {
         view.is_ready(name)
@@ -69,7 +72,7 @@ fn status(pod: &Pod, view: &View, container: &Container, scheme: &str) -> Contai
         state: Some(state),
         last_state: Some(last),
         ready,
-        started: Some(if initial { false } else { view.is_started(name) }),
+        started: (!added).then(|| !initial && view.is_started(name)),
         restart_count: latest.map_or(0, |instance| i32::try_from(instance.attempt).unwrap_or(i32::MAX)),
         image: latest.map_or_else(
             || container.image.clone().unwrap_or_default(),
@@ -162,10 +165,7 @@ fn restart_is_due(pod: &Pod, view: &View, container: &Container, exit: &Exit) ->
             || matches!(memory.image, Image::Failed { .. })
     });
     let alive = pods::deletion_grace(pod).is_none() && pods::terminal_phase(pod).is_none() && view.rejection.is_none();
-    alive
-        && delayed
-        && !lifecycle::is_over(pod, view, container)
-        && pods::container_policy(pod, container).restarts(exit.code)
+    alive && delayed && !lifecycle::is_over(pod, view, container) && pods::restarts(pod, container, exit.code)
 }
 
 fn crash_loop(pod: &Pod, view: &View, container: &Container, exit: &Exit) -> (String, Option<String>) {

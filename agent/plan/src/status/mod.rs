@@ -5,6 +5,7 @@ mod containers;
 
 use std::net::IpAddr;
 
+use api::pod::ephemeral::as_container;
 use k8s_openapi::api::core::v1::{HostIP, Pod, PodIP, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -20,6 +21,8 @@ pub fn build(pod: &Pod, view: &View, scheme: &str, now: Timestamp) -> PodStatus 
     let addresses = addresses(pod, view);
     let main = containers::statuses(pod, view, pods::main_containers(pod), scheme, end.is_some());
     let initial = containers::statuses(pod, view, pods::init_containers(pod), scheme, end.is_some());
+    let added: Vec<_> = pods::ephemeral_containers(pod).iter().map(as_container).collect();
+    let added = containers::statuses(pod, view, &added, scheme, end.is_some());
     let mut status = PodStatus {
         phase: Some(phase.to_owned()),
         reason: end.as_ref().and_then(|end| end.reason.clone()),
@@ -28,6 +31,7 @@ pub fn build(pod: &Pod, view: &View, scheme: &str, now: Timestamp) -> PodStatus 
         observed_generation: pod.metadata.generation,
         container_statuses: (!main.is_empty()).then_some(main),
         init_container_statuses: (!initial.is_empty()).then_some(initial),
+        ephemeral_container_statuses: (!added.is_empty()).then_some(added),
         host_ip: view
             .host_addresses
             .first()

@@ -92,10 +92,12 @@ impl Runtime for Embedded {
                 });
             }
             let body = serde_json::to_vec(&spec).map_err(|error| Refusal::failed("encode the container", &error))?;
-            self.shared
-                .call(&sandbox, Call::Create(described(&spec), limits(&spec.spec)), &body)
-                .await
-                .and_then(as_container)
+            let call = Call::Create {
+                container: Box::new(described(&spec)),
+                limits: limits(&spec.spec),
+                pid_of: spec.pid_of,
+            };
+            self.shared.call(&sandbox, call, &body).await.and_then(as_container)
         }
         .boxed()
     }

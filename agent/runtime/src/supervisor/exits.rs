@@ -8,7 +8,6 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::confine::PidNamespace;
 use super::job::{Purpose, Ticket};
 use super::state::{Entry, JOB_LIMIT, Supervisor};
 use super::{CONTAINERS, RECORD, SOCKET};
@@ -33,7 +32,7 @@ impl Supervisor {
     /// The first process of an entry is a child of ours that was not waited for: its pid cannot be another's.
     pub(super) fn signal(&mut self, id: &str, signal: i32) -> Result<(), Refusal> {
         let signal = Signal::try_from(signal).map_err(|error| Refusal::failed("send a signal", &error))?;
-        let (own_namespace, group) = (self.pid_namespace() == PidNamespace::Own, self.group.join(id));
+        let group = self.group.join(id);
         if signal == Signal::SIGKILL {
             self.settle_oom_kills(&group);
         }
@@ -41,8 +40,9 @@ impl Supervisor {
         if matches!(entry.container.state, State::Exited { .. }) {
             return Ok(());
         }
+        let own_pids = entry.own_pids;
         let sent = kill(Pid::from_raw(entry.pid), signal);
-        if signal == Signal::SIGKILL && !own_namespace {
+        if signal == Signal::SIGKILL && !own_pids {
             // Its other processes outlive its first one; those that do not die are met again at its exit.
             drop(self.cgroups.kill(&group, Duration::ZERO));
         }
@@ -106,14 +106,13 @@ impl Supervisor {
         let Some(index) = self.entries.iter().position(live) else {
             return false;
         };
-        let own_namespace = self.pid_namespace() == PidNamespace::Own;
         let directory = self.directory.join(CONTAINERS);
         let Some(entry) = self.entries.get_mut(index) else {
             return false;
         };
         let id = entry.container.id.clone();
         let group = self.group.join(&id);
-        if !own_namespace {
+        if !entry.own_pids {
             drop(self.cgroups.kill(&group, Duration::ZERO));
         }
         super::poll::drain(entry);

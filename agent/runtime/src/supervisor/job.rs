@@ -26,6 +26,7 @@ pub(super) enum Purpose {
         ticket: Ticket,
         container: Box<Container>,
         limits: Limits,
+        own_pids: bool,
         log: LogFile,
         stdout: Pipe,
         stderr: Pipe,

@@ -14,6 +14,7 @@ pub(crate) mod log;
 pub(crate) mod memory;
 mod pause;
 mod poll;
+mod remove;
 mod state;
 pub(crate) mod user;
 mod zygote;

@@ -13,7 +13,6 @@ use nix::sys::signalfd::SignalFd;
 
 use super::confine::PidNamespace;
 use super::create::{self, Creation, OCI};
-use super::exits::remove_traces;
 use super::job::{self, Job, Purpose, Ticket};
 use super::log::{Lines, LogFile, Stream};
 use super::memory::SharedMemory;
@@ -40,6 +39,8 @@ pub(super) struct Entry {
     /// Set when it is started.
     limits: Limits,
     pub(super) pid: i32,
+    /// Its first process is the first of a pid namespace: all others go with it.
+    pub(super) own_pids: bool,
     /// Kills by the kernel for the memory limit, up to now, that did not hit the first process.
     pub(super) oom_kills: u64,
     pub(super) outputs: Vec<Pipe>,
@@ -168,11 +169,20 @@ impl Supervisor {
         self.directory.join(CONTAINERS).join(id)
     }
 
-    pub(super) fn pid_namespace(&self) -> PidNamespace {
-        match (self.spec.host_pid, &self.pause) {
-            (true, _) => PidNamespace::Host,
-            (false, Some(pause)) => PidNamespace::Shared(pause.pid),
-            (false, None) => PidNamespace::Own,
+    /// The pid namespace of a container that joins the one of another, or none in particular.
+    fn pid_namespace(&mut self, of: Option<&str>) -> Result<PidNamespace, Refusal> {
+        if self.spec.host_pid {
+            return Ok(PidNamespace::Host);
+        }
+        if let Some(pause) = &self.pause {
+            return Ok(PidNamespace::Shared(pause.pid));
+        }
+        let Some(of) = of else { return Ok(PidNamespace::Own) };
+        let target = self.find(of)?;
+        match target.container.state {
+            // A child of ours that was not waited for: the pid is its own.
+            State::Running { .. } => Ok(PidNamespace::Shared(target.pid)),
+            State::Created | State::Exited { .. } => Err(wrong_state(&target.container)),
         }
     }
 
@@ -197,14 +207,24 @@ impl Supervisor {
 
     /// Does what a request asks, or begins it.
     pub(super) fn call(&mut self, ticket: Ticket, call: Call, body: &[u8]) {
-        let refused = matches!(call, Call::Create(..) | Call::Start(_) | Call::Exec(..)) && self.ending();
+        let refused = matches!(call, Call::Create { .. } | Call::Start(_) | Call::Exec(..)) && self.ending();
         if refused {
             let (id, state) = (self.sandbox.id.clone(), "shutting down".to_owned());
             return self.reply(ticket, Err(Refusal::WrongState { id, state }));
         }
         let result = match call {
             Call::Inspect => Some(Ok(Answer::Sandbox(self.sandbox()))),
-            Call::Create(container, limits) => self.create(ticket, container, limits, body).err().map(Err),
+            Call::Create {
+                container,
+                limits,
+                pid_of,
+            } => {
+                let created = self.pid_namespace(pid_of.as_deref());
+                created
+                    .and_then(|pids| self.create(ticket, container, limits, pids, body))
+                    .err()
+                    .map(Err)
+            }
             Call::Start(id) => Some(self.start(&id).map(Answer::Container)),
             Call::Signal(id, signal) => Some(self.signal(&id, signal).map(|()| Answer::Done)),
             Call::Exec(id, exec) => self.exec(ticket, &id, &exec).err().map(Err),
@@ -219,7 +239,14 @@ impl Supervisor {
         }
     }
 
-    fn create(&mut self, ticket: Ticket, container: Container, limits: Limits, spec: &[u8]) -> Result<(), Refusal> {
+    fn create(
+        &mut self,
+        ticket: Ticket,
+        container: Box<Container>,
+        limits: Limits,
+        pid_namespace: PidNamespace,
+        spec: &[u8],
+    ) -> Result<(), Refusal> {
         let id = container.id.clone();
         let making = |job: &Job| matches!(&job.purpose, Purpose::Create { container, .. } if container.id == id);
         if self.find(&id).is_ok() || self.jobs.iter().any(making) {
@@ -232,7 +259,7 @@ impl Supervisor {
         let (directory, group) = (self.container_directory(&id), self.group.join(&id));
         fs::create_dir(&directory).map_err(failed("create the container's directory"))?;
         let stdin = dev_null().map_err(failed("open /dev/null"))?;
-        let pid_namespace = self.pid_namespace();
+        let own_pids = pid_namespace == PidNamespace::Own;
         let tracking = self.cgroups.open_tracking(&create::leaf(&self.cgroups, &group));
         let creation = Creation {
             cgroups: &self.cgroups,
@@ -246,8 +273,9 @@ impl Supervisor {
         };
         let purpose = Purpose::Create {
             ticket,
-            container: Box::new(container),
+            container,
             limits,
+            own_pids,
             log,
             stdout,
             stderr,
@@ -268,6 +296,7 @@ impl Supervisor {
             ticket,
             container,
             limits,
+            own_pids,
             log,
             stdout,
             stderr,
@@ -284,6 +313,7 @@ impl Supervisor {
                     container: *container,
                     limits,
                     pid,
+                    own_pids,
                     oom_kills: 0,
                     outputs: vec![stdout, stderr],
                     log,
@@ -343,55 +373,5 @@ impl Supervisor {
         record::write(&directory.join(RECORD), &entry.container, Durability::Process)
             .map_err(|error| Refusal::failed("write the container's record", &error))?;
         Ok(entry.container.clone())
-    }
-
-    fn remove(&mut self, ticket: Ticket, id: &str) -> Option<Result<Answer, Refusal>> {
-        let making = |job: &Job| matches!(&job.purpose, Purpose::Create { container, .. } if container.id == id);
-        if self.jobs.iter().any(making) {
-            return Some(Err(Refusal::WrongState {
-                id: id.to_owned(),
-                state: "being created".to_owned(),
-            }));
-        }
-        let kill_first = match self.find(id) {
-            Ok(entry) if !matches!(entry.container.state, State::Exited { .. }) => {
-                entry.removal.push(ticket);
-                true
-            }
-            Ok(_) => false,
-            Err(_) => {
-                let known = self.container_directory(id).exists() || self.cgroups.exists(&self.group.join(id));
-                if !known {
-                    return Some(Ok(Answer::Done));
-                }
-                false
-            }
-        };
-        if kill_first {
-            return self.signal(id, Signal::SIGKILL as i32).err().map(Err);
-        }
-        self.begin_removal(id, vec![ticket], Ok(Answer::Done));
-        None
-    }
-
-    pub(super) fn begin_removal(&mut self, id: &str, tickets: Vec<Ticket>, answer: Result<Answer, Refusal>) {
-        self.entries.retain(|entry| entry.container.id != id);
-        let (directory, group) = (self.container_directory(id), self.group.join(id));
-        let cgroups = self.cgroups.clone();
-        let purpose = Purpose::Remove {
-            tickets: tickets.clone(),
-            answer,
-        };
-        let job = job::spawn(purpose, monotonic() + JOB_LIMIT, None, &self.connections(), |_| {
-            remove_traces(&cgroups, &group, &directory)
-        });
-        match job {
-            Ok(job) => self.jobs.push(job),
-            Err(error) => {
-                for ticket in tickets {
-                    self.reply(ticket, Err(Refusal::failed("fork", &error)));
-                }
-            }
-        }
     }
 }

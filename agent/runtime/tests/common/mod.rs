@@ -156,6 +156,7 @@ impl Machine {
             layers: vec![self.directory.path().join("layer")],
             spec,
             user: User::default(),
+            pid_of: None,
             log_path: self.log(id),
             annotations: BTreeMap::from([("key".to_owned(), "value".to_owned())]),
         }

@@ -17,6 +17,7 @@ impl Kind for Pod {
     const CATEGORIES: &'static [&'static str] = &["all"];
     const SUBRESOURCES: &'static [Subresource] = &[
         Subresource::Binding,
+        Subresource::EphemeralContainers,
         Subresource::Eviction,
         Subresource::Log,
         Subresource::Status,
@@ -138,6 +139,12 @@ impl Kind for Pod {
             return vec![Invalid::required("spec", "")];
         };
         let mut errors = pod_spec::validate(spec, "spec");
+        if spec.ephemeral_containers.as_ref().is_some_and(|own| !own.is_empty()) {
+            errors.push(Invalid::forbidden(
+                "spec.ephemeralContainers",
+                "cannot be set on create",
+            ));
+        }
         errors.extend(unsupported(spec));
         errors
     }

@@ -213,7 +213,9 @@ impl<'r> Resource<'r> {
         let suffix = capital(subresource.name());
         let kind = self.row.kind;
         let item = match subresource {
-            Subresource::Status | Subresource::Approval => self.readable_and_writable(&self.own, &suffix),
+            Subresource::Status | Subresource::EphemeralContainers | Subresource::Approval => {
+                self.readable_and_writable(&self.own, &suffix)
+            }
             Subresource::Scale => {
                 self.readable_and_writable(&Type::new(components::SCALE, "autoscaling", "v1", "Scale"), &suffix)
             }

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
+use super::ephemeral;
 use crate::quantity::{Quantity, canonicalize};
 
 /// Sets a text that is missing or empty.
@@ -68,6 +69,12 @@ pub fn set_template_defaults(spec: &mut PodSpec) {
         .chain(spec.init_containers.iter_mut().flatten())
     {
         self::container(container);
+    }
+    for own in spec.ephemeral_containers.iter_mut().flatten() {
+        let mut container = ephemeral::as_container(own);
+        self::container(&mut container);
+        drop_empty(&mut own.target_container_name);
+        *own = ephemeral::from_container(container, own.target_container_name.take());
     }
 }
 

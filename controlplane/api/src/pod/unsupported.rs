@@ -1,10 +1,9 @@
 //! What the node agent cannot do yet. A pod that asks for it is refused when it is created, wherever leaving it out would
 //! weaken isolation or correctness; nothing is dropped in silence.
 
-use k8s_openapi::api::core::v1::{
-    Container, EphemeralContainer, Lifecycle, PodSecurityContext, PodSpec, Probe, SecurityContext, Volume,
-};
+use k8s_openapi::api::core::v1::{Container, PodSecurityContext, PodSpec, SecurityContext, Volume};
 
+use super::ephemeral::as_container;
 use crate::invalid::Invalid;
 
 const DETAIL: &str = "is not supported by this version of the node agent";
@@ -38,8 +37,6 @@ impl Found {
 /// The fields of a pod that the node agent cannot honour.
 pub fn unsupported(spec: &PodSpec) -> Vec<Invalid> {
     let mut found = Found(Vec::new());
-    let some: &[EphemeralContainer] = spec.ephemeral_containers.as_deref().unwrap_or_default();
-    found.refuse(!some.is_empty(), "spec.ephemeralContainers");
     found.refuse(spec.host_users == Some(false), "spec.hostUsers");
     found.refuse(spec.runtime_class_name.is_some(), "spec.runtimeClassName");
     found.refuse(
@@ -65,6 +62,10 @@ pub fn unsupported(spec: &PodSpec) -> Vec<Invalid> {
     }
     for (index, container) in spec.init_containers.iter().flatten().enumerate() {
         self::container(&mut found, container, &format!("spec.initContainers[{index}]"), spec);
+    }
+    for (index, own) in spec.ephemeral_containers.iter().flatten().enumerate() {
+        let path = format!("spec.ephemeralContainers[{index}]");
+        container(&mut found, &as_container(own), &path, spec);
     }
     found.0
 }
@@ -134,38 +135,14 @@ fn container(found: &mut Found, container: &Container, path: &str, spec: &PodSpe
         claims.is_some_and(|all| !all.is_empty()),
         format!("{path}.resources.claims"),
     );
-    let rules = container
-        .restart_policy_rules
-        .as_ref()
-        .is_some_and(|all| !all.is_empty());
-    found.refuse(rules, format!("{path}.restartPolicyRules"));
     found.refuse(container.stdin == Some(true), format!("{path}.stdin"));
     found.refuse(container.tty == Some(true), format!("{path}.tty"));
-    let probes = [
-        (&container.liveness_probe, "livenessProbe"),
-        (&container.readiness_probe, "readinessProbe"),
-        (&container.startup_probe, "startupProbe"),
-    ];
-    for (probe, name) in probes {
-        let grpc = |probe: &Probe| probe.grpc.is_some();
-        found.refuse(probe.as_ref().is_some_and(grpc), format!("{path}.{name}.grpc"));
-    }
-    if let Some(lifecycle) = &container.lifecycle {
-        self::lifecycle(found, lifecycle, &format!("{path}.lifecycle"));
-    }
     for (index, variable) in container.env.iter().flatten().enumerate() {
         let file = variable
             .value_from
             .as_ref()
             .is_some_and(|source| source.file_key_ref.is_some());
         found.refuse(file, format!("{path}.env[{index}].valueFrom.fileKeyRef"));
-    }
-}
-
-fn lifecycle(found: &mut Found, lifecycle: &Lifecycle, path: &str) {
-    for (hook, name) in [(&lifecycle.post_start, "postStart"), (&lifecycle.pre_stop, "preStop")] {
-        let tcp = hook.as_ref().is_some_and(|hook| hook.tcp_socket.is_some());
-        found.refuse(tcp, format!("{path}.{name}.tcpSocket"));
     }
 }
 

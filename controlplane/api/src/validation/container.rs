@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 };
 
 use super::volume::{local_path, no_backsteps};
-use super::{each, id, one_of, one_of_or_none, port, probe, required, resources};
+use super::{each, id, one_of, one_of_or_none, port, probe, required, resources, restart};
 use crate::invalid::Invalid;
 use crate::names;
 use crate::pod::is_sidecar;
@@ -25,9 +25,6 @@ const VARIABLE_FIELDS: &[&str] = &[
     "status.podIP",
     "status.podIPs",
 ];
-
-/// A container's own restart policies.
-const POLICIES: [&str; 3] = ["Always", "Never", "OnFailure"];
 
 /// What containers share with their pod.
 pub(super) struct Context<'a> {
@@ -47,23 +44,13 @@ pub(super) struct Context<'a> {
 pub(super) fn main<'a>(errors: &mut Vec<Invalid>, container: &'a Container, path: &str, context: &mut Context<'a>) {
     common(errors, container, path, context);
     probe::of_container(errors, container, path, context.grace);
-    one_of_or_none(
-        errors,
-        &format!("{path}.restartPolicy"),
-        container.restart_policy.as_deref(),
-        &POLICIES,
-    );
+    restart::of_container(errors, container, path);
 }
 
 /// A container that ends before the others start, or a sidecar.
 pub(super) fn init<'a>(errors: &mut Vec<Invalid>, container: &'a Container, path: &str, context: &mut Context<'a>) {
     common(errors, container, path, context);
-    one_of_or_none(
-        errors,
-        &format!("{path}.restartPolicy"),
-        container.restart_policy.as_deref(),
-        &POLICIES,
-    );
+    restart::of_container(errors, container, path);
     if is_sidecar(container) {
         probe::of_container(errors, container, path, context.grace);
     } else {
@@ -71,7 +58,7 @@ pub(super) fn init<'a>(errors: &mut Vec<Invalid>, container: &'a Container, path
     }
 }
 
-fn common<'a>(errors: &mut Vec<Invalid>, container: &'a Container, path: &str, context: &mut Context<'a>) {
+pub(super) fn common<'a>(errors: &mut Vec<Invalid>, container: &'a Container, path: &str, context: &mut Context<'a>) {
     let name = format!("{path}.name");
     if required(errors, &name, Some(&container.name)) {
         each(errors, &name, &container.name, names::dns1123_label(&container.name));

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::{PodSecurityContext, PodSpec, SeccompProfile, Sysctl};
+use k8s_openapi::api::core::v1::{Container, PodSecurityContext, PodSpec, SeccompProfile, Sysctl};
 
 use super::container::{self, Context};
-use super::{affinity, each, id, metadata, non_negative, one_of, required, resources, volume};
+use super::{affinity, each, ephemeral, id, metadata, non_negative, one_of, required, resources, volume};
 use crate::invalid::Invalid;
 use crate::names;
+use crate::pod::ephemeral::as_container;
 
 /// What is wrong with a pod's spec that stands at `path`, such as `spec` or `spec.template.spec`.
 pub fn validate(spec: &PodSpec, path: &str) -> Vec<Invalid> {
@@ -68,10 +69,12 @@ pub fn validate(spec: &PodSpec, path: &str) -> Vec<Invalid> {
     errors
 }
 
-fn containers<'a>(errors: &mut Vec<Invalid>, spec: &'a PodSpec, path: &str, volumes: BTreeSet<&'a str>) {
+fn containers(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str, volumes: BTreeSet<&str>) {
     if spec.containers.is_empty() {
         errors.push(Invalid::required(format!("{path}.containers"), ""));
     }
+    let added = spec.ephemeral_containers.as_deref().unwrap_or_default();
+    let converted: Vec<Container> = added.iter().map(as_container).collect();
     let mut context = Context {
         volumes,
         names: BTreeSet::new(),
@@ -87,6 +90,11 @@ fn containers<'a>(errors: &mut Vec<Invalid>, spec: &'a PodSpec, path: &str, volu
     for (index, item) in spec.init_containers.iter().flatten().enumerate() {
         container::init(errors, item, &format!("{path}.initContainers[{index}]"), &mut context);
     }
+    for (index, item) in converted.iter().enumerate() {
+        let path = format!("{path}.ephemeralContainers[{index}]");
+        ephemeral::container(errors, item, &path, &mut context);
+    }
+    ephemeral::targets(errors, added, spec, &format!("{path}.ephemeralContainers"));
 }
 
 fn own_names(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {

@@ -2,7 +2,7 @@
 
 use api::Object;
 use bytes::Bytes;
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use store::{CommitError, Entry, Write};
 
 use crate::admission::{self, Review, Terms};
@@ -21,6 +21,8 @@ pub(crate) enum Part {
     Object,
     /// Its status.
     Status,
+    /// A pod's ephemeral containers.
+    EphemeralContainers,
     /// What the kind's own subresource changes: a namespace's finalizers, the decision on a signing request.
     Own,
     /// What the server itself decided: not subject to the rules for clients' updates.
@@ -32,6 +34,7 @@ impl Part {
     pub(crate) fn of(subresource: &str) -> Self {
         match subresource {
             "status" => Self::Status,
+            "ephemeralcontainers" => Self::EphemeralContainers,
             "finalize" | "approval" => Self::Own,
             _ => Self::Object,
         }
@@ -129,6 +132,16 @@ fn prepare(
             registration.prepare_status(new, old);
             review.mutate(new)?;
             registration.validate_status(new, old)
+        }
+        Part::EphemeralContainers => {
+            let pods = (
+                new.as_any_mut().downcast_mut::<Pod>(),
+                old.as_any().downcast_ref::<Pod>(),
+            );
+            match pods {
+                (Some(new), Some(old)) => api::pod::ephemeral::update(new, old),
+                (_, _) => return Err(Failure::NoSuchResource),
+            }
         }
         Part::Own => {
             registration.prepare_own(new, old);

@@ -154,6 +154,7 @@ pub(super) fn validate_status(new: &Pod, old: &Pod) -> Vec<Invalid> {
     let lists = [
         (&new.container_statuses, "status.containerStatuses"),
         (&new.init_container_statuses, "status.initContainerStatuses"),
+        (&new.ephemeral_container_statuses, "status.ephemeralContainerStatuses"),
     ];
     for (list, path) in lists {
         one_state(&mut errors, list.as_deref().unwrap_or_default(), path);
