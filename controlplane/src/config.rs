@@ -36,6 +36,9 @@ pub struct Config {
     /// How many files of the audit log are kept; 0 turns it off
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(..=100))]
     pub audit_files: u32,
+    /// An audit.k8s.io/v1 Policy that says what the audit log records, instead of the built-in one
+    #[arg(long, value_name = "FILE")]
+    pub audit_policy_file: Option<PathBuf>,
 }
 
 impl Config {

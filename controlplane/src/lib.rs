@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use server::audit::Sink;
 use server::audit::file::FileSink;
+use server::audit::policy::{Policy, PolicyError};
 use server::identity::{User, assume};
 use server::node_proxy::NodeProxy;
 use server::pki::{self, Pki, PkiError, Profile};
@@ -47,6 +48,9 @@ pub enum Error {
     /// The audit log cannot be opened.
     #[error("open the audit log")]
     Audit(#[source] io::Error),
+    /// The audit policy cannot be used.
+    #[error("load the audit policy")]
+    AuditPolicy(#[from] PolicyError),
     /// The address cannot be listened on.
     #[error("listen on {address}")]
     Listen {
@@ -199,7 +203,8 @@ fn open_audit(config: &Config) -> Result<Option<Arc<FileSink>>, Error> {
     let Some(limits) = config.audit_limits() else {
         return Ok(None);
     };
-    FileSink::open(&config.audit(), limits)
+    let policy = config.audit_policy_file.as_deref().map(Policy::load).transpose()?;
+    FileSink::open(&config.audit(), limits, policy)
         .map(|sink| Some(Arc::new(sink)))
         .map_err(Error::Audit)
 }

@@ -1,6 +1,7 @@
 //! The seam to the audit log: one record for each stage of each request.
 
 pub mod file;
+pub mod policy;
 
 use std::net::IpAddr;
 
@@ -14,15 +15,24 @@ use crate::identity::User;
 pub trait Sink: Send + Sync {
     /// Takes one record.
     fn record(&self, record: Record);
+
+    /// Whether it wants to hear of requests before they are answered.
+    fn wants_received(&self) -> bool {
+        false
+    }
 }
 
 /// When a record is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 pub enum Stage {
+    /// The request has arrived.
+    RequestReceived,
     /// A long answer has begun: a watch.
     ResponseStarted,
     /// The answer is complete.
     ResponseComplete,
+    /// The work on the request broke down; nothing here does.
+    Panic,
 }
 
 /// The object that a request is about.
@@ -81,4 +91,39 @@ pub struct Record {
     pub response_object: Option<Bytes>,
     /// Further facts.
     pub annotations: Vec<(&'static str, String)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ObjectRef, Record, Stage};
+    use crate::identity::User;
+    use bytes::Bytes;
+    use k8s_openapi::jiff::Timestamp;
+
+    /// A record of a request for a resource of namespace `default`.
+    pub(super) fn record(verb: &str, resource: &str) -> Record {
+        Record {
+            id: "5b4f5e2c".into(),
+            stage: Stage::ResponseComplete,
+            received: Timestamp::from_microsecond(1_790_000_000_000_001).unwrap(),
+            staged: Timestamp::from_second(1_790_000_001).unwrap(),
+            uri: format!("/api/v1/namespaces/default/{resource}?fieldManager=kubectl"),
+            verb: verb.into(),
+            user: User::new("jane", ["system:masters"]),
+            impersonated: Some(User::new("joe", [])),
+            user_agent: "kubectl/v1.33.0".into(),
+            source: Some([10, 0, 0, 1].into()),
+            object: Some(ObjectRef {
+                resource: resource.into(),
+                namespace: "default".into(),
+                version: "v1".into(),
+                ..ObjectRef::default()
+            }),
+            code: 201,
+            failure: None,
+            request_object: None,
+            response_object: Some(Bytes::from_static(br#"{"metadata":{"name":"web"}}"#)),
+            annotations: vec![("authorization.k8s.io/decision", "allow".into())],
+        }
+    }
 }

@@ -29,22 +29,30 @@ pub(crate) struct Context {
     pub(crate) headers: HeaderMap,
     pub(crate) registration: &'static Registration,
     /// Texts for `Warning` headers.
-    pub(crate) warnings: Warnings,
+    pub(crate) warnings: Gathered<String>,
+    /// Facts for the audit log.
+    pub(crate) annotations: Gathered<(&'static str, String)>,
     pub(crate) notes: Notes,
 }
 
-/// Texts for `Warning` headers, gathered on the way.
-#[derive(Debug, Default)]
-pub(crate) struct Warnings(Mutex<Vec<String>>);
+/// What is gathered on the way.
+#[derive(Debug)]
+pub(crate) struct Gathered<T>(Mutex<Vec<T>>);
 
-impl Warnings {
-    /// Adds texts.
-    pub(crate) fn extend(&self, texts: impl IntoIterator<Item = String>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(texts);
+impl<T> Default for Gathered<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T> Gathered<T> {
+    /// Adds more.
+    pub(crate) fn extend(&self, more: impl IntoIterator<Item = T>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(more);
     }
 
-    /// All of them.
-    pub(crate) fn into_texts(self) -> Vec<String> {
+    /// All of it.
+    pub(crate) fn into_vec(self) -> Vec<T> {
         self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,18 +5,14 @@ use std::sync::Arc;
 use api::kind::{Scope, Subresource, Verbs};
 use axum::body::Body;
 use http::Request;
-use http::header::USER_AGENT;
 use http::request::Parts;
-use k8s_openapi::jiff::Timestamp;
-use uuid::Uuid;
 
-use crate::audit::{ObjectRef, Record, Stage};
 use crate::authentication::{self, Caller};
-use crate::context::{Context, Notes, Warnings};
+use crate::context::{Context, Gathered, Notes};
 use crate::failure::Failure;
-use crate::identity::{Source, User};
 use crate::path;
 use crate::query::Query;
+use crate::recording::{Outcome, Recording};
 use crate::request::RequestInfo;
 use crate::respond::{self, Response};
 use crate::server::Shared;
@@ -42,123 +38,7 @@ pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Respo
         }
     };
     respond::add_warnings(&mut response, &recording.outcome.warnings);
-    recording.end(response.status().as_u16(), failure);
-    response
-}
-
-/// What the log says of a request whose client did not wait for the answer: it may have taken effect all the same.
-const CLIENT_GONE: u16 = 499;
-
-/// Sees to it that a request is recorded, also when its client goes away and the work on it is dropped half way.
-struct Recording {
-    shared: Arc<Shared>,
-    trail: Option<Trail>,
-    outcome: Outcome,
-}
-
-impl Recording {
-    fn begin(shared: &Arc<Shared>, parts: &Parts, caller: Option<&Caller>, received: Timestamp) -> Self {
-        let audited = shared.options.audit.is_some();
-        Self {
-            shared: Arc::clone(shared),
-            trail: audited.then(|| Trail::new(parts, caller.cloned().unwrap_or_default(), received)),
-            outcome: Outcome::default(),
-        }
-    }
-
-    fn end(&mut self, code: u16, failure: Option<Failure>) {
-        if let (Some(trail), Some(sink)) = (self.trail.take(), &self.shared.options.audit) {
-            let now = (self.shared.options.clock)();
-            sink.record(trail.record(std::mem::take(&mut self.outcome), code, failure, now));
-        }
-    }
-}
-
-impl Drop for Recording {
-    fn drop(&mut self) {
-        self.end(CLIENT_GONE, None);
-    }
-}
-
-/// What the handlers leave for the answer's headers and the audit log.
-#[derive(Debug, Default)]
-struct Outcome {
-    info: RequestInfo,
-    impersonated: Option<User>,
-    warnings: Vec<String>,
-    notes: Notes,
-}
-
-/// What the audit log needs of the request.
-struct Trail {
-    uri: String,
-    caller: Caller,
-    user_agent: String,
-    source: Option<Source>,
-    received: Timestamp,
-}
-
-impl Trail {
-    fn new(parts: &Parts, caller: Caller, received: Timestamp) -> Self {
-        let user_agent = parts
-            .headers
-            .get(USER_AGENT)
-            .and_then(|value| value.to_str().ok())
-            .unwrap_or_default();
-        Self {
-            uri: parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default(),
-            caller,
-            user_agent: user_agent.to_owned(),
-            source: parts.extensions.get::<Source>().copied(),
-            received,
-        }
-    }
-
-    fn record(self, outcome: Outcome, code: u16, failure: Option<Failure>, now: Timestamp) -> Record {
-        let Outcome {
-            info,
-            notes,
-            impersonated,
-            warnings: _,
-        } = outcome;
-        let Caller { user, mut annotations } = self.caller;
-        annotations.extend(notes.annotations);
-        let watching = info.verb == "watch" && failure.is_none();
-        let object = info.is_resource.then(|| ObjectRef {
-            resource: info.resource,
-            namespace: info.namespace,
-            name: Some(info.name)
-                .filter(|name| !name.is_empty())
-                .unwrap_or(notes.sent.name),
-            uid: notes.sent.uid,
-            group: info.group,
-            version: info.version,
-            subresource: info.subresource,
-            resource_version: notes.sent.resource_version,
-        });
-        Record {
-            id: Uuid::new_v4().to_string(),
-            stage: if watching {
-                Stage::ResponseStarted
-            } else {
-                Stage::ResponseComplete
-            },
-            received: self.received,
-            staged: now,
-            uri: self.uri,
-            verb: info.verb.to_owned(),
-            user,
-            impersonated,
-            user_agent: self.user_agent,
-            source: self.source.map(|source| source.0.ip()),
-            object,
-            code,
-            failure: failure.map(|failure| Box::new(failure.status())),
-            request_object: notes.request,
-            response_object: notes.response,
-            annotations,
-        }
-    }
+    recording.end(response, failure)
 }
 
 async fn route(
@@ -196,11 +76,13 @@ async fn route(
         query,
         headers: parts.headers,
         registration,
-        warnings: Warnings::default(),
+        warnings: Gathered::default(),
+        annotations: Gathered::default(),
         notes: Notes::default(),
     };
     let answer = serve(&mut context, body).await;
-    outcome.warnings = context.warnings.into_texts();
+    outcome.warnings = context.warnings.into_vec();
+    outcome.annotations = context.annotations.into_vec();
     outcome.notes = context.notes;
     answer
 }

@@ -40,6 +40,7 @@ mod health;
 mod object;
 mod openapi;
 mod options;
+mod recording;
 mod selection;
 mod server;
 mod shape;

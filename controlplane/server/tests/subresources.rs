@@ -163,9 +163,11 @@ async fn every_request_is_recorded() {
             "create pods/ 201 ResponseComplete",
             "get pods/none 404 ResponseComplete",
             "watch configmaps/ 200 ResponseStarted",
+            "watch configmaps/ 200 ResponseComplete",
             "create configmaps/Bad 422 ResponseComplete",
         ]
     );
+    assert_eq!(records[3].id, records[4].id, "one request");
     let first = &records[0];
     assert_eq!(first.uri, format!("{DEPLOYMENTS}?fieldManager=me"));
     assert_eq!(

@@ -1,6 +1,6 @@
 //! The audit log: `audit.k8s.io/v1` Events as JSON lines in files of bounded size and number.
 //!
-//! What is written, and how much of it:
+//! What is written, and how much of it, where no policy says otherwise:
 //!
 //! | request | written |
 //! |---|---|
@@ -8,6 +8,8 @@
 //! | the same on Secrets, tokens and events | level `Metadata` |
 //! | get, list, watch, other paths | level `Metadata` |
 //! | reading and renewing leases, when all went well | nothing: nodes do it for ever |
+//!
+//! Secrets, tokens and the like never come with their objects, whatever a policy says.
 //!
 //! One thread writes; requests hand over their records through a bounded queue. When it is full (the disk is slower than
 //! the clients), writes wait for a place, so that no change goes unrecorded, and reads are counted instead of recorded.
@@ -25,7 +27,8 @@ use std::thread::JoinHandle;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tracing::{error, warn};
 
-use super::{Record, Sink};
+use super::policy::{Decision, Level, Policy};
+use super::{Record, Sink, Stage};
 use rotate::Files;
 pub use rotate::Limits;
 
@@ -34,10 +37,14 @@ const QUEUE: usize = 1024;
 /// Bytes of objects that may wait with them.
 const QUEUE_BYTES: usize = 16 << 20;
 
+/// A record and how much of it is written.
+type Entry = (Record, Decision);
+
 /// Writes records into `audit.log` in a directory.
 #[derive(Debug)]
 pub struct FileSink {
-    queue: Mutex<Option<SyncSender<Record>>>,
+    policy: Option<Policy>,
+    queue: Mutex<Option<SyncSender<Entry>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     uncounted: AtomicU64,
     /// Bytes of the objects that wait.
@@ -45,8 +52,8 @@ pub struct FileSink {
 }
 
 impl FileSink {
-    /// Opens the log in a directory, which is made when it is missing.
-    pub fn open(directory: &Path, limits: Limits) -> std::io::Result<Self> {
+    /// Opens the log in a directory, which is made when it is missing. Without a policy the table above holds.
+    pub fn open(directory: &Path, limits: Limits, policy: Option<Policy>) -> std::io::Result<Self> {
         let files = Files::open(directory, limits)?;
         let (queue, records) = sync_channel(QUEUE);
         let waiting = Arc::<AtomicUsize>::default();
@@ -55,10 +62,32 @@ impl FileSink {
             .name("audit".into())
             .spawn(move || run(files, &records, &written))?;
         Ok(Self {
+            policy,
             queue: Mutex::new(Some(queue)),
             thread: Mutex::new(Some(thread)),
             uncounted: AtomicU64::new(0),
             waiting,
+        })
+    }
+
+    /// How much of a record is written, if it is.
+    fn decide(&self, record: &Record) -> Option<Decision> {
+        let decision = match &self.policy {
+            Some(policy) => policy.decide(record)?,
+            None => Decision {
+                level: line::usual_level(record)?,
+                without_managed_fields: false,
+                hides_messages: false,
+            },
+        };
+        Some(if line::is_secret(record) {
+            Decision {
+                level: Level::Metadata,
+                hides_messages: true,
+                ..decision
+            }
+        } else {
+            decision
         })
     }
 
@@ -92,31 +121,39 @@ impl Drop for FileSink {
 
 impl Sink for FileSink {
     fn record(&self, mut record: Record) {
-        if line::is_noise(&record) {
-            return;
+        let Some(decision) = self.decide(&record) else { return };
+        if decision.level < Level::RequestResponse || record.stage != Stage::ResponseComplete {
+            record.response_object = None;
+        }
+        if decision.level < Level::Request {
+            record.request_object = None;
         }
         let Some(queue) = self.queue.lock().unwrap_or_else(PoisonError::into_inner).clone() else {
             return;
         };
         self.bound(&mut record);
-        match queue.try_send(record) {
+        match queue.try_send((record, decision)) {
             Ok(()) => {
                 let lost = self.uncounted.swap(0, Ordering::Relaxed);
                 if lost > 0 {
                     warn!(reads = lost, "the audit log was too slow to record reads");
                 }
             }
-            Err(TrySendError::Full(record)) if line::is_write(&record) => {
-                if !off_the_workers(|| queue.send(record).is_ok()) {
+            Err(TrySendError::Full(entry)) if line::is_write(&entry.0) => {
+                if !off_the_workers(|| queue.send(entry).is_ok()) {
                     error!("the audit log has ended");
                 }
             }
-            Err(TrySendError::Full(record)) => {
+            Err(TrySendError::Full((record, _))) => {
                 self.waiting.fetch_sub(weight(&record), Ordering::Relaxed);
                 self.uncounted.fetch_add(1, Ordering::Relaxed);
             }
             Err(TrySendError::Disconnected(_)) => error!("the audit log has ended"),
         }
+    }
+
+    fn wants_received(&self) -> bool {
+        self.policy.is_some()
     }
 }
 
@@ -135,15 +172,15 @@ fn off_the_workers<T>(wait: impl FnOnce() -> T) -> T {
 }
 
 /// Writes until the queue is closed; what has been written is handed to the kernel whenever nothing more waits.
-fn run(mut files: Files, records: &Receiver<Record>, waiting: &AtomicUsize) {
+fn run(mut files: Files, records: &Receiver<Entry>, waiting: &AtomicUsize) {
     let mut line = Vec::new();
     let mut failing = false;
     while let Ok(record) = records.recv() {
         let mut next = Some(record);
         let mut outcome = Ok(());
-        while let Some(record) = next {
+        while let Some((record, decision)) = next {
             line.clear();
-            line::write(&record, &mut line);
+            line::write(&record, decision, &mut line);
             waiting.fetch_sub(weight(&record), Ordering::Relaxed);
             outcome = outcome.and(files.write(&line));
             next = records.try_recv().ok();

@@ -4,7 +4,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use serde::de::IgnoredAny;
+use serde_json::Value;
 
+use crate::audit::policy::{Decision, Level};
 use crate::audit::{ObjectRef, Record, Stage};
 use crate::identity::User;
 
@@ -23,15 +25,28 @@ pub(super) fn is_write(record: &Record) -> bool {
     WRITES.contains(&record.verb.as_str())
 }
 
+/// How much is written where no policy says so.
+pub(super) fn usual_level(record: &Record) -> Option<Level> {
+    if is_noise(record) || record.stage == Stage::RequestReceived {
+        return None;
+    }
+    let events = record.object.as_ref().is_some_and(|object| object.resource == "events");
+    Some(if is_write(record) && !events {
+        Level::RequestResponse
+    } else {
+        Level::Metadata
+    })
+}
+
 /// Whether the record says nothing that anybody would ask for: one of the renewals that go on for ever.
-pub(super) fn is_noise(record: &Record) -> bool {
+fn is_noise(record: &Record) -> bool {
     let lease = record.object.as_ref().is_some_and(|object| object.resource == "leases");
     let renewal = matches!(record.verb.as_str(), "get" | "list" | "watch" | "update" | "patch");
     lease && renewal && record.code < 400
 }
 
 /// Whether the objects must stay out of the log.
-fn is_secret(record: &Record) -> bool {
+pub(super) fn is_secret(record: &Record) -> bool {
     let Some(object) = &record.object else { return false };
     let named = SECRET.contains(&object.resource.as_str()) || object.subresource == "token";
     // A Secret sent to the wrong place is refused, but it was sent.
@@ -71,7 +86,8 @@ struct Line<'a> {
     user_agent: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     object_ref: Option<Reference<'a>>,
-    response_status: Answer<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    response_status: Option<Answer<'a>>,
     request_received_timestamp: String,
     stage_timestamp: String,
     #[serde(skip_serializing_if = "std::collections::BTreeMap::is_empty")]
@@ -123,16 +139,19 @@ struct Answer<'a> {
 struct Empty {}
 
 /// Appends the record's line, with its end.
-pub(super) fn write(record: &Record, line: &mut Vec<u8>) {
-    let secret = is_secret(record);
-    let events = record.object.as_ref().is_some_and(|object| object.resource == "events");
-    let whole = is_write(record) && !secret && !events;
+pub(super) fn write(record: &Record, decision: Decision, line: &mut Vec<u8>) {
     let event = Line {
         kind: "Event",
         api_version: "audit.k8s.io/v1",
-        level: if whole { "RequestResponse" } else { "Metadata" },
+        level: match decision.level {
+            Level::None | Level::Metadata => "Metadata",
+            Level::Request => "Request",
+            Level::RequestResponse => "RequestResponse",
+        },
         audit_id: &record.id,
         stage: match record.stage {
+            Stage::RequestReceived => "RequestReceived",
+            Stage::Panic => "Panic",
             Stage::ResponseStarted => "ResponseStarted",
             Stage::ResponseComplete => "ResponseComplete",
         },
@@ -145,7 +164,8 @@ pub(super) fn write(record: &Record, line: &mut Vec<u8>) {
             .map_or_else(|| "127.0.0.1".to_owned(), |source| source.to_string())],
         user_agent: &record.user_agent,
         object_ref: record.object.as_ref().map(reference),
-        response_status: answer(record.code, record.failure.as_deref(), secret),
+        response_status: (record.stage != Stage::RequestReceived)
+            .then(|| answer(record.code, record.failure.as_deref(), decision.hides_messages)),
         request_received_timestamp: micros(record.received),
         stage_timestamp: micros(record.staged),
         annotations: record
@@ -160,11 +180,31 @@ pub(super) fn write(record: &Record, line: &mut Vec<u8>) {
         tracing::error!(error = &failure as &dyn std::error::Error, "encode an audit line");
         return;
     }
-    if whole {
-        embed(line, "requestObject", record.request_object.as_deref());
-        embed(line, "responseObject", record.response_object.as_deref());
+    for (name, json) in [
+        ("requestObject", &record.request_object),
+        ("responseObject", &record.response_object),
+    ] {
+        match json {
+            Some(json) if decision.without_managed_fields => embed(line, name, without_managed_fields(json).as_deref()),
+            json => embed(line, name, json.as_deref()),
+        }
     }
     line.push(b'\n');
+}
+
+/// An object, or the objects of a list, without `metadata.managedFields`.
+fn without_managed_fields(json: &[u8]) -> Option<Vec<u8>> {
+    let mut object: Value = serde_json::from_slice(json).ok()?;
+    let strip = |object: &mut Value| {
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.remove("managedFields");
+        }
+    };
+    strip(&mut object);
+    if let Some(items) = object.get_mut("items").and_then(Value::as_array_mut) {
+        items.iter_mut().for_each(strip);
+    }
+    serde_json::to_vec(&object).ok()
 }
 
 /// Puts a further member, which is JSON already, before the closing brace.

@@ -1,41 +1,25 @@
 use bytes::Bytes;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
-use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use super::*;
-use crate::audit::{ObjectRef, Stage};
-use crate::identity::User;
+use crate::audit::Stage;
 
 fn record(verb: &str, resource: &str, request: &str) -> Record {
     Record {
-        id: "5b4f5e2c".into(),
-        stage: Stage::ResponseComplete,
-        received: Timestamp::from_microsecond(1_790_000_000_000_001).unwrap(),
-        staged: Timestamp::from_second(1_790_000_001).unwrap(),
-        uri: format!("/api/v1/namespaces/default/{resource}?fieldManager=kubectl"),
-        verb: verb.into(),
-        user: User::new("jane", ["system:masters"]),
-        impersonated: Some(User::new("joe", [])),
-        user_agent: "kubectl/v1.33.0".into(),
-        source: Some([10, 0, 0, 1].into()),
-        object: Some(ObjectRef {
-            resource: resource.into(),
-            namespace: "default".into(),
-            version: "v1".into(),
-            ..ObjectRef::default()
-        }),
-        code: 201,
-        failure: None,
         request_object: Some(Bytes::copy_from_slice(request.as_bytes())),
-        response_object: Some(Bytes::from_static(br#"{"metadata":{"name":"web"}}"#)),
-        annotations: vec![("authorization.k8s.io/decision", "allow".into())],
+        ..crate::audit::tests::record(verb, resource)
     }
 }
 
 fn logged(records: Vec<Record>) -> Vec<Value> {
+    governed(records, None)
+}
+
+fn governed(records: Vec<Record>, policy: Option<&str>) -> Vec<Value> {
     let directory = tempfile::tempdir().unwrap();
-    let sink = FileSink::open(directory.path(), Limits::default()).unwrap();
+    let policy = policy.map(|text| Policy::parse(text).unwrap());
+    let sink = FileSink::open(directory.path(), Limits::default(), policy).unwrap();
     for record in records {
         sink.record(record);
     }
@@ -89,6 +73,49 @@ fn secrets_stay_out() {
 }
 
 #[test]
+fn a_policy_says_what_is_written_but_never_secrets() {
+    let policy = "
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitManagedFields: true
+rules:
+- {level: None, resources: [{resources: [events]}]}
+- {level: Request, resources: [{resources: [configmaps]}]}
+- {level: RequestResponse}
+";
+    let managed = r#"{"metadata":{"name":"a","managedFields":[{}]}}"#;
+    let secret = r#"{"kind":"Secret","data":{"password":"aHVudGVyMg=="}}"#;
+    let mut received = record("create", "pods", managed);
+    received.stage = Stage::RequestReceived;
+    let records = vec![
+        received,
+        record("create", "events", "{}"),
+        record("update", "configmaps", managed),
+        record("get", "pods", ""),
+        record("create", "secrets", secret),
+        record("create", "pods", secret),
+    ];
+    let lines: Vec<String> = governed(records, Some(policy))
+        .iter()
+        .map(|line| {
+            let (request, response) = (&line["requestObject"], &line["responseObject"]);
+            format!("{} {} {request} {response}", line["stage"], line["level"])
+        })
+        .collect();
+    let answer = r#"{"metadata":{"name":"web"}}"#;
+    assert_eq!(
+        lines,
+        [
+            r#""RequestReceived" "RequestResponse" {"metadata":{"name":"a"}} null"#.to_owned(),
+            r#""ResponseComplete" "Request" {"metadata":{"name":"a"}} null"#.to_owned(),
+            format!(r#""ResponseComplete" "RequestResponse" null {answer}"#),
+            r#""ResponseComplete" "Metadata" null null"#.to_owned(),
+            r#""ResponseComplete" "Metadata" null null"#.to_owned(),
+        ]
+    );
+}
+
+#[test]
 fn reads_are_short_and_renewals_are_silent() {
     let mut denied = record("update", "leases", "{}");
     denied.code = 403;
@@ -115,7 +142,7 @@ fn reads_are_short_and_renewals_are_silent() {
 fn files_are_bounded() {
     let directory = tempfile::tempdir().unwrap();
     let limits = Limits { bytes: 4096, files: 3 };
-    let sink = FileSink::open(directory.path(), limits).unwrap();
+    let sink = FileSink::open(directory.path(), limits, None).unwrap();
     for _ in 0..100 {
         sink.record(record("create", "pods", "{}"));
     }
@@ -148,7 +175,7 @@ fn leases_are_recorded_when_they_come_and_go() {
 #[test]
 fn what_waits_is_bounded_in_bytes() {
     let directory = tempfile::tempdir().unwrap();
-    let sink = FileSink::open(directory.path(), Limits::default()).unwrap();
+    let sink = FileSink::open(directory.path(), Limits::default(), None).unwrap();
     let object = format!("{{\"a\":\"{}\"}}", "x".repeat(100));
     let mut small = record("create", "pods", &object);
     sink.waiting.store(QUEUE_BYTES - 50, Ordering::Relaxed);

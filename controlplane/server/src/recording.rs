@@ -1,0 +1,226 @@
+//! From a request to its audit records: when it arrives (where somebody wants to know), when its answer begins or is
+//! complete, and when a watch ends.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as Waker, Poll};
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::HeaderValue;
+use http::header::USER_AGENT;
+use http::request::Parts;
+use http_body::Frame;
+use k8s_openapi::jiff::Timestamp;
+use uuid::Uuid;
+
+use crate::audit::{ObjectRef, Record, Sink, Stage};
+use crate::authentication::Caller;
+use crate::context::Notes;
+use crate::failure::Failure;
+use crate::identity::{Source, User};
+use crate::path;
+use crate::query::Query;
+use crate::request::RequestInfo;
+use crate::respond::Response;
+use crate::server::{Clock, Shared};
+
+/// What the log says of a request whose client did not wait for the answer: it may have taken effect all the same.
+const CLIENT_GONE: u16 = 499;
+
+/// Sees to it that a request is recorded, also when its client goes away and the work on it is dropped half way.
+pub(crate) struct Recording {
+    sink: Option<Arc<dyn Sink>>,
+    clock: Clock,
+    trail: Option<Trail>,
+    pub(crate) outcome: Outcome,
+}
+
+impl Recording {
+    pub(crate) fn begin(shared: &Shared, parts: &Parts, caller: Option<&Caller>, received: Timestamp) -> Self {
+        let sink = shared.options.audit.clone();
+        let trail = Trail::new(parts, caller.cloned().unwrap_or_default(), received);
+        if let Some(sink) = sink.as_ref().filter(|sink| sink.wants_received()) {
+            let outcome = Outcome {
+                info: info(parts).unwrap_or_default(),
+                ..Outcome::default()
+            };
+            sink.record(trail.clone().record(outcome, Stage::RequestReceived, 0, received));
+        }
+        Self {
+            trail: sink.is_some().then_some(trail),
+            sink,
+            clock: shared.options.clock.clone(),
+            outcome: Outcome::default(),
+        }
+    }
+
+    /// Records the answer; that of a watch again when it ends.
+    pub(crate) fn end(mut self, mut response: Response, failure: Option<Failure>) -> Response {
+        let watching = self.outcome.info.verb == "watch" && failure.is_none();
+        let Some(record) = self.record(response.status().as_u16(), failure, watching) else {
+            return response;
+        };
+        if let Ok(id) = HeaderValue::from_str(&record.id) {
+            response.headers_mut().insert("audit-id", id);
+        }
+        let Some(sink) = self.sink.take() else { return response };
+        if !watching {
+            sink.record(record);
+            return response;
+        }
+        sink.record(record.clone());
+        let clock = self.clock.clone();
+        response.map(|body| {
+            Body::new(Followed {
+                body,
+                _end: End {
+                    sink,
+                    clock,
+                    record: Some(record),
+                },
+            })
+        })
+    }
+
+    fn record(&mut self, code: u16, failure: Option<Failure>, watching: bool) -> Option<Record> {
+        let trail = self.trail.take()?;
+        let stage = if watching {
+            Stage::ResponseStarted
+        } else {
+            Stage::ResponseComplete
+        };
+        let mut record = trail.record(std::mem::take(&mut self.outcome), stage, code, (self.clock)());
+        record.failure = failure.map(|failure| Box::new(failure.status()));
+        Some(record)
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        if let (Some(record), Some(sink)) = (self.record(CLIENT_GONE, None, false), &self.sink) {
+            sink.record(record);
+        }
+    }
+}
+
+/// A body whose end is recorded.
+struct Followed {
+    body: Body,
+    _end: End,
+}
+
+impl http_body::Body for Followed {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        waker: &mut Waker<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(waker)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+}
+
+/// Records that a long answer is complete when it is dropped: it has ended, or nobody listens any more.
+struct End {
+    sink: Arc<dyn Sink>,
+    clock: Clock,
+    record: Option<Record>,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        if let Some(mut record) = self.record.take() {
+            record.stage = Stage::ResponseComplete;
+            record.staged = (self.clock)();
+            self.sink.record(record);
+        }
+    }
+}
+
+/// What the handlers leave for the answer's headers and the audit log.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) info: RequestInfo,
+    pub(crate) impersonated: Option<User>,
+    pub(crate) warnings: Vec<String>,
+    pub(crate) annotations: Vec<(&'static str, String)>,
+    pub(crate) notes: Notes,
+}
+
+/// What the audit log needs of the request.
+#[derive(Clone)]
+struct Trail {
+    id: String,
+    uri: String,
+    caller: Caller,
+    user_agent: String,
+    source: Option<Source>,
+    received: Timestamp,
+}
+
+/// What a request is about, as far as its path tells.
+fn info(parts: &Parts) -> Result<RequestInfo, Failure> {
+    let segments = path::segments(parts.uri.path())?;
+    RequestInfo::new(&parts.method, &segments, &Query::parse(parts.uri.query())?)
+}
+
+impl Trail {
+    fn new(parts: &Parts, caller: Caller, received: Timestamp) -> Self {
+        let user_agent = parts
+            .headers
+            .get(USER_AGENT)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default();
+        Self {
+            id: Uuid::new_v4().to_string(),
+            uri: parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default(),
+            caller,
+            user_agent: user_agent.to_owned(),
+            source: parts.extensions.get::<Source>().copied(),
+            received,
+        }
+    }
+
+    fn record(self, outcome: Outcome, stage: Stage, code: u16, now: Timestamp) -> Record {
+        let Outcome { info, notes, .. } = outcome;
+        let Caller { user, mut annotations } = self.caller;
+        annotations.extend(notes.annotations);
+        annotations.extend(outcome.annotations);
+        let object = info.is_resource.then(|| ObjectRef {
+            resource: info.resource,
+            namespace: info.namespace,
+            name: Some(info.name)
+                .filter(|name| !name.is_empty())
+                .unwrap_or(notes.sent.name),
+            uid: notes.sent.uid,
+            group: info.group,
+            version: info.version,
+            subresource: info.subresource,
+            resource_version: notes.sent.resource_version,
+        });
+        Record {
+            id: self.id,
+            stage,
+            received: self.received,
+            staged: now,
+            uri: self.uri,
+            verb: info.verb.to_owned(),
+            user,
+            impersonated: outcome.impersonated,
+            user_agent: self.user_agent,
+            source: self.source.map(|source| source.0.ip()),
+            object,
+            code,
+            failure: None,
+            request_object: notes.request,
+            response_object: notes.response,
+            annotations,
+        }
+    }
+}
