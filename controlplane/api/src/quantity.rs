@@ -132,6 +132,12 @@ impl Quantity {
         }
     }
 
+    /// How often another amount goes into this one; for comparisons and for people.
+    #[expect(clippy::cast_precision_loss, reason = "a ratio is not exact")]
+    pub fn per(self, other: Self) -> f64 {
+        self.nanos as f64 / other.nanos as f64
+    }
+
     /// The difference, in this amount's format.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {

@@ -4,9 +4,13 @@
 //! Steps see the store, never change it; every step may run again on its own result, because a commit whose ground has
 //! moved meanwhile starts over.
 
+mod classes;
+mod limits;
 mod namespace;
 mod node;
+mod pod_security;
 mod priority;
+pub(crate) mod quota;
 mod tolerations;
 
 use api::Object;
@@ -24,13 +28,22 @@ type Validating = fn(&mut Review<'_>, &dyn Object) -> Result<(), Failure>;
 
 const MUTATING: &[Mutating] = &[
     namespace::check,
+    limits::fill_in,
     restrict_node,
     tolerations::taint,
     priority::resolve,
     tolerations::add,
+    classes::of_claim,
+    classes::of_runtime,
+    classes::of_ingress,
 ];
 
-const VALIDATING: &[Validating] = &[priority::check_class];
+const VALIDATING: &[Validating] = &[
+    limits::check,
+    pod_security::check,
+    priority::check_class,
+    classes::may_grow,
+];
 
 /// An object on its way through the chain.
 pub(crate) struct Review<'a> {
@@ -41,6 +54,8 @@ pub(crate) struct Review<'a> {
     pub(crate) part: Part,
     /// Texts for `Warning` headers.
     pub(crate) warnings: Vec<String>,
+    /// For the audit log.
+    annotations: Vec<(&'static str, String)>,
     terms: Terms,
 }
 
@@ -61,6 +76,7 @@ impl<'a> Review<'a> {
             old: None,
             part: Part::Object,
             warnings: Vec::new(),
+            annotations: Vec::new(),
             terms: Terms::default(),
         }
     }
@@ -90,10 +106,21 @@ impl<'a> Review<'a> {
         VALIDATING.iter().try_for_each(|step| step(self, object))
     }
 
-    /// Ends the review of an object that is admitted.
-    pub(crate) fn end(self) -> Terms {
+    /// Ends the review of an object that is admitted; nothing for one that goes with this change. Quotas come last of all,
+    /// so that what is refused is never charged.
+    ///
+    /// # Errors
+    /// 403
+    pub(crate) fn end(mut self, object: Option<&dyn Object>) -> Result<Terms, Failure> {
+        self.terms.also = quota::charge(self.context, self.old, object)?;
         self.context.warnings.extend(self.warnings);
-        self.terms
+        self.context.annotations.extend(self.annotations);
+        Ok(self.terms)
+    }
+
+    /// Notes something in the audit log.
+    fn annotate(&mut self, name: &'static str, text: String) {
+        self.annotations.push((name, text));
     }
 
     /// Whether a new object is reviewed.

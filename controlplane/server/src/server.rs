@@ -9,6 +9,7 @@ use http::Request;
 use k8s_openapi::jiff::Timestamp;
 use store::Store;
 
+use crate::admission::quota::Lines;
 use crate::audit::Sink;
 use crate::authorization::Authorizer;
 use crate::bootstrap::{self, BootstrapError};
@@ -61,6 +62,7 @@ pub(crate) struct Shared {
     pub(crate) documents: Documents,
     pub(crate) authorizer: Authorizer,
     pub(crate) tokens: Tokens,
+    pub(crate) lines: Lines,
     pub(crate) ready: AtomicBool,
     pub(crate) stopping: AtomicBool,
 }
@@ -83,6 +85,7 @@ impl Server {
             documents: Documents::new(),
             authorizer: Authorizer,
             tokens,
+            lines: Lines::default(),
             ready: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
         };

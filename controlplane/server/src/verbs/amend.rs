@@ -5,7 +5,7 @@ use bytes::Bytes;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use store::{CommitError, Entry, Write};
 
-use crate::admission::{self, Review, Terms};
+use crate::admission::{self, Review, quota};
 use crate::context::Context;
 use crate::failure::{Cause, Failure};
 use crate::object;
@@ -64,6 +64,7 @@ pub(crate) async fn amend(
     let name = amendment.name;
     let key = context.key(name)?;
     admission::on_update(context)?;
+    let _turn = quota::turn(context).await;
     for _ in 0..ATTEMPTS {
         let entry = context.store().get(&key).ok_or_else(|| Failure::NotFound {
             target: context.target(name),
@@ -72,9 +73,10 @@ pub(crate) async fn amend(
         let (mut new, gone, also) = {
             let old = object::stored(context.registration, &entry)?;
             let mut new = change(&entry, &*old)?;
-            let terms = prepare(context, amendment, &entry, &mut *new, &*old)?;
+            let review = prepare(context, amendment, &entry, &mut *new, &*old)?;
             admission::may_become(context, &*new, &*old)?;
             let gone = is_finished(&*new);
+            let terms = review.end((!gone).then_some(&*new))?;
             (new, gone, terms.also)
         };
         if amendment.dry_run {
@@ -106,13 +108,13 @@ pub(crate) async fn amend(
 }
 
 /// Brings a changed object into the state in which it can be stored, or says what is wrong with it.
-fn prepare(
-    context: &Context,
+fn prepare<'a>(
+    context: &'a Context,
     amendment: Amendment<'_>,
     entry: &Entry,
     new: &mut dyn Object,
-    old: &dyn Object,
-) -> Result<Terms, Failure> {
+    old: &'a dyn Object,
+) -> Result<Review<'a>, Failure> {
     let registration = context.registration;
     check_name(new, amendment.name)?;
     set_namespace(context, new)?;
@@ -120,7 +122,7 @@ fn prepare(
     keep_metadata(new, old);
     let mut review = Review::of_change(context, old, amendment.part);
     let found = match amendment.part {
-        Part::Decided => return Ok(review.end()),
+        Part::Decided => return Ok(review),
         Part::Object => {
             registration.set_defaults(new);
             registration.prepare_update(new, old);
@@ -150,7 +152,7 @@ fn prepare(
     };
     if found.is_empty() {
         review.validate(new)?;
-        return Ok(review.end());
+        return Ok(review);
     }
     Err(Failure::invalid(
         registration.group,

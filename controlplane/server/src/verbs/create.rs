@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use store::{CommitError, Entry, Write};
 use uuid::Uuid;
 
-use crate::admission::{Review, Terms};
+use crate::admission::{Review, Terms, quota};
 use crate::body;
 use crate::context::{Context, Identity};
 use crate::failure::Failure;
@@ -75,6 +75,7 @@ pub(crate) async fn store_new(
 async fn finish(context: &Context, mut object: Box<dyn Object>, dry_run: bool) -> Result<Stored, Failure> {
     let registration = context.registration;
     let name = object.metadata().name.clone().unwrap_or_default();
+    let _turn = quota::turn(context).await;
     for _ in 0..ATTEMPTS {
         let terms = admit(context, &mut *object, &name)?;
         let key = context.key(&name)?;
@@ -113,7 +114,7 @@ fn admit(context: &Context, object: &mut dyn Object, name: &str) -> Result<Terms
         return Err(Failure::invalid(registration.group, registration.kind, name, &found));
     }
     review.validate(object)?;
-    Ok(review.end())
+    review.end(Some(object))
 }
 
 /// What a failed commit means to the client.

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, StatusDetails, 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use store::{CommitError, Entry, Write};
 
-use crate::admission;
+use crate::admission::{self, quota};
 use crate::body;
 use crate::context::Context;
 use crate::failure::{Failure, GroupResource};
@@ -98,6 +98,7 @@ pub(crate) async fn remove_with(
     let registration = context.registration;
     let key = context.key(name)?;
     admission::may_delete(context, name)?;
+    let _turn = quota::turn(context).await;
     let kind = GroupResource::new(registration.group, registration.kind);
     for _ in 0..ATTEMPTS {
         let entry = context.store().get(&key).ok_or_else(|| Failure::NotFound {
@@ -107,8 +108,11 @@ pub(crate) async fn remove_with(
         let mut object = object::stored(registration, &entry)?;
         let uid = object.metadata().uid.clone();
         deletion.check(&kind, name, uid.as_deref().unwrap_or_default(), entry.revision)?;
-        let also = farewell(&entry, &mut *object)?;
+        let mut also = farewell(&entry, &mut *object)?;
         let step = decide(context, &mut *object, deletion);
+        if step == Step::Remove {
+            also.extend(quota::charge(context, Some(&*object), None)?);
+        }
         if deletion.dry_run || step == Step::Wait {
             let bytes = object::unstored(&mut *object, Some(entry.revision));
             return Ok(Removed {

@@ -1,4 +1,7 @@
-//! POST of an Eviction: deletes a pod with its grace period.
+//! POST of an Eviction: deletes a pod with its grace period, if its disruption budget allows that. The budget is charged
+//! by the commit that marks the pod, so that no two evictions share one allowance.
+
+mod budget;
 
 use axum::body::Body;
 use http::StatusCode;
@@ -41,10 +44,11 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
         let Some(pod) = object.as_any_mut().downcast_mut::<Pod>() else {
             return Ok(Vec::new());
         };
+        let charge = budget::charge(context, pod, now)?;
         if pod.metadata.deletion_timestamp.is_none() {
             set_condition(pod, evicted(Time(now)));
         }
-        Ok(Vec::new())
+        Ok(charge.into_iter().collect())
     })
     .await?;
     let answer = respond::success(201, StatusDetails::default());

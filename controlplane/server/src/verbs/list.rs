@@ -282,7 +282,7 @@ fn validate(query: &Query) -> Result<(), Failure> {
             found.push(api::Invalid::not_supported(
                 "resourceVersionMatch",
                 wanted,
-                &["", "Exact", "NotOlderThan"],
+                &["Exact", "NotOlderThan", ""],
             ));
         }
         if wanted == "Exact" && query.text("resourceVersion") == Some("0") {

@@ -69,17 +69,22 @@ pub(crate) async fn watch(context: &mut Context) -> Result<Response, Failure> {
 fn validate(query: &Query) -> Result<(), Failure> {
     let mut found = Vec::new();
     let wanted = query.text("resourceVersionMatch");
-    if query.get("sendInitialEvents").is_some() {
-        if wanted != Some("NotOlderThan") {
-            let detail = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
-            found.push(api::Invalid::forbidden("resourceVersionMatch", detail));
-        }
-    } else if wanted.is_some() {
-        let detail = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
-        found.push(api::Invalid::forbidden("resourceVersionMatch", detail));
+    let initial = query.get("sendInitialEvents").is_some();
+    let mut forbid = |detail: &str| found.push(api::Invalid::forbidden("resourceVersionMatch", detail));
+    if initial && wanted != Some("NotOlderThan") {
+        forbid("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");
     }
-    if query.text("continue").is_some() {
-        found.push(api::Invalid::forbidden("continue", "continue is forbidden for watch"));
+    if let Some(wanted) = wanted {
+        if !initial {
+            forbid("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided");
+        }
+        if query.text("continue").is_some() {
+            forbid("resourceVersionMatch is forbidden when continue is provided");
+        }
+        if wanted != "NotOlderThan" {
+            let only = ["NotOlderThan"];
+            found.push(api::Invalid::not_supported("resourceVersionMatch", wanted, &only));
+        }
     }
     if found.is_empty() {
         return Ok(());

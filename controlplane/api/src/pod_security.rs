@@ -1,0 +1,154 @@
+//! The Pod Security Standards: what pods of a namespace may ask for, by the namespace's labels. Levels, versions and
+//! wording are upstream's.
+
+mod baseline;
+mod host;
+mod policy;
+mod restricted;
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{Capabilities, Container, PodSpec, SecurityContext};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+pub use policy::{Demand, Level, Policy, Version};
+
+/// Why a pod does not fit a level.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Finding {
+    /// In short, such as `hostPort`.
+    pub reason: &'static str,
+    /// Who asks for what.
+    pub detail: String,
+}
+
+/// A rule: from which version on it holds, and what it finds.
+struct Check {
+    since: u32,
+    check: fn(&Pod<'_>) -> Option<Finding>,
+}
+
+/// A pod as the checks see it.
+struct Pod<'a> {
+    metadata: &'a ObjectMeta,
+    spec: &'a PodSpec,
+    version: Version,
+}
+
+/// What is wrong with a pod; nothing when it fits.
+pub fn evaluate(demand: Demand, metadata: &ObjectMeta, spec: &PodSpec) -> Vec<Finding> {
+    let pod = Pod {
+        metadata,
+        spec,
+        version: demand.version,
+    };
+    let checks = match demand.level {
+        Level::Privileged => return Vec::new(),
+        Level::Baseline => [baseline::CHECKS, baseline::OVERLAPPING],
+        Level::Restricted => [baseline::CHECKS, restricted::CHECKS],
+    };
+    let mut found: Vec<Finding> = checks
+        .into_iter()
+        .flatten()
+        .filter(|check| demand.version.reaches(check.since))
+        .filter_map(|check| (check.check)(&pod))
+        .collect();
+    if demand.level == Level::Baseline {
+        found.sort_by_key(|finding| baseline::rank(finding.reason));
+    }
+    found
+}
+
+/// The findings as one text: `hostPort (container "c" uses hostPort 80), privileged (…)`.
+pub fn details(findings: &[Finding]) -> String {
+    let texts: Vec<String> = findings
+        .iter()
+        .map(|finding| format!("{} ({})", finding.reason, finding.detail))
+        .collect();
+    texts.join(", ")
+}
+
+/// The reasons alone: `hostPort, privileged`.
+pub fn reasons(findings: &[Finding]) -> String {
+    let reasons: Vec<&str> = findings.iter().map(|finding| finding.reason).collect();
+    reasons.join(", ")
+}
+
+/// A container of any sort.
+struct Contained<'a> {
+    name: &'a str,
+    /// Nothing for one that was added to the running pod, which has neither ports nor probes.
+    container: Option<&'a Container>,
+    context: Option<&'a SecurityContext>,
+}
+
+impl<'a> Contained<'a> {
+    fn capabilities(&self) -> Option<&'a Capabilities> {
+        self.context?.capabilities.as_ref()
+    }
+}
+
+impl<'a> Pod<'a> {
+    /// All containers: those that initialize, the main ones, and those that were added to the running pod.
+    fn containers(&self) -> impl Iterator<Item = Contained<'a>> + use<'a> {
+        let main = self.spec.init_containers.iter().flatten().chain(&self.spec.containers);
+        let main = main.map(|container| Contained {
+            name: &container.name,
+            container: Some(container),
+            context: container.security_context.as_ref(),
+        });
+        let added = self.spec.ephemeral_containers.iter().flatten();
+        main.chain(added.map(|container| Contained {
+            name: &container.name,
+            container: None,
+            context: container.security_context.as_ref(),
+        }))
+    }
+
+    /// Names of the containers that something holds of.
+    fn named(&self, holds: impl Fn(&Contained<'a>) -> bool) -> Vec<&'a str> {
+        let chosen = self.containers().filter(|container| holds(container));
+        chosen.map(|container| container.name).collect()
+    }
+
+    /// Whether users of the pod are not users of the node, which lets newer versions be lenient.
+    fn has_own_users(&self) -> bool {
+        self.spec.host_users == Some(false) && self.version.reaches(35)
+    }
+
+    /// Whether the pod runs on Windows, where some rules mean nothing.
+    fn is_windows(&self) -> bool {
+        self.version.reaches(25) && self.spec.os.as_ref().is_some_and(|os| os.name == "windows")
+    }
+}
+
+/// `container "a"`, `containers "a", "b"`
+fn containers(names: &[&str]) -> String {
+    format!("{} {}", plural(names.len(), "container", "containers"), quoted(names))
+}
+
+/// `pod`, `container "a"` or `pod and containers "a", "b"`; nothing for nobody.
+fn setters(pod: bool, names: &[&str]) -> Option<String> {
+    match (pod, names.is_empty()) {
+        (false, true) => None,
+        (true, true) => Some("pod".to_owned()),
+        (false, false) => Some(containers(names)),
+        (true, false) => Some(format!("pod and {}", containers(names))),
+    }
+}
+
+fn quoted(names: &[&str]) -> String {
+    let names: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+    names.join(", ")
+}
+
+fn plural(count: usize, one: &'static str, several: &'static str) -> &'static str {
+    if count == 1 { one } else { several }
+}
+
+fn sorted<'a>(values: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    values.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests;

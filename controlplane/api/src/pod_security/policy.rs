@@ -1,0 +1,177 @@
+//! A namespace's policy, read from its labels.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::invalid::Invalid;
+
+const PREFIX: &str = "pod-security.kubernetes.io/";
+
+/// How strict a policy is.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Level {
+    /// Everything goes.
+    #[default]
+    Privileged,
+    /// Known ways to more privileges are closed.
+    Baseline,
+    /// Pods are hardened.
+    Restricted,
+}
+
+impl Level {
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "privileged" => Some(Self::Privileged),
+            "baseline" => Some(Self::Baseline),
+            "restricted" => Some(Self::Restricted),
+            _ => None,
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Privileged => "privileged",
+            Self::Baseline => "baseline",
+            Self::Restricted => "restricted",
+        }
+    }
+}
+
+/// Of which release the rules are taken.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Version {
+    /// The newest rules.
+    #[default]
+    Latest,
+    /// Those of release 1.x.
+    Minor(u32),
+}
+
+impl Version {
+    fn parse(text: &str) -> Option<Self> {
+        if text == "latest" {
+            return Some(Self::Latest);
+        }
+        let digits = text.strip_prefix("v1.")?;
+        let plain = digits == "0" || !digits.starts_with('0');
+        let minor = digits
+            .bytes()
+            .all(|byte| byte.is_ascii_digit())
+            .then(|| digits.parse().ok());
+        minor.flatten().filter(|_| plain).map(Self::Minor)
+    }
+
+    /// Whether rules that came with release 1.`minor` belong to it.
+    pub(super) fn reaches(self, minor: u32) -> bool {
+        match self {
+            Self::Latest => true,
+            Self::Minor(own) => own >= minor,
+        }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Latest => formatter.write_str("latest"),
+            Self::Minor(minor) => write!(formatter, "v1.{minor}"),
+        }
+    }
+}
+
+/// A level of a version: `restricted:latest`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Demand {
+    /// How strict.
+    pub level: Level,
+    /// By which rules.
+    pub version: Version,
+}
+
+impl fmt::Display for Demand {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}:{}", self.level.name(), self.version)
+    }
+}
+
+/// What a namespace demands of its pods.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Policy {
+    /// Pods that do not fit are refused.
+    pub enforce: Demand,
+    /// Pods that do not fit are noted in the audit log.
+    pub audit: Demand,
+    /// Users who send what does not fit are warned.
+    pub warn: Demand,
+}
+
+impl Policy {
+    /// Reads the labels of a namespace, and says what is wrong with them. What cannot be read is taken as strict for
+    /// enforcing, as lenient for the rest.
+    pub fn of(labels: &BTreeMap<String, String>) -> (Self, Vec<Invalid>) {
+        let mut errors = Vec::new();
+        let mut policy = Self::default();
+        let enforced = read_level(labels, "enforce", Level::Restricted, &mut errors);
+        policy.enforce = Demand {
+            level: enforced.map(|(level, _)| level).unwrap_or_default(),
+            version: read_version(labels, "enforce", &mut errors).unwrap_or_default(),
+        };
+        policy.audit = Demand {
+            level: read_level(labels, "audit", Level::Privileged, &mut errors)
+                .map(|(level, _)| level)
+                .unwrap_or_default(),
+            version: read_version(labels, "audit", &mut errors).unwrap_or_default(),
+        };
+        let warned = read_level(labels, "warn", Level::Privileged, &mut errors);
+        let version = read_version(labels, "warn", &mut errors);
+        policy.warn = match (warned, enforced) {
+            // Who enforces without a word on warnings warns of the same, for what makes pods.
+            (None, Some((level, true))) => Demand {
+                level,
+                version: version.unwrap_or(policy.enforce.version),
+            },
+            (warned, _) => Demand {
+                level: warned.map(|(level, _)| level).unwrap_or_default(),
+                version: version.unwrap_or_default(),
+            },
+        };
+        (policy, errors)
+    }
+}
+
+/// The level of a mode, and whether it could be read.
+fn read_level(
+    labels: &BTreeMap<String, String>,
+    mode: &str,
+    unreadable: Level,
+    errors: &mut Vec<Invalid>,
+) -> Option<(Level, bool)> {
+    let label = format!("{PREFIX}{mode}");
+    let text = labels.get(&label)?;
+    let level = Level::parse(text);
+    if level.is_none() {
+        let detail = "must be one of privileged, baseline, restricted";
+        errors.push(Invalid::value(
+            format!("metadata.labels[{label}]"),
+            text.as_str(),
+            detail,
+        ));
+    }
+    Some((level.unwrap_or(unreadable), level.is_some()))
+}
+
+fn read_version(labels: &BTreeMap<String, String>, mode: &str, errors: &mut Vec<Invalid>) -> Option<Version> {
+    let label = format!("{PREFIX}{mode}-version");
+    let text = labels.get(&label)?;
+    let version = Version::parse(text);
+    if version.is_none() {
+        let detail = "must be \"latest\" or \"v1.x\"";
+        errors.push(Invalid::value(
+            format!("metadata.labels[{label}]"),
+            text.as_str(),
+            detail,
+        ));
+    }
+    Some(version.unwrap_or_default())
+}

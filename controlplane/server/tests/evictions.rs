@@ -1,0 +1,104 @@
+//! Evictions and disruption budgets.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail by panicking"
+)]
+mod support;
+
+use futures::future::join_all;
+use http::StatusCode;
+use serde_json::{Value, json};
+use support::{Api, pod};
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const BUDGETS: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+
+/// Running pods with a label, and a budget that the disruption controller has counted.
+async fn running(api: &Api, names: &[&str], allowed: i32) {
+    let budget =
+        json!({"metadata": {"name": "b"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"set": "s"}}}});
+    let made = api.post(BUDGETS, &budget).await;
+    assert_eq!(made.code, StatusCode::CREATED, "{}", made.text());
+    let status = json!({"status": {"observedGeneration": 1, "disruptionsAllowed": allowed, "currentHealthy": 2,
+        "desiredHealthy": 2, "expectedPods": 2}});
+    let counted = api
+        .patch(&format!("{BUDGETS}/b/status"), "merge-patch+json", &status)
+        .await;
+    assert_eq!(counted.code, StatusCode::OK, "{}", counted.text());
+    for name in names {
+        let mut pod = pod(name);
+        pod["metadata"]["labels"] = json!({"set": "s"});
+        pod["spec"]["nodeName"] = json!("n1");
+        api.post(PODS, &pod).await;
+        let ready = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
+        let ready = api
+            .patch(&format!("{PODS}/{name}/status"), "merge-patch+json", &ready)
+            .await;
+        assert_eq!(ready.code, StatusCode::OK, "{}", ready.text());
+    }
+}
+
+fn eviction(name: &str, options: &Value) -> Value {
+    json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}, "deleteOptions": options})
+}
+
+#[tokio::test]
+async fn a_budget_without_room_refuses() {
+    let api = Api::start().await;
+    running(&api, &["a"], 0).await;
+    let refused = api
+        .post(&format!("{PODS}/a/eviction"), &eviction("a", &json!({})))
+        .await;
+    assert_eq!(refused.code, StatusCode::TOO_MANY_REQUESTS, "{}", refused.text());
+    let status = refused.json();
+    assert_eq!(
+        status["message"],
+        "Cannot evict pod as it would violate the pod's disruption budget."
+    );
+    assert_eq!(
+        status["details"]["causes"],
+        json!([{"reason": "DisruptionBudget", "message": "The disruption budget b needs 2 healthy pods and has 2 currently"}])
+    );
+    let pod = api.get(&format!("{PODS}/a")).await.json();
+    assert_eq!(pod["metadata"]["deletionTimestamp"], Value::Null);
+    assert!(!pod["status"].to_string().contains("DisruptionTarget"));
+}
+
+#[tokio::test]
+async fn evictions_at_once_do_not_share_an_allowance() {
+    let api = Api::start().await;
+    running(&api, &["a", "b", "c"], 1).await;
+    let paths = ["a", "b", "c"].map(|name| (format!("{PODS}/{name}/eviction"), eviction(name, &json!({}))));
+    let answers = join_all(paths.iter().map(|(path, body)| api.post(path, body))).await;
+    let evicted = answers
+        .iter()
+        .filter(|answer| answer.code == StatusCode::CREATED)
+        .count();
+    assert_eq!(evicted, 1);
+    let budget = api.get(&format!("{BUDGETS}/b")).await.json();
+    assert_eq!(budget["status"]["disruptionsAllowed"], 0);
+    assert_eq!(
+        budget["status"]["disruptedPods"].as_object().map(serde_json::Map::len),
+        Some(1)
+    );
+    assert_eq!(budget["status"]["conditions"][0]["reason"], "InsufficientPods");
+}
+
+#[tokio::test]
+async fn preconditions_come_before_everything() {
+    let api = Api::start().await;
+    running(&api, &["a"], 1).await;
+    let wrong = eviction("a", &json!({"preconditions": {"uid": "other"}}));
+    let refused = api.post(&format!("{PODS}/a/eviction"), &wrong).await;
+    assert_eq!(refused.code, StatusCode::CONFLICT, "{}", refused.text());
+    let pod = api.get(&format!("{PODS}/a")).await.json();
+    assert!(!pod["status"].to_string().contains("DisruptionTarget"), "{pod}");
+    let dry = eviction("a", &json!({"dryRun": ["All"]}));
+    assert_eq!(
+        api.post(&format!("{PODS}/a/eviction"), &dry).await.code,
+        StatusCode::CREATED
+    );
+    let budget = api.get(&format!("{BUDGETS}/b")).await.json();
+    assert_eq!(budget["status"]["disruptionsAllowed"], 1, "a dry run takes nothing");
+}

@@ -1,0 +1,98 @@
+//! Pod Security Standards by the labels of namespaces.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail by panicking"
+)]
+mod support;
+
+use http::StatusCode;
+use serde_json::{Value, json};
+use support::{Api, deployment, pod};
+
+const NAMESPACES: &str = "/api/v1/namespaces";
+
+async fn namespace(api: &Api, labels: &Value) {
+    let made = api
+        .post(NAMESPACES, &json!({"metadata": {"name": "n", "labels": labels}}))
+        .await;
+    assert_eq!(made.code, StatusCode::CREATED, "{}", made.text());
+}
+
+const FINDINGS: &str = "allowPrivilegeEscalation != false (container \"c\" must set \
+securityContext.allowPrivilegeEscalation=false), unrestricted capabilities (container \"c\" must set \
+securityContext.capabilities.drop=[\"ALL\"]), runAsNonRoot != true (pod or container \"c\" must set \
+securityContext.runAsNonRoot=true), seccompProfile (pod or container \"c\" must set \
+securityContext.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\")";
+
+#[tokio::test]
+async fn pods_that_do_not_fit_are_refused_and_what_makes_them_is_warned_of() {
+    let api = Api::start().await;
+    namespace(&api, &json!({"pod-security.kubernetes.io/enforce": "restricted"})).await;
+    let refused = api.post("/api/v1/namespaces/n/pods", &pod("p")).await;
+    assert_eq!(refused.code, StatusCode::FORBIDDEN);
+    assert_eq!(
+        refused.message(),
+        format!("pods \"p\" is forbidden: violates PodSecurity \"restricted:latest\": {FINDINGS}")
+    );
+    let made = api
+        .post("/apis/apps/v1/namespaces/n/deployments", &deployment("d"))
+        .await;
+    assert_eq!(made.code, StatusCode::CREATED, "{}", made.text());
+    let warnings = made.warnings();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(
+        warnings[0]
+            .starts_with("299 - \"would violate PodSecurity \\\"restricted:latest\\\": allowPrivilegeEscalation"),
+        "{warnings:?}"
+    );
+}
+
+#[tokio::test]
+async fn warn_alone_lets_pods_in() {
+    let api = Api::start().await;
+    namespace(&api, &json!({"pod-security.kubernetes.io/warn": "baseline"})).await;
+    let mut host = pod("p");
+    host["spec"]["hostNetwork"] = json!(true);
+    let made = api.post("/api/v1/namespaces/n/pods", &host).await;
+    assert_eq!(made.code, StatusCode::CREATED, "{}", made.text());
+    assert_eq!(
+        made.warnings(),
+        ["299 - \"would violate PodSecurity \\\"baseline:latest\\\": host namespaces (hostNetwork=true)\""]
+    );
+    let ready = json!({"status": {"phase": "Running"}});
+    let status = api
+        .patch("/api/v1/namespaces/n/pods/p/status", "merge-patch+json", &ready)
+        .await;
+    assert_eq!((status.code, status.warnings().len()), (StatusCode::OK, 0));
+}
+
+#[tokio::test]
+async fn who_tightens_a_namespace_is_told_of_its_pods() {
+    let api = Api::start().await;
+    namespace(&api, &json!({})).await;
+    for name in ["b", "a"] {
+        api.post("/api/v1/namespaces/n/pods", &pod(name)).await;
+    }
+    let label = |level: &str| json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": level}}});
+    let path = format!("{NAMESPACES}/n");
+    let tight = api.patch(&path, "merge-patch+json", &label("restricted")).await;
+    assert_eq!(tight.code, StatusCode::OK, "{}", tight.text());
+    assert_eq!(
+        tight.warnings(),
+        [
+            "299 - \"existing pods in namespace \\\"n\\\" violate the new PodSecurity enforce level \\\"restricted:latest\\\"\"",
+            "299 - \"a (and 1 other pod): allowPrivilegeEscalation != false, unrestricted capabilities, runAsNonRoot != true, \
+             seccompProfile\"",
+        ]
+    );
+    let loose = api.patch(&path, "merge-patch+json", &label("baseline")).await;
+    assert!(loose.warnings().is_empty(), "{:?}", loose.warnings());
+    let unknown = api.patch(&path, "merge-patch+json", &label("strict")).await;
+    assert_eq!(unknown.code, StatusCode::UNPROCESSABLE_ENTITY);
+    assert_eq!(
+        unknown.message(),
+        "Namespace \"n\" is invalid: metadata.labels[pod-security.kubernetes.io/enforce]: Invalid value: \"strict\": must be \
+         one of privileged, baseline, restricted"
+    );
+}
