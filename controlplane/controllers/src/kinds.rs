@@ -16,8 +16,9 @@ use k8s_openapi::{
     api::{
         apps::v1::{Deployment, ReplicaSet},
         coordination::v1::Lease,
-        core::v1::{Container, Namespace, Node, Pod, Service},
+        core::v1::{Container, Namespace, Node, Pod, ResourceQuota, Service},
         discovery::v1::EndpointSlice,
+        policy::v1::PodDisruptionBudget,
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
@@ -128,7 +129,15 @@ macro_rules! plain {
     )*};
 }
 
-plain!(Deployment, Lease, Namespace, Service, EndpointSlice);
+plain!(
+    Deployment,
+    Lease,
+    Namespace,
+    Service,
+    EndpointSlice,
+    ResourceQuota,
+    PodDisruptionBudget
+);
 
 impl Cached for Node {
     fn metadata(&self) -> &ObjectMeta {
@@ -202,7 +211,7 @@ pub(crate) fn stored_kinds() -> impl Iterator<Item = Resource> {
 
 /// The kinds of which metadata is enough. Events own nothing and are not owned.
 fn partial_kinds() -> impl Iterator<Item = Resource> {
-    const TYPED: [Resource; 8] = [
+    const TYPED: [Resource; 10] = [
         step::PODS,
         step::REPLICA_SETS,
         step::DEPLOYMENTS,
@@ -211,6 +220,8 @@ fn partial_kinds() -> impl Iterator<Item = Resource> {
         step::SERVICES,
         step::LEASES,
         step::ENDPOINT_SLICES,
+        step::RESOURCE_QUOTAS,
+        step::DISRUPTION_BUDGETS,
     ];
     stored_kinds().filter(|resource| resource.kind != "Event" && !TYPED.contains(resource))
 }
@@ -225,6 +236,8 @@ pub(crate) struct Caches {
     pub(crate) services: Arc<Cache<Service>>,
     pub(crate) leases: Arc<Cache<Lease>>,
     pub(crate) endpoint_slices: Arc<Cache<EndpointSlice>>,
+    pub(crate) quotas: Arc<Cache<ResourceQuota>>,
+    pub(crate) budgets: Arc<Cache<PodDisruptionBudget>>,
     /// The kinds of which only metadata is kept.
     pub(crate) partial: BTreeMap<Resource, Arc<Cache<Partial>>>,
 }
@@ -240,6 +253,8 @@ impl Caches {
             services: Cache::new(),
             leases: Cache::new(),
             endpoint_slices: Cache::new(),
+            quotas: Cache::new(),
+            budgets: Cache::new(),
             partial: partial_kinds().map(|resource| (resource, Cache::new())).collect(),
         }
     }
@@ -257,6 +272,8 @@ impl Caches {
         hear(&self.services, step::SERVICES, listener.clone());
         hear(&self.leases, step::LEASES, listener.clone());
         hear(&self.endpoint_slices, step::ENDPOINT_SLICES, listener.clone());
+        hear(&self.quotas, step::RESOURCE_QUOTAS, listener.clone());
+        hear(&self.budgets, step::DISRUPTION_BUDGETS, listener.clone());
         for (resource, cache) in &self.partial {
             hear(cache, *resource, listener.clone());
         }
@@ -272,6 +289,8 @@ impl Caches {
         self.services.synced().await;
         self.leases.synced().await;
         self.endpoint_slices.synced().await;
+        self.quotas.synced().await;
+        self.budgets.synced().await;
         for cache in self.partial.values() {
             cache.synced().await;
         }
@@ -279,7 +298,7 @@ impl Caches {
 
     /// The cache of a resource, if it has one.
     pub(crate) fn of(&self, resource: &Resource) -> Option<&dyn Progress> {
-        let typed: [(&Resource, &dyn Progress); 8] = [
+        let typed: [(&Resource, &dyn Progress); 10] = [
             (&step::PODS, &*self.pods),
             (&step::REPLICA_SETS, &*self.replica_sets),
             (&step::DEPLOYMENTS, &*self.deployments),
@@ -288,6 +307,8 @@ impl Caches {
             (&step::SERVICES, &*self.services),
             (&step::LEASES, &*self.leases),
             (&step::ENDPOINT_SLICES, &*self.endpoint_slices),
+            (&step::RESOURCE_QUOTAS, &*self.quotas),
+            (&step::DISRUPTION_BUDGETS, &*self.budgets),
         ];
         let found = typed
             .into_iter()

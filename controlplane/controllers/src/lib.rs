@@ -9,6 +9,7 @@
 mod cache;
 mod clock;
 mod deployments;
+mod disruption;
 mod driver;
 mod endpoints;
 mod events;
@@ -17,6 +18,7 @@ mod kinds;
 mod namespaces;
 mod nodes;
 mod queue;
+mod quotas;
 mod reflector;
 mod replica_sets;
 mod request;

@@ -13,6 +13,7 @@ use crate::{
     Clients, Options,
     cache::{Cache, Key},
     deployments::{self, Deployments},
+    disruption::{self, Disruption},
     driver::{self, Context, Controller},
     endpoints::{self, EndpointSlices, ServiceAccounts},
     events::{self, Recorder},
@@ -21,7 +22,7 @@ use crate::{
     namespaces,
     nodes::{self, Leftovers, Nodes},
     queue::Queue,
-    reflector,
+    quotas, reflector,
     replica_sets::{self, ReplicaSets},
     scheduler::{self, Scheduler},
 };
@@ -78,6 +79,11 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
     );
     let queue = nodes::listen_leftovers(&caches);
     setup.controller(Leftovers::new(caches.clone()), "pod-garbage-collector", queue);
+    let queue = disruption::listen(&caches);
+    setup.controller(Disruption(caches.clone()), "disruption-controller", queue);
+    let queue = quotas::listen(&caches);
+    let context = setup.context("resourcequota-controller");
+    setup.tasks.spawn(quotas::run(context, queue));
     let queue = namespaces::listen(&caches);
     let context = setup.context("namespace-controller");
     setup.tasks.spawn(namespaces::run(context, queue));
@@ -94,6 +100,8 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
     setup.reflect(&caches.services, step::SERVICES);
     setup.reflect(&caches.leases, step::LEASES);
     setup.reflect(&caches.endpoint_slices, step::ENDPOINT_SLICES);
+    setup.reflect(&caches.quotas, step::RESOURCE_QUOTAS);
+    setup.reflect(&caches.budgets, step::DISRUPTION_BUDGETS);
     for (resource, cache) in &caches.partial {
         setup.reflect(cache, *resource);
     }

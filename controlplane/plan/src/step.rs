@@ -77,6 +77,16 @@ pub const LEASES: Resource = Resource {
     plural: "leases",
     namespaced: true,
 };
+/// Resource quotas.
+pub const RESOURCE_QUOTAS: Resource = core("ResourceQuota", "resourcequotas", true);
+/// Disruption budgets of pods.
+pub const DISRUPTION_BUDGETS: Resource = Resource {
+    group: "policy",
+    version: "v1",
+    kind: "PodDisruptionBudget",
+    plural: "poddisruptionbudgets",
+    namespaced: true,
+};
 /// Endpoint slices.
 pub const ENDPOINT_SLICES: Resource = Resource {
     group: "discovery.k8s.io",

@@ -235,6 +235,26 @@ const SERVICE_ACCOUNTS: &[Rule] = &[
     },
 ];
 
+const QUOTAS: &[Rule] = &[
+    EVENTS,
+    Rule {
+        verbs: READ,
+        resources: &[("*", "*")],
+    },
+    Rule {
+        verbs: &["update"],
+        resources: &[("", "resourcequotas/status")],
+    },
+];
+
+const DISRUPTION: &[Rule] = &[
+    EVENTS,
+    Rule {
+        verbs: &["patch", "update"],
+        resources: &[("policy", "poddisruptionbudgets/status")],
+    },
+];
+
 /// What a user may do by name.
 pub(super) fn rules(user: &str) -> &'static [Rule] {
     match user {
@@ -247,6 +267,8 @@ pub(super) fn rules(user: &str) -> &'static [Rule] {
         Some("replicaset-controller") => REPLICA_SET,
         Some("generic-garbage-collector") => GARBAGE,
         Some("namespace-controller") => NAMESPACE,
+        Some("resourcequota-controller") => QUOTAS,
+        Some("disruption-controller") => DISRUPTION,
         Some("node-controller") => NODE_LIFECYCLE,
         Some("pod-garbage-collector") => POD_GARBAGE,
         Some("service-account-controller") => SERVICE_ACCOUNTS,

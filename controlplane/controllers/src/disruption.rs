@@ -1,0 +1,129 @@
+//! The disruption controller: keeps the status of disruption budgets.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use api::selector::LabelSelector;
+use controlplane_plan::{
+    disruption::{self, Member},
+    objects::controller_of,
+    rollout::Failure,
+    step::Plan,
+};
+use k8s_openapi::{
+    api::{core::v1::Pod, policy::v1::PodDisruptionBudget},
+    jiff::Timestamp,
+};
+
+use crate::{cache::Key, driver::Controller, kinds::Caches, queue::Queue};
+
+/// Plans budgets; a key is one.
+pub(crate) struct Disruption(pub(crate) Arc<Caches>);
+
+impl Controller for Disruption {
+    fn component(&self) -> &'static str {
+        "controllermanager"
+    }
+
+    fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
+        let Some(budget) = self.0.budgets.get(key) else {
+            return Plan::default();
+        };
+        if budget.metadata.deletion_timestamp.is_some() {
+            return Plan::default();
+        }
+        let pods = self.0.pods.in_namespace(&key.namespace);
+        let pods: Vec<&Pod> = pods
+            .iter()
+            .map(Arc::as_ref)
+            .filter(|pod| selects(&budget, pod))
+            .collect();
+        let mut siblings: BTreeMap<&str, i32> = BTreeMap::new();
+        for owner in pods.iter().filter_map(|pod| controller_of(&pod.metadata)) {
+            *siblings.entry(&owner.uid).or_default() += 1;
+        }
+        let members: Vec<Member<'_>> = pods
+            .iter()
+            .map(|pod| Member {
+                pod,
+                manager: self.manager(pod, &siblings),
+            })
+            .collect();
+        disruption::plan(&budget, &members, now)
+    }
+}
+
+impl Disruption {
+    /// What manages a pod, and how many pods that wants. Of managers whose scale is not cached, the pods that there are.
+    fn manager(&self, pod: &Pod, siblings: &BTreeMap<&str, i32>) -> Option<(String, i32)> {
+        let owner = controller_of(&pod.metadata)?;
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let set = self.0.replica_sets.get(&Key::new(namespace, &owner.name));
+        let Some(set) = set.filter(|set| owner.kind == "ReplicaSet" && set.metadata.uid.as_ref() == Some(&owner.uid))
+        else {
+            return Some((
+                owner.uid.clone(),
+                siblings.get(owner.uid.as_str()).copied().unwrap_or(1),
+            ));
+        };
+        let above = controller_of(&set.metadata).filter(|above| above.kind == "Deployment");
+        let deployment = above.and_then(|above| self.0.deployments.get(&Key::new(namespace, &above.name)));
+        let wanted = |replicas: Option<i32>| replicas.unwrap_or(1);
+        Some(match deployment {
+            Some(deployment) => (
+                deployment.metadata.uid.clone().unwrap_or_default(),
+                wanted(deployment.spec.as_ref().and_then(|spec| spec.replicas)),
+            ),
+            None => (
+                owner.uid.clone(),
+                wanted(set.spec.as_ref().and_then(|spec| spec.replicas)),
+            ),
+        })
+    }
+}
+
+fn selects(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
+    let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+    selector.is_some()
+        && LabelSelector::of(selector).is_ok_and(|selector| selector.matches_option(pod.metadata.labels.as_ref()))
+}
+
+/// Wakes budgets by themselves, by their pods, and by the scale of what manages those.
+pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
+    let queue: Arc<Queue<Key>> = Queue::new();
+    let wake = queue.clone();
+    caches.budgets.listen(move |change| {
+        if let Some(budget) = change.new {
+            wake.push(Key::of(&budget.metadata));
+        }
+    });
+    let (wake, all) = (queue.clone(), Arc::downgrade(caches));
+    caches.pods.listen(move |change| {
+        let Some(caches) = all.upgrade() else { return };
+        for pod in change.sides() {
+            let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+            let budgets = caches.budgets.in_namespace(namespace);
+            let concerned = budgets.iter().filter(|budget| selects(budget, pod));
+            concerned.for_each(|budget| wake.push(Key::of(&budget.metadata)));
+        }
+    });
+    let (wake, all) = (queue.clone(), Arc::downgrade(caches));
+    let rescaled = move |namespace: Option<&str>| {
+        let Some(caches) = all.upgrade() else { return };
+        let budgets = caches.budgets.in_namespace(namespace.unwrap_or_default());
+        for budget in &budgets {
+            wake.push(Key::of(&budget.metadata));
+        }
+    };
+    let wake = rescaled.clone();
+    caches.deployments.listen(move |change| {
+        if let Some(deployment) = change.new {
+            wake(deployment.metadata.namespace.as_deref());
+        }
+    });
+    caches.replica_sets.listen(move |change| {
+        if let Some(set) = change.new {
+            rescaled(set.metadata.namespace.as_deref());
+        }
+    });
+    queue
+}

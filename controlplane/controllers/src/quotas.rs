@@ -1,0 +1,171 @@
+//! The quota controller: counts what a new or changed quota limits. From then on the server itself keeps `used` with every
+//! commit, so this looks again only now and then.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use api::{kind::Verbs, pod::Resources, quantity::Quantity, quota, registration::Registration};
+use controlplane_plan::step::RESOURCE_QUOTAS;
+use http::Method;
+use k8s_openapi::{api::core::v1::ResourceQuota, apimachinery::pkg::api::resource::Quantity as Text};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tracing::debug;
+
+use crate::{
+    cache::Key,
+    driver::Context,
+    kinds::{Caches, resource_of},
+    queue::Queue,
+    request::{self, Error, JSON},
+};
+
+/// How often all is counted again, as upstream does.
+const RESYNC: Duration = Duration::from_mins(5);
+/// After the first count: what was deleted while it went on could not be taken off yet.
+const SECOND_LOOK: Duration = Duration::from_secs(1);
+const RETRY: Duration = Duration::from_millis(200);
+/// Objects in one page.
+const PAGE: usize = 500;
+
+/// Wakes quotas that are new, or whose amounts are not those that were counted.
+pub(crate) fn listen(caches: &Caches) -> Arc<Queue<Key>> {
+    let queue: Arc<Queue<Key>> = Queue::new();
+    let wake = queue.clone();
+    caches.quotas.listen(move |change| {
+        if let Some(quota) = change.new
+            && (change.old.is_none() || !is_counted(quota))
+        {
+            wake.push(Key::of(&quota.metadata));
+        }
+    });
+    queue
+}
+
+/// Whether the status speaks of the amounts that the spec asks for.
+fn is_counted(quota: &ResourceQuota) -> bool {
+    let wanted = quota
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.hard.clone())
+        .unwrap_or_default();
+    let status = quota.status.clone().unwrap_or_default();
+    let used = status.used.unwrap_or_default();
+    status.hard.unwrap_or_default() == wanted && wanted.keys().all(|name| used.contains_key(name))
+}
+
+/// Counts for ever.
+pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>) {
+    context.caches.synced().await;
+    loop {
+        let key = queue.next().await;
+        match count(&context, &key).await {
+            Ok(Counted::Gone) => {}
+            Ok(Counted::First) => queue.push_after(key, SECOND_LOOK),
+            Ok(Counted::Again) => queue.push_after(key, RESYNC),
+            Err(error) => {
+                debug!(quota = %key, %error, "not counted");
+                queue.push_after(key, RETRY);
+            }
+        }
+    }
+}
+
+enum Counted {
+    Gone,
+    First,
+    Again,
+}
+
+/// One count. It is written only if no object was charged or released meanwhile: each of those changes the quota.
+async fn count(context: &Context, key: &Key) -> Result<Counted, Error> {
+    let quota = request::get::<ResourceQuota>(&context.client, &RESOURCE_QUOTAS, &key.namespace, &key.name).await;
+    let mut quota = match quota {
+        Err(error) if error.code() == 404 => return Ok(Counted::Gone),
+        quota => quota?,
+    };
+    let first = !is_counted(&quota);
+    let hard = quota
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.hard.clone())
+        .unwrap_or_default();
+    let mut used: Resources = hard.keys().map(|name| (name.clone(), Quantity::ZERO)).collect();
+    for row in api::KINDS {
+        let about: Vec<&String> = hard
+            .keys()
+            .filter(|name| quota::is_about(row.group, row.plural, name))
+            .collect();
+        if about.is_empty() || row.verbs != Verbs::All || row.converts {
+            continue;
+        }
+        for (name, amount) in usage(context, row, &quota, &key.namespace).await? {
+            if let Some(sum) = used.get_mut(&name) {
+                *sum = sum.plus(amount);
+            }
+        }
+    }
+    let used: BTreeMap<String, Text> = used
+        .into_iter()
+        .map(|(name, amount)| (name, amount.to_text()))
+        .collect();
+    let status = quota.status.get_or_insert_default();
+    if status.hard.as_ref() != Some(&hard) || status.used.as_ref() != Some(&used) {
+        status.hard = Some(hard);
+        status.used = Some(used);
+        let path = request::path(&RESOURCE_QUOTAS, &key.namespace, &key.name, "status");
+        let body = json!(quota).to_string().into_bytes();
+        request::send::<Value>(&context.client, Method::PUT, path, JSON, body).await?;
+    }
+    Ok(if first { Counted::First } else { Counted::Again })
+}
+
+#[derive(Deserialize)]
+struct Page {
+    #[serde(default)]
+    metadata: PageMetadata,
+    #[serde(default)]
+    items: Vec<Value>,
+}
+
+#[derive(Deserialize, Default)]
+struct PageMetadata {
+    #[serde(default, rename = "continue")]
+    next: String,
+}
+
+/// What the objects of a kind take of a quota.
+async fn usage(
+    context: &Context,
+    row: &Registration,
+    quota: &ResourceQuota,
+    namespace: &str,
+) -> Result<Resources, Error> {
+    let path = request::path(&resource_of(row), namespace, "", "");
+    let mut sum = Resources::new();
+    let mut next = String::new();
+    loop {
+        let more = if next.is_empty() {
+            String::new()
+        } else {
+            format!("&continue={next}")
+        };
+        let path = format!("{path}?limit={PAGE}{more}");
+        let page: Page = request::send(&context.client, Method::GET, path, JSON, Vec::new()).await?;
+        for item in page.items {
+            let Ok(object) = row.decode(item.to_string().as_bytes()) else {
+                continue;
+            };
+            if !quota::covers(quota, &*object) {
+                continue;
+            }
+            for (name, amount) in quota::usage(row.group, row.plural, &*object) {
+                let so_far = sum.get(&name).copied().unwrap_or(Quantity::ZERO);
+                sum.insert(name, so_far.plus(amount));
+            }
+        }
+        next = page.metadata.next;
+        if next.is_empty() {
+            return Ok(sum);
+        }
+    }
+}
