@@ -11,13 +11,13 @@
 //!
 //! `metadata.managedFields` is not kept yet: what clients send of it is dropped, and server-side apply is refused.
 
+pub mod agents;
 pub mod audit;
 pub mod authorization;
 pub mod body;
 pub mod discovery;
 pub mod failure;
 pub mod identity;
-pub mod logs;
 pub mod negotiation;
 pub mod node_proxy;
 pub mod path;
@@ -36,6 +36,7 @@ mod bootstrap;
 mod compress;
 mod context;
 mod dispatch;
+mod exchange;
 mod health;
 mod object;
 mod openapi;
@@ -45,6 +46,7 @@ mod selection;
 mod server;
 mod shape;
 mod subresource;
+mod tunnel;
 mod verbs;
 
 pub use bootstrap::BootstrapError;
