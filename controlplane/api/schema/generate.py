@@ -18,7 +18,10 @@ TYPE is s (string), b (bool), i (int32), l (int64), d (double), y (bytes), or on
 own way: Q quantity, I int-or-string, T time, M time with microseconds, D duration, R raw JSON, F field set,
 V list of strings; or the name of a message.
 MARKS: `0` a zero is left out of JSON; `,p=KEY` patch merge key; `,p` lists of scalars that are merged;
-`,r` the patch strategy retainKeys; `,t=atomic|set|map:KEY:KEY` the list type (`,t=atomic` of structs: the map type).
+`,r` the patch strategy retainKeys; `,t=atomic|set|map:KEY:KEY` the list type (`,t=atomic` and `,t=granular` of structs
+and maps: the map type); `,d=VALUE` the default of a field that is a key of a list; `,v` a struct that Go writes even
+when nothing is in it, or a list or map that it then writes as null.
+A line whose fields begin with the word `atomic` is of a struct that server-side apply takes as a whole.
 """
 
 import pathlib
@@ -81,6 +84,33 @@ api.discovery.v1.EndpointPort.appProtocol api.networking.v1.IngressClassParamete
 api.networking.v1.IngressClassParametersReference.scope api.networking.v1.IngressClassParametersReference.namespace
 api.networking.v1.IngressPortStatus.error api.policy.v1.PodDisruptionBudgetSpec.unhealthyPodEvictionPolicy""".split())
 
+# Structs that are Go values, besides those named metadata, spec and status: {field: messages}.
+VALUE_STRUCTS = {
+    "template": """apps.v1.DaemonSetSpec apps.v1.DeploymentSpec apps.v1.ReplicaSetSpec apps.v1.StatefulSetSpec
+        batch.v1.JobSpec core.v1.PodTemplate""",
+    "strategy": "apps.v1.DeploymentSpec",
+    "updateStrategy": "apps.v1.DaemonSetSpec apps.v1.StatefulSetSpec",
+    "jobTemplate": "batch.v1.CronJobSpec",
+    "scaleTargetRef": "autoscaling.v1.HorizontalPodAutoscalerSpec autoscaling.v2.HorizontalPodAutoscalerSpec",
+    "loadBalancer": "core.v1.ServiceStatus networking.v1.IngressStatus",
+    "daemonEndpoints": "core.v1.NodeStatus",
+    "nodeInfo": "core.v1.NodeStatus",
+    "kubeletEndpoint": "core.v1.NodeDaemonEndpoints",
+    "resources": "core.v1.Container core.v1.EphemeralContainerCommon core.v1.PersistentVolumeClaimSpec",
+    "source": "core.v1.Event storage.v1.VolumeAttachmentSpec",
+    "involvedObject": "core.v1.Event",
+    "regarding": "events.v1.Event",
+    "deprecatedSource": "events.v1.Event",
+    "podSelector": "networking.v1.NetworkPolicySpec",
+    "roleRef": "rbac.v1.ClusterRoleBinding rbac.v1.RoleBinding",
+    "devices": "resource.v1.ResourceClaimSpec",
+    "pool": "resource.v1.ResourceSliceSpec",
+    "priorityLevelConfiguration": "flowcontrol.v1.FlowSchemaSpec",
+}
+
+# Messages that are atomic wherever they stand; filled in by read_messages.
+ATOMIC = set()
+
 
 def registry(argv):
     if argv:
@@ -129,6 +159,8 @@ def read_messages(source):
             elif found := re.match(r"pub struct (\w+)", line):
                 name = ".".join(module + [found[1]])
                 messages[name] = []
+                if "+structType=atomic" in comments:
+                    ATOMIC.add(name)
                 comments, attribute = [], None
             elif (found := re.match(r"pub (?:r#)?(\w+):(.*)", line)) and attribute:
                 messages[name].append(read_field(module, found[1], attribute, found[2], comments))
@@ -155,6 +187,8 @@ def read_field(module, name, attribute, rust_type, comments):
             marks[found[1]] = found[2]
         elif found := re.match(r"\+listMapKey=(\S+)", comment):
             marks.setdefault("listMapKey", []).append(found[1])
+        elif found := re.match(r'\+default="(\w+)"', comment):
+            marks["default"] = found[1]
     return name, number, shape, kind, marks
 
 
@@ -224,9 +258,18 @@ def marks_text(marks, shape):
     list_type = marks.get("listType") if shape == "*" else marks.get("structType", marks.get("mapType"))
     if list_type == "map":
         list_type = ":".join(["map"] + marks.get("listMapKey", []))
-    if list_type and (shape == "*" or list_type == "atomic"):
+    if list_type:
         text += ",t=" + list_type
     return text
+
+
+def always_written(message, json, shape, code, required):
+    """Whether Go writes the struct, list or map even when it is empty."""
+    if shape:
+        return shape != "<" and required
+    if "." not in code:
+        return False
+    return json in ("metadata", "spec", "status") or message in VALUE_STRUCTS.get(json, "").split()
 
 
 def short(name):
@@ -253,6 +296,10 @@ def main():
                 queue.append(kind)
 
     string_lists = {m for m in wanted if m.endswith(".ExtraValue")}
+    keys = {}
+    for fields in messages.values():
+        for _, _, _, kind, marks in fields:
+            keys.setdefault(kind, set()).update(marks.get("listMapKey", []))
     optional = []
     rows, unknown_here, unknown_there = [], [], []
     go_values, go_seen = read_go_values(go) if go else (None, set())
@@ -281,9 +328,15 @@ def main():
                 if value:
                     zero = "0"
                     optional.append(short(field))
-            fields.append(f"{json}={number}{shape}{code}{zero}{marks_text(marks, shape)}")
+            extra = marks_text(marks, shape)
+            if marks.get("default") and json in keys.get(message, ()):
+                extra += ",d=" + marks["default"]
+            if always_written(short(message), json, shape, code, required):
+                extra += ",v"
+            fields.append(f"{json}={number}{shape}{code}{zero}{extra}")
         unknown_here += [f"{message}.{json}" for key, (json, _) in left.items() if json not in ("apiVersion", "kind")]
-        rows.append(f"{short(message)}\t{' '.join(fields)}\n")
+        atomic = ["atomic"] if message in ATOMIC else []
+        rows.append(f"{short(message)}\t{' '.join(atomic + fields)}\n")
     HERE.joinpath("messages.txt").write_text("".join(rows))
     if go:
         HERE.joinpath("values.txt").write_text("\n".join(sorted(optional)) + "\n")

@@ -8,6 +8,7 @@ pub mod decode;
 pub mod invalid;
 pub mod kind;
 pub mod kinds;
+pub mod managed;
 pub mod names;
 pub mod object;
 pub mod openapi;

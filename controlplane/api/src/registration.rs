@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::decode::DecodeError;
 use crate::invalid::Invalid;
 use crate::kind::{Kind, Representation, Scope, Scoped, Subresource, Updates, Verbs};
+use crate::managed::splice;
 use crate::names::Rule;
 use crate::object::Object;
 use crate::validation::metadata;
@@ -187,8 +188,10 @@ impl Registration {
     }
 
     /// Decodes the stored form, and sets the defaults that the version which stored it may not have known.
+    ///
+    /// `metadata.managedFields` is left out: see [`splice`](crate::managed::splice).
     pub fn decode_stored(&self, json: &[u8]) -> Decoded {
-        (self.decode_stored)(json)
+        (self.decode_stored)(&splice::split(json).object)
     }
 
     /// Encodes the form that is stored. The same as [`Object::to_json`] unless [`Registration::converts`].

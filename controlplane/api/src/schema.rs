@@ -49,6 +49,11 @@ impl Schema {
         self.0.name
     }
 
+    /// Whether server-side apply takes the whole message as one value, wherever it stands.
+    pub fn is_atomic(self) -> bool {
+        self.0.is_atomic()
+    }
+
     /// The fields in the order of their numbers. Structs that JSON inlines are one field here.
     pub fn fields(self) -> &'static [Field] {
         self.0.fields()
@@ -95,8 +100,12 @@ pub struct Field {
     pub omit_zero: bool,
     /// How a strategic merge patch changes it.
     pub patch: PatchStrategy,
-    /// The type of the list, as server-side apply understands it.
+    /// The type of the list, map or struct, as server-side apply understands it.
     pub list_type: Option<ListType>,
+    /// What a key of a list is taken to be when an item lacks it.
+    pub key_default: Option<&'static str>,
+    /// Whether upstream writes it even when there is nothing in it: a struct as `{}`, a list or a map as `null`.
+    pub always_written: bool,
 }
 
 impl Field {
@@ -181,11 +190,13 @@ pub struct PatchStrategy {
     pub retain_keys: bool,
 }
 
-/// The type of a list (`x-kubernetes-list-type`).
+/// The type of a list (`x-kubernetes-list-type`), or of a map or a struct (`x-kubernetes-map-type`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListType {
     /// Replaced as a whole.
     Atomic,
+    /// A map or struct whose members have owners of their own, also where its message is atomic elsewhere.
+    Granular,
     /// Scalars that occur once.
     Set,
     /// Items that these keys identify.

@@ -95,6 +95,7 @@ fn patches_say_what_they_take() {
     assert_eq!(
         types,
         [
+            "application/apply-patch+yaml",
             "application/json-patch+json",
             "application/merge-patch+json",
             "application/strategic-merge-patch+json"

@@ -5,6 +5,7 @@ mod parts;
 
 use std::borrow::Cow;
 
+use api::managed::{Conflict, conflict_message};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, Status, StatusCause, StatusDetails};
 use thiserror::Error;
 
@@ -67,6 +68,12 @@ pub enum Failure {
         /// What follows the colon.
         because: Cow<'static, str>,
     },
+    /// 409 reason Conflict: other managers have fields that are applied.
+    #[error("{}", conflict_message(conflicts))]
+    ApplyConflict {
+        /// The fields.
+        conflicts: Vec<Conflict>,
+    },
     /// 410 reason Expired
     #[error("{message}")]
     Expired {
@@ -120,6 +127,12 @@ pub enum Failure {
     #[error("Internal error occurred: {message}")]
     Internal {
         /// What follows the colon.
+        message: String,
+    },
+    /// 500 without a reason: what upstream answers for errors that it does not expect.
+    #[error("{message}")]
+    Unexpected {
+        /// The whole message.
         message: String,
     },
     /// 503
@@ -200,13 +213,13 @@ impl Failure {
             Self::NotFound { .. } | Self::NoSuchResource | Self::NoSuchPath => 404,
             Self::MethodNotAllowed => 405,
             Self::NotAcceptable { .. } => 406,
-            Self::AlreadyExists { .. } | Self::Conflict { .. } => 409,
+            Self::AlreadyExists { .. } | Self::Conflict { .. } | Self::ApplyConflict { .. } => 409,
             Self::Expired { .. } => 410,
             Self::TooLarge { .. } | Self::TooManyParts { .. } => 413,
             Self::UnsupportedMediaType { .. } => 415,
             Self::Invalid { .. } | Self::Unprocessable => 422,
             Self::TooManyRequests { .. } => 429,
-            Self::Internal { .. } => 500,
+            Self::Internal { .. } | Self::Unexpected { .. } => 500,
             Self::Unavailable { .. } => 503,
             Self::TooLargeResourceVersion { .. } => 504,
         }
@@ -222,13 +235,14 @@ impl Failure {
             Self::MethodNotAllowed => "MethodNotAllowed",
             Self::NotAcceptable { .. } => "NotAcceptable",
             Self::AlreadyExists { .. } => "AlreadyExists",
-            Self::Conflict { .. } => "Conflict",
+            Self::Conflict { .. } | Self::ApplyConflict { .. } => "Conflict",
             Self::Expired { .. } => "Expired",
             Self::TooLarge { .. } | Self::TooManyParts { .. } => "RequestEntityTooLarge",
             Self::UnsupportedMediaType { .. } => "UnsupportedMediaType",
             Self::Invalid { .. } | Self::Unprocessable => "Invalid",
             Self::TooManyRequests { .. } => "TooManyRequests",
             Self::Internal { .. } => "InternalError",
+            Self::Unexpected { .. } => "",
             Self::Unavailable { .. } => "ServiceUnavailable",
             Self::TooLargeResourceVersion { .. } => "Timeout",
         }
@@ -249,6 +263,7 @@ impl Failure {
             | Self::NotAcceptable { .. }
             | Self::AlreadyExists { .. }
             | Self::Conflict { .. }
+            | Self::ApplyConflict { .. }
             | Self::Expired { .. }
             | Self::TooLarge { .. }
             | Self::TooManyParts { .. }
@@ -256,6 +271,7 @@ impl Failure {
             | Self::Invalid { .. }
             | Self::Unprocessable
             | Self::Internal { .. }
+            | Self::Unexpected { .. }
             | Self::Unavailable { .. } => None,
         }
     }
@@ -306,6 +322,17 @@ impl Failure {
                 retry_after_seconds: Some(1),
                 ..StatusDetails::default()
             }),
+            Self::ApplyConflict { conflicts } => {
+                let causes = conflicts.iter().map(|conflict| StatusCause {
+                    reason: Some("FieldManagerConflict".to_owned()),
+                    message: Some(format!("conflict with {}", conflict.manager)),
+                    field: Some(conflict.field.clone()),
+                });
+                Some(StatusDetails {
+                    causes: Some(causes.collect()),
+                    ..StatusDetails::default()
+                })
+            }
             Self::NoSuchResource | Self::MethodNotAllowed | Self::Unprocessable => Some(StatusDetails::default()),
             Self::BadRequest { .. }
             | Self::Unauthorized
@@ -315,6 +342,7 @@ impl Failure {
             | Self::TooLarge { .. }
             | Self::TooManyParts { .. }
             | Self::UnsupportedMediaType { .. }
+            | Self::Unexpected { .. }
             | Self::Unavailable { .. } => None,
         }
     }
@@ -334,7 +362,7 @@ impl Failure {
                 continue_: remainder,
                 ..ListMeta::default()
             },
-            reason: Some(self.reason().to_owned()),
+            reason: some(self.reason()),
             status: Some("Failure".to_owned()),
         }
     }

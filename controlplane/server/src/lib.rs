@@ -9,15 +9,15 @@
 //! Everybody is a client of this router, the controllers of the same process too: [`identity::assume`] puts a user where
 //! TLS would. No handler knows a kind by name: what differs between kinds stands in their rows of `api::KINDS`.
 //!
-//! `metadata.managedFields` is not kept yet: what clients send of it is dropped, and server-side apply is refused.
+//! `metadata.managedFields` is text to most of the server: it is read only by what changes it ([`managers`](api::managed)).
 
-pub mod agents;
 pub mod audit;
 pub mod authorization;
 pub mod body;
 pub mod discovery;
 pub mod failure;
 pub mod identity;
+pub mod logs;
 pub mod negotiation;
 pub mod node_proxy;
 pub mod path;
@@ -36,8 +36,8 @@ mod bootstrap;
 mod compress;
 mod context;
 mod dispatch;
-mod exchange;
 mod health;
+mod managers;
 mod object;
 mod openapi;
 mod options;
@@ -46,7 +46,6 @@ mod selection;
 mod server;
 mod shape;
 mod subresource;
-mod tunnel;
 mod verbs;
 
 pub use bootstrap::BootstrapError;

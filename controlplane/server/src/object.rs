@@ -1,6 +1,7 @@
 //! Between bytes and objects: decoding what clients send, with upstream's words for what is wrong, and encoding what is
 //! stored.
 
+use api::managed::splice;
 use api::{Object, Registration};
 use bytes::Bytes;
 use http::HeaderMap;
@@ -135,19 +136,26 @@ fn unfit(registration: &Registration, meta: &TypeMeta, json: &[u8], because: &st
     ))
 }
 
-/// An object in the form in which it is stored, and what selectors match of it.
+/// An object in the form in which it is stored, and what selectors match of it. `managed` is the text of its managed
+/// fields.
 ///
 /// # Errors
 /// 500 when the kind's own encoding has no place for a revision: a mistake in the kind.
-pub(crate) fn encode(registration: &Registration, object: &mut dyn Object) -> Result<(Value, Attributes), Failure> {
-    object.metadata_mut().resource_version = Some(String::new());
-    let stored = registration.encode_stored(object);
+pub(crate) fn encode(
+    registration: &Registration,
+    object: &mut dyn Object,
+    managed: &str,
+) -> Result<(Value, Attributes), Failure> {
+    let metadata = object.metadata_mut();
+    metadata.resource_version = Some(String::new());
+    metadata.managed_fields = None;
+    let stored = splice::join(registration.encode_stored(object), managed);
     let attributes = storage::attributes(registration, object);
     let value = Value::parse(stored).map_err(Failure::internal)?;
     Ok((value, attributes))
 }
 
-/// The object of a stored version.
+/// The object of a stored version, without its managed fields.
 ///
 /// # Errors
 /// 500 for bytes that are no longer readable as their kind.
@@ -161,13 +169,19 @@ pub(crate) fn stored(registration: &Registration, entry: &Entry) -> Result<Box<d
 /// As [`stored`], only for kinds whose objects are stored as another kind.
 pub(crate) fn external(registration: &Registration, entry: &Entry) -> Result<Bytes, Failure> {
     if registration.converts {
-        return Ok(stored(registration, entry)?.to_json().into());
+        let object = stored(registration, entry)?.to_json();
+        return Ok(splice::join(object, managed(entry)).into());
     }
     Ok(entry.bytes.clone())
 }
 
+/// The text of the managed fields of a stored version; empty when there are none.
+pub(crate) fn managed(entry: &Entry) -> &str {
+    splice::split(&entry.bytes).managed
+}
+
 /// The JSON of an object that is not stored, as after a dry run: with the revision that it had, or none.
-pub(crate) fn unstored(object: &mut dyn Object, revision: Option<u64>) -> Bytes {
+pub(crate) fn unstored(object: &mut dyn Object, revision: Option<u64>, managed: &str) -> Bytes {
     object.metadata_mut().resource_version = revision.map(|revision| revision.to_string());
-    object.to_json().into()
+    splice::join(object.to_json(), managed).into()
 }

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::body;
 use crate::failure::{Failure, GroupResource};
+use crate::managers::MAX_NAME;
 use crate::query::Query;
 
 /// What to do about unknown and duplicate fields.
@@ -40,17 +41,41 @@ impl WriteOptions {
                 return Err(Failure::invalid("meta.k8s.io", kind, "", &[found]));
             }
         };
-        if let Some(manager) = query.text("fieldManager")
-            && manager.len() > 128
-        {
-            let found = api::Invalid::too_long("fieldManager", 128);
-            return Err(Failure::invalid("meta.k8s.io", kind, "", &[found]));
+        let found = check_manager(query.text("fieldManager").unwrap_or_default());
+        if !found.is_empty() {
+            return Err(Failure::invalid("meta.k8s.io", kind, "", &found));
         }
         Ok(Self {
             dry_run,
             field_validation,
         })
     }
+
+    /// Reads the options of a patch: an apply must name its manager, and only an apply may be forced.
+    pub(crate) fn of_patch(query: &Query, is_apply: bool) -> Result<Self, Failure> {
+        let found = if is_apply && query.text("fieldManager").is_none() {
+            api::Invalid::required("fieldManager", "is required for apply patch")
+        } else if !is_apply && query.text("force").is_some() {
+            api::Invalid::forbidden("force", "may not be specified for non-apply patch")
+        } else {
+            return Self::read(query, "PatchOptions");
+        };
+        Err(Failure::invalid("meta.k8s.io", "PatchOptions", "", &[found]))
+    }
+}
+
+/// A manager's name is short and printable.
+fn check_manager(manager: &str) -> Vec<api::Invalid> {
+    let mut found = Vec::new();
+    if manager.len() > MAX_NAME {
+        found.push(api::Invalid::too_long("fieldManager", MAX_NAME));
+    }
+    let hidden = manager.char_indices().find(|(_, character)| character.is_control());
+    if let Some((at, character)) = hidden {
+        let detail = format!("invalid character U+{:04X} (at position {at})", u32::from(character));
+        found.push(api::Invalid::value("fieldManager", manager, detail));
+    }
+    found
 }
 
 fn dry_run<'a>(values: impl Iterator<Item = &'a str>, kind: &'static str) -> Result<bool, Failure> {

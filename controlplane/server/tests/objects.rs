@@ -174,7 +174,7 @@ async fn patches_of_three_kinds() {
     );
     let failing = json!([{"op": "test", "path": "/spec/replicas", "value": 1}]);
     assert_eq!(api.patch(&path, "json-patch+json", &failing).await.code, 422);
-    let answer = api.patch(&path, "apply-patch+yaml", &json!({})).await;
+    let answer = api.patch(&path, "apply-patch+cbor", &json!({})).await;
     assert_eq!(answer.code, 415);
     assert!(
         answer

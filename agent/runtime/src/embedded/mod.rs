@@ -15,7 +15,6 @@ mod connection;
 mod leftovers;
 mod program;
 mod removal;
-mod streams;
 mod supervise;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -9,7 +9,7 @@ use nix::unistd::ForkResult;
 
 use super::give_back_signals;
 use super::log::LogFile;
-use super::state::Stdio;
+use super::state::Pipe;
 use crate::protocol::Answer;
 use crate::{Container, Limits, Refusal, sys};
 
@@ -28,7 +28,8 @@ pub(super) enum Purpose {
         limits: Limits,
         own_pids: bool,
         log: LogFile,
-        stdio: Stdio,
+        stdout: Pipe,
+        stderr: Pipe,
     },
     /// The exec with this key.
     Exec(u64),

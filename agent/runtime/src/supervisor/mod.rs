@@ -4,10 +4,8 @@
 //! agent. Everything that libcontainer does happens in short-lived forks of it. It ends when it is told to, or when no agent can
 //! find it any more.
 
-mod attach;
 pub(crate) mod confine;
 pub(crate) mod create;
-mod create_calls;
 mod exec;
 mod exec_calls;
 mod exits;
@@ -18,7 +16,6 @@ mod pause;
 mod poll;
 mod remove;
 mod state;
-mod terminal;
 pub(crate) mod user;
 mod zygote;
 
@@ -239,8 +236,7 @@ fn listen() -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// A descriptor for a standard stream that nobody is at the other end of.
+/// A descriptor for a container's standard input.
 pub(crate) fn dev_null() -> io::Result<OwnedFd> {
-    let null = File::options().read(true).write(true).open("/dev/null");
-    null.map(OwnedFd::from)
+    File::open("/dev/null").map(OwnedFd::from)
 }

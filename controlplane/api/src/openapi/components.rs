@@ -216,6 +216,7 @@ fn mark_field(property: &mut Value, field: &Field) {
         None => {}
         Some(ListType::Atomic) if is_list => drop(mark("list-type", Value::from("atomic"))),
         Some(ListType::Atomic) => drop(mark("map-type", Value::from("atomic"))),
+        Some(ListType::Granular) => drop(mark("map-type", Value::from("granular"))),
         Some(ListType::Set) => drop(mark("list-type", Value::from("set"))),
         Some(ListType::Map(keys)) => {
             mark("list-map-keys", Value::from(keys.to_vec()));

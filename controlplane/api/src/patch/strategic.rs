@@ -242,11 +242,11 @@ fn bad_type(expected: &str, found: &Value) -> PatchError {
 }
 
 /// Values as Go prints them in upstream's error texts.
-mod go {
+pub(crate) mod go {
     use serde_json::Value;
 
     /// `fmt.Sprint` of a decoded JSON value: `map[name:web ports:[80 443]]`.
-    pub(super) fn text(value: &Value) -> String {
+    pub(crate) fn text(value: &Value) -> String {
         let joined = |texts: Vec<String>| texts.join(" ");
         match value {
             Value::Null => "<nil>".to_owned(),
@@ -264,7 +264,7 @@ mod go {
         }
     }
 
-    pub(super) fn type_name(value: &Value) -> &'static str {
+    pub(crate) fn type_name(value: &Value) -> &'static str {
         match value {
             Value::Null => "<nil>",
             Value::Bool(_) => "bool",

@@ -18,6 +18,10 @@ impl Message {
         self.fields
             .get_or_init(|| self.line.split_ascii_whitespace().filter_map(field).collect())
     }
+
+    pub(super) fn is_atomic(&self) -> bool {
+        self.line.starts_with("atomic")
+    }
 }
 
 /// Sorted by name, as the lines are.
@@ -66,11 +70,15 @@ fn field(text: &'static str) -> Option<Field> {
         omit_zero,
         patch: PatchStrategy::default(),
         list_type: None,
+        key_default: None,
+        always_written: false,
     };
     for mark in parts {
         match mark.split_once('=') {
             None if mark == "p" => field.patch.merge = true,
+            None if mark == "v" => field.always_written = true,
             None => field.patch.retain_keys = true,
+            Some(("d", default)) => field.key_default = Some(default),
             Some(("p", key)) => {
                 field.patch.merge = true;
                 field.patch.merge_key = key;
@@ -104,6 +112,7 @@ fn form(kind: &'static str) -> Form {
 fn list_type(text: &'static str) -> ListType {
     match text {
         "atomic" => ListType::Atomic,
+        "granular" => ListType::Granular,
         "set" => ListType::Set,
         keys => ListType::Map(keys.split(':').skip(1).collect()),
     }

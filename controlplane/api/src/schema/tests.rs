@@ -90,3 +90,31 @@ fn kinds_are_found_by_group_version() {
     assert_eq!(Schema::of_kind("apps.example.com/v1", "Deployment"), None);
     assert_eq!(Schema::of_kind("nowhere/v1", "Thing"), None);
 }
+
+#[test]
+fn ownership_follows_upstreams_types() {
+    for atomic in [
+        "core.v1.LocalObjectReference",
+        "core.v1.ObjectReference",
+        "core.v1.SecretKeySelector",
+        "meta.v1.LabelSelector",
+        "meta.v1.OwnerReference",
+        "rbac.v1.RoleRef",
+    ] {
+        assert!(schema(atomic).is_atomic(), "{atomic}");
+    }
+    assert!(!schema("core.v1.Container").is_atomic());
+    let claim = schema("core.v1.PersistentVolumeSpec").field("claimRef").unwrap();
+    assert_eq!(claim.list_type, Some(ListType::Granular));
+    for port in ["core.v1.ContainerPort", "core.v1.ServicePort"] {
+        let protocol = schema(port).field("protocol").unwrap();
+        assert_eq!(protocol.key_default, Some("TCP"), "{port}");
+    }
+    let selector = schema("core.v1.PodSpec").field("nodeSelector").unwrap();
+    assert_eq!(selector.list_type, Some(ListType::Atomic));
+    let written = |message: &str, field: &str| schema(message).field(field).unwrap().always_written;
+    assert!(written("apps.v1.Deployment", "status") && written("apps.v1.DeploymentSpec", "strategy"));
+    assert!(written("core.v1.PodSpec", "containers") && written("core.v1.Pod", "metadata"));
+    assert!(!written("core.v1.PodSpec", "securityContext") && !written("core.v1.PodSpec", "volumes"));
+    assert!(!written("core.v1.ReplicationControllerSpec", "template"));
+}

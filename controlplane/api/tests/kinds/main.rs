@@ -7,6 +7,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod applied;
 mod decode;
 mod defaults;
 mod every;

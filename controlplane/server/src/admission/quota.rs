@@ -77,7 +77,7 @@ pub(crate) fn charge(
 
 fn update(entry: &Entry, quota: &mut ResourceQuota) -> Result<Write, Failure> {
     let registration = api::find("", "v1", "resourcequotas").ok_or(Failure::NoSuchResource)?;
-    let (value, attributes) = object::encode(registration, quota)?;
+    let (value, attributes) = object::encode(registration, quota, object::managed(entry))?;
     Ok(Write::Update {
         key: entry.key.clone(),
         value,

@@ -1,6 +1,7 @@
 //! The one way to change a stored object: read it, change it, check it, write it if nobody was faster, else again.
 
 use api::Object;
+use api::managed::Managed;
 use bytes::Bytes;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use store::{CommitError, Entry, Write};
@@ -8,6 +9,7 @@ use store::{CommitError, Entry, Write};
 use crate::admission::{self, Review, quota};
 use crate::context::Context;
 use crate::failure::{Cause, Failure};
+use crate::managers;
 use crate::object;
 use crate::verbs::create::{commit_failure, modified, set_namespace};
 
@@ -50,7 +52,20 @@ pub(crate) struct Amendment<'a> {
 }
 
 /// Makes the new object from the stored one. It may be called several times.
-pub(crate) type Change<'a> = dyn FnMut(&Entry, &dyn Object) -> Result<Box<dyn Object>, Failure> + Send + 'a;
+pub(crate) type Change<'a> = dyn FnMut(&Entry, &dyn Object) -> Result<Changed, Failure> + Send + 'a;
+
+/// What a change makes of an object.
+pub(crate) struct Changed {
+    pub(crate) object: Box<dyn Object>,
+    /// After an apply: who manages what.
+    pub(crate) applied: Option<Managed>,
+}
+
+impl From<Box<dyn Object>> for Changed {
+    fn from(object: Box<dyn Object>) -> Self {
+        Self { object, applied: None }
+    }
+}
 
 /// Changes a stored object; the answer is its new JSON.
 ///
@@ -70,19 +85,29 @@ pub(crate) async fn amend(
             target: context.target(name),
         })?;
         admission::may_touch(context, &entry)?;
-        let (mut new, gone, also) = {
+        let (mut new, managed, gone, also) = {
             let old = object::stored(context.registration, &entry)?;
-            let mut new = change(&entry, &*old)?;
+            let Changed {
+                object: mut new,
+                applied,
+            } = change(&entry, &*old)?;
+            let sent = new.metadata_mut().managed_fields.take();
             let review = prepare(context, amendment, &entry, &mut *new, &*old)?;
             admission::may_become(context, &*new, &*old)?;
+            let live = object::managed(&entry);
+            let managed = match applied {
+                _ if amendment.part == Part::Decided => live.to_owned(),
+                Some(applied) => managers::after_apply(context, live, &applied, &*old, &mut *new),
+                None => managers::after_update(context, live, sent.as_deref(), &*old, &*new),
+            };
             let gone = is_finished(&*new);
             let terms = review.end((!gone).then_some(&*new))?;
-            (new, gone, terms.also)
+            (new, managed, gone, terms.also)
         };
         if amendment.dry_run {
-            return Ok(object::unstored(&mut *new, Some(entry.revision)));
+            return Ok(object::unstored(&mut *new, Some(entry.revision), &managed));
         }
-        let (value, attributes) = object::encode(context.registration, &mut *new)?;
+        let (value, attributes) = object::encode(context.registration, &mut *new, &managed)?;
         let expected = entry.revision;
         let write = if gone {
             Write::Delete {
@@ -162,7 +187,7 @@ fn prepare<'a>(
     ))
 }
 
-fn check_name(new: &dyn Object, name: &str) -> Result<(), Failure> {
+pub(crate) fn check_name(new: &dyn Object, name: &str) -> Result<(), Failure> {
     match new.metadata().name.as_deref() {
         Some(own) if own == name => Ok(()),
         None | Some("") => Err(Failure::bad_request(format!(
@@ -248,7 +273,6 @@ fn keep_metadata(new: &mut dyn Object, old: &dyn Object) {
     new.creation_timestamp.clone_from(&old.creation_timestamp);
     new.generation = old.generation;
     new.self_link = None;
-    new.managed_fields = None;
     if old.deletion_timestamp.is_some() {
         new.deletion_timestamp.clone_from(&old.deletion_timestamp);
     }

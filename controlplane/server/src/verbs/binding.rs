@@ -59,7 +59,7 @@ async fn bind(context: &mut Context, name: Option<String>, body: Body) -> Result
     amend(context, amendment, &mut |_entry, old| {
         let mut new = old.clone_box();
         assign(&mut *new, &binding, now).map_err(|because| refused(&name, because))?;
-        Ok(new)
+        Ok(new.into())
     })
     .await?;
     let answer = respond::success(201, StatusDetails::default());

@@ -11,6 +11,7 @@ use crate::admission::{Review, Terms, quota};
 use crate::body;
 use crate::context::{Context, Identity};
 use crate::failure::Failure;
+use crate::managers;
 use crate::negotiation::negotiate;
 use crate::object;
 use crate::options::WriteOptions;
@@ -33,7 +34,7 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     context.notes.sent = Identity::of(read.object.metadata());
     let bytes = match store_new(context, read.object, options.dry_run).await? {
         Stored::Entry(entry) => object::external(context.registration, &entry)?,
-        Stored::DryRun(mut object) => object::unstored(&mut *object, None),
+        Stored::DryRun(mut object, managed) => object::unstored(&mut *object, None, &managed),
     };
     context.notes.response = Some(bytes.clone());
     shape::one(context, StatusCode::CREATED, representation, bytes)
@@ -43,8 +44,8 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
 pub(crate) enum Stored {
     /// It is stored.
     Entry(Entry),
-    /// It would have been.
-    DryRun(Box<dyn Object>),
+    /// It would have been, with the text of its managed fields.
+    DryRun(Box<dyn Object>, String),
 }
 
 /// Everything between decoding and the answer.
@@ -55,14 +56,14 @@ pub(crate) async fn store_new(
 ) -> Result<Stored, Failure> {
     check_identity(context, &mut *object)?;
     if !draws_name(&*object) {
-        begin(context, &mut *object);
-        return finish(context, object, dry_run).await;
+        let managed = begin(context, &mut *object, None);
+        return finish(context, object, managed, dry_run).await;
     }
     for _ in 0..NAME_ATTEMPTS {
         let mut attempt = object.clone_box();
         draw_name(&mut *attempt);
-        begin(context, &mut *attempt);
-        match finish(context, attempt, dry_run).await {
+        let managed = begin(context, &mut *attempt, None);
+        match finish(context, attempt, managed, dry_run).await {
             Err(Failure::AlreadyExists { .. }) => {}
             outcome => return outcome,
         }
@@ -72,7 +73,24 @@ pub(crate) async fn store_new(
     })
 }
 
-async fn finish(context: &Context, mut object: Box<dyn Object>, dry_run: bool) -> Result<Stored, Failure> {
+/// The same for an object that is applied: its name is known and its managers, too.
+pub(crate) async fn store_applied(
+    context: &mut Context,
+    mut object: Box<dyn Object>,
+    managed: String,
+    dry_run: bool,
+) -> Result<Stored, Failure> {
+    check_identity(context, &mut *object)?;
+    let managed = begin(context, &mut *object, Some(managed));
+    finish(context, object, managed, dry_run).await
+}
+
+async fn finish(
+    context: &Context,
+    mut object: Box<dyn Object>,
+    managed: String,
+    dry_run: bool,
+) -> Result<Stored, Failure> {
     let registration = context.registration;
     let name = object.metadata().name.clone().unwrap_or_default();
     let _turn = quota::turn(context).await;
@@ -85,9 +103,9 @@ async fn finish(context: &Context, mut object: Box<dyn Object>, dry_run: bool) -
                     target: context.target(&name),
                 });
             }
-            return Ok(Stored::DryRun(object));
+            return Ok(Stored::DryRun(object, managed));
         }
-        let (value, attributes) = object::encode(registration, &mut *object)?;
+        let (value, attributes) = object::encode(registration, &mut *object, &managed)?;
         let write = Write::Create {
             key,
             value,
@@ -185,8 +203,9 @@ pub(crate) fn set_namespace(context: &Context, object: &mut dyn Object) -> Resul
     Ok(())
 }
 
-/// Fills in what the server alone decides.
-fn begin(context: &Context, object: &mut dyn Object) {
+/// Fills in what the server alone decides; the text is that of the object's managed fields, if they are not given: they
+/// are of what the client sent with its defaults, not of what the server adds.
+fn begin(context: &Context, object: &mut dyn Object, managed: Option<String>) -> String {
     let metadata = object.metadata_mut();
     metadata.uid = Some(Uuid::new_v4().to_string());
     metadata.creation_timestamp = Some(Time(context.now()));
@@ -196,7 +215,9 @@ fn begin(context: &Context, object: &mut dyn Object) {
     metadata.managed_fields = None;
     metadata.generation = None;
     context.registration.set_defaults(object);
+    let managed = managed.unwrap_or_else(|| managers::of_new(context, object));
     context.registration.prepare_create(object);
+    managed
 }
 
 fn draws_name(object: &dyn Object) -> bool {

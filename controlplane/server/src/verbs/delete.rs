@@ -114,14 +114,14 @@ pub(crate) async fn remove_with(
             also.extend(quota::charge(context, Some(&*object), None)?);
         }
         if deletion.dry_run || step == Step::Wait {
-            let bytes = object::unstored(&mut *object, Some(entry.revision));
+            let bytes = object::unstored(&mut *object, Some(entry.revision), object::managed(&entry));
             return Ok(Removed {
                 gone: step == Step::Remove,
                 uid,
                 bytes,
             });
         }
-        let (value, attributes) = object::encode(registration, &mut *object)?;
+        let (value, attributes) = object::encode(registration, &mut *object, object::managed(&entry))?;
         drop(object);
         let expected = entry.revision;
         let write = match step {

@@ -1,5 +1,6 @@
 //! PATCH of an object or of its status: JSON patch, merge patch, strategic merge patch.
 
+use api::managed::splice;
 use api::patch::{PatchError, json, merge, strategic};
 use api::schema::Schema;
 use api::{Object, Registration};
@@ -18,9 +19,10 @@ use crate::options::{FieldValidation, WriteOptions};
 use crate::respond::Response;
 use crate::shape;
 use crate::verbs::amend::{Amendment, Part, amend};
+use crate::verbs::apply::apply;
 
-const ACCEPTED: &str =
-    "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json";
+const ACCEPTED: &str = "application/json-patch+json, application/merge-patch+json, \
+     application/strategic-merge-patch+json, application/apply-patch+yaml";
 
 /// A patch by its kind.
 #[derive(Debug)]
@@ -37,7 +39,7 @@ impl Patch {
     /// Reads a patch by its `Content-Type`.
     ///
     /// # Errors
-    /// 415 for other types (server-side apply among them), 400 for what does not parse.
+    /// 415 for other types, 400 for what does not parse.
     pub(crate) fn read(headers: &HeaderMap, body: &Bytes) -> Result<Self, Failure> {
         type Check = fn(&[u8]) -> Result<(), Failure>;
         let (kind, check): (fn(Value) -> Self, Check) = match media_type(headers).as_str() {
@@ -53,6 +55,24 @@ impl Patch {
         let value = serde_json::from_slice(body)
             .map_err(|error| Failure::bad_request(format!("error decoding patch: {error}")))?;
         Ok(kind(value))
+    }
+
+    /// Whether the patch may look at or change `metadata.managedFields`, which the others are spared.
+    fn may_edit_managers(&self) -> bool {
+        match self {
+            Self::Json(operations) => {
+                let paths = operations.as_array().into_iter().flatten().flat_map(|operation| {
+                    let path = |member: &str| operation.get(member).and_then(Value::as_str);
+                    [path("path"), path("from")]
+                });
+                paths
+                    .flatten()
+                    .any(|path| matches!(path, "" | "/metadata") || path.starts_with("/metadata/managedFields"))
+            }
+            Self::Merge(patch) | Self::Strategic(patch) => patch
+                .get("metadata")
+                .is_some_and(|metadata| metadata.get("managedFields").is_some() || metadata.get("$patch").is_some()),
+        }
     }
 
     /// Applies the patch to an object's JSON.
@@ -79,14 +99,23 @@ fn failure(error: &PatchError) -> Failure {
         PatchError::Malformed { .. } => Failure::bad_request(message),
         PatchError::TooManyOperations { .. } => Failure::TooManyParts { message },
         PatchError::Unprocessable { .. } => Failure::Unprocessable,
-        PatchError::Unmergeable { .. } => Failure::internal(message),
+        PatchError::Unmergeable { .. } => Failure::Unexpected { message },
     }
+}
+
+/// Whether the body is what is applied on the server, not a patch.
+pub(crate) fn is_apply(context: &Context) -> bool {
+    media_type(&context.headers) == "application/apply-patch+yaml"
 }
 
 /// Answers the object as stored.
 pub(crate) async fn patch(context: &mut Context, body: Body) -> Result<Response, Failure> {
+    let part = Part::of(&context.info.subresource);
+    if is_apply(context) {
+        return apply(context, body, part).await;
+    }
     let representation = negotiate(&context.headers, &context.query)?;
-    let options = WriteOptions::read(&context.query, "PatchOptions")?;
+    let options = WriteOptions::of_patch(&context.query, false)?;
     let body = body::read(body).await?;
     let patch = Patch::read(&context.headers, &body)?;
     context.notes.request = Some(body);
@@ -94,14 +123,14 @@ pub(crate) async fn patch(context: &mut Context, body: Body) -> Result<Response,
     let name = context.info.name.clone();
     let amendment = Amendment {
         name: &name,
-        part: Part::of(&context.info.subresource),
+        part,
         dry_run: options.dry_run,
     };
     let mut warnings = Vec::new();
     let bytes = amend(context, amendment, &mut |entry, _old| {
         let (object, complaints) = patched(registration, &patch, entry, options.field_validation)?;
         warnings = complaints;
-        Ok(object)
+        Ok(object.into())
     })
     .await?;
     context.warnings.extend(warnings);
@@ -116,7 +145,16 @@ fn patched(
     validation: FieldValidation,
 ) -> Result<(Box<dyn Object>, Vec<String>), Failure> {
     let current = object::external(registration, entry)?;
-    let mut document: Value = serde_json::from_slice(&current).map_err(Failure::internal)?;
+    let parts = splice::split(&current);
+    let mut document: Value = serde_json::from_slice(&parts.object).map_err(Failure::internal)?;
+    if patch.may_edit_managers() {
+        let managed: Value = serde_json::from_str(parts.managed).unwrap_or_default();
+        if let Some(metadata) = document.get_mut("metadata").and_then(Value::as_object_mut)
+            && managed.is_array()
+        {
+            metadata.insert("managedFields".to_owned(), managed);
+        }
+    }
     patch.apply(&registration.api_version(), registration.kind, &mut document)?;
     let json = document.to_string();
     let (object, complaints) = object::decode(registration, json.as_bytes(), &[], validation)?;

@@ -42,7 +42,7 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     } else {
         return Err(Failure::MethodNotAllowed);
     }
-    let bytes = object::unstored(&mut *read.object, None);
+    let bytes = object::unstored(&mut *read.object, None, "");
     context.notes.response = Some(bytes.clone());
     shape::one(context, StatusCode::CREATED, representation, bytes)
 }

@@ -4,7 +4,7 @@ use api::Object;
 use axum::body::Body;
 use http::StatusCode;
 use k8s_openapi::api::autoscaling::v1::Scale;
-use serde_json::Value;
+use serde_json::{Value, json};
 use store::Entry;
 
 use crate::body;
@@ -16,7 +16,8 @@ use crate::options::WriteOptions;
 use crate::respond::{Response, encode};
 use crate::shape;
 use crate::verbs::amend::{Amendment, Part, amend};
-use crate::verbs::patch::Patch;
+use crate::verbs::apply::{Applying, applied_to};
+use crate::verbs::patch::{Patch, is_apply};
 
 /// Answers the scale.
 pub(crate) fn get(context: &mut Context) -> Result<Response, Failure> {
@@ -38,7 +39,10 @@ pub(crate) async fn update(context: &mut Context, body: Body) -> Result<Response
 
 /// Patches the scale.
 pub(crate) async fn patch(context: &mut Context, body: Body) -> Result<Response, Failure> {
-    let options = WriteOptions::read(&context.query, "PatchOptions")?;
+    if is_apply(context) {
+        return apply(context, body).await;
+    }
+    let options = WriteOptions::of_patch(&context.query, false)?;
     let body = body::read(body).await?;
     let patch = Patch::read(&context.headers, &body)?;
     context.notes.request = Some(body);
@@ -83,13 +87,55 @@ async fn change(
         let metadata = new.metadata_mut();
         metadata.resource_version = wanted.metadata.resource_version;
         metadata.uid = wanted.metadata.uid;
-        Ok(new)
+        Ok(new.into())
     })
     .await?;
-    let object = context.registration.decode(&bytes).map_err(Failure::internal)?;
+    answer_stored(context, &bytes)
+}
+
+fn answer_stored(context: &mut Context, bytes: &[u8]) -> Result<Response, Failure> {
+    let object = context.registration.decode_stored(bytes).map_err(Failure::internal)?;
     let scale = scale(context, &*object)?;
     context.notes.response = Some(encode(&scale));
     answer(context, &scale)
+}
+
+/// Applies a scale: its replicas are the object's.
+async fn apply(context: &mut Context, body: Body) -> Result<Response, Failure> {
+    let mut applying = Applying::read(context, body).await?;
+    let wanted: Scale = applying.decode("autoscaling/v1", "Scale")?;
+    let name = context.info.name.clone();
+    check(&wanted, &name)?;
+    let registration = context.registration;
+    let mut object = json!({
+        "apiVersion": registration.api_version(),
+        "kind": registration.kind,
+        "metadata": { "name": name },
+    });
+    if let (Some(replicas), Some(members)) = (wanted.spec.and_then(|spec| spec.replicas), object.as_object_mut()) {
+        members.insert("spec".to_owned(), json!({ "replicas": replicas }));
+    }
+    let versions = [
+        ("resourceVersion", wanted.metadata.resource_version),
+        ("uid", wanted.metadata.uid),
+    ];
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.extend(
+            versions
+                .into_iter()
+                .filter_map(|(key, value)| Some((key.to_owned(), value?.into()))),
+        );
+    }
+    applying.object = object;
+    let amendment = Amendment {
+        name: &name,
+        part: Part::Object,
+        dry_run: applying.options.dry_run,
+    };
+    let shared: &Context = context;
+    let change = &mut |entry: &Entry, _old: &dyn Object| applied_to(shared, &applying, entry);
+    let bytes = amend(shared, amendment, change).await?;
+    answer_stored(context, &bytes)
 }
 
 fn check(wanted: &Scale, name: &str) -> Result<(), Failure> {

@@ -32,7 +32,10 @@ pub(crate) async fn update(context: &mut Context, body: Body) -> Result<Response
         part: Part::of(&context.info.subresource),
         dry_run: options.dry_run,
     };
-    let outcome = amend(context, amendment, &mut |_entry, _old| Ok(read.object.clone_box())).await;
+    let outcome = amend(context, amendment, &mut |_entry, _old| {
+        Ok(read.object.clone_box().into())
+    })
+    .await;
     let (code, bytes) = match outcome {
         Err(Failure::NotFound { target }) if creates(context, amendment.part, &target) => {
             (StatusCode::CREATED, create(context, read.object, &options).await?)
@@ -66,6 +69,6 @@ async fn create(context: &mut Context, mut object: Box<dyn Object>, options: &Wr
     metadata.name.get_or_insert_with(|| context.info.name.clone());
     Ok(match store_new(context, object, options.dry_run).await? {
         Stored::Entry(entry) => object::external(context.registration, &entry)?,
-        Stored::DryRun(mut object) => object::unstored(&mut *object, None),
+        Stored::DryRun(mut object, managed) => object::unstored(&mut *object, None, &managed),
     })
 }

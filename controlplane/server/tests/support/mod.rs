@@ -172,6 +172,17 @@ impl Api {
             .await
     }
 
+    /// Server-side apply of JSON or YAML, with options.
+    pub async fn apply(&self, path: &str, query: &str, body: impl ToString) -> Answer {
+        self.request(
+            Method::PATCH,
+            &format!("{path}?{query}"),
+            &[("content-type", "application/apply-patch+yaml")],
+            body.to_string(),
+        )
+        .await
+    }
+
     pub async fn delete(&self, path: &str, body: &str) -> Answer {
         self.request(
             Method::DELETE,
@@ -237,6 +248,27 @@ impl Frames {
             .unwrap_or_default();
         format!("{} {name}", frame["type"].as_str().unwrap()).trim().to_owned()
     }
+}
+
+/// A manager's entry in an object's managed fields.
+pub fn entry<'a>(object: &'a Value, manager: &str) -> &'a Value {
+    let entries = object["metadata"]["managedFields"].as_array();
+    entries
+        .into_iter()
+        .flatten()
+        .find(|entry| entry["manager"] == manager)
+        .unwrap_or_else(|| panic!("no entry of {manager} in {object:#}"))
+}
+
+/// Who manages an object, each as `NAME OPERATION [SUBRESOURCE]`.
+pub fn managers(object: &Value) -> Vec<String> {
+    let entries = object["metadata"]["managedFields"].as_array();
+    let text = |entry: &Value| {
+        let parts =
+            ["manager", "operation", "subresource"].map(|part| entry[part].as_str().unwrap_or_default().to_owned());
+        parts.join(" ").trim_end().to_owned()
+    };
+    entries.into_iter().flatten().map(text).collect()
 }
 
 pub fn config_map(name: &str) -> Value {

@@ -37,7 +37,7 @@ pub(super) fn charge(context: &Context, pod: &Pod, now: Timestamp) -> Result<Opt
     }
     take(&mut budget, pod, now)?;
     let registration = api::find("policy", "v1", "poddisruptionbudgets").ok_or(Failure::NoSuchResource)?;
-    let (value, attributes) = object::encode(registration, &mut budget)?;
+    let (value, attributes) = object::encode(registration, &mut budget, object::managed(&entry))?;
     Ok(Some(Write::Update {
         key: entry.key.clone(),
         value,

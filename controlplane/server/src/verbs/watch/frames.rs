@@ -101,7 +101,7 @@ impl Frames {
     fn left(&mut self, before: &Entry, revision: u64) -> Bytes {
         match object::stored(self.registration, before) {
             Ok(mut object) => {
-                let bytes = object::unstored(&mut *object, Some(revision));
+                let bytes = object::unstored(&mut *object, Some(revision), object::managed(before));
                 self.frame(Kind::Deleted, &bytes)
             }
             Err(failure) => Self::error(&failure),

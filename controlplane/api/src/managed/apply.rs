@@ -1,0 +1,295 @@
+//! Server-side apply: merging what a manager wants into an object, as far as nobody else manages it otherwise.
+
+use serde_json::Value;
+use thiserror::Error;
+
+use super::check;
+use super::compare::compare;
+use super::entries::{Entry, Managed, Operation};
+use super::fields::{fields, with_structs};
+use super::last_applied;
+use super::merge::{merge, without};
+use super::set::Set;
+use super::strip;
+use super::update::{Writer, take};
+use crate::schema::Schema;
+
+/// What is applied, to what.
+#[derive(Debug)]
+pub struct Application<'a> {
+    /// The kind.
+    pub schema: Schema,
+    /// Name of the kind, for messages.
+    pub kind: &'a str,
+    /// The object as stored, without its entries; `{}` when there is none.
+    pub live: &'a Value,
+    /// What the manager wants.
+    pub applied: &'a Value,
+    /// Who applies, with the version that is served.
+    pub writer: &'a Writer,
+    /// Takes fields from other managers.
+    pub force: bool,
+    /// Fields that this write cannot change: `status`, or all but `status`.
+    pub ignored: &'a Set,
+}
+
+/// What an apply leads to.
+#[derive(Debug)]
+pub struct Applied {
+    /// The new object, before defaults.
+    pub object: Value,
+    /// Its entries.
+    pub managed: Managed,
+}
+
+/// Why something cannot be applied.
+#[derive(Debug, Error)]
+pub enum ApplyError {
+    /// 400: not an object of the kind and version that the path names, or one with entries.
+    #[error("{0}")]
+    Malformed(String),
+    /// 500 with this text and no reason, as upstream: what is applied does not fit the schema.
+    #[error("{0}")]
+    Unfit(String),
+    /// 409: other managers have these fields with other values.
+    #[error("{}", conflict_message(.0))]
+    Conflict(Vec<Conflict>),
+}
+
+/// A field that another manager has.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Conflict {
+    /// The manager as upstream prints it: `"kubectl" using apps/v1`.
+    pub manager: String,
+    /// The field: `.spec.replicas`.
+    pub field: String,
+}
+
+/// Upstream's message for conflicts.
+pub fn conflict_message(conflicts: &[Conflict]) -> String {
+    if let [only] = conflicts {
+        return format!(
+            "Apply failed with 1 conflict: conflict with {}: {}",
+            only.manager, only.field
+        );
+    }
+    let mut lines = Vec::with_capacity(conflicts.len() + 1);
+    let mut last = None;
+    for conflict in conflicts {
+        if last != Some(&conflict.manager) {
+            lines.push(format!("conflicts with {}:", conflict.manager));
+            last = Some(&conflict.manager);
+        }
+        lines.push(format!("- {}", conflict.field));
+    }
+    format!("Apply failed with {} conflicts: {}", conflicts.len(), lines.join("\n"))
+}
+
+/// Applies.
+///
+/// # Errors
+/// See [`ApplyError`].
+pub fn apply(
+    application: &Application<'_>,
+    mut managed: Managed,
+    is_served: impl Fn(&str) -> bool,
+) -> Result<Applied, ApplyError> {
+    check_kind(application)?;
+    if managed.is_empty() {
+        begin(application, &mut managed);
+    }
+    check_fields(application)?;
+    managed.entries.retain(|entry| is_served(&entry.api_version));
+    let outcome = merged(application, managed.clone(), application.force);
+    let mut applied = match outcome {
+        Err(conflicts) => retry(application, managed, conflicts)?,
+        Ok(applied) => applied,
+    };
+    if application.writer.manager == last_applied::MANAGER {
+        last_applied::keep_up(&mut applied.object, application.applied);
+    }
+    Ok(applied)
+}
+
+/// Conflicts with what the same user applied from the client side are none.
+fn retry(application: &Application<'_>, managed: Managed, conflicts: Conflicts) -> Result<Applied, ApplyError> {
+    let allowed = if application.writer.manager == last_applied::MANAGER {
+        let Application {
+            schema, writer, live, ..
+        } = application;
+        last_applied::allowed(*schema, &writer.api_version, live)
+    } else {
+        None
+    };
+    let mut left = conflicts;
+    if let Some(allowed) = allowed {
+        for (_, fields) in &mut left {
+            fields.subtract(&allowed);
+        }
+        left.retain(|(_, fields)| !fields.is_empty());
+        if left.is_empty()
+            && let Ok(applied) = merged(application, managed, true)
+        {
+            return Ok(applied);
+        }
+    }
+    Err(ApplyError::Conflict(listed(&left)))
+}
+
+/// Fields by the entry that has them.
+type Conflicts = Vec<(Entry, Set)>;
+
+fn listed(conflicts: &Conflicts) -> Vec<Conflict> {
+    let mut all = Vec::new();
+    for (entry, fields) in conflicts {
+        let manager = printed(entry);
+        all.extend(fields.paths().into_iter().map(|field| Conflict {
+            manager: manager.clone(),
+            field,
+        }));
+    }
+    all.sort_by(|left, right| left.manager.cmp(&right.manager));
+    all
+}
+
+fn printed(entry: &Entry) -> String {
+    let through = if entry.subresource.is_empty() {
+        String::new()
+    } else {
+        format!(" with subresource {:?}", entry.subresource)
+    };
+    let version = match entry.operation {
+        Operation::Update => format!(" using {}", entry.api_version),
+        Operation::Apply => String::new(),
+    };
+    format!("{:?}{through}{version}", entry.manager)
+}
+
+fn text_of<'a>(object: &'a Value, path: &[&str]) -> &'a str {
+    let mut value = Some(object);
+    for part in path {
+        value = value.and_then(|value| value.get(part));
+    }
+    value.and_then(Value::as_str).unwrap_or_default()
+}
+
+fn check_kind(application: &Application<'_>) -> Result<(), ApplyError> {
+    let applied = application.applied;
+    let (version, kind) = (text_of(applied, &["apiVersion"]), text_of(applied, &["kind"]));
+    if version != application.writer.api_version || kind != application.kind {
+        return Err(ApplyError::Malformed(format!(
+            "invalid object type: {}",
+            named(version, kind)
+        )));
+    }
+    let entries = applied
+        .get("metadata")
+        .and_then(|metadata| metadata.get("managedFields"));
+    if entries.is_some_and(|entries| !entries.is_null()) {
+        return Err(ApplyError::Malformed("metadata.managedFields must be nil".to_owned()));
+    }
+    Ok(())
+}
+
+/// `apps/v1, Kind=Deployment`; of core `/v1, Kind=Pod`.
+fn named(version: &str, kind: &str) -> String {
+    let slash = if version.contains('/') { "" } else { "/" };
+    format!("{slash}{version}, Kind={kind}")
+}
+
+fn check_fields(application: &Application<'_>) -> Result<(), ApplyError> {
+    let applied = application.applied;
+    let found = check::check(application.schema, applied);
+    if found.is_empty() {
+        return Ok(());
+    }
+    Err(ApplyError::Unfit(format!(
+        "failed to create typed patch object ({}/{}; {}): {}",
+        text_of(applied, &["metadata", "namespace"]),
+        text_of(applied, &["metadata", "name"]),
+        named(&application.writer.api_version, application.kind),
+        check::joined(&found),
+    )))
+}
+
+/// Somebody must have the fields of an object whose managers are not known.
+fn begin(application: &Application<'_>, managed: &mut Managed) {
+    let whole = compare(application.schema, "{}", &application.live.to_string());
+    let writer = Writer {
+        manager: "before-first-apply".to_owned(),
+        ..application.writer.clone()
+    };
+    take(managed, whole.changed, &writer);
+}
+
+/// The merged object with its entries, or who stands against it.
+fn merged(application: &Application<'_>, mut managed: Managed, force: bool) -> Result<Applied, Conflicts> {
+    let Application {
+        schema,
+        live,
+        applied,
+        writer,
+        ..
+    } = *application;
+    let mut wanted = fields(schema, &applied.to_string());
+    wanted.subtract_trees(application.ignored);
+    let mut own = writer.entry(Operation::Apply, wanted);
+    let before = managed
+        .place(&own)
+        .and_then(|place| managed.entries.get(place))
+        .cloned();
+    own.time = before.as_ref().and_then(|entry| entry.time.clone());
+    managed.put(own.clone());
+    let object = merge(schema, live, applied);
+    let object = match &before {
+        Some(before) => prune(schema, object, &managed, &before.fields),
+        None => object,
+    };
+    let comparison = compare(schema, &live.to_string(), &object.to_string());
+    let mut taken = comparison.changed.clone();
+    taken.subtract_trees(application.ignored);
+    let mut conflicts = Vec::new();
+    for entry in managed.entries.iter_mut().filter(|entry| !entry.is_same_manager(&own)) {
+        let conflict = entry.fields.intersection(&taken);
+        if !conflict.is_empty() {
+            entry.fields.subtract(&conflict);
+            conflicts.push((entry.clone(), conflict));
+        }
+        entry.fields.subtract(&comparison.removed);
+    }
+    if !force && !conflicts.is_empty() {
+        return Err(conflicts);
+    }
+    strip(&mut own.fields);
+    if object != *live {
+        own.time = Some(writer.time.clone());
+    }
+    managed.put(own);
+    managed.tidy();
+    Ok(Applied { object, managed })
+}
+
+/// Takes out what the manager applied last time and not this time, unless somebody else has it.
+fn prune(schema: Schema, merged: Value, managed: &Managed, last: &Set) -> Value {
+    let mut owned = Set::default();
+    for entry in &managed.entries {
+        owned.union(entry.fields.clone());
+    }
+    let mut left_out = last.clone();
+    left_out.subtract(&owned);
+    if left_out.is_empty() {
+        return merged;
+    }
+    let all = |object: &Value| with_structs(schema, &fields(schema, &object.to_string()));
+    let last = with_structs(schema, last);
+    let pruned = without(schema, &merged, &last);
+    let whole = all(&merged);
+    // What others have comes back, and what only fell with its parent.
+    let mut gone = whole.clone();
+    gone.subtract(&all(&pruned));
+    gone.subtract(&with_structs(schema, &owned));
+    let pruned = without(schema, &merged, &gone);
+    let mut gone = whole;
+    gone.subtract(&all(&pruned));
+    without(schema, &merged, &gone.intersection(&last))
+}

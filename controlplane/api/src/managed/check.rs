@@ -1,0 +1,139 @@
+//! Whether an applied object fits its schema, with upstream's words for what does not.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::key;
+use super::set::shown;
+use super::types::{Scalar, Type};
+use crate::patch::strategic::go;
+use crate::schema::{Field, Schema};
+
+/// The most complaints about one object.
+const MAX_COMPLAINTS: usize = 100;
+
+/// What is wrong with an applied object, one text a complaint.
+pub(super) fn check(schema: Schema, object: &Value) -> Vec<String> {
+    let mut check = Check::default();
+    check.value(Type::of_object(schema), object);
+    check.found
+}
+
+/// Upstream's text of several complaints.
+pub(super) fn joined(complaints: &[String]) -> String {
+    match complaints {
+        [only] => only.clone(),
+        several => format!("errors:\n  {}", several.join("\n  ")),
+    }
+}
+
+#[derive(Default)]
+struct Check {
+    path: String,
+    found: Vec<String>,
+}
+
+impl Check {
+    fn complain(&mut self, message: &str) {
+        if self.found.len() >= MAX_COMPLAINTS {
+            return;
+        }
+        self.found.push(if self.path.is_empty() {
+            message.to_owned()
+        } else {
+            format!("{}: {message}", self.path)
+        });
+    }
+
+    fn below(&mut self, element: &str, kind: Type, value: &Value) {
+        let length = self.path.len();
+        self.path.push_str(&shown(element));
+        self.value(kind, value);
+        self.path.truncate(length);
+    }
+
+    fn value(&mut self, kind: Type, value: &Value) {
+        match (kind, value) {
+            (_, Value::Null) => {}
+            (Type::Scalar(scalar), value) => self.scalar(scalar, value),
+            (Type::List(field), Value::Array(items)) => self.items(field, items),
+            (Type::List(_), other) => self.complain(&format!("expected list, got &{{{}}}", go::text(other))),
+            (Type::Struct { schema, .. }, Value::Object(members)) => {
+                for (name, value) in members {
+                    let element = format!("f:{name}");
+                    match schema.field(name) {
+                        Some(field) => self.below(&element, Type::of_member(Some(field)), value),
+                        None if is_type_meta(schema, name) => {
+                            self.below(&element, Type::Scalar(Scalar::Text), value);
+                        }
+                        None => {
+                            let length = self.path.len();
+                            self.path.push_str(&shown(&element));
+                            self.complain("field not declared in schema");
+                            self.path.truncate(length);
+                        }
+                    }
+                }
+            }
+            (Type::Map(_), Value::Object(members)) => {
+                for (name, value) in members {
+                    self.below(&format!("f:{name}"), kind.item(), value);
+                }
+            }
+            (Type::Struct { .. } | Type::Map(_), other) => {
+                self.complain(&format!("expected map, got &{{{}}}", go::text(other)));
+            }
+        }
+    }
+
+    fn scalar(&mut self, scalar: Scalar, value: &Value) {
+        let wrong = match scalar {
+            Scalar::Any => None,
+            Scalar::Number => {
+                (!value.is_number()).then(|| format!("expected numeric (int or float), got {}", go::type_name(value)))
+            }
+            Scalar::Text => (!value.is_string()).then(|| format!("expected string, got {}", unstructured(value))),
+            Scalar::Boolean => (!value.is_boolean()).then(|| format!("expected boolean, got {}", unstructured(value))),
+        };
+        if let Some(wrong) = wrong {
+            self.complain(&wrong);
+        }
+    }
+
+    fn items(&mut self, field: &'static Field, items: &[Value]) {
+        let kind = Type::List(field);
+        let mut seen = BTreeSet::new();
+        for (index, item) in items.iter().enumerate() {
+            if kind.is_atomic() {
+                self.below(&format!("i:{index}"), kind.item(), item);
+                continue;
+            }
+            match key::of_value(field, item) {
+                Err(message) => self.complain(&format!("element {index}: {message}")),
+                Ok(element) => {
+                    if seen.contains(&element) {
+                        self.complain(&format!("duplicate entries for key {}", shown(&element)));
+                    }
+                    self.below(&element, kind.item(), item);
+                    seen.insert(element);
+                }
+            }
+        }
+    }
+}
+
+/// Objects have an `apiVersion` and a `kind`, which are in no protobuf message.
+fn is_type_meta(schema: Schema, name: &str) -> bool {
+    matches!(name, "apiVersion" | "kind") && schema.field("metadata").is_some()
+}
+
+/// How upstream prints a value of the wrong type.
+fn unstructured(value: &Value) -> String {
+    let inner = match value {
+        Value::String(_) | Value::Bool(_) | Value::Number(_) => value.to_string(),
+        Value::Null => "interface {}(nil)".to_owned(),
+        Value::Array(_) | Value::Object(_) => format!("{}{{…}}", go::type_name(value)),
+    };
+    format!("&value.valueUnstructured{{Value:{inner}}}")
+}

@@ -1,0 +1,175 @@
+//! Which fields differ between two versions of an object.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use super::key;
+use super::raw;
+use super::set::{Node, Set};
+use super::types::Type;
+use crate::schema::{Field, Schema};
+
+/// What a new version changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Comparison {
+    /// Fields that are new, or have another value.
+    pub changed: Set,
+    /// Fields that are gone.
+    pub removed: Set,
+}
+
+impl Comparison {
+    /// Whether no field differs.
+    pub fn is_empty(&self) -> bool {
+        self.changed.is_empty() && self.removed.is_empty()
+    }
+}
+
+/// Compares two versions of an object of the kind that `schema` describes, both as compact JSON. The JSON of an object
+/// that does not exist yet is `{}`.
+pub fn compare(schema: Schema, live: &str, new: &str) -> Comparison {
+    let found = values(Type::of_object(schema), Some(live), Some(new));
+    Comparison {
+        changed: found.changed.children,
+        removed: found.removed.children,
+    }
+}
+
+/// The difference of one value.
+#[derive(Default)]
+struct Found {
+    changed: Node,
+    removed: Node,
+}
+
+impl Found {
+    /// Adds what was found below.
+    fn take(&mut self, element: &str, below: Self) {
+        self.changed.children.add(element, below.changed);
+        self.removed.children.add(element, below.removed);
+    }
+}
+
+fn values(kind: Type, live: Option<&str>, new: Option<&str>) -> Found {
+    // A null that was sent and nothing at all are the same to the object that comes of it.
+    if live == new || matches!((live, new), (None, Some("null")) | (Some("null"), None)) {
+        return Found::default();
+    }
+    let mut found = Found::default();
+    let whole = kind.is_atomic()
+        || match kind {
+            Type::List(field) => !lists(field, live, new, &mut found),
+            Type::Struct { .. } | Type::Map(_) | Type::Scalar(_) => !maps(kind, live, new, &mut found),
+        };
+    if live.is_none() || (whole && new.is_some()) {
+        found.changed.member = true;
+    } else if new.is_none() {
+        found.removed.member = true;
+    }
+    found
+}
+
+/// Compares member by member. False when neither side has any: then the values themselves differ.
+fn maps(kind: Type, live: Option<&str>, new: Option<&str>, found: &mut Found) -> bool {
+    let (left, right) = (members(live), members(new));
+    if left.is_empty() && right.is_empty() {
+        return false;
+    }
+    for (name, value) in &left {
+        let other = lookup(&right, name).or_else(|| unset(kind, name, new));
+        below(kind, name, Some(value), other, found);
+    }
+    for (name, value) in &right {
+        if lookup(&left, name).is_none() {
+            below(kind, name, unset(kind, name, live), Some(value), found);
+        }
+    }
+    true
+}
+
+fn below(kind: Type, name: &str, live: Option<&str>, new: Option<&str>, found: &mut Found) {
+    if live != new {
+        let difference = values(kind.member(name), live, new);
+        found.take(&format!("f:{name}"), difference);
+    }
+}
+
+/// The members of an object, sorted by name.
+fn members(value: Option<&str>) -> Vec<(Cow<'_, str>, &str)> {
+    let mut members: Vec<_> = raw::members(value.unwrap_or_default()).collect();
+    if !members.is_sorted_by(|(left, _), (right, _)| left <= right) {
+        members.sort_by(|(left, _), (right, _)| left.cmp(right));
+    }
+    members
+}
+
+fn lookup<'a>(members: &[(Cow<'_, str>, &'a str)], name: &str) -> Option<&'a str> {
+    let place = members.binary_search_by(|(own, _)| (**own).cmp(name)).ok()?;
+    members.get(place).map(|(_, value)| *value)
+}
+
+/// What upstream's objects have in place of a member that ours leave out: some are never left out.
+fn unset(kind: Type, name: &str, parent: Option<&str>) -> Option<&'static str> {
+    parent?;
+    let Type::Struct { schema, .. } = kind else { return None };
+    let field = schema.field(name).filter(|field| field.always_written)?;
+    match Type::of_member(Some(field)) {
+        Type::Struct { .. } => Some("{}"),
+        Type::Map(_) | Type::List(_) | Type::Scalar(_) => Some("null"),
+    }
+}
+
+/// Compares item by item. False when neither side has any.
+fn lists(field: &'static Field, live: Option<&str>, new: Option<&str>, found: &mut Found) -> bool {
+    let (left, right) = (items(field, live), items(field, new));
+    if left.is_empty() && right.is_empty() {
+        return false;
+    }
+    let item = Type::List(field).item();
+    for (element, ours) in &left {
+        let theirs = right.get(element).map_or(&[][..], Vec::as_slice);
+        compare_items(item, element, ours, theirs, found);
+    }
+    for (element, theirs) in right.iter().filter(|(element, _)| !left.contains_key(*element)) {
+        compare_items(item, element, &[], theirs, found);
+    }
+    true
+}
+
+/// The items by their path elements: several by one when they are duplicates.
+fn items<'a>(field: &Field, list: Option<&'a str>) -> BTreeMap<String, Vec<&'a str>> {
+    let mut found: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for item in raw::items(list.unwrap_or_default()) {
+        if let Ok(element) = key::of_item(field, item) {
+            found.entry(element).or_default().push(item);
+        }
+    }
+    found
+}
+
+/// Items that occur once are compared; duplicates are owned together.
+fn compare_items(item: Type, element: &str, left: &[&str], right: &[&str], found: &mut Found) {
+    let mut one = |live: Option<&&str>, new: Option<&&str>| {
+        found.take(element, values(item, live.copied(), new.copied()));
+    };
+    match (left, right) {
+        ([] | [_], [] | [_]) => one(left.first(), right.first()),
+        ([_, _, ..], [_, _, ..]) => {
+            if left != right {
+                found.changed.children.add(element, Node::leaf());
+            }
+        }
+        ([_, _, ..], _) => {
+            if !right.is_empty() {
+                one(None, right.first());
+            }
+            found.removed.children.add(element, Node::leaf());
+        }
+        (_, [_, _, ..]) => {
+            if !left.is_empty() {
+                one(left.first(), None);
+            }
+            found.changed.children.add(element, Node::leaf());
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What tells the items of a list apart.
+
+use serde_json::Value;
+
+use super::raw;
+use crate::schema::{Field, Form, ListType};
+
+/// The path element of a list's item, or upstream's words for why it has none.
+pub(super) fn of_item(list: &Field, item: &str) -> Result<String, String> {
+    match &list.list_type {
+        Some(ListType::Map(keys)) => keyed(list, keys, item),
+        None | Some(ListType::Atomic | ListType::Granular | ListType::Set) => scalar(item),
+    }
+}
+
+/// The same for an item that is not text yet.
+pub(super) fn of_value(list: &Field, item: &Value) -> Result<String, String> {
+    of_item(list, &item.to_string())
+}
+
+fn scalar(item: &str) -> Result<String, String> {
+    match item.as_bytes().first() {
+        Some(b'{') => Err("associative list without keys has an element that's a map type".to_owned()),
+        Some(b'[') => Err("not supported: associative list with lists as elements".to_owned()),
+        Some(b'n') | None => Err("associative list without keys has an element that's an explicit null".to_owned()),
+        Some(_) => Ok(format!("v:{item}")),
+    }
+}
+
+fn keyed(list: &Field, keys: &[&'static str], item: &str) -> Result<String, String> {
+    if item == "null" {
+        return Err("associative list with keys may not have a null element".to_owned());
+    }
+    if !raw::is_object(item) {
+        return Err("associative list with keys may not have non-map elements".to_owned());
+    }
+    let mut names: Vec<&str> = keys.to_vec();
+    names.sort_unstable();
+    let mut element = String::from("k:{");
+    for name in names {
+        let own = raw::members(item).find(|(key, _)| key == name).map(|(_, value)| value);
+        let default;
+        let value = if let Some(own) = own {
+            own
+        } else {
+            default = default_of(list, name);
+            let Some(default) = &default else { continue };
+            default
+        };
+        if element.len() > 3 {
+            element.push(',');
+        }
+        element.push('"');
+        element.push_str(name);
+        element.push_str("\":");
+        element.push_str(value);
+    }
+    if element.len() == 3 {
+        return Err(format!(
+            "associative list with keys has an element that omits all key fields [{}] (and doesn't have default values for \
+             any key fields)",
+            keys.join(" ")
+        ));
+    }
+    element.push('}');
+    Ok(element)
+}
+
+/// What an item that lacks a key is taken to have, as JSON.
+fn default_of(list: &Field, name: &str) -> Option<String> {
+    let field = list.message()?.field(name)?;
+    if let Some(default) = field.key_default {
+        return Some(Value::from(default).to_string());
+    }
+    if field.omit_zero {
+        return None;
+    }
+    match field.form {
+        Form::String => Some("\"\"".to_owned()),
+        Form::Int32 | Form::Int64 => Some("0".to_owned()),
+        Form::Bool => Some("false".to_owned()),
+        Form::Double
+        | Form::Bytes
+        | Form::Quantity
+        | Form::IntOrString
+        | Form::Time
+        | Form::MicroTime
+        | Form::Duration
+        | Form::RawExtension
+        | Form::FieldsV1
+        | Form::Strings
+        | Form::Message(_) => None,
+    }
+}

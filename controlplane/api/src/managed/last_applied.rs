@@ -1,0 +1,64 @@
+//! Objects that `kubectl apply` wrote before it applied on the server: what they were applied with is kept in an
+//! annotation, which allows the first server-side apply and is kept up afterwards.
+
+use serde_json::Value;
+
+use super::check;
+use super::compare::compare;
+use super::fields::fields;
+use super::set::Set;
+use crate::schema::Schema;
+
+/// Where client-side apply keeps what it applied.
+const ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// The manager for whom the annotation counts.
+pub(super) const MANAGER: &str = "kubectl";
+
+/// The most bytes of all annotations.
+const MAX_ANNOTATIONS: usize = 256 * 1024;
+
+/// The fields that client-side apply set and nobody changed since: they may be taken without force.
+pub(super) fn allowed(schema: Schema, api_version: &str, live: &Value) -> Option<Set> {
+    let text = annotation(live)?;
+    crate::bounds::check(text.as_bytes()).ok()?;
+    let applied: Value = serde_json::from_str(text).ok()?;
+    if applied.get("apiVersion").and_then(Value::as_str) != Some(api_version)
+        || !check::check(schema, &applied).is_empty()
+    {
+        return None;
+    }
+    let applied = applied.to_string();
+    let mut own = fields(schema, &applied);
+    let comparison = compare(schema, &applied, &live.to_string());
+    own.subtract(&comparison.changed);
+    own.subtract(&comparison.removed);
+    Some(own)
+}
+
+fn annotation(object: &Value) -> Option<&str> {
+    let text = object.get("metadata")?.get("annotations")?.get(ANNOTATION)?.as_str()?;
+    (!text.is_empty()).then_some(text)
+}
+
+/// Brings the annotation of an object that has one up to what was applied now.
+pub(super) fn keep_up(object: &mut Value, applied: &Value) {
+    if annotation(object).is_none() {
+        return;
+    }
+    let mut applied = applied.clone();
+    if let Some(annotations) = annotations(&mut applied) {
+        annotations.remove(ANNOTATION);
+    }
+    let text = format!("{applied}\n");
+    let Some(annotations) = annotations(object) else { return };
+    annotations.insert(ANNOTATION.to_owned(), Value::String(text));
+    let size = |(key, value): (&String, &Value)| key.len() + value.as_str().map_or(0, str::len);
+    if annotations.iter().map(size).sum::<usize>() > MAX_ANNOTATIONS {
+        annotations.remove(ANNOTATION);
+    }
+}
+
+fn annotations(object: &mut Value) -> Option<&mut serde_json::Map<String, Value>> {
+    object.get_mut("metadata")?.get_mut("annotations")?.as_object_mut()
+}

@@ -1,0 +1,153 @@
+//! Who manages the fields of what is written: the entries of `metadata.managedFields` after each write.
+
+use api::Object;
+use api::managed::{self, Managed, Set, Writer};
+use api::schema::Schema;
+use http::header::USER_AGENT;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use k8s_openapi::jiff::Timestamp;
+
+use crate::context::Context;
+
+/// The most bytes of a manager's name.
+pub(crate) const MAX_NAME: usize = 128;
+
+/// Who writes: the `fieldManager`, or what stands before the first slash of the user agent.
+pub(crate) fn writer(context: &Context) -> Writer {
+    let manager = match context.query.text("fieldManager") {
+        Some(manager) => manager.to_owned(),
+        None => from_user_agent(context),
+    };
+    let now = context.now();
+    let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
+    Writer {
+        manager,
+        api_version: context.registration.api_version(),
+        subresource: context.info.subresource.clone(),
+        time: now.to_string(),
+    }
+}
+
+fn from_user_agent(context: &Context) -> String {
+    let agent = context
+        .headers
+        .get(USER_AGENT)
+        .map(|value| String::from_utf8_lossy(value.as_bytes()));
+    let agent = agent.unwrap_or_default();
+    let product = agent.split('/').next().unwrap_or_default();
+    let mut name: String = product.chars().filter(|character| !character.is_control()).collect();
+    name.truncate(name.floor_char_boundary(MAX_NAME));
+    name
+}
+
+/// Whether a version of the request's kind is served.
+pub(crate) fn is_served(context: &Context) -> impl Fn(&str) -> bool + use<> {
+    let (kind, own) = (context.registration.kind, context.registration.api_version());
+    move |api_version: &str| {
+        let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
+        api_version == own || api::find_kind(group, version, kind).is_some()
+    }
+}
+
+/// The schema of the request's kind.
+pub(crate) fn schema(context: &Context) -> Option<Schema> {
+    let registration = context.registration;
+    Schema::of_kind(&registration.api_version(), registration.kind)
+}
+
+/// The fields that a write of the object, or of its status, does not change whatever it says.
+pub(crate) fn ignored(context: &Context) -> Set {
+    match context.info.subresource.as_str() {
+        "" if context.registration.has(api::kind::Subresource::Status) => Set::of_path(&["f:status"]),
+        "status" => {
+            let mut ignored = Set::of_path(&["f:spec"]);
+            for field in ["f:labels", "f:ownerReferences"] {
+                ignored.union(Set::of_path(&["f:metadata", field]));
+            }
+            ignored
+        }
+        _ => Set::default(),
+    }
+}
+
+fn text(object: &dyn Object) -> String {
+    String::from_utf8(object.to_json()).unwrap_or_default()
+}
+
+/// The entries of a new object: its writer has all of it.
+pub(crate) fn of_new(context: &Context, object: &dyn Object) -> String {
+    let Some(schema) = schema(context) else {
+        return String::new();
+    };
+    let mut comparison = managed::compare(schema, "{}", &text(object));
+    comparison.changed.subtract_trees(&ignored(context));
+    let mut entries = Managed::default();
+    managed::update(&mut entries, comparison, &writer(context), |_version| true);
+    entries.to_json()
+}
+
+/// The entries after a write other than an apply. `sent` is what the client sent of them: it may edit them, or take them
+/// all away.
+pub(crate) fn after_update(
+    context: &Context,
+    live: &str,
+    sent: Option<&[ManagedFieldsEntry]>,
+    old: &dyn Object,
+    new: &dyn Object,
+) -> String {
+    let Some(schema) = schema(context) else {
+        return live.to_owned();
+    };
+    let sent = sent.filter(|_| context.info.subresource.is_empty());
+    if sent.is_some_and(is_reset) {
+        return String::new();
+    }
+    let sent = sent.and_then(parse);
+    let comparison = managed::compare(schema, &text(old), &text(new));
+    if comparison.is_empty() && sent.is_none() {
+        return live.to_owned();
+    }
+    let known = || Managed::parse(live).unwrap_or_default();
+    let mut entries = sent.unwrap_or_else(known);
+    if entries.is_empty() {
+        // Nobody's fields were kept so far: that begins with the first apply.
+        return String::new();
+    }
+    managed::update(&mut entries, comparison, &writer(context), is_served(context));
+    if entries == known() {
+        return live.to_owned();
+    }
+    entries.to_json()
+}
+
+/// `[]` and `[{}]` take all entries away.
+fn is_reset(sent: &[ManagedFieldsEntry]) -> bool {
+    match sent {
+        [] => true,
+        [only] => *only == ManagedFieldsEntry::default(),
+        _ => false,
+    }
+}
+
+fn parse(sent: &[ManagedFieldsEntry]) -> Option<Managed> {
+    let text = serde_json::to_string(sent).ok()?;
+    Managed::parse(&text).ok().filter(|entries| !entries.is_empty())
+}
+
+/// The entries after an apply; the stored ones when nothing but their times would change.
+pub(crate) fn after_apply(
+    context: &Context,
+    live: &str,
+    applied: &Managed,
+    old: &dyn Object,
+    new: &mut dyn Object,
+) -> String {
+    let revision = old.metadata().resource_version.clone();
+    let given = std::mem::replace(&mut new.metadata_mut().resource_version, revision);
+    let same = context.registration.same(new, old);
+    new.metadata_mut().resource_version = given;
+    if same && Managed::parse(live).is_ok_and(|entries| entries.equals_without_times(applied)) {
+        return live.to_owned();
+    }
+    applied.to_json()
+}

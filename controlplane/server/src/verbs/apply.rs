@@ -1,0 +1,222 @@
+//! PATCH with `application/apply-patch+yaml`: server-side apply. What does not exist is created.
+
+use api::Object;
+use api::managed::{self, Application, Applied, ApplyError, Managed};
+use axum::body::Body;
+use bytes::Bytes;
+use http::StatusCode;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use store::Entry;
+
+use crate::body::{self, check_bounds};
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::managers;
+use crate::negotiation::negotiate;
+use crate::object;
+use crate::options::{FieldValidation, WriteOptions};
+use crate::respond::Response;
+use crate::shape;
+use crate::verbs::amend::{Amendment, Changed, Part, amend, check_name};
+use crate::verbs::create::{Stored, modified, store_applied};
+
+/// How often it is tried again when others create or delete the same object.
+const ATTEMPTS: usize = 8;
+
+/// What is applied, and how.
+pub(crate) struct Applying {
+    pub(crate) object: Value,
+    pub(crate) options: WriteOptions,
+    force: bool,
+}
+
+impl Applying {
+    /// Reads a request.
+    ///
+    /// # Errors
+    /// 400 for a body that is no object, 422 for options that do not go together.
+    pub(crate) async fn read(context: &mut Context, body: Body) -> Result<Self, Failure> {
+        let options = WriteOptions::of_patch(&context.query, true)?;
+        let body = body::read(body).await?;
+        context.notes.request = Some(body.clone());
+        let (object, duplicates) = parse(&body)?;
+        if !duplicates.is_empty() {
+            let texts: Vec<String> = duplicates
+                .iter()
+                .map(|path| format!("key {:?} already set in map", path.rsplit('.').next().unwrap_or(path)))
+                .collect();
+            let text = format!(
+                "error converting YAML to JSON: yaml: unmarshal errors:\n  {}",
+                texts.join("\n  ")
+            );
+            match options.field_validation {
+                FieldValidation::Strict => {
+                    return Err(Failure::bad_request(format!("error strict decoding YAML: {text}")));
+                }
+                FieldValidation::Warn => context.warnings.extend([text]),
+                FieldValidation::Ignore => {}
+            }
+        }
+        Ok(Self {
+            object,
+            options,
+            force: context.query.flag("force"),
+        })
+    }
+
+    /// What is applied as a kind of another version than the request's.
+    ///
+    /// # Errors
+    /// 400 for another kind, 500 for what does not fit.
+    pub(crate) fn decode<T: DeserializeOwned>(&self, api_version: &str, kind: &str) -> Result<T, Failure> {
+        let own = |member: &str| self.object.get(member).and_then(Value::as_str).unwrap_or_default();
+        if own("apiVersion") != api_version || own("kind") != kind {
+            let slash = if own("apiVersion").contains('/') { "" } else { "/" };
+            return Err(Failure::bad_request(format!(
+                "invalid object type: {slash}{}, Kind={}",
+                own("apiVersion"),
+                own("kind")
+            )));
+        }
+        T::deserialize(&self.object).map_err(|error| Failure::Unexpected {
+            message: format!("failed to create typed patch object ({api_version}, Kind={kind}): {error}"),
+        })
+    }
+}
+
+/// JSON or YAML as an object, with the paths of keys that occur twice.
+fn parse(body: &Bytes) -> Result<(Value, Vec<String>), Failure> {
+    let unreadable = |error: &dyn std::fmt::Display| Failure::bad_request(format!("error decoding YAML: {error}"));
+    let json = body.first() == Some(&b'{') && check_bounds(body).is_ok();
+    let (value, duplicates) = match serde_json::from_slice(body) {
+        Ok(value) if json => (
+            value,
+            api::strict::duplicates(body).map_err(|error| unreadable(&error))?,
+        ),
+        _ => {
+            let yaml = api::yaml::to_json(body)
+                .map_err(|error| unreadable(&format!("error converting YAML to JSON: {error}")))?;
+            (yaml.value, yaml.duplicates)
+        }
+    };
+    let found = match &value {
+        Value::Object(_) => return Ok((value, duplicates)),
+        Value::Null => return Ok((json!({}), duplicates)),
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+    };
+    Err(unreadable(&format!(
+        "error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {found} into Go value of type \
+         map[string]interface {{}}"
+    )))
+}
+
+/// Answers the object as stored: 201 when it was created.
+pub(crate) async fn apply(context: &mut Context, body: Body, part: Part) -> Result<Response, Failure> {
+    let representation = negotiate(&context.headers, &context.query)?;
+    let applying = Applying::read(context, body).await?;
+    let (code, bytes) = put(context, &applying, part).await?;
+    context.notes.response = Some(bytes.clone());
+    shape::one(context, code, representation, bytes)
+}
+
+async fn put(context: &mut Context, applying: &Applying, part: Part) -> Result<(StatusCode, Bytes), Failure> {
+    let name = context.info.name.clone();
+    let amendment = Amendment {
+        name: &name,
+        part,
+        dry_run: applying.options.dry_run,
+    };
+    for _ in 0..ATTEMPTS {
+        let shared: &Context = context;
+        let change = &mut |entry: &Entry, _old: &dyn Object| applied_to(shared, applying, entry);
+        match amend(shared, amendment, change).await {
+            Ok(bytes) => return Ok((StatusCode::OK, bytes)),
+            Err(Failure::NotFound { target }) if target == context.own_target() && part == Part::Object => {}
+            Err(failure) => return Err(failure),
+        }
+        match create(context, applying).await {
+            Err(Failure::AlreadyExists { .. }) if !applying.options.dry_run => {}
+            outcome => return outcome.map(|bytes| (StatusCode::CREATED, bytes)),
+        }
+    }
+    Err(modified(context, &name))
+}
+
+/// What comes of a stored object.
+pub(crate) fn applied_to(context: &Context, applying: &Applying, entry: &Entry) -> Result<Changed, Failure> {
+    let registration = context.registration;
+    let live = object::stored(registration, entry)?;
+    let live: Value = serde_json::from_slice(&live.to_json()).map_err(Failure::internal)?;
+    let entries = Managed::parse(object::managed(entry))
+        .map_err(|error| Failure::internal(format!("failed to decode managed fields: {error}")))?;
+    let applied = merged(context, applying, &live, entries)?;
+    let object = decode(context, &applied.object)?;
+    Ok(Changed {
+        object,
+        applied: Some(applied.managed),
+    })
+}
+
+fn merged(context: &Context, applying: &Applying, live: &Value, entries: Managed) -> Result<Applied, Failure> {
+    let registration = context.registration;
+    let (api_version, kind) = (registration.api_version(), registration.kind);
+    let schema =
+        managers::schema(context).ok_or_else(|| Failure::internal(format!("no schema of {api_version} {kind}")))?;
+    let application = Application {
+        schema,
+        kind,
+        live,
+        applied: &applying.object,
+        writer: &managers::writer(context),
+        force: applying.force,
+        ignored: &managers::ignored(context),
+    };
+    managed::apply(&application, entries, managers::is_served(context)).map_err(|error| match error {
+        ApplyError::Malformed(message) => Failure::bad_request(message),
+        ApplyError::Unfit(message) => Failure::Unexpected { message },
+        ApplyError::Conflict(conflicts) => Failure::ApplyConflict { conflicts },
+    })
+}
+
+fn decode(context: &Context, document: &Value) -> Result<Box<dyn Object>, Failure> {
+    let registration = context.registration;
+    registration.decode(document.to_string().as_bytes()).map_err(|error| {
+        let text = |member: &str| document.pointer(member).and_then(Value::as_str).unwrap_or_default();
+        let slash = if registration.group.is_empty() { "/" } else { "" };
+        Failure::Unexpected {
+            message: format!(
+                "failed to convert new typed object ({}/{}; {slash}{}, Kind={}) to object: {error}",
+                text("/metadata/namespace"),
+                text("/metadata/name"),
+                registration.api_version(),
+                registration.kind
+            ),
+        }
+    })
+}
+
+/// Creates what is applied, for which the user needs the right to create, too.
+async fn create(context: &mut Context, applying: &Applying) -> Result<Bytes, Failure> {
+    let applied = merged(context, applying, &json!({}), Managed::default())?;
+    let object = decode(context, &applied.object)?;
+    if let Some(uid) = object.metadata().uid.as_deref().filter(|uid| !uid.is_empty()) {
+        return Err(Failure::Conflict {
+            target: context.own_target(),
+            because: format!("uid mismatch: the provided object specified uid {uid}, and no existing object was found")
+                .into(),
+        });
+    }
+    check_name(&*object, &context.info.name)?;
+    let mut info = context.info.clone();
+    info.verb = "create";
+    context.server.authorizer.authorize(&context.user, &info, &[])?;
+    let managed = applied.managed.to_json();
+    match store_applied(context, object, managed, applying.options.dry_run).await? {
+        Stored::Entry(entry) => object::external(context.registration, &entry),
+        Stored::DryRun(mut object, managed) => Ok(object::unstored(&mut *object, None, &managed)),
+    }
+}

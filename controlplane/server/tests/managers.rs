@@ -1,0 +1,218 @@
+//! Who manages which field after which write.
+
+mod support;
+
+use http::Method;
+use serde_json::json;
+use support::{Api, deployment, entry, managers, pod};
+
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+
+#[tokio::test]
+async fn a_created_object_is_its_creators() {
+    let api = Api::start().await;
+    let headers = [
+        ("content-type", "application/json"),
+        ("user-agent", "kubectl/v1.33.0 (linux/amd64)"),
+    ];
+    let answer = api
+        .request(Method::POST, DEPLOYMENTS, &headers, deployment("web").to_string())
+        .await
+        .json();
+    assert_eq!(managers(&answer), ["kubectl Update"]);
+    let own = entry(&answer, "kubectl");
+    assert_eq!(own["apiVersion"], "apps/v1");
+    assert_eq!(own["fieldsType"], "FieldsV1");
+    assert_eq!(own["time"], support::START);
+    let expected = json!({"f:spec": {
+        "f:progressDeadlineSeconds": {},
+        "f:replicas": {},
+        "f:revisionHistoryLimit": {},
+        "f:selector": {},
+        "f:strategy": {
+            "f:rollingUpdate": {".": {}, "f:maxSurge": {}, "f:maxUnavailable": {}},
+            "f:type": {},
+        },
+        "f:template": {
+            "f:metadata": {"f:labels": {".": {}, "f:app": {}}},
+            "f:spec": {
+                "f:containers": {"k:{\"name\":\"nginx\"}": {
+                    ".": {},
+                    "f:image": {},
+                    "f:imagePullPolicy": {},
+                    "f:name": {},
+                    "f:ports": {
+                        ".": {},
+                        "k:{\"containerPort\":80,\"protocol\":\"TCP\"}": {".": {}, "f:containerPort": {}, "f:protocol": {}},
+                    },
+                    "f:resources": {},
+                    "f:terminationMessagePath": {},
+                    "f:terminationMessagePolicy": {},
+                }},
+                "f:dnsPolicy": {},
+                "f:restartPolicy": {},
+                "f:schedulerName": {},
+                "f:securityContext": {},
+                "f:terminationGracePeriodSeconds": {},
+            },
+        },
+    }});
+    assert_eq!(own["fieldsV1"], expected, "{:#}", own["fieldsV1"]);
+}
+
+#[tokio::test]
+async fn writers_take_fields_from_each_other() {
+    let api = Api::start().await;
+    api.post(&format!("{DEPLOYMENTS}?fieldManager=first"), &deployment("web"))
+        .await;
+    let path = format!("{DEPLOYMENTS}/web");
+    let before = api.get(&path).await.json();
+    tokio::time::pause();
+    tokio::time::advance(std::time::Duration::from_secs(5)).await;
+    let change = json!({"spec": {"replicas": 5}, "metadata": {"labels": {"a": "b"}}});
+    let after = api
+        .patch(&format!("{path}?fieldManager=second"), "merge-patch+json", &change)
+        .await
+        .json();
+    assert_eq!(managers(&after), ["first Update", "second Update"]);
+    assert_eq!(
+        entry(&after, "second")["fieldsV1"],
+        json!({"f:metadata": {"f:labels": {".": {}, "f:a": {}}}, "f:spec": {"f:replicas": {}}})
+    );
+    assert!(entry(&after, "first")["fieldsV1"]["f:spec"].get("f:replicas").is_none());
+    assert_eq!(entry(&after, "first")["time"], entry(&before, "first")["time"]);
+    assert_eq!(entry(&after, "second")["time"], "2026-01-02T03:04:10Z");
+    // The same again changes nothing, not even a time.
+    tokio::time::advance(std::time::Duration::from_secs(5)).await;
+    let again = api
+        .patch(&format!("{path}?fieldManager=second"), "merge-patch+json", &change)
+        .await
+        .json();
+    assert_eq!(again, after);
+    // What is gone is nobody's.
+    let gone = json!({"metadata": {"labels": null}});
+    let after = api
+        .patch(&format!("{path}?fieldManager=third"), "merge-patch+json", &gone)
+        .await
+        .json();
+    assert_eq!(managers(&after), ["first Update", "second Update"]);
+    assert_eq!(
+        entry(&after, "second")["fieldsV1"],
+        json!({"f:spec": {"f:replicas": {}}})
+    );
+    // Status is written through a subresource.
+    let status = json!({"status": {"replicas": 3, "conditions": [{"type": "Available", "status": "True"}]}});
+    let after = api
+        .patch(
+            &format!("{path}/status?fieldManager=controller"),
+            "merge-patch+json",
+            &status,
+        )
+        .await
+        .json();
+    assert_eq!(entry(&after, "controller")["subresource"], "status");
+    assert_eq!(
+        entry(&after, "controller")["fieldsV1"],
+        json!({"f:status": {
+            "f:conditions": {".": {}, "k:{\"type\":\"Available\"}": {".": {}, "f:status": {}, "f:type": {}}},
+            "f:replicas": {},
+        }})
+    );
+    let scale = json!({"spec": {"replicas": 7}});
+    let path = format!("{path}/scale?fieldManager=scaler");
+    api.patch(&path, "merge-patch+json", &scale).await;
+    let after = api.get(&format!("{DEPLOYMENTS}/web")).await.json();
+    assert_eq!(
+        managers(&after),
+        ["first Update", "controller Update status", "scaler Update scale"]
+    );
+}
+
+#[tokio::test]
+async fn managed_fields_can_be_edited_and_taken_away() {
+    let api = Api::start().await;
+    api.post(
+        &format!("{DEPLOYMENTS}?fieldManager=kubectl-client-side-apply"),
+        &deployment("web"),
+    )
+    .await;
+    let path = format!("{DEPLOYMENTS}/web");
+    // As kubectl moves the entries of client-side apply over.
+    let mut entries = api.get(&path).await.json()["metadata"]["managedFields"].clone();
+    entries[0]["manager"] = json!("kubectl");
+    entries[0]["operation"] = json!("Apply");
+    let change = json!([{"op": "replace", "path": "/metadata/managedFields", "value": entries}]);
+    let answer = api
+        .patch(&format!("{path}?fieldManager=kubectl"), "json-patch+json", &change)
+        .await
+        .json();
+    assert_eq!(managers(&answer), ["kubectl Apply"]);
+    let reset = json!([{"op": "replace", "path": "/metadata/managedFields", "value": [{}]}]);
+    let answer = api.patch(&path, "json-patch+json", &reset).await.json();
+    assert!(answer["metadata"].get("managedFields").is_none(), "{answer:#}");
+    let mut object = answer;
+    object["spec"]["replicas"] = json!(4);
+    let answer = api.put(&path, &object).await.json();
+    assert!(
+        answer["metadata"].get("managedFields").is_none(),
+        "untracked until the first apply"
+    );
+    let five =
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": {"replicas": 5}});
+    // The first apply finds fields that have no manager: somebody must have them.
+    let answer = api.apply(&path, "fieldManager=me", &five).await;
+    assert_eq!(
+        answer.message(),
+        "Apply failed with 1 conflict: conflict with \"before-first-apply\" using apps/v1: .spec.replicas"
+    );
+    let answer = api.apply(&path, "fieldManager=me&force=true", &five).await.json();
+    assert_eq!(managers(&answer), ["me Apply", "before-first-apply Update"]);
+    // A client that does not know of the entries does not delete them.
+    let mut object = answer.clone();
+    object["metadata"].as_object_mut().unwrap().remove("managedFields");
+    object["metadata"]["labels"] = json!({"x": "y"});
+    let answer = api.put(&format!("{path}?fieldManager=simple"), &object).await.json();
+    assert_eq!(
+        managers(&answer),
+        ["me Apply", "before-first-apply Update", "simple Update"]
+    );
+}
+
+#[tokio::test]
+async fn a_binding_is_nobodys_and_deletion_keeps_the_entries() {
+    let api = Api::start().await;
+    let pods = "/api/v1/namespaces/default/pods";
+    let mut object = pod("a");
+    object["metadata"]["finalizers"] = json!(["x.example.com/y"]);
+    api.post(&format!("{pods}?fieldManager=me"), &object).await;
+    let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "a"}, "target": {"kind": "Node", "name": "n"}});
+    api.post(&format!("{pods}/a/binding"), &binding).await;
+    let bound = api.get(&format!("{pods}/a")).await.json();
+    assert_eq!(bound["spec"]["nodeName"], "n");
+    assert_eq!(managers(&bound), ["me Update"]);
+    assert!(entry(&bound, "me")["fieldsV1"]["f:spec"].get("f:nodeName").is_none());
+    let deleted = api.delete(&format!("{pods}/a?gracePeriodSeconds=0"), "").await.json();
+    assert_eq!(deleted["metadata"]["managedFields"], bound["metadata"]["managedFields"]);
+}
+
+#[tokio::test]
+async fn old_updates_are_merged_into_one_entry() {
+    let api = Api::start().await;
+    api.post(&format!("{DEPLOYMENTS}?fieldManager=first"), &deployment("web"))
+        .await;
+    tokio::time::pause();
+    for number in 0..14 {
+        tokio::time::advance(std::time::Duration::from_secs(1)).await;
+        let change = json!({"metadata": {"labels": {format!("l{number}"): "x"}}});
+        let path = format!("{DEPLOYMENTS}/web?fieldManager=m{number}");
+        api.patch(&path, "merge-patch+json", &change).await;
+    }
+    let object = api.get(&format!("{DEPLOYMENTS}/web")).await.json();
+    let names = managers(&object);
+    assert_eq!(names.len(), 10, "{names:?}");
+    assert_eq!(names[0], "ancient-changes Update");
+    assert_eq!(
+        entry(&object, "ancient-changes")["fieldsV1"]["f:metadata"]["f:labels"]["f:l3"],
+        json!({})
+    );
+}
