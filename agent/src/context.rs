@@ -1,6 +1,6 @@
 //! What all parts of the agent share.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -73,8 +73,8 @@ pub struct Context {
     pub(crate) starts: Semaphore,
     /// The pods as the API shows them, for `/pods` and for logs.
     pub(crate) pods: Mutex<BTreeMap<String, Arc<Pod>>>,
-    /// The instances that run now: who follows a log wants to know its end.
-    pub(crate) running: watch::Sender<BTreeSet<Run>>,
+    /// The instances that run now: who follows a log wants to know its end, who runs a program inside where they are.
+    pub(crate) running: watch::Sender<BTreeMap<Run, Place>>,
 }
 
 /// One run of a container.
@@ -83,6 +83,13 @@ pub(crate) struct Run {
     pub(crate) pod: String,
     pub(crate) container: String,
     pub(crate) attempt: u32,
+}
+
+/// Where a run is for the runtime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) sandbox: String,
+    pub(crate) instance: String,
 }
 
 impl Context {
@@ -145,6 +152,23 @@ impl Context {
             .unwrap_or_else(PoisonError::into_inner)
             .get(uid)
             .cloned()
+    }
+
+    pub(crate) fn pod(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        let known = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted =
+            |pod: &&Arc<Pod>| agent_plan::pods::namespace(pod) == namespace && agent_plan::pods::name(pod) == name;
+        known.values().find(wanted).cloned()
+    }
+
+    /// Where a container runs now.
+    pub(crate) fn place(&self, pod: &Pod, container: &str) -> Option<Place> {
+        let uid = agent_plan::pods::uid(pod);
+        let running = self.running.borrow();
+        let newest = running
+            .iter()
+            .rfind(|(run, _)| run.pod == uid && run.container == container);
+        newest.map(|(_, place)| place.clone())
     }
 
     pub(crate) fn known_pods(&self) -> Vec<Arc<Pod>> {

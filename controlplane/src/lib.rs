@@ -90,7 +90,7 @@ pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error>
         now,
     )?;
     let transport = Transport::new(&authority, &serving)?;
-    let logs = NodeProxy::new(&authority, &client, config.listen.ip().is_loopback())?;
+    let agents = NodeProxy::new(&authority, &client, config.listen.ip().is_loopback())?;
 
     let listener = listen(config.listen).await?;
     let address = listener.local_addr().map_err(|source| Error::Listen {
@@ -102,7 +102,7 @@ pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error>
     let audit = open_audit(&config)?;
     let mut options = Options::new(Arc::new(clock::now));
     options.audit = audit.clone().map(|sink| sink as Arc<dyn Sink>);
-    options.logs = Some(Arc::new(logs));
+    options.agents = Some(Arc::new(agents));
     options.signing_key = Some(Arc::new(authority.token_key()?));
     options.address = address.to_string();
     let server = Server::new(store.clone(), options);

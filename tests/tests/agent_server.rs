@@ -55,6 +55,14 @@ fn ask(machine: &Machine, shown: Option<&Shown>, method: &str, path: &str) -> an
 
 const PATHS: [&str; 3] = ["/pods", "/healthz", "/containerLogs/default/web/web"];
 
+/// What programs and ports are reached by; without an upgrade nobody gets anything of it.
+const STREAMS: [&str; 4] = [
+    "/exec/default/web/web?command=id&output=1",
+    "/attach/default/web/web?output=1",
+    "/portForward/default/web",
+    "/dial/default/web/80",
+];
+
 #[test]
 fn attack_21_only_the_api_server_is_answered_by_the_agent() -> anyhow::Result<()> {
     tests::logging();
@@ -83,6 +91,7 @@ fn attack_21_only_the_api_server_is_answered_by_the_agent() -> anyhow::Result<()
         for path in PATHS
             .iter()
             .chain(&["/", "/nothing", "/containerLogs/default/web/web?follow=true"])
+            .chain(&STREAMS)
         {
             let (said, body) = ask(&machine, shown.as_ref(), "GET", path)?;
             assert_eq!(said, *code, "{who} asks for {path}: {body}");
@@ -116,7 +125,6 @@ fn attack_21_paths(machine: &Machine, api_server: &Shown) -> anyhow::Result<()> 
         "/containerLogs/default/web/other",
         "/containerLogs/default/other/web",
         "/containerLogs/other/web/web",
-        "/exec/default/web/web?command=id",
         "/run/default/web/web?cmd=id",
         "/debug/pprof/heap",
         "/metrics",
@@ -125,6 +133,10 @@ fn attack_21_paths(machine: &Machine, api_server: &Shown) -> anyhow::Result<()> 
         let (code, body) = ask(machine, Some(api_server), "GET", path)?;
         assert_eq!(code, 404, "{path}: {body}");
         assert!(!body.contains("root:"), "{path}: {body}");
+    }
+    for path in STREAMS {
+        let (code, body) = ask(machine, Some(api_server), "GET", path)?;
+        assert_eq!(code, 400, "{path}: {body}");
     }
     // Not text: there is no such name.
     let (code, body) = ask(machine, Some(api_server), "GET", "/containerLogs/default/web/%ff%fe")?;

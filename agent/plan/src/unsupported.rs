@@ -156,8 +156,6 @@ fn container_field(list: &str, container: &Container, spec: &PodSpec) -> Option<
     let hooks = container.lifecycle.as_ref();
     let tcp_hook = |hook: &Option<LifecycleHandler>| hook.as_ref().is_some_and(|hook| hook.tcp_socket.is_some());
     let fields = [
-        (container.tty == Some(true), "tty"),
-        (container.stdin == Some(true), "stdin"),
         (
             container
                 .volume_devices
@@ -217,7 +215,6 @@ mod tests {
         let plain = r#"{"containers":[{"name":"a"}],"volumes":[{"name":"v","emptyDir":{}}]}"#;
         assert_eq!(check_spec(plain), None);
         for (spec, expected) in [
-            (r#"{"containers":[{"name":"a","tty":true}]}"#, "spec.containers{a}.tty"),
             (r#"{"containers":[],"hostUsers":false}"#, "spec.hostUsers: false"),
             (
                 r#"{"containers":[],"volumes":[{"name":"v","gitRepo":{"repository":"x"}}]}"#,

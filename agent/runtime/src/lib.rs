@@ -12,6 +12,7 @@ mod error;
 mod model;
 mod protocol;
 mod record;
+mod session;
 mod sim;
 pub mod supervisor;
 mod sys;
@@ -26,8 +27,10 @@ pub use containerd::{Config as ContainerdConfig, Containerd, Failure as Containe
 pub use embedded::{Config, Embedded};
 pub use error::{Error, Refusal};
 pub use model::{
-    Container, ContainerSpec, Event, ExecResult, ExecSpec, Exit, Info, Limits, PodId, Sandbox, SandboxSpec, State, User,
+    Container, ContainerSpec, Event, ExecResult, ExecSpec, Exit, Info, Limits, PodId, Sandbox, SandboxSpec, Size,
+    State, Stdin, StreamSpec, Streams, User,
 };
+pub use session::{Input, Output, Session, Terminal};
 pub use sim::{Behaviour, Sim};
 
 /// Runs what this program does under another name: the processes that a runtime starts beside the agent. `None` when the
@@ -63,6 +66,15 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Runs a program in a running container, waits for it and kills what it leaves behind.
     fn exec(&self, sandbox: &str, container: &str, spec: ExecSpec) -> BoxFuture<'_, Result<ExecResult, Error>>;
+
+    /// Starts a program in a running container with streams of its own. A program that cannot be executed is an error, here or of
+    /// [`Session::end`]. What it leaves running when it ends stays.
+    fn exec_stream(&self, sandbox: &str, container: &str, spec: StreamSpec) -> BoxFuture<'_, Result<Session, Error>>;
+
+    /// Joins the streams of a running container: output from now on, which goes to the log as well. A container with a
+    /// terminal has no standard error. [`Session::end`] comes with the container's end, or with that of the session's input
+    /// unless the container's own input ends with it ([`Stdin::Once`]).
+    fn attach(&self, sandbox: &str, container: &str, streams: Streams) -> BoxFuture<'_, Result<Session, Error>>;
 
     /// Kills a container if it runs and removes its every trace but the log. Success when there is none.
     fn remove_container(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Result<(), Error>>;

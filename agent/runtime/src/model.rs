@@ -78,6 +78,18 @@ pub struct User {
     pub must_not_be_root: bool,
 }
 
+/// A container's standard input.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Stdin {
+    /// At its end from the beginning.
+    #[default]
+    Closed,
+    /// Open for as long as the container runs.
+    Open,
+    /// Open until the first client that attached to it is at the end of its input.
+    Once,
+}
+
 /// How to make a container.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ContainerSpec {
@@ -101,6 +113,8 @@ pub struct ContainerSpec {
     /// The running container of the same sandbox whose processes this one sees and can debug; otherwise as the sandbox says.
     #[serde(default)]
     pub pid_of: Option<String>,
+    /// Whether its standard input can be written to by [`crate::Runtime::attach`]. `process.terminal` gives it a terminal.
+    pub stdin: Stdin,
     /// Where the log goes (CRI format; rotated to `PATH.1` … `PATH.4`, 10 MiB each). Its directory must exist.
     pub log_path: PathBuf,
     /// Kept and handed back.
@@ -205,6 +219,37 @@ pub struct ExecResult {
     pub truncated: bool,
     /// It was killed at its time-out.
     pub timed_out: bool,
+}
+
+/// What to run inside a container with streams of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamSpec {
+    /// Program and arguments; the program is looked up in the container's `PATH`.
+    pub argv: Vec<String>,
+    /// A new terminal of the container's is its standard input, output and error.
+    pub tty: bool,
+    /// Which streams it shall have without a terminal.
+    pub streams: Streams,
+}
+
+/// Which streams are wanted; the others are at their end or thrown away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Streams {
+    /// Standard input.
+    pub stdin: bool,
+    /// Standard output.
+    pub stdout: bool,
+    /// Standard error.
+    pub stderr: bool,
+}
+
+/// Size of a terminal, in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Size {
+    /// Columns.
+    pub width: u16,
+    /// Rows.
+    pub height: u16,
 }
 
 /// News from a runtime.

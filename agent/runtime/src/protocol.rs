@@ -8,7 +8,7 @@ use std::io;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::{Container, ExecSpec, Exit, Limits, Refusal, Sandbox, SandboxSpec};
+use crate::{Container, ExecSpec, Exit, Limits, Refusal, Sandbox, SandboxSpec, Size, Stdin, StreamSpec, Streams};
 
 /// Largest head, in bytes.
 const HEAD_LIMIT: usize = 1 << 20;
@@ -40,13 +40,51 @@ pub(crate) enum Call {
         limits: Limits,
         /// The container whose pid namespace it joins.
         pid_of: Option<String>,
+        stdio: Stdio,
     },
     Start(String),
     Signal(String, i32),
     Exec(String, ExecSpec),
+    /// With descriptors: the program's end of each stream that the specification asks for, in their order; with a terminal
+    /// instead a socket that takes its master.
+    Stream(String, StreamSpec),
+    /// With descriptors: an end of a pipe for each stream.
+    Attach(String, Streams),
+    /// Ends early what the request of this id began: a stream or an attachment.
+    Leave(u64),
+    /// Sets the size of a container's terminal.
+    Resize(String, Size),
     Remove(String),
     /// Kill everything, then end.
     Shutdown,
+}
+
+/// A container's own streams, besides its output.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Stdio {
+    pub(crate) stdin: Stdin,
+    pub(crate) terminal: bool,
+}
+
+impl Call {
+    /// How many descriptors come with it.
+    pub(crate) fn descriptors(&self) -> usize {
+        let count =
+            |streams: &Streams| usize::from(streams.stdin) + usize::from(streams.stdout) + usize::from(streams.stderr);
+        match self {
+            Self::Stream(_, spec) if spec.tty => 1,
+            Self::Stream(_, StreamSpec { streams, .. }) | Self::Attach(_, streams) => count(streams),
+            Self::Inspect
+            | Self::Create { .. }
+            | Self::Start(_)
+            | Self::Signal(..)
+            | Self::Exec(..)
+            | Self::Leave(_)
+            | Self::Resize(..)
+            | Self::Remove(_)
+            | Self::Shutdown => 0,
+        }
+    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]

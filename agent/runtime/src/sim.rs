@@ -1,19 +1,16 @@
 //! A machine in memory and virtual time.
 
+mod calls;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use futures::FutureExt;
-use futures::future::BoxFuture;
 use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::{
-    Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Exit, Info, Refusal, Runtime, Sandbox, SandboxSpec,
-    State,
-};
+use crate::{Container, ContainerSpec, Error, Event, ExecResult, Exit, Refusal, Sandbox, State};
 
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
@@ -211,6 +208,16 @@ impl World {
         found.ok_or_else(|| Refusal::ContainerNotFound(id.to_owned()).into())
     }
 
+    /// How a container that must run behaves.
+    fn running(&mut self, sandbox: &str, container: &str) -> Result<Behaviour, Error> {
+        let found = self.container(sandbox, container)?;
+        if !matches!(found.state, State::Running { .. }) {
+            return Err(wrong_state(found));
+        }
+        let (name, image) = (found.name.clone(), found.image.clone());
+        Ok(self.behaviour(&name, &image))
+    }
+
     fn create(&mut self, sandbox: &str, spec: ContainerSpec) -> Result<Container, Error> {
         let created_at = self.now();
         let found = self.sandbox(sandbox)?;
@@ -255,144 +262,4 @@ fn wrong_state(container: &Container) -> Error {
         state: state.to_owned(),
     }
     .into()
-}
-
-impl Runtime for Sim {
-    fn info(&self) -> Info {
-        Info {
-            name: "sim".to_owned(),
-            version: "0".to_owned(),
-        }
-    }
-
-    fn sandboxes(&self) -> BoxFuture<'_, Result<Vec<Sandbox>, Error>> {
-        let mut all: Vec<_> = self.world().sandboxes.values().cloned().collect();
-        all.sort_by(|left, right| (left.created_at, &left.id).cmp(&(right.created_at, &right.id)));
-        futures::future::ready(Ok(all)).boxed()
-    }
-
-    fn create_sandbox(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<Sandbox, Error>> {
-        let mut world = self.world();
-        let result = if world.sandboxes.contains_key(&spec.id) {
-            Err(Error::SandboxExists(spec.id))
-        } else {
-            let created_at = world.now();
-            let (id, pod, attempt) = (spec.id, spec.pod, spec.attempt);
-            let sandbox = Sandbox {
-                id: id.clone(),
-                pod,
-                attempt,
-                created_at,
-                lost: false,
-                containers: Vec::new(),
-            };
-            world.sandboxes.insert(id, sandbox.clone());
-            Ok(sandbox)
-        };
-        futures::future::ready(result).boxed()
-    }
-
-    fn create_container(&self, sandbox: &str, spec: ContainerSpec) -> BoxFuture<'_, Result<Container, Error>> {
-        let sandbox = sandbox.to_owned();
-        async move {
-            let behaviour = self.world().behaviour(&spec.name, &spec.image);
-            if !behaviour.create_takes.is_zero() {
-                tokio::time::sleep(behaviour.create_takes).await;
-            }
-            match behaviour.create_fails {
-                Some(cause) => Err(failed("create container", cause)),
-                None => self.world().create(&sandbox, spec),
-            }
-        }
-        .boxed()
-    }
-
-    fn start_container(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Result<Container, Error>> {
-        let start = || {
-            let mut world = self.world();
-            let started_at = world.now();
-            let found = world.container(sandbox, container)?;
-            let (name, image) = (found.name.clone(), found.image.clone());
-            let behaviour = world.behaviour(&name, &image);
-            let found = world.container(sandbox, container)?;
-            if found.state != State::Created {
-                return Err(wrong_state(found));
-            }
-            if let Some(cause) = &behaviour.start_fails {
-                return Err(failed("start container", cause.clone()));
-            }
-            found.state = State::Running { pid: 4242, started_at };
-            Ok((found.clone(), behaviour))
-        };
-        let result = start().map(|(found, behaviour)| {
-            if let Some(after) = behaviour.runs_for {
-                self.end_later(after, sandbox, container, behaviour.exit_code, None);
-            }
-            found
-        });
-        futures::future::ready(result).boxed()
-    }
-
-    fn signal(&self, sandbox: &str, container: &str, signal: i32) -> BoxFuture<'_, Result<(), Error>> {
-        let signalled = || {
-            let mut world = self.world();
-            let found = world.container(sandbox, container)?;
-            let (name, image) = (found.name.clone(), found.image.clone());
-            Ok(world.behaviour(&name, &image))
-        };
-        let result = signalled().map(|behaviour| match (signal, behaviour.stops_within) {
-            (SIGKILL, _) => self.end_later(Duration::ZERO, sandbox, container, 128 + SIGKILL, Some(SIGKILL)),
-            (SIGTERM, Some(after)) => self.end_later(after, sandbox, container, 128 + SIGTERM, Some(SIGTERM)),
-            (_, _) => {}
-        });
-        futures::future::ready(result).boxed()
-    }
-
-    fn exec(&self, sandbox: &str, container: &str, spec: ExecSpec) -> BoxFuture<'_, Result<ExecResult, Error>> {
-        let run = || {
-            let mut world = self.world();
-            let found = world.container(sandbox, container)?;
-            if !matches!(found.state, State::Running { .. }) {
-                return Err(wrong_state(found));
-            }
-            let (name, image) = (found.name.clone(), found.image.clone());
-            Ok(world.behaviour(&name, &image).exec)
-        };
-        let result = run();
-        async move {
-            let result = result?;
-            if result.timed_out {
-                tokio::time::sleep(spec.timeout).await;
-            }
-            Ok(result)
-        }
-        .boxed()
-    }
-
-    fn remove_container(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Result<(), Error>> {
-        self.end(sandbox, container, 128 + SIGKILL, Some(SIGKILL), false);
-        if let Some(found) = self.world().sandboxes.get_mut(sandbox) {
-            found.containers.retain(|existing| existing.id != container);
-        }
-        futures::future::ready(Ok(())).boxed()
-    }
-
-    fn remove_sandbox(&self, sandbox: &str) -> BoxFuture<'_, Result<(), Error>> {
-        self.world().sandboxes.remove(sandbox);
-        futures::future::ready(Ok(())).boxed()
-    }
-
-    fn cleanup(&self) -> BoxFuture<'_, Result<(), Error>> {
-        async {
-            for sandbox in self.sandboxes().await? {
-                self.remove_sandbox(&sandbox.id).await?;
-            }
-            Ok(())
-        }
-        .boxed()
-    }
-
-    fn events(&self) -> broadcast::Receiver<Event> {
-        self.events.subscribe()
-    }
 }

@@ -200,3 +200,71 @@ pub(crate) fn overlay_can_be_volatile() -> bool {
         (numbers.next(), numbers.next()) >= (Some(5), Some(10))
     })
 }
+
+/// Makes the other end of a terminal usable and opens it, by its descriptor: no path can lead elsewhere.
+#[expect(unsafe_code, reason = "TIOCSPTLCK and TIOCGPTPEER have no wrapper")]
+pub(crate) fn terminal_peer(master: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let unlocked: libc::c_int = 0;
+    // SAFETY: the integer outlives the call.
+    checked(unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCSPTLCK, &raw const unlocked) }.into())?;
+    let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+    // SAFETY: integers only.
+    owned(unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, flags) }.into())
+}
+
+/// Makes a terminal that of this process's session.
+#[expect(unsafe_code, reason = "TIOCSCTTY has no wrapper")]
+pub(crate) fn become_controlling(terminal: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: integers only.
+    checked(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSCTTY, 0) }.into()).map(drop)
+}
+
+/// Sets a terminal's size.
+#[expect(unsafe_code, reason = "TIOCSWINSZ has no wrapper")]
+pub(crate) fn resize(terminal: BorrowedFd<'_>, size: crate::Size) -> io::Result<()> {
+    let size = libc::winsize {
+        ws_row: size.height,
+        ws_col: size.width,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    // SAFETY: the structure outlives the call.
+    checked(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) }.into()).map(drop)
+}
+
+/// Takes over a descriptor that the kernel just made for this process.
+#[expect(unsafe_code, reason = "the caller got it from recvmsg")]
+pub(crate) fn received(fd: std::os::fd::RawFd) -> OwnedFd {
+    // SAFETY: see the reason above.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// Receives bytes, and descriptors that come with them, from a socket. Descriptors beyond eight at once are closed.
+pub(crate) fn receive_with_descriptors(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixAddr, recvmsg};
+    let mut space = nix::cmsg_space!([std::os::fd::RawFd; 8]);
+    let mut parts = [io::IoSliceMut::new(buffer)];
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+    let message = recvmsg::<UnixAddr>(socket.as_raw_fd(), &mut parts, Some(&mut space), flags)?;
+    let mut descriptors = Vec::new();
+    for control in message.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(fds) = control {
+            descriptors.extend(fds.into_iter().map(received));
+        }
+    }
+    Ok((message.bytes, descriptors))
+}
+
+/// Sends bytes with descriptors; returns how many bytes went.
+pub(crate) fn send_with_descriptors(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptors: &[OwnedFd],
+) -> io::Result<usize> {
+    use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
+    let fds: Vec<_> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+    let control = [ControlMessage::ScmRights(&fds)];
+    let parts = [io::IoSlice::new(bytes)];
+    let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+    Ok(sendmsg::<UnixAddr>(socket.as_raw_fd(), &parts, &control, flags, None)?)
+}

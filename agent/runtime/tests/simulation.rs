@@ -38,6 +38,7 @@ fn container(id: &str, image: &str) -> ContainerSpec {
         image_id: "sha256:0".to_owned(),
         layers: Vec::new(),
         spec: oci_spec::runtime::Spec::default(),
+        stdin: runtime::Stdin::Closed,
         user: User::default(),
         pid_of: None,
         log_path: "/sim/0.log".into(),

@@ -37,11 +37,8 @@ pub(super) async fn answer(
     Path((namespace, name, container)): Path<(String, String, String)>,
     RawQuery(query): RawQuery,
 ) -> Response {
-    let known = context.known_pods();
-    let pod = known
-        .iter()
-        .find(|pod| pods::namespace(pod) == namespace && pods::name(pod) == name);
-    let Some(pod) = pod else {
+    let pod = context.pod(&namespace, &name);
+    let Some(pod) = &pod else {
         return (StatusCode::NOT_FOUND, format!("pod \"{name}\" not found\n")).into_response();
     };
     if pods::container(pod, &container).is_none() {
@@ -93,7 +90,7 @@ pub(super) async fn answer(
     ([("Content-Type", "text/plain")], body).into_response()
 }
 
-fn parameters(query: &str) -> Vec<(String, String)> {
+pub(super) fn parameters(query: &str) -> Vec<(String, String)> {
     let decode = |text: &str| {
         let bytes = text.replace('+', " ");
         percent_encoding::percent_decode_str(&bytes)
@@ -161,7 +158,7 @@ impl Reader {
         let mut running = self.context.running.subscribe();
         let watch = watch(&self.path)?;
         loop {
-            let alive = running.borrow_and_update().contains(&self.run);
+            let alive = running.borrow_and_update().contains_key(&self.run);
             if !self.drain().await? {
                 return Ok(());
             }

@@ -1,10 +1,13 @@
-//! What the agent answers: logs to the API server over TLS, images to the operator over a private socket.
+//! What the agent answers: logs and streams to the API server over TLS, images to the operator over a private socket.
 
 mod logs;
 mod socket;
+mod streams;
 mod tls;
+mod upgrade;
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,16 +19,18 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Json, Router, middleware};
+use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
+use tower::Service;
 use tracing::debug;
+use upgrade::After;
 
 use crate::context::Context;
 
@@ -36,8 +41,8 @@ pub use tls::Files;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Whose certificate the API server shows.
 const API_SERVER: &str = "kube-apiserver-kubelet-client";
-/// Connections of clients with a certificate.
-const CONNECTIONS: usize = 256;
+/// Connections of clients with a certificate. Streams and followed logs hold theirs.
+const CONNECTIONS: usize = 1024;
 /// Connections of those who have not shown one. When more come, the oldest is dropped: nobody keeps the others out.
 const STRANGERS: usize = 64;
 /// For a handshake, for the head of a request, and for all that a client without a certificate is told.
@@ -150,7 +155,17 @@ async fn greet(
 /// Answers the requests of one connection. A silent peer of HTTP/2 is asked for a sign of life, one of HTTP/1.1 has as long for
 /// its next request as for its first.
 async fn answer(stream: TlsStream<TcpStream>, router: Router, client: Client, peer: SocketAddr) {
-    let service = TowerToHyperService::new(router.layer(Extension(client)));
+    let router = router.layer(Extension(client));
+    let after = After::nothing();
+    let next = after.clone();
+    let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
+        let (mut router, next) = (router.clone(), next.clone());
+        async move {
+            let mut response = router.call(request).await?;
+            next.fill(&mut response);
+            Ok::<_, Infallible>(response)
+        }
+    });
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HANDSHAKE);
     builder
@@ -158,8 +173,12 @@ async fn answer(stream: TlsStream<TcpStream>, router: Router, client: Client, pe
         .timer(TokioTimer::new())
         .keep_alive_interval(PING)
         .keep_alive_timeout(HANDSHAKE);
-    if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
+    let served = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    if let Err(error) = served.await {
         debug!(%peer, %error, "a connection ended badly");
+    }
+    if let Some(work) = after.take() {
+        work.await;
     }
 }
 
@@ -168,6 +187,19 @@ fn router(context: Arc<Context>) -> Router {
         .route("/healthz", get(|| async { "ok" }))
         .route("/pods", get(pods))
         .route("/containerLogs/{namespace}/{pod}/{container}", get(logs::answer))
+        .route(
+            "/exec/{namespace}/{pod}/{container}",
+            get(streams::exec).post(streams::exec),
+        )
+        .route(
+            "/attach/{namespace}/{pod}/{container}",
+            get(streams::attach).post(streams::attach),
+        )
+        .route(
+            "/portForward/{namespace}/{pod}",
+            get(streams::forward).post(streams::forward),
+        )
+        .route("/dial/{namespace}/{pod}/{port}", get(streams::dial))
         .fallback(|| async { (StatusCode::NOT_FOUND, "404 page not found\n") })
         .layer(middleware::from_fn(authorize))
         .with_state(context)

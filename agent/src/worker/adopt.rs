@@ -101,7 +101,7 @@ impl Worker {
         let State::Running { since } = instance.state else {
             return;
         };
-        self.note_running(container, instance.attempt);
+        self.note_running(container, instance.attempt, &instance.id);
         let stored = pods::stored_status(&self.pod, container).filter(|status| {
             status
                 .container_id

@@ -8,7 +8,7 @@ use agent_plan::{later, pods};
 use tracing::{info, warn};
 
 use super::{Done, Worker, adopt, mounts};
-use crate::context::Run;
+use crate::context::{Place, Run};
 use crate::events::Kind;
 
 const MESSAGE_BYTES: u64 = 4096;
@@ -88,10 +88,14 @@ impl Worker {
         }
     }
 
-    pub(super) fn note_running(&self, container: &str, attempt: u32) {
+    pub(super) fn note_running(&self, container: &str, attempt: u32, instance: &str) {
         let run = self.key(container, attempt);
+        let place = Place {
+            sandbox: self.sandbox_id(),
+            instance: instance.to_owned(),
+        };
         self.context.running.send_modify(|running| {
-            running.insert(run);
+            running.insert(run, place);
         });
     }
 
@@ -169,7 +173,7 @@ impl Worker {
         let uid = pods::uid(&self.pod).to_owned();
         self.context
             .running
-            .send_modify(|running| running.retain(|run| run.pod != uid));
+            .send_modify(|running| running.retain(|run, _| run.pod != uid));
         for memory in self.view.memory.values_mut() {
             memory.stopping = None;
             memory.post_start = false;

@@ -8,7 +8,7 @@ use agent_plan::probe::{Kind as ProbeKind, Probe};
 use agent_plan::{Timestamp, after, environment, oci, pods, user};
 use api::pod::References;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
-use runtime::{ContainerSpec, Refusal};
+use runtime::{ContainerSpec, Refusal, Stdin};
 use tracing::{info, warn};
 
 use super::{Done, Hook, Worker};
@@ -162,7 +162,7 @@ impl Worker {
         };
         let pod = Arc::clone(&self.pod);
         let wanted = pods::container(&pod, container);
-        self.note_running(container, instance.attempt);
+        self.note_running(container, instance.attempt, &instance.id);
         self.view
             .instances
             .entry(container.to_owned())
@@ -342,6 +342,11 @@ async fn specification(plan: &Plan) -> Result<ContainerSpec, Failure> {
         spec,
         user,
         pid_of,
+        stdin: match (container.stdin, container.stdin_once) {
+            (Some(true), Some(true)) => Stdin::Once,
+            (Some(true), _) => Stdin::Open,
+            (_, _) => Stdin::Closed,
+        },
         log_path: logs.join(format!("{}.log", plan.attempt)),
         annotations: std::collections::BTreeMap::new(),
     })

@@ -50,6 +50,14 @@ pub enum Subresource {
     Log,
     /// `ephemeralcontainers`: containers that are added to a pod that runs.
     EphemeralContainers,
+    /// `exec`: a program in a container, and its streams.
+    Exec,
+    /// `attach`: a container's own streams.
+    Attach,
+    /// `portforward`: connections to a pod's ports.
+    PortForward,
+    /// `proxy`: HTTP to what is behind the object.
+    Proxy,
     /// `finalize`: a namespace's own finalizers.
     Finalize,
     /// `token`: a token of a service account, as `authentication.k8s.io/v1` `TokenRequest`.
@@ -68,6 +76,10 @@ impl Subresource {
             Self::Eviction => "eviction",
             Self::Log => "log",
             Self::EphemeralContainers => "ephemeralcontainers",
+            Self::Exec => "exec",
+            Self::Attach => "attach",
+            Self::PortForward => "portforward",
+            Self::Proxy => "proxy",
             Self::Finalize => "finalize",
             Self::Token => "token",
             Self::Approval => "approval",

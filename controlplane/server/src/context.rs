@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use api::Registration;
 use bytes::Bytes;
-use http::HeaderMap;
+use http::request::Parts;
+use http::{HeaderMap, Method, Uri};
+use hyper::upgrade::OnUpgrade;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use store::{Entry, Key, Store};
 
 use crate::failure::{Failure, GroupResource, Target};
-use crate::identity::User;
+use crate::identity::{Source, User};
 use crate::query::Query;
 use crate::request::RequestInfo;
 use crate::server::Shared;
@@ -27,12 +29,34 @@ pub(crate) struct Context {
     pub(crate) info: RequestInfo,
     pub(crate) query: Query,
     pub(crate) headers: HeaderMap,
+    pub(crate) wire: Wire,
     pub(crate) registration: &'static Registration,
     /// Texts for `Warning` headers.
     pub(crate) warnings: Gathered<String>,
     /// Facts for the audit log.
     pub(crate) annotations: Gathered<(&'static str, String)>,
     pub(crate) notes: Notes,
+}
+
+/// The request as it came, for those who hand it on.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    pub(crate) method: Method,
+    pub(crate) uri: Uri,
+    pub(crate) source: Option<Source>,
+    /// The connection that a client wants to be something else.
+    pub(crate) upgrade: Option<OnUpgrade>,
+}
+
+impl Wire {
+    pub(crate) fn of(parts: &mut Parts) -> Self {
+        Self {
+            method: parts.method.clone(),
+            uri: parts.uri.clone(),
+            source: parts.extensions.get::<Source>().copied(),
+            upgrade: parts.extensions.remove::<OnUpgrade>(),
+        }
+    }
 }
 
 /// What is gathered on the way.

@@ -8,7 +8,7 @@ use http::Request;
 use http::request::Parts;
 
 use crate::authentication::{self, Caller};
-use crate::context::{Context, Gathered, Notes};
+use crate::context::{Context, Gathered, Notes, Wire};
 use crate::failure::Failure;
 use crate::path;
 use crate::query::Query;
@@ -16,6 +16,7 @@ use crate::recording::{Outcome, Recording};
 use crate::request::RequestInfo;
 use crate::respond::{self, Response};
 use crate::server::Shared;
+use crate::verbs::connect::{Wanted, connect};
 use crate::{admission, health, openapi, subresource, verbs};
 
 /// Answers a request, whatever it is, and records it.
@@ -74,6 +75,7 @@ async fn route(
         user,
         info,
         query,
+        wire: Wire::of(&mut parts),
         headers: parts.headers,
         registration,
         warnings: Gathered::default(),
@@ -212,6 +214,10 @@ async fn serve_subresource(context: &mut Context, body: Body) -> Result<Response
         (Subresource::Eviction, "create") => verbs::eviction::create(context, body).await,
         (Subresource::Log, "get") => verbs::log::get(context).await,
         (Subresource::Token, "create") => verbs::token::create(context, body).await,
+        (Subresource::Exec, "get" | "create") => connect(context, Wanted::Exec).await,
+        (Subresource::Attach, "get" | "create") => connect(context, Wanted::Attach).await,
+        (Subresource::PortForward, "get" | "create") => connect(context, Wanted::PortForward).await,
+        (Subresource::Proxy, _) => verbs::proxy::proxy(context, body).await,
         (
             Subresource::Status
             | Subresource::Scale
@@ -221,7 +227,10 @@ async fn serve_subresource(context: &mut Context, body: Body) -> Result<Response
             | Subresource::Log
             | Subresource::Finalize
             | Subresource::Token
-            | Subresource::Approval,
+            | Subresource::Approval
+            | Subresource::Exec
+            | Subresource::Attach
+            | Subresource::PortForward,
             _,
         ) => Err(Failure::MethodNotAllowed),
     }
@@ -230,7 +239,7 @@ async fn serve_subresource(context: &mut Context, body: Body) -> Result<Response
 /// Refuses paths that do not fit the kind's scope, as upstream's routes do.
 fn check_scope(context: &Context) -> Result<(), Failure> {
     let info = &context.info;
-    if !info.rest.is_empty() {
+    if !info.rest.is_empty() && info.subresource != Subresource::Proxy.name() {
         return Err(Failure::NoSuchResource);
     }
     let namespaced = !info.namespace.is_empty();

@@ -11,13 +11,13 @@
 //!
 //! `metadata.managedFields` is text to most of the server: it is read only by what changes it ([`managers`](api::managed)).
 
+pub mod agents;
 pub mod audit;
 pub mod authorization;
 pub mod body;
 pub mod discovery;
 pub mod failure;
 pub mod identity;
-pub mod logs;
 pub mod negotiation;
 pub mod node_proxy;
 pub mod path;
@@ -36,6 +36,7 @@ mod bootstrap;
 mod compress;
 mod context;
 mod dispatch;
+mod exchange;
 mod health;
 mod managers;
 mod object;
@@ -46,6 +47,7 @@ mod selection;
 mod server;
 mod shape;
 mod subresource;
+mod tunnel;
 mod verbs;
 
 pub use bootstrap::BootstrapError;

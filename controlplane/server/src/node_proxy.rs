@@ -1,4 +1,4 @@
-//! Asks the agent of a node for containers' output, over HTTPS with both sides' certificates checked.
+//! Asks the agent of a node, over HTTPS with both sides' certificates checked.
 //!
 //! The agent must prove the node's name with a certificate of the cluster's authority: an address alone, which a node
 //! reports itself, opens nothing. Addresses that could only mean something else than a node are refused all the same:
@@ -7,34 +7,24 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
-use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::{Request, Response, header};
-use http_body::Frame;
-use http_body_util::Empty;
-use hyper::body::Incoming;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use http::{HeaderValue, Request, Response, header};
 use rustls::RootCertStore;
 use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 
-use crate::logs::{LogError, LogRequest, LogSource};
+use crate::agents::{Agent, AgentError, Agents, Answer};
+use crate::exchange;
 use crate::pki::{Identity, Pki};
 use crate::tls::TlsError;
 
 /// The time for the connection and the handshake.
 const CONNECT: Duration = Duration::from_secs(10);
-/// The time for the answer's head.
-const ANSWER: Duration = Duration::from_secs(30);
 
 /// Asks agents over the network.
 pub struct NodeProxy {
@@ -64,61 +54,46 @@ impl NodeProxy {
     }
 }
 
-impl LogSource for NodeProxy {
-    fn logs(&self, request: LogRequest) -> BoxFuture<'static, Result<Response<Body>, LogError>> {
+impl Agents for NodeProxy {
+    fn ask(&self, agent: Agent, request: Request<Body>) -> BoxFuture<'static, Result<Answer, AgentError>> {
         let (connector, loopback) = (self.connector.clone(), self.loopback);
         Box::pin(async move {
-            let node = request.node_name.clone();
-            ask(connector, loopback, request)
-                .await
-                .map_err(|error| LogError::Unreachable {
-                    node,
-                    because: error.to_string(),
-                })
+            let asked = ask(connector, loopback, &agent, request).await;
+            asked.map_err(|error| AgentError::Unreachable {
+                node: agent.node,
+                because: error.to_string(),
+            })
         })
     }
 }
 
-async fn ask(connector: TlsConnector, loopback: bool, request: LogRequest) -> io::Result<Response<Body>> {
-    let address = address(&request.node_address, loopback)?;
-    let name = ServerName::try_from(request.node_name.clone()).map_err(io::Error::other)?;
+async fn ask(connector: TlsConnector, loopback: bool, agent: &Agent, mut request: Request<Body>) -> io::Result<Answer> {
+    let address = address(&agent.address, loopback)?;
+    let name = ServerName::try_from(agent.node.clone()).map_err(io::Error::other)?;
     let dial = async {
-        let stream = TcpStream::connect(SocketAddr::new(address, request.port)).await?;
+        let stream = TcpStream::connect(SocketAddr::new(address, agent.port)).await?;
         stream.set_nodelay(true)?;
         connector.connect(name, stream).await
     };
     let stream = tokio::time::timeout(CONNECT, dial).await??;
-    let head = Request::get(&request.path_and_query)
-        .header(header::HOST, &request.node_name)
-        .body(Empty::<Bytes>::new())
-        .map_err(io::Error::other)?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-    let mut connection = Box::pin(connection);
-    let exchange = async {
-        tokio::select! {
-            answer = sender.send_request(head) => answer.map_err(io::Error::other),
-            ended = connection.as_mut() => Err(match ended {
-                Ok(()) => io::ErrorKind::ConnectionReset.into(),
-                Err(error) => io::Error::other(error),
-            }),
-        }
+    let host = HeaderValue::from_str(&agent.node).map_err(io::Error::other)?;
+    request.headers_mut().insert(header::HOST, host);
+    let answer = match exchange::exchange(Box::new(stream), request).await? {
+        Answer::Whole(answer) => answer,
+        switched @ Answer::Switched(..) => return Ok(switched),
     };
-    let answer = tokio::time::timeout(ANSWER, exchange).await??;
     if answer.status().is_redirection() {
         return Err(io::Error::other(
             "the agent answered with a redirect, which is not followed",
         ));
     }
     let (head, body) = answer.into_parts();
-    let mut response = Response::new(Body::new(Driven {
-        connection: Some(connection),
-        body,
-    }));
+    let mut response = Response::new(body);
     *response.status_mut() = head.status;
     if let Some(kind) = head.headers.get(header::CONTENT_TYPE) {
         response.headers_mut().insert(header::CONTENT_TYPE, kind.clone());
     }
-    Ok(response)
+    Ok(Answer::Whole(response))
 }
 
 /// The address of a node, unless it could only be something else.
@@ -138,34 +113,6 @@ fn address(text: &str, loopback: bool) -> io::Result<IpAddr> {
         }
         address if address.is_loopback() && !loopback => Err(refused("it is this machine's loopback")),
         address => Ok(address),
-    }
-}
-
-type Connection = http1::Connection<TokioIo<TlsStream<TcpStream>>, Empty<Bytes>>;
-
-/// An answer's body that drives its connection: when the reader goes away, so does the connection.
-struct Driven {
-    connection: Option<Pin<Box<Connection>>>,
-    body: Incoming,
-}
-
-impl http_body::Body for Driven {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        if let Some(connection) = &mut self.connection
-            && let Poll::Ready(ended) = connection.as_mut().poll(context)
-        {
-            self.connection = None;
-            if let Err(error) = ended {
-                return Poll::Ready(Some(Err(error)));
-            }
-        }
-        Pin::new(&mut self.body).poll_frame(context)
     }
 }
 

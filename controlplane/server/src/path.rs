@@ -48,6 +48,20 @@ pub fn percent_decode(raw: &[u8]) -> Option<Vec<u8>> {
     Some(decoded)
 }
 
+/// Escapes everything but letters, digits and `-._~`.
+pub fn percent_encode(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push('%');
+            encoded.extend([byte >> 4, byte & 0x0f].map(|digit| char::from_digit(digit.into(), 16).unwrap_or('0')));
+        }
+    }
+    encoded
+}
+
 fn hex(digit: u8) -> Option<u8> {
     match digit {
         b'0'..=b'9' => Some(digit - b'0'),

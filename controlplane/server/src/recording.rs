@@ -7,9 +7,9 @@ use std::task::{Context as Waker, Poll};
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::HeaderValue;
 use http::header::USER_AGENT;
 use http::request::Parts;
+use http::{HeaderValue, StatusCode};
 use http_body::Frame;
 use k8s_openapi::jiff::Timestamp;
 use uuid::Uuid;
@@ -24,6 +24,7 @@ use crate::query::Query;
 use crate::request::RequestInfo;
 use crate::respond::Response;
 use crate::server::{Clock, Shared};
+use crate::tunnel;
 
 /// What the log says of a request whose client did not wait for the answer: it may have taken effect all the same.
 const CLIENT_GONE: u16 = 499;
@@ -55,32 +56,31 @@ impl Recording {
         }
     }
 
-    /// Records the answer; that of a watch again when it ends.
+    /// Records the answer; that of a watch, or of a connection that switches protocols, again when it ends.
     pub(crate) fn end(mut self, mut response: Response, failure: Option<Failure>) -> Response {
-        let watching = self.outcome.info.verb == "watch" && failure.is_none();
-        let Some(record) = self.record(response.status().as_u16(), failure, watching) else {
+        let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        let lasts = switched || (self.outcome.info.verb == "watch" && failure.is_none());
+        let Some(record) = self.record(response.status().as_u16(), failure, lasts) else {
             return response;
         };
         if let Ok(id) = HeaderValue::from_str(&record.id) {
             response.headers_mut().insert("audit-id", id);
         }
         let Some(sink) = self.sink.take() else { return response };
-        if !watching {
-            sink.record(record);
+        sink.record(record.clone());
+        if !lasts {
             return response;
         }
-        sink.record(record.clone());
-        let clock = self.clock.clone();
-        response.map(|body| {
-            Body::new(Followed {
-                body,
-                _end: End {
-                    sink,
-                    clock,
-                    record: Some(record),
-                },
-            })
-        })
+        let end = End {
+            sink,
+            clock: self.clock.clone(),
+            record: Some(record),
+        };
+        if switched {
+            tunnel::keep(&mut response, end);
+            return response;
+        }
+        response.map(|body| Body::new(Followed { body, _end: end }))
     }
 
     fn record(&mut self, code: u16, failure: Option<Failure>, watching: bool) -> Option<Record> {

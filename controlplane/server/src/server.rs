@@ -10,12 +10,12 @@ use k8s_openapi::jiff::Timestamp;
 use store::Store;
 
 use crate::admission::quota::Lines;
+use crate::agents::Agents;
 use crate::audit::Sink;
 use crate::authorization::Authorizer;
 use crate::bootstrap::{self, BootstrapError};
 use crate::discovery::Discovery;
 use crate::dispatch;
-use crate::logs::LogSource;
 use crate::openapi::Documents;
 use crate::tokens::{SigningKey, Tokens};
 use crate::version::Version;
@@ -30,8 +30,8 @@ pub struct Options {
     pub clock: Clock,
     /// Where audit records go.
     pub audit: Option<Arc<dyn Sink>>,
-    /// Where containers' output comes from; without it the `log` subresource answers 503.
-    pub logs: Option<Arc<dyn LogSource>>,
+    /// The way to the nodes' agents; without it what only they know is answered with 503.
+    pub agents: Option<Arc<dyn Agents>>,
     /// Signs the tokens of service accounts; without it there are none.
     pub signing_key: Option<Arc<SigningKey>>,
     /// What `/version` says.
@@ -46,7 +46,7 @@ impl Options {
         Self {
             clock,
             audit: None,
-            logs: None,
+            agents: None,
             signing_key: None,
             version: Version::default(),
             address: "127.0.0.1:6443".to_owned(),

@@ -33,6 +33,14 @@ pub(crate) fn find(registration: &Registration, name: &str) -> Option<Subresourc
         .find(|subresource| subresource.name() == name)
 }
 
+fn proxy_options(registration: &Registration) -> &'static str {
+    match registration.kind {
+        "Node" => "NodeProxyOptions",
+        "Service" => "ServiceProxyOptions",
+        _ => "PodProxyOptions",
+    }
+}
+
 fn describe(registration: &Registration, subresource: Subresource) -> Described {
     let (group, version, kind, verbs): (_, _, _, &[&str]) = match subresource {
         Subresource::Status | Subresource::EphemeralContainers | Subresource::Approval => (
@@ -47,6 +55,15 @@ fn describe(registration: &Registration, subresource: Subresource) -> Described 
         Subresource::Log => (registration.group, registration.version, registration.kind, &["get"]),
         Subresource::Token => ("authentication.k8s.io", "v1", "TokenRequest", &["create"]),
         Subresource::Finalize => (registration.group, registration.version, registration.kind, &["update"]),
+        Subresource::Exec => ("", "v1", "PodExecOptions", &["create", "get"]),
+        Subresource::Attach => ("", "v1", "PodAttachOptions", &["create", "get"]),
+        Subresource::PortForward => ("", "v1", "PodPortForwardOptions", &["create", "get"]),
+        Subresource::Proxy => (
+            "",
+            "v1",
+            proxy_options(registration),
+            &["create", "delete", "get", "patch", "update"],
+        ),
     };
     Described {
         name: subresource.name(),

@@ -29,6 +29,7 @@ use tracing::{debug, warn};
 
 use crate::identity::Source;
 use crate::pki::PkiError;
+use crate::tunnel::Tunnel;
 use transport::Caller;
 
 pub use transport::Transport;
@@ -133,10 +134,16 @@ async fn connection(
     let caller = transport.caller(stream.get_ref().1.peer_certificates());
     let spoken = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&spoken);
+    let tunnel = Tunnel::nothing();
+    let next = tunnel.clone();
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
         asked.store(true, Ordering::Relaxed);
-        let (router, caller) = (router.clone(), caller.clone());
-        async move { Ok::<_, Infallible>(answer(router, caller, peer, request).await) }
+        let (router, caller, next) = (router.clone(), caller.clone(), next.clone());
+        async move {
+            let mut response = answer(router, caller, peer, request).await;
+            next.fill(&mut response);
+            Ok::<_, Infallible>(response)
+        }
     });
     let builder = builder();
     let mut connection = std::pin::pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
@@ -160,6 +167,12 @@ async fn connection(
     };
     if let Err(error) = outcome {
         debug!(%peer, error, "connection ended");
+    }
+    if let Some(tunnel) = tunnel.take() {
+        tokio::select! {
+            () = tunnel => {}
+            () = cancel.cancelled() => {}
+        }
     }
 }
 

@@ -4,10 +4,10 @@ mod support;
 use std::sync::{Arc, Mutex};
 
 use axum::body::Body;
+use controlplane_server::agents::{Agent, AgentError, Agents, Answer};
 use controlplane_server::audit::{Record, Sink, Stage};
-use controlplane_server::logs::{LogError, LogRequest, LogSource};
 use futures::future::BoxFuture;
-use http::Response;
+use http::{Request, Response};
 use serde_json::json;
 use support::{Api, config_map, deployment, pod};
 
@@ -56,20 +56,17 @@ async fn scale_changes_replicas_alone() {
 /// Answers what it was asked.
 struct Echo;
 
-impl LogSource for Echo {
-    fn logs(&self, request: LogRequest) -> BoxFuture<'static, Result<Response<Body>, LogError>> {
-        let text = format!(
-            "{} {}:{} {}",
-            request.node_name, request.node_address, request.port, request.path_and_query
-        );
-        Box::pin(async move { Ok(Response::new(Body::from(text))) })
+impl Agents for Echo {
+    fn ask(&self, agent: Agent, request: Request<Body>) -> BoxFuture<'static, Result<Answer, AgentError>> {
+        let text = format!("{} {}:{} {}", agent.node, agent.address, agent.port, request.uri());
+        Box::pin(async move { Ok(Answer::Whole(Response::new(Body::from(text)))) })
     }
 }
 
 #[tokio::test]
 async fn logs_come_from_the_node() {
     let api = Api::start_with(|mut options| {
-        options.logs = Some(Arc::new(Echo));
+        options.agents = Some(Arc::new(Echo));
         options
     })
     .await;
@@ -191,7 +188,7 @@ async fn a_client_that_goes_away_is_recorded() {
     })
     .await;
     let endless = Body::from_stream(futures::stream::pending::<Result<bytes::Bytes, std::io::Error>>());
-    let request = http::Request::builder()
+    let request = Request::builder()
         .method("PUT")
         .uri(format!("{PODS}/a"))
         .body(endless)

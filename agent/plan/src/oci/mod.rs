@@ -96,7 +96,11 @@ pub fn build(inputs: &Inputs<'_>) -> Result<Spec, SpecError> {
     let Inputs {
         pod, container, image, ..
     } = *inputs;
-    let variables = environment::build(pod, container, &image.environment, inputs.sources, inputs.surroundings)?;
+    let mut variables = environment::build(pod, container, &image.environment, inputs.sources, inputs.surroundings)?;
+    let terminal = container.tty == Some(true);
+    if terminal && !variables.iter().any(|(name, _)| name == "TERM") {
+        variables.push(("TERM".to_owned(), "xterm".to_owned()));
+    }
     let context = container.security_context.as_ref();
     let privileged = context.and_then(|context| context.privileged).unwrap_or(false);
     let capabilities = capabilities::build(
@@ -105,7 +109,7 @@ pub fn build(inputs: &Inputs<'_>) -> Result<Spec, SpecError> {
         &inputs.abilities.capabilities,
     )?;
     let mut process = json!({
-        "terminal": false,
+        "terminal": terminal,
         "user": {"uid": 0, "gid": 0},
         "args": arguments(container, image, &variables)?,
         "env": variables.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>(),

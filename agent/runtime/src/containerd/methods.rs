@@ -17,8 +17,17 @@ use super::{Containerd, Shared, creation, holding, pause, records};
 use crate::clock::now;
 use crate::embedded::{check_id, described, io_error};
 use crate::{
-    Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Info, Refusal, Runtime, Sandbox, SandboxSpec, State,
+    Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Info, Refusal, Runtime, Sandbox, SandboxSpec,
+    Session, State, Stdin, StreamSpec, Streams,
 };
+
+/// Streams do not come through containerd yet.
+fn without_streams(doing: &str) -> Refusal {
+    Refusal::Failed {
+        doing: doing.to_owned(),
+        cause: "streams are not available with containerd".to_owned(),
+    }
+}
 
 impl Runtime for Containerd {
     fn info(&self) -> Info {
@@ -55,6 +64,14 @@ impl Runtime for Containerd {
                     value: String::new(),
                 });
             }
+            let terminal = spec
+                .spec
+                .process()
+                .as_ref()
+                .and_then(oci_spec::runtime::Process::terminal);
+            if terminal == Some(true) || spec.stdin != Stdin::Closed {
+                return Err(without_streams("give the container an input").into());
+            }
             Box::pin(self.shared.create_container(&sandbox, spec)).await
         }
         .boxed()
@@ -80,6 +97,14 @@ impl Runtime for Containerd {
     fn exec(&self, sandbox: &str, container: &str, spec: ExecSpec) -> BoxFuture<'_, Result<ExecResult, Error>> {
         let (sandbox, container) = (sandbox.to_owned(), container.to_owned());
         async move { self.shared.exec(&sandbox, &container, spec).await }.boxed()
+    }
+
+    fn exec_stream(&self, _: &str, _: &str, _: StreamSpec) -> BoxFuture<'_, Result<Session, Error>> {
+        futures::future::ready(Err(without_streams("exec").into())).boxed()
+    }
+
+    fn attach(&self, _: &str, _: &str, _: Streams) -> BoxFuture<'_, Result<Session, Error>> {
+        futures::future::ready(Err(without_streams("attach").into())).boxed()
     }
 
     fn remove_container(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Result<(), Error>> {

@@ -6,10 +6,10 @@ use tokio::sync::broadcast;
 
 use super::{Embedded, check_id, unexpected};
 use crate::clock::now;
-use crate::protocol::{Answer, Call};
+use crate::protocol::{Answer, Call, Stdio};
 use crate::{
     Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Info, Limits, Refusal, Runtime, Sandbox, SandboxSpec,
-    State,
+    Session, State, StreamSpec, Streams,
 };
 
 /// Version of libcontainer, which is youki's.
@@ -92,10 +92,20 @@ impl Runtime for Embedded {
                 });
             }
             let body = serde_json::to_vec(&spec).map_err(|error| Refusal::failed("encode the container", &error))?;
+            let terminal = spec
+                .spec
+                .process()
+                .as_ref()
+                .and_then(oci_spec::runtime::Process::terminal);
+            let stdio = Stdio {
+                stdin: spec.stdin,
+                terminal: terminal == Some(true),
+            };
             let call = Call::Create {
                 container: Box::new(described(&spec)),
                 limits: limits(&spec.spec),
                 pid_of: spec.pid_of,
+                stdio,
             };
             self.shared.call(&sandbox, call, &body).await.and_then(as_container)
         }
@@ -131,6 +141,16 @@ impl Runtime for Embedded {
             }
         }
         .boxed()
+    }
+
+    fn exec_stream(&self, sandbox: &str, container: &str, spec: StreamSpec) -> BoxFuture<'_, Result<Session, Error>> {
+        let (sandbox, container) = (sandbox.to_owned(), container.to_owned());
+        async move { self.shared.exec_stream(&sandbox, container, spec).await }.boxed()
+    }
+
+    fn attach(&self, sandbox: &str, container: &str, streams: Streams) -> BoxFuture<'_, Result<Session, Error>> {
+        let (sandbox, container) = (sandbox.to_owned(), container.to_owned());
+        async move { self.shared.attach(&sandbox, container, streams).await }.boxed()
     }
 
     fn remove_container(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Result<(), Error>> {

@@ -2,18 +2,25 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::protocol::{self, Answer, Call, Message, Request};
-use crate::{Error, Refusal};
+use crate::{Error, Refusal, sys};
 
-type Reply = (Result<Answer, Refusal>, Vec<u8>);
+pub(super) type Reply = (Result<Answer, Refusal>, Vec<u8>);
+
+/// What goes to a supervisor: an encoded request, and descriptors that travel with its first bytes.
+pub(super) struct Frame {
+    bytes: Vec<u8>,
+    descriptors: Vec<OwnedFd>,
+}
 
 #[derive(Default)]
 struct Pending {
@@ -25,7 +32,7 @@ struct Pending {
 /// A connected supervisor. Calls may overlap.
 pub(super) struct Connection {
     sandbox: String,
-    frames: mpsc::Sender<Vec<u8>>,
+    frames: mpsc::Sender<Frame>,
     pending: Mutex<Pending>,
     /// The supervisor itself: it can be waited for and killed without meaning another process.
     pub(super) process: OwnedFd,
@@ -36,7 +43,7 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Also returns what its writing task has to write.
-    pub(super) fn new(sandbox: String, process: OwnedFd) -> (Self, mpsc::Receiver<Vec<u8>>) {
+    pub(super) fn new(sandbox: String, process: OwnedFd) -> (Self, mpsc::Receiver<Frame>) {
         let (frames, outgoing) = mpsc::channel(16);
         // 0 is the answer to the configuration.
         let pending = Mutex::new(Pending {
@@ -66,6 +73,17 @@ impl Connection {
 
     /// Asks and waits for the answer and its body.
     pub(super) async fn call(&self, call: Call, body: &[u8]) -> Result<(Answer, Vec<u8>), Error> {
+        let (_, waiting) = self.begin(call, body, Vec::new()).await?;
+        self.outcome(waiting).await
+    }
+
+    /// Asks; the answer comes later, under the id of the request.
+    pub(super) async fn begin(
+        &self,
+        call: Call,
+        body: &[u8],
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(u64, oneshot::Receiver<Reply>), Error> {
         let (sender, receiver) = oneshot::channel();
         let id = {
             let mut pending = self.pending();
@@ -78,10 +96,16 @@ impl Connection {
             id
         };
         let encoded = protocol::encode(&Request { id, call }, body);
-        let frame = encoded.map_err(|error| Refusal::failed("encode the request", &error))?;
+        let bytes = encoded.map_err(|error| Refusal::failed("encode the request", &error))?;
         // A task of its own writes, so that a caller who goes away cannot leave half a frame.
-        self.frames.send(frame).await.map_err(|_closed| self.lost())?;
-        let (result, body) = receiver.await.map_err(|_closed| self.lost())?;
+        let sent = self.frames.send(Frame { bytes, descriptors }).await;
+        sent.map_err(|_closed| self.lost())?;
+        Ok((id, receiver))
+    }
+
+    /// The answer to what was begun.
+    pub(super) async fn outcome(&self, waiting: oneshot::Receiver<Reply>) -> Result<(Answer, Vec<u8>), Error> {
+        let (result, body) = waiting.await.map_err(|_closed| self.lost())?;
         match result {
             Ok(answer) => Ok((answer, body)),
             Err(Refusal::RunsAsRoot) => Err(Error::RunsAsRoot),
@@ -114,9 +138,19 @@ impl Connection {
 }
 
 /// Writes frames until the connection or all its senders are gone.
-pub(super) async fn write_frames(mut writer: OwnedWriteHalf, mut frames: mpsc::Receiver<Vec<u8>>) {
-    while let Some(frame) = frames.recv().await {
-        if writer.write_all(&frame).await.is_err() {
+pub(super) async fn write_frames(mut writer: OwnedWriteHalf, mut frames: mpsc::Receiver<Frame>) {
+    while let Some(Frame { bytes, descriptors }) = frames.recv().await {
+        let sent = if descriptors.is_empty() {
+            Ok(0)
+        } else {
+            let stream: &UnixStream = writer.as_ref();
+            let send = || sys::send_with_descriptors(stream.as_fd(), &bytes, &descriptors);
+            stream.async_io(Interest::WRITABLE, send).await
+        };
+        // The supervisor has its own by now.
+        drop(descriptors);
+        let Ok(sent) = sent else { return };
+        if writer.write_all(bytes.get(sent..).unwrap_or_default()).await.is_err() {
             return;
         }
     }

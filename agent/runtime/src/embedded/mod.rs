@@ -15,6 +15,7 @@ mod connection;
 mod leftovers;
 mod program;
 mod removal;
+mod streams;
 mod supervise;
 
 use std::collections::{BTreeMap, BTreeSet};

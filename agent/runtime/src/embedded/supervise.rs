@@ -160,6 +160,13 @@ impl Shared {
         Ok(pid)
     }
 
+    /// Does something beside its caller, at most until the runtime is dropped.
+    pub(super) fn background(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(work);
+    }
+
     /// Serves a connection until it ends.
     fn adopt(self: &Arc<Self>, id: &str, stream: UnixStream, process: OwnedFd) {
         let (connection, frames) = Connection::new(id.to_owned(), process);

@@ -54,7 +54,6 @@ pub(crate) fn confine(mut spec: Spec, identity: &Identity, place: &Place<'_>) ->
         .set_domainname(None)
         .set_hooks(None);
     let mut process = spec.process().clone().unwrap_or_default();
-    process.set_terminal(Some(false));
     if process.no_new_privileges() != Some(true) {
         // libcontainer loads a seccomp filter before it drops the capabilities that this takes only when the flag is absent.
         process.set_no_new_privileges(None);

@@ -35,6 +35,8 @@ pub(super) struct Creation<'a> {
     pub(super) stdin: OwnedFd,
     pub(super) stdout: OwnedFd,
     pub(super) stderr: OwnedFd,
+    /// The socket that takes the terminal's master, absolute; for a container with a terminal.
+    pub(super) console: Option<PathBuf>,
 }
 
 /// Where a container's first processes go.
@@ -80,6 +82,7 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
         .with_stdin(creation.stdin)
         .with_stdout(creation.stdout)
         .with_stderr(creation.stderr)
+        .with_console_socket(creation.console)
         .as_init(&creation.directory)
         .with_systemd(false)
         .with_detach(true)

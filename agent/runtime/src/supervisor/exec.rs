@@ -3,7 +3,7 @@
 //! Not by libcontainer's tenants: those drop the container's seccomp filter.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -13,12 +13,16 @@ use libcontainer::syscall::Syscall;
 use libcontainer::syscall::syscall::create_syscall;
 use nix::libc;
 use nix::sched::CloneFlags;
-use nix::unistd::{ForkResult, Gid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, execve, setgroups, setsid};
+use nix::sys::stat::SFlag;
+use nix::unistd::{
+    ForkResult, Gid, Uid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, execve, fchown, setgroups, setsid,
+};
 use oci_spec::runtime::{Process, Spec};
 
 use super::create::CONFIG;
+use super::terminal;
 use crate::cgroup::Cgroups;
-use crate::{ExecSpec, Refusal, record, sys};
+use crate::{Refusal, record, sys};
 
 /// The program was found but could not be run.
 const CANNOT_RUN: i32 = 126;
@@ -36,12 +40,32 @@ pub(super) struct Execution<'a> {
     pub(super) directory: PathBuf,
     /// The container's first process.
     pub(super) init: OwnedFd,
-    pub(super) stdin: OwnedFd,
-    pub(super) output: OwnedFd,
+    pub(super) streams: Streams,
+}
+
+/// What the program's descriptors 0, 1 and 2 shall be.
+pub(super) enum Streams {
+    /// A pipe for both outputs, where a failure to execute is told as well.
+    Collected { stdin: OwnedFd, output: OwnedFd },
+    /// Somebody else's.
+    Given([OwnedFd; 3]),
+    /// A new terminal of the container's; its master goes to this socket.
+    Terminal(OwnedFd),
+}
+
+/// Where a failure to execute goes.
+enum Report {
+    Output,
+    Parent(io::PipeReader, io::PipeWriter),
 }
 
 /// Starts the program and returns its process, a child of this one.
-pub(super) fn start(execution: &Execution<'_>, exec: &ExecSpec, tracked: bool) -> Result<i32, Refusal> {
+pub(super) fn start(
+    execution: &Execution<'_>,
+    argv: &[String],
+    env: &[(String, String)],
+    tracked: bool,
+) -> Result<i32, Refusal> {
     let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
     let missing = || Refusal::Failed {
         doing: "read the configuration".to_owned(),
@@ -62,28 +86,69 @@ pub(super) fn start(execution: &Execution<'_>, exec: &ExecSpec, tracked: bool) -
         .map_err(failed("become undumpable"))?;
     let flags = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWCGROUP;
     sys::join_namespaces(execution.init.as_fd(), flags).map_err(failed("join the container's namespaces"))?;
+    let report = match execution.streams {
+        Streams::Collected { .. } => Report::Output,
+        Streams::Given(_) | Streams::Terminal(_) => {
+            let (reader, writer) = io::pipe().map_err(failed("make a pipe"))?;
+            Report::Parent(reader, writer)
+        }
+    };
     match sys::fork().map_err(failed("fork"))? {
-        ForkResult::Parent { child } => Ok(child.as_raw()),
+        ForkResult::Parent { child } => match report {
+            Report::Output => Ok(child.as_raw()),
+            Report::Parent(reader, writer) => {
+                drop(writer);
+                executed(child, reader)
+            }
+        },
         ForkResult::Child => {
-            let code = match become_program(execution, exec, &config, &process) {
+            let code = match become_program(execution, argv, env, &config, &process) {
                 Ok(never) => match never {},
-                Err((doing, error)) => {
-                    // The program's output is where a person looks for this.
-                    let text = format!(
-                        "exec {}: {doing}: {error}\n",
-                        exec.argv.first().map_or("", String::as_str)
-                    );
-                    nix::unistd::write(&execution.output, text.as_bytes()).ok();
-                    if error.kind() == io::ErrorKind::NotFound {
-                        NOT_FOUND
-                    } else {
-                        CANNOT_RUN
-                    }
-                }
+                Err(failure) => tell(&execution.streams, report, argv, &failure),
             };
             sys::exit_now(code)
         }
     }
+}
+
+/// Waits until the child has become the program: that closes the pipe.
+fn executed(child: nix::unistd::Pid, reader: io::PipeReader) -> Result<i32, Refusal> {
+    let mut failure = String::new();
+    // What cannot be read is no failure of the program.
+    drop(reader.take(4096).read_to_string(&mut failure));
+    if failure.is_empty() {
+        return Ok(child.as_raw());
+    }
+    nix::sys::wait::waitpid(child, None).ok();
+    Err(Refusal::Program(failure))
+}
+
+/// Tells why the program could not be executed; returns the exit code.
+fn tell(streams: &Streams, report: Report, argv: &[String], (doing, error): &Failure) -> i32 {
+    let program = argv.first().map_or("", String::as_str);
+    let missing = error.kind() == io::ErrorKind::NotFound;
+    match (report, streams) {
+        (Report::Parent(_, mut writer), _) => {
+            let denied = error.kind() == io::ErrorKind::PermissionDenied && *doing == "execute";
+            let why = if missing && *doing == "find" {
+                "executable file not found in $PATH".to_owned()
+            } else if missing && *doing == "execute" {
+                format!("stat {program}: no such file or directory")
+            } else if denied {
+                "permission denied".to_owned()
+            } else {
+                format!("{doing}: {error}")
+            };
+            drop(write!(writer, "exec: {program:?}: {why}"));
+        }
+        // The program's output is where a person looks for this.
+        (Report::Output, Streams::Collected { output, .. }) => {
+            let text = format!("exec {program}: {doing}: {error}\n");
+            nix::unistd::write(output, text.as_bytes()).ok();
+        }
+        (Report::Output, Streams::Given(_) | Streams::Terminal(_)) => {}
+    }
+    if missing { NOT_FOUND } else { CANNOT_RUN }
 }
 
 /// The container's group limits the program; a group of its own in the tracking hierarchy finds all that it starts.
@@ -103,7 +168,8 @@ type Failure = (&'static str, io::Error);
 
 fn become_program(
     execution: &Execution<'_>,
-    exec: &ExecSpec,
+    argv: &[String],
+    env: &[(String, String)],
     config: &Spec,
     process: &Process,
 ) -> Result<std::convert::Infallible, Failure> {
@@ -112,9 +178,7 @@ fn become_program(
     }
     let other = |doing| move |error: &dyn std::error::Error| (doing, io::Error::other(error.to_string()));
     setsid().map_err(at("make a session"))?;
-    dup2_stdin(&execution.stdin).map_err(at("set stdin"))?;
-    dup2_stdout(&execution.output).map_err(at("set stdout"))?;
-    dup2_stderr(&execution.output).map_err(at("set stderr"))?;
+    take_streams(&execution.streams, process.user().uid()).map_err(at("set the standard streams"))?;
     let kernel = create_syscall();
     for limit in process.rlimits().iter().flatten() {
         kernel
@@ -152,9 +216,13 @@ fn become_program(
             .map(|text| sys::c_string(text.as_bytes()))
             .collect::<io::Result<Vec<_>>>()
     };
-    let (environment, program) = (environment(process, exec), exec.argv.first().map_or("", String::as_str));
+    let terminal = matches!(execution.streams, Streams::Terminal(_));
+    let (environment, program) = (
+        environment(process, env, terminal),
+        argv.first().map_or("", String::as_str),
+    );
     let (argv, env) = (
-        strings(&exec.argv).map_err(at("argv"))?,
+        strings(argv).map_err(at("argv"))?,
         strings(&environment).map_err(at("environment"))?,
     );
     let path = sys::c_string(
@@ -195,13 +263,36 @@ fn become_user(kernel: &dyn Syscall, process: &Process) -> Result<(), Failure> {
     }
 }
 
-fn environment(process: &Process, exec: &ExecSpec) -> Vec<String> {
+/// Descriptors 0, 1 and 2. Pipes become the user's, who may open them again by `/dev/stdout`.
+fn take_streams(streams: &Streams, user: u32) -> io::Result<()> {
+    let pipes = match streams {
+        Streams::Collected { stdin, output } => [stdin, output, output],
+        Streams::Given([stdin, stdout, stderr]) => [stdin, stdout, stderr],
+        Streams::Terminal(console) => return terminal::take(console.as_fd(), user),
+    };
+    for pipe in pipes {
+        let found = nix::sys::stat::fstat(pipe)?;
+        if SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == SFlag::S_IFIFO {
+            fchown(pipe, Some(Uid::from_raw(user)), None)?;
+        }
+    }
+    let [stdin, stdout, stderr] = pipes;
+    dup2_stdin(stdin)?;
+    dup2_stdout(stdout)?;
+    dup2_stderr(stderr)?;
+    Ok(())
+}
+
+fn environment(process: &Process, env: &[(String, String)], terminal: bool) -> Vec<String> {
     let overridden = |entry: &&String| {
         let name = entry.split('=').next();
-        !exec.env.iter().any(|(given, _)| Some(given.as_str()) == name)
+        let given = env.iter().any(|(given, _)| Some(given.as_str()) == name);
+        !given && (!terminal || name != Some("TERM"))
     };
     let kept = process.env().iter().flatten().filter(overridden).cloned();
-    kept.chain(exec.env.iter().map(|(name, value)| format!("{name}={value}")))
+    let term = terminal.then(|| "TERM=xterm".to_owned());
+    kept.chain(env.iter().map(|(name, value)| format!("{name}={value}")))
+        .chain(term)
         .collect()
 }
 

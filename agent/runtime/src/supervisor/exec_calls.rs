@@ -1,6 +1,7 @@
 //! Execs: requests, ends and what their programs leave behind.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -8,10 +9,10 @@ use super::dev_null;
 use super::exec;
 use super::job::{self, Purpose, Ticket};
 use super::log::Stream;
-use super::state::{Execution, JOB_LIMIT, Supervisor, pipe, wrong_state};
+use super::state::{Execution, JOB_LIMIT, Kind, Supervisor, pipe, wrong_state};
 use crate::clock::monotonic;
 use crate::protocol::Answer;
-use crate::{ExecSpec, Refusal, State, sys};
+use crate::{ExecSpec, Refusal, State, StreamSpec, Streams, sys};
 
 /// Output of an exec is waited for so long after its program is gone.
 const DRAIN_LIMIT: Duration = Duration::from_millis(200);
@@ -20,8 +21,77 @@ const OUTPUT_LIMIT: usize = 16 << 10;
 /// Execs at the same time.
 const EXECS: usize = 64;
 
+/// What an exec starts with.
+struct Began {
+    output: Option<OwnedFd>,
+    limit: usize,
+    deadline: Duration,
+    kind: Kind,
+}
+
+/// The agent counts wrong: never from one of this version.
+pub(super) fn missing() -> Refusal {
+    Refusal::Failed {
+        doing: "take the streams".to_owned(),
+        cause: "a descriptor is missing".to_owned(),
+    }
+}
+
 impl Supervisor {
     pub(super) fn exec(&mut self, ticket: Ticket, id: &str, exec: &ExecSpec) -> Result<(), Refusal> {
+        let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
+        let (pipe, output) = pipe(Stream::Stdout).map_err(failed("make a pipe"))?;
+        let stdin = dev_null().map_err(failed("open /dev/null"))?;
+        let began = Began {
+            output: Some(pipe.fd),
+            limit: exec.output_limit.min(OUTPUT_LIMIT),
+            deadline: monotonic() + exec.timeout,
+            kind: Kind::Collected,
+        };
+        let streams = exec::Streams::Collected { stdin, output };
+        self.begin_exec(ticket, id, streams, (&exec.argv, &exec.env), began)
+    }
+
+    /// Starts a program with a client's own streams.
+    pub(super) fn stream(
+        &mut self,
+        ticket: Ticket,
+        id: &str,
+        spec: &StreamSpec,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(), Refusal> {
+        let failed = |error: io::Error| Refusal::failed("open /dev/null", &error);
+        let mut given = descriptors.into_iter();
+        let streams = if spec.tty {
+            exec::Streams::Terminal(given.next().ok_or_else(missing)?)
+        } else {
+            let mut take = |wanted: bool| {
+                if wanted {
+                    given.next().ok_or_else(missing)
+                } else {
+                    dev_null().map_err(failed)
+                }
+            };
+            let Streams { stdin, stdout, stderr } = spec.streams;
+            exec::Streams::Given([take(stdin)?, take(stdout)?, take(stderr)?])
+        };
+        let began = Began {
+            output: None,
+            limit: 0,
+            deadline: Duration::MAX,
+            kind: if spec.tty { Kind::Terminal } else { Kind::Streamed },
+        };
+        self.begin_exec(ticket, id, streams, (&spec.argv, &[]), began)
+    }
+
+    fn begin_exec(
+        &mut self,
+        ticket: Ticket,
+        id: &str,
+        streams: exec::Streams,
+        (argv, env): (&[String], &[(String, String)]),
+        began: Began,
+    ) -> Result<(), Refusal> {
         let entry = self.find(id)?;
         if !matches!(entry.container.state, State::Running { .. }) {
             return Err(wrong_state(&entry.container));
@@ -34,7 +104,6 @@ impl Supervisor {
                 cause: "too many at the same time".to_owned(),
             });
         }
-        let (pipe, output) = pipe(Stream::Stdout).map_err(failed("make a pipe"))?;
         let key = self.key();
         let group = self.group.join(id);
         let exec_group = group.join(format!("exec-{key}"));
@@ -45,32 +114,51 @@ impl Supervisor {
             exec_group: exec_group.clone(),
             directory: self.container_directory(id),
             init: sys::pidfd_open(pid).map_err(failed("open the container's process"))?,
-            stdin: dev_null().map_err(failed("open /dev/null"))?,
-            output,
+            streams,
         };
-        let deadline = monotonic() + exec.timeout;
+        let patience = began.deadline.max(monotonic()).min(monotonic() + JOB_LIMIT) + JOB_LIMIT;
         let job = job::spawn(
             Purpose::Exec(key),
-            deadline + JOB_LIMIT,
+            patience,
             tracking.as_ref(),
             &self.connections(),
-            |tracked| exec::start(&execution, exec, tracked),
+            |tracked| exec::start(&execution, argv, env, tracked),
         );
         self.jobs.push(job.map_err(failed("fork"))?);
+        let Began {
+            output,
+            limit,
+            deadline,
+            kind,
+        } = began;
         self.execs.push(Execution {
             key,
             ticket,
-            output: Some(pipe.fd),
+            output,
             kept: Vec::new(),
-            limit: exec.output_limit.min(OUTPUT_LIMIT),
+            limit,
             truncated: false,
             deadline,
             timed_out: false,
+            kind,
             pid: None,
             exit_code: None,
             group: exec_group,
         });
         Ok(())
+    }
+
+    /// A client no longer wants what this request of its began.
+    pub(super) fn leave(&mut self, client: u64, request: u64) {
+        let ticket = Ticket { client, request };
+        for exec in self.execs.iter_mut().filter(|exec| exec.ticket == ticket) {
+            exec.deadline = Duration::ZERO;
+        }
+        for entry in &mut self.entries {
+            for own in entry.attachments.iter_mut().filter(|own| own.ticket == ticket) {
+                own.end();
+            }
+        }
     }
 
     pub(super) fn exec_started(&mut self, key: u64, result: Result<i32, Refusal>) {
@@ -98,6 +186,9 @@ impl Supervisor {
         for exec in self.execs.iter_mut().filter(|exec| exec.ticket.client == client) {
             exec.deadline = Duration::ZERO;
         }
+        for entry in &mut self.entries {
+            entry.attachments.retain(|own| own.ticket.client != client);
+        }
     }
 
     pub(super) fn exec_exited(&mut self, pid: i32, status: i32) -> bool {
@@ -118,7 +209,11 @@ impl Supervisor {
         exec.pid = None;
         exec.exit_code = Some(if status < 0 { 128 - status } else { status });
         exec.deadline = monotonic() + DRAIN_LIMIT;
-        drop(self.cgroups.kill(&exec.group, Duration::ZERO));
+        match exec.kind {
+            Kind::Collected => drop(self.cgroups.kill(&exec.group, Duration::ZERO)),
+            // What it leaves running in the container is meant to stay, as where a shell starts a server.
+            Kind::Streamed | Kind::Terminal => {}
+        }
         true
     }
 

@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::job::{Purpose, Ticket};
-use super::state::{Entry, JOB_LIMIT, Supervisor};
+use super::state::{Entry, JOB_LIMIT, Kind, Supervisor};
 use super::{CONTAINERS, RECORD, SOCKET};
 use crate::cgroup::Cgroups;
 use crate::clock::{monotonic, now};
@@ -187,10 +187,17 @@ impl Supervisor {
             .filter(|exec| exec.deadline <= now && exec.pid.is_some())
         {
             exec.timed_out = true;
-            drop(self.cgroups.kill(&exec.group, Duration::ZERO));
+            match (exec.kind, exec.pid) {
+                // The others have lost their terminal, and the kernel tells them.
+                (Kind::Terminal, Some(pid)) => drop(kill(Pid::from_raw(pid), Signal::SIGKILL)),
+                (Kind::Collected | Kind::Streamed | Kind::Terminal, _) => {
+                    drop(self.cgroups.kill(&exec.group, Duration::ZERO));
+                }
+            }
             exec.deadline = now + Duration::from_millis(10);
         }
         self.finish_execs(now);
+        self.finish_attachments();
         self.finish_shutdown(now);
         let deadlines = self.jobs.iter().map(|job| job.deadline);
         let deadlines = deadlines.chain(

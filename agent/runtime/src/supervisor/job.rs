@@ -9,7 +9,7 @@ use nix::unistd::ForkResult;
 
 use super::give_back_signals;
 use super::log::LogFile;
-use super::state::Pipe;
+use super::state::Stdio;
 use crate::protocol::Answer;
 use crate::{Container, Limits, Refusal, sys};
 
@@ -28,8 +28,7 @@ pub(super) enum Purpose {
         limits: Limits,
         own_pids: bool,
         log: LogFile,
-        stdout: Pipe,
-        stderr: Pipe,
+        stdio: Stdio,
     },
     /// The exec with this key.
     Exec(u64),

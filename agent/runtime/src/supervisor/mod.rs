@@ -4,8 +4,10 @@
 //! agent. Everything that libcontainer does happens in short-lived forks of it. It ends when it is told to, or when no agent can
 //! find it any more.
 
+mod attach;
 pub(crate) mod confine;
 pub(crate) mod create;
+mod create_calls;
 mod exec;
 mod exec_calls;
 mod exits;
@@ -16,6 +18,7 @@ mod pause;
 mod poll;
 mod remove;
 mod state;
+mod terminal;
 pub(crate) mod user;
 mod zygote;
 
@@ -236,7 +239,8 @@ fn listen() -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// A descriptor for a container's standard input.
+/// A descriptor for a standard stream that nobody is at the other end of.
 pub(crate) fn dev_null() -> io::Result<OwnedFd> {
-    File::open("/dev/null").map(OwnedFd::from)
+    let null = File::options().read(true).write(true).open("/dev/null");
+    null.map(OwnedFd::from)
 }

@@ -1,16 +1,19 @@
 //! The one loop: waits for the kernel, the agent and the containers at once.
 
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 
+use super::attach;
 use super::job::Ticket;
 use super::state::{Entry, Supervisor};
 use crate::clock::now;
 use crate::protocol::{self, Message, Request};
+use crate::sys;
 
 /// What is read at once from any descriptor.
 const CHUNK: usize = 16 << 10;
@@ -20,6 +23,8 @@ const BACKLOG: usize = 2 << 20;
 const CLIENTS: usize = 8;
 /// Read from one container's output before others get their turn, in chunks.
 const TURN: usize = 4;
+/// Descriptors that wait for the rest of their requests.
+const DESCRIPTORS: usize = 64;
 
 /// A connected agent.
 pub(super) struct Client {
@@ -27,8 +32,13 @@ pub(super) struct Client {
     stream: UnixStream,
     incoming: Vec<u8>,
     outgoing: Vec<u8>,
+    /// Came with the bytes of requests that are not complete yet.
+    descriptors: VecDeque<OwnedFd>,
     broken: bool,
 }
+
+/// A request with its body and its descriptors.
+type Asked = (Request, Vec<u8>, Vec<OwnedFd>);
 
 impl Client {
     fn new(key: u64, stream: UnixStream) -> io::Result<Self> {
@@ -38,6 +48,7 @@ impl Client {
             stream,
             incoming: Vec::new(),
             outgoing: Vec::new(),
+            descriptors: VecDeque::new(),
             broken: false,
         })
     }
@@ -63,31 +74,45 @@ impl Client {
         self.outgoing.shrink_to(4096);
     }
 
-    fn read(&mut self) -> Vec<(Request, Vec<u8>)> {
+    fn read(&mut self) -> Vec<Asked> {
         let mut chunk = vec![0; CHUNK];
         let mut requests = Vec::new();
         loop {
-            match self.stream.read(&mut chunk) {
-                Ok(0) => self.broken = true,
-                Ok(length) => self.incoming.extend_from_slice(chunk.get(..length).unwrap_or_default()),
+            match sys::receive_with_descriptors(self.stream.as_fd(), &mut chunk) {
+                Ok((0, _)) => self.broken = true,
+                Ok((length, descriptors)) => {
+                    self.incoming.extend_from_slice(chunk.get(..length).unwrap_or_default());
+                    self.descriptors.extend(descriptors);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return requests,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => self.broken = true,
             }
-            loop {
-                match protocol::take(&mut self.incoming) {
-                    Ok(Some(request)) => requests.push(request),
-                    Ok(None) => break,
-                    Err(_) => {
-                        self.broken = true;
-                        break;
-                    }
-                }
+            while let Some(request) = self.take() {
+                requests.push(request);
             }
             if self.broken {
                 return requests;
             }
         }
+    }
+
+    /// The next complete request.
+    fn take(&mut self) -> Option<Asked> {
+        let Ok(taken) = protocol::take::<Request>(&mut self.incoming) else {
+            self.broken = true;
+            return None;
+        };
+        let (request, body) = taken?;
+        let count = request.call.descriptors();
+        if count > self.descriptors.len() {
+            self.broken = true;
+            return None;
+        }
+        let descriptors = self.descriptors.drain(..count).collect();
+        // Descriptors come with the bytes of their request, and no request is longer than this allows.
+        self.broken |= self.descriptors.len() > DESCRIPTORS;
+        Some((request, body, descriptors))
     }
 }
 
@@ -98,13 +123,19 @@ enum Source {
     Client(usize),
     Output(usize),
     Exec(usize),
+    /// A client of a container: container, client.
+    Attached(usize, usize),
 }
 
 impl Supervisor {
-    /// The descriptors of the agents' connections.
+    /// The descriptors of the agents' connections, and of those who attached.
     pub(super) fn connections(&self) -> Vec<RawFd> {
         let clients = self.clients.iter().map(|client| client.stream.as_raw_fd());
-        clients.chain([self.listener.as_raw_fd()]).collect()
+        let attached = self.entries.iter().flat_map(|entry| &entry.attachments);
+        clients
+            .chain([self.listener.as_raw_fd()])
+            .chain(attached.flat_map(attach::Attachment::descriptors))
+            .collect()
     }
 
     /// Serves until told to end.
@@ -128,6 +159,11 @@ impl Supervisor {
                         }
                     }
                     Source::Exec(index) => self.collect(index),
+                    Source::Attached(index, client) => {
+                        if let Some(entry) = self.entries.get_mut(index) {
+                            entry.exchange(client);
+                        }
+                    }
                 }
             }
             self.drop_broken();
@@ -142,8 +178,16 @@ impl Supervisor {
                 entry
                     .outputs
                     .iter()
+                    .filter(|pipe| !entry.held_up(pipe.stream))
                     .map(|pipe| (Source::Output(index), pipe.fd.as_fd(), PollFlags::POLLIN)),
             );
+            for (client, own) in entry.attachments.iter().enumerate() {
+                let source = Source::Attached(index, client);
+                sources.extend(own.writes().map(|fd| (source, fd, PollFlags::POLLOUT)));
+                sources.extend(own.reads().map(|fd| (source, fd, PollFlags::POLLIN)));
+                let feed = entry.stdin.as_ref().filter(|_| own.feeds());
+                sources.extend(feed.map(|fd| (source, fd.as_fd(), PollFlags::POLLOUT)));
+            }
         }
         for (index, exec) in self.execs.iter().enumerate() {
             sources.extend(
@@ -216,15 +260,12 @@ impl Supervisor {
         };
         client.flush();
         let key = client.key;
-        for (request, body) in client.read() {
-            self.call(
-                Ticket {
-                    client: key,
-                    request: request.id,
-                },
-                request.call,
-                &body,
-            );
+        for (request, body, descriptors) in client.read() {
+            let ticket = Ticket {
+                client: key,
+                request: request.id,
+            };
+            self.call(ticket, request.call, &body, descriptors);
         }
     }
 
@@ -275,15 +316,16 @@ impl Supervisor {
 fn pump(entry: &mut Entry, chunks: usize) {
     let mut chunk = [0; CHUNK];
     let mut records = Vec::new();
-    let log = &mut entry.log;
+    let (log, attachments) = (&mut entry.log, &mut entry.attachments);
     entry.outputs.retain_mut(|pipe| {
         for _ in 0..chunks {
             records.clear();
             let open = match nix::unistd::read(&pipe.fd, &mut chunk) {
                 Ok(0) => false,
                 Ok(length) => {
-                    pipe.lines
-                        .push(now(), chunk.get(..length).unwrap_or_default(), &mut records);
+                    let bytes = chunk.get(..length).unwrap_or_default();
+                    pipe.lines.push(now(), bytes, &mut records);
+                    attach::copy(attachments, pipe.stream, bytes);
                     true
                 }
                 Err(nix::Error::EAGAIN) => return true,

@@ -40,6 +40,7 @@ impl Supervisor {
     }
 
     pub(super) fn begin_removal(&mut self, id: &str, tickets: Vec<Ticket>, answer: Result<Answer, Refusal>) {
+        self.detach_all(id);
         self.entries.retain(|entry| entry.container.id != id);
         let (directory, group) = (self.container_directory(id), self.group.join(id));
         let cgroups = self.cgroups.clone();

@@ -1,6 +1,5 @@
 //! The supervisor's state and what requests, exits and time do to it.
 
-use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
@@ -8,19 +7,19 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 
+use super::attach::Attachment;
 use super::confine::PidNamespace;
-use super::create::{self, Creation, OCI};
-use super::job::{self, Job, Purpose, Ticket};
+use super::create::{self, OCI};
+use super::job::{Job, Ticket};
 use super::log::{Lines, LogFile, Stream};
 use super::memory::SharedMemory;
 use super::pause::Pause;
 use super::poll::Client;
-use super::{CONTAINERS, RECORD, dev_null};
+use super::{CONTAINERS, RECORD};
 use crate::cgroup::Cgroups;
-use crate::clock::{monotonic, now};
+use crate::clock::now;
 use crate::protocol::{Answer, Call, Message};
 use crate::record::{self, Durability};
 use crate::{Container, Limits, Refusal, Sandbox, SandboxSpec, State};
@@ -31,13 +30,35 @@ pub(super) const JOB_LIMIT: Duration = Duration::from_mins(2);
 /// The reading end of a container's output.
 pub(super) struct Pipe {
     pub(super) fd: OwnedFd,
+    pub(super) stream: Stream,
     pub(super) lines: Lines,
+}
+
+impl Pipe {
+    pub(super) fn new(fd: OwnedFd, stream: Stream) -> Self {
+        Self {
+            fd,
+            stream,
+            lines: Lines::new(stream),
+        }
+    }
+}
+
+/// Our ends of a container's own streams.
+pub(super) enum Stdio {
+    Pipes {
+        outputs: [Pipe; 2],
+        stdin: Option<OwnedFd>,
+        once: bool,
+    },
+    /// The socket that the terminal's master comes to, and whether anybody may type.
+    Terminal { console: UnixListener, stdin: bool },
 }
 
 pub(super) struct Entry {
     pub(super) container: Container,
     /// Set when it is started.
-    limits: Limits,
+    pub(super) limits: Limits,
     pub(super) pid: i32,
     /// Its first process is the first of a pid namespace: all others go with it.
     pub(super) own_pids: bool,
@@ -46,6 +67,24 @@ pub(super) struct Entry {
     pub(super) outputs: Vec<Pipe>,
     pub(super) log: LogFile,
     pub(super) removal: Vec<Ticket>,
+    /// Where input goes, while anybody may still write to it.
+    pub(super) stdin: Option<OwnedFd>,
+    /// Its input ends with that of the first client.
+    pub(super) once: bool,
+    /// The terminal's master.
+    pub(super) terminal: Option<OwnedFd>,
+    pub(super) attachments: Vec<Attachment>,
+}
+
+/// What an exec is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Its output is kept and answered; at its end what it left is killed.
+    Collected,
+    /// It has a client's own streams.
+    Streamed,
+    /// It has a terminal.
+    Terminal,
 }
 
 pub(super) struct Execution {
@@ -57,6 +96,7 @@ pub(super) struct Execution {
     pub(super) truncated: bool,
     pub(super) deadline: Duration,
     pub(super) timed_out: bool,
+    pub(super) kind: Kind,
     pub(super) pid: Option<i32>,
     pub(super) exit_code: Option<i32>,
     pub(super) group: PathBuf,
@@ -102,13 +142,7 @@ pub(super) fn pipe(stream: Stream) -> io::Result<(Pipe, OwnedFd)> {
     let (reader, writer) = io::pipe()?;
     let fd = OwnedFd::from(reader);
     fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-    Ok((
-        Pipe {
-            fd,
-            lines: Lines::new(stream),
-        },
-        writer.into(),
-    ))
+    Ok((Pipe::new(fd, stream), writer.into()))
 }
 
 impl Supervisor {
@@ -206,8 +240,12 @@ impl Supervisor {
     }
 
     /// Does what a request asks, or begins it.
-    pub(super) fn call(&mut self, ticket: Ticket, call: Call, body: &[u8]) {
-        let refused = matches!(call, Call::Create { .. } | Call::Start(_) | Call::Exec(..)) && self.ending();
+    pub(super) fn call(&mut self, ticket: Ticket, call: Call, body: &[u8], descriptors: Vec<OwnedFd>) {
+        let begins = matches!(
+            call,
+            Call::Create { .. } | Call::Start(_) | Call::Exec(..) | Call::Stream(..) | Call::Attach(..)
+        );
+        let refused = begins && self.ending();
         if refused {
             let (id, state) = (self.sandbox.id.clone(), "shutting down".to_owned());
             return self.reply(ticket, Err(Refusal::WrongState { id, state }));
@@ -218,16 +256,24 @@ impl Supervisor {
                 container,
                 limits,
                 pid_of,
+                stdio,
             } => {
                 let created = self.pid_namespace(pid_of.as_deref());
                 created
-                    .and_then(|pids| self.create(ticket, container, limits, pids, body))
+                    .and_then(|pids| self.create(ticket, container, limits, pids, stdio, body))
                     .err()
                     .map(Err)
             }
             Call::Start(id) => Some(self.start(&id).map(Answer::Container)),
             Call::Signal(id, signal) => Some(self.signal(&id, signal).map(|()| Answer::Done)),
             Call::Exec(id, exec) => self.exec(ticket, &id, &exec).err().map(Err),
+            Call::Stream(id, spec) => self.stream(ticket, &id, &spec, descriptors).err().map(Err),
+            Call::Attach(id, streams) => self.attach(ticket, &id, streams, descriptors).err().map(Err),
+            Call::Leave(request) => {
+                self.leave(ticket.client, request);
+                Some(Ok(Answer::Done))
+            }
+            Call::Resize(id, size) => Some(self.resize(&id, size).map(|()| Answer::Done)),
             Call::Remove(id) => self.remove(ticket, &id),
             Call::Shutdown => {
                 self.begin_shutdown(Some(ticket));
@@ -236,102 +282,6 @@ impl Supervisor {
         };
         if let Some(result) = result {
             self.reply(ticket, result);
-        }
-    }
-
-    fn create(
-        &mut self,
-        ticket: Ticket,
-        container: Box<Container>,
-        limits: Limits,
-        pid_namespace: PidNamespace,
-        spec: &[u8],
-    ) -> Result<(), Refusal> {
-        let id = container.id.clone();
-        let making = |job: &Job| matches!(&job.purpose, Purpose::Create { container, .. } if container.id == id);
-        if self.find(&id).is_ok() || self.jobs.iter().any(making) {
-            return Err(Refusal::ContainerExists(id));
-        }
-        let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
-        let log = LogFile::open(&container.log_path).map_err(failed("open the log"))?;
-        let (stdout, out) = pipe(Stream::Stdout).map_err(failed("make pipes"))?;
-        let (stderr, err) = pipe(Stream::Stderr).map_err(failed("make pipes"))?;
-        let (directory, group) = (self.container_directory(&id), self.group.join(&id));
-        fs::create_dir(&directory).map_err(failed("create the container's directory"))?;
-        let stdin = dev_null().map_err(failed("open /dev/null"))?;
-        let own_pids = pid_namespace == PidNamespace::Own;
-        let tracking = self.cgroups.open_tracking(&create::leaf(&self.cgroups, &group));
-        let creation = Creation {
-            cgroups: &self.cgroups,
-            group,
-            directory,
-            pid_namespace,
-            memory: self.memory.as_ref(),
-            stdin,
-            stdout: out,
-            stderr: err,
-        };
-        let purpose = Purpose::Create {
-            ticket,
-            container,
-            limits,
-            own_pids,
-            log,
-            stdout,
-            stderr,
-        };
-        let job = job::spawn(
-            purpose,
-            monotonic() + JOB_LIMIT,
-            tracking.as_ref(),
-            &self.connections(),
-            |tracked| create::create(creation, spec, tracked),
-        );
-        self.jobs.push(job.map_err(failed("fork"))?);
-        Ok(())
-    }
-
-    pub(super) fn created(&mut self, purpose: Purpose, result: Result<i32, Refusal>) {
-        let Purpose::Create {
-            ticket,
-            container,
-            limits,
-            own_pids,
-            log,
-            stdout,
-            stderr,
-        } = purpose
-        else {
-            return;
-        };
-        match result {
-            Ok(pid) => {
-                let id = container.id.clone();
-                let path = self.container_directory(&container.id).join(RECORD);
-                let recorded = record::write(&path, &container, Durability::Process);
-                let entry = Entry {
-                    container: *container,
-                    limits,
-                    pid,
-                    own_pids,
-                    oom_kills: 0,
-                    outputs: vec![stdout, stderr],
-                    log,
-                    removal: Vec::new(),
-                };
-                let answer = Answer::Container(entry.container.clone());
-                self.entries.push(entry);
-                match recorded {
-                    Ok(()) => self.reply(ticket, Ok(answer)),
-                    Err(error) => self.reply(ticket, Err(Refusal::failed("write the container's record", &error))),
-                }
-                if self.ending() {
-                    // It came to be while everything was being killed.
-                    drop(self.signal(&id, Signal::SIGKILL as i32));
-                }
-                self.claim(pid);
-            }
-            Err(refusal) => self.begin_removal(&container.id, vec![ticket], Err(refusal)),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -103,7 +103,7 @@ fn receive(orders: &OwnedFd) -> io::Result<Option<(PathBuf, OwnedFd, OwnedFd)>> 
         let mut fds = Vec::new();
         for control in message.cmsgs()? {
             if let ControlMessageOwned::ScmRights(received) = control {
-                fds.extend(received.into_iter().map(own));
+                fds.extend(received.into_iter().map(sys::received));
             }
         }
         if length == 0 && fds.is_empty() {
@@ -116,10 +116,4 @@ fn receive(orders: &OwnedFd) -> io::Result<Option<(PathBuf, OwnedFd, OwnedFd)>> 
             (_, _) => Err(io::ErrorKind::InvalidData.into()),
         };
     }
-}
-
-#[expect(unsafe_code, reason = "the kernel just made this descriptor for us")]
-fn own(fd: RawFd) -> OwnedFd {
-    // SAFETY: see the reason above.
-    unsafe { OwnedFd::from_raw_fd(fd) }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use oci_spec::runtime::{LinuxResourcesBuilder, ProcessBuilder, Spec};
 use runtime::{
     Config, ContainerSpec, Containerd, ContainerdConfig, Embedded, Event, ExecResult, ExecSpec, Exit, Limits, PodId,
-    Runtime, Sandbox, SandboxSpec, State, User,
+    Runtime, Sandbox, SandboxSpec, State, Stdin, User,
 };
 use tokio::sync::broadcast;
 
@@ -65,7 +65,7 @@ pub(crate) fn busybox(directory: &Path) {
     fs::copy("/bin/busybox", directory.join("bin/busybox")).unwrap();
     for name in [
         "sh", "sleep", "cat", "echo", "yes", "hostname", "id", "ls", "grep", "ps", "head", "dd", "mount", "printf",
-        "tr",
+        "tr", "stty",
     ] {
         symlink("busybox", directory.join("bin").join(name)).unwrap();
     }
@@ -157,6 +157,7 @@ impl Machine {
             spec,
             user: User::default(),
             pid_of: None,
+            stdin: Stdin::Closed,
             log_path: self.log(id),
             annotations: BTreeMap::from([("key".to_owned(), "value".to_owned())]),
         }

@@ -14,7 +14,7 @@ use crate::validation::{each, one_of};
 
 impl Kind for Node {
     const SHORT_NAMES: &'static [&'static str] = &["no"];
-    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
+    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Proxy, Subresource::Status];
     const COLUMNS: &'static [Column<Self>] = &[
         Column::text("Status", "Whether pods can run here.", |node, _| status(node).into()),
         Column::text("Roles", "The roles of the node.", |node, _| roles(node).into()),

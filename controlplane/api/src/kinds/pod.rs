@@ -16,10 +16,14 @@ impl Kind for Pod {
     const SHORT_NAMES: &'static [&'static str] = &["po"];
     const CATEGORIES: &'static [&'static str] = &["all"];
     const SUBRESOURCES: &'static [Subresource] = &[
+        Subresource::Attach,
         Subresource::Binding,
         Subresource::EphemeralContainers,
         Subresource::Eviction,
+        Subresource::Exec,
         Subresource::Log,
+        Subresource::PortForward,
+        Subresource::Proxy,
         Subresource::Status,
     ];
     const GENERATION: bool = true;

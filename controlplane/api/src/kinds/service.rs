@@ -19,7 +19,7 @@ impl Kind for Service {
     const UPDATES: Updates = Updates::CREATE;
     const SHORT_NAMES: &'static [&'static str] = &["svc"];
     const CATEGORIES: &'static [&'static str] = &["all"];
-    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
+    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Proxy, Subresource::Status];
     const NAME: Rule = Rule::Label1035;
     const COLUMNS: &'static [Column<Self>] = &[
         Column::text("Type", "How the service is reached.", |service, _| kind(service).into()),

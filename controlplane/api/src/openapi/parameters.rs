@@ -166,3 +166,36 @@ pub(super) fn log() -> Vec<Value> {
         in_query("timestamps", "boolean", "Begins every line with its time, RFC 3339."),
     ]
 }
+
+/// A container and its streams.
+pub(super) fn attach() -> Vec<Value> {
+    vec![
+        in_query(
+            "container",
+            "string",
+            "The container. Defaults to the only one of the pod.",
+        ),
+        in_query("stderr", "boolean", "Whether to get standard error."),
+        in_query("stdin", "boolean", "Whether to give standard input."),
+        in_query("stdout", "boolean", "Whether to get standard output."),
+        in_query("tty", "boolean", "Whether to have a terminal."),
+    ]
+}
+
+pub(super) fn exec() -> Vec<Value> {
+    let mut all = attach();
+    all.push(in_query(
+        "command",
+        "string",
+        "Program and arguments; repeated for each word.",
+    ));
+    all
+}
+
+pub(super) fn port_forward() -> Vec<Value> {
+    vec![in_query("ports", "integer", "Ports, needed over WebSocket.")]
+}
+
+pub(super) fn proxy() -> Vec<Value> {
+    vec![in_query("path", "string", "The path behind the object.")]
+}

@@ -231,6 +231,13 @@ impl<'r> Resource<'r> {
                 item.insert("parameters".to_owned(), Value::from(self.common(true)));
                 item
             }
+            Subresource::Exec => self.connected("Exec", &["get", "post"], parameters::exec()),
+            Subresource::Attach => self.connected("Attach", &["get", "post"], parameters::attach()),
+            Subresource::PortForward => self.connected("Portforward", &["get", "post"], parameters::port_forward()),
+            Subresource::Proxy => {
+                let methods = ["delete", "get", "head", "options", "patch", "post", "put"];
+                self.connected("Proxy", &methods, parameters::proxy())
+            }
             Subresource::Binding => self.writable(
                 "post",
                 &suffix,
@@ -252,6 +259,39 @@ impl<'r> Resource<'r> {
             format!("{}/{{name}}/{}", self.base, subresource.name()),
             Value::Object(item),
         );
+    }
+
+    /// A subresource that is a connection.
+    fn connected(&self, suffix: &str, methods: &[&str], parameters: Vec<Value>) -> Map<String, Value> {
+        let kind = format!(
+            "{}{}",
+            self.row.kind,
+            if suffix == "Portforward" { "PortForward" } else { suffix }
+        );
+        let of = Type::new(
+            &self.own.definition,
+            self.row.group,
+            self.row.version,
+            &format!("{kind}Options"),
+        );
+        let mut item = Map::new();
+        for method in methods {
+            let name = format!("connect{}{}", self.group, capital(method));
+            let id = format!("{name}{}{}{suffix}", self.scope, self.row.kind);
+            let description = format!(
+                "connect {} requests to {} of {}",
+                method.to_uppercase(),
+                suffix.to_lowercase(),
+                self.row.kind
+            );
+            let operation = self.operation("connect", &description, &id, &of).answers_text();
+            item.insert((*method).to_owned(), operation);
+        }
+        let mut all = self.common(true);
+        all.retain(|parameter| parameter.get("name") != Some(&json!("pretty")));
+        all.extend(parameters);
+        item.insert("parameters".to_owned(), Value::from(all));
+        item
     }
 
     /// A subresource that is only written.

@@ -135,8 +135,6 @@ fn container(found: &mut Found, container: &Container, path: &str, spec: &PodSpe
         claims.is_some_and(|all| !all.is_empty()),
         format!("{path}.resources.claims"),
     );
-    found.refuse(container.stdin == Some(true), format!("{path}.stdin"));
-    found.refuse(container.tty == Some(true), format!("{path}.tty"));
     for (index, variable) in container.env.iter().flatten().enumerate() {
         let file = variable
             .value_from

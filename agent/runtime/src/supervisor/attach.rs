@@ -1,0 +1,328 @@
+//! Attachments: clients that share a running container's own streams.
+//!
+//! Output goes to the log and to every client; a client that does not take it holds the container up, as it would if it stood
+//! alone at the other end of the pipe. Input goes from a client to the container.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::unistd::{read, write};
+
+use super::exec_calls::missing;
+use super::job::Ticket;
+use super::log::Stream;
+use super::state::{Entry, Pipe, Stdio, Supervisor, pipe, wrong_state};
+use super::{CONTAINERS, dev_null, terminal};
+use crate::protocol::{self, Answer};
+use crate::{Refusal, Size, State, Stdin, Streams, sys};
+
+/// The socket that a container's terminal comes through.
+pub(super) const CONSOLE: &str = "console.sock";
+/// Clients of one container at the same time.
+const ATTACHMENTS: usize = 16;
+/// Input that is taken from a client at once.
+const INPUT: usize = 4096;
+
+/// A client's end of one output, and what it has not taken yet.
+struct Sink {
+    stream: Stream,
+    fd: OwnedFd,
+    waiting: Vec<u8>,
+}
+
+/// One client.
+pub(super) struct Attachment {
+    pub(super) ticket: Ticket,
+    /// Where its input comes from, and what the container has not taken yet.
+    stdin: Option<OwnedFd>,
+    typed: Vec<u8>,
+    sinks: Vec<Sink>,
+    /// It ends with its input.
+    typing: bool,
+    ended: bool,
+}
+
+/// What the supervisor keeps of a container's streams.
+pub(super) struct Ours {
+    pub(super) outputs: Vec<Pipe>,
+    pub(super) stdin: Option<OwnedFd>,
+    pub(super) once: bool,
+    pub(super) terminal: Option<OwnedFd>,
+}
+
+fn nonblocking(fd: &OwnedFd) -> io::Result<()> {
+    fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    Ok(())
+}
+
+/// Streams of a new container: our ends, and its standard input, output and error.
+pub(super) fn stdio(id: &str, wanted: protocol::Stdio) -> io::Result<(Stdio, [OwnedFd; 3])> {
+    if wanted.terminal {
+        // Relative to the sandbox's directory, which this process is in: a socket's path is short.
+        let console = UnixListener::bind(Path::new(CONTAINERS).join(id).join(CONSOLE))?;
+        console.set_nonblocking(true)?;
+        let stdin = wanted.stdin != Stdin::Closed;
+        return Ok((
+            Stdio::Terminal { console, stdin },
+            [dev_null()?, dev_null()?, dev_null()?],
+        ));
+    }
+    let (stdout, out) = pipe(Stream::Stdout)?;
+    let (stderr, err) = pipe(Stream::Stderr)?;
+    let (stdin, input) = match wanted.stdin {
+        Stdin::Closed => (None, dev_null()?),
+        Stdin::Open | Stdin::Once => {
+            let (reader, writer) = io::pipe()?;
+            let writer = OwnedFd::from(writer);
+            nonblocking(&writer)?;
+            (Some(writer), reader.into())
+        }
+    };
+    let ours = Stdio::Pipes {
+        outputs: [stdout, stderr],
+        stdin,
+        once: wanted.stdin == Stdin::Once,
+    };
+    Ok((ours, [input, out, err]))
+}
+
+/// Our ends, once the container is there.
+pub(super) fn ours(made: Stdio) -> io::Result<Ours> {
+    match made {
+        Stdio::Pipes { outputs, stdin, once } => Ok(Ours {
+            outputs: outputs.into(),
+            stdin,
+            once,
+            terminal: None,
+        }),
+        Stdio::Terminal { console, stdin } => {
+            let master = terminal::accept(&console)?;
+            let output = Pipe::new(master.try_clone()?, Stream::Stdout);
+            let stdin = stdin.then(|| master.try_clone()).transpose()?;
+            Ok(Ours {
+                outputs: vec![output],
+                stdin,
+                once: false,
+                terminal: Some(master),
+            })
+        }
+    }
+}
+
+impl Attachment {
+    fn new(ticket: Ticket, streams: Streams, descriptors: Vec<OwnedFd>) -> Result<Self, Refusal> {
+        let mut given = descriptors.into_iter();
+        let mut take = |wanted: bool| {
+            let taken = if wanted { given.next() } else { None };
+            if let Some(fd) = &taken {
+                nonblocking(fd).map_err(|error| Refusal::failed("take the streams", &error))?;
+            }
+            if wanted && taken.is_none() {
+                return Err(missing());
+            }
+            Ok(taken)
+        };
+        let stdin = take(streams.stdin)?;
+        let mut sinks = Vec::new();
+        for (stream, wanted) in [(Stream::Stdout, streams.stdout), (Stream::Stderr, streams.stderr)] {
+            if let Some(fd) = take(wanted)? {
+                let waiting = Vec::new();
+                sinks.push(Sink { stream, fd, waiting });
+            }
+        }
+        let (typing, typed, ended) = (stdin.is_some(), Vec::new(), false);
+        Ok(Self {
+            ticket,
+            stdin,
+            typed,
+            sinks,
+            typing,
+            ended,
+        })
+    }
+
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
+        let outputs = self.sinks.iter().map(|sink| sink.fd.as_raw_fd());
+        outputs.chain(self.stdin.iter().map(AsRawFd::as_raw_fd))
+    }
+
+    /// Nobody wants it any more.
+    pub(super) fn end(&mut self) {
+        self.ended = true;
+        self.sinks.clear();
+        self.stdin = None;
+    }
+
+    fn idle(&self) -> bool {
+        self.sinks.iter().all(|sink| sink.waiting.is_empty())
+    }
+
+    /// What to wait for on behalf of this client: writing where something waits, reading where nothing does.
+    pub(super) fn writes(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.sinks
+            .iter()
+            .filter(|sink| !sink.waiting.is_empty())
+            .map(|sink| sink.fd.as_fd())
+    }
+
+    /// The client's input, while the container has taken what came before.
+    pub(super) fn reads(&self) -> Option<BorrowedFd<'_>> {
+        self.stdin.as_ref().filter(|_| self.typed.is_empty()).map(AsFd::as_fd)
+    }
+
+    pub(super) fn feeds(&self) -> bool {
+        !self.typed.is_empty()
+    }
+
+    fn holds_up(&self, stream: Stream) -> bool {
+        self.sinks
+            .iter()
+            .any(|sink| sink.stream == stream && !sink.waiting.is_empty())
+    }
+
+    fn flush(&mut self) {
+        self.sinks.retain_mut(|sink| match put(&sink.fd, &mut sink.waiting) {
+            Ok(()) => true,
+            // Nobody reads any more.
+            Err(_) => false,
+        });
+        self.ended |= self.sinks.is_empty() && self.stdin.is_none() && self.typed.is_empty();
+    }
+}
+
+/// Writes as much as goes.
+fn put(fd: &OwnedFd, waiting: &mut Vec<u8>) -> io::Result<()> {
+    while !waiting.is_empty() {
+        match write(fd, waiting) {
+            Ok(length) => drop(waiting.drain(..length)),
+            Err(nix::Error::EAGAIN) => return Ok(()),
+            Err(nix::Error::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+impl Entry {
+    /// Whether a client still has to take what came from this stream.
+    pub(super) fn held_up(&self, stream: Stream) -> bool {
+        self.attachments.iter().any(|own| own.holds_up(stream))
+    }
+
+    /// Moves what can be moved between the container and one client.
+    pub(super) fn exchange(&mut self, index: usize) {
+        let Some(own) = self.attachments.get_mut(index) else {
+            return;
+        };
+        own.flush();
+        if own.typed.is_empty()
+            && let Some(stdin) = &own.stdin
+        {
+            let mut chunk = [0; INPUT];
+            match read(stdin, &mut chunk) {
+                Ok(0) => own.stdin = None,
+                Ok(length) => own.typed.extend_from_slice(chunk.get(..length).unwrap_or_default()),
+                Err(nix::Error::EAGAIN | nix::Error::EINTR) => {}
+                Err(_) => own.stdin = None,
+            }
+        }
+        let taken = match &self.stdin {
+            Some(stdin) => put(stdin, &mut own.typed).is_ok(),
+            None => own.typed.is_empty(),
+        };
+        if !taken {
+            // The container does not read any more.
+            own.typed.clear();
+            own.stdin = None;
+            self.stdin = None;
+            own.typing = false;
+        }
+        if own.typing && own.stdin.is_none() && own.typed.is_empty() {
+            own.typing = false;
+            if self.once {
+                self.stdin = None;
+            } else {
+                own.end();
+            }
+        }
+    }
+}
+
+/// Gives every client its copy of what a container wrote.
+pub(super) fn copy(attachments: &mut [Attachment], stream: Stream, bytes: &[u8]) {
+    for own in attachments.iter_mut().filter(|own| !own.ended) {
+        for sink in own.sinks.iter_mut().filter(|sink| sink.stream == stream) {
+            sink.waiting.extend_from_slice(bytes);
+        }
+        own.flush();
+    }
+}
+
+impl Supervisor {
+    /// Joins a client to a running container.
+    pub(super) fn attach(
+        &mut self,
+        ticket: Ticket,
+        id: &str,
+        streams: Streams,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(), Refusal> {
+        let entry = self.find(id)?;
+        if !matches!(entry.container.state, State::Running { .. }) {
+            return Err(wrong_state(&entry.container));
+        }
+        if entry.attachments.len() >= ATTACHMENTS {
+            return Err(Refusal::Failed {
+                doing: "attach".to_owned(),
+                cause: "too many at the same time".to_owned(),
+            });
+        }
+        let mut own = Attachment::new(ticket, streams, descriptors)?;
+        if entry.stdin.is_none() {
+            own.stdin = None;
+            own.typing = false;
+        }
+        entry.attachments.push(own);
+        Ok(())
+    }
+
+    pub(super) fn resize(&mut self, id: &str, size: Size) -> Result<(), Refusal> {
+        let entry = self.find(id)?;
+        match &entry.terminal {
+            Some(terminal) => {
+                sys::resize(terminal.as_fd(), size).map_err(|error| Refusal::failed("resize the terminal", &error))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Clients of a container whose output is at its end, or who have left, are told.
+    pub(super) fn finish_attachments(&mut self) {
+        let mut ended = Vec::new();
+        for entry in &mut self.entries {
+            let over = matches!(entry.container.state, State::Exited { .. });
+            entry.attachments.retain(|own| {
+                let done = own.ended || (over && own.idle());
+                if done {
+                    ended.push(own.ticket);
+                }
+                !done
+            });
+        }
+        for ticket in ended {
+            self.reply(ticket, Ok(Answer::Done));
+        }
+    }
+
+    /// The container goes, and what its clients have not taken with it.
+    pub(super) fn detach_all(&mut self, id: &str) {
+        let Ok(entry) = self.find(id) else { return };
+        let ended = std::mem::take(&mut entry.attachments);
+        for own in ended {
+            self.reply(own.ticket, Ok(Answer::Done));
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Creation of containers: the request, and what comes of the child that makes one.
+
+use std::fs;
+use std::io;
+
+use nix::sys::signal::Signal;
+
+use super::RECORD;
+use super::attach;
+use super::confine::PidNamespace;
+use super::create::{self, Creation};
+use super::job::{self, Job, Purpose, Ticket};
+use super::log::LogFile;
+use super::state::{Entry, JOB_LIMIT, Supervisor};
+use crate::clock::monotonic;
+use crate::protocol::{self, Answer};
+use crate::record::{self, Durability};
+use crate::{Container, Limits, Refusal};
+
+impl Supervisor {
+    pub(super) fn create(
+        &mut self,
+        ticket: Ticket,
+        container: Box<Container>,
+        limits: Limits,
+        pid_namespace: PidNamespace,
+        wanted: protocol::Stdio,
+        spec: &[u8],
+    ) -> Result<(), Refusal> {
+        let id = container.id.clone();
+        let making = |job: &Job| matches!(&job.purpose, Purpose::Create { container, .. } if container.id == id);
+        if self.find(&id).is_ok() || self.jobs.iter().any(making) {
+            return Err(Refusal::ContainerExists(id));
+        }
+        let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
+        let log = LogFile::open(&container.log_path).map_err(failed("open the log"))?;
+        let (directory, group) = (self.container_directory(&id), self.group.join(&id));
+        fs::create_dir(&directory).map_err(failed("create the container's directory"))?;
+        let (ours, [stdin, stdout, stderr]) = attach::stdio(&id, wanted).map_err(failed("make the streams"))?;
+        let console = wanted.terminal.then(|| directory.join(attach::CONSOLE));
+        let own_pids = pid_namespace == PidNamespace::Own;
+        let tracking = self.cgroups.open_tracking(&create::leaf(&self.cgroups, &group));
+        let creation = Creation {
+            cgroups: &self.cgroups,
+            group,
+            directory,
+            pid_namespace,
+            memory: self.memory.as_ref(),
+            stdin,
+            stdout,
+            stderr,
+            console,
+        };
+        let purpose = Purpose::Create {
+            ticket,
+            container,
+            limits,
+            own_pids,
+            log,
+            stdio: ours,
+        };
+        let job = job::spawn(
+            purpose,
+            monotonic() + JOB_LIMIT,
+            tracking.as_ref(),
+            &self.connections(),
+            |tracked| create::create(creation, spec, tracked),
+        );
+        self.jobs.push(job.map_err(failed("fork"))?);
+        Ok(())
+    }
+
+    pub(super) fn created(&mut self, purpose: Purpose, result: Result<i32, Refusal>) {
+        let Purpose::Create {
+            ticket,
+            container,
+            limits,
+            own_pids,
+            log,
+            stdio,
+        } = purpose
+        else {
+            return;
+        };
+        let made = result.and_then(|pid| {
+            let ours = attach::ours(stdio).map_err(|error| Refusal::failed("take the container's terminal", &error))?;
+            Ok((pid, ours))
+        });
+        match made {
+            Ok((pid, ours)) => {
+                let id = container.id.clone();
+                let path = self.container_directory(&container.id).join(RECORD);
+                let recorded = record::write(&path, &container, Durability::Process);
+                let entry = Entry {
+                    container: *container,
+                    limits,
+                    pid,
+                    own_pids,
+                    oom_kills: 0,
+                    outputs: ours.outputs,
+                    log,
+                    removal: Vec::new(),
+                    stdin: ours.stdin,
+                    once: ours.once,
+                    terminal: ours.terminal,
+                    attachments: Vec::new(),
+                };
+                let answer = Answer::Container(entry.container.clone());
+                self.entries.push(entry);
+                match recorded {
+                    Ok(()) => self.reply(ticket, Ok(answer)),
+                    Err(error) => self.reply(ticket, Err(Refusal::failed("write the container's record", &error))),
+                }
+                if self.ending() {
+                    // It came to be while everything was being killed.
+                    drop(self.signal(&id, Signal::SIGKILL as i32));
+                }
+                self.claim(pid);
+            }
+            Err(refusal) => self.begin_removal(&container.id, vec![ticket], Err(refusal)),
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! Programs and containers that a client talks to.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use agent_plan::pods;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::Response;
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use k8s_openapi::api::core::v1::Pod;
+use runtime::{Session, StreamSpec, Streams};
+use tokio::sync::mpsc;
+
+use super::mux::{CREATION, Idle, QUEUE, Sink, drive};
+use super::remote::{self, Client, Outcome};
+use super::spdy::{self, Opened};
+use super::websocket::{self, Form};
+use super::{VERSION, agreed, disagreed, refused, versions};
+use crate::context::Context;
+use crate::serve::logs::parameters;
+use crate::serve::upgrade::{self, Io};
+
+const WEBSOCKET: [&str; 6] = [
+    "v5.channel.k8s.io",
+    "v4.channel.k8s.io",
+    "v4.base64.channel.k8s.io",
+    "channel.k8s.io",
+    "base64.channel.k8s.io",
+    "",
+];
+const SPDY: [&str; 5] = [
+    "v5.channel.k8s.io",
+    "v4.channel.k8s.io",
+    "v3.channel.k8s.io",
+    "v2.channel.k8s.io",
+    "channel.k8s.io",
+];
+const STDIN: u8 = 0;
+const STDOUT: u8 = 1;
+const STDERR: u8 = 2;
+const ERROR: u8 = 3;
+const RESIZE: u8 = 4;
+
+/// What a client asks for.
+#[derive(Clone, Debug, Default)]
+struct Wanted {
+    words: Vec<String>,
+    tty: bool,
+    streams: Streams,
+}
+
+impl Wanted {
+    fn read(query: &str) -> Self {
+        let mut wanted = Self::default();
+        for (name, value) in parameters(query) {
+            let flag = value == "1" || value == "true";
+            match name.as_str() {
+                "command" => wanted.words.push(value),
+                "input" => wanted.streams.stdin = flag,
+                "output" => wanted.streams.stdout = flag,
+                "error" => wanted.streams.stderr = flag,
+                "tty" => wanted.tty = flag,
+                _ => {}
+            }
+        }
+        // A terminal has one output.
+        wanted.streams.stderr &= !wanted.tty;
+        wanted
+    }
+}
+
+/// Begins a session, once the client's streams are there.
+type Begin = Box<dyn FnOnce() -> BoxFuture<'static, Result<Session, String>> + Send>;
+/// Why there can be none, before the client was answered.
+type Missing = (StatusCode, String);
+
+pub(in super::super) async fn exec(
+    State(context): State<Arc<Context>>,
+    Path((namespace, name, container)): Path<(String, String, String)>,
+    request: Request,
+) -> Response {
+    let wanted = Wanted::read(request.uri().query().unwrap_or_default());
+    let begin = || -> Result<Begin, Missing> {
+        let pod = context.pod(&namespace, &name);
+        let pod = pod.ok_or((StatusCode::NOT_FOUND, "pod does not exist".to_owned()))?;
+        let missing = || {
+            (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                format!("container not found ({container:?})"),
+            )
+        };
+        let place = context.place(&pod, &container).ok_or_else(missing)?;
+        let spec = StreamSpec {
+            argv: wanted.words.clone(),
+            tty: wanted.tty,
+            streams: wanted.streams,
+        };
+        let context = Arc::clone(&context);
+        Ok(Box::new(move || {
+            Box::pin(async move {
+                let session = context
+                    .parts
+                    .runtime
+                    .exec_stream(&place.sandbox, &place.instance, spec)
+                    .await;
+                session.map_err(|error| not_executed(&error))
+            })
+        }))
+    };
+    let words = wanted.words.clone();
+    let outcome = move |end: Result<i32, runtime::Error>| match end {
+        Ok(code) => Outcome::Exited(code, words),
+        Err(error) => Outcome::Failed(not_executed(&error)),
+    };
+    answer(request, &wanted, begin(), outcome)
+}
+
+fn not_executed(error: &runtime::Error) -> String {
+    format!(
+        "error executing command in container: failed to exec in container: OCI runtime exec failed: exec failed: {}",
+        image::chain(error)
+    )
+}
+
+pub(in super::super) async fn attach(
+    State(context): State<Arc<Context>>,
+    Path((namespace, name, container)): Path<(String, String, String)>,
+    request: Request,
+) -> Response {
+    let mut wanted = Wanted::read(request.uri().query().unwrap_or_default());
+    let internal = |text: String| (StatusCode::INTERNAL_SERVER_ERROR, text);
+    let full_name = format!("{name}_{namespace}");
+    let found = context
+        .pod(&namespace, &name)
+        .ok_or_else(|| internal(format!("pod {full_name} not found")));
+    let begin = found.and_then(|pod| {
+        let place = context.place(&pod, &container);
+        let place = place.ok_or_else(|| internal(format!("container {container} not found in pod {full_name}")))?;
+        // The container was made with a terminal or without: what the client thinks does not count.
+        wanted.tty = has_terminal(&pod, &container);
+        wanted.streams.stderr &= !wanted.tty;
+        let (streams, context) = (wanted.streams, Arc::clone(&context));
+        let begin: Begin = Box::new(move || {
+            Box::pin(async move {
+                let session = context
+                    .parts
+                    .runtime
+                    .attach(&place.sandbox, &place.instance, streams)
+                    .await;
+                session.map_err(|error| not_attached(&error))
+            })
+        });
+        Ok(begin)
+    });
+    let outcome = |end: Result<i32, runtime::Error>| match end {
+        Ok(_) => Outcome::Exited(0, Vec::new()),
+        Err(error) => Outcome::Failed(not_attached(&error)),
+    };
+    answer(request, &wanted, begin, outcome)
+}
+
+fn not_attached(error: &runtime::Error) -> String {
+    format!("error attaching to container: {}", image::chain(error))
+}
+
+fn has_terminal(pod: &Pod, container: &str) -> bool {
+    pods::container(pod, container).is_some_and(|container| container.tty == Some(true))
+}
+
+fn answer(
+    request: Request,
+    wanted: &Wanted,
+    begin: Result<Begin, Missing>,
+    outcome: impl FnOnce(Result<i32, runtime::Error>) -> Outcome + Send + 'static,
+) -> Response {
+    let Streams { stdin, stdout, stderr } = wanted.streams;
+    if !stdin && !stdout && !stderr {
+        let text = "you must specify at least 1 of stdin, stdout, stderr";
+        return refused(StatusCode::BAD_REQUEST, text);
+    }
+    match upgrade::wanted(&request).as_str() {
+        "websocket" => over_websocket(request, wanted.clone(), begin, outcome),
+        "spdy/3.1" => over_spdy(request, wanted.clone(), begin, outcome),
+        _ => refused(
+            StatusCode::BAD_REQUEST,
+            "unable to upgrade: missing upgrade headers in request",
+        ),
+    }
+}
+
+async fn serve(
+    client: Client,
+    begin: Result<Begin, Missing>,
+    outcome: impl FnOnce(Result<i32, runtime::Error>) -> Outcome,
+) {
+    let session = match begin {
+        Ok(begin) => begin().await,
+        Err((_, text)) => Err(format!("unable to upgrade connection: {text}")),
+    };
+    match session {
+        Ok(session) => remote::join(client, session, outcome).await,
+        Err(because) => remote::refuse(client, because).await,
+    }
+}
+
+fn over_websocket(
+    request: Request,
+    wanted: Wanted,
+    begin: Result<Begin, Missing>,
+    outcome: impl FnOnce(Result<i32, runtime::Error>) -> Outcome + Send + 'static,
+) -> Response {
+    let offered = websocket::offered(&request);
+    let protocol = if offered.is_empty() {
+        Some("")
+    } else {
+        agreed(&offered, &WEBSOCKET)
+    };
+    let Some(protocol) = protocol else {
+        return disagreed(&offered, &WEBSOCKET);
+    };
+    let form = Form {
+        base64: protocol.contains("base64"),
+        ends: protocol.starts_with("v5."),
+    };
+    // Clients of the fifth version are told on the channel of errors, as by upstream's API server, those before by the answer.
+    let begin = match begin {
+        Err((code, text)) if !form.ends => return refused(code, text),
+        begin => begin,
+    };
+    let headers = match websocket::handshake(&request, protocol) {
+        Ok(headers) => headers,
+        Err(text) => return refused(StatusCode::BAD_REQUEST, text),
+    };
+    let statuses = form.ends || protocol.starts_with("v4.");
+    upgrade::switch(request, "websocket", headers, move |io| {
+        websocket_session(io, form, statuses, wanted, begin, outcome)
+    })
+}
+
+async fn websocket_session(
+    io: Io,
+    form: Form,
+    statuses: bool,
+    wanted: Wanted,
+    begin: Result<Begin, Missing>,
+    outcome: impl FnOnce(Result<i32, runtime::Error>) -> Outcome,
+) {
+    let (queue, outgoing) = mpsc::channel(QUEUE);
+    let mut channels = BTreeMap::new();
+    let mut source = |channel: u8, wanted: bool| {
+        wanted.then(|| {
+            let (sender, source) = mpsc::channel::<Bytes>(QUEUE);
+            channels.insert(channel, sender);
+            source
+        })
+    };
+    let sink = |channel: u8| Sink {
+        id: u32::from(channel),
+        queue: queue.clone(),
+    };
+    let Streams { stdin, stdout, stderr } = wanted.streams;
+    let client = Client {
+        stdin: source(STDIN, stdin),
+        resize: source(RESIZE, wanted.tty),
+        stdout: stdout.then(|| sink(STDOUT)),
+        stderr: stderr.then(|| sink(STDERR)),
+        error: sink(ERROR),
+        statuses,
+    };
+    drop(queue);
+    let (sink, stream) = websocket::open(io).await.split();
+    let idle = Idle::new();
+    let work = async {
+        // Clients take an empty message as the sign that all is well.
+        let first = client
+            .stdout
+            .as_ref()
+            .or(client.stderr.as_ref())
+            .unwrap_or(&client.error);
+        first.send(Bytes::new()).await.ok();
+        serve(client, begin, outcome).await;
+    };
+    drive(
+        &idle,
+        websocket::read(stream, form, channels, &idle),
+        websocket::write(sink, form, outgoing, &idle),
+        work,
+    )
+    .await;
+}
+
+fn over_spdy(
+    request: Request,
+    wanted: Wanted,
+    begin: Result<Begin, Missing>,
+    outcome: impl FnOnce(Result<i32, runtime::Error>) -> Outcome + Send + 'static,
+) -> Response {
+    let begin = match begin {
+        Ok(begin) => begin,
+        Err((code, text)) => return refused(code, text),
+    };
+    let offered = versions(request.headers());
+    let oldest = "channel.k8s.io";
+    let version = if offered.is_empty() {
+        Some(oldest)
+    } else {
+        agreed(&offered, &SPDY)
+    };
+    let Some(version) = version else {
+        return disagreed(&offered, &SPDY);
+    };
+    let headers = vec![(VERSION, HeaderValue::from_static(version))];
+    upgrade::switch(request, "SPDY/3.1", headers, move |io| async move {
+        let (read, write) = tokio::io::split(io);
+        let (queue, outgoing) = mpsc::channel(QUEUE);
+        let (sender, mut opened) = mpsc::channel(QUEUE);
+        let idle = Idle::new();
+        let work = async {
+            if let Some(client) = gather(&mut opened, &wanted, version).await {
+                serve(client, Ok(begin), outcome).await;
+            }
+        };
+        let read = spdy::read(read, queue, sender, &idle);
+        drive(&idle, read, spdy::write(write, outgoing, &idle), work).await;
+    })
+}
+
+/// Waits for the streams that the client must open.
+async fn gather(opened: &mut mpsc::Receiver<Opened>, wanted: &Wanted, version: &str) -> Option<Client> {
+    let Streams { stdin, stdout, stderr } = wanted.streams;
+    let resizes = wanted.tty && (version.starts_with("v3") || version.starts_with("v4") || version.starts_with("v5"));
+    let mut missing: Vec<&str> = [
+        (true, "error"),
+        (stdin, "stdin"),
+        (stdout, "stdout"),
+        (stderr, "stderr"),
+        (resizes, "resize"),
+    ]
+    .into_iter()
+    .filter_map(|(wanted, name)| wanted.then_some(name))
+    .collect();
+    let mut found = BTreeMap::new();
+    let all = async {
+        while !missing.is_empty() {
+            let stream = opened.recv().await?;
+            let kind = stream.headers.get("streamtype").cloned().unwrap_or_default();
+            if let Some(index) = missing.iter().position(|name| *name == kind) {
+                missing.swap_remove(index);
+                found.insert(kind, stream);
+            } else {
+                stream.reset().await;
+            }
+        }
+        Some(())
+    };
+    tokio::time::timeout(CREATION, all).await.ok().flatten()?;
+    Some(Client {
+        stdin: found.remove("stdin").map(|stream| stream.source),
+        stdout: found.remove("stdout").map(|stream| stream.sink),
+        stderr: found.remove("stderr").map(|stream| stream.sink),
+        resize: found.remove("resize").map(|stream| stream.source),
+        error: found.remove("error")?.sink,
+        statuses: version.starts_with("v4") || version.starts_with("v5"),
+    })
+}

@@ -1,0 +1,151 @@
+//! Connections to pods: to their own loopback, from inside their network, and to their addresses.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_plan::pods;
+use axum::extract::{Path, Request, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use k8s_openapi::api::core::v1::Pod;
+use nix::sched::{CloneFlags, setns};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::oneshot;
+
+use super::refused;
+use crate::context::Context;
+use crate::serve::upgrade;
+
+/// The time that a pod has to accept a connection.
+const CONNECT: Duration = Duration::from_secs(10);
+const BUFFER: usize = 32 << 10;
+
+/// Where a pod is on the network.
+pub(super) struct Location {
+    /// Its sandbox, for messages.
+    pub(super) sandbox: String,
+    /// Its network namespace; nothing where it is the node's.
+    netns: Option<PathBuf>,
+    address: Option<IpAddr>,
+}
+
+/// Finds a pod on the network, by what the node made for it and not by what the API says.
+pub(super) async fn locate(context: &Context, pod: &Pod) -> Option<Location> {
+    let (uid, spec) = (pods::uid(pod), pod.spec.as_ref()?);
+    if pods::host_network(spec) {
+        return Some(Location {
+            sandbox: uid.to_owned(),
+            netns: None,
+            address: context.config.addresses.first().copied(),
+        });
+    }
+    let attachments = context.parts.network.attachments().await.ok()?;
+    let own = attachments.into_iter().filter(|own| {
+        let owner = own.sandbox_id.rsplit_once('-').map(|(owner, _)| owner);
+        owner == Some(uid)
+    });
+    let newest = own.max_by_key(|own| {
+        let attempt = own.sandbox_id.rsplit_once('-').map(|(_, attempt)| attempt);
+        attempt.and_then(|attempt| attempt.parse::<u32>().ok())
+    })?;
+    Some(Location {
+        sandbox: newest.sandbox_id,
+        netns: Some(newest.netns),
+        address: newest.addresses.first().map(|held| IpAddr::V4(held.address)),
+    })
+}
+
+impl Location {
+    /// Connects to a port of the pod's own loopback.
+    pub(super) async fn loopback(&self, port: u16) -> Result<TcpStream, String> {
+        let v4 = match self.connect(IpAddr::V4(Ipv4Addr::LOCALHOST), port).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => error,
+        };
+        let v6 = match self.connect(IpAddr::V6(Ipv6Addr::LOCALHOST), port).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => error,
+        };
+        let netns = self.netns.as_deref().unwrap_or(std::path::Path::new("host")).display();
+        Err(format!(
+            "failed to execute portforward in network namespace \"{netns}\": failed to connect to localhost:{port} inside \
+             namespace {:?}, IPv4: dial tcp4 127.0.0.1:{port}: connect: {} IPv6 dial tcp6 [::1]:{port}: connect: {} ",
+            self.sandbox,
+            plain(&v4),
+            plain(&v6)
+        ))
+    }
+
+    async fn connect(&self, address: IpAddr, port: u16) -> io::Result<TcpStream> {
+        let socket = TcpSocket::from_std_stream(self.socket(address.is_ipv6()).await?.into());
+        let connected = tokio::time::timeout(CONNECT, socket.connect(SocketAddr::new(address, port))).await;
+        let stream = connected.map_err(io::Error::from).flatten()?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
+    /// A socket stays in the network that it was made in. The thread that goes there is used for nothing else.
+    async fn socket(&self, v6: bool) -> io::Result<OwnedFd> {
+        let netns = self.netns.clone();
+        let (sender, ready) = oneshot::channel();
+        let make = move || {
+            if let Some(netns) = netns {
+                setns(std::fs::File::open(netns)?, CloneFlags::CLONE_NEWNET)?;
+            }
+            let family = if v6 { AddressFamily::Inet6 } else { AddressFamily::Inet };
+            let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+            Ok(socket(family, SockType::Stream, flags, None)?)
+        };
+        let thread = std::thread::Builder::new().name("dial".to_owned());
+        thread.spawn(move || drop(sender.send(make())))?;
+        ready.await.map_err(io::Error::other)?
+    }
+}
+
+fn plain(error: &io::Error) -> String {
+    if error.kind() == io::ErrorKind::ConnectionRefused {
+        "connection refused".to_owned()
+    } else if error.kind() == io::ErrorKind::TimedOut {
+        "i/o timeout".to_owned()
+    } else {
+        error.to_string()
+    }
+}
+
+/// `/dial/NAMESPACE/POD/PORT`: the connection becomes one to the pod's address, for the API server's proxy.
+pub(in super::super) async fn dial(
+    State(context): State<Arc<Context>>,
+    Path((namespace, name, port)): Path<(String, String, u16)>,
+    request: Request,
+) -> Response {
+    if upgrade::wanted(&request) != "tcp" {
+        return refused(StatusCode::BAD_REQUEST, "Upgrade request required");
+    }
+    let Some(pod) = context.pod(&namespace, &name) else {
+        return refused(StatusCode::NOT_FOUND, "pod does not exist");
+    };
+    let location = locate(&context, &pod).await;
+    let Some(address) = location.and_then(|location| location.address) else {
+        return refused(StatusCode::SERVICE_UNAVAILABLE, "the pod has no address yet");
+    };
+    let target = SocketAddr::new(address, port);
+    let connected = tokio::time::timeout(CONNECT, TcpStream::connect(target)).await;
+    let mut stream = match connected.map_err(io::Error::from).flatten() {
+        Ok(stream) => stream,
+        Err(error) => {
+            let text = format!("dial tcp {target}: connect: {}", plain(&error));
+            return refused(StatusCode::BAD_GATEWAY, text);
+        }
+    };
+    upgrade::switch(request, "tcp", Vec::new(), move |mut io| async move {
+        // One that breaks is over.
+        tokio::io::copy_bidirectional_with_sizes(&mut io, &mut stream, BUFFER, BUFFER)
+            .await
+            .ok();
+    })
+}

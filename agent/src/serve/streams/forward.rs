@@ -1,0 +1,344 @@
+//! Ports of a pod, forwarded to a client: each connection is a pair of streams, for data and for an error.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::Response;
+use bytes::{Bytes, BytesMut};
+use futures::{SinkExt, StreamExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_tungstenite::tungstenite::Message;
+
+use super::dial::{Location, locate};
+use super::mux::{CHUNK, CREATION, Idle, QUEUE, Sink, Source, drive};
+use super::spdy::{self, Opened};
+use super::websocket::{self, Form};
+use super::{VERSION, agreed, disagreed, refused, versions};
+use crate::context::Context;
+use crate::serve::logs::parameters;
+use crate::serve::upgrade::{self, Io};
+
+const SPDY: &str = "portforward.k8s.io";
+const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
+const WEBSOCKET: [&str; 4] = [TUNNEL, "v4.channel.k8s.io", "v4.base64.channel.k8s.io", ""];
+/// Ports of one request over WebSocket: channels have numbers of one byte.
+const PORTS: usize = 100;
+/// Connections of one client at the same time.
+const PAIRS: usize = 1024;
+/// The time that what a client still sends has after the pod has closed.
+const REST: std::time::Duration = std::time::Duration::from_secs(1);
+
+pub(in super::super) async fn forward(
+    State(context): State<Arc<Context>>,
+    Path((namespace, name)): Path<(String, String)>,
+    request: Request,
+) -> Response {
+    let Some(pod) = context.pod(&namespace, &name) else {
+        return refused(StatusCode::NOT_FOUND, "pod does not exist");
+    };
+    let Some(location) = locate(&context, &pod).await else {
+        let text = format!("pod not found ({:?})", format!("{name}_{namespace}"));
+        return refused(StatusCode::INTERNAL_SERVER_ERROR, text);
+    };
+    let location = Arc::new(location);
+    match upgrade::wanted(&request).as_str() {
+        "websocket" => over_websocket(request, location),
+        "spdy/3.1" => {
+            let offered = versions(request.headers());
+            if !offered.is_empty() && agreed(&offered, &[SPDY]).is_none() {
+                return disagreed(&offered, &[SPDY]);
+            }
+            let headers = vec![(VERSION, HeaderValue::from_static(SPDY))];
+            upgrade::switch(request, "SPDY/3.1", headers, move |io| session(io, location))
+        }
+        _ => refused(
+            StatusCode::BAD_REQUEST,
+            "unable to upgrade: missing upgrade headers in request",
+        ),
+    }
+}
+
+fn over_websocket(request: Request, location: Arc<Location>) -> Response {
+    let offered = websocket::offered(&request);
+    let protocol = if offered.is_empty() {
+        Some("")
+    } else {
+        agreed(&offered, &WEBSOCKET)
+    };
+    let Some(protocol) = protocol else {
+        return disagreed(&offered, &WEBSOCKET);
+    };
+    let headers = match websocket::handshake(&request, protocol) {
+        Ok(headers) => headers,
+        Err(text) => return refused(StatusCode::BAD_REQUEST, text),
+    };
+    if protocol == TUNNEL {
+        return upgrade::switch(request, "websocket", headers, move |io| tunnel(io, location));
+    }
+    let ports = match ports(request.uri().query().unwrap_or_default()) {
+        Ok(ports) => ports,
+        Err(text) => return refused(StatusCode::BAD_REQUEST, text),
+    };
+    let form = Form {
+        base64: protocol.contains("base64"),
+        ends: false,
+    };
+    upgrade::switch(request, "websocket", headers, move |io| {
+        channels(io, form, ports, location)
+    })
+}
+
+fn port(text: &str) -> Result<u16, String> {
+    match text.parse::<u16>() {
+        Ok(0) => Err(format!("port {text:?} must be > 0")),
+        Ok(port) => Ok(port),
+        Err(error) => Err(format!("unable to parse {text:?} as a port: {error}")),
+    }
+}
+
+fn ports(query: &str) -> Result<Vec<u16>, String> {
+    let mut found = Vec::new();
+    for (_, value) in parameters(query)
+        .iter()
+        .filter(|(name, _)| name == "port" || name == "ports")
+    {
+        if value.is_empty() {
+            return Err("query parameter \"port\" cannot be empty".to_owned());
+        }
+        for text in value.split(',') {
+            found.push(port(text)?);
+        }
+    }
+    match found.len() {
+        0 => Err("query parameter \"port\" is required".to_owned()),
+        count if count > PORTS => Err("too many ports".to_owned()),
+        _ => Ok(found),
+    }
+}
+
+/// One connection.
+async fn pair(location: &Location, port: u16, data: (Source, Sink), error: Sink) {
+    let (source, sink) = data;
+    match location.loopback(port).await {
+        Ok(stream) => {
+            let (read, write) = stream.into_split();
+            exchange(read, write, source, &sink).await;
+        }
+        Err(because) => {
+            let text = format!(
+                "error forwarding port {port} to pod {}, uid : {because}",
+                location.sandbox
+            );
+            error.send(Bytes::from(text)).await.ok();
+        }
+    }
+    sink.end().await;
+    error.end().await;
+}
+
+async fn exchange(
+    mut read: impl AsyncRead + Unpin,
+    mut write: impl AsyncWrite + Unpin,
+    mut source: Source,
+    sink: &Sink,
+) {
+    let mut outward = std::pin::pin!(async {
+        let mut buffer = BytesMut::new();
+        loop {
+            buffer.reserve(CHUNK);
+            match read.read_buf(&mut buffer).await {
+                Ok(0) | Err(_) => return,
+                Ok(_) => {}
+            }
+            if sink.send(buffer.split().freeze()).await.is_err() {
+                return;
+            }
+        }
+    });
+    let mut inward = std::pin::pin!(async {
+        while let Some(chunk) = source.recv().await {
+            if write.write_all(&chunk).await.is_err() {
+                return;
+            }
+        }
+        write.shutdown().await.ok();
+    });
+    tokio::select! {
+        () = &mut outward => drop(tokio::time::timeout(REST, inward).await),
+        () = &mut inward => outward.await,
+    }
+}
+
+/// Pairs over SPDY, until the client is gone.
+async fn session(io: impl AsyncRead + AsyncWrite, location: Arc<Location>) {
+    let (read, write) = tokio::io::split(io);
+    let (queue, outgoing) = mpsc::channel(QUEUE);
+    let (sender, opened) = mpsc::channel(QUEUE);
+    let idle = Idle::new();
+    let read = spdy::read(read, queue, sender, &idle);
+    drive(
+        &idle,
+        read,
+        spdy::write(write, outgoing, &idle),
+        pairs(opened, location),
+    )
+    .await;
+}
+
+/// Half of a pair, and since when it waits for the other one.
+struct Waiting {
+    since: Instant,
+    kind: String,
+    stream: Opened,
+}
+
+async fn pairs(mut opened: mpsc::Receiver<Opened>, location: Arc<Location>) {
+    let mut waiting: BTreeMap<String, Waiting> = BTreeMap::new();
+    let mut running = JoinSet::new();
+    let mut clean = tokio::time::interval(CREATION);
+    loop {
+        tokio::select! {
+            stream = opened.recv() => {
+                let Some(stream) = stream else { return };
+                let known = |name: &str| stream.headers.get(name).cloned().unwrap_or_default();
+                let (kind, id, number) = (known("streamtype"), request_id(&stream), port(&known("port")));
+                let proper = matches!(kind.as_str(), "data" | "error") && running.len() < PAIRS;
+                let (Ok(port), true) = (number, proper) else {
+                    stream.reset().await;
+                    continue;
+                };
+                match waiting.remove(&id) {
+                    None => {
+                        let since = Instant::now();
+                        waiting.insert(id, Waiting { since, kind, stream });
+                    }
+                    Some(other) if other.kind == kind => {
+                        stream.reset().await;
+                        waiting.insert(id, other);
+                    }
+                    Some(other) => {
+                        let (data, error) = if kind == "data" { (stream, other.stream) } else { (other.stream, stream) };
+                        let location = Arc::clone(&location);
+                        running.spawn(async move {
+                            pair(&location, port, (data.source, data.sink), error.sink).await;
+                        });
+                    }
+                }
+            }
+            Some(_) = running.join_next() => {}
+            now = clean.tick() => waiting.retain(|_, half| now.duration_since(half.since) < CREATION),
+        }
+    }
+}
+
+/// What joins the two streams of a connection. Old clients do not say, but open them one after the other.
+fn request_id(stream: &Opened) -> String {
+    let told = stream.headers.get("requestid").filter(|id| !id.is_empty());
+    told.cloned().unwrap_or_else(|| {
+        let data = stream.headers.get("streamtype").is_some_and(|kind| kind == "data");
+        let first = if data {
+            stream.sink.id.saturating_sub(2)
+        } else {
+            stream.sink.id
+        };
+        first.to_string()
+    })
+}
+
+/// SPDY inside the messages of a WebSocket.
+async fn tunnel(io: Io, location: Arc<Location>) {
+    let (mut sink, mut stream) = websocket::open(io).await.split();
+    let (near, far) = tokio::io::duplex(2 * CHUNK);
+    let (mut read, mut write) = tokio::io::split(near);
+    let receive = async {
+        while let Some(Ok(message)) = stream.next().await {
+            match message {
+                Message::Binary(_) | Message::Text(_) => {
+                    if write.write_all(&message.into_data()).await.is_err() {
+                        break;
+                    }
+                }
+                Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => {}
+                Message::Close(_) => break,
+            }
+        }
+        write.shutdown().await.ok();
+    };
+    let send = async {
+        let mut buffer = BytesMut::new();
+        loop {
+            buffer.reserve(CHUNK);
+            match read.read_buf(&mut buffer).await {
+                Ok(0) | Err(_) => break,
+                Ok(_) => {}
+            }
+            if sink.send(Message::Binary(buffer.split().freeze())).await.is_err() {
+                return;
+            }
+        }
+        sink.send(Message::Close(None)).await.ok();
+    };
+    let both = async { tokio::join!(receive, session(far, location)) };
+    tokio::select! {
+        ((), ()) = both => {}
+        () = send => {}
+    }
+}
+
+/// A pair of channels for each port, open from the beginning.
+async fn channels(io: Io, form: Form, ports: Vec<u16>, location: Arc<Location>) {
+    let (queue, outgoing) = mpsc::channel(QUEUE);
+    let mut channels = BTreeMap::new();
+    let mut running = Vec::new();
+    for (index, port) in (0_u8..).zip(ports) {
+        let (sender, source) = mpsc::channel::<Bytes>(QUEUE);
+        channels.insert(2 * index, sender);
+        let sink = |id: u8| Sink {
+            id: u32::from(id),
+            queue: queue.clone(),
+        };
+        let (data, error, location) = (sink(2 * index), sink(2 * index + 1), Arc::clone(&location));
+        running.push(async move {
+            let number = Bytes::copy_from_slice(&port.to_le_bytes());
+            for sink in [&data, &error] {
+                sink.send(number.clone()).await.ok();
+            }
+            pair(&location, port, (source, data), error).await;
+        });
+    }
+    drop(queue);
+    let (sink, stream) = websocket::open(io).await.split();
+    let idle = Idle::new();
+    let work = async {
+        futures::future::join_all(running).await;
+    };
+    drive(
+        &idle,
+        websocket::read(stream, form, channels, &idle),
+        websocket::write(sink, form, outgoing, &idle),
+        work,
+    )
+    .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{port, ports};
+
+    #[test]
+    fn ports_are_read_as_upstream_does() {
+        assert_eq!(ports("port=80&port=443,8080"), Ok(vec![80, 443, 8080]));
+        assert_eq!(ports(""), Err("query parameter \"port\" is required".to_owned()));
+        assert_eq!(
+            ports("port="),
+            Err("query parameter \"port\" cannot be empty".to_owned())
+        );
+        assert_eq!(port("0"), Err("port \"0\" must be > 0".to_owned()));
+        assert!(port("65536").is_err() && port("x").is_err());
+    }
+}

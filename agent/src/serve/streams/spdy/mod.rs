@@ -1,0 +1,204 @@
+//! SPDY/3.1 as far as clients of streams speak it: they open streams, both sides send data, ends and resets.
+//!
+//! Received data are acknowledged by window updates. Windows of the clients are not heeded: those of this protocol never open
+//! them again, and rely on the transport to hold a sender up.
+
+mod frame;
+mod inflate;
+
+use std::collections::BTreeMap;
+use std::io;
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, BufWriter};
+use tokio::sync::mpsc;
+use tracing::debug;
+
+use super::mux::{CHUNK, Gone, Idle, Outgoing, QUEUE, Sink, Source};
+use frame::{Control, Head, Headers};
+use inflate::Inflater;
+
+/// Streams that a client may have open.
+const STREAMS: usize = 4096;
+/// Bytes of a control frame, compressed.
+const CONTROL: usize = 16 << 10;
+
+/// A stream that the client opened.
+pub(super) struct Opened {
+    pub(super) headers: Headers,
+    pub(super) source: Source,
+    pub(super) sink: Sink,
+}
+
+impl Opened {
+    /// Refuses the stream.
+    pub(super) async fn reset(self) {
+        let frame = frame::reset(self.sink.id, frame::PROTOCOL_ERROR);
+        self.sink.queue.send(Outgoing::Frame(frame)).await.ok();
+    }
+}
+
+struct Reader<'a, Stream> {
+    stream: BufReader<Stream>,
+    inflater: Inflater,
+    open: BTreeMap<u32, mpsc::Sender<Bytes>>,
+    newest: u32,
+    outgoing: mpsc::Sender<Outgoing>,
+    opened: mpsc::Sender<Opened>,
+    idle: &'a Idle,
+}
+
+/// Reads frames until the client is gone or breaks the protocol.
+pub(super) async fn read(
+    stream: impl AsyncRead + Unpin,
+    outgoing: mpsc::Sender<Outgoing>,
+    opened: mpsc::Sender<Opened>,
+    idle: &Idle,
+) {
+    let mut reader = Reader {
+        stream: BufReader::with_capacity(CHUNK, stream),
+        inflater: Inflater::new(),
+        open: BTreeMap::new(),
+        newest: 0,
+        outgoing,
+        opened,
+        idle,
+    };
+    if let Err(error) = reader.run().await {
+        debug!(%error, "a SPDY connection ended");
+    }
+}
+
+fn broken(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+impl<Stream: AsyncRead + Unpin> Reader<'_, Stream> {
+    async fn run(&mut self) -> io::Result<()> {
+        loop {
+            let mut head = [0; frame::HEAD];
+            self.stream.read_exact(&mut head).await?;
+            self.idle.touch();
+            match frame::head(head) {
+                Head::Data { stream, fin, length } => self.data(stream, fin, length).await?,
+                Head::Control { kind, flags, length } => {
+                    if length > CONTROL {
+                        return Err(broken("a control frame is too long"));
+                    }
+                    let mut payload = vec![0; length];
+                    self.stream.read_exact(&mut payload).await?;
+                    self.control(kind, flags, &payload).await?;
+                }
+                Head::OtherVersion => return Err(broken("a frame of another version")),
+            }
+        }
+    }
+
+    /// A long frame is handed on in parts.
+    async fn data(&mut self, stream: u32, fin: bool, length: usize) -> io::Result<()> {
+        let mut left = length;
+        while left > 0 {
+            let part = left.min(CHUNK);
+            let mut chunk = BytesMut::zeroed(part);
+            self.stream.read_exact(&mut chunk).await?;
+            left -= part;
+            if let Some(sender) = self.open.get(&stream) {
+                if sender.send(chunk.freeze()).await.is_err() {
+                    // Nobody reads it any more.
+                    self.open.remove(&stream);
+                }
+                self.send(frame::window_update(stream, part)).await?;
+            }
+        }
+        if fin {
+            self.open.remove(&stream);
+        }
+        Ok(())
+    }
+
+    async fn control(&mut self, kind: u16, flags: u8, payload: &[u8]) -> io::Result<()> {
+        let control = frame::control(kind, payload).ok_or_else(|| broken("a malformed control frame"))?;
+        match control {
+            Control::SynStream { stream, block } => {
+                let headers = self.headers(block)?;
+                self.open(stream, flags, headers).await
+            }
+            Control::Headers { block } => self.headers(block).map(drop),
+            Control::Reset { stream } => {
+                self.open.remove(&stream);
+                Ok(())
+            }
+            // Clients count their pings with odd numbers; even ones would be answers to ours.
+            Control::Ping { id } if id % 2 == 1 => self.send(frame::ping(id)).await,
+            Control::Ping { .. } | Control::Other => Ok(()),
+        }
+    }
+
+    /// The compression goes through all blocks: none may be left out.
+    fn headers(&mut self, block: &[u8]) -> io::Result<Headers> {
+        let plain = self
+            .inflater
+            .inflate(block)
+            .ok_or_else(|| broken("malformed compression"))?;
+        frame::headers(&plain).ok_or_else(|| broken("malformed headers"))
+    }
+
+    async fn open(&mut self, stream: u32, flags: u8, headers: Headers) -> io::Result<()> {
+        if stream.is_multiple_of(2) || stream <= self.newest {
+            return self.send(frame::reset(stream, frame::PROTOCOL_ERROR)).await;
+        }
+        let first = self.newest == 0;
+        self.newest = stream;
+        self.open.retain(|_, sender| !sender.is_closed());
+        if self.open.len() >= STREAMS {
+            self.newest = if first { 0 } else { stream };
+            return self.send(frame::reset(stream, frame::REFUSED)).await;
+        }
+        let (sender, source) = mpsc::channel(QUEUE);
+        if flags & frame::FIN == 0 {
+            self.open.insert(stream, sender);
+        }
+        // Data before the reply are lost at the client.
+        self.send(frame::reply(stream, first)).await?;
+        let sink = Sink {
+            id: stream,
+            queue: self.outgoing.clone(),
+        };
+        let opened = Opened { headers, source, sink };
+        self.opened
+            .send(opened)
+            .await
+            .map_err(|_closed| broken("nobody takes streams any more"))
+    }
+
+    async fn send(&mut self, frame: Bytes) -> io::Result<()> {
+        let sent = self.outgoing.send(Outgoing::Frame(frame)).await;
+        sent.map_err(|_closed| io::ErrorKind::BrokenPipe.into())
+    }
+}
+
+/// Writes what the streams send, then says goodbye.
+pub(super) async fn write(
+    stream: impl AsyncWrite + Unpin,
+    mut outgoing: mpsc::Receiver<Outgoing>,
+    idle: &Idle,
+) -> Result<(), Gone> {
+    let mut stream = BufWriter::with_capacity(CHUNK, stream);
+    while let Some(next) = outgoing.recv().await {
+        idle.touch();
+        let written = match next {
+            Outgoing::Data(id, bytes) => match stream.write_all(&frame::data(id, 0, bytes.len())).await {
+                Ok(()) => stream.write_all(&bytes).await,
+                Err(error) => Err(error),
+            },
+            Outgoing::End(id) => stream.write_all(&frame::data(id, frame::FIN, 0)).await,
+            Outgoing::Frame(bytes) => stream.write_all(&bytes).await,
+        };
+        written.map_err(|_closed| Gone)?;
+        if outgoing.is_empty() {
+            stream.flush().await.map_err(|_closed| Gone)?;
+        }
+    }
+    stream.write_all(&frame::goodbye(0)).await.map_err(|_closed| Gone)?;
+    stream.shutdown().await.map_err(|_closed| Gone)
+}

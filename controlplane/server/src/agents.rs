@@ -1,0 +1,50 @@
+//! The seam to the nodes' agents, who have containers' output, run programs in them and reach their ports.
+
+use axum::body::Body;
+use futures::future::BoxFuture;
+use http::response::Parts;
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// Whom to ask.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Agent {
+    /// The node's name: what its certificate must say.
+    pub node: String,
+    /// Address or host name to connect to.
+    pub address: String,
+    /// Port of the agent.
+    pub port: u16,
+}
+
+/// A connection in both directions.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<Io: AsyncRead + AsyncWrite + Send + Unpin> Stream for Io {}
+
+/// What an agent says.
+pub enum Answer {
+    /// An answer with its body. The status is the agent's own.
+    Whole(http::Response<Body>),
+    /// It switches protocols: the answer's head, and the connection from there on.
+    Switched(Parts, Box<dyn Stream>),
+}
+
+/// Why there is no answer.
+#[derive(Debug, Error)]
+pub enum AgentError {
+    /// The agent cannot be reached or is not who it should be.
+    #[error("dial {node}: {because}")]
+    Unreachable {
+        /// The node's name.
+        node: String,
+        /// What went wrong.
+        because: String,
+    },
+}
+
+/// Asks agents.
+pub trait Agents: Send + Sync {
+    /// Sends a request, whose URI is path and query, over a connection of its own; the answer's body streams.
+    fn ask(&self, agent: Agent, request: http::Request<Body>) -> BoxFuture<'static, Result<Answer, AgentError>>;
+}

@@ -1,0 +1,136 @@
+//! Connections that switch protocols: after the answer's head all bytes go through, both ways, unread.
+
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::body::Body;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use http::header::{CONNECTION, UPGRADE};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use crate::agents::Stream;
+use crate::failure::Failure;
+use crate::respond::Response;
+
+/// Bytes that are on their way in one direction.
+const BUFFER: usize = 32 << 10;
+/// The time that one direction has after the other one is at its end.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// What a connection does after its last answer, which carries it.
+#[derive(Clone)]
+pub(crate) struct Tunnel(Arc<Mutex<Option<BoxFuture<'static, ()>>>>);
+
+impl Tunnel {
+    /// None yet.
+    pub(crate) fn nothing() -> Self {
+        Self(Arc::default())
+    }
+
+    fn new(work: BoxFuture<'static, ()>) -> Self {
+        Self(Arc::new(Mutex::new(Some(work))))
+    }
+
+    pub(crate) fn take(&self) -> Option<BoxFuture<'static, ()>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Takes over what an answer carries.
+    pub(crate) fn fill(&self, response: &mut Response) {
+        if let Some(other) = response.extensions_mut().remove::<Self>() {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = other.take();
+        }
+    }
+}
+
+/// Keeps something for as long as the connection that an answer carries.
+pub(crate) fn keep(response: &mut Response, kept: impl Send + 'static) {
+    let work = response.extensions().get::<Tunnel>().and_then(Tunnel::take);
+    if let Some(work) = work {
+        let work = async move {
+            work.await;
+            drop(kept);
+        };
+        response.extensions_mut().insert(Tunnel::new(work.boxed()));
+    }
+}
+
+/// Whether a client asks to switch protocols.
+pub(crate) fn is_wanted(headers: &HeaderMap) -> bool {
+    let connection = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    let named = connection
+        .flat_map(|value| value.split(','))
+        .any(|word| word.trim().eq_ignore_ascii_case("upgrade"));
+    named && headers.get(UPGRADE).is_some_and(|value| !value.is_empty())
+}
+
+/// Headers that make a switch of protocols; everything else ends here.
+pub(crate) fn headers(all: &HeaderMap) -> HeaderMap {
+    let belongs = |name: &HeaderName| {
+        *name == UPGRADE || name == "x-stream-protocol-version" || name.as_str().starts_with("sec-websocket-")
+    };
+    let mut kept = HeaderMap::new();
+    for (name, value) in all.iter().filter(|(name, _)| belongs(name)) {
+        kept.append(name.clone(), value.clone());
+    }
+    kept.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    kept
+}
+
+/// Answers the client as the back end did and joins both connections. The back end's ends in any case.
+pub(crate) fn open(
+    client: Option<OnUpgrade>,
+    answer: HeaderMap,
+    mut back: Box<dyn Stream>,
+) -> Result<Response, Failure> {
+    let Some(client) = client else {
+        return Err(Failure::bad_request("this connection cannot be upgraded"));
+    };
+    let work = async move {
+        match client.await {
+            Ok(client) => join(TokioIo::new(client), &mut back).await,
+            Err(error) => tracing::debug!(%error, "a client's connection was not upgraded"),
+        }
+    };
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    *response.headers_mut() = answer;
+    response.extensions_mut().insert(Tunnel::new(work.boxed()));
+    Ok(response)
+}
+
+/// Copies both ways. When one side is at its end the other one is told, and may say what it still has to.
+async fn join(client: impl AsyncRead + AsyncWrite, back: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
+    let (from_client, to_client) = tokio::io::split(client);
+    let (from_back, to_back) = tokio::io::split(back);
+    let mut there = pin!(copy(from_client, to_back));
+    let mut here = pin!(copy(from_back, to_client));
+    tokio::select! {
+        () = &mut there => drop(tokio::time::timeout(LINGER, here).await),
+        () = &mut here => drop(tokio::time::timeout(LINGER, there).await),
+    }
+}
+
+/// Copies to the end, or to the first failure: then nothing more can be done for this direction.
+async fn copy(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) {
+    let mut buffer = vec![0; BUFFER];
+    loop {
+        let length = match from.read(&mut buffer).await {
+            Ok(0) | Err(_) => break,
+            Ok(length) => length,
+        };
+        let sent = to.write_all(buffer.get(..length).unwrap_or_default()).await;
+        if sent.is_err() || to.flush().await.is_err() {
+            return;
+        }
+    }
+    to.shutdown().await.ok();
+}

@@ -1,0 +1,234 @@
+//! Requests and answers on their way through: paths, headers, and TLS to a pod.
+
+use std::io;
+use std::sync::Arc;
+
+use axum::body::Body;
+use http::header::{
+    AUTHORIZATION, CONNECTION, HOST, LOCATION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING,
+    UPGRADE,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Request};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio_rustls::TlsConnector;
+
+use crate::agents::Stream;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::respond::Response;
+use crate::tunnel;
+
+/// Headers that are between two neighbours, not between the ends.
+const OWN: [HeaderName; 9] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
+/// The request's path up to `proxy`, and what is behind it.
+pub(super) fn split(context: &Context) -> (String, String) {
+    let raw = context.wire.uri.path();
+    let wanted = match context.info.namespace.as_str() {
+        "" => 5,
+        _ => 7,
+    };
+    let mut at = 0;
+    for (count, (index, _)) in raw.match_indices('/').enumerate() {
+        if count == wanted {
+            at = index;
+            break;
+        }
+    }
+    if at == 0 {
+        return (raw.to_owned(), String::new());
+    }
+    let (prefix, path) = raw.split_at(at);
+    (prefix.to_owned(), path.to_owned())
+}
+
+/// The request as the back end gets it.
+pub(super) fn request(context: &Context, path: &str, body: Body) -> Result<Request<Body>, Failure> {
+    let query = context
+        .wire
+        .uri
+        .query()
+        .map(|query| format!("?{query}"))
+        .unwrap_or_default();
+    let path = if path.is_empty() { "/" } else { path };
+    let mut request = Request::new(body);
+    *request.method_mut() = context.wire.method.clone();
+    *request.uri_mut() = format!("{path}{query}").parse().map_err(Failure::internal)?;
+    let mut headers = context.headers.clone();
+    // Whoever the client is for the cluster is nobody's business behind it.
+    headers.remove(AUTHORIZATION);
+    let host = headers.get(HOST).cloned();
+    let upgrade = tunnel::is_wanted(&headers)
+        .then(|| headers.get(UPGRADE).cloned())
+        .flatten();
+    strip(&mut headers);
+    if let Some(upgrade) = upgrade {
+        headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+        headers.insert(UPGRADE, upgrade);
+    }
+    if let Some(host) = host {
+        headers.insert("x-forwarded-host", host);
+    } else {
+        headers.insert(HOST, HeaderValue::from_static("localhost"));
+    }
+    headers.insert("x-forwarded-proto", HeaderValue::from_static("https"));
+    if let Ok(uri) = HeaderValue::from_str(context.wire.uri.path()) {
+        headers.insert("x-forwarded-uri", uri);
+    }
+    if let Some(source) = context.wire.source {
+        let before = headers.get("x-forwarded-for").and_then(|value| value.to_str().ok());
+        let own = source.0.ip().to_string();
+        let all = before.map_or_else(|| own.clone(), |before| format!("{before}, {own}"));
+        headers.insert(
+            "x-forwarded-for",
+            HeaderValue::from_str(&all).map_err(Failure::internal)?,
+        );
+    }
+    *request.headers_mut() = headers;
+    Ok(request)
+}
+
+fn strip(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in named.iter().chain(&OWN) {
+        headers.remove(name);
+    }
+}
+
+/// The answer as the client gets it.
+pub(super) fn answer(answer: Response, prefix: &str) -> Response {
+    let (mut parts, body) = answer.into_parts();
+    strip(&mut parts.headers);
+    let shared: Vec<HeaderName> = parts
+        .headers
+        .keys()
+        .filter(|name| name.as_str().starts_with("access-control-"))
+        .cloned()
+        .collect();
+    for name in shared {
+        parts.headers.remove(name);
+    }
+    let location = parts.headers.get(LOCATION).and_then(|value| value.to_str().ok());
+    if let Some(Ok(location)) = location
+        .and_then(|text| relocated(text, prefix))
+        .map(|text| HeaderValue::from_str(&text))
+    {
+        parts.headers.insert(LOCATION, location);
+    }
+    Response::from_parts(parts, body)
+}
+
+/// Headers of an answer that switches protocols.
+pub(super) fn switched(headers: &HeaderMap) -> HeaderMap {
+    let mut all = headers.clone();
+    let upgrade = all.get(UPGRADE).cloned();
+    strip(&mut all);
+    all.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    if let Some(upgrade) = upgrade {
+        all.insert(UPGRADE, upgrade);
+    }
+    all
+}
+
+/// Where a redirect of the back end's leads from outside; nothing for one to somebody else.
+fn relocated(location: &str, prefix: &str) -> Option<String> {
+    (location.starts_with('/') && !location.starts_with("//") && !location.starts_with(prefix))
+        .then(|| format!("{prefix}{location}"))
+}
+
+/// TLS to a pod, whose certificate nobody vouches for.
+pub(super) async fn secure(stream: Box<dyn Stream>) -> io::Result<Box<dyn Stream>> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = Arc::new(AnyCertificate(Arc::clone(&provider)));
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
+        .with_no_client_auth();
+    let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
+    let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
+    Ok(Box::new(stream))
+}
+
+/// The way to the pod is the agent's; its certificate would prove nothing more.
+#[derive(Debug)]
+struct AnyCertificate(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::relocated;
+
+    #[test]
+    fn redirects_stay_behind_the_proxy() {
+        let prefix = "/api/v1/namespaces/default/pods/web/proxy";
+        assert_eq!(
+            relocated("/login", prefix).as_deref(),
+            Some("/api/v1/namespaces/default/pods/web/proxy/login")
+        );
+        for kept in [
+            "https://elsewhere/",
+            "//elsewhere/",
+            "next",
+            "/api/v1/namespaces/default/pods/web/proxy/x",
+        ] {
+            assert_eq!(relocated(kept, prefix), None, "{kept}");
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! exec, attach, portforward and proxies, as far as the API server has a part in them: which agent is asked for what.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test's helpers are tests")]
+
+mod support;
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+
+use axum::body::Body;
+use controlplane_server::agents::{Agent, AgentError, Agents, Answer};
+use futures::future::BoxFuture;
+use http::{Method, Request, Response, StatusCode};
+use serde_json::json;
+use support::{Api, pod};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const UPGRADE: [(&str, &str); 4] = [
+    ("connection", "Upgrade"),
+    ("upgrade", "websocket"),
+    ("sec-websocket-protocol", "v5.channel.k8s.io"),
+    ("authorization", "Bearer secret"),
+];
+
+/// A connection to a back end that tells when it is gone.
+struct Back(Arc<AtomicBool>);
+
+impl Drop for Back {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl AsyncRead for Back {
+    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Pending
+    }
+}
+
+impl AsyncWrite for Back {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// An agent that remembers what it was asked.
+#[derive(Clone, Default)]
+struct Recorder {
+    asked: Arc<Mutex<Vec<String>>>,
+    switches: Arc<AtomicBool>,
+    closed: Arc<AtomicBool>,
+}
+
+impl Agents for Recorder {
+    fn ask(&self, agent: Agent, request: Request<Body>) -> BoxFuture<'static, Result<Answer, AgentError>> {
+        let mut names: Vec<&str> = request.headers().keys().map(http::HeaderName::as_str).collect();
+        names.sort_unstable();
+        let line = format!(
+            "{} {} {} [{}]",
+            agent.node,
+            request.method(),
+            request.uri(),
+            names.join(" ")
+        );
+        self.asked.lock().unwrap().push(line);
+        let answer = if self.switches.load(Ordering::Relaxed) {
+            let head = Response::builder()
+                .status(StatusCode::SWITCHING_PROTOCOLS)
+                .body(())
+                .unwrap()
+                .into_parts()
+                .0;
+            Answer::Switched(head, Box::new(Back(Arc::clone(&self.closed))))
+        } else {
+            let body = Body::from("container not found (\"c\")");
+            Answer::Whole(
+                Response::builder()
+                    .status(StatusCode::INTERNAL_SERVER_ERROR)
+                    .body(body)
+                    .unwrap(),
+            )
+        };
+        Box::pin(async move { Ok(answer) })
+    }
+}
+
+async fn with_pod() -> (Api, Recorder) {
+    let recorder = Recorder::default();
+    let agents = Arc::new(recorder.clone());
+    let api = Api::start_with(|mut options| {
+        options.agents = Some(agents);
+        options
+    })
+    .await;
+    let node = json!({"metadata": {"name": "n1"}, "spec": {}});
+    api.post("/api/v1/nodes", &node).await;
+    let status = json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}});
+    api.patch("/api/v1/nodes/n1/status", "merge-patch+json", &status).await;
+    let mut two = pod("a");
+    two["spec"]["containers"] = json!([{"name": "c", "image": "x"}, {"name": "d", "image": "x"}]);
+    api.post(PODS, &two).await;
+    (api, recorder)
+}
+
+async fn bind(api: &Api) {
+    let binding = json!({"metadata": {"name": "a"}, "target": {"kind": "Node", "name": "n1"}});
+    api.post(&format!("{PODS}/a/binding"), &binding).await;
+}
+
+#[tokio::test]
+async fn what_a_client_asks_for_comes_to_the_agent() {
+    let (api, recorder) = with_pod().await;
+    let refused = async |path: &str, headers: &[(&str, &str)]| {
+        let answer = api.request(Method::POST, path, headers, "").await;
+        (answer.code.as_u16(), answer.message())
+    };
+    let exec =
+        format!("{PODS}/a/exec?container=c&command=sh&command=-c&command=echo%20%26%3D%C3%A9&stdout=true&stdin=true");
+    assert_eq!(
+        refused(&exec, &UPGRADE).await,
+        (400, "pod a does not have a host assigned".to_owned())
+    );
+    bind(&api).await;
+    assert_eq!(refused(&exec, &[]).await, (400, "Upgrade request required".to_owned()));
+    assert_eq!(
+        refused(&format!("{PODS}/a/exec?command=ls"), &UPGRADE).await,
+        (
+            400,
+            "a container name must be specified for pod a, choose one of: [c d]".to_owned()
+        )
+    );
+    assert_eq!(
+        refused(&format!("{PODS}/a/attach?container=z"), &UPGRADE).await,
+        (400, "container z is not valid for pod a".to_owned())
+    );
+    assert_eq!(
+        refused(&format!("{PODS}/b/portforward"), &UPGRADE).await,
+        (404, "pods \"b\" not found".to_owned())
+    );
+    assert_eq!(recorder.asked.lock().unwrap().len(), 0);
+    for path in [
+        exec,
+        format!("{PODS}/a/attach?container=d&stderr=1&tty=true"),
+        format!("{PODS}/a/portforward?ports=80&ports=81"),
+    ] {
+        let answer = api.request(Method::POST, &path, &UPGRADE, "").await;
+        // The agent's own words, not a Status.
+        assert_eq!(
+            (answer.code.as_u16(), answer.text().as_str()),
+            (500, "container not found (\"c\")")
+        );
+    }
+    let headers = "[connection sec-websocket-protocol upgrade]";
+    assert_eq!(
+        *recorder.asked.lock().unwrap(),
+        [
+            format!(
+                "n1 POST /exec/default/a/c?input=1&output=1&command=sh&command=-c&command=echo%20%26%3d%c3%a9& {headers}"
+            ),
+            format!("n1 POST /attach/default/a/d?error=1&tty=1& {headers}"),
+            format!("n1 POST /portForward/default/a?port=80&port=81& {headers}"),
+        ]
+    );
+}
+
+#[tokio::test]
+async fn attack_27_a_failed_upgrade_closes_the_back_end() {
+    let (api, recorder) = with_pod().await;
+    bind(&api).await;
+    recorder.switches.store(true, Ordering::Relaxed);
+    // Not a connection that could be upgraded, as over HTTP/2.
+    let path = format!("{PODS}/a/exec?container=c&command=ls&stdout=true");
+    let answer = api.request(Method::GET, &path, &UPGRADE, "").await;
+    assert_eq!(
+        (answer.code, answer.message().as_str()),
+        (StatusCode::BAD_REQUEST, "this connection cannot be upgraded")
+    );
+    assert!(
+        recorder.closed.load(Ordering::Relaxed),
+        "the back end's connection is left open"
+    );
+    // A client that does not ask to switch gets no connection at all.
+    let before = recorder.asked.lock().unwrap().len();
+    let answer = api.get(&path).await;
+    assert_eq!(answer.message(), "Upgrade request required");
+    assert_eq!(recorder.asked.lock().unwrap().len(), before);
+}
+
+#[tokio::test]
+async fn attack_27_a_proxy_reaches_pods_and_agents_alone() {
+    let (api, recorder) = with_pod().await;
+    let said = async |path: &str| {
+        let answer = api.get(path).await;
+        (answer.code.as_u16(), answer.message())
+    };
+    let pods = |rest: &str| format!("{PODS}/{rest}");
+    assert_eq!(
+        said(&pods("a:80/proxy/x")).await,
+        (400, "pod a does not have a host assigned".to_owned())
+    );
+    bind(&api).await;
+    assert_eq!(
+        said(&pods("ftp:a:80/proxy/x")).await.1,
+        "invalid pod request \"ftp:a:80\""
+    );
+    assert_eq!(
+        said(&pods("a:99999/proxy/x")).await.1,
+        "invalid pod request \"a:99999\""
+    );
+    assert_eq!(
+        said(&pods("a:8080/proxy/x")).await,
+        (
+            503,
+            "error trying to reach service: container not found (\"c\")".to_owned()
+        )
+    );
+    assert_eq!(
+        said("/api/v1/nodes/n1:22/proxy/x").await.1,
+        "address not allowed: port 22 of node n1"
+    );
+    let answer = api.get(&pods("a:8080/proxy")).await;
+    assert_eq!(
+        (answer.code.as_u16(), answer.headers["location"].to_str().unwrap()),
+        (301, "/api/v1/namespaces/default/pods/a:8080/proxy/")
+    );
+    api.get("/api/v1/nodes/n1/proxy/logs/?q=1").await;
+    assert_eq!(
+        *recorder.asked.lock().unwrap(),
+        [
+            "n1 GET /dial/default/a/8080 [connection upgrade]",
+            "n1 GET /logs/?q=1 [host x-forwarded-proto x-forwarded-uri]"
+        ]
+    );
+}

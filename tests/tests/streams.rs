@@ -1,0 +1,347 @@
+//! exec, attach, cp, port-forward and proxies, as stock clients use them against a real cluster.
+
+#![allow(clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use anyhow::{Context as _, ensure};
+use tests::machine::{Machine, eventually};
+use tests::{images, process};
+
+/// One stock kubectl.
+struct Client<'a> {
+    machine: &'a Machine,
+    kubectl: &'a Path,
+}
+
+impl Client<'_> {
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = self.machine.kubectl_command(self.kubectl);
+        command.args(words);
+        command
+    }
+
+    fn output(&self, words: &[&str], input: &str) -> anyhow::Result<Output> {
+        let mut command = self.command(words);
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        let mut stdin = child.stdin.take().context("stdin")?;
+        stdin.write_all(input.as_bytes())?;
+        drop(stdin);
+        Ok(child.wait_with_output()?)
+    }
+
+    /// Standard output, standard error and the exit code.
+    fn says(&self, words: &[&str], input: &str) -> anyhow::Result<(String, String, Option<i32>)> {
+        let output = self.output(words, input)?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok((text(&output.stdout), text(&output.stderr), output.status.code()))
+    }
+
+    fn run(&self, words: &[&str]) -> anyhow::Result<String> {
+        process::run(&mut self.command(words))
+    }
+}
+
+/// The versions that differ most, where they are there: exec over SPDY, exec over WebSocket, port-forward over both.
+fn clients() -> anyhow::Result<Vec<PathBuf>> {
+    let all = process::kubectls()?;
+    let wanted = |path: &&PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name == "kubectl" || ["1.27", "1.30", "1.33"].iter().any(|version| name.ends_with(version))
+    };
+    Ok(all.iter().filter(wanted).cloned().collect())
+}
+
+#[test]
+fn stock_clients_talk_to_containers() -> anyhow::Result<()> {
+    tests::logging();
+    let machine = Machine::start("streams")?;
+    let nginx = images::nginx(&machine)?;
+    let busybox = images::busybox(&machine)?;
+    machine.kubectl(["run", "web", &format!("--image={nginx}"), "--port=80"])?;
+    let two = format!(
+        r#"{{"spec": {{"containers": [
+            {{"name": "box", "image": "{busybox}", "command": ["sleep", "100000"]}},
+            {{"name": "side", "image": "{busybox}", "command": ["sleep", "100000"]}}]}}}}"#
+    );
+    let image = format!("--image={busybox}");
+    machine.kubectl(["run", "two", &image, &format!("--overrides={two}")])?;
+    machine.kubectl(["create", "deployment", "many", &format!("--image={nginx}"), "--port=80"])?;
+    machine.kubectl(["expose", "deployment", "many", "--port=8000", "--target-port=80"])?;
+    machine.kubectl(["wait", "--for=condition=Ready", "pod/web", "pod/two", "--timeout=60s"])?;
+    machine.kubectl(["rollout", "status", "deployment/many", "--timeout=60s"])?;
+    for (number, kubectl) in clients()?.iter().enumerate() {
+        let client = Client {
+            machine: &machine,
+            kubectl,
+        };
+        let session = || -> anyhow::Result<()> {
+            execute(&client)?;
+            terminal(&client)?;
+            copy(&client)?;
+            interact(&client, &busybox, number)?;
+            forward(&client)
+        };
+        session().with_context(|| kubectl.display().to_string())?;
+    }
+    let newest = clients()?.pop().context("a kubectl")?;
+    proxy(&Client {
+        machine: &machine,
+        kubectl: &newest,
+    })?;
+    attack_17_clients_that_vanish(&machine, &newest)?;
+    machine.finish()
+}
+
+fn execute(client: &Client<'_>) -> anyhow::Result<()> {
+    let script = "echo out; echo err >&2; exit 3";
+    let (out, err, code) = client.says(&["exec", "two", "-c", "box", "--", "sh", "-c", script], "")?;
+    ensure!(
+        out == "out\n" && err.contains("err\n") && code == Some(3),
+        "{out} {err} {code:?}"
+    );
+    ensure!(err.contains("command terminated with exit code 3"), "{err}");
+    let text = "0123456789abcdef\n".repeat(20_000);
+    let (out, err, code) = client.says(&["exec", "-i", "two", "-c", "side", "--", "cat"], &text)?;
+    ensure!(out == text && code == Some(0), "{} bytes came back: {err}", out.len());
+    let (_, err, _) = client.says(&["exec", "two", "-c", "box", "--", "absent"], "")?;
+    ensure!(
+        err.contains("exec: \"absent\": executable file not found in $PATH"),
+        "{err}"
+    );
+    let (_, err, _) = client.says(&["exec", "two", "-c", "none", "--", "true"], "")?;
+    ensure!(err.contains("container none is not valid for pod two"), "{err}");
+    let (_, err, _) = client.says(&["exec", "nobody", "--", "true"], "")?;
+    ensure!(err.contains("pods \"nobody\" not found"), "{err}");
+    // Without a name the first container is kubectl's choice; what a server is left to choose it refuses.
+    let path = "/api/v1/namespaces/default/pods/two/exec?command=true&stdout=true";
+    let (_, err, _) = client.says(&["get", "--raw", path], "")?;
+    ensure!(
+        err.contains("a container name must be specified for pod two, choose one of: [box side]"),
+        "{err}"
+    );
+    let (_, err, _) = client.says(&["get", "--raw", &format!("{path}&container=box")], "")?;
+    ensure!(err.contains("Upgrade request required"), "{err}");
+    Ok(())
+}
+
+/// With a terminal of its own, made by `script`.
+fn terminal(client: &Client<'_>) -> anyhow::Result<()> {
+    let command = client.command(&[
+        "exec",
+        "-it",
+        "two",
+        "-c",
+        "box",
+        "--",
+        "sh",
+        "-c",
+        "tty; stty size; exit 6",
+    ]);
+    let words: Vec<String> = [command.get_program()]
+        .into_iter()
+        .chain(command.get_args())
+        .map(|word| format!("'{}'", word.to_string_lossy().replace('\'', "'\\''")))
+        .collect();
+    let line = format!("stty rows 33 cols 77; {}", words.join(" "));
+    let output = Command::new("script")
+        .args(["-qec", &line, "/dev/null"])
+        .stdin(Stdio::null())
+        .output()?;
+    let said = process::both(&output);
+    ensure!(said.contains("/dev/pts/") && output.status.code() == Some(6), "{said}");
+    Ok(())
+}
+
+fn copy(client: &Client<'_>) -> anyhow::Result<()> {
+    let home = tempfile::tempdir()?;
+    let path = |name: &str| home.path().join(name).display().to_string();
+    let mut big = vec![0_u8; 100 << 20];
+    for (index, byte) in big.iter_mut().enumerate() {
+        // No two blocks of it are alike.
+        *byte = index.wrapping_mul(2_654_435_761).to_be_bytes()[2];
+    }
+    std::fs::create_dir_all(home.path().join("there/below"))?;
+    std::fs::write(home.path().join("there/big"), &big)?;
+    std::fs::write(home.path().join("there/below/small"), "small")?;
+    std::os::unix::fs::symlink("big", home.path().join("there/link"))?;
+    client.run(&["exec", "two", "-c", "box", "--", "rm", "-rf", "/tmp/there"])?;
+    client.run(&["cp", "-c", "box", &path("there"), "two:/tmp/there"])?;
+    let link = client.run(&["exec", "two", "-c", "box", "--", "readlink", "/tmp/there/link"])?;
+    ensure!(link == "big\n", "{link:?}");
+    client.run(&["cp", "-c", "box", "two:/tmp/there", &path("back")])?;
+    ensure!(
+        std::fs::read(home.path().join("back/big"))? == big,
+        "the file changed on its way"
+    );
+    ensure!(std::fs::read_to_string(home.path().join("back/below/small"))? == "small");
+    Ok(())
+}
+
+/// `kubectl run -i --rm`: attach, input, its end, and the exit code.
+fn interact(client: &Client<'_>, busybox: &str, number: usize) -> anyhow::Result<()> {
+    let (name, image) = (format!("visitor-{number}"), format!("--image={busybox}"));
+    let script = "echo ready; while read line; do echo got $line; done; exit 7";
+    let words = [
+        "run",
+        "-i",
+        "--rm",
+        "--restart=Never",
+        &name,
+        &image,
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    let (out, err, code) = client.says(&words, "one\ntwo\n")?;
+    ensure!(
+        out.contains("got one\ngot two\n") && code == Some(7),
+        "{out} {err} {code:?}"
+    );
+    Ok(())
+}
+
+/// A kubectl that forwards a port until it is dropped.
+struct Forwarder(Child, u16);
+
+impl Drop for Forwarder {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+fn forwarder(client: &Client<'_>, words: &[&str]) -> anyhow::Result<Forwarder> {
+    let mut command = client.command(&["port-forward"]);
+    command.args(words).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn()?;
+    let stdout = child.stdout.take().context("stdout")?;
+    let mut line = String::new();
+    BufReader::new(stdout).read_line(&mut line)?;
+    let port = line.split(" -> ").next().and_then(|text| text.rsplit(':').next());
+    let port = port.and_then(|port| port.parse().ok());
+    let forwarder = Forwarder(child, port.unwrap_or(0));
+    ensure!(forwarder.1 > 0, "{words:?} said {line:?}");
+    Ok(forwarder)
+}
+
+fn forward(client: &Client<'_>) -> anyhow::Result<()> {
+    for words in [
+        ["pod/web", ":80"],
+        ["deployment/many", ":80"],
+        ["service/many", ":8000"],
+    ] {
+        let forwarder = forwarder(client, &words)?;
+        let address = format!("http://127.0.0.1:{}/", forwarder.1);
+        let fetches: Vec<_> = (0..20)
+            .map(|_| {
+                let mut command = client.machine.namespace().command("curl");
+                command
+                    .args(["-sS", "--fail", "--max-time", "20", &address])
+                    .stdout(Stdio::piped());
+                command.spawn()
+            })
+            .collect::<Result<_, _>>()?;
+        for fetch in fetches {
+            let output = fetch.wait_with_output()?;
+            ensure!(
+                process::both(&output).contains("Welcome to nginx"),
+                "{words:?}: {}",
+                process::both(&output)
+            );
+        }
+    }
+    Ok(())
+}
+
+fn proxy(client: &Client<'_>) -> anyhow::Result<()> {
+    let base = "/api/v1/namespaces/default";
+    for path in [
+        "pods/web/proxy/",
+        "pods/web:80/proxy/index.html",
+        "pods/http:web:80/proxy/?any=query",
+        "services/many:8000/proxy/",
+        "services/many/proxy/",
+    ] {
+        let said = client.run(&["get", "--raw", &format!("{base}/{path}")])?;
+        ensure!(said.contains("Welcome to nginx"), "{path}: {said}");
+    }
+    let node = client.run(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"])?;
+    ensure!(client.run(&["get", "--raw", &format!("/api/v1/nodes/{node}/proxy/healthz")])? == "ok");
+    let refused = |path: &str, because: &str| -> anyhow::Result<()> {
+        let (_, err, _) = client.says(&["get", "--raw", path], "")?;
+        ensure!(err.contains(because), "{path}: {err}");
+        Ok(())
+    };
+    refused(
+        &format!("{base}/pods/web:81/proxy/"),
+        "error trying to reach service: dial tcp 10.",
+    )?;
+    refused(
+        &format!("{base}/services/many:9/proxy/"),
+        "no service port 9 found for service \"many\"",
+    )?;
+    refused(
+        &format!("{base}/pods/ftp:web:80/proxy/"),
+        "invalid pod request \"ftp:web:80\"",
+    )?;
+    // attack_27: a node is only its agent; whatever else listens there is out of reach.
+    refused(&format!("/api/v1/nodes/{node}:22/proxy/"), "address not allowed")
+}
+
+/// Clients that are killed leave no program, no descriptor and no connection behind.
+fn attack_17_clients_that_vanish(machine: &Machine, kubectl: &Path) -> anyhow::Result<()> {
+    let client = Client { machine, kubectl };
+    let agent = machine.daemon("skiff-agent")?;
+    let server = machine.daemon("skiff-controlplane")?;
+    let open = |pid: i32| std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
+    let before = (open(agent), open(server));
+    for words in [
+        &["exec", "two", "-c", "box", "--", "sleep", "4321"][..],
+        &["exec", "-i", "two", "-c", "box", "--", "sh", "-c", "sleep 4321"],
+        &["attach", "two", "-c", "box"],
+    ] {
+        let mut children: Vec<Child> = (0..5)
+            .map(|_| {
+                client
+                    .command(words)
+                    .stdin(Stdio::piped())
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null())
+                    .spawn()
+            })
+            .collect::<Result<_, _>>()?;
+        eventually("the clients are connected", || {
+            let now = open(agent);
+            if now >= before.0 + 5 {
+                Ok(())
+            } else {
+                Err(format!("{now} descriptors"))
+            }
+        })?;
+        for child in &mut children {
+            child.kill()?;
+            child.wait()?;
+        }
+        eventually("everything of theirs is gone", || {
+            let programs = client
+                .run(&["exec", "two", "-c", "box", "--", "ps"])
+                .map_err(|error| error.to_string())?;
+            let now = (open(agent), open(server));
+            // A watch or two may have come.
+            if !programs.contains("4321") && now.0 <= before.0 + 2 && now.1 <= before.1 + 4 {
+                Ok(())
+            } else {
+                Err(format!("{before:?} {now:?} {programs}"))
+            }
+        })?;
+    }
+    Ok(())
+}
