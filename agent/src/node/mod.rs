@@ -105,35 +105,7 @@ async fn send_status(context: &Context, node: &Node, ready: &Result<(), String>)
         )
         .await?;
     announce(context, node, &old, &new);
-    if ready.is_ok() {
-        untaint(&api, updated).await
-    } else {
-        Ok(updated)
-    }
-}
-
-/// A node that is ready loses the taint that kept pods away.
-async fn untaint(api: &Api<Node>, node: Node) -> Result<Node, kube::Error> {
-    let taints = node
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.taints.as_deref())
-        .unwrap_or(&[]);
-    if !taints.iter().any(|taint| taint.key == object::NOT_READY) {
-        return Ok(node);
-    }
-    let name = node.metadata.name.clone().unwrap_or_default();
-    let kept: Vec<_> = taints.iter().filter(|taint| taint.key != object::NOT_READY).collect();
-    let change = json!({
-        "metadata": {"resourceVersion": node.metadata.resource_version},
-        "spec": {"taints": if kept.is_empty() { None } else { Some(kept) }},
-    });
-    match api.patch(&name, &PatchParams::default(), &Patch::Merge(change)).await {
-        Ok(node) => Ok(node),
-        // Somebody else changed it: the next look takes care of it.
-        Err(kube::Error::Api(status)) if status.code == 409 => Ok(node),
-        Err(error) => Err(error),
-    }
+    Ok(updated)
 }
 
 fn announce(context: &Context, node: &Node, old: &NodeStatus, new: &NodeStatus) {
