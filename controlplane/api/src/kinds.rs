@@ -1,5 +1,6 @@
 //! The table of kinds. A new kind is a file here, a line in [`KINDS`] and a fixture.
 
+pub mod access_review;
 pub mod binding;
 pub mod certificate_signing_request;
 pub mod component_status;
@@ -52,8 +53,8 @@ pub mod volume_attachment;
 pub mod volume_attributes_class;
 
 use k8s_openapi::api::{
-    apps, authentication, autoscaling, batch, certificates, coordination, core, discovery, events, flowcontrol,
-    networking, node as nodes, policy, rbac, resource, scheduling, storage,
+    apps, authentication, authorization, autoscaling, batch, certificates, coordination, core, discovery, events,
+    flowcontrol, networking, node as nodes, policy, rbac, resource, scheduling, storage,
 };
 
 use crate::registration::Registration;
@@ -84,6 +85,10 @@ pub const KINDS: &[Registration] = &[
     Registration::of::<apps::v1::StatefulSet>(),
     Registration::of::<authentication::v1::SelfSubjectReview>(),
     Registration::of::<authentication::v1::TokenReview>(),
+    Registration::of::<authorization::v1::LocalSubjectAccessReview>(),
+    Registration::of::<authorization::v1::SelfSubjectAccessReview>(),
+    Registration::of::<authorization::v1::SelfSubjectRulesReview>(),
+    Registration::of::<authorization::v1::SubjectAccessReview>(),
     Registration::of::<autoscaling::v2::HorizontalPodAutoscaler>(),
     Registration::of::<batch::v1::CronJob>(),
     Registration::of::<batch::v1::Job>(),

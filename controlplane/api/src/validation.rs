@@ -6,6 +6,7 @@ mod ephemeral;
 pub mod metadata;
 pub mod pod_spec;
 mod probe;
+pub(crate) mod rbac;
 mod resources;
 mod restart;
 mod volume;

@@ -19,6 +19,7 @@ use k8s_openapi::{
         core::v1::{Container, Namespace, Node, Pod, ResourceQuota, Service},
         discovery::v1::EndpointSlice,
         policy::v1::PodDisruptionBudget,
+        rbac::v1::ClusterRole,
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
@@ -130,6 +131,7 @@ macro_rules! plain {
 }
 
 plain!(
+    ClusterRole,
     Deployment,
     Lease,
     Namespace,
@@ -211,7 +213,8 @@ pub(crate) fn stored_kinds() -> impl Iterator<Item = Resource> {
 
 /// The kinds of which metadata is enough. Events own nothing and are not owned.
 fn partial_kinds() -> impl Iterator<Item = Resource> {
-    const TYPED: [Resource; 10] = [
+    const TYPED: [Resource; 11] = [
+        step::CLUSTER_ROLES,
         step::PODS,
         step::REPLICA_SETS,
         step::DEPLOYMENTS,
@@ -238,6 +241,7 @@ pub(crate) struct Caches {
     pub(crate) endpoint_slices: Arc<Cache<EndpointSlice>>,
     pub(crate) quotas: Arc<Cache<ResourceQuota>>,
     pub(crate) budgets: Arc<Cache<PodDisruptionBudget>>,
+    pub(crate) cluster_roles: Arc<Cache<ClusterRole>>,
     /// The kinds of which only metadata is kept.
     pub(crate) partial: BTreeMap<Resource, Arc<Cache<Partial>>>,
 }
@@ -255,6 +259,7 @@ impl Caches {
             endpoint_slices: Cache::new(),
             quotas: Cache::new(),
             budgets: Cache::new(),
+            cluster_roles: Cache::new(),
             partial: partial_kinds().map(|resource| (resource, Cache::new())).collect(),
         }
     }
@@ -274,6 +279,7 @@ impl Caches {
         hear(&self.endpoint_slices, step::ENDPOINT_SLICES, listener.clone());
         hear(&self.quotas, step::RESOURCE_QUOTAS, listener.clone());
         hear(&self.budgets, step::DISRUPTION_BUDGETS, listener.clone());
+        hear(&self.cluster_roles, step::CLUSTER_ROLES, listener.clone());
         for (resource, cache) in &self.partial {
             hear(cache, *resource, listener.clone());
         }
@@ -291,6 +297,7 @@ impl Caches {
         self.endpoint_slices.synced().await;
         self.quotas.synced().await;
         self.budgets.synced().await;
+        self.cluster_roles.synced().await;
         for cache in self.partial.values() {
             cache.synced().await;
         }
@@ -298,7 +305,8 @@ impl Caches {
 
     /// The cache of a resource, if it has one.
     pub(crate) fn of(&self, resource: &Resource) -> Option<&dyn Progress> {
-        let typed: [(&Resource, &dyn Progress); 10] = [
+        let typed: [(&Resource, &dyn Progress); 11] = [
+            (&step::CLUSTER_ROLES, &*self.cluster_roles),
             (&step::PODS, &*self.pods),
             (&step::REPLICA_SETS, &*self.replica_sets),
             (&step::DEPLOYMENTS, &*self.deployments),

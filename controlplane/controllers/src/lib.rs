@@ -6,6 +6,7 @@
 //! All share one watch a kind (`kinds.rs`). A key whose plan did something is planned again only when the caches show
 //! what was done (`driver.rs`), so a lost watch or a lost answer never makes anything twice.
 
+mod aggregation;
 mod cache;
 mod clock;
 mod deployments;

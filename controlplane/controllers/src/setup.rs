@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Clients, Options,
+    aggregation::{self, Aggregation},
     cache::{Cache, Key},
     deployments::{self, Deployments},
     disruption::{self, Disruption},
@@ -65,6 +66,8 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
     let queue = replica_sets::listen(&caches);
     setup.controller(ReplicaSets(caches.clone()), "replicaset-controller", queue);
 
+    let queue = aggregation::listen(&caches);
+    setup.controller(Aggregation(caches.clone()), "clusterrole-aggregation-controller", queue);
     let queue = endpoints::listen(&caches);
     setup.controller(EndpointSlices(caches.clone()), ENDPOINTS, queue);
     let queue = endpoints::listen_accounts(&caches);
@@ -102,6 +105,7 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
     setup.reflect(&caches.endpoint_slices, step::ENDPOINT_SLICES);
     setup.reflect(&caches.quotas, step::RESOURCE_QUOTAS);
     setup.reflect(&caches.budgets, step::DISRUPTION_BUDGETS);
+    setup.reflect(&caches.cluster_roles, step::CLUSTER_ROLES);
     for (resource, cache) in &caches.partial {
         setup.reflect(cache, *resource);
     }

@@ -3,6 +3,7 @@
 //! A plan reads a snapshot and returns [`step::Plan`]: stages of steps that the driver performs. Time is an argument.
 //! A plan never sees a snapshot that is older than what its previous plan did: the driver waits for that.
 
+pub mod aggregation;
 pub mod claim;
 pub mod disruption;
 pub mod endpoints;

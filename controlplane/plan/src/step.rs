@@ -87,6 +87,14 @@ pub const DISRUPTION_BUDGETS: Resource = Resource {
     plural: "poddisruptionbudgets",
     namespaced: true,
 };
+/// Cluster roles.
+pub const CLUSTER_ROLES: Resource = Resource {
+    group: "rbac.authorization.k8s.io",
+    version: "v1",
+    kind: "ClusterRole",
+    plural: "clusterroles",
+    namespaced: false,
+};
 /// Endpoint slices.
 pub const ENDPOINT_SLICES: Resource = Resource {
     group: "discovery.k8s.io",

@@ -16,12 +16,13 @@ mod tolerations;
 use api::Object;
 use store::{Seen, Write};
 
+use crate::authorization::escalation;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::verbs::amend::Part;
 
 pub(crate) use namespace::may_delete;
-pub(crate) use node::{may_become, may_read, may_request_token, may_touch};
+pub(crate) use node::{may_become, may_request_token, may_touch};
 
 type Mutating = fn(&mut Review<'_>, &mut dyn Object) -> Result<(), Failure>;
 type Validating = fn(&mut Review<'_>, &dyn Object) -> Result<(), Failure>;
@@ -43,6 +44,7 @@ const VALIDATING: &[Validating] = &[
     pod_security::check,
     priority::check_class,
     classes::may_grow,
+    confirm_grant,
 ];
 
 /// An object on its way through the chain.
@@ -145,6 +147,11 @@ fn restrict_node(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(),
         node::may_create(review.context, object)?;
     }
     Ok(())
+}
+
+/// Nobody gives more than he has.
+fn confirm_grant(review: &mut Review<'_>, object: &dyn Object) -> Result<(), Failure> {
+    escalation::check(review.context, object, review.old)
 }
 
 /// An update's namespace must exist.

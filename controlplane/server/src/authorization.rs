@@ -1,52 +1,227 @@
-//! Who may do what. `system:masters` may do everything; the cluster's own components may do what a fixed table says;
-//! nobody else may do anything but ask for the server's health, version and, once authenticated, discovery.
-//!
-//! A later authorizer over roles and bindings replaces this module; its answers to a denied request stay the same.
+//! Who may do what: `system:masters` everything, an agent what its node needs ([`node`]), everybody what roles and
+//! bindings give ([`index`]). Nobody is told apart by anything but the user's name and groups, the cluster's own
+//! components included: what those may do stands in the default roles ([`policy`]).
 
-mod table;
+pub(crate) mod escalation;
+mod index;
+mod node;
+pub(crate) mod policy;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use k8s_openapi::api::rbac::v1::{PolicyRule, RoleRef};
+use store::Store;
 
 use crate::failure::{Failure, GroupResource, Target};
-use crate::identity::{ACCOUNTS, AUTHENTICATED, MASTERS, User};
+use crate::identity::{MASTERS, User};
 use crate::request::RequestInfo;
+use index::{Current, Grant};
 
-/// Decides from the fixed table.
+/// What somebody wants to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Authorizer;
+pub struct Attributes<'a> {
+    /// `get`, `list`, `create`, `escalate` …
+    pub verb: &'a str,
+    /// With what.
+    pub action: Action<'a>,
+}
 
-/// The group of all nodes.
-const NODES: &str = "system:nodes";
-const NODE_PREFIX: &str = "system:node:";
+/// With what somebody wants to do something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action<'a> {
+    /// A path that names no resource.
+    Path(&'a str),
+    /// A resource.
+    Resource(Resource<'a>),
+}
 
-impl Authorizer {
-    /// Lets a request pass or says why not.
-    ///
-    /// # Errors
-    /// 403
-    pub fn authorize(&self, user: &User, info: &RequestInfo, segments: &[String]) -> Result<(), Failure> {
-        let allowed = user.is_in(MASTERS)
-            || if info.is_resource {
-                may(user, info)
-            } else {
-                may_see(user, info, segments)
-            };
-        if allowed {
-            Ok(())
-        } else {
-            Err(denied(user, info, segments))
+/// A resource, or one object of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Resource<'a> {
+    /// API group, empty for core.
+    pub group: &'a str,
+    /// Plural name.
+    pub resource: &'a str,
+    /// Empty for the object itself.
+    pub subresource: &'a str,
+    /// Empty for cluster scope and for all namespaces.
+    pub namespace: &'a str,
+    /// Empty for all objects.
+    pub name: &'a str,
+    /// The field selector of a list or watch.
+    pub field_selector: &'a str,
+}
+
+impl<'a> Attributes<'a> {
+    /// A verb on a resource.
+    pub fn resource(verb: &'a str, resource: Resource<'a>) -> Self {
+        Self {
+            verb,
+            action: Action::Resource(resource),
+        }
+    }
+
+    /// A verb on a path.
+    pub fn path(verb: &'a str, path: &'a str) -> Self {
+        Self {
+            verb,
+            action: Action::Path(path),
+        }
+    }
+
+    /// What a request wants; `path` is the whole path, as segments joined.
+    pub fn of(info: &'a RequestInfo, path: &'a str) -> Self {
+        if !info.is_resource {
+            return Self::path(info.verb, path);
+        }
+        let resource = Resource {
+            group: &info.group,
+            resource: &info.resource,
+            subresource: &info.subresource,
+            namespace: &info.namespace,
+            name: &info.name,
+            field_selector: &info.field_selector,
+        };
+        Self::resource(info.verb, resource)
+    }
+
+    fn namespace(&self) -> &'a str {
+        match self.action {
+            Action::Path(_) => "",
+            Action::Resource(resource) => resource.namespace,
         }
     }
 }
 
-/// Paths that name no resource: health and version for all, discovery for those who are known.
-fn may_see(user: &User, info: &RequestInfo, segments: &[String]) -> bool {
-    if !matches!(info.verb, "get" | "head") {
-        return false;
+/// An answer. `Display` is the reason, which may be empty.
+#[derive(Debug, Clone)]
+pub enum Decision {
+    /// It may be done.
+    Allowed(Because),
+    /// Nobody allows it. The text says what is odd about that.
+    Denied(String),
+}
+
+/// Why something is allowed.
+#[derive(Debug, Clone)]
+pub struct Because(Option<Grant>);
+
+impl Decision {
+    /// Whether it may be done.
+    pub fn is_allowed(&self) -> bool {
+        match self {
+            Self::Allowed(_) => true,
+            Self::Denied(_) => false,
+        }
     }
-    match segments.first().map(String::as_str) {
-        Some("livez" | "readyz" | "healthz" | "version") => true,
-        Some("api" | "apis" | "openapi") => user.is_in(AUTHENTICATED),
-        Some(".well-known" | "openid") => user.is_in(ACCOUNTS),
-        _ => false,
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Allowed(Because(Some(grant))) => write!(formatter, "RBAC: allowed by {grant}"),
+            Self::Allowed(Because(None)) => Ok(()),
+            Self::Denied(reason) => formatter.write_str(reason),
+        }
+    }
+}
+
+/// The rules that a user has in a namespace.
+#[derive(Debug, Clone, Default)]
+pub struct Rules {
+    /// All of them, in the order of the bindings.
+    pub rules: Vec<PolicyRule>,
+    /// Why they may not be all: roles that bindings name and that do not exist.
+    pub problems: Vec<String>,
+}
+
+/// Decides from the store's roles, bindings and pods.
+pub struct Authorizer {
+    store: Store,
+    current: Current,
+}
+
+const NODES: &str = "system:nodes";
+const NODE_PREFIX: &str = "system:node:";
+
+impl Authorizer {
+    /// An authorizer over a store.
+    pub fn new(store: Store) -> Self {
+        let current = Current::new(store.clone());
+        Self { store, current }
+    }
+
+    /// Decides.
+    pub fn decide(&self, user: &User, attributes: &Attributes<'_>) -> Decision {
+        if user.is_in(MASTERS) {
+            return Decision::Allowed(Because(None));
+        }
+        let mut reasons = Vec::new();
+        if let Some(node) = node(user) {
+            match node::decide(&self.store, node, attributes) {
+                Ok(()) => return Decision::Allowed(Because(None)),
+                Err(reason) if reason.is_empty() => {}
+                Err(reason) => reasons.push(reason),
+            }
+        }
+        match self.by_roles(user, attributes) {
+            Ok(grant) => return Decision::Allowed(Because(Some(grant))),
+            Err(problems) if problems.is_empty() => {}
+            Err(problems) => reasons.push(format!("RBAC: {}", aggregate(&problems))),
+        }
+        Decision::Denied(reasons.join("\n"))
+    }
+
+    fn by_roles(&self, user: &User, attributes: &Attributes<'_>) -> Result<Grant, Vec<String>> {
+        self.current.ask(|index| {
+            let mut problems = Vec::new();
+            let found = index.walk(user, attributes.namespace(), |grant, rules| {
+                let Some(rules) = rules else {
+                    problems.push(no_role(&grant.binding.role));
+                    return None;
+                };
+                rules
+                    .iter()
+                    .any(|rule| rules::allows(rule, attributes))
+                    .then_some(grant)
+            });
+            found.cloned().ok_or(problems)
+        })
+    }
+
+    /// Lets it pass or says why not.
+    ///
+    /// # Errors
+    /// 403
+    pub fn check(&self, user: &User, attributes: &Attributes<'_>) -> Result<(), Failure> {
+        match self.decide(user, attributes) {
+            Decision::Denied(reason) => Err(denied(user, attributes, &reason)),
+            Decision::Allowed(_) => Ok(()),
+        }
+    }
+
+    /// What roles and bindings give a user in a namespace, or with an empty one in the whole cluster.
+    pub fn rules(&self, user: &User, namespace: &str) -> Rules {
+        self.current.ask(|index| {
+            let mut found = Rules::default();
+            index.walk(user, namespace, |grant, rules| -> Option<()> {
+                match rules {
+                    Some(rules) => found.rules.extend(rules.iter().cloned()),
+                    None => found.problems.push(no_role(&grant.binding.role)),
+                }
+                None
+            });
+            found
+        })
+    }
+
+    /// The rules of a role that a binding in a namespace may name; nothing when there is no such role.
+    fn role(&self, role: &RoleRef, namespace: &str) -> Option<Vec<PolicyRule>> {
+        self.current
+            .ask(|index| index.role(role, namespace).map(<[PolicyRule]>::to_vec))
     }
 }
 
@@ -57,69 +232,59 @@ pub(crate) fn node(user: &User) -> Option<&str> {
         .filter(|_| user.is_in(NODES) && !user.is_in(MASTERS))
 }
 
-fn may(user: &User, info: &RequestInfo) -> bool {
-    if let Some(node) = node(user) {
-        return node_may(node, info);
-    }
-    let asks_of_himself = info.verb == "create" && info.resource == "selfsubjectreviews" && user.is_in(AUTHENTICATED);
-    asks_of_himself || table::rules(&user.name).iter().any(|rule| rule.allows(info))
+fn no_role(role: &RoleRef) -> String {
+    let kind = role.kind.to_lowercase();
+    format!("{kind}.{} {:?} not found", index::GROUP, role.name)
 }
 
-/// A node may write its own Node and Lease, not another's.
-fn node_may(node: &str, info: &RequestInfo) -> bool {
-    let owned = matches!(info.resource.as_str(), "nodes" | "leases");
-    let reads = matches!(info.verb, "get" | "list" | "watch");
-    if owned && !reads && info.named && info.name != node {
-        return false;
+/// Several errors as upstream joins them.
+pub(crate) fn aggregate(problems: &[String]) -> String {
+    let mut texts: Vec<&str> = Vec::with_capacity(problems.len());
+    for problem in problems {
+        if !texts.contains(&problem.as_str()) {
+            texts.push(problem);
+        }
     }
-    if info.resource == "leases" && info.namespace != "kube-node-lease" {
-        return false;
+    match texts.as_slice() {
+        [only] => (*only).to_owned(),
+        several => format!("[{}]", several.join(", ")),
     }
-    table::NODE.iter().any(|rule| rule.allows(info))
-}
-
-/// A denial of something that the table allows in general, with the reason that makes this one different.
-pub(crate) fn unrelated(user: &User, info: &RequestInfo, reason: &str) -> Failure {
-    let mut failure = denied(user, info, &[]);
-    if let Failure::Forbidden { because, .. } = &mut failure {
-        because.push_str(": ");
-        because.push_str(reason);
-    }
-    failure
 }
 
 /// Upstream's words for a denial.
-fn denied(user: &User, info: &RequestInfo, segments: &[String]) -> Failure {
-    let name = &user.name;
-    if !info.is_resource {
-        let path = format!("/{}", segments.join("/"));
-        let because = format!("User {name:?} cannot {} path {path:?}", info.verb);
-        return Failure::Forbidden {
-            target: None,
-            because,
-            causes: Vec::new(),
-        };
-    }
-    let mut resource = info.resource.clone();
-    if !info.subresource.is_empty() {
-        resource.push('/');
-        resource.push_str(&info.subresource);
-    }
-    let place = if info.namespace.is_empty() {
-        "at the cluster scope".to_owned()
-    } else {
-        format!("in the namespace {:?}", info.namespace)
+pub(crate) fn denied(user: &User, attributes: &Attributes<'_>, reason: &str) -> Failure {
+    let (name, verb) = (&user.name, attributes.verb);
+    let (target, mut because) = match attributes.action {
+        Action::Path(path) => (None, format!("User {name:?} cannot {verb} path {path:?}")),
+        Action::Resource(wanted) => {
+            let resource = if wanted.subresource.is_empty() {
+                wanted.resource.to_owned()
+            } else {
+                format!("{}/{}", wanted.resource, wanted.subresource)
+            };
+            let place = if wanted.namespace.is_empty() {
+                "at the cluster scope".to_owned()
+            } else {
+                format!("in the namespace {:?}", wanted.namespace)
+            };
+            let group = wanted.group;
+            let target = Target {
+                resource: GroupResource::new(group.to_owned(), wanted.resource.to_owned()),
+                name: wanted.name.to_owned(),
+            };
+            (
+                Some(target),
+                format!("User {name:?} cannot {verb} resource {resource:?} in API group {group:?} {place}"),
+            )
+        }
     };
-    let group = &info.group;
+    if !reason.is_empty() {
+        because.push_str(": ");
+        because.push_str(reason);
+    }
     Failure::Forbidden {
-        target: Some(Target {
-            resource: GroupResource::new(info.group.clone(), info.resource.clone()),
-            name: info.name.clone(),
-        }),
-        because: format!(
-            "User {name:?} cannot {} resource {resource:?} in API group {group:?} {place}",
-            info.verb
-        ),
+        target,
+        because,
         causes: Vec::new(),
     }
 }

@@ -1,14 +1,18 @@
-//! What every cluster has from its first moment. It is made through the router, like everything else.
+//! What every cluster has from its first moment. It is made through the router, like everything else, and much of it at
+//! once, so that the writes share a commit.
 
 use axum::Router;
 use axum::body::Body;
+use futures::future::try_join_all;
 use http::header::CONTENT_TYPE;
 use http::{Method, Request, StatusCode};
 use serde_json::{Value, json};
+use store::{Key, Store};
 use thiserror::Error;
-use tower::{Service, ServiceExt};
+use tower::ServiceExt;
 
-use crate::identity::{MASTERS, User, assume};
+use crate::authorization::policy::{self, PolicyError, Repair, Wanted};
+use crate::identity::{Assumed, MASTERS, User, assume};
 
 /// Namespaces that are always there.
 pub(crate) const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
@@ -31,76 +35,122 @@ const PRIORITY_CLASSES: [(&str, i32, &str); 2] = [
 #[derive(Debug, Error)]
 pub enum BootstrapError {
     /// The server refused.
-    #[error("create {kind} {name}: the answer was {code}")]
+    #[error("{method} {path}: the answer was {code}")]
     Refused {
-        /// Its kind.
-        kind: &'static str,
-        /// Its name.
-        name: &'static str,
+        /// Of the request.
+        method: Method,
+        /// Of the request.
+        path: String,
         /// HTTP status.
         code: StatusCode,
     },
     /// The request could not be put together.
-    #[error("create {kind} {name}")]
+    #[error("{method} {path}")]
     Request {
-        /// Its kind.
-        kind: &'static str,
-        /// Its name.
-        name: &'static str,
+        /// Of the request.
+        method: Method,
+        /// Of the request.
+        path: String,
         /// Why.
         #[source]
         source: http::Error,
     },
+    /// The default roles are not readable.
+    #[error("read what every cluster has")]
+    Policy(#[from] PolicyError),
 }
 
 /// An object that every cluster has.
 struct First {
     path: &'static str,
-    kind: &'static str,
-    name: &'static str,
     body: Value,
 }
 
-fn firsts() -> impl Iterator<Item = First> {
-    let namespaces = NAMESPACES.into_iter().map(|name| First {
+fn namespaces() -> impl Iterator<Item = First> {
+    NAMESPACES.into_iter().map(|name| First {
         path: "/api/v1/namespaces",
-        kind: "Namespace",
-        name,
         body: json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}),
-    });
-    let classes = PRIORITY_CLASSES.into_iter().map(|(name, value, description)| First {
+    })
+}
+
+/// What may lie in a namespace: it is made after them.
+fn firsts() -> impl Iterator<Item = First> {
+    PRIORITY_CLASSES.into_iter().map(|(name, value, description)| First {
         path: "/apis/scheduling.k8s.io/v1/priorityclasses",
-        kind: "PriorityClass",
-        name,
         body: json!({
             "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
             "value": value, "description": description,
         }),
-    });
-    namespaces.chain(classes)
+    })
 }
 
 /// Creates what is missing.
-pub(crate) async fn run(router: Router) -> Result<(), BootstrapError> {
+pub(crate) async fn run(router: Router, store: &Store) -> Result<(), BootstrapError> {
     let user = User::new("system:apiserver", [MASTERS]);
-    let mut client = assume(user, concat!("skiff-controlplane/v", env!("CARGO_PKG_VERSION")), router);
-    for First { path, kind, name, body } in firsts() {
-        let request = Request::builder()
-            .method(Method::POST)
-            .uri(path)
-            .header(CONTENT_TYPE, "application/json")
-            .body(Body::from(body.to_string()))
-            .map_err(|source| BootstrapError::Request { kind, name, source })?;
-        let code = match ServiceExt::<Request<Body>>::ready(&mut client).await {
-            Ok(client) => match client.call(request).await {
-                Ok(response) => response.status(),
-                Err(never) => match never {},
-            },
-            Err(never) => match never {},
+    let client = Client(assume(
+        user,
+        concat!("skiff-controlplane/v", env!("CARGO_PKG_VERSION")),
+        router,
+    ));
+    let create = |First { path, body }| client.send(Method::POST, path.to_owned(), body);
+    try_join_all(namespaces().map(create)).await?;
+    try_join_all(firsts().map(create)).await?;
+    let wanted = policy::wanted()?.into_iter();
+    try_join_all(wanted.map(|wanted| client.provide(store, wanted))).await?;
+    Ok(())
+}
+
+/// The server as its own client.
+struct Client(Assumed<Router>);
+
+impl Client {
+    /// Creates a role or binding, or adds to it what it lacks.
+    async fn provide(&self, store: &Store, wanted: Wanted) -> Result<(), BootstrapError> {
+        let group = policy::GROUP;
+        let namespace = if wanted.namespace.is_empty() {
+            String::new()
+        } else {
+            format!("namespaces/{}/", wanted.namespace)
         };
-        if !matches!(code, StatusCode::CREATED | StatusCode::CONFLICT) {
-            return Err(BootstrapError::Refused { kind, name, code });
+        let all = format!("/apis/{group}/v1/{namespace}{}", wanted.plural);
+        let key = Key::new(group, wanted.plural, &wanted.namespace, &wanted.name).ok();
+        let Some(existing) = key.and_then(|key| store.get(&key)) else {
+            return self.send(Method::POST, all, wanted.object).await;
+        };
+        let one = format!("{all}/{}", wanted.name);
+        let existing: Value = serde_json::from_slice(&existing.bytes).unwrap_or_default();
+        match policy::compare(&wanted.object, &existing) {
+            Repair::None => Ok(()),
+            Repair::Update(new) => self.send(Method::PUT, one, new).await,
+            Repair::Replace => {
+                self.send(Method::DELETE, one, Value::Null).await?;
+                self.send(Method::POST, all, wanted.object).await
+            }
         }
     }
-    Ok(())
+
+    async fn send(&self, method: Method, path: String, object: Value) -> Result<(), BootstrapError> {
+        let body = if object.is_null() {
+            Body::empty()
+        } else {
+            Body::from(object.to_string())
+        };
+        let request = Request::builder()
+            .method(&method)
+            .uri(&path)
+            .header(CONTENT_TYPE, "application/json")
+            .body(body);
+        let request = match request {
+            Ok(request) => request,
+            Err(source) => return Err(BootstrapError::Request { method, path, source }),
+        };
+        let code = match self.0.clone().oneshot(request).await {
+            Ok(response) => response.status(),
+            Err(never) => match never {},
+        };
+        if code.is_success() || code == StatusCode::CONFLICT {
+            return Ok(());
+        }
+        Err(BootstrapError::Refused { method, path, code })
+    }
 }

@@ -8,8 +8,10 @@ use http::Request;
 use http::request::Parts;
 
 use crate::authentication::{self, Caller};
+use crate::authorization::{self, Attributes, Decision};
 use crate::context::{Context, Gathered, Notes, Wire};
 use crate::failure::Failure;
+use crate::identity::User;
 use crate::path;
 use crate::query::Query;
 use crate::recording::{Outcome, Recording};
@@ -17,7 +19,7 @@ use crate::request::RequestInfo;
 use crate::respond::{self, Response};
 use crate::server::Shared;
 use crate::verbs::connect::{Wanted, connect};
-use crate::{admission, health, openapi, subresource, verbs};
+use crate::{health, openapi, subresource, verbs};
 
 /// Answers a request, whatever it is, and records it.
 pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Response {
@@ -56,7 +58,7 @@ async fn route(
     let impersonated = authentication::impersonated(shared, &caller.user, &mut parts.headers)?;
     outcome.impersonated.clone_from(&impersonated);
     let user = impersonated.unwrap_or(caller.user);
-    shared.authorizer.authorize(&user, &info, &segments)?;
+    authorize(shared, &user, &info, &segments, outcome)?;
     if !info.is_resource {
         return other(shared, &parts, &segments, &query);
     }
@@ -86,6 +88,29 @@ async fn route(
     outcome.warnings = context.warnings.into_vec();
     outcome.annotations = context.annotations.into_vec();
     outcome.notes = context.notes;
+    answer
+}
+
+/// Lets the request pass or says why not; the log is told both.
+fn authorize(
+    shared: &Shared,
+    user: &User,
+    info: &RequestInfo,
+    segments: &[String],
+    outcome: &mut Outcome,
+) -> Result<(), Failure> {
+    let path = if info.is_resource {
+        String::new()
+    } else {
+        format!("/{}", segments.join("/"))
+    };
+    let attributes = Attributes::of(info, &path);
+    let decision = shared.authorizer.decide(user, &attributes);
+    let answer = match &decision {
+        Decision::Allowed(_) => Ok(()),
+        Decision::Denied(reason) => Err(authorization::denied(user, &attributes, reason)),
+    };
+    outcome.decision = Some(decision);
     answer
 }
 
@@ -159,7 +184,6 @@ fn index(shared: &Shared) -> Response {
 
 async fn serve(context: &mut Context, body: Body) -> Result<Response, Failure> {
     check_scope(context)?;
-    admission::may_read(context).await?;
     if !context.info.subresource.is_empty() {
         return serve_subresource(context, body).await;
     }

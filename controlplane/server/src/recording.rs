@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use crate::audit::{ObjectRef, Record, Sink, Stage};
 use crate::authentication::Caller;
+use crate::authorization::Decision;
 use crate::context::Notes;
 use crate::failure::Failure;
 use crate::identity::{Source, User};
@@ -148,6 +149,7 @@ impl Drop for End {
 pub(crate) struct Outcome {
     pub(crate) info: RequestInfo,
     pub(crate) impersonated: Option<User>,
+    pub(crate) decision: Option<Decision>,
     pub(crate) warnings: Vec<String>,
     pub(crate) annotations: Vec<(&'static str, String)>,
     pub(crate) notes: Notes,
@@ -192,6 +194,11 @@ impl Trail {
         let Caller { user, mut annotations } = self.caller;
         annotations.extend(notes.annotations);
         annotations.extend(outcome.annotations);
+        if let Some(decision) = outcome.decision {
+            let answer = if decision.is_allowed() { "allow" } else { "forbid" };
+            annotations.push(("authorization.k8s.io/decision", answer.to_owned()));
+            annotations.push(("authorization.k8s.io/reason", decision.to_string()));
+        }
         let object = info.is_resource.then(|| ObjectRef {
             resource: info.resource,
             namespace: info.namespace,

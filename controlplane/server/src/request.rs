@@ -28,6 +28,8 @@ pub struct RequestInfo {
     pub named: bool,
     /// Segments behind the subresource.
     pub rest: Vec<String>,
+    /// The field selector of a list or watch as it was sent.
+    pub field_selector: String,
 }
 
 const NAMESPACE_SUBRESOURCES: [&str; 2] = ["status", "finalize"];
@@ -99,8 +101,11 @@ impl RequestInfo {
                 if self.verb == "get" {
                     self.verb = if query.flag("watch") { "watch" } else { "list" };
                 }
-                if let Some(name) = query.text("fieldSelector").and_then(exact_name) {
-                    self.name = name;
+                if let Some(selector) = query.text("fieldSelector") {
+                    selector.clone_into(&mut self.field_selector);
+                    if let Some(name) = exact_name(selector) {
+                        self.name = name;
+                    }
                 }
             }
             "delete" => self.verb = "deletecollection",

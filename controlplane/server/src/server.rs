@@ -79,11 +79,11 @@ impl Server {
         let discovery = Discovery::new(api::KINDS, &options.address);
         let tokens = Tokens::new(options.signing_key.clone());
         let shared = Shared {
+            authorizer: Authorizer::new(store.clone()),
             store,
             options,
             discovery,
             documents: Documents::new(),
-            authorizer: Authorizer,
             tokens,
             lines: Lines::default(),
             ready: AtomicBool::new(false),
@@ -101,12 +101,12 @@ impl Server {
         Router::new().fallback(move |request: Request<Body>| dispatch::handle(Arc::clone(&shared), request))
     }
 
-    /// Makes what every cluster has (its first namespaces) and reports ready on `/readyz`.
+    /// Makes what every cluster has (its first namespaces, roles and bindings) and reports ready on `/readyz`.
     ///
     /// # Errors
     /// When an object cannot be stored.
     pub async fn bootstrap(&self) -> Result<(), BootstrapError> {
-        bootstrap::run(self.router()).await?;
+        bootstrap::run(self.router(), &self.shared.store).await?;
         self.shared.ready.store(true, Ordering::Release);
         Ok(())
     }

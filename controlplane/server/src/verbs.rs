@@ -1,5 +1,6 @@
 //! One module for each verb and each subresource with rules of its own.
 
+pub(crate) mod access;
 mod agent;
 pub(crate) mod amend;
 pub(crate) mod apply;

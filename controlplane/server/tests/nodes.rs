@@ -99,7 +99,7 @@ async fn attack_22_a_node_reads_only_what_its_pods_name() {
     assert_eq!(
         denied.message(),
         "secrets \"theirs\" is forbidden: User \"system:node:n1\" cannot get resource \"secrets\" in API group \"\" \
-         in the namespace \"default\": no relationship found between node \"n1\" and this object"
+         in the namespace \"default\": no relationship found between node 'n1' and this object"
     );
 }
 
@@ -188,4 +188,134 @@ async fn attack_22_a_node_writes_only_its_own() {
         denied.message(),
         "pods \"theirs\" is forbidden: node \"n1\" can only delete pods with spec.nodeName set to itself"
     );
+}
+
+#[tokio::test]
+async fn attack_22_a_node_sees_no_other_node_and_no_other_lease() {
+    let api = cluster().await;
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+    let table = [
+        ("/api/v1/nodes/n1".to_owned(), 200),
+        ("/api/v1/nodes?fieldSelector=metadata.name%3Dn1".to_owned(), 200),
+        ("/api/v1/nodes/n2".to_owned(), 403),
+        ("/api/v1/nodes".to_owned(), 403),
+        (format!("{leases}/n1"), 404),
+        (format!("{leases}/n2"), 403),
+        (leases.to_owned(), 403),
+        (
+            "/apis/coordination.k8s.io/v1/namespaces/default/leases/n1".to_owned(),
+            403,
+        ),
+        ("/api/v1/services".to_owned(), 200),
+        ("/apis/rbac.authorization.k8s.io/v1/clusterroles".to_owned(), 403),
+        ("/apis/apps/v1/deployments".to_owned(), 403),
+    ];
+    for (path, code) in table {
+        let answer = n1(&api, "GET", &path, &Value::Null).await;
+        assert_eq!(answer.code, code, "{path}: {}", answer.text());
+    }
+    let others = n1(&api, "GET", "/api/v1/nodes/n2", &Value::Null).await;
+    let because = "node 'n1' cannot read 'n2', only its own Node object";
+    assert!(others.message().ends_with(because), "{}", others.message());
+}
+
+#[tokio::test]
+async fn attack_22_a_node_steers_no_pods_by_its_taints() {
+    let api = cluster().await;
+    let taints = |key: &str| json!({"spec": {"taints": [{"key": key, "effect": "NoSchedule"}]}});
+    assert_eq!(
+        api.patch("/api/v1/nodes/n1", "merge-patch+json", &taints("a"))
+            .await
+            .code,
+        200
+    );
+    for path in ["/api/v1/nodes/n1", "/api/v1/nodes/n1/status"] {
+        let same = n1(&api, "PATCH", path, &json!({"metadata": {"annotations": {"a": "b"}}})).await;
+        assert_eq!(same.code, 200, "{path}: {}", same.text());
+    }
+    for change in [taints("b"), json!({"spec": {"taints": null}})] {
+        let refused = n1(&api, "PATCH", "/api/v1/nodes/n1", &change).await;
+        assert_eq!(refused.code, 403);
+        assert_eq!(
+            refused.message(),
+            "nodes \"n1\" is forbidden: node \"n1\" is not allowed to modify taints"
+        );
+    }
+}
+
+type Change = Box<dyn Fn(&mut Value)>;
+
+/// A pod that n1 may show to the server.
+fn mirror(uid: &str) -> Value {
+    let mut pod = pod("static-n1");
+    pod["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
+    pod["metadata"]["ownerReferences"] =
+        json!([{"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": uid, "controller": true}]);
+    pod["spec"]["nodeName"] = json!("n1");
+    pod["spec"]["automountServiceAccountToken"] = json!(false);
+    pod
+}
+
+#[tokio::test]
+async fn attack_22_a_mirror_pod_opens_nothing() {
+    let api = cluster().await;
+    let node = api.get("/api/v1/nodes/n1").await.json();
+    let uid = node["metadata"]["uid"].as_str().unwrap();
+    let owner = |key: &'static str, value: Value| {
+        move |pod: &mut Value| pod["metadata"]["ownerReferences"][0][key] = value.clone()
+    };
+    let table: Vec<(&str, Change)> = vec![
+        (
+            "can only create mirror pods",
+            Box::new(|pod| pod["metadata"]["annotations"] = json!({})),
+        ),
+        (
+            "spec.nodeName set to itself",
+            Box::new(|pod| pod["spec"]["nodeName"] = json!("n2")),
+        ),
+        (
+            "an owner reference set to itself",
+            Box::new(|pod| pod["metadata"]["ownerReferences"] = json!([])),
+        ),
+        ("an owner reference set to itself", Box::new(owner("name", json!("n2")))),
+        (
+            "a controller owner reference set to itself",
+            Box::new(owner("controller", json!(false))),
+        ),
+        (
+            "must not set blockOwnerDeletion",
+            Box::new(owner("blockOwnerDeletion", json!(true))),
+        ),
+        ("UID mismatch", Box::new(owner("uid", json!("other")))),
+        (
+            "reference a service account",
+            Box::new(|pod| pod["spec"]["serviceAccountName"] = json!("default")),
+        ),
+        (
+            "reference secrets",
+            Box::new(|pod| pod["spec"]["volumes"] = json!([{"name": "s", "secret": {"secretName": "theirs"}}])),
+        ),
+        (
+            "reference configmaps",
+            Box::new(|pod| pod["spec"]["volumes"] = json!([{"name": "s", "configMap": {"name": "theirs"}}])),
+        ),
+    ];
+    for (because, change) in table {
+        let mut pod = mirror(uid);
+        change(&mut pod);
+        let refused = n1(&api, "POST", PODS, &pod).await;
+        assert_eq!(refused.code, 403, "{because}: {}", refused.text());
+        assert!(refused.message().contains(because), "{because}: {}", refused.message());
+    }
+}
+
+#[tokio::test]
+async fn attack_22_who_is_called_like_a_node_is_none_without_its_group() {
+    let api = cluster().await;
+    let request = Request::builder()
+        .uri("/api/v1/nodes/n1")
+        .body(axum::body::Body::empty())
+        .unwrap();
+    let answer = collect(api.send_as(User::new("system:node:n1", []), request).await).await;
+    assert_eq!(answer.code, 403);
 }

@@ -271,7 +271,7 @@ async fn ask(api: &Api, user: User, method: &str, path: &str) -> support::Answer
 }
 
 #[tokio::test]
-async fn users_may_do_what_the_table_says() {
+async fn the_components_may_do_what_their_roles_say() {
     let api = Api::start().await;
     let stranger = || User::new("x", []);
     let answer = ask(&api, stranger(), "GET", "/api/v1/namespaces/default/pods").await;
@@ -325,7 +325,7 @@ async fn users_may_do_what_the_table_says() {
         ),
         (
             User::new("system:node:n1", ["system:nodes"]),
-            "DELETE",
+            "PATCH",
             "/api/v1/nodes/n1",
             true,
         ),

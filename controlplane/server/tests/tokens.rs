@@ -318,7 +318,7 @@ async fn attack_22_a_node_gets_tokens_of_its_own_pods_only() {
         (
             "n2",
             own(&uid),
-            "node requested token bound to a pod scheduled on a different node",
+            "no relationship found between node 'n2' and this object",
         ),
         (
             "n1",

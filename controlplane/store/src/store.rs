@@ -142,6 +142,19 @@ impl Store {
         self.shared.cache().floor
     }
 
+    /// The newest versions of what `keep` keeps under a prefix, in the order of their keys. `keep` must be quick: it runs
+    /// under the cache's lock.
+    pub fn select(&self, prefix: &Prefix, keep: impl Fn(&Entry) -> bool) -> Vec<Entry> {
+        let cache = self.shared.cache();
+        cache.range(prefix, None).filter(|entry| keep(entry)).cloned().collect()
+    }
+
+    /// The revision of the last change of a prefix's resource. It moves before a write is acknowledged, and after readers
+    /// can see the write.
+    pub fn last_change(&self, prefix: &Prefix) -> tokio::sync::watch::Receiver<u64> {
+        self.shared.cache_mut().subscribe(prefix)
+    }
+
     /// Objects under a prefix in the order of their keys, after a key, at most `limit` of them.
     pub async fn list(
         &self,

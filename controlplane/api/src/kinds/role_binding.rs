@@ -2,10 +2,12 @@
 
 use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleBinding, RoleRef, Subject};
 
+use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Updates};
 use crate::names::Rule;
 use crate::pod::defaults::text;
 use crate::table::age_column;
+use crate::validation::rbac;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
@@ -74,6 +76,12 @@ fn set_defaults(role: &mut RoleRef, subjects: &mut [Subject]) {
     }
 }
 
+fn validate<B: Binding>(binding: &B, namespaced: bool) -> Vec<Invalid> {
+    let mut errors = Vec::new();
+    rbac::binding(&mut errors, binding.role(), binding.subjects(), namespaced);
+    errors
+}
+
 impl Kind for RoleBinding {
     const UPDATES: Updates = Updates::CREATE;
     const NAME: Rule = Rule::PathSegment;
@@ -81,6 +89,16 @@ impl Kind for RoleBinding {
 
     fn set_defaults(&mut self) {
         set_defaults(&mut self.role_ref, self.subjects.as_deref_mut().unwrap_or_default());
+    }
+
+    fn validate(&self) -> Vec<Invalid> {
+        validate(self, true)
+    }
+
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        let mut errors = self.validate();
+        rbac::same_role(&mut errors, &self.role_ref, &old.role_ref);
+        errors
     }
 }
 
@@ -91,5 +109,15 @@ impl Kind for ClusterRoleBinding {
 
     fn set_defaults(&mut self) {
         set_defaults(&mut self.role_ref, self.subjects.as_deref_mut().unwrap_or_default());
+    }
+
+    fn validate(&self) -> Vec<Invalid> {
+        validate(self, false)
+    }
+
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        let mut errors = self.validate();
+        rbac::same_role(&mut errors, &self.role_ref, &old.role_ref);
+        errors
     }
 }

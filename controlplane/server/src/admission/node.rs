@@ -1,19 +1,18 @@
-//! What a node's agent may touch beyond its verbs: its own Node and Lease, the pods that are bound to it, and the
-//! objects that those pods name. Upstream's node authorizer and `NodeRestriction`, with their words.
+//! What a node's agent may write: upstream's `NodeRestriction`, with its words. Which objects it may touch at all is for
+//! `authorization::node` to say; here is what stands in the objects.
 
 use std::collections::BTreeMap;
 
 use api::Object;
 use api::pod::References;
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequestSpec};
-use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
-use store::{Entry, Key, ListAt, Prefix};
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, PodSpec, Taint};
+use store::{Entry, Key};
 
 use crate::authentication;
 use crate::authorization;
 use crate::context::Context;
 use crate::failure::{Failure, GroupResource, Target};
-use crate::selection::Selection;
 
 /// Labels of the domains `kubernetes.io` and `k8s.io` that an agent may set on its Node.
 const AGENT_LABELS: [&str; 10] = [
@@ -28,6 +27,8 @@ const AGENT_LABELS: [&str; 10] = [
     "topology.kubernetes.io/region",
     "topology.kubernetes.io/zone",
 ];
+/// The mark of a pod that an agent made by itself and only shows to the server.
+const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// The node that asks, if one does.
 fn asking(context: &Context) -> Option<&str> {
@@ -42,89 +43,107 @@ fn forbidden(context: &Context, name: &str, because: String) -> Failure {
     }
 }
 
-/// A node reads pods that are bound to it, and the `ConfigMap`s and Secrets that those name; never all there are.
-///
-/// # Errors
-/// 403
-pub(crate) async fn may_read(context: &Context) -> Result<(), Failure> {
-    let Some(node) = asking(context) else { return Ok(()) };
-    let info = &context.info;
-    if !info.group.is_empty() || !matches!(info.verb, "get" | "list" | "watch") {
-        return Ok(());
-    }
-    let secrets = match info.resource.as_str() {
-        "pods" => return may_read_pods(context, node),
-        "configmaps" => false,
-        "secrets" => true,
-        _ => return Ok(()),
-    };
-    let selection = Selection::read(context.registration, &context.query)?;
-    let name = Some(info.name.as_str()).filter(|_| info.named).or(selection.name());
-    let Some(name) = name.filter(|_| !info.namespace.is_empty()) else {
-        return Err(authorization::unrelated(&context.user, info, "No Object name found"));
-    };
-    let prefix = Prefix::namespace("", "pods", &info.namespace);
-    let pods = context.store().list(&prefix, ListAt::Latest, None, None).await;
-    let pods = pods.map_err(Failure::internal)?.entries;
-    if pods.iter().any(|pod| is_bound(pod, node) && names(pod, secrets, name)) {
-        return Ok(());
-    }
-    let because = format!("no relationship found between node {node:?} and this object");
-    Err(authorization::unrelated(&context.user, info, &because))
-}
-
-fn may_read_pods(context: &Context, node: &str) -> Result<(), Failure> {
-    let info = &context.info;
-    let own = if info.verb == "get" {
-        // What does not exist is not found.
-        context.entry().map_or(true, |pod| is_bound(&pod, node))
-    } else {
-        Selection::read(context.registration, &context.query)?.demands("spec.nodeName") == Some(node)
-    };
-    if own {
-        return Ok(());
-    }
-    let because = "can only list/watch/get pods with spec.nodeName field selector";
-    Err(authorization::unrelated(&context.user, info, because))
-}
-
 fn is_bound(pod: &Entry, node: &str) -> bool {
     let fields = pod.attributes.fields.iter();
     let bound = fields.filter(|(label, _)| *label == "spec.nodeName");
     bound.map(|(_, value)| value).any(|value| value == node)
 }
 
-fn names(pod: &Entry, secret: bool, name: &str) -> bool {
-    let Ok(Pod { spec: Some(spec), .. }) = serde_json::from_slice(&pod.bytes) else {
-        return false;
-    };
-    refers(&spec, secret, name)
-}
-
-fn refers(spec: &PodSpec, secret: bool, name: &str) -> bool {
-    let References { config_maps, secrets } = References::of(spec);
-    if secret { &secrets } else { &config_maps }.contains(name)
-}
-
-/// A node makes only its own Node and Lease.
+/// A node makes only its own Node, Lease and `CSINode`, and pods that it only shows.
 ///
 /// # Errors
 /// 403
 pub(super) fn may_create(context: &Context, object: &dyn Object) -> Result<(), Failure> {
     let Some(asking) = asking(context) else { return Ok(()) };
     let name = object.metadata().name.as_deref().unwrap_or_default();
-    match context.registration.plural {
-        "nodes" if name != asking => {
+    match (context.registration.group, context.registration.plural) {
+        ("", "nodes") => {
+            may_label(context, asking, object, None)?;
+            if name == asking {
+                return Ok(());
+            }
             let because = format!("node {asking:?} is not allowed to modify node {name:?}");
             Err(forbidden(context, name, because))
         }
-        "nodes" => may_label(context, asking, object, None),
-        "leases" if name != asking => {
+        ("coordination.k8s.io", "leases") if name != asking => {
             let because = "can only access node lease with the same name as the requesting node";
             Err(forbidden(context, name, because.to_owned()))
         }
+        ("storage.k8s.io", "csinodes") if name != asking => {
+            let because = "can only access CSINode with the same name as the requesting node";
+            Err(forbidden(context, name, because.to_owned()))
+        }
+        ("", "pods") => match object.as_any().downcast_ref::<Pod>() {
+            Some(pod) => may_mirror(context, asking, pod).map_err(|because| forbidden(context, name, because)),
+            None => Ok(()),
+        },
         _ => Ok(()),
     }
+}
+
+/// A pod that an agent shows must be its own in every way, and may not open anything to it.
+fn may_mirror(context: &Context, asking: &str, pod: &Pod) -> Result<(), String> {
+    let annotations = pod.metadata.annotations.as_ref();
+    if !annotations.is_some_and(|annotations| annotations.contains_key(MIRROR)) {
+        return Err(format!(
+            "pod does not have {MIRROR:?} annotation, node {asking:?} can only create mirror pods"
+        ));
+    }
+    let empty = PodSpec::default();
+    let spec = pod.spec.as_ref().unwrap_or(&empty);
+    let only = |what: &str| Err(format!("node {asking:?} can only create pods with {what}"));
+    if spec.node_name.as_deref() != Some(asking) {
+        return only("spec.nodeName set to itself");
+    }
+    let owner = match pod.metadata.owner_references.as_deref().unwrap_or_default() {
+        [] => return only("an owner reference set to itself"),
+        [owner] => owner,
+        _ => return only("a single owner reference set to itself"),
+    };
+    if owner.api_version != "v1" || owner.kind != "Node" || owner.name != asking {
+        return only("an owner reference set to itself");
+    }
+    if owner.controller != Some(true) {
+        return only("a controller owner reference set to itself");
+    }
+    if owner.block_owner_deletion == Some(true) {
+        return Err(format!(
+            "node {asking:?} must not set blockOwnerDeletion on an owner reference"
+        ));
+    }
+    let key = Key::new("", "nodes", "", asking).ok();
+    let node = key.and_then(|key| context.store().get(&key));
+    let node: Option<Node> = node.and_then(|node| serde_json::from_slice(&node.bytes).ok());
+    let uid = node.and_then(|node| node.metadata.uid).unwrap_or_default();
+    if owner.uid != uid {
+        let found = &owner.uid;
+        return Err(format!("node {asking:?} UID mismatch: expected {uid} got {found}"));
+    }
+    let opens = |what: &str| Err(format!("node {asking:?} can not create pods that reference {what}"));
+    if spec
+        .service_account_name
+        .as_deref()
+        .is_some_and(|name| !name.is_empty())
+    {
+        return opens("a service account");
+    }
+    let References {
+        config_maps, secrets, ..
+    } = References::of(spec);
+    if !secrets.is_empty() {
+        return opens("secrets");
+    }
+    if !config_maps.is_empty() {
+        return opens("configmaps");
+    }
+    let mut volumes = spec.volumes.iter().flatten();
+    if volumes.any(|volume| volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some()) {
+        return opens("persistentvolumeclaims");
+    }
+    if spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()) {
+        return opens("resourceclaims");
+    }
+    Ok(())
 }
 
 /// A node changes only pods that are bound to it, and of them the status.
@@ -147,35 +166,82 @@ pub(crate) fn may_touch(context: &Context, entry: &Entry) -> Result<(), Failure>
     Err(forbidden(context, entry.key.name(), because))
 }
 
-/// A node keeps its hands off labels that decide what runs where, and off owners, whose deletion would take it along.
+/// A node keeps its hands off what decides what runs where, and off owners, whose deletion would take it along.
 ///
 /// # Errors
 /// 403
 pub(crate) fn may_become(context: &Context, new: &dyn Object, old: &dyn Object) -> Result<(), Failure> {
     let Some(asking) = asking(context) else { return Ok(()) };
     let name = old.metadata().name.as_deref().unwrap_or_default();
-    match context.registration.plural {
-        "pods" if labels(new) != labels(old) => {
-            let because = format!("node {asking:?} cannot update labels through pod status");
+    match (context.registration.group, context.registration.plural) {
+        ("", "pods") => {
+            let because = if labels(new) != labels(old) {
+                format!("node {asking:?} cannot update labels through pod status")
+            } else if claim_statuses(new) != claim_statuses(old) {
+                format!("node {asking:?} cannot update resource claim statuses")
+            } else {
+                return Ok(());
+            };
             Err(forbidden(context, name, because))
         }
-        "nodes" => may_label(context, asking, new, Some(old)),
+        ("", "nodes") if name != asking => {
+            let because = format!("node {asking:?} is not allowed to modify node {name:?}");
+            Err(forbidden(context, name, because))
+        }
+        ("", "nodes") => may_label(context, asking, new, Some(old)),
+        ("", "persistentvolumeclaims") if resized(new, old) != Some(true) => {
+            let because = format!(
+                "node {asking:?} is not allowed to update fields other than status.quantity and status.conditions"
+            );
+            Err(forbidden(context, name, because))
+        }
         _ => Ok(()),
     }
+}
+
+fn claim_statuses(object: &dyn Object) -> Option<&[k8s_openapi::api::core::v1::PodResourceClaimStatus]> {
+    let pod = object.as_any().downcast_ref::<Pod>()?;
+    pod.status.as_ref()?.resource_claim_statuses.as_deref()
+}
+
+/// Whether nothing of a claim changed but what growing it changes.
+fn resized(new: &dyn Object, old: &dyn Object) -> Option<bool> {
+    let mut new = new.as_any().downcast_ref::<PersistentVolumeClaim>()?.clone();
+    let old = old.as_any().downcast_ref::<PersistentVolumeClaim>()?;
+    new.metadata.resource_version.clone_from(&old.metadata.resource_version);
+    new.metadata.managed_fields.clone_from(&old.metadata.managed_fields);
+    let kept = old.status.clone().unwrap_or_default();
+    let status = new.status.get_or_insert_default();
+    status.capacity = kept.capacity;
+    status.conditions = kept.conditions;
+    status.allocated_resources = kept.allocated_resources;
+    status.allocated_resource_statuses = kept.allocated_resource_statuses;
+    let same = new.metadata == old.metadata && new.spec == old.spec;
+    Some(same && new.status == Some(old.status.clone().unwrap_or_default()))
 }
 
 fn labels(object: &dyn Object) -> BTreeMap<String, String> {
     object.metadata().labels.clone().unwrap_or_default()
 }
 
+fn taints(object: &dyn Object) -> &[Taint] {
+    let node = object.as_any().downcast_ref::<Node>();
+    let spec = node.and_then(|node| node.spec.as_ref());
+    spec.and_then(|spec| spec.taints.as_deref()).unwrap_or_default()
+}
+
 fn may_label(context: &Context, asking: &str, new: &dyn Object, old: Option<&dyn Object>) -> Result<(), Failure> {
-    if new.as_any().downcast_ref::<Node>().is_none() {
-        return Ok(());
+    let not = |what: &str| {
+        let because = format!("node {asking:?} is not allowed to modify {what}");
+        Err(forbidden(context, asking, because))
+    };
+    // When it registers, a node may say what keeps pods away from it.
+    if old.is_some_and(|old| taints(old) != taints(new)) {
+        return not("taints");
     }
     let owners = |object: &dyn Object| object.metadata().owner_references.clone().unwrap_or_default();
     if owners(new) != old.map(owners).unwrap_or_default() {
-        let because = format!("node {asking:?} is not allowed to modify its own owner references");
-        return Err(forbidden(context, asking, because));
+        return not("ownerReferences");
     }
     let (before, after) = (old.map(labels).unwrap_or_default(), labels(new));
     let mut changed: Vec<&str> = before
@@ -184,12 +250,17 @@ fn may_label(context: &Context, asking: &str, new: &dyn Object, old: Option<&dyn
         .filter(|label| before.get(*label) != after.get(*label) && is_protected(label))
         .map(String::as_str)
         .collect();
+    changed.sort_unstable();
     changed.dedup();
     if changed.is_empty() {
         return Ok(());
     }
     let changed = changed.join(", ");
-    let because = format!("is not allowed to modify labels: {changed}");
+    let because = if old.is_some() {
+        format!("is not allowed to modify labels: {changed}")
+    } else {
+        format!("is not allowed to set the following labels: {changed}")
+    };
     Err(forbidden(context, asking, because))
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use http::{HeaderMap, HeaderName};
 
+use crate::authorization::Attributes;
 use crate::failure::Failure;
 use crate::identity::{AUTHENTICATED, UNAUTHENTICATED, User};
 use crate::path::percent_decode;
@@ -25,7 +26,7 @@ pub(crate) fn impersonated(shared: &Shared, caller: &User, headers: &mut HeaderM
         return Ok(None);
     };
     for info in wanted.requests() {
-        shared.authorizer.authorize(caller, &info, &[])?;
+        shared.authorizer.check(caller, &Attributes::of(&info, ""))?;
     }
     Ok(Some(wanted.user()))
 }

@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use store::Entry;
 
+use crate::authorization::Attributes;
 use crate::body::{self, check_bounds};
 use crate::context::Context;
 use crate::failure::Failure;
@@ -213,7 +214,10 @@ async fn create(context: &mut Context, applying: &Applying) -> Result<Bytes, Fai
     check_name(&*object, &context.info.name)?;
     let mut info = context.info.clone();
     info.verb = "create";
-    context.server.authorizer.authorize(&context.user, &info, &[])?;
+    context
+        .server
+        .authorizer
+        .check(&context.user, &Attributes::of(&info, ""))?;
     let managed = applied.managed.to_json();
     match store_applied(context, object, managed, applying.options.dry_run).await? {
         Stored::Entry(entry) => object::external(context.registration, &entry),

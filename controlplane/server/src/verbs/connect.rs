@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec};
 
 use super::agent;
 use crate::agents::Answer;
+use crate::authorization::Attributes;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::path::percent_encode;
@@ -59,7 +60,10 @@ fn may_create(context: &Context) -> Result<(), Failure> {
     }
     let mut info = context.info.clone();
     info.verb = "create";
-    context.server.authorizer.authorize(&context.user, &info, &[])
+    context
+        .server
+        .authorizer
+        .check(&context.user, &Attributes::of(&info, ""))
 }
 
 /// The agent's path and query.

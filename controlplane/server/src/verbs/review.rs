@@ -17,7 +17,7 @@ use crate::object;
 use crate::options::WriteOptions;
 use crate::respond::Response;
 use crate::shape;
-use crate::verbs::binding;
+use crate::verbs::{access, binding};
 
 /// `POST` of a kind that is created only.
 pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response, Failure> {
@@ -39,7 +39,7 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
         review.status = Some(SelfSubjectReviewStatus {
             user_info: Some(user_info(&context.user)),
         });
-    } else {
+    } else if !access::review(context, &mut *read.object)? {
         return Err(Failure::MethodNotAllowed);
     }
     let bytes = object::unstored(&mut *read.object, None, "");

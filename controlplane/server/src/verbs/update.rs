@@ -5,6 +5,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::StatusCode;
 
+use crate::authorization::Attributes;
 use crate::body;
 use crate::context::{Context, Identity};
 use crate::failure::{Failure, Target};
@@ -57,7 +58,10 @@ async fn create(context: &mut Context, mut object: Box<dyn Object>, options: &Wr
         verb: "create",
         ..context.info.clone()
     };
-    context.server.authorizer.authorize(&context.user, &info, &[])?;
+    context
+        .server
+        .authorizer
+        .check(&context.user, &Attributes::of(&info, ""))?;
     let metadata = object.metadata_mut();
     if let Some(uid) = metadata.uid.take().filter(|uid| !uid.is_empty()) {
         return Err(Failure::Conflict {
