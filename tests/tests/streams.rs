@@ -4,7 +4,7 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use anyhow::{Context as _, ensure};
 use tests::machine::{Machine, eventually};
@@ -209,12 +209,17 @@ fn interact(client: &Client<'_>, busybox: &str, number: usize) -> anyhow::Result
 }
 
 /// A kubectl that forwards a port until it is dropped.
-struct Forwarder(Child, u16);
+struct Forwarder {
+    child: Child,
+    port: u16,
+    /// It ends when nobody could read what it says.
+    _stdout: BufReader<ChildStdout>,
+}
 
 impl Drop for Forwarder {
     fn drop(&mut self) {
-        self.0.kill().ok();
-        self.0.wait().ok();
+        self.child.kill().ok();
+        self.child.wait().ok();
     }
 }
 
@@ -222,13 +227,17 @@ fn forwarder(client: &Client<'_>, words: &[&str]) -> anyhow::Result<Forwarder> {
     let mut command = client.command(&["port-forward"]);
     command.args(words).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn()?;
-    let stdout = child.stdout.take().context("stdout")?;
+    let mut stdout = BufReader::new(child.stdout.take().context("stdout")?);
     let mut line = String::new();
-    BufReader::new(stdout).read_line(&mut line)?;
+    stdout.read_line(&mut line)?;
     let port = line.split(" -> ").next().and_then(|text| text.rsplit(':').next());
     let port = port.and_then(|port| port.parse().ok());
-    let forwarder = Forwarder(child, port.unwrap_or(0));
-    ensure!(forwarder.1 > 0, "{words:?} said {line:?}");
+    let forwarder = Forwarder {
+        child,
+        port: port.unwrap_or(0),
+        _stdout: stdout,
+    };
+    ensure!(forwarder.port > 0, "{words:?} said {line:?}");
     Ok(forwarder)
 }
 
@@ -239,7 +248,7 @@ fn forward(client: &Client<'_>) -> anyhow::Result<()> {
         ["service/many", ":8000"],
     ] {
         let forwarder = forwarder(client, &words)?;
-        let address = format!("http://127.0.0.1:{}/", forwarder.1);
+        let address = format!("http://127.0.0.1:{}/", forwarder.port);
         let fetches: Vec<_> = (0..20)
             .map(|_| {
                 let mut command = client.machine.namespace().command("curl");
