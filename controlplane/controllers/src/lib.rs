@@ -18,6 +18,7 @@ mod garbage;
 mod kinds;
 mod namespaces;
 mod nodes;
+mod protection;
 mod queue;
 mod quotas;
 mod reflector;

@@ -22,6 +22,7 @@ use crate::{
     kinds::{Cached, Caches},
     namespaces,
     nodes::{self, Leftovers, Nodes},
+    protection::{self, Guard},
     queue::Queue,
     quotas, reflector,
     replica_sets::{self, ReplicaSets},
@@ -82,14 +83,7 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
     );
     let queue = nodes::listen_leftovers(&caches);
     setup.controller(Leftovers::new(caches.clone()), "pod-garbage-collector", queue);
-    let queue = disruption::listen(&caches);
-    setup.controller(Disruption(caches.clone()), "disruption-controller", queue);
-    let queue = quotas::listen(&caches);
-    let context = setup.context("resourcequota-controller");
-    setup.tasks.spawn(quotas::run(context, queue));
-    let queue = namespaces::listen(&caches);
-    let context = setup.context("namespace-controller");
-    setup.tasks.spawn(namespaces::run(context, queue));
+    setup.keepers(&caches);
     let scheduler = Scheduler::listen(&caches);
     let context = setup.context(events::SCHEDULER);
     setup.tasks.spawn(scheduler::run(scheduler, context));
@@ -113,6 +107,26 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
 }
 
 impl Setup<'_> {
+    /// Starts those that keep quotas and budgets, and see things out.
+    fn keepers(&mut self, caches: &Arc<Caches>) {
+        let queue = disruption::listen(caches);
+        self.controller(Disruption(caches.clone()), "disruption-controller", queue);
+        let queue = quotas::listen(caches);
+        let context = self.context("resourcequota-controller");
+        self.tasks.spawn(quotas::run(context, queue));
+        for (guard, account) in [
+            (Guard::Claims, "pvc-protection-controller"),
+            (Guard::Volumes, "pv-protection-controller"),
+        ] {
+            let queue = protection::listen(caches, guard);
+            let context = self.context(account);
+            self.tasks.spawn(protection::run(context, queue, guard));
+        }
+        let queue = namespaces::listen(caches);
+        let context = self.context("namespace-controller");
+        self.tasks.spawn(namespaces::run(context, queue));
+    }
+
     fn context(&self, account: &str) -> Context {
         Context {
             client: client(self.clients, self.options.version, account),

@@ -77,6 +77,10 @@ pub const LEASES: Resource = Resource {
     plural: "leases",
     namespaced: true,
 };
+/// Claims of volumes.
+pub const CLAIMS: Resource = core("PersistentVolumeClaim", "persistentvolumeclaims", true);
+/// Volumes.
+pub const VOLUMES: Resource = core("PersistentVolume", "persistentvolumes", false);
 /// Resource quotas.
 pub const RESOURCE_QUOTAS: Resource = core("ResourceQuota", "resourcequotas", true);
 /// Disruption budgets of pods.

@@ -10,6 +10,7 @@ mod namespace;
 mod node;
 mod pod_security;
 mod priority;
+mod protection;
 pub(crate) mod quota;
 mod tolerations;
 
@@ -35,6 +36,7 @@ const MUTATING: &[Mutating] = &[
     priority::resolve,
     tolerations::add,
     classes::of_claim,
+    protection::protect,
     classes::of_runtime,
     classes::of_ingress,
 ];

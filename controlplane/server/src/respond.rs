@@ -64,17 +64,32 @@ pub(crate) fn success(code: u16, details: k8s_openapi::apimachinery::pkg::apis::
     })
 }
 
-/// Adds `Warning: 299 - "…"` headers, as clients print them. Bounded as upstream bounds them.
+/// Characters of warnings that are sent whole; beyond that each is cut, and what does not fit is left out.
+const WARNINGS: usize = 4096;
+/// What each is cut to.
+const WARNING_CUT: usize = 256;
+
+/// Adds `Warning: 299 - "…"` headers, as clients print them: each text once, bounded as upstream bounds them.
 pub(crate) fn add_warnings(response: &mut Response, warnings: &[String]) {
-    let mut room = 4096_usize;
+    let mut distinct: Vec<&str> = Vec::with_capacity(warnings.len());
     for warning in warnings {
-        let text = warning.get(..warning.floor_char_boundary(256)).unwrap_or(warning);
-        let quoted = format!("299 - {}", quote(text));
-        let Some(left) = room.checked_sub(quoted.len()) else {
+        if !distinct.contains(&warning.as_str()) {
+            distinct.push(warning);
+        }
+    }
+    let all: usize = distinct.iter().map(|warning| warning.chars().count()).sum();
+    let mut room = WARNINGS;
+    for warning in distinct {
+        let text: String = if all > WARNINGS {
+            warning.chars().take(WARNING_CUT).collect()
+        } else {
+            warning.to_owned()
+        };
+        let Some(left) = room.checked_sub(text.chars().count()) else {
             return;
         };
         room = left;
-        if let Ok(value) = HeaderValue::from_str(&quoted) {
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - {}", quote(&text))) {
             response.headers_mut().append(WARNING, value);
         }
     }

@@ -1,0 +1,155 @@
+//! The protection controllers: let go of claims that no pod uses any more, and of volumes that no claim is bound to.
+
+use std::{sync::Arc, time::Duration};
+
+use controlplane_plan::{
+    objects::{is_finished, node_of},
+    step::{CLAIMS, PODS, Resource, VOLUMES},
+};
+use http::Method;
+use k8s_openapi::api::core::v1::Pod;
+use serde::Deserialize;
+use serde_json::Value;
+use tracing::debug;
+
+use crate::{
+    cache::Key,
+    driver::Context,
+    kinds::{Cached, Caches},
+    queue::Queue,
+    request::{self, Error, JSON},
+};
+
+/// How long one that is in use, or could not be looked at, is left alone. What frees it wakes it earlier.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// Which objects a controller lets go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Guard {
+    /// Claims, of pods.
+    Claims,
+    /// Volumes, of claims.
+    Volumes,
+}
+
+impl Guard {
+    const fn resource(self) -> Resource {
+        match self {
+            Self::Claims => CLAIMS,
+            Self::Volumes => VOLUMES,
+        }
+    }
+
+    const fn finalizer(self) -> &'static str {
+        match self {
+            Self::Claims => "kubernetes.io/pvc-protection",
+            Self::Volumes => "kubernetes.io/pv-protection",
+        }
+    }
+}
+
+/// Wakes what is being deleted, and the claims of a namespace whose pod has gone or ended.
+pub(crate) fn listen(caches: &Arc<Caches>, guard: Guard) -> Arc<Queue<Key>> {
+    let queue: Arc<Queue<Key>> = Queue::new();
+    if let Some(cache) = caches.partial.get(&guard.resource()) {
+        let wake = queue.clone();
+        cache.listen(move |change| {
+            if let Some(metadata) = change.new.map(Cached::metadata)
+                && metadata.deletion_timestamp.is_some()
+            {
+                wake.push(Key::of(metadata));
+            }
+        });
+    }
+    if guard == Guard::Claims {
+        let (wake, all) = (queue.clone(), Arc::downgrade(caches));
+        caches.pods.listen(move |change| {
+            let Some(old) = change.old.filter(|_| change.new.is_none_or(is_finished)) else {
+                return;
+            };
+            let Some(claims) = all.upgrade().and_then(|caches| caches.partial.get(&CLAIMS).cloned()) else {
+                return;
+            };
+            for claim in claims.in_namespace(old.metadata.namespace.as_deref().unwrap_or_default()) {
+                let metadata = Cached::metadata(&*claim);
+                if metadata.deletion_timestamp.is_some() {
+                    wake.push(Key::of(metadata));
+                }
+            }
+        });
+    }
+    queue
+}
+
+/// Lets go for ever.
+pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>, guard: Guard) {
+    context.caches.synced().await;
+    loop {
+        let key = queue.next().await;
+        match release(&context, guard, &key).await {
+            Ok(true) => {}
+            Ok(false) => queue.push_after(key, AGAIN),
+            Err(error) => {
+                debug!(object = %key, %error, "not let go");
+                queue.push_after(key, AGAIN);
+            }
+        }
+    }
+}
+
+/// Takes the finalizer off if nobody uses the object; whether there is nothing left to do.
+async fn release(context: &Context, guard: Guard, key: &Key) -> Result<bool, Error> {
+    let resource = guard.resource();
+    let mut object: Value = match request::get(&context.client, &resource, &key.namespace, &key.name).await {
+        Err(error) if error.code() == 404 => return Ok(true),
+        object => object?,
+    };
+    let deleted = object
+        .pointer("/metadata/deletionTimestamp")
+        .is_some_and(Value::is_string);
+    let Some(Value::Array(finalizers)) = object.pointer_mut("/metadata/finalizers") else {
+        return Ok(true);
+    };
+    let before = finalizers.len();
+    finalizers.retain(|finalizer| finalizer != guard.finalizer());
+    if !deleted || finalizers.len() == before {
+        return Ok(true);
+    }
+    let used = match guard {
+        Guard::Claims => is_mounted(context, key).await?,
+        Guard::Volumes => object.pointer("/status/phase").and_then(Value::as_str) == Some("Bound"),
+    };
+    if used {
+        return Ok(false);
+    }
+    let path = request::path(&resource, &key.namespace, &key.name, "");
+    request::send::<Value>(
+        &context.client,
+        Method::PUT,
+        path,
+        JSON,
+        object.to_string().into_bytes(),
+    )
+    .await?;
+    Ok(true)
+}
+
+#[derive(Deserialize)]
+struct Pods {
+    items: Vec<Pod>,
+}
+
+/// Whether a pod that has a node and has not ended uses a claim. The caches do not keep volumes, so the server is asked.
+async fn is_mounted(context: &Context, claim: &Key) -> Result<bool, Error> {
+    let path = request::path(&PODS, &claim.namespace, "", "");
+    let pods: Pods = request::send(&context.client, Method::GET, path, JSON, Vec::new()).await?;
+    Ok(pods.items.iter().any(|pod| {
+        let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+        let mut claims = volumes.map(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
+            (Some(source), _) => source.claim_name.clone(),
+            (None, Some(_)) => format!("{}-{}", pod.metadata.name.as_deref().unwrap_or_default(), volume.name),
+            (None, None) => String::new(),
+        });
+        node_of(pod).is_some() && !is_finished(pod) && claims.any(|own| own == claim.name)
+    }))
+}

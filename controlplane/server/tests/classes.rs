@@ -1,0 +1,83 @@
+//! What classes decide for claims, Ingresses and pods.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail by panicking"
+)]
+mod support;
+
+use http::StatusCode;
+use serde_json::{Value, json};
+use support::{Api, pod};
+
+const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
+
+fn claim(name: &str, size: &str) -> Value {
+    json!({"metadata": {"name": name},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}})
+}
+
+async fn made(api: &Api, path: &str, object: &Value) -> Value {
+    let made = api.post(path, object).await;
+    assert_eq!(made.code, StatusCode::CREATED, "{}", made.text());
+    made.json()
+}
+
+async fn storage_class(api: &Api, name: &str, default: bool, grows: bool) {
+    let annotations = json!({"storageclass.kubernetes.io/is-default-class": default.to_string()});
+    let class = json!({"metadata": {"name": name, "annotations": annotations}, "provisioner": "p",
+        "allowVolumeExpansion": grows});
+    made(api, "/apis/storage.k8s.io/v1/storageclasses", &class).await;
+}
+
+#[tokio::test]
+async fn claims_get_the_default_class_and_grow_where_it_lets_them() {
+    let api = Api::start().await;
+    storage_class(&api, "fast", false, true).await;
+    let bare = made(&api, CLAIMS, &claim("bare", "1Gi")).await;
+    assert_eq!(bare["spec"]["storageClassName"], Value::Null);
+    assert_eq!(bare["metadata"]["finalizers"], json!(["kubernetes.io/pvc-protection"]));
+    storage_class(&api, "usual", true, true).await;
+    let classed = made(&api, CLAIMS, &claim("classed", "1Gi")).await;
+    assert_eq!(classed["spec"]["storageClassName"], "usual");
+
+    let grow = json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}});
+    let path = format!("{CLAIMS}/classed");
+    let early = api.patch(&path, "merge-patch+json", &grow).await;
+    assert_eq!(early.code, StatusCode::FORBIDDEN, "{}", early.text());
+    assert_eq!(
+        early.message(),
+        "persistentvolumeclaims \"classed\" is forbidden: Only bound persistent volume claims can be expanded"
+    );
+}
+
+#[tokio::test]
+async fn ingresses_get_the_default_class() {
+    let api = Api::start().await;
+    let annotations = json!({"ingressclass.kubernetes.io/is-default-class": "true"});
+    let class =
+        json!({"metadata": {"name": "usual", "annotations": annotations}, "spec": {"controller": "a.example/b"}});
+    made(&api, "/apis/networking.k8s.io/v1/ingressclasses", &class).await;
+    let backend = json!({"service": {"name": "s", "port": {"number": 80}}});
+    let ingress = json!({"metadata": {"name": "i"}, "spec": {"defaultBackend": backend}});
+    let made = made(
+        &api,
+        "/apis/networking.k8s.io/v1/namespaces/default/ingresses",
+        &ingress,
+    )
+    .await;
+    assert_eq!(made["spec"]["ingressClassName"], "usual");
+}
+
+#[tokio::test]
+async fn a_runtime_class_must_exist() {
+    let api = Api::start().await;
+    let mut special = pod("p");
+    special["spec"]["runtimeClassName"] = json!("none");
+    let refused = api.post("/api/v1/namespaces/default/pods", &special).await;
+    assert_eq!(refused.code, StatusCode::FORBIDDEN, "{}", refused.text());
+    assert_eq!(
+        refused.message(),
+        "pods \"p\" is forbidden: pod rejected: RuntimeClass \"none\" not found"
+    );
+}
