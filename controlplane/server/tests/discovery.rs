@@ -43,12 +43,18 @@ async fn discovery_is_what_each_client_asks_for() {
     assert_eq!(
         names,
         [
+            "controllerrevisions",
+            "daemonsets",
+            "daemonsets/status",
             "deployments",
             "deployments/scale",
             "deployments/status",
             "replicasets",
             "replicasets/scale",
-            "replicasets/status"
+            "replicasets/status",
+            "statefulsets",
+            "statefulsets/scale",
+            "statefulsets/status"
         ]
     );
     assert_eq!(api.get("/version").await.json()["minor"], "36");
