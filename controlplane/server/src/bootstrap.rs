@@ -89,7 +89,7 @@ pub(crate) async fn run(router: Router, store: &Store) -> Result<(), BootstrapEr
     let user = User::new("system:apiserver", [MASTERS]);
     let client = Client(assume(
         user,
-        concat!("skiff-controlplane/v", env!("CARGO_PKG_VERSION")),
+        concat!("kube-apiserver/v", env!("CARGO_PKG_VERSION")),
         router,
     ));
     let create = |First { path, body }| client.send(Method::POST, path.to_owned(), body);
