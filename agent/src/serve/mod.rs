@@ -22,6 +22,7 @@ use axum::{Extension, Json, Router, middleware};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -47,6 +48,9 @@ const CONNECTIONS: usize = 1024;
 const STRANGERS: usize = 64;
 /// For a handshake, for the head of a request, and for all that a client without a certificate is told.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// A silent TCP connection is probed after this time, and then again and again: a stream may wait for its program for ever.
+const KEEP_ALIVE: Duration = Duration::from_mins(1);
+const PROBE: Duration = Duration::from_secs(15);
 /// A client that says nothing is asked this often whether it lives.
 const PING: Duration = Duration::from_secs(30);
 
@@ -130,6 +134,10 @@ async fn greet(
     router: &Router,
     peer: SocketAddr,
 ) -> Option<(TlsStream<TcpStream>, Client)> {
+    let probes = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(PROBE);
+    if let Err(error) = SockRef::from(&stream).set_tcp_keepalive(&probes) {
+        debug!(%peer, %error, "a connection goes without keep-alive probes");
+    }
     let stream = match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {

@@ -21,7 +21,7 @@ use tokio_rustls::TlsConnector;
 use crate::agents::{Agent, AgentError, Agents, Answer};
 use crate::exchange;
 use crate::pki::{Identity, Pki};
-use crate::tls::TlsError;
+use crate::tls::{self, TlsError};
 
 /// The time for the connection and the handshake.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -73,6 +73,7 @@ async fn ask(connector: TlsConnector, loopback: bool, agent: &Agent, mut request
     let dial = async {
         let stream = TcpStream::connect(SocketAddr::new(address, agent.port)).await?;
         stream.set_nodelay(true)?;
+        tls::keep_alive(&stream)?;
         connector.connect(name, stream).await
     };
     let stream = tokio::time::timeout(CONNECT, dial).await??;

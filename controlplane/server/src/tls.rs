@@ -19,6 +19,7 @@ use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls_pki_types::UnixTime;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -51,6 +52,9 @@ const RESET_STREAMS: usize = 32;
 /// A silent HTTP/2 connection is pinged after this time, and closed when no answer comes.
 const PING: Duration = Duration::from_secs(30);
 const PING_ANSWER: Duration = Duration::from_secs(15);
+/// A silent TCP connection is probed after this time, and then again and again; the kernel gives up after nine probes.
+const KEEP_ALIVE: Duration = Duration::from_mins(1);
+const KEEP_ALIVE_AGAIN: Duration = Duration::from_secs(15);
 /// How long requests may go on after the server was told to stop.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -122,8 +126,8 @@ async fn connection(
     router: Router,
     cancel: CancellationToken,
 ) {
-    if let Err(error) = stream.set_nodelay(true) {
-        debug!(%peer, error = &error as &dyn std::error::Error, "set TCP_NODELAY");
+    if let Err(error) = stream.set_nodelay(true).and_then(|()| keep_alive(&stream)) {
+        debug!(%peer, error = &error as &dyn std::error::Error, "set up a connection");
     }
     let acceptor = TlsAcceptor::from(Arc::clone(&transport.config));
     let stream = match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
@@ -174,6 +178,14 @@ async fn connection(
             () = cancel.cancelled() => {}
         }
     }
+}
+
+/// A peer that is gone without a word is noticed, also where nothing is ever written: in a stream that waits for a program.
+pub(crate) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    let probes = TcpKeepalive::new()
+        .with_time(KEEP_ALIVE)
+        .with_interval(KEEP_ALIVE_AGAIN);
+    SockRef::from(stream).set_tcp_keepalive(&probes)
 }
 
 fn builder() -> auto::Builder<TokioExecutor> {
