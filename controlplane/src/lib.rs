@@ -3,6 +3,7 @@
 //! [`run`] is the table of contents. Everything else here is what a process needs around it: its configuration, its clock,
 //! its certificates' owner and its word to the service manager.
 
+pub mod backup;
 pub mod clock;
 pub mod config;
 pub mod credentials;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
+use controlplane::backup::{Backup, Restore, backup, restore};
 use controlplane::config::Config;
 use controlplane::credentials::{Issue, IssueNode, issue, issue_node};
 use tokio::signal::unix::{SignalKind, signal};
@@ -33,6 +34,10 @@ enum Command {
     Issue(Issue),
     /// Write the credentials of a node's agent
     IssueNode(IssueNode),
+    /// Write the whole cluster into one file, while it runs
+    Backup(Backup),
+    /// Make a cluster's state from such a file, where there is none
+    Restore(Restore),
 }
 
 fn main() -> ExitCode {
@@ -42,6 +47,8 @@ fn main() -> ExitCode {
         Some(Command::Run(config)) => run(config),
         Some(Command::Issue(options)) => issue(&options),
         Some(Command::IssueNode(options)) => issue_node(&options),
+        Some(Command::Backup(options)) => backup(&options),
+        Some(Command::Restore(options)) => restore(&options),
     });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

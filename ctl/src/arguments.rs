@@ -57,6 +57,10 @@ pub(crate) enum Command {
     Up(UpOptions),
     /// Stop its pods and daemons and remove what they made on the machine
     Down(DownOptions),
+    /// Write the whole cluster (objects, authority, keys) into one file, while it runs
+    Backup(BackupOptions),
+    /// Make a cluster from such a file on a machine where there is none; `up` starts it
+    Restore(BackupOptions),
     /// Say what runs and what is Ready
     Status,
     /// List or show resources
@@ -168,6 +172,12 @@ pub(crate) struct DownOptions {
     /// Remove the state directory, too
     #[arg(long)]
     pub(crate) purge: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct BackupOptions {
+    /// The backup
+    pub(crate) file: PathBuf,
 }
 
 #[derive(Args)]

@@ -44,6 +44,8 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     match arguments.command {
         Command::Up(options) => cluster::up::run(&place.state_dir(), &options).await,
         Command::Down(options) => cluster::down::run(&place.state_dir(), options.purge),
+        Command::Backup(options) => cluster::copy::backup(&place.state_dir(), &options.file),
+        Command::Restore(options) => cluster::copy::restore(&place.state_dir(), &options.file),
         Command::Status => cluster::status::run(&place.state_dir()).await,
         Command::Get(options) => get::run(place, &options).await,
         Command::Describe(options) => describe::run(place, &options).await,

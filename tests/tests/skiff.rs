@@ -240,3 +240,33 @@ fn wrong_usage_and_failure_have_their_exit_codes() -> anyhow::Result<()> {
     assert_eq!(code(&["--help"])?, Some(0));
     Ok(())
 }
+
+#[test]
+fn a_backup_brings_a_cluster_back() -> anyhow::Result<()> {
+    tests::logging();
+    let machine = Machine::start("backup")?;
+    machine.kubectl(["create", "configmap", "notes", "--from-literal=a=before"])?;
+    let kept = machine.state().with_extension("backup");
+    let file = kept.display().to_string();
+    machine.skiff(["backup", &file])?;
+    machine.kubectl(["create", "configmap", "later", "--from-literal=a=after"])?;
+    let credentials = std::fs::read_to_string(machine.kubeconfig())?;
+
+    machine.skiff(["down", "--purge"])?;
+    machine.skiff(["restore", &file])?;
+    std::fs::remove_file(&kept)?;
+    machine.skiff(["up"])?;
+    let names = machine.kubectl(["get", "configmaps", "-o", "name"])?;
+    assert!(names.contains("configmap/notes"), "{names}");
+    assert!(!names.contains("configmap/later"), "{names}");
+    // The authority is the old one: who held a certificate of it still gets in.
+    let old = machine.state().join("old.kubeconfig");
+    std::fs::write(&old, credentials)?;
+    let old = old.display().to_string();
+    assert!(
+        machine
+            .kubectl(["--kubeconfig", &old, "get", "nodes"])?
+            .contains("Ready")
+    );
+    machine.finish()
+}

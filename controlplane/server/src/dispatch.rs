@@ -11,7 +11,7 @@ use crate::authentication::{self, Caller};
 use crate::authorization::{self, Attributes, Decision};
 use crate::context::{Context, Gathered, Notes, Wire};
 use crate::failure::Failure;
-use crate::identity::User;
+use crate::identity::{Source, User};
 use crate::path;
 use crate::query::Query;
 use crate::recording::{Outcome, Recording};
@@ -72,6 +72,19 @@ async fn route(
             Failure::NoSuchPath
         });
     };
+    let outside = parts.extensions.get::<Source>().is_some();
+    let lasts = lasts(&info);
+    let pass = if outside {
+        Some(shared.gates.enter(&info, lasts, &user.name).await?)
+    } else {
+        None
+    };
+    let (body, room) = if outside && !lasts {
+        let (bytes, room) = shared.gates.read(body).await?;
+        (Body::from(bytes), Some(room))
+    } else {
+        (body, None)
+    };
     let mut context = Context {
         server: Arc::clone(shared),
         user,
@@ -85,10 +98,23 @@ async fn route(
         notes: Notes::default(),
     };
     let answer = serve(&mut context, body).await;
+    drop(room);
     outcome.warnings = context.warnings.into_vec();
     outcome.annotations = context.annotations.into_vec();
     outcome.notes = context.notes;
-    answer
+    match pass {
+        Some(pass) if lasts => answer.map(|response| response.map(|body| Body::new(pass.hold(body)))),
+        Some(_) | None => answer,
+    }
+}
+
+/// Whether a request may last as long as its client likes.
+fn lasts(info: &RequestInfo) -> bool {
+    info.verb == "watch"
+        || matches!(
+            info.subresource.as_str(),
+            "log" | "exec" | "attach" | "portforward" | "proxy"
+        )
 }
 
 /// Lets the request pass or says why not; the log is told both.

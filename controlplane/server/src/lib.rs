@@ -37,6 +37,7 @@ mod compress;
 mod context;
 mod dispatch;
 mod exchange;
+mod gate;
 mod health;
 mod managers;
 mod object;

@@ -16,6 +16,7 @@ use crate::authorization::Authorizer;
 use crate::bootstrap::{self, BootstrapError};
 use crate::discovery::Discovery;
 use crate::dispatch;
+use crate::gate::Gates;
 use crate::openapi::Documents;
 use crate::tokens::{SigningKey, Tokens};
 use crate::version::Version;
@@ -63,6 +64,7 @@ pub(crate) struct Shared {
     pub(crate) authorizer: Authorizer,
     pub(crate) tokens: Tokens,
     pub(crate) lines: Lines,
+    pub(crate) gates: Gates,
     pub(crate) ready: AtomicBool,
     pub(crate) stopping: AtomicBool,
 }
@@ -86,6 +88,7 @@ impl Server {
             documents: Documents::new(),
             tokens,
             lines: Lines::default(),
+            gates: Gates::new(),
             ready: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
         };

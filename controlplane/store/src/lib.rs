@@ -30,7 +30,9 @@ mod watch;
 mod write;
 mod writer;
 
-pub use backend::{Backend, BackendError, Change, History, Loaded, Memory, Operation, Record, Sqlite};
+pub use backend::{
+    Backend, BackendError, Change, CopyError, History, Loaded, Memory, Operation, Record, Sqlite, check_copy, copy,
+};
 pub use entry::{Attributes, Entry, Event, EventKind, List, Version};
 pub use key::{InvalidKey, Key, Prefix};
 pub use options::{OpenError, Options};

@@ -7,6 +7,7 @@
 //! DIR/agent/             the node agent's state         DIR/agent.log         DIR/agent.pid
 //! ```
 
+pub(crate) mod copy;
 pub(crate) mod down;
 mod process;
 mod settings;

@@ -7,6 +7,7 @@
 //! ```
 
 mod checkpoint;
+mod copy;
 mod history;
 mod lock;
 mod schema;
@@ -18,6 +19,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rusqlite::{Connection, Error, ErrorCode, OptionalExtension, params};
 use tracing::warn;
+
+pub use self::copy::{CopyError, check_copy, copy};
 
 use self::checkpoint::Checkpointer;
 use self::history::Reader;

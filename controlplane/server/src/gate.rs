@@ -1,0 +1,346 @@
+//! Requests in flight: how many at a time, whose turn it is, and how long a body may take.
+//!
+//! A request that finds no place waits in its user's queue; places that come free go round the users who wait. So a client
+//! that asks for more than there is waits for itself, and everybody else for at most one round. Full queues and long waits
+//! answer 429. Requests from inside the process are never held up: they are bounded where they are made.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http_body::{Body as _, Frame, SizeHint};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use crate::body;
+use crate::failure::Failure;
+use crate::request::RequestInfo;
+
+/// Reads at a time: they are work for the processor alone.
+const READS: usize = 64;
+/// Writes at a time: they wait for the disk together.
+const WRITES: usize = 256;
+/// Requests that last: watches, logs that are followed, sessions.
+const LASTING: usize = 32_768;
+/// Requests that wait, in all and of one user.
+const QUEUED: usize = 4096;
+const QUEUED_OF_ONE: usize = 1024;
+/// The longest wait for a place.
+const WAIT: Duration = Duration::from_secs(15);
+/// The longest time for a body to arrive.
+const ARRIVAL: Duration = Duration::from_secs(30);
+/// Bodies are counted in pieces of this size …
+const PIECE: usize = 16 << 10;
+/// … of which there may be so many at a time: 256 MiB.
+const PIECES: usize = 16 << 10;
+
+/// All limits of a server.
+pub(crate) struct Gates {
+    reads: Arc<Gate>,
+    writes: Arc<Gate>,
+    lasting: Arc<Semaphore>,
+    bodies: Arc<Semaphore>,
+}
+
+/// What a request holds while it is answered.
+#[derive(Debug)]
+pub(crate) struct Pass {
+    _place: Option<Place>,
+    _lasting: Option<OwnedSemaphorePermit>,
+}
+
+impl Pass {
+    /// The body of an answer, which holds the pass until its end.
+    pub(crate) fn hold(self, body: Body) -> Held {
+        Held { body, _pass: self }
+    }
+}
+
+/// A body that counts as a request in flight.
+#[derive(Debug)]
+pub(crate) struct Held {
+    body: Body,
+    _pass: Pass,
+}
+
+impl http_body::Body for Held {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Gates {
+    pub(crate) fn new() -> Self {
+        Self {
+            reads: Gate::new(READS),
+            writes: Gate::new(WRITES),
+            lasting: Arc::new(Semaphore::new(LASTING)),
+            bodies: Arc::new(Semaphore::new(PIECES)),
+        }
+    }
+
+    /// Waits for a place for a request.
+    ///
+    /// # Errors
+    /// 429
+    pub(crate) async fn enter(&self, info: &RequestInfo, lasts: bool, user: &str) -> Result<Pass, Failure> {
+        if lasts {
+            let Ok(lasting) = Arc::clone(&self.lasting).try_acquire_owned() else {
+                return Err(overloaded());
+            };
+            return Ok(Pass {
+                _place: None,
+                _lasting: Some(lasting),
+            });
+        }
+        let gate = if is_read(info) { &self.reads } else { &self.writes };
+        let Ok(place) = tokio::time::timeout(WAIT, gate.enter(user)).await else {
+            return Err(overloaded());
+        };
+        Ok(Pass {
+            _place: Some(place?),
+            _lasting: None,
+        })
+    }
+
+    /// Reads a whole body within its time; what it holds counts until the permit is dropped.
+    ///
+    /// # Errors
+    /// 413 over the limit, 400 when it does not arrive, 429 when too much is on its way already.
+    pub(crate) async fn read(&self, body: Body) -> Result<(Bytes, OwnedSemaphorePermit), Failure> {
+        let hint = body.size_hint();
+        let announced = hint.upper().and_then(|bytes| usize::try_from(bytes).ok());
+        let pieces = announced.unwrap_or(body::LIMIT).min(body::LIMIT).div_ceil(PIECE);
+        let room = Arc::clone(&self.bodies).acquire_many_owned(u32::try_from(pieces).unwrap_or(u32::MAX));
+        let Ok(Ok(room)) = tokio::time::timeout(WAIT, room).await else {
+            return Err(overloaded());
+        };
+        match tokio::time::timeout(ARRIVAL, body::read(body)).await {
+            Ok(read) => Ok((read?, room)),
+            Err(_) => Err(Failure::bad_request(
+                "unable to read the request body: it did not arrive in time",
+            )),
+        }
+    }
+}
+
+fn is_read(info: &RequestInfo) -> bool {
+    matches!(info.verb, "get" | "list" | "watch")
+}
+
+fn overloaded() -> Failure {
+    Failure::TooManyRequests {
+        message: "Too many requests, please try again later.".into(),
+        retry_after: 1,
+        causes: Vec::new(),
+    }
+}
+
+/// Places, and the queues of those who wait for one.
+#[derive(Debug)]
+struct Gate {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    free: usize,
+    waiting: usize,
+    queues: BTreeMap<String, VecDeque<oneshot::Sender<()>>>,
+    /// Users with a queue, in the order of their turns.
+    turns: VecDeque<String>,
+}
+
+/// A place; dropping it gives it to the next.
+#[derive(Debug)]
+struct Place(Arc<Gate>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.release();
+    }
+}
+
+/// A wait for a place. When it is given up after the place was given, the place goes on.
+struct Waiting {
+    gate: Arc<Gate>,
+    given: oneshot::Receiver<()>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.given.close();
+        if self.given.try_recv().is_ok() {
+            self.gate.release();
+        }
+    }
+}
+
+impl Gate {
+    fn new(places: usize) -> Arc<Self> {
+        let state = State {
+            free: places,
+            ..State::default()
+        };
+        Arc::new(Self {
+            state: Mutex::new(state),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn enter(self: &Arc<Self>, user: &str) -> Result<Place, Failure> {
+        let Some(given) = self.place_or_queue(user)? else {
+            return Ok(Place(Arc::clone(self)));
+        };
+        let mut waiting = Waiting {
+            gate: Arc::clone(self),
+            given,
+        };
+        // The sender stays in the queue until it is used.
+        match (&mut waiting.given).await {
+            Ok(()) => Ok(Place(Arc::clone(self))),
+            Err(_) => Err(overloaded()),
+        }
+    }
+
+    /// Nothing when there is a place; else what tells that one has come free.
+    fn place_or_queue(&self, user: &str) -> Result<Option<oneshot::Receiver<()>>, Failure> {
+        let mut state = self.state();
+        if state.free > 0 {
+            state.free -= 1;
+            return Ok(None);
+        }
+        let own = state.queues.get(user).map_or(0, VecDeque::len);
+        if state.waiting >= QUEUED || own >= QUEUED_OF_ONE {
+            return Err(overloaded());
+        }
+        let (sender, receiver) = oneshot::channel();
+        if own == 0 {
+            state.turns.push_back(user.to_owned());
+        }
+        state.queues.entry(user.to_owned()).or_default().push_back(sender);
+        state.waiting += 1;
+        Ok(Some(receiver))
+    }
+
+    fn release(&self) {
+        let mut state = self.state();
+        while let Some(next) = state.next() {
+            if next.send(()).is_ok() {
+                return;
+            }
+        }
+        state.free += 1;
+    }
+}
+
+impl State {
+    /// The oldest request of the user whose turn it is.
+    fn next(&mut self) -> Option<oneshot::Sender<()>> {
+        let user = self.turns.pop_front()?;
+        let queue = self.queues.get_mut(&user)?;
+        let next = queue.pop_front();
+        if queue.is_empty() {
+            self.queues.remove(&user);
+        } else {
+            self.turns.push_back(user);
+        }
+        self.waiting = self.waiting.saturating_sub(usize::from(next.is_some()));
+        next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl State {
+        fn idle(&self) -> (usize, usize) {
+            (self.free, self.waiting)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn places_go_round_the_users() {
+        let gate = Gate::new(1);
+        let first = gate.enter("noisy").await.unwrap();
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let mut tasks = tokio::task::JoinSet::new();
+        for user in ["noisy", "noisy", "noisy", "good"] {
+            let (gate, order) = (Arc::clone(&gate), Arc::clone(&order));
+            tasks.spawn(async move {
+                let place = gate.enter(user).await.unwrap();
+                order.lock().unwrap().push(user);
+                drop(place);
+            });
+            tokio::task::yield_now().await;
+        }
+        drop(first);
+        while tasks.join_next().await.is_some() {}
+        assert_eq!(*order.lock().unwrap(), ["noisy", "good", "noisy", "noisy"]);
+        assert_eq!(gate.state().idle(), (1, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_goes_away_leaves_no_place_behind() {
+        let gate = Gate::new(1);
+        let first = gate.enter("a").await.unwrap();
+        let mut gone = Box::pin(gate.enter("b"));
+        let late = tokio::time::timeout(Duration::from_secs(1), gone.as_mut()).await;
+        assert!(late.is_err());
+        // It is given the place, and goes before it has seen that.
+        drop(first);
+        drop(gone);
+        assert_eq!(gate.state().free, 1);
+        let first = gate.enter("a").await.unwrap();
+        drop(gate.enter("b"));
+        drop(first);
+        assert_eq!(gate.state().idle(), (1, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn full_queues_refuse() {
+        let gate = Gate::new(0);
+        let mut waiting = Vec::new();
+        for _ in 0..QUEUED_OF_ONE {
+            waiting.push(gate.place_or_queue("noisy").unwrap());
+        }
+        assert!(gate.place_or_queue("noisy").is_err());
+        assert!(gate.place_or_queue("good").is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_does_not_arrive_is_given_up() {
+        let gates = Gates::new();
+        let body = Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
+        assert_eq!(gates.read(body).await.unwrap_err().code(), 400);
+        assert_eq!(gates.bodies.available_permits(), PIECES);
+        let (bytes, room) = gates.read(Body::from("abc")).await.unwrap();
+        assert_eq!(
+            (bytes.as_ref(), gates.bodies.available_permits()),
+            (&b"abc"[..], PIECES - 1)
+        );
+        drop(room);
+        assert_eq!(gates.bodies.available_permits(), PIECES);
+    }
+}

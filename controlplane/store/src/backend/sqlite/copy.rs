@@ -1,0 +1,43 @@
+//! Copies of a database that may be in use.
+
+use std::path::Path;
+
+use super::{backend_error, schema};
+use crate::BackendError;
+
+/// Why a database could not be copied.
+#[derive(Debug, thiserror::Error)]
+pub enum CopyError {
+    /// The database or the new file cannot be used.
+    #[error("copy the database")]
+    Copy(#[source] BackendError),
+    /// What was copied is not what was written.
+    #[error("check the copy")]
+    Check(#[source] BackendError),
+}
+
+/// Writes a copy of the database at `from` to `to`, a new file or an empty one, as it is at one moment, whoever has it open, and proves
+/// that the copy holds what was written. Returns the revision of that moment. The copy is on disk when this returns.
+pub fn copy(from: &Path, to: &Path) -> Result<u64, CopyError> {
+    schema::connect_reader(from)
+        .and_then(|connection| connection.execute("VACUUM INTO ?", [to.to_string_lossy()]))
+        .map_err(|error| CopyError::Copy(backend_error(error)))?;
+    let synced = std::fs::File::open(to).and_then(|file| file.sync_all());
+    synced.map_err(|error| CopyError::Copy(BackendError::Io(error.into())))?;
+    check_copy(to)
+}
+
+/// Proves that a copy is whole and gives its revision.
+pub fn check_copy(path: &Path) -> Result<u64, CopyError> {
+    let check = || {
+        let connection = schema::connect_reader(path).map_err(backend_error)?;
+        let verdict: String = connection
+            .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
+            .map_err(backend_error)?;
+        if verdict != "ok" {
+            return Err(BackendError::Corrupt(verdict.into()));
+        }
+        Ok(schema::load(&connection)?.revision)
+    };
+    check().map_err(CopyError::Check)
+}

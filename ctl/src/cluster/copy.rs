@@ -1,0 +1,30 @@
+//! Backups: the control plane's program makes and reads them.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, ensure};
+
+/// Writes the cluster into a file.
+pub(crate) fn backup(state_dir: &Path, file: &Path) -> anyhow::Result<()> {
+    run("backup", state_dir, file)
+}
+
+/// Makes a cluster from a file.
+pub(crate) fn restore(state_dir: &Path, file: &Path) -> anyhow::Result<()> {
+    run("restore", state_dir, file)?;
+    crate::terminal::line(format!("Start it with: skiff up --state-dir {}", state_dir.display()))
+}
+
+fn run(subcommand: &str, state_dir: &Path, file: &Path) -> anyhow::Result<()> {
+    let program = super::sibling("skiff-controlplane")?;
+    let status = Command::new(&program)
+        .arg(subcommand)
+        .arg("--state-dir")
+        .arg(state_dir)
+        .arg(file)
+        .status()
+        .with_context(|| format!("start {}", program.display()))?;
+    ensure!(status.success(), "{subcommand} failed");
+    Ok(())
+}
