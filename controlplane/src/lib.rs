@@ -106,6 +106,7 @@ pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error>
     options.agents = Some(Arc::new(agents));
     options.signing_key = Some(Arc::new(authority.token_key()?));
     options.address = address.to_string();
+    options.service_range = (config.service_cidr.address, config.service_cidr.length);
     let server = Server::new(store.clone(), options);
     info!(%address, revision = store.revision(), "serving");
 

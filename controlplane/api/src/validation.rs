@@ -12,6 +12,8 @@ mod restart;
 mod volume;
 pub mod workload;
 
+use std::net::IpAddr;
+
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::invalid::Invalid;
@@ -89,4 +91,15 @@ pub(crate) fn port_or_name(errors: &mut Vec<Invalid>, field: &str, value: &IntOr
         IntOrString::Int(number) => port(errors, field, *number),
         IntOrString::String(name) => each(errors, field, name, names::port_name(name)),
     }
+}
+
+/// Whether a text is an address and a prefix length.
+pub(crate) fn is_range(text: &str) -> bool {
+    let Some((address, length)) = text.split_once('/') else {
+        return false;
+    };
+    let (Ok(address), Ok(length)) = (address.parse::<IpAddr>(), length.parse::<u8>()) else {
+        return false;
+    };
+    length <= if address.is_ipv4() { 32 } else { 128 }
 }

@@ -12,6 +12,7 @@ mod pod_security;
 mod priority;
 mod protection;
 pub(crate) mod quota;
+mod service;
 mod tolerations;
 
 use api::Object;
@@ -24,6 +25,7 @@ use crate::verbs::amend::Part;
 
 pub(crate) use namespace::may_delete;
 pub(crate) use node::{may_become, may_request_token, may_touch};
+pub(crate) use service::farewell;
 
 type Mutating = fn(&mut Review<'_>, &mut dyn Object) -> Result<(), Failure>;
 type Validating = fn(&mut Review<'_>, &dyn Object) -> Result<(), Failure>;
@@ -39,6 +41,7 @@ const MUTATING: &[Mutating] = &[
     protection::protect,
     classes::of_runtime,
     classes::of_ingress,
+    service::allocate,
 ];
 
 const VALIDATING: &[Validating] = &[
@@ -116,7 +119,7 @@ impl<'a> Review<'a> {
     /// # Errors
     /// 403
     pub(crate) fn end(mut self, object: Option<&dyn Object>) -> Result<Terms, Failure> {
-        self.terms.also = quota::charge(self.context, self.old, object)?;
+        self.terms.also.extend(quota::charge(self.context, self.old, object)?);
         self.context.warnings.extend(self.warnings);
         self.context.annotations.extend(self.annotations);
         Ok(self.terms)

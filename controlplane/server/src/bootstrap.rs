@@ -1,6 +1,8 @@
 //! What every cluster has from its first moment. It is made through the router, like everything else, and much of it at
 //! once, so that the writes share a commit.
 
+mod own_service;
+
 use axum::Router;
 use axum::body::Body;
 use futures::future::try_join_all;
@@ -13,6 +15,8 @@ use tower::ServiceExt;
 
 use crate::authorization::policy::{self, PolicyError, Repair, Wanted};
 use crate::identity::{Assumed, MASTERS, User, assume};
+use crate::server::Options;
+use own_service::Own;
 
 /// Namespaces that are always there.
 pub(crate) const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
@@ -85,7 +89,7 @@ fn firsts() -> impl Iterator<Item = First> {
 }
 
 /// Creates what is missing.
-pub(crate) async fn run(router: Router, store: &Store) -> Result<(), BootstrapError> {
+pub(crate) async fn run(router: Router, store: &Store, options: &Options) -> Result<(), BootstrapError> {
     let user = User::new("system:apiserver", [MASTERS]);
     let client = Client(assume(
         user,
@@ -95,6 +99,8 @@ pub(crate) async fn run(router: Router, store: &Store) -> Result<(), BootstrapEr
     let create = |First { path, body }| client.send(Method::POST, path.to_owned(), body);
     try_join_all(namespaces().map(create)).await?;
     try_join_all(firsts().map(create)).await?;
+    let own = own_service::objects(options).into_iter();
+    try_join_all(own.map(|own| client.keep(store, own))).await?;
     let wanted = policy::wanted()?.into_iter();
     try_join_all(wanted.map(|wanted| client.provide(store, wanted))).await?;
     Ok(())
@@ -126,6 +132,18 @@ impl Client {
                 self.send(Method::DELETE, one, Value::Null).await?;
                 self.send(Method::POST, all, wanted.object).await
             }
+        }
+    }
+
+    /// Creates one of the objects of the server's own Service, or brings it up to date.
+    async fn keep(&self, store: &Store, own: Own) -> Result<(), BootstrapError> {
+        let name = own_service::NAME;
+        let key = Key::new(own.group, own.plural, own.namespace, name).ok();
+        let (path, exists) = (own.path(), key.is_some_and(|key| store.get(&key).is_some()));
+        match (exists, own.follows) {
+            (false, _) => self.send(Method::POST, path, own.object).await,
+            (true, true) => self.send(Method::PUT, format!("{path}/{name}"), own.object).await,
+            (true, false) => Ok(()),
         }
     }
 

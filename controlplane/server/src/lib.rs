@@ -46,6 +46,7 @@ mod options;
 mod recording;
 mod selection;
 mod server;
+mod services;
 mod shape;
 mod subresource;
 mod tunnel;

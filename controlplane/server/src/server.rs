@@ -1,5 +1,6 @@
 //! The server as a value: what it is made of, and its router.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -39,6 +40,8 @@ pub struct Options {
     pub version: Version,
     /// Where clients reach the server, as `host:port`; discovery shows it.
     pub address: String,
+    /// Range of Services' addresses, of 8 to 30 bits; the first address is the server's own.
+    pub service_range: (Ipv4Addr, u8),
 }
 
 impl Options {
@@ -51,6 +54,7 @@ impl Options {
             signing_key: None,
             version: Version::default(),
             address: "127.0.0.1:6443".to_owned(),
+            service_range: (Ipv4Addr::new(10, 96, 0, 0), 12),
         }
     }
 }
@@ -104,12 +108,14 @@ impl Server {
         Router::new().fallback(move |request: Request<Body>| dispatch::handle(Arc::clone(&shared), request))
     }
 
-    /// Makes what every cluster has (its first namespaces, roles and bindings) and reports ready on `/readyz`.
+    /// Makes what every cluster has (its first namespaces, roles, bindings and its own Service) and reports ready on
+    /// `/readyz`.
     ///
     /// # Errors
     /// When an object cannot be stored.
     pub async fn bootstrap(&self) -> Result<(), BootstrapError> {
-        bootstrap::run(self.router(), &self.shared.store).await?;
+        crate::services::repair(&self.shared.store, (self.shared.options.clock)()).await;
+        bootstrap::run(self.router(), &self.shared.store, &self.shared.options).await?;
         self.shared.ready.store(true, Ordering::Release);
         Ok(())
     }

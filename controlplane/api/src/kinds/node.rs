@@ -1,7 +1,6 @@
 //! Node: a machine that runs pods.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Node, NodeSystemInfo};
 
@@ -10,7 +9,7 @@ use crate::kind::{Column, Field, Kind, Subresource};
 use crate::names;
 use crate::pod::defaults::amounts;
 use crate::table::{age_column, or};
-use crate::validation::{each, one_of};
+use crate::validation::{each, is_range, one_of};
 
 impl Kind for Node {
     const SHORT_NAMES: &'static [&'static str] = &["no"];
@@ -191,15 +190,4 @@ fn address<'a>(node: &'a Node, kind: &str) -> &'a str {
             .map(|address| address.address.as_str()),
         "<none>",
     )
-}
-
-/// Whether a text is an address and a prefix length.
-fn is_range(text: &str) -> bool {
-    let Some((address, length)) = text.split_once('/') else {
-        return false;
-    };
-    let (Ok(address), Ok(length)) = (address.parse::<IpAddr>(), length.parse::<u8>()) else {
-        return false;
-    };
-    length <= if address.is_ipv4() { 32 } else { 128 }
 }

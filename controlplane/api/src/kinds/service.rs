@@ -1,19 +1,18 @@
-//! Service: one address for many pods. Stored; no address is allocated and no proxy serves it yet, so `clusterIP` stays
-//! empty unless the client set it: an address that nothing answers would be worse than none.
+//! Service: one address for many pods. What is its own is here; addresses and node ports are handed out by the server.
 
-use std::collections::BTreeSet;
-use std::net::IpAddr;
+mod update;
+pub mod validation;
 
-use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{LoadBalancerStatus, Service, ServicePort, ServiceSpec, ServiceStatus};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::invalid::Invalid;
 use crate::kind::{Column, Field, Kind, Subresource, Updates};
-use crate::names::{self, Rule};
+use crate::names::Rule;
 use crate::pod::defaults::text;
 use crate::table::{self, age_column, or};
-use crate::validation::metadata::labels;
-use crate::validation::{self, each, one_of, port_or_name, required};
 
 impl Kind for Service {
     const UPDATES: Updates = Updates::CREATE;
@@ -57,120 +56,96 @@ impl Kind for Service {
                 .client_ip
                 .get_or_insert_default();
             client.timeout_seconds.get_or_insert(10800);
+        } else {
+            spec.session_affinity_config = None;
         }
         for port in spec.ports.iter_mut().flatten() {
             self::port(port);
         }
-        let kind = spec.type_.as_deref().unwrap_or_default();
-        if kind == "LoadBalancer" {
+        if is(spec, "LoadBalancer") {
             spec.allocate_load_balancer_node_ports.get_or_insert(true);
         }
-        if kind == "NodePort" || kind == "LoadBalancer" {
+        if is_reachable_from_outside(spec) {
             text(&mut spec.external_traffic_policy, "Cluster");
         }
-        if kind != "ExternalName" {
+        if needs_cluster_ip(spec) {
             inside(spec);
+        }
+        let status = self.status.get_or_insert_default();
+        let balancer = status.load_balancer.get_or_insert_default();
+        for point in balancer.ingress.iter_mut().flatten() {
+            if point.ip.as_ref().is_some_and(|ip| !ip.is_empty()) {
+                point.ip_mode.get_or_insert_with(|| "VIP".to_owned());
+            }
         }
     }
 
-    crate::spec_and_status!();
+    fn prepare_create(&mut self) {
+        self.status = Some(ServiceStatus {
+            load_balancer: Some(LoadBalancerStatus::default()),
+            ..ServiceStatus::default()
+        });
+    }
+
+    fn prepare_update(&mut self, old: &Self) {
+        self.status.clone_from(&old.status);
+        if let (Some(new), Some(old)) = (&mut self.spec, &old.spec) {
+            update::prepare(new, old);
+        }
+    }
+
+    fn prepare_status(&mut self, old: &Self) {
+        self.spec.clone_from(&old.spec);
+    }
 
     fn validate(&self) -> Vec<Invalid> {
-        let Some(spec) = &self.spec else {
-            return vec![Invalid::required("spec", "")];
-        };
-        let mut errors = Vec::new();
-        let kinds = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
-        one_of(&mut errors, "spec.type", spec.type_.as_deref(), &kinds);
-        one_of(
-            &mut errors,
-            "spec.sessionAffinity",
-            spec.session_affinity.as_deref(),
-            &["ClientIP", "None"],
-        );
-        errors.extend(labels(spec.selector.as_ref(), "spec.selector"));
-        let ports = spec.ports.as_deref().unwrap_or_default();
-        let headless = spec.cluster_ip.as_deref() == Some("None");
-        if spec.type_.as_deref() == Some("ExternalName") {
-            let name = spec.external_name.as_deref().unwrap_or_default();
-            if required(&mut errors, "spec.externalName", Some(name)) {
-                each(&mut errors, "spec.externalName", name, names::dns1123_subdomain(name));
-            }
-        } else if ports.is_empty() && !headless {
-            errors.push(Invalid::required("spec.ports", ""));
-        }
-        if let Some(address) = spec
-            .cluster_ip
-            .as_deref()
-            .filter(|address| !address.is_empty() && *address != "None")
-            && address.parse::<IpAddr>().is_err()
-        {
-            let detail = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
-            errors.push(Invalid::value("spec.clusterIPs[0]", address, detail));
-        }
-        all_ports(&mut errors, ports);
-        errors
+        self.spec
+            .as_ref()
+            .map_or_else(|| vec![Invalid::required("spec", "")], validation::validate)
     }
 
     fn validate_update(&self, old: &Self) -> Vec<Invalid> {
         let mut errors = self.validate();
-        let (Some(new), Some(old)) = (&self.spec, &old.spec) else {
-            return errors;
-        };
-        let inside = |spec: &ServiceSpec| spec.type_.as_deref() != Some("ExternalName");
-        let set = old.cluster_ip.as_ref().is_some_and(|address| !address.is_empty());
-        if inside(new) && inside(old) && set && new.cluster_ip != old.cluster_ip {
-            let value = serde_json::to_string(&new.cluster_ips.clone().unwrap_or_default()).unwrap_or_default();
-            errors.push(Invalid::rendered(
-                "spec.clusterIPs[0]",
-                value,
-                "may not change once set",
-            ));
+        if let (Some(new), Some(old)) = (&self.spec, &old.spec) {
+            errors.extend(validation::validate_update(new, old));
         }
         errors
     }
 }
 
-fn all_ports(errors: &mut Vec<Invalid>, ports: &[ServicePort]) {
-    let (mut named, mut numbered) = (BTreeSet::new(), BTreeSet::new());
-    for (index, item) in ports.iter().enumerate() {
-        let path = format!("spec.ports[{index}]");
-        let name = item.name.as_deref().unwrap_or_default();
-        let field = format!("{path}.name");
-        if name.is_empty() {
-            if ports.len() > 1 {
-                errors.push(Invalid::required(field, ""));
-            }
-        } else {
-            each(errors, &field, name, names::dns1123_label(name));
-            if !named.insert(name) {
-                errors.push(Invalid::duplicate(field, name));
-            }
-        }
-        validation::port(errors, &format!("{path}.port"), item.port);
-        one_of(
-            errors,
-            &format!("{path}.protocol"),
-            item.protocol.as_deref(),
-            &["SCTP", "TCP", "UDP"],
-        );
-        if let Some(target) = &item.target_port {
-            port_or_name(errors, &format!("{path}.targetPort"), target);
-        }
-        if let Some(number) = item
-            .node_port
-            .filter(|number| *number != 0 && !(30000..=32767).contains(number))
-        {
-            let detail = "provided port is not in the valid range. The range of valid ports is 30000-32767";
-            errors.push(Invalid::value(format!("{path}.nodePort"), number, detail));
-        }
-        if !numbered.insert((item.port, item.protocol.as_deref())) {
-            let value = serde_json::to_string(item).unwrap_or_default();
-            let mut error = Invalid::duplicate(path, "");
-            error.value = Some(value);
-            errors.push(error);
-        }
-    }
+fn is(spec: &ServiceSpec, kind: &str) -> bool {
+    spec.type_.as_deref() == Some(kind)
+}
+
+/// Whether the service has an address inside the cluster, or is headless.
+pub fn needs_cluster_ip(spec: &ServiceSpec) -> bool {
+    !is(spec, "ExternalName")
+}
+
+/// Whether the service has no address by its own wish.
+pub fn is_headless(spec: &ServiceSpec) -> bool {
+    let first = spec.cluster_ips.as_ref().and_then(|addresses| addresses.first());
+    first
+        .or(spec.cluster_ip.as_ref())
+        .is_some_and(|address| address == "None")
+}
+
+/// Whether ports of the nodes are handed out to the service.
+pub fn needs_node_ports(spec: &ServiceSpec) -> bool {
+    is(spec, "NodePort") || is(spec, "LoadBalancer") && spec.allocate_load_balancer_node_ports != Some(false)
+}
+
+/// Whether a node's port tells if the node has endpoints of the service.
+pub fn needs_health_port(spec: &ServiceSpec) -> bool {
+    is(spec, "LoadBalancer") && spec.external_traffic_policy.as_deref() == Some("Local")
+}
+
+fn is_reachable_from_outside(spec: &ServiceSpec) -> bool {
+    let external = spec
+        .external_ips
+        .as_ref()
+        .is_some_and(|addresses| !addresses.is_empty());
+    is(spec, "NodePort") || is(spec, "LoadBalancer") || is(spec, "ClusterIP") && external
 }
 
 fn port(port: &mut ServicePort) {
@@ -183,20 +158,32 @@ fn port(port: &mut ServicePort) {
     if unset {
         port.target_port = Some(IntOrString::Int(port.port));
     }
+    port.node_port = port.node_port.filter(|number| *number != 0);
 }
 
-/// Defaults of a service that has an address inside the cluster.
+/// Defaults of a service that has an address inside the cluster, or is headless.
 fn inside(spec: &mut ServiceSpec) {
     text(&mut spec.internal_traffic_policy, "Cluster");
-    text(&mut spec.ip_family_policy, "SingleStack");
-    if spec.ip_families.as_ref().is_none_or(Vec::is_empty) {
-        spec.ip_families = Some(vec!["IPv4".to_owned()]);
+    spec.cluster_ip = spec.cluster_ip.take().filter(|address| !address.is_empty());
+    if let (Some(address), true) = (&spec.cluster_ip, spec.cluster_ips.as_ref().is_none_or(Vec::is_empty)) {
+        spec.cluster_ips = Some(vec![address.clone()]);
     }
-    if let Some(address) = spec.cluster_ip.as_ref().filter(|address| !address.is_empty()) {
-        let addresses = spec.cluster_ips.get_or_insert_default();
-        if addresses.is_empty() {
-            addresses.push(address.clone());
-        }
+    // Without a selector, a headless service's endpoints may be of any family.
+    let any_family = is_headless(spec) && spec.selector.as_ref().is_none_or(BTreeMap::is_empty);
+    let policy = if any_family { "RequireDualStack" } else { "SingleStack" };
+    text(&mut spec.ip_family_policy, policy);
+    let single = spec.ip_family_policy.as_deref() == Some("SingleStack");
+    let families = spec.ip_families.get_or_insert_default();
+    if families.is_empty() {
+        families.push("IPv4".to_owned());
+    }
+    if any_family && !single && families.len() == 1 {
+        let other = if families.iter().any(|family| family == "IPv4") {
+            "IPv6"
+        } else {
+            "IPv4"
+        };
+        families.push(other.to_owned());
     }
 }
 

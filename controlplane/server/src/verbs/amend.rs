@@ -102,7 +102,11 @@ pub(crate) async fn amend(
             };
             let gone = is_finished(&*new);
             let terms = review.end((!gone).then_some(&*new))?;
-            (new, managed, gone, terms.also)
+            let mut also = terms.also;
+            if gone {
+                also.extend(admission::farewell(context.store(), &*new));
+            }
+            (new, managed, gone, also)
         };
         if amendment.dry_run {
             return Ok(object::unstored(&mut *new, Some(entry.revision), &managed));

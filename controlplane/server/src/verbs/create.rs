@@ -87,14 +87,16 @@ pub(crate) async fn store_applied(
 
 async fn finish(
     context: &Context,
-    mut object: Box<dyn Object>,
+    sent: Box<dyn Object>,
     managed: String,
     dry_run: bool,
 ) -> Result<Stored, Failure> {
     let registration = context.registration;
-    let name = object.metadata().name.clone().unwrap_or_default();
+    let name = sent.metadata().name.clone().unwrap_or_default();
     let _turn = quota::turn(context).await;
     for _ in 0..ATTEMPTS {
+        // What the chain hands out in vain is not asked for by the client.
+        let mut object = sent.clone_box();
         let terms = admit(context, &mut *object, &name)?;
         let key = context.key(&name)?;
         if dry_run {

@@ -112,6 +112,7 @@ pub(crate) async fn remove_with(
         let step = decide(context, &mut *object, deletion);
         if step == Step::Remove {
             also.extend(quota::charge(context, Some(&*object), None)?);
+            also.extend(admission::farewell(context.store(), &*object));
         }
         if deletion.dry_run || step == Step::Wait {
             let bytes = object::unstored(&mut *object, Some(entry.revision), object::managed(&entry));

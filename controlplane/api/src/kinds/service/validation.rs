@@ -1,0 +1,271 @@
+//! Rules for a service's spec.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::{ServicePort, ServiceSpec};
+
+use super::{is, is_headless, is_reachable_from_outside, needs_cluster_ip, needs_health_port};
+use crate::invalid::Invalid;
+use crate::names;
+use crate::validation::metadata::labels;
+use crate::validation::{self, each, one_of, one_of_or_none, port_or_name, required};
+
+/// Ports of nodes that can be handed out.
+pub const NODE_PORTS: std::ops::RangeInclusive<i32> = 30000..=32767;
+
+const ADDRESS: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+const FOR_EXTERNAL_NAME: &str = "may not be set for ExternalName services";
+const FOR_LOAD_BALANCER: &str = "may only be used when `type` is 'LoadBalancer'";
+
+pub(super) fn validate(spec: &ServiceSpec) -> Vec<Invalid> {
+    let mut errors = Vec::new();
+    let ports = spec.ports.as_deref().unwrap_or_default();
+    if ports.is_empty() && !is_headless(spec) && !is(spec, "ExternalName") {
+        errors.push(Invalid::required("spec.ports", ""));
+    }
+    for kind in ["LoadBalancer", "NodePort"] {
+        if is(spec, kind) && is_headless(spec) {
+            let detail = format!("may not be set to 'None' for {kind} services");
+            errors.push(Invalid::value("spec.clusterIPs[0]", "None", detail));
+        }
+    }
+    if needs_cluster_ip(spec) {
+        addresses(&mut errors, spec);
+    } else {
+        external_name(&mut errors, spec);
+    }
+    all_ports(&mut errors, spec, ports);
+    errors.extend(labels(spec.selector.as_ref(), "spec.selector"));
+    session(&mut errors, spec);
+    for (index, address) in spec.external_ips.iter().flatten().enumerate() {
+        if address.parse::<IpAddr>().is_err() {
+            errors.push(Invalid::value(format!("spec.externalIPs[{index}]"), address, ADDRESS));
+        }
+    }
+    let kinds = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
+    one_of(&mut errors, "spec.type", spec.type_.as_deref(), &kinds);
+    balancer(&mut errors, spec);
+    policies(&mut errors, spec);
+    errors
+}
+
+fn external_name(errors: &mut Vec<Invalid>, spec: &ServiceSpec) {
+    let set = [
+        (
+            "clusterIPs",
+            spec.cluster_ips.as_ref().is_some_and(|list| !list.is_empty()),
+        ),
+        (
+            "ipFamilies",
+            spec.ip_families.as_ref().is_some_and(|list| !list.is_empty()),
+        ),
+        ("ipFamilyPolicy", spec.ip_family_policy.is_some()),
+    ];
+    for (field, _) in set.into_iter().filter(|(_, set)| *set) {
+        errors.push(Invalid::forbidden(format!("spec.{field}"), FOR_EXTERNAL_NAME));
+    }
+    let name = spec.external_name.as_deref().unwrap_or_default();
+    let name = name.strip_suffix('.').unwrap_or(name);
+    if required(errors, "spec.externalName", Some(name)) {
+        each(errors, "spec.externalName", name, names::dns1123_subdomain(name));
+    }
+}
+
+/// Families and addresses; the cluster has IPv4 only.
+fn addresses(errors: &mut Vec<Invalid>, spec: &ServiceSpec) {
+    let families = spec.ip_families.as_deref().unwrap_or_default();
+    let list = spec.cluster_ips.as_deref().unwrap_or_default();
+    let free = is_headless(spec) && spec.selector.as_ref().is_none_or(std::collections::BTreeMap::is_empty);
+    for (index, family) in families.iter().enumerate() {
+        let field = format!("spec.ipFamilies[{index}]");
+        if family != "IPv4" && family != "IPv6" {
+            errors.push(Invalid::not_supported(field, family, &["IPv4", "IPv6"]));
+        } else if family == "IPv6" && !free {
+            errors.push(Invalid::value(field, family, "not configured on this cluster"));
+        }
+    }
+    let policies = ["PreferDualStack", "RequireDualStack", "SingleStack"];
+    let policy = spec.ip_family_policy.as_deref();
+    one_of_or_none(errors, "spec.ipFamilyPolicy", policy, &policies);
+    if policy == Some("RequireDualStack") && !free {
+        let detail = "this cluster is not configured for dual-stack services";
+        errors.push(Invalid::value("spec.ipFamilyPolicy", "RequireDualStack", detail));
+    }
+    let rendered = || serde_json::to_string(list).unwrap_or_default();
+    if list.len() > 2 {
+        errors.push(Invalid::rendered(
+            "spec.clusterIPs",
+            rendered(),
+            "may only hold up to 2 values",
+        ));
+    }
+    match (
+        list.first(),
+        spec.cluster_ip.as_ref().filter(|address| !address.is_empty()),
+    ) {
+        (None, Some(_)) => errors.push(Invalid::required("spec.clusterIPs", "")),
+        (Some(first), own) if own != Some(first) => {
+            let detail = "first value must match `clusterIP`";
+            errors.push(Invalid::rendered("spec.clusterIPs", rendered(), detail));
+        }
+        (None | Some(_), _) => {}
+    }
+    for (index, address) in list.iter().enumerate() {
+        let field = format!("spec.clusterIPs[{index}]");
+        if address == "None" && index == 0 {
+            if list.len() > 1 {
+                let detail = "'None' must be the first and only value";
+                errors.push(Invalid::rendered("spec.clusterIPs", rendered(), detail));
+            }
+        } else if address.parse::<IpAddr>().is_err() {
+            errors.push(Invalid::value(field, address, ADDRESS));
+        }
+    }
+}
+
+fn all_ports(errors: &mut Vec<Invalid>, spec: &ServiceSpec, ports: &[ServicePort]) {
+    let (mut named, mut numbered, mut outside) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    for (index, item) in ports.iter().enumerate() {
+        let path = format!("spec.ports[{index}]");
+        let name = item.name.as_deref().unwrap_or_default();
+        let field = format!("{path}.name");
+        if name.is_empty() {
+            if ports.len() > 1 {
+                errors.push(Invalid::required(field, ""));
+            }
+        } else {
+            each(errors, &field, name, names::dns1123_label(name));
+            if !named.insert(name) {
+                errors.push(Invalid::duplicate(field, name));
+            }
+        }
+        one_port(errors, spec, item, &path);
+        let protocol = item.protocol.as_deref();
+        if let Some(number) = item.node_port
+            && !outside.insert((number, protocol))
+        {
+            errors.push(Invalid::duplicate(format!("{path}.nodePort"), number));
+        }
+        if !numbered.insert((item.port, protocol)) {
+            let shown = serde_json::json!({"protocol": protocol, "port": item.port, "targetPort": 0});
+            let mut error = Invalid::duplicate(path, "");
+            error.value = Some(shown.to_string());
+            errors.push(error);
+        }
+    }
+}
+
+fn one_port(errors: &mut Vec<Invalid>, spec: &ServiceSpec, item: &ServicePort, path: &str) {
+    validation::port(errors, &format!("{path}.port"), item.port);
+    let protocols = ["SCTP", "TCP", "UDP"];
+    one_of(
+        errors,
+        &format!("{path}.protocol"),
+        item.protocol.as_deref(),
+        &protocols,
+    );
+    if let Some(target) = &item.target_port {
+        port_or_name(errors, &format!("{path}.targetPort"), target);
+    }
+    if let Some(protocol) = item.app_protocol.as_deref() {
+        let messages = names::qualified_name(protocol);
+        each(errors, &format!("{path}.appProtocol"), protocol, messages);
+    }
+    let Some(number) = item.node_port else { return };
+    let field = format!("{path}.nodePort");
+    if is(spec, "ClusterIP") {
+        let detail = "may not be used when `type` is 'ClusterIP'";
+        errors.push(Invalid::forbidden(field, detail));
+    } else if !NODE_PORTS.contains(&number) {
+        let detail = "provided port is not in the valid range. The range of valid ports is 30000-32767";
+        errors.push(Invalid::value(field, number, detail));
+    }
+}
+
+fn session(errors: &mut Vec<Invalid>, spec: &ServiceSpec) {
+    let affinity = spec.session_affinity.as_deref();
+    one_of(errors, "spec.sessionAffinity", affinity, &["ClientIP", "None"]);
+    let client = spec.session_affinity_config.as_ref();
+    let seconds = client.and_then(|config| config.client_ip.as_ref()?.timeout_seconds);
+    if let Some(seconds) = seconds.filter(|seconds| !(1..=86400).contains(seconds)) {
+        let detail = "must be greater than 0 and less than 86400";
+        errors.push(Invalid::value(
+            "spec.sessionAffinityConfig.clientIP.timeoutSeconds",
+            seconds,
+            detail,
+        ));
+    }
+}
+
+fn balancer(errors: &mut Vec<Invalid>, spec: &ServiceSpec) {
+    let set = [
+        (
+            "loadBalancerSourceRanges",
+            spec.load_balancer_source_ranges
+                .as_ref()
+                .is_some_and(|list| !list.is_empty()),
+        ),
+        ("loadBalancerClass", spec.load_balancer_class.is_some()),
+        (
+            "allocateLoadBalancerNodePorts",
+            spec.allocate_load_balancer_node_ports.is_some(),
+        ),
+    ];
+    if !is(spec, "LoadBalancer") {
+        for (field, _) in set.into_iter().filter(|(_, set)| *set) {
+            errors.push(Invalid::forbidden(format!("spec.{field}"), FOR_LOAD_BALANCER));
+        }
+    }
+    if let Some(class) = spec.load_balancer_class.as_deref() {
+        each(errors, "spec.loadBalancerClass", class, names::qualified_name(class));
+    }
+}
+
+fn policies(errors: &mut Vec<Invalid>, spec: &ServiceSpec) {
+    const OUTER: &str = "spec.externalTrafficPolicy";
+    let outer = spec
+        .external_traffic_policy
+        .as_deref()
+        .filter(|policy| !policy.is_empty());
+    match (is_reachable_from_outside(spec), outer) {
+        (true, policy) => one_of(errors, OUTER, policy, &["Cluster", "Local"]),
+        (false, Some(policy)) => {
+            let detail = "may only be set for externally-accessible services";
+            errors.push(Invalid::value(OUTER, policy, detail));
+        }
+        (false, None) => {}
+    }
+    if let Some(number) = spec.health_check_node_port.filter(|number| *number != 0)
+        && !needs_health_port(spec)
+    {
+        let detail = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
+        errors.push(Invalid::value("spec.healthCheckNodePort", number, detail));
+    }
+    let inner = spec.internal_traffic_policy.as_deref();
+    if needs_cluster_ip(spec) {
+        one_of(errors, "spec.internalTrafficPolicy", inner, &["Cluster", "Local"]);
+    }
+    let distributions = ["PreferClose", "PreferSameNode", "PreferSameZone"];
+    let distribution = spec.traffic_distribution.as_deref();
+    one_of_or_none(errors, "spec.trafficDistribution", distribution, &distributions);
+}
+
+pub(super) fn validate_update(new: &ServiceSpec, old: &ServiceSpec) -> Vec<Invalid> {
+    let mut errors = Vec::new();
+    let set = old.cluster_ip.as_ref().is_some_and(|address| !address.is_empty());
+    if needs_cluster_ip(new) && needs_cluster_ip(old) && set && new.cluster_ip != old.cluster_ip {
+        let value = serde_json::to_string(&new.cluster_ips.clone().unwrap_or_default()).unwrap_or_default();
+        errors.push(Invalid::rendered(
+            "spec.clusterIPs[0]",
+            value,
+            "may not change once set",
+        ));
+    }
+    if is(new, "LoadBalancer") && is(old, "LoadBalancer") && new.load_balancer_class != old.load_balancer_class {
+        let class = new.load_balancer_class.as_deref().unwrap_or_default();
+        let detail = "may not change once set";
+        errors.push(Invalid::value("spec.loadBalancerClass", class, detail));
+    }
+    errors
+}

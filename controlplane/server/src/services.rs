@@ -1,0 +1,154 @@
+//! What the cluster hands out to Services: addresses of the service ranges and ports of the nodes.
+//!
+//! Whatever is handed out is an entry of the store: an address is an `IPAddress` of its name, a port an entry that no
+//! kind shows. Both are made and removed in the commit that stores the Service, so two Services never hold the same, and
+//! nothing is lost or leaks when the process ends half way.
+
+mod range;
+mod repair;
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+
+use api::kinds::service::validation::NODE_PORTS;
+use api::kinds::service::{needs_cluster_ip, needs_health_port, needs_node_ports};
+use api::{Registration, find};
+use k8s_openapi::api::core::v1::{Service, ServiceSpec};
+use k8s_openapi::api::networking::v1::{IPAddress, IPAddressSpec, ParentReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::jiff::Timestamp;
+use serde_json::json;
+use store::{Attributes, Entry, Key, Store, Value, Write};
+use uuid::Uuid;
+
+use crate::failure::Failure;
+use crate::object;
+use crate::storage;
+
+pub(crate) use range::{Range, pick, ranges};
+pub(crate) use repair::repair;
+
+/// Ports that are handed out only when somebody asks for them or no others are left, as upstream keeps them apart.
+const ASKED_FOR: i32 = 86;
+
+/// What a Service holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Claims {
+    pub(crate) addresses: BTreeSet<Ipv4Addr>,
+    pub(crate) ports: BTreeSet<i32>,
+}
+
+impl Claims {
+    /// What the spec says that it holds. What is no address, or no port of nodes, counts for nothing here: validation
+    /// refuses it.
+    pub(crate) fn of(spec: &ServiceSpec) -> Self {
+        let addresses = spec.cluster_ips.iter().flatten().filter(|_| needs_cluster_ip(spec));
+        let ports = spec.ports.iter().flatten().filter_map(|port| port.node_port);
+        let health = spec.health_check_node_port.filter(|_| needs_health_port(spec));
+        Self {
+            addresses: addresses.filter_map(|address| address.parse().ok()).collect(),
+            ports: ports.chain(health).filter(|port| NODE_PORTS.contains(port)).collect(),
+        }
+    }
+}
+
+/// The row of `IPAddress`.
+fn row() -> Result<&'static Registration, Failure> {
+    find("networking.k8s.io", "v1", "ipaddresses").ok_or_else(|| Failure::internal("IPAddress is not served"))
+}
+
+/// Where an address is held.
+pub(crate) fn address_key(address: Ipv4Addr) -> Option<Key> {
+    storage::key(row().ok()?, "", &address.to_string())
+}
+
+/// Where a port is held: beside the kinds, under a group that none of them can have.
+pub(crate) fn port_key(port: i32) -> Option<Key> {
+    Key::new("skiff", "nodeports", "", &port.to_string()).ok()
+}
+
+/// Holds an address for a Service.
+pub(crate) fn hold_address(service: &ObjectMeta, address: Ipv4Addr, now: Timestamp) -> Result<Write, Failure> {
+    let labels = [
+        ("ipaddress.kubernetes.io/ip-family", "IPv4"),
+        ("ipaddress.kubernetes.io/managed-by", "ipallocator.k8s.io"),
+    ];
+    let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let mut held = IPAddress {
+        metadata: ObjectMeta {
+            name: Some(address.to_string()),
+            uid: Some(Uuid::new_v4().to_string()),
+            creation_timestamp: Some(Time(now)),
+            labels: Some(labels.into()),
+            ..ObjectMeta::default()
+        },
+        spec: IPAddressSpec {
+            parent_ref: ParentReference {
+                group: None,
+                resource: "services".to_owned(),
+                namespace: service.namespace.clone(),
+                name: service.name.clone().unwrap_or_default(),
+            },
+        },
+    };
+    let (value, attributes) = object::encode(row()?, &mut held)?;
+    Ok(Write::Create {
+        key: address_key(address).ok_or_else(|| Failure::internal("an address is no key"))?,
+        value,
+        attributes,
+        within: None,
+    })
+}
+
+/// Holds a port for a Service.
+pub(crate) fn hold_port(service: &ObjectMeta, port: i32) -> Result<Write, Failure> {
+    let owner = json!({"namespace": service.namespace, "name": service.name});
+    let held = json!({"metadata": {"name": port.to_string(), "resourceVersion": ""}, "service": owner});
+    Ok(Write::Create {
+        key: port_key(port).ok_or_else(|| Failure::internal("a port is no key"))?,
+        value: Value::parse(held.to_string().into_bytes()).map_err(Failure::internal)?,
+        attributes: Attributes::default(),
+        within: None,
+    })
+}
+
+/// Gives back what is still held of some claims.
+pub(crate) fn release(store: &Store, claims: &Claims) -> Vec<Write> {
+    let addresses = claims.addresses.iter().filter_map(|address| address_key(*address));
+    let ports = claims.ports.iter().filter_map(|port| port_key(*port));
+    let held = addresses.chain(ports).filter_map(|key| store.get(&key));
+    held.filter_map(|entry| removal(&entry)).collect()
+}
+
+fn removal(entry: &Entry) -> Option<Write> {
+    Some(Write::Delete {
+        key: entry.key.clone(),
+        expected: Some(entry.revision),
+        last: Value::parse(entry.bytes.to_vec()).ok()?,
+    })
+}
+
+/// Gives back all that a Service holds which goes.
+pub(crate) fn release_all(store: &Store, service: &Service) -> Vec<Write> {
+    let claims = service.spec.as_ref().map(Claims::of).unwrap_or_default();
+    release(store, &claims)
+}
+
+/// A port that nobody holds, nor the claims.
+pub(crate) fn free_port(store: &Store, claims: &Claims) -> Option<i32> {
+    let first = NODE_PORTS.start() + ASKED_FOR;
+    let count = NODE_PORTS.end() - first + 1;
+    let start = i32::from(rand::random::<u16>()) % count;
+    let drawn = (0..count).map(|step| first + (start + step) % count);
+    let mut all = drawn.chain(*NODE_PORTS.start()..first);
+    all.find(|port| !claims.ports.contains(port) && port_key(*port).is_some_and(|key| store.get(&key).is_none()))
+}
+
+/// Whether the spec wants something that it does not have yet.
+pub(crate) fn lacks(spec: &ServiceSpec) -> bool {
+    let address = needs_cluster_ip(spec) && spec.cluster_ip.as_ref().is_none_or(String::is_empty);
+    let mut ports = spec.ports.iter().flatten();
+    let port = needs_node_ports(spec) && ports.any(|port| port.node_port.is_none());
+    let health = needs_health_port(spec) && spec.health_check_node_port.unwrap_or(0) == 0;
+    address || port || health
+}
