@@ -89,7 +89,9 @@ pub const KINDS: &[Registration] = &[
     Registration::of::<authorization::v1::SelfSubjectAccessReview>(),
     Registration::of::<authorization::v1::SelfSubjectRulesReview>(),
     Registration::of::<authorization::v1::SubjectAccessReview>(),
+    // The preferred version comes first.
     Registration::of::<autoscaling::v2::HorizontalPodAutoscaler>(),
+    Registration::of::<autoscaling::v1::HorizontalPodAutoscaler>(),
     Registration::of::<batch::v1::CronJob>(),
     Registration::of::<batch::v1::Job>(),
     Registration::of::<certificates::v1::CertificateSigningRequest>(),

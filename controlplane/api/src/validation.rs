@@ -2,6 +2,7 @@
 
 mod affinity;
 mod container;
+pub(crate) mod cron;
 mod ephemeral;
 pub mod metadata;
 pub mod pod_spec;

@@ -91,7 +91,7 @@ pub(crate) fn hold_address(service: &ObjectMeta, address: Ipv4Addr, now: Timesta
             },
         },
     };
-    let (value, attributes) = object::encode(row()?, &mut held)?;
+    let (value, attributes) = object::encode(row()?, &mut held, "")?;
     Ok(Write::Create {
         key: address_key(address).ok_or_else(|| Failure::internal("an address is no key"))?,
         value,

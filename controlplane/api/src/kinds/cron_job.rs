@@ -3,9 +3,11 @@
 use k8s_openapi::api::batch::v1::CronJob;
 
 use super::job;
+use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
 use crate::pod::defaults::text;
 use crate::table::{age_column, containers, selector_or_none, since, truth};
+use crate::validation::{cron, non_negative, one_of, required};
 
 impl Kind for CronJob {
     const SHORT_NAMES: &'static [&'static str] = &["cj"];
@@ -60,4 +62,47 @@ impl Kind for CronJob {
     }
 
     crate::spec_and_status!();
+
+    fn validate(&self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        let spec = &self.spec;
+        if required(&mut errors, "spec.schedule", Some(&spec.schedule)) {
+            if spec.schedule.contains("TZ") {
+                let detail = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
+                errors.push(Invalid::value("spec.schedule", &spec.schedule, detail));
+            } else if let Some(problem) = cron::problem(&spec.schedule) {
+                errors.push(Invalid::value("spec.schedule", &spec.schedule, problem));
+            }
+        }
+        let policies = ["Allow", "Forbid", "Replace"];
+        let policy = spec.concurrency_policy.as_deref();
+        one_of(&mut errors, "spec.concurrencyPolicy", policy, &policies);
+        if spec.time_zone.as_deref() == Some("") {
+            let detail = "timeZone must be nil or non-empty string";
+            errors.push(Invalid::value("spec.timeZone", "", detail));
+        }
+        let numbers = [
+            ("startingDeadlineSeconds", spec.starting_deadline_seconds),
+            (
+                "successfulJobsHistoryLimit",
+                spec.successful_jobs_history_limit.map(i64::from),
+            ),
+            ("failedJobsHistoryLimit", spec.failed_jobs_history_limit.map(i64::from)),
+        ];
+        for (name, number) in numbers {
+            non_negative(&mut errors, &format!("spec.{name}"), number.unwrap_or(0));
+        }
+        let own = spec.job_template.spec.clone().unwrap_or_default();
+        errors.extend(job::validate_spec(&own, "spec.jobTemplate.spec"));
+        let name = self.metadata.name.as_deref().unwrap_or_default();
+        // The jobs' names are longer by eleven letters.
+        if name.len() > 52 {
+            errors.push(Invalid::value(
+                "metadata.name",
+                name,
+                "must be no more than 52 characters",
+            ));
+        }
+        errors
+    }
 }

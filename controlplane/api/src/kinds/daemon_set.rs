@@ -1,12 +1,15 @@
 //! `DaemonSet`: one pod on each node.
 
-use k8s_openapi::api::apps::v1::{DaemonSet, DaemonSetStatus};
+use k8s_openapi::api::apps::v1::{DaemonSet, DaemonSetStatus, DaemonSetUpdateStrategy};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::Value;
 
+use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
 use crate::pod::defaults::{set_template_defaults, text};
 use crate::table::{age_column, containers, labels, selector};
+use crate::validation::workload::{number_or_percent, selector_and_template};
+use crate::validation::{immutable, non_negative, one_of};
 
 impl Kind for DaemonSet {
     const SHORT_NAMES: &'static [&'static str] = &["ds"];
@@ -63,8 +66,62 @@ impl Kind for DaemonSet {
     }
 
     crate::spec_and_status!();
+
+    fn validate(&self) -> Vec<Invalid> {
+        let Some(spec) = &self.spec else {
+            return vec![Invalid::required("spec", "")];
+        };
+        let mut errors = selector_and_template(&spec.selector, Some(&spec.template), "daemonset");
+        let numbers = [
+            ("minReadySeconds", spec.min_ready_seconds),
+            ("revisionHistoryLimit", spec.revision_history_limit),
+        ];
+        for (name, number) in numbers {
+            non_negative(&mut errors, &format!("spec.{name}"), i64::from(number.unwrap_or(0)));
+        }
+        strategy(&mut errors, &spec.update_strategy.clone().unwrap_or_default());
+        errors
+    }
+
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        let mut errors = self.validate();
+        let selector = |set: &Self| set.spec.as_ref().map(|spec| spec.selector.clone());
+        immutable(&mut errors, "spec.selector", &selector(self), &selector(old));
+        errors
+    }
 }
 
 fn count(set: &DaemonSet, of: fn(&DaemonSetStatus) -> Option<i32>) -> Value {
     set.status.as_ref().and_then(of).unwrap_or(0).into()
+}
+
+fn strategy(errors: &mut Vec<Invalid>, strategy: &DaemonSetUpdateStrategy) {
+    const PATH: &str = "spec.updateStrategy.rollingUpdate";
+    let kind = strategy.type_.as_deref();
+    one_of(errors, "spec.updateStrategy.type", kind, &["OnDelete", "RollingUpdate"]);
+    if kind != Some("RollingUpdate") {
+        return;
+    }
+    let Some(rolling) = &strategy.rolling_update else {
+        errors.push(Invalid::required(PATH, ""));
+        return;
+    };
+    let mut amount = |name: &str, value: &Option<IntOrString>| {
+        let value = value.as_ref()?;
+        number_or_percent(errors, &format!("{PATH}.{name}"), value)
+    };
+    let down = amount("maxUnavailable", &rolling.max_unavailable);
+    let up = amount("maxSurge", &rolling.max_surge);
+    match (down.unwrap_or(0) != 0, up.unwrap_or(0) != 0) {
+        (true, true) => {
+            let value = serde_json::to_string(&rolling.max_surge).unwrap_or_default();
+            let detail = "may not be set when maxUnavailable is non-zero";
+            errors.push(Invalid::rendered(format!("{PATH}.maxSurge"), value, detail));
+        }
+        (false, false) => {
+            let detail = "cannot be 0 when maxSurge is 0";
+            errors.push(Invalid::required(format!("{PATH}.maxUnavailable"), detail));
+        }
+        (true, false) | (false, true) => {}
+    }
 }

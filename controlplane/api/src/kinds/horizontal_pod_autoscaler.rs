@@ -1,40 +1,70 @@
 //! `HorizontalPodAutoscaler`: replicas by load.
 
 mod metrics;
+mod v1;
 
+use std::borrow::Cow;
+
+use k8s_openapi::api::autoscaling::v1 as old;
 use k8s_openapi::api::autoscaling::v2::{
     HPAScalingPolicy, HPAScalingRules, HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec,
     HorizontalPodAutoscalerStatus, MetricSpec, MetricTarget, ResourceMetricSource,
 };
 
+use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
 use crate::table::age_column;
+use crate::validation::required;
+
+/// Either form, seen as the newest.
+trait Versioned: Kind {
+    fn newest(&self) -> Cow<'_, HorizontalPodAutoscaler>;
+}
+
+impl Versioned for HorizontalPodAutoscaler {
+    fn newest(&self) -> Cow<'_, HorizontalPodAutoscaler> {
+        Cow::Borrowed(self)
+    }
+}
+
+impl Versioned for old::HorizontalPodAutoscaler {
+    fn newest(&self) -> Cow<'_, HorizontalPodAutoscaler> {
+        Cow::Owned(v1::to_v2(self))
+    }
+}
+
+/// The columns of either form.
+const fn columns<S: Versioned>() -> [Column<S>; 6] {
+    [
+        Column::text("Reference", "What is scaled.", |scaler, _| {
+            let scaler = scaler.newest();
+            let target = &scaler.spec.scale_target_ref;
+            format!("{}/{}", target.kind, target.name).into()
+        }),
+        Column::text("Targets", "Measured and wanted values.", |scaler, _| {
+            metrics::shown(&scaler.newest()).into()
+        }),
+        Column::text("MinPods", "The fewest replicas.", |scaler, _| {
+            let fewest = scaler.newest().spec.min_replicas.map(|count| count.to_string());
+            fewest.unwrap_or_else(|| "<unset>".to_owned()).into()
+        }),
+        Column::integer("MaxPods", "The most replicas.", |scaler, _| {
+            scaler.newest().spec.max_replicas.into()
+        }),
+        Column::integer("Replicas", "Replicas as last seen.", |scaler, _| {
+            let scaler = scaler.newest();
+            let status = scaler.status.as_ref();
+            status.and_then(|status| status.current_replicas).unwrap_or(0).into()
+        }),
+        age_column(),
+    ]
+}
 
 impl Kind for HorizontalPodAutoscaler {
     const SHORT_NAMES: &'static [&'static str] = &["hpa"];
     const CATEGORIES: &'static [&'static str] = &["all"];
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
-    const COLUMNS: &'static [Column<Self>] = &[
-        Column::text("Reference", "What is scaled.", |scaler, _| {
-            let target = &scaler.spec.scale_target_ref;
-            format!("{}/{}", target.kind, target.name).into()
-        }),
-        Column::text("Targets", "Measured and wanted values.", |scaler, _| {
-            metrics::shown(scaler).into()
-        }),
-        Column::text("MinPods", "The fewest replicas.", |scaler, _| {
-            let fewest = scaler.spec.min_replicas.map(|count| count.to_string());
-            fewest.unwrap_or_else(|| "<unset>".to_owned()).into()
-        }),
-        Column::integer("MaxPods", "The most replicas.", |scaler, _| {
-            scaler.spec.max_replicas.into()
-        }),
-        Column::integer("Replicas", "Replicas as last seen.", |scaler, _| {
-            let status = scaler.status.as_ref();
-            status.and_then(|status| status.current_replicas).unwrap_or(0).into()
-        }),
-        age_column(),
-    ];
+    const COLUMNS: &'static [Column<Self>] = &columns();
 
     fn set_defaults(&mut self) {
         set_spec_defaults(&mut self.spec);
@@ -50,6 +80,27 @@ impl Kind for HorizontalPodAutoscaler {
 
     fn prepare_status(&mut self, old: &Self) {
         self.spec.clone_from(&old.spec);
+    }
+
+    fn validate(&self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        let (fewest, most) = (self.spec.min_replicas, self.spec.max_replicas);
+        if let Some(fewest) = fewest.filter(|fewest| *fewest < 1) {
+            let detail = "must be greater than or equal to 1";
+            errors.push(Invalid::value("spec.minReplicas", fewest, detail));
+        }
+        if most < 1 {
+            errors.push(Invalid::value("spec.maxReplicas", most, "must be greater than 0"));
+        }
+        if fewest.is_some_and(|fewest| most < fewest) {
+            let detail = "must be greater than or equal to `minReplicas`";
+            errors.push(Invalid::value("spec.maxReplicas", most, detail));
+        }
+        let target = &self.spec.scale_target_ref;
+        required(&mut errors, "spec.scaleTargetRef.kind", Some(&target.kind));
+        required(&mut errors, "spec.scaleTargetRef.name", Some(&target.name));
+        errors.extend(metrics::validate(self.spec.metrics.as_deref().unwrap_or_default()));
+        errors
     }
 }
 

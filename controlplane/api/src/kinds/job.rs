@@ -1,11 +1,15 @@
 //! Job: pods that run to their end.
 
 use k8s_openapi::api::batch::v1::{Job, JobSpec, JobStatus};
+use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::jiff::Timestamp;
 
+use crate::invalid::Invalid;
 use crate::kind::{Column, Field, Kind, Subresource};
 use crate::pod::defaults::{set_template_defaults, text};
+use crate::selector::LabelSelector;
 use crate::table::{age, age_column, containers, selector_or_none};
+use crate::validation::{immutable, non_negative, one_of, pod_spec};
 
 impl Kind for Job {
     const CATEGORIES: &'static [&'static str] = &["all"];
@@ -73,6 +77,66 @@ impl Kind for Job {
     }
 
     crate::spec_alone!();
+
+    fn validate(&self) -> Vec<Invalid> {
+        let spec = self.spec.clone().unwrap_or_default();
+        let mut errors = validate_spec(&spec, "spec");
+        let selector = LabelSelector::of(spec.selector.as_ref());
+        let labels = spec
+            .template
+            .metadata
+            .as_ref()
+            .and_then(|metadata| metadata.labels.as_ref());
+        if spec.selector.is_none() {
+            errors.push(Invalid::required("spec.selector", ""));
+        } else if selector.is_ok_and(|selector| !selector.matches_option(labels)) {
+            let value = serde_json::to_string(&labels).unwrap_or_default();
+            let detail = "`selector` does not match template `labels`";
+            errors.push(Invalid::rendered("spec.template.metadata.labels", value, detail));
+        }
+        errors
+    }
+
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        let mut errors = validate_spec(&self.spec.clone().unwrap_or_default(), "spec");
+        let (Some(new), Some(spec)) = (&self.spec, &old.spec) else {
+            return errors;
+        };
+        let indexed = new.completion_mode.as_deref() == Some("Indexed");
+        let elastic = indexed && new.completions == new.parallelism && spec.completions == spec.parallelism;
+        if !elastic {
+            immutable(&mut errors, "spec.completions", &new.completions, &spec.completions);
+        }
+        immutable(&mut errors, "spec.selector", &new.selector, &spec.selector);
+        let template = if spec.suspend == Some(true) && of_status(old, |status| status.start_time.clone()).is_none() {
+            with_directives(&spec.template, &new.template)
+        } else {
+            spec.template.clone()
+        };
+        immutable(&mut errors, "spec.template", &new.template, &template);
+        immutable(
+            &mut errors,
+            "spec.completionMode",
+            &new.completion_mode,
+            &spec.completion_mode,
+        );
+        immutable(
+            &mut errors,
+            "spec.podFailurePolicy",
+            &new.pod_failure_policy,
+            &spec.pod_failure_policy,
+        );
+        let limits = (&new.backoff_limit_per_index, &spec.backoff_limit_per_index);
+        immutable(&mut errors, "spec.backoffLimitPerIndex", limits.0, limits.1);
+        immutable(&mut errors, "spec.managedBy", &new.managed_by, &spec.managed_by);
+        immutable(
+            &mut errors,
+            "spec.successPolicy",
+            &new.success_policy,
+            &spec.success_policy,
+        );
+        errors
+    }
 }
 
 /// The label by which a job's pods are found: the job's uid.
@@ -191,4 +255,69 @@ fn duration(job: &Job, now: Timestamp) -> String {
     };
     let end = of_status(job, |status| status.completion_time.clone());
     age(end.map_or(now, |end| end.0), start.0)
+}
+
+/// The old template with what a suspended job may still change: where its pods go, and their labels.
+fn with_directives(old: &PodTemplateSpec, new: &PodTemplateSpec) -> PodTemplateSpec {
+    let mut template = old.clone();
+    template.metadata.clone_from(&new.metadata);
+    if let (Some(spec), Some(new)) = (&mut template.spec, &new.spec) {
+        spec.node_selector.clone_from(&new.node_selector);
+        spec.affinity.clone_from(&new.affinity);
+        spec.tolerations.clone_from(&new.tolerations);
+        spec.scheduling_gates.clone_from(&new.scheduling_gates);
+    }
+    template
+}
+
+/// What is wrong with a job's spec, wherever it stands.
+pub(super) fn validate_spec(spec: &JobSpec, path: &str) -> Vec<Invalid> {
+    let mut errors = Vec::new();
+    let numbers = [
+        ("parallelism", spec.parallelism.map(i64::from)),
+        ("completions", spec.completions.map(i64::from)),
+        ("activeDeadlineSeconds", spec.active_deadline_seconds),
+        ("backoffLimit", spec.backoff_limit.map(i64::from)),
+        (
+            "ttlSecondsAfterFinished",
+            spec.ttl_seconds_after_finished.map(i64::from),
+        ),
+        ("backoffLimitPerIndex", spec.backoff_limit_per_index.map(i64::from)),
+        ("maxFailedIndexes", spec.max_failed_indexes.map(i64::from)),
+    ];
+    for (name, number) in numbers {
+        non_negative(&mut errors, &format!("{path}.{name}"), number.unwrap_or(0));
+    }
+    let mode = spec.completion_mode.as_deref();
+    if let Some(mode) = mode.filter(|mode| *mode != "Indexed" && *mode != "NonIndexed") {
+        let field = format!("{path}.completionMode");
+        errors.push(Invalid::not_supported(field, mode, &["Indexed", "NonIndexed"]));
+    }
+    if mode == Some("Indexed") && spec.completions.is_none() {
+        let detail = "when completion mode is Indexed";
+        errors.push(Invalid::required(format!("{path}.completions"), detail));
+    }
+    if let Some(policy) = spec.pod_replacement_policy.as_deref() {
+        let field = format!("{path}.podReplacementPolicy");
+        one_of(&mut errors, &field, Some(policy), &["Failed", "TerminatingOrFailed"]);
+    }
+    let place = format!("{path}.template.spec");
+    let pod = spec.template.spec.clone().unwrap_or_default();
+    errors.extend(pod_spec::validate(&pod, &place));
+    match pod.restart_policy.as_deref() {
+        Some("OnFailure") if spec.pod_failure_policy.is_some() => {
+            let detail = "only \"Never\" is supported when podFailurePolicy is specified";
+            errors.push(Invalid::value(format!("{place}.restartPolicy"), "OnFailure", detail));
+        }
+        Some("OnFailure" | "Never") => {}
+        None | Some("" | "Always") => {
+            let detail = "valid values: \"OnFailure\", \"Never\"";
+            errors.push(Invalid::required(format!("{place}.restartPolicy"), detail));
+        }
+        Some(policy) => {
+            let field = format!("{place}.restartPolicy");
+            errors.push(Invalid::not_supported(field, policy, &["Never", "OnFailure"]));
+        }
+    }
+    errors
 }

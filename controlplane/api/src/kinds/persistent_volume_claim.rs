@@ -6,9 +6,12 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpe
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
 use crate::pod::defaults::{amounts, text};
+use crate::quantity::Quantity as Amount;
 use crate::table::age_column;
+use crate::validation::{one_of, one_of_or_none};
 
 impl Kind for PersistentVolumeClaim {
     const SHORT_NAMES: &'static [&'static str] = &["pvc"];
@@ -72,6 +75,41 @@ impl Kind for PersistentVolumeClaim {
     fn prepare_status(&mut self, old: &Self) {
         self.spec.clone_from(&old.spec);
     }
+
+    fn validate(&self) -> Vec<Invalid> {
+        self.spec.as_ref().map_or_else(
+            || vec![Invalid::required("spec", "")],
+            |spec| validate_spec(spec, "spec"),
+        )
+    }
+
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        let mut errors = self.validate();
+        let (Some(new), Some(spec)) = (&self.spec, &old.spec) else {
+            return errors;
+        };
+        let mut fixed = new.clone();
+        // The binder names the volume, and the class that was the default then.
+        if volume(old).is_none() {
+            fixed.volume_name.clone_from(&spec.volume_name);
+            fixed.storage_class_name.clone_from(&spec.storage_class_name);
+        }
+        let bound = old.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
+        if bound {
+            fixed.resources.clone_from(&spec.resources);
+            fixed
+                .volume_attributes_class_name
+                .clone_from(&spec.volume_attributes_class_name);
+        }
+        if fixed != *spec {
+            errors.push(Invalid::forbidden("spec", FIXED));
+        }
+        if requested(new) < requested(spec) {
+            let detail = "field can not be less than previous value";
+            errors.push(Invalid::forbidden("spec.resources.requests.storage", detail));
+        }
+        errors
+    }
 }
 
 /// Defaults of a claim's spec, wherever it stands.
@@ -130,4 +168,58 @@ pub(super) fn storage_class<'a>(metadata: &'a ObjectMeta, class: Option<&'a str>
     let annotations = metadata.annotations.as_ref();
     let annotated = annotations.and_then(|annotations| annotations.get("volume.beta.kubernetes.io/storage-class"));
     annotated.map(String::as_str).or(class).unwrap_or_default()
+}
+
+const FIXED: &str =
+    "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
+
+pub(super) const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
+
+fn requested(spec: &PersistentVolumeClaimSpec) -> Option<Amount> {
+    let requests = spec.resources.as_ref()?.requests.as_ref()?;
+    requests.get("storage").map(Amount::of)
+}
+
+/// What is wrong with a claim's spec, wherever it stands.
+fn validate_spec(spec: &PersistentVolumeClaimSpec, path: &str) -> Vec<Invalid> {
+    let mut errors = Vec::new();
+    access_modes(&mut errors, spec.access_modes.as_deref(), path);
+    let field = format!("{path}.resources[storage]");
+    match requested(spec) {
+        None => errors.push(Invalid::required(field, "")),
+        Some(amount) if amount <= Amount::ZERO => {
+            let text = amount.to_string();
+            errors.push(Invalid::value(field, text, "must be greater than zero"));
+        }
+        Some(_) => {}
+    }
+    if let Some(class) = spec.storage_class_name.as_deref().filter(|class| !class.is_empty()) {
+        for message in crate::names::dns1123_subdomain(class) {
+            errors.push(Invalid::value(format!("{path}.storageClassName"), class, message));
+        }
+    }
+    let mode = spec.volume_mode.as_deref();
+    one_of_or_none(
+        &mut errors,
+        &format!("{path}.volumeMode"),
+        mode,
+        &["Block", "Filesystem"],
+    );
+    errors
+}
+
+/// What is wrong with access modes.
+pub(super) fn access_modes(errors: &mut Vec<Invalid>, modes: Option<&[String]>, path: &str) {
+    let modes = modes.unwrap_or_default();
+    let field = format!("{path}.accessModes");
+    if modes.is_empty() {
+        errors.push(Invalid::required(field.as_str(), "at least 1 access mode is required"));
+    }
+    for mode in modes {
+        one_of(errors, &field, Some(mode), &MODES);
+    }
+    if modes.len() > 1 && modes.iter().any(|mode| mode == "ReadWriteOncePod") {
+        let detail = "may not use ReadWriteOncePod with other access modes";
+        errors.push(Invalid::forbidden(field, detail));
+    }
 }

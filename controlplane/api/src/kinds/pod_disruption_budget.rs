@@ -3,8 +3,12 @@
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
+use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource, Updates};
+use crate::selector::LabelSelector;
 use crate::table::age_column;
+use crate::validation::one_of_or_none;
+use crate::validation::workload::number_or_percent;
 
 impl Kind for PodDisruptionBudget {
     const UPDATES: Updates = Updates::CONDITIONAL;
@@ -45,6 +49,38 @@ impl Kind for PodDisruptionBudget {
     }
 
     crate::spec_alone!();
+
+    fn validate(&self) -> Vec<Invalid> {
+        let Some(spec) = &self.spec else {
+            return vec![Invalid::required("spec", "")];
+        };
+        let mut errors = Vec::new();
+        if spec.min_available.is_some() && spec.max_unavailable.is_some() {
+            let value = serde_json::to_string(spec).unwrap_or_default();
+            let detail = "minAvailable and maxUnavailable cannot be both set";
+            errors.push(Invalid::rendered("spec", value, detail));
+        }
+        let numbers = [
+            ("spec.minAvailable", &spec.min_available),
+            ("spec.maxUnavailable", &spec.max_unavailable),
+        ];
+        for (field, number) in numbers {
+            let Some(number) = number else { continue };
+            let percent = number_or_percent(&mut errors, field, number);
+            if matches!(number, IntOrString::String(_)) && percent.is_some_and(|percent| percent > 100) {
+                let value = serde_json::to_string(number).unwrap_or_default();
+                errors.push(Invalid::rendered(field, value, "must not be greater than 100%"));
+            }
+        }
+        if let Err(error) = LabelSelector::of(spec.selector.as_ref()) {
+            let value = serde_json::to_string(&spec.selector).unwrap_or_default();
+            errors.push(Invalid::rendered("spec.selector", value, error.to_string()));
+        }
+        let policies = ["AlwaysAllow", "IfHealthyBudget"];
+        let policy = spec.unhealthy_pod_eviction_policy.as_deref();
+        one_of_or_none(&mut errors, "spec.unhealthyPodEvictionPolicy", policy, &policies);
+        errors
+    }
 }
 
 /// Upstream always writes these numbers.

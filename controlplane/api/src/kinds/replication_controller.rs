@@ -4,10 +4,13 @@ use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::api::core::v1::ReplicationController;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
+use crate::invalid::Invalid;
 use crate::kind::{Column, Field, Kind, Subresource};
 use crate::pod::defaults::set_template_defaults;
 use crate::strategy::scale;
 use crate::table::{age_column, containers, labels};
+use crate::validation::non_negative;
+use crate::validation::workload::selector_and_template;
 
 impl Kind for ReplicationController {
     const SHORT_NAMES: &'static [&'static str] = &["rc"];
@@ -74,6 +77,25 @@ impl Kind for ReplicationController {
     }
 
     crate::spec_and_status!();
+
+    fn validate(&self) -> Vec<Invalid> {
+        let Some(spec) = &self.spec else {
+            return vec![Invalid::required("spec", "")];
+        };
+        let selector = LabelSelector {
+            match_labels: spec.selector.clone(),
+            match_expressions: None,
+        };
+        let mut errors = selector_and_template(&selector, spec.template.as_ref(), "replicationcontroller");
+        if spec.selector.as_ref().is_none_or(std::collections::BTreeMap::is_empty) {
+            errors.retain(|error| error.field != "spec.selector");
+            errors.push(Invalid::required("spec.selector", ""));
+        }
+        non_negative(&mut errors, "spec.replicas", i64::from(spec.replicas.unwrap_or(0)));
+        let ready = spec.min_ready_seconds.unwrap_or(0);
+        non_negative(&mut errors, "spec.minReadySeconds", i64::from(ready));
+        errors
+    }
 
     fn scale(&self) -> Option<Scale> {
         let spec = self.spec.as_ref()?;

@@ -2,9 +2,12 @@
 
 use k8s_openapi::api::node::v1::RuntimeClass;
 
+use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Updates};
+use crate::names::dns1123_label;
 use crate::pod::defaults::amounts;
 use crate::table::age_column;
+use crate::validation::{each, immutable};
 
 impl Kind for RuntimeClass {
     const UPDATES: Updates = Updates::CONDITIONAL;
@@ -19,5 +22,17 @@ impl Kind for RuntimeClass {
         if let Some(overhead) = &mut self.overhead {
             overhead.pod_fixed.iter_mut().for_each(amounts);
         }
+    }
+
+    fn validate(&self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        each(&mut errors, "handler", &self.handler, dns1123_label(&self.handler));
+        errors
+    }
+
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        let mut errors = self.validate();
+        immutable(&mut errors, "handler", &self.handler, &old.handler);
+        errors
     }
 }

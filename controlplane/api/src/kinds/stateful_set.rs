@@ -4,10 +4,13 @@ use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec, StatefulSetStatus
 use k8s_openapi::api::autoscaling::v1::Scale;
 
 use super::persistent_volume_claim;
+use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
 use crate::pod::defaults::{set_template_defaults, text};
 use crate::strategy::scale;
 use crate::table::{age_column, containers};
+use crate::validation::workload::selector_and_template;
+use crate::validation::{non_negative, one_of};
 
 impl Kind for StatefulSet {
     const SHORT_NAMES: &'static [&'static str] = &["sts"];
@@ -52,6 +55,33 @@ impl Kind for StatefulSet {
 
     crate::spec_alone!();
 
+    fn validate(&self) -> Vec<Invalid> {
+        self.spec
+            .as_ref()
+            .map_or_else(|| vec![Invalid::required("spec", "")], validate_spec)
+    }
+
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        let mut errors = self.validate();
+        let (Some(new), Some(old)) = (&self.spec, &old.spec) else {
+            return errors;
+        };
+        let mut fixed = new.clone();
+        fixed.replicas = old.replicas;
+        fixed.ordinals.clone_from(&old.ordinals);
+        fixed.template.clone_from(&old.template);
+        fixed.update_strategy.clone_from(&old.update_strategy);
+        fixed.revision_history_limit = old.revision_history_limit;
+        fixed.min_ready_seconds = old.min_ready_seconds;
+        fixed
+            .persistent_volume_claim_retention_policy
+            .clone_from(&old.persistent_volume_claim_retention_policy);
+        if fixed != *old {
+            errors.push(Invalid::forbidden("spec", FIXED));
+        }
+        errors
+    }
+
     fn scale(&self) -> Option<Scale> {
         let spec = self.spec.as_ref()?;
         let current = self.status.as_ref().map_or(0, |status| status.replicas);
@@ -85,4 +115,55 @@ fn set_spec_defaults(spec: &mut StatefulSetSpec) {
         persistent_volume_claim::set_spec_defaults(claim.spec.get_or_insert_default());
         text(&mut claim.status.get_or_insert_default().phase, "Pending");
     }
+}
+
+const FIXED: &str = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', \
+'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
+
+fn validate_spec(spec: &StatefulSetSpec) -> Vec<Invalid> {
+    let mut errors = Vec::new();
+    if !matches!(spec.pod_management_policy.as_deref(), Some("OrderedReady" | "Parallel")) {
+        let policy = spec.pod_management_policy.as_deref().unwrap_or_default();
+        let detail = "must be 'OrderedReady' or 'Parallel'";
+        errors.push(Invalid::value("spec.podManagementPolicy", policy, detail));
+    }
+    let strategy = spec.update_strategy.clone().unwrap_or_default();
+    let kinds = ["OnDelete", "RollingUpdate"];
+    one_of(
+        &mut errors,
+        "spec.updateStrategy.type",
+        strategy.type_.as_deref(),
+        &kinds,
+    );
+    let partition = strategy.rolling_update.and_then(|rolling| rolling.partition);
+    let start = spec.ordinals.as_ref().and_then(|ordinals| ordinals.start);
+    let numbers = [
+        ("updateStrategy.rollingUpdate.partition", partition),
+        ("replicas", spec.replicas),
+        ("minReadySeconds", spec.min_ready_seconds),
+        ("ordinals.start", start),
+        ("revisionHistoryLimit", spec.revision_history_limit),
+    ];
+    for (name, number) in numbers {
+        non_negative(&mut errors, &format!("spec.{name}"), i64::from(number.unwrap_or(0)));
+    }
+    let retention = spec
+        .persistent_volume_claim_retention_policy
+        .clone()
+        .unwrap_or_default();
+    for (name, policy) in [
+        ("whenDeleted", retention.when_deleted),
+        ("whenScaled", retention.when_scaled),
+    ] {
+        let field = format!("spec.persistentVolumeClaimRetentionPolicy.{name}");
+        one_of(&mut errors, &field, policy.as_deref(), &["Delete", "Retain"]);
+    }
+    let mut template = selector_and_template(&spec.selector, Some(&spec.template), "statefulset");
+    // Volumes come from claims that are made later: as upstream, what is wrong with the pods is said when they are made.
+    template.retain(|error| {
+        let inside = error.field.strip_prefix("spec.template.spec.");
+        inside.is_none_or(|field| field == "restartPolicy" || field == "activeDeadlineSeconds")
+    });
+    errors.extend(template);
+    errors
 }

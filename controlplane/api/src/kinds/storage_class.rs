@@ -2,8 +2,11 @@
 
 use k8s_openapi::api::storage::v1::StorageClass;
 
+use crate::invalid::Invalid;
 use crate::kind::{Column, Kind};
+use crate::names::qualified_name;
 use crate::table::age_column;
+use crate::validation::{each, immutable, one_of, required};
 
 impl Kind for StorageClass {
     const SHORT_NAMES: &'static [&'static str] = &["sc"];
@@ -28,6 +31,39 @@ impl Kind for StorageClass {
     fn set_defaults(&mut self) {
         self.reclaim_policy.get_or_insert_with(|| "Delete".to_owned());
         self.volume_binding_mode.get_or_insert_with(|| "Immediate".to_owned());
+    }
+
+    fn validate(&self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        if required(&mut errors, "provisioner", Some(&self.provisioner)) {
+            let lower = self.provisioner.to_lowercase();
+            each(&mut errors, "provisioner", &self.provisioner, qualified_name(&lower));
+        }
+        let policies = ["Delete", "Retain"];
+        one_of(&mut errors, "reclaimPolicy", self.reclaim_policy.as_deref(), &policies);
+        let modes = ["Immediate", "WaitForFirstConsumer"];
+        one_of(
+            &mut errors,
+            "volumeBindingMode",
+            self.volume_binding_mode.as_deref(),
+            &modes,
+        );
+        errors
+    }
+
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        let mut errors = self.validate();
+        let changed = [
+            (self.parameters != old.parameters, "parameters"),
+            (self.provisioner != old.provisioner, "provisioner"),
+            (self.reclaim_policy != old.reclaim_policy, "reclaimPolicy"),
+        ];
+        for (_, field) in changed.into_iter().filter(|(changed, _)| *changed) {
+            errors.push(Invalid::forbidden(field, format!("updates to {field} are forbidden.")));
+        }
+        let (new, old) = (&self.volume_binding_mode, &old.volume_binding_mode);
+        immutable(&mut errors, "volumeBindingMode", new, old);
+        errors
     }
 
     fn shown_name(&self) -> String {

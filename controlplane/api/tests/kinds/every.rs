@@ -5,15 +5,20 @@ use controlplane_api::{KINDS, Object, Registration, find, find_kind};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
-/// The fixture of a kind, as JSON. Where two groups have a kind of the same name, that of the group which is not core
-/// carries the group's name.
+/// The fixture of a kind, as JSON. Where several groups or versions have a kind of the same name, all but one carry the
+/// group's name, or the group's and the version's.
 pub(crate) fn fixture(row: &Registration) -> Vec<u8> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kinds/fixtures");
-    let kind = row.kind.to_lowercase();
-    let twice = KINDS.iter().filter(|other| other.kind == row.kind).count() > 1 && !row.group.is_empty();
-    let name = if twice { format!("{kind}.{}", row.group) } else { kind };
-    let path = format!("{folder}/{name}.yaml");
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let (kind, group, version) = (row.kind.to_lowercase(), row.group, row.version);
+    let names = [
+        format!("{kind}.{group}.{version}"),
+        format!("{kind}.{group}"),
+        kind.clone(),
+    ];
+    let text = names
+        .iter()
+        .find_map(|name| std::fs::read_to_string(format!("{folder}/{name}.yaml")).ok())
+        .unwrap_or_else(|| panic!("no fixture of {kind}"));
     let value: Value = serde_yaml::from_str(&text).unwrap();
     serde_json::to_vec(&value).unwrap()
 }

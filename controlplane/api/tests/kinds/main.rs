@@ -15,6 +15,7 @@ mod hostile;
 mod names;
 mod quantity;
 mod refused;
+mod rules;
 mod selector;
 mod shown;
 

@@ -33,14 +33,14 @@ fn texts(errors: &[controlplane_api::Invalid]) -> Vec<String> {
     errors.iter().map(ToString::to_string).collect()
 }
 
-fn refused(group: &str, plural: &str, patch: &Value, expected: &[&str]) {
+pub(crate) fn refused(group: &str, plural: &str, patch: &Value, expected: &[&str]) {
     let row = find(group, "v1", plural).unwrap();
     let mut object = with(row, patch);
     row.prepare_create(object.as_mut());
     assert_eq!(texts(&row.validate(object.as_ref())), expected, "{plural} {patch}");
 }
 
-fn update_refused(group: &str, plural: &str, patch: &Value, expected: &[&str]) {
+pub(crate) fn update_refused(group: &str, plural: &str, patch: &Value, expected: &[&str]) {
     let row = find(group, "v1", plural).unwrap();
     let mut old = with(row, &json!({}));
     row.prepare_create(old.as_mut());
@@ -361,7 +361,7 @@ fn other_kinds() {
         &[
             "spec.ports[0].name: Required value",
             "spec.ports[1].nodePort: Invalid value: 1: provided port is not in the valid range. The range of valid ports is 30000-32767",
-            "spec.ports[1]: Duplicate value: {\"name\":\"a\",\"nodePort\":1,\"port\":80,\"protocol\":\"TCP\",\"targetPort\":80}",
+            "spec.ports[1]: Duplicate value: {\"Name\":\"\",\"Protocol\":\"TCP\",\"AppProtocol\":null,\"Port\":80,\"TargetPort\":0,\"NodePort\":0}",
         ],
     );
     refused(

@@ -33,6 +33,7 @@ fn fixture(row: &Registration) -> Value {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kinds/fixtures");
     let kind = row.kind.to_lowercase();
     let names = [
+        format!("{folder}/{kind}.{}.{}.yaml", row.group, row.version),
         format!("{folder}/{kind}.{}.yaml", row.group),
         format!("{folder}/{kind}.yaml"),
     ];

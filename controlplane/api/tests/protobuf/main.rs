@@ -4,6 +4,7 @@ mod examples;
 #[cfg(test)]
 mod fixtures;
 mod malformed;
+#[cfg(test)]
 mod round_trips;
 mod stock;
 

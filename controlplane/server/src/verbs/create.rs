@@ -85,12 +85,7 @@ pub(crate) async fn store_applied(
     finish(context, object, managed, dry_run).await
 }
 
-async fn finish(
-    context: &Context,
-    sent: Box<dyn Object>,
-    managed: String,
-    dry_run: bool,
-) -> Result<Stored, Failure> {
+async fn finish(context: &Context, sent: Box<dyn Object>, managed: String, dry_run: bool) -> Result<Stored, Failure> {
     let registration = context.registration;
     let name = sent.metadata().name.clone().unwrap_or_default();
     let _turn = quota::turn(context).await;

@@ -148,9 +148,13 @@ fn all_ports(errors: &mut Vec<Invalid>, spec: &ServiceSpec, ports: &[ServicePort
             errors.push(Invalid::duplicate(format!("{path}.nodePort"), number));
         }
         if !numbered.insert((item.port, protocol)) {
-            let shown = serde_json::json!({"protocol": protocol, "port": item.port, "targetPort": 0});
+            let protocol = protocol.unwrap_or_default();
             let mut error = Invalid::duplicate(path, "");
-            error.value = Some(shown.to_string());
+            // Upstream shows its own form of a port that has nothing but these two.
+            error.value = Some(format!(
+                r#"{{"Name":"","Protocol":"{protocol}","AppProtocol":null,"Port":{},"TargetPort":0,"NodePort":0}}"#,
+                item.port
+            ));
             errors.push(error);
         }
     }

@@ -1,0 +1,160 @@
+//! Rules of the kinds beyond the first: one change of a fixture and what it is refused with.
+
+use serde_json::{Value, json};
+
+use crate::refused::{refused, update_refused};
+
+type Case = (&'static str, &'static str, Value, &'static str);
+
+#[test]
+fn new_objects() {
+    let cases: Vec<Case> = vec![
+        (
+            "",
+            "services",
+            json!({"spec": {"type": "ClusterIP", "ports": [{"port": 80, "nodePort": 30080}]}}),
+            "spec.ports[0].nodePort: Forbidden: may not be used when `type` is 'ClusterIP'",
+        ),
+        (
+            "",
+            "services",
+            json!({"spec": {"ipFamilies": ["IPv6"]}}),
+            "spec.ipFamilies[0]: Invalid value: \"IPv6\": not configured on this cluster",
+        ),
+        (
+            "batch",
+            "jobs",
+            json!({"spec": {"template": {"spec": {"restartPolicy": null}}, "podFailurePolicy": null}}),
+            "spec.template.spec.restartPolicy: Required value: valid values: \"OnFailure\", \"Never\"",
+        ),
+        (
+            "batch",
+            "jobs",
+            json!({"spec": {"parallelism": -1}}),
+            "spec.parallelism: Invalid value: -1: must be greater than or equal to 0",
+        ),
+        (
+            "batch",
+            "cronjobs",
+            json!({"spec": {"schedule": "* * * *"}}),
+            "spec.schedule: Invalid value: \"* * * *\": expected exactly 5 fields, found 4: [* * * *]",
+        ),
+        (
+            "batch",
+            "cronjobs",
+            json!({"spec": {"concurrencyPolicy": "Never"}}),
+            "spec.concurrencyPolicy: Unsupported value: \"Never\": supported values: \"Allow\", \"Forbid\", \"Replace\"",
+        ),
+        (
+            "apps",
+            "daemonsets",
+            json!({"spec": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": 0}}}}),
+            "spec.updateStrategy.rollingUpdate.maxUnavailable: Required value: cannot be 0 when maxSurge is 0",
+        ),
+    ];
+    for (group, plural, patch, expected) in cases {
+        refused(group, plural, &patch, &[expected]);
+    }
+}
+
+#[test]
+fn new_objects_of_other_groups() {
+    let cases: Vec<Case> = vec![
+        (
+            "apps",
+            "statefulsets",
+            json!({"spec": {"podManagementPolicy": "Random"}}),
+            "spec.podManagementPolicy: Invalid value: \"Random\": must be 'OrderedReady' or 'Parallel'",
+        ),
+        (
+            "",
+            "persistentvolumeclaims",
+            json!({"spec": {"accessModes": null}}),
+            "spec.accessModes: Required value: at least 1 access mode is required",
+        ),
+        (
+            "",
+            "persistentvolumes",
+            json!({"spec": {"hostPath": null}}),
+            "spec: Required value: must specify a volume type",
+        ),
+        (
+            "policy",
+            "poddisruptionbudgets",
+            json!({"spec": {"minAvailable": "150%"}}),
+            "spec.minAvailable: Invalid value: \"150%\": must not be greater than 100%",
+        ),
+        (
+            "rbac.authorization.k8s.io",
+            "roles",
+            json!({"rules": [{"verbs": ["get"], "nonResourceURLs": ["/x"]}]}),
+            "rules[0].nonResourceURLs: Invalid value: [\"/x\"]: namespaced rules cannot apply to non-resource URLs",
+        ),
+        (
+            "rbac.authorization.k8s.io",
+            "clusterrolebindings",
+            json!({"roleRef": {"kind": "Role"}}),
+            "roleRef.kind: Unsupported value: \"Role\": supported values: \"ClusterRole\"",
+        ),
+        (
+            "node.k8s.io",
+            "runtimeclasses",
+            json!({"handler": "run_sc"}),
+            "handler: Invalid value: \"run_sc\": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')",
+        ),
+    ];
+    for (group, plural, patch, expected) in cases {
+        refused(group, plural, &patch, &[expected]);
+    }
+}
+
+#[test]
+fn updates() {
+    let cases: Vec<Case> = vec![
+        (
+            "apps",
+            "statefulsets",
+            json!({"spec": {"serviceName": "other"}}),
+            "spec: Forbidden: updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden",
+        ),
+        (
+            "batch",
+            "jobs",
+            json!({"spec": {"completions": 6}}),
+            "spec.completions: Invalid value: 6: field is immutable",
+        ),
+        (
+            "",
+            "persistentvolumeclaims",
+            json!({"spec": {"volumeName": "other"}}),
+            "spec: Forbidden: spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims",
+        ),
+        (
+            "",
+            "persistentvolumes",
+            json!({"spec": {"hostPath": {"path": "/other"}}}),
+            "spec.persistentvolumesource: Forbidden: spec.persistentvolumesource is immutable after creation",
+        ),
+        (
+            "storage.k8s.io",
+            "storageclasses",
+            json!({"parameters": {"type": "ssd"}}),
+            "parameters: Forbidden: updates to parameters are forbidden.",
+        ),
+        (
+            "rbac.authorization.k8s.io",
+            "rolebindings",
+            json!({"roleRef": {"name": "other"}}),
+            "roleRef: Invalid value: {\"apiGroup\":\"rbac.authorization.k8s.io\",\"kind\":\"Role\",\"name\":\"other\"}: cannot change roleRef",
+        ),
+        (
+            "networking.k8s.io",
+            "servicecidrs",
+            json!({"spec": {"cidrs": ["10.98.0.0/16"]}}),
+            "spec.cidrs: Invalid value: {\"cidrs\":[\"10.98.0.0/16\"]}: field is immutable",
+        ),
+    ];
+    for (group, plural, patch, expected) in cases {
+        update_refused(group, plural, &patch, &[expected]);
+    }
+}
