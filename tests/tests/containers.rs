@@ -1,5 +1,5 @@
-//! The node agent with its real runtime, network and images, as root in a network namespace of its own; the server is in the
-//! same process.
+//! The node agent with each of its real runtimes and networks, and real images, as root in a network namespace of its own; the
+//! server is in the same process.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -14,8 +14,8 @@ use std::time::Duration;
 use agent::{Config, Parts};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, PostParams};
-use network::{Bridge, Network};
-use runtime::{Embedded, Runtime};
+use network::{Bridge, Cni, Network};
+use runtime::{Containerd, Embedded, Runtime};
 use server::identity::{MASTERS, User, assume};
 use server::{Options, Server};
 use store::Store;
@@ -24,7 +24,20 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+#[path = "../../agent/runtime/tests/common/daemon.rs"]
+mod daemon;
+
+/// What the node is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Kind {
+    containerd: bool,
+    cni: bool,
+}
+
 struct World {
+    kind: Kind,
+    /// The containerd of this test alone.
+    daemon: Option<daemon::Daemon>,
     server: Server,
     images: image::Images,
     directory: tempfile::TempDir,
@@ -37,7 +50,7 @@ fn cgroup() -> String {
 }
 
 impl World {
-    async fn start() -> Self {
+    async fn start(kind: Kind) -> Self {
         let store = Store::in_memory(store::Options {
             index: server::storage::index,
             class: server::storage::class,
@@ -45,9 +58,16 @@ impl World {
         });
         let server = Server::new(store, Options::new(Arc::new(k8s_openapi::jiff::Timestamp::now)));
         server.bootstrap().await.unwrap();
-        let directory = tempfile::tempdir().unwrap();
+        let directory = tempfile::Builder::new().prefix("skiff-agent-").tempdir().unwrap();
         let images = image::Images::open(&directory.path().join("images"), image::Config::default()).unwrap();
+        let daemon = if kind.containerd {
+            Some(daemon::Daemon::start(&directory.path().join("containerd")).await)
+        } else {
+            None
+        };
         let mut world = Self {
+            kind,
+            daemon,
             server,
             images,
             directory,
@@ -61,20 +81,50 @@ impl World {
         kube::Client::new(assume(user, "test", self.server.router()), "default")
     }
 
-    async fn runtime(&self) -> Embedded {
-        let mut configuration = runtime::Config::new(self.directory.path().join("runtime"), cgroup());
-        configuration.program = tests::process::programs().unwrap().join("skiff-agent");
-        Embedded::open(configuration).await.unwrap()
+    async fn runtime(&self) -> Arc<dyn Runtime> {
+        let (state, program) = (
+            self.directory.path().join("runtime"),
+            tests::process::programs().unwrap().join("skiff-agent"),
+        );
+        if self.kind.containerd {
+            let folder = self.directory.path().join("containerd");
+            let (address, namespace) = (daemon::Daemon::address(&folder), daemon::Daemon::namespace(&folder));
+            let mut configuration = runtime::ContainerdConfig::new(state, cgroup(), address, namespace);
+            configuration.program = program;
+            return Arc::new(Containerd::open(configuration).await.unwrap());
+        }
+        let mut configuration = runtime::Config::new(state, cgroup());
+        configuration.program = program;
+        Arc::new(Embedded::open(configuration).await.unwrap())
     }
 
-    fn network(&self) -> Bridge {
+    fn network(&self) -> Arc<dyn Network> {
         let state_dir = self.directory.path().join("network");
-        Bridge::open(network::Config {
+        if !self.kind.cni {
+            return Arc::new(
+                Bridge::open(network::Config {
+                    state_dir,
+                    bridge: "skifftest".to_owned(),
+                    direct: Vec::new(),
+                })
+                .unwrap(),
+            );
+        }
+        let conf_dir = self.directory.path().join("cni");
+        let list = serde_json::json!({"cniVersion": "1.0.0", "name": "pods", "plugins": [
+            {"type": "bridge", "bridge": "cnitest", "isGateway": true, "capabilities": {"ipRanges": true},
+             "ipam": {"type": "host-local", "dataDir": self.directory.path().join("ipam"), "routes": [{"dst": "0.0.0.0/0"}]}},
+            {"type": "portmap", "capabilities": {"portMappings": true}},
+        ]});
+        std::fs::create_dir_all(&conf_dir).unwrap();
+        std::fs::write(conf_dir.join("10-pods.conflist"), list.to_string()).unwrap();
+        let configuration = network::CniConfig {
             state_dir,
-            bridge: "skifftest".to_owned(),
-            direct: Vec::new(),
-        })
-        .unwrap()
+            conf_dir,
+            bin_dirs: vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()],
+            time_limit: Duration::from_secs(30),
+        };
+        Arc::new(Cni::open(configuration).unwrap())
     }
 
     async fn start_agent(&mut self) {
@@ -91,8 +141,8 @@ impl World {
         };
         let parts = Parts {
             client: self.client(User::new("system:node:n1", ["system:nodes", "system:authenticated"])),
-            runtime: Arc::new(self.runtime().await),
-            network: Arc::new(self.network()),
+            runtime: self.runtime().await,
+            network: self.network(),
             images: Arc::new(self.images.clone()),
             clock: agent::clock::wall(),
         };
@@ -175,8 +225,8 @@ fn mounts_below(path: &Path) -> Vec<String> {
         .collect()
 }
 
-async fn story() {
-    let mut world = World::start().await;
+async fn story(kind: Kind) {
+    let mut world = World::start(kind).await;
     world
         .images
         .import(&tests::images::archive("nginx").unwrap())
@@ -229,20 +279,65 @@ async fn story() {
     );
     world.runtime().await.cleanup().await.unwrap();
     world.network().stop().await.unwrap();
+    if let Some(daemon) = world.daemon.take() {
+        daemon.finish().await;
+    }
     assert_eq!(mounts_below(world.directory.path()), Vec::<String>::new());
-    assert!(
-        !Path::new("/sys/fs/cgroup/memory").join(cgroup()).exists(),
-        "a control group is left"
+    if kind.cni {
+        let held = std::fs::read_dir(world.directory.path().join("ipam/pods"))
+            .unwrap()
+            .flatten();
+        let held: Vec<_> = held
+            .map(|entry| entry.file_name())
+            .filter(|name| name.to_string_lossy().starts_with("10."))
+            .collect();
+        assert!(held.is_empty(), "addresses are left: {held:?}");
+    }
+    assert_eq!(
+        tests::leaks::cgroups(&cgroup()).unwrap(),
+        std::collections::BTreeSet::new()
     );
 }
 
-#[test]
-fn a_real_pod_serves_outlives_its_agent_restarts_and_goes() {
-    let namespace = Namespace::new("agent").unwrap();
+fn a_real_pod_serves_outlives_its_agent_restarts_and_goes(kind: Kind) {
+    let name = format!("agent{}{}", u8::from(kind.containerd), u8::from(kind.cni));
+    let namespace = Namespace::new(&name).unwrap();
     namespace.enter().unwrap();
     let executor = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
-    executor.block_on(story());
+    executor.block_on(story(kind));
+}
+
+#[test]
+fn embedded_and_bridge() {
+    a_real_pod_serves_outlives_its_agent_restarts_and_goes(Kind {
+        containerd: false,
+        cni: false,
+    });
+}
+
+#[test]
+fn embedded_and_cni() {
+    a_real_pod_serves_outlives_its_agent_restarts_and_goes(Kind {
+        containerd: false,
+        cni: true,
+    });
+}
+
+#[test]
+fn containerd_and_bridge() {
+    a_real_pod_serves_outlives_its_agent_restarts_and_goes(Kind {
+        containerd: true,
+        cni: false,
+    });
+}
+
+#[test]
+fn containerd_and_cni() {
+    a_real_pod_serves_outlives_its_agent_restarts_and_goes(Kind {
+        containerd: true,
+        cni: true,
+    });
 }

@@ -14,7 +14,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
-use common::Machine;
+use common::{Kind, Machine, contract};
 use runtime::ContainerSpec;
 
 /// A second layer that replaces one directory of the first.
@@ -37,7 +37,8 @@ fn machine_state() -> (Vec<String>, String, String) {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let mounts = mounts
         .lines()
-        .filter(|line| !line.contains("/sys/fs/cgroup"))
+        // Those of the tests beside this one, and of containerd for a container that runs.
+        .filter(|line| !line.contains("/sys/fs/cgroup") && !line.contains("/tmp/") && !line.contains("/run/netns/"))
         .map(str::to_owned)
         .collect();
     let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
@@ -69,9 +70,8 @@ async fn attack_09_a_root_whose_proc_sys_or_dev_is_a_link_does_not_start() {
     machine.finish().await;
 }
 
-#[tokio::test]
-async fn attack_10_a_dev_null_of_the_image_is_not_what_paths_are_masked_with() {
-    let mut machine = Machine::new("attack-10").await;
+async fn attack_10_a_dev_null_of_the_image_is_not_what_paths_are_masked_with(kind: Kind) {
+    let mut machine = Machine::of(kind, "attack-10").await;
     machine.sandbox("s").await;
     let before = machine_state();
     let spec = poisoned(&machine, "c", |layer| {
@@ -96,9 +96,8 @@ async fn attack_10_a_dev_null_of_the_image_is_not_what_paths_are_masked_with() {
     machine.finish().await;
 }
 
-#[tokio::test]
-async fn attack_11_no_descriptor_or_directory_of_the_machine_is_open_in_a_container() {
-    let mut machine = Machine::new("attack-11").await;
+async fn attack_11_no_descriptor_or_directory_of_the_machine_is_open_in_a_container(kind: Kind) {
+    let mut machine = Machine::of(kind, "attack-11").await;
     machine.sandbox("s").await;
     for (index, cwd) in ["/proc/self/fd/7", "/proc/self/fd/3/../../..", "/escape"]
         .into_iter()
@@ -166,9 +165,8 @@ async fn attack_12_the_runtimes_program_cannot_be_written_from_a_container() {
     machine.finish().await;
 }
 
-#[tokio::test]
-async fn attack_13_a_log_that_is_a_link_fails_the_creation() {
-    let machine = Machine::new("attack-13").await;
+async fn attack_13_a_log_that_is_a_link_fails_the_creation(kind: Kind) {
+    let machine = Machine::of(kind, "attack-13").await;
     machine.sandbox("s").await;
     let victim = machine.directory.path().join("victim");
     fs::write(&victim, "untouched").unwrap();
@@ -184,9 +182,25 @@ async fn attack_13_a_log_that_is_a_link_fails_the_creation() {
     machine.finish().await;
 }
 
-#[tokio::test]
-async fn attack_14_a_flood_of_output_leaves_the_supervisor_small_and_the_disk_bounded() {
-    let mut machine = Machine::new("attack-14").await;
+/// The process that writes a container's log: its supervisor, or containerd's logger.
+fn log_writer(machine: &Machine, pid: i32) -> String {
+    if machine.kind == Kind::Containerd {
+        let own = machine.directory.path().to_str().unwrap();
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let line = fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
+            if line.split('\0').nth(1) == Some("log") && line.contains(own) {
+                return entry.file_name().into_string().unwrap();
+            }
+        }
+        panic!("no logger");
+    }
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields = stat.rsplit_once(')').unwrap().1;
+    fields.split_whitespace().nth(1).unwrap().to_owned()
+}
+
+async fn attack_14_a_flood_of_output_leaves_its_writer_small_and_the_disk_bounded(kind: Kind) {
+    let mut machine = Machine::of(kind, "attack-14").await;
     machine.sandbox("s").await;
     let pid = machine
         .run(
@@ -197,18 +211,10 @@ async fn attack_14_a_flood_of_output_leaves_the_supervisor_small_and_the_disk_bo
             ),
         )
         .await;
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let supervisor = stat
-        .rsplit_once(')')
-        .unwrap()
-        .1
-        .split_whitespace()
-        .nth(1)
-        .unwrap()
-        .to_owned();
+    let writer = log_writer(&machine, pid);
     let mut worst = 0;
     loop {
-        let rollup = fs::read_to_string(format!("/proc/{supervisor}/smaps_rollup")).unwrap();
+        let rollup = fs::read_to_string(format!("/proc/{writer}/smaps_rollup")).unwrap();
         let anonymous = rollup.lines().find(|line| line.starts_with("Anonymous")).unwrap();
         worst = worst.max(anonymous.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap());
         let done = machine.exec("s", "c", "cat /tmp/done", Duration::from_secs(20)).await;
@@ -224,3 +230,10 @@ async fn attack_14_a_flood_of_output_leaves_the_supervisor_small_and_the_disk_bo
     machine.exit().await;
     machine.finish().await;
 }
+
+contract!(
+    attack_10_a_dev_null_of_the_image_is_not_what_paths_are_masked_with,
+    attack_11_no_descriptor_or_directory_of_the_machine_is_open_in_a_container,
+    attack_13_a_log_that_is_a_link_fails_the_creation,
+    attack_14_a_flood_of_output_leaves_its_writer_small_and_the_disk_bounded,
+);

@@ -12,7 +12,7 @@ mod common;
 use std::fs;
 use std::time::Duration;
 
-use common::{Kind, Machine, limit};
+use common::{Kind, Machine, contract, limit};
 use runtime::{Error, Event, Refusal, State, User};
 
 async fn a_container_runs_logs_and_tells_its_exit_code(kind: Kind) {
@@ -355,18 +355,6 @@ async fn containers_of_a_pod_can_share_their_processes(kind: Kind) {
     let left = machine.exec("s", "one", "ps", Duration::from_secs(10)).await;
     assert!(!String::from_utf8(left.output).unwrap().contains("sleep 4321"));
     machine.finish().await;
-}
-
-/// Each of them with each runtime.
-macro_rules! contract {
-    ($($name:ident),* $(,)?) => {
-        mod embedded {
-            $(#[tokio::test] async fn $name() { Box::pin(super::$name(super::Kind::Embedded)).await; })*
-        }
-        mod containerd {
-            $(#[tokio::test] async fn $name() { Box::pin(super::$name(super::Kind::Containerd)).await; })*
-        }
-    };
 }
 
 contract!(

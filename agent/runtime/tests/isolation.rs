@@ -11,7 +11,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Machine, limit};
+use common::{Kind, Machine, contract, limit};
 use runtime::ContainerSpec;
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -28,9 +28,8 @@ fn filter(spec: &mut ContainerSpec, no_new_privileges: Option<bool>) {
     spec.spec.set_process(Some(process));
 }
 
-#[tokio::test]
-async fn a_seccomp_filter_holds_with_and_without_new_privileges_and_for_every_user() {
-    let machine = Machine::new("seccomp").await;
+async fn a_seccomp_filter_holds_with_and_without_new_privileges_and_for_every_user(kind: Kind) {
+    let machine = Machine::of(kind, "seccomp").await;
     machine.sandbox("s").await;
     let script = "grep -E '^(Seccomp|NoNewPrivs):' /proc/self/status; busybox mkdir /tmp/d 2>&1";
     for (index, flag) in [Some(false), None, Some(true)].into_iter().enumerate() {
@@ -62,9 +61,8 @@ async fn a_seccomp_filter_holds_with_and_without_new_privileges_and_for_every_us
     machine.finish().await;
 }
 
-#[tokio::test]
-async fn an_exec_that_was_oom_killed_does_not_make_a_later_kill_read_so() {
-    let mut machine = Machine::new("oom-exec").await;
+async fn an_exec_that_was_oom_killed_does_not_make_a_later_kill_read_so(kind: Kind) {
+    let mut machine = Machine::of(kind, "oom-exec").await;
     machine.sandbox("s").await;
     let mut spec = machine.container("c", &["/bin/sleep", "1000"]);
     limit(&mut spec, Some(32 << 20), None, None);
@@ -84,9 +82,8 @@ async fn an_exec_that_was_oom_killed_does_not_make_a_later_kill_read_so() {
     machine.finish().await;
 }
 
-#[tokio::test]
-async fn containers_of_a_pod_share_their_memory_and_no_other_pod_does() {
-    let machine = Machine::new("memory").await;
+async fn containers_of_a_pod_share_their_memory_and_no_other_pod_does(kind: Kind) {
+    let machine = Machine::of(kind, "memory").await;
     for pod in ["s", "t"] {
         machine.sandbox(pod).await;
     }
@@ -140,3 +137,9 @@ async fn containers_of_a_pod_share_their_memory_and_no_other_pod_does() {
     );
     machine.finish().await;
 }
+
+contract!(
+    a_seccomp_filter_holds_with_and_without_new_privileges_and_for_every_user,
+    an_exec_that_was_oom_killed_does_not_make_a_later_kill_read_so,
+    containers_of_a_pod_share_their_memory_and_no_other_pod_does,
+);

@@ -7,6 +7,7 @@ mod list;
 mod outcome;
 mod plugin;
 mod records;
+mod running;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,22 +16,19 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, ready};
-use serde_json::{Value, json};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
 
 use crate::bridge::{finish, kernel, names, namespace};
 use crate::{AttachSpec, Attachment, Cidr, Error, Network};
-use list::{Capabilities, List};
-use plugin::{Surroundings, Verb};
+use list::List;
+use plugin::Verb;
 use records::{Record, Records};
 
 /// The pod's interface.
 const INTERFACE: &str = "eth0";
 /// Sandboxes that are worked on at once.
 const WORKERS: usize = 8;
-/// Configuration files are not read any further.
-const FILE_LIMIT: u64 = 1 << 20;
 
 /// Where plugins and their configuration are. Several may share a machine under different state folders.
 #[derive(Clone, Debug)]
@@ -120,41 +118,6 @@ impl Inner {
         *self.range.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The configured list: the first valid file by name.
-    fn configured(&self) -> Option<List> {
-        let folder = &self.config.conf_dir;
-        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        let of_interest = |path: &PathBuf| {
-            let ending = path.extension().and_then(|ending| ending.to_str());
-            matches!(ending, Some("conf" | "conflist" | "json"))
-        };
-        let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(of_interest).collect();
-        files.sort();
-        files.iter().find_map(|path| match load(path) {
-            Ok(list) => Some(list),
-            Err(problem) => {
-                tracing::warn!(path = %path.display(), problem, "a network configuration is passed over");
-                None
-            }
-        })
-    }
-
-    fn surroundings(&self, record: &Record) -> Surroundings {
-        let AttachSpec { sandbox_id, pod, .. } = &record.spec;
-        let held = namespace::is_held(&record.netns);
-        Surroundings {
-            folders: self.config.bin_dirs.clone(),
-            container: sandbox_id.clone(),
-            netns: if held { record.netns.clone() } else { PathBuf::new() },
-            interface: INTERFACE,
-            arguments: format!(
-                "IgnoreUnknown=1;K8S_POD_NAMESPACE={};K8S_POD_NAME={};K8S_POD_INFRA_CONTAINER_ID={sandbox_id};K8S_POD_UID={}",
-                pod.namespace, pod.name, pod.uid
-            ),
-            limit: self.config.time_limit,
-        }
-    }
-
     async fn attach(&self, spec: AttachSpec) -> Result<Attachment, Error> {
         names::sandbox(&spec.sandbox_id)?;
         let turn = self.turn(&spec.sandbox_id);
@@ -242,52 +205,6 @@ impl Inner {
         Ok(())
     }
 
-    /// Runs the plugins one after another; the last result. Deleting goes backwards, and on past failures.
-    async fn run_list(&self, verb: Verb, list: &List, record: &Record) -> Result<Option<Value>, String> {
-        let around = self.surroundings(record);
-        let range = self.range();
-        let capabilities = Capabilities {
-            ports: &record.spec.ports,
-            range,
-        };
-        let mut previous = match verb {
-            // Older plugins do not know of it.
-            Verb::Delete | Verb::Check if list.since("0.4.0") => record.result.clone(),
-            Verb::Add | Verb::Delete | Verb::Check | Verb::Status | Verb::Collect => None,
-        };
-        let mut failures = Vec::new();
-        let mut plugins: Vec<_> = list.plugins.iter().collect();
-        if verb == Verb::Delete {
-            plugins.reverse();
-        }
-        for plugin in plugins {
-            let kind = plugin.get("type").and_then(Value::as_str).unwrap_or_default();
-            let request = list.request(plugin, &capabilities, previous.as_ref()).to_string();
-            let answered = plugin::run(verb, kind, request.as_bytes(), &around).await;
-            let answered = answered.and_then(|answer| match verb {
-                Verb::Add => serde_json::from_slice::<Value>(&answer).map(Some).map_err(|error| {
-                    let shown = outcome::shortened(&answer);
-                    format!("its result {shown:?} is not JSON: {error}")
-                }),
-                Verb::Delete | Verb::Check | Verb::Status | Verb::Collect => Ok(None),
-            });
-            let name = &list.name;
-            let told =
-                answered.map_err(|why| format!("plugin type={kind:?} name={name:?} failed ({}): {why}", verb.word()));
-            match told {
-                Ok(Some(result)) => previous = Some(result),
-                Ok(None) => {}
-                Err(failure) if verb == Verb::Delete => failures.push(failure),
-                Err(failure) => return Err(failure),
-            }
-        }
-        if failures.is_empty() {
-            Ok(previous)
-        } else {
-            Err(failures.join("; "))
-        }
-    }
-
     async fn detach(&self, sandbox: String) -> Result<(), Error> {
         names::sandbox(&sandbox)?;
         let turn = self.turn(&sandbox);
@@ -352,44 +269,6 @@ impl Inner {
         Ok(())
     }
 
-    /// Tells plugins which attachments there are, so that they drop all others, and asks whether they are ready.
-    async fn look_after(&self, list: &List) {
-        let valid: Vec<Value> = self
-            .records()
-            .all()
-            .iter()
-            .map(|record| json!({"containerID": record.spec.sandbox_id, "ifname": INTERFACE}))
-            .collect();
-        let around = Surroundings {
-            folders: self.config.bin_dirs.clone(),
-            container: String::new(),
-            netns: PathBuf::new(),
-            interface: INTERFACE,
-            arguments: String::new(),
-            limit: self.config.time_limit,
-        };
-        for verb in [Verb::Collect, Verb::Status] {
-            if verb == Verb::Collect && !list.collect {
-                continue;
-            }
-            for plugin in &list.plugins {
-                let kind = plugin.get("type").and_then(Value::as_str).unwrap_or_default();
-                let mut request = list.request(plugin, &Capabilities::default(), None);
-                if let (Verb::Collect, Value::Object(request)) = (verb, &mut request) {
-                    request.insert("cni.dev/valid-attachments".to_owned(), valid.clone().into());
-                }
-                if let Err(problem) = plugin::run(verb, kind, request.to_string().as_bytes(), &around).await {
-                    tracing::warn!(
-                        plugin = kind,
-                        verb = verb.word(),
-                        problem,
-                        "a network plugin is not ready"
-                    );
-                }
-            }
-        }
-    }
-
     async fn stop(&self) -> Result<(), Error> {
         let mut failures = Vec::new();
         let known = self.records().all();
@@ -404,16 +283,6 @@ impl Inner {
         }
         finish(failures)
     }
-}
-
-fn load(path: &Path) -> Result<List, String> {
-    use std::io::Read as _;
-    let mut text = Vec::new();
-    let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
-    file.take(FILE_LIMIT)
-        .read_to_end(&mut text)
-        .map_err(|error| error.to_string())?;
-    List::parse(&text).map_err(|error| error.to_string())
 }
 
 /// Runs work that changes its thread's namespace.

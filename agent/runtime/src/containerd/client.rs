@@ -9,6 +9,7 @@ use containerd_client::services::v1::tasks_client::TasksClient;
 use containerd_client::services::v1::version_client::VersionClient;
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
+use tokio::time::Instant;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Request, Response, Status};
@@ -46,6 +47,8 @@ pub(super) enum Meaning {
     NotFound,
     /// It is in another state.
     WrongState,
+    /// It may have happened or not.
+    Silent,
     /// It must be reported.
     Other,
 }
@@ -59,6 +62,11 @@ pub(super) fn meaning(error: &Error) -> Meaning {
         Meaning::NotFound
     } else if source.code == Code::FailedPrecondition {
         Meaning::WrongState
+    } else if matches!(
+        source.code,
+        Code::DeadlineExceeded | Code::Unavailable | Code::Cancelled
+    ) {
+        Meaning::Silent
     } else {
         Meaning::Other
     }
@@ -134,7 +142,9 @@ pub(super) async fn within<T>(
     doing: &'static str,
     call: impl Future<Output = Result<Response<T>, Status>>,
 ) -> Result<T, Error> {
+    let begun = Instant::now();
     let answered = tokio::time::timeout(limit, call).await;
+    tracing::debug!(doing, took = ?begun.elapsed(), "containerd");
     let late = |_elapsed| Failure {
         code: Code::DeadlineExceeded,
         message: format!("containerd did not answer within {limit:?}"),

@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 use containerd_client::services::v1::container::Runtime;
 use containerd_client::services::v1::{Container as Stored, CreateContainerRequest, CreateTaskRequest};
 use containerd_client::types::Mount;
-use oci_spec::runtime::Spec;
+use oci_spec::runtime::{LinuxNamespaceType, Spec};
 use prost_types::Any;
 
 use super::client::{CALL, TASK, within};
 use super::logger::{self, Order};
+use super::pause::Process;
 use super::records::Record;
 use super::{Shared, holding};
 use crate::record::{self, Durability};
@@ -23,7 +24,7 @@ use crate::supervisor::create::joined;
 use crate::supervisor::memory::TARGET;
 use crate::supervisor::user;
 use crate::sys::{self, FileSystem};
-use crate::{ContainerSpec, Error, Refusal};
+use crate::{ContainerSpec, Error, Refusal, State};
 
 /// The shim that every containerd has.
 const SHIM: &str = "io.containerd.runc.v2";
@@ -63,7 +64,7 @@ pub(super) fn prepare(shared: &Shared, record: &Record, spec: &ContainerSpec) ->
         // In the directory that the shim makes.
         rootfs: Path::new("rootfs"),
         cgroup: Path::new("/").join(shared.group(&record.sandbox.id).join(&spec.id)),
-        namespaces: holding::namespaces(&sandbox, &record.spec, record.pause.as_ref()),
+        namespaces: namespaces(&sandbox, record, spec.pid_of.as_deref())?,
         memory: &memory,
         limited_later: false,
     };
@@ -89,6 +90,29 @@ pub(super) fn prepare(shared: &Shared, record: &Record, spec: &ContainerSpec) ->
     )?;
     let config = serde_json::to_vec(&config).map_err(|error| Refusal::failed("encode the configuration", &error))?;
     Ok(Prepared { config, mounts })
+}
+
+fn namespaces(
+    sandbox: &Path,
+    record: &Record,
+    target: Option<&str>,
+) -> Result<Vec<(LinuxNamespaceType, Option<PathBuf>)>, Refusal> {
+    let shared = record.pause.as_ref().map(Process::namespace);
+    let Some(target) = target else {
+        return Ok(holding::namespaces(sandbox, &record.spec, shared));
+    };
+    let missing = || Refusal::ContainerNotFound(target.to_owned());
+    let found = record.containers().iter().find(|known| known.id == target);
+    match &found.ok_or_else(missing)?.state {
+        State::Running { pid, .. } => {
+            let of_target = PathBuf::from(format!("/proc/{pid}/ns/pid"));
+            Ok(holding::namespaces(sandbox, &record.spec, Some(of_target)))
+        }
+        State::Created | State::Exited { .. } => Err(Refusal::WrongState {
+            id: target.to_owned(),
+            state: "not running".to_owned(),
+        }),
+    }
 }
 
 /// The layers under a writable directory of the container's own.

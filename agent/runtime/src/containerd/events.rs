@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use containerd_client::events::TaskExit;
@@ -18,6 +18,7 @@ use super::client::{CALL, within};
 use super::{Shared, logger};
 use crate::clock::now;
 use crate::embedded::ended;
+use crate::supervisor::exits::dying;
 use crate::{Container, Error, Event, Exit, State};
 
 /// The log of an ended container is waited for so long: what is written to it after that was held up by somebody else.
@@ -154,7 +155,9 @@ impl Shared {
             return;
         };
         let code = i32::try_from(status).unwrap_or(255);
-        let oom_killed = code == 137 && self.cgroups.oom_kills(&self.group(&sandbox).join(&container)) > 0;
+        let killed = self.cgroups.oom_kills(&self.group(&sandbox).join(&container));
+        let before = self.settled().remove(&container).unwrap_or(0);
+        let oom_killed = code == 137 && killed > before;
         let exit = Exit {
             code,
             // The shim says 128 + signal, which a program may say too.
@@ -170,6 +173,22 @@ impl Shared {
             }
             shared.conclude(&container, exit);
         });
+    }
+
+    /// What the kernel killed in a container until now was not its first process, when that lives: an exec of it, say.
+    pub(super) fn settle_oom_kills(&self, sandbox: &str, container: &str) {
+        let count = self.cgroups.oom_kills(&self.group(sandbox).join(container));
+        let pid = match self.records().container(sandbox, container).map(|found| &found.state) {
+            Some(State::Running { pid, .. }) => *pid,
+            Some(State::Created | State::Exited { .. }) | None => return,
+        };
+        if count > 0 && !dying(pid) {
+            self.settled().insert(container.to_owned(), count);
+        }
+    }
+
+    fn settled(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
+        self.oom_kills.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes an end down and tells it, once.

@@ -3,8 +3,8 @@
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, UNIX_EPOCH};
@@ -22,7 +22,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::client::{CALL, TASK, or_gone, within};
+use super::client::{CALL, Meaning, TASK, meaning, or_gone, within};
 use super::creation::{self, PROCESS};
 use super::methods::wrong_state;
 use super::{Shared, removal};
@@ -33,6 +33,8 @@ use crate::{Error, ExecResult, ExecSpec, Refusal, State, record, sys};
 
 /// How containerd knows a process of an OCI configuration.
 const KIND: &str = "types.containerd.io/opencontainers/runtime-spec/1/Process";
+/// The pipe in an exec's directory.
+const OUTPUT: &str = "output";
 /// Output of an exec is waited for so long after its program is gone.
 const DRAIN_LIMIT: Duration = Duration::from_millis(200);
 /// A killed program has so long to be gone.
@@ -45,9 +47,48 @@ const CANNOT_RUN: i32 = 126;
 /// Leftovers are looked for so often: each time they may have forked.
 const ROUNDS: u32 = 10;
 
+/// A shim that opens a pipe for which there is no reader waits for one, and its whole pod with it. So one is kept where it
+/// cannot be known whether the shim has opened it: after a call without an answer, and for execs of an earlier agent.
+struct Hold {
+    shared: Arc<Shared>,
+    pipe: Option<pipe::Receiver>,
+}
+
+impl Hold {
+    fn open(shared: &Arc<Shared>, path: &Path) -> io::Result<Self> {
+        // For both directions, so that it has no end.
+        let pipe = pipe::OpenOptions::new().read_write(true).open_receiver(path)?;
+        Ok(Self {
+            shared: Arc::clone(shared),
+            pipe: Some(pipe),
+        })
+    }
+
+    fn release(&mut self, now: bool) {
+        if now {
+            self.pipe = None;
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let Some(mut pipe) = self.pipe.take() else { return };
+        self.shared.spawn(async move {
+            let discard = async {
+                let mut chunk = [0; 4096];
+                while pipe.read(&mut chunk).await.is_ok_and(|length| length > 0) {}
+            };
+            // Nobody opens it after that: calls have their deadlines.
+            drop(tokio::time::timeout(TASK, discard).await);
+        });
+    }
+}
+
 /// One exec under way.
 struct Running {
     shared: Arc<Shared>,
+    sandbox: String,
     container: String,
     group: PathBuf,
     id: String,
@@ -78,6 +119,7 @@ impl Shared {
         let id = format!("e{since:x}-{}", self.exec_count.fetch_add(1, Ordering::Relaxed));
         let running = Running {
             shared: Arc::clone(self),
+            sandbox: sandbox.to_owned(),
             container: container.to_owned(),
             group: self.group(sandbox).join(container),
             directory: own.join(&id),
@@ -95,6 +137,30 @@ impl Shared {
         });
         let lost = |error: oneshot::error::RecvError| Error::from(Refusal::failed("exec", &error));
         answered.await.map_err(lost)?
+    }
+}
+
+impl Shared {
+    /// Lets go on who waits for an earlier agent to read what an exec prints.
+    pub(super) fn release_execs(self: &Arc<Self>) {
+        let containers: Vec<PathBuf> = {
+            let records = self.records();
+            let all = records.iter().flat_map(|entry| {
+                let sandbox = &entry.record.sandbox;
+                let own = sandbox.containers.iter();
+                own.map(|container| self.container_directory(&sandbox.id, &container.id))
+            });
+            all.collect()
+        };
+        for container in containers {
+            for entry in fs::read_dir(container).into_iter().flatten().flatten() {
+                let path = entry.path().join(OUTPUT);
+                let is_pipe = fs::symlink_metadata(&path).is_ok_and(|found| found.file_type().is_fifo());
+                if is_pipe && let Err(error) = Hold::open(self, &path) {
+                    tracing::warn!(path = %path.display(), %error, "an exec of an earlier agent may wait");
+                }
+            }
+        }
     }
 }
 
@@ -148,7 +214,7 @@ impl Running {
 
     /// Starts the program; returns its pid and its output.
     async fn begin(&self, process: &Process) -> Result<(i32, pipe::Receiver), Error> {
-        let path = self.directory.join("output");
+        let path = self.directory.join(OUTPUT);
         let failed = |error: io::Error| Error::from(Refusal::failed("make a pipe", &error));
         fs::DirBuilder::new()
             .mode(0o700)
@@ -156,6 +222,7 @@ impl Running {
             .map_err(failed)?;
         mkfifo(&path, Mode::from_bits_truncate(0o600)).map_err(|error| failed(error.into()))?;
         let output = pipe::OpenOptions::new().open_receiver(&path).map_err(failed)?;
+        let mut hold = Hold::open(&self.shared, &path).map_err(failed)?;
         let spec = serde_json::to_vec(process).map_err(|error| Refusal::failed("encode the process", &error))?;
         let path = path.display().to_string();
         let (client, container_id) = (&self.shared.client, self.container.clone());
@@ -176,6 +243,9 @@ impl Running {
             exec_id: self.id.clone(),
         });
         let started = within(TASK, "exec", client.tasks().start(request)).await;
+        // It answered, so it waits for nobody to read.
+        let answered = matches!(&started, Err(error) if meaning(error) != Meaning::Silent) || started.is_ok();
+        hold.release(answered);
         let pid = started.map_err(creation::program)?.pid;
         let pid = i32::try_from(pid).map_err(|error| Refusal::failed("exec", &error))?;
         Ok((pid, output))
@@ -216,6 +286,7 @@ impl Running {
         };
         let exited = within(CALL, "wait for an exec", async { exited }).await?;
         self.kill_session(pid);
+        self.shared.settle_oom_kills(&self.sandbox, &self.container);
         let drain = Instant::now() + DRAIN_LIMIT;
         while open {
             match tokio::time::timeout_at(drain, self.read(output)).await {

@@ -93,11 +93,11 @@ pub(super) fn release(directory: &Path, failures: &mut Vec<String>) {
     }
 }
 
-/// The namespaces of a container of this sandbox.
+/// The namespaces of a container of this sandbox; its pid namespace is a new one where there is none to join.
 pub(super) fn namespaces(
     directory: &Path,
     spec: &SandboxSpec,
-    pause: Option<&super::pause::Process>,
+    pid: Option<PathBuf>,
 ) -> Vec<(LinuxNamespaceType, Option<PathBuf>)> {
     let mut all = vec![(LinuxNamespaceType::Mount, None), (LinuxNamespaceType::Cgroup, None)];
     if let Some(netns) = &spec.netns {
@@ -108,7 +108,7 @@ pub(super) fn namespaces(
         all.push((LinuxNamespaceType::Ipc, Some(ipc(directory))));
     }
     if !spec.host_pid {
-        all.push((LinuxNamespaceType::Pid, pause.map(super::pause::Process::namespace)));
+        all.push((LinuxNamespaceType::Pid, pid));
     }
     all
 }

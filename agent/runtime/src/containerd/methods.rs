@@ -89,6 +89,9 @@ impl Runtime for Containerd {
             if matches!(found.state, State::Exited { .. }) {
                 return Ok(());
             }
+            if signal == libc::SIGKILL {
+                self.shared.settle_oom_kills(&sandbox, &container);
+            }
             self.shared.kill(&container, signal).await
         }
         .boxed()

@@ -21,6 +21,7 @@ mod pause;
 mod records;
 mod removal;
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
@@ -98,6 +99,8 @@ struct Shared {
     tasks: Mutex<JoinSet<()>>,
     execs: Semaphore,
     exec_count: AtomicU64,
+    /// How often the kernel had killed for memory in a container whose first process lived on after that.
+    oom_kills: Mutex<BTreeMap<String, u64>>,
 }
 
 impl Drop for Containerd {
@@ -160,6 +163,7 @@ impl Containerd {
             tasks: Mutex::new(JoinSet::new()),
             execs: Semaphore::new(EXECS),
             exec_count: AtomicU64::new(0),
+            oom_kills: Mutex::default(),
             config: Config { state_dir, ..config },
         };
         let this = Self {
@@ -238,6 +242,7 @@ impl Shared {
 
     /// Adopts what an earlier agent left, removes what it left half made, and listens from now on.
     async fn take_over(self: &Arc<Self>, unfinished: Vec<String>) -> Result<(), Error> {
+        self.release_execs();
         for id in unfinished {
             if check_id("sandbox id", &id).is_ok() {
                 tracing::info!(sandbox = id, "removing a sandbox whose creation was not finished");

@@ -146,7 +146,7 @@ impl Shared {
             if self.records().owner(&stored.id).is_none() {
                 tracing::info!(container = stored.id, "removing a container that belongs to no sandbox");
                 if let Err(error) = self.remove_stored(&stored.id).await {
-                    if meaning(&error) == Meaning::Other {
+                    if meaning(&error) != Meaning::WrongState {
                         return Err(error);
                     }
                     tracing::warn!(container = stored.id, error = chain(&error), "it stays");

@@ -235,8 +235,8 @@ impl Supervisor {
     }
 }
 
-/// Whether a child of ours that was not waited for is dead or has been told to die.
-fn dying(pid: i32) -> bool {
+/// Whether a process whose pid is still its own is dead or has been told to die.
+pub(crate) fn dying(pid: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let told = |name: &str| {

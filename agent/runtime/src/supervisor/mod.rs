@@ -10,7 +10,7 @@ pub(crate) mod create;
 mod create_calls;
 mod exec;
 mod exec_calls;
-mod exits;
+pub(crate) mod exits;
 mod job;
 pub(crate) mod log;
 pub(crate) mod memory;

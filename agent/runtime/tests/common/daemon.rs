@@ -1,5 +1,6 @@
 //! A containerd of one test alone: own root, state, socket and no plugin that reaches further. The machine's own service is
 //! neither started nor used.
+#![allow(dead_code, reason = "some tests let it only run")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -65,6 +66,10 @@ impl Daemon {
         };
         let listens = tokio::time::timeout(PATIENCE, listening).await;
         assert!(listens.is_ok(), "{}", self.log());
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        i32::try_from(self.process.as_ref().unwrap().id()).unwrap()
     }
 
     /// As a crash would end it: its shims go on.

@@ -24,6 +24,31 @@ pub(crate) enum Kind {
     Containerd,
 }
 
+/// Runs each of these functions as a test of each runtime.
+#[allow(unused_macros, reason = "some tests are about one runtime")]
+macro_rules! contract {
+    ($($name:ident),* $(,)?) => {
+        mod embedded {
+            $(
+                #[tokio::test]
+                async fn $name() {
+                    Box::pin(super::$name(super::Kind::Embedded)).await;
+                }
+            )*
+        }
+        mod containerd {
+            $(
+                #[tokio::test]
+                async fn $name() {
+                    Box::pin(super::$name(super::Kind::Containerd)).await;
+                }
+            )*
+        }
+    };
+}
+#[allow(unused_imports, reason = "some tests are about one runtime")]
+pub(crate) use contract;
+
 pub(crate) struct Machine {
     pub(crate) kind: Kind,
     pub(crate) runtime: Box<dyn Runtime>,

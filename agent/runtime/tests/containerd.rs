@@ -1,0 +1,193 @@
+//! What containerd may do to its containers' agent, and who else uses it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test's helpers are tests"
+)]
+#![allow(dead_code, reason = "the shared helpers have more than this uses")]
+
+mod common;
+
+use std::process::Command;
+use std::time::Duration;
+
+use common::{Daemon, Kind, Machine};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use runtime::{Event, State};
+
+const SLEEP: [&str; 2] = ["/bin/sleep", "1000"];
+
+async fn machine(name: &str) -> Machine {
+    Machine::of(Kind::Containerd, name).await
+}
+
+/// Asks until it holds; there is no event for it.
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let wait = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(
+        tokio::time::timeout(Duration::from_secs(20), wait).await.is_ok(),
+        "{what}"
+    );
+}
+
+fn parent(pid: i32) -> i32 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields = stat.rsplit_once(')').unwrap().1;
+    fields.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn attack_37_ends_while_containerd_is_away_are_told_when_it_is_back_and_no_log_is_lost() {
+    let mut machine = machine("away").await;
+    machine.sandbox("s").await;
+    machine.run("s", machine.container("stays", &SLEEP)).await;
+    let script = "echo before; trap 'echo after; exit 4' TERM; while :; do sleep 0.01; done";
+    let pid = machine.run("s", machine.shell("ends", script)).await;
+    until("the script runs", || machine.output("ends").contains("before")).await;
+    machine.daemon.as_mut().unwrap().kill();
+    kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
+    until("the log goes on", || machine.output("ends").contains("after")).await;
+    machine.runtime.signal("s", "stays", 9).await.unwrap_err();
+    machine.daemon.as_mut().unwrap().resume().await;
+    let exit = machine.exit().await;
+    assert_eq!((exit.code, exit.signal), (4, None));
+    machine.runtime.signal("s", "stays", 9).await.unwrap();
+    assert_eq!(machine.exit().await.code, 137);
+    machine.run("s", machine.shell("new", "exit 5")).await;
+    assert_eq!(machine.exit().await.code, 5);
+    machine.finish().await;
+}
+
+#[tokio::test]
+async fn attack_37_a_containerd_that_hangs_fails_calls_in_time_and_others_go_on() {
+    let mut machine = machine("hangs").await;
+    machine.sandbox("s").await;
+    machine.run("s", machine.container("c", &SLEEP)).await;
+    let daemon = Pid::from_raw(machine.daemon.as_ref().unwrap().pid());
+    kill(daemon, Signal::SIGSTOP).unwrap();
+    let signalled = tokio::time::timeout(Duration::from_secs(15), machine.runtime.signal("s", "c", 9)).await;
+    let error = signalled.expect("an answer in time").unwrap_err();
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert_eq!(cause, "containerd did not answer within 10s");
+    assert_eq!(machine.runtime.sandboxes().await.unwrap().len(), 1);
+    kill(daemon, Signal::SIGCONT).unwrap();
+    machine.runtime.signal("s", "c", 9).await.unwrap();
+    assert_eq!(machine.exit().await.code, 137);
+    machine.finish().await;
+}
+
+#[tokio::test]
+async fn a_killed_shim_is_the_end_of_its_containers_and_not_of_the_pod() {
+    let mut machine = machine("shim").await;
+    machine.sandbox("s").await;
+    let pid = machine.run("s", machine.container("a", &SLEEP)).await;
+    let other = machine.run("s", machine.container("b", &SLEEP)).await;
+    let shim = parent(pid);
+    assert_eq!(shim, parent(other), "one shim for the pod");
+    kill(Pid::from_raw(shim), Signal::SIGKILL).unwrap();
+    for _ in 0..2 {
+        let exit = machine.exit().await;
+        assert_eq!((exit.code, exit.signal), (137, Some(9)));
+    }
+    machine.run("s", machine.shell("c", "exit 6")).await;
+    assert_eq!(machine.exit().await.code, 6);
+    machine.finish().await;
+}
+
+#[tokio::test]
+async fn the_end_of_a_shared_pid_namespace_loses_the_sandbox() {
+    let mut machine = machine("pause").await;
+    let mut spec = Machine::sandbox_spec("s");
+    spec.share_process_namespace = true;
+    machine.runtime.create_sandbox(spec).await.unwrap();
+    machine.run("s", machine.container("c", &SLEEP)).await;
+    let group = format!("/sys/fs/cgroup/unified/{}/s/pause/cgroup.procs", machine.cgroup_root);
+    let group = std::fs::read_to_string(&group)
+        .or_else(|_| std::fs::read_to_string(group.replace("/unified", "")))
+        .unwrap();
+    kill(Pid::from_raw(group.trim().parse().unwrap()), Signal::SIGKILL).unwrap();
+    let mut seen = (false, false);
+    while seen != (true, true) {
+        match machine.event().await {
+            Event::SandboxLost { sandbox_id } => seen.0 = sandbox_id == "s",
+            Event::ContainerExited { container_id, exit, .. } => {
+                seen.1 = (container_id.as_str(), exit.code) == ("c", 137)
+            }
+        }
+    }
+    machine.runtime.remove_sandbox("s").await.unwrap();
+    machine.finish().await;
+}
+
+#[tokio::test]
+async fn a_sandbox_whose_namespaces_are_gone_is_lost() {
+    let mut machine = machine("restart").await;
+    machine.sandbox("s").await;
+    machine.run("s", machine.container("c", &SLEEP)).await;
+    machine.crash().await;
+    let path = machine.directory.path().join("state/sandboxes/s/ipc");
+    nix::mount::umount2(&path, nix::mount::MntFlags::MNT_DETACH).unwrap();
+    machine.reopen().await;
+    assert!(machine.runtime.sandboxes().await.unwrap()[0].lost);
+    machine.runtime.remove_sandbox("s").await.unwrap();
+    machine.finish().await;
+}
+
+#[tokio::test]
+async fn what_others_have_in_the_namespace_is_left_alone_and_what_no_sandbox_names_goes() {
+    let mut machine = machine("others").await;
+    let folder = machine.directory.path().join("containerd");
+    let ctr = |words: &[&str]| {
+        let mut command = Command::new("ctr");
+        command
+            .arg("--address")
+            .arg(Daemon::address(&folder))
+            .arg("--namespace");
+        let output = command.arg(Daemon::namespace(&folder)).args(words).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let layer = machine.directory.path().join("layer");
+    ctr(&[
+        "containers",
+        "create",
+        "--rootfs",
+        layer.to_str().unwrap(),
+        "stranger",
+        "/bin/sleep",
+    ]);
+    machine.sandbox("s").await;
+    machine.run("s", machine.container("c", &SLEEP)).await;
+    machine.crash().await;
+    // The record says that there is no container; containerd knows better.
+    let path = machine.directory.path().join("state/sandboxes/s/sandbox.json");
+    let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    record["sandbox"]["containers"] = serde_json::json!([]);
+    std::fs::write(&path, record.to_string()).unwrap();
+    machine.reopen().await;
+    assert_eq!(ctr(&["containers", "ls", "-q"]).trim(), "stranger");
+    machine.runtime.cleanup().await.unwrap();
+    assert_eq!(ctr(&["containers", "ls", "-q"]).trim(), "stranger");
+    ctr(&["containers", "rm", "stranger"]);
+    machine.finish().await;
+}
+
+#[tokio::test]
+async fn a_container_that_a_crash_left_created_is_adopted_as_such() {
+    let mut machine = machine("created").await;
+    machine.sandbox("s").await;
+    let spec = machine.container("c", &SLEEP);
+    machine.runtime.create_container("s", spec).await.unwrap();
+    machine.crash().await;
+    machine.reopen().await;
+    let sandbox = machine.runtime.sandboxes().await.unwrap().remove(0);
+    assert_eq!(sandbox.containers[0].state, State::Created);
+    machine.runtime.start_container("s", "c").await.unwrap();
+    machine.finish().await;
+}
