@@ -87,7 +87,12 @@ impl Machine {
         assert_eq!(self.held(), Vec::<String>::new());
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         assert!(!mounts.contains(self.folder.path().to_str().unwrap()), "{mounts}");
-        assert!(!run("ip", "-o link").contains("veth"));
+        // The kernel takes the interfaces of a namespace apart a moment after its end.
+        let gone = (0..400).any(|_| {
+            std::thread::park_timeout(Duration::from_millis(10));
+            !run("ip", "-o link").contains("veth")
+        });
+        assert!(gone, "{}", run("ip", "-o link"));
     }
 }
 
@@ -150,6 +155,22 @@ async fn the_standard_plugins_connect_pods_and_are_remembered() {
     assert!(cause(&error).starts_with("failed to setup network for sandbox \"c\": cni plugin not initialized"));
     network.stop().await.unwrap();
     network.stop().await.unwrap();
+    machine.is_clean();
+}
+
+#[tokio::test]
+async fn a_cleanup_that_was_told_no_range_gives_addresses_of_it_back() {
+    let machine = Machine::new();
+    let ipam = json!({"type": "host-local", "dataDir": machine.path("ipam")});
+    let ranged = json!({"type": "bridge", "bridge": "cni-test", "capabilities": {"ipRanges": true}, "ipam": ipam});
+    machine.configure("1.0.0", &[ranged]);
+    let network = machine.open();
+    network.start("10.66.0.0/24".parse().unwrap()).await.unwrap();
+    let attachment = network.attach(spec("a")).await.unwrap();
+    assert_eq!(attachment.gateway.to_string(), "10.66.0.1");
+    assert_eq!(machine.held().len(), 1);
+    drop(network);
+    machine.open().stop().await.unwrap();
     machine.is_clean();
 }
 

@@ -137,6 +137,7 @@ impl Inner {
         let record = Record {
             netns: namespace::path(&self.config.state_dir, &spec.sandbox_id),
             list: list.to_json(),
+            range: self.range(),
             result: None,
             attachment: None,
             spec,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::bridge::records::{read, remove, write};
-use crate::{AttachSpec, Attachment, Error};
+use crate::{AttachSpec, Attachment, Cidr, Error};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Record {
@@ -16,6 +16,8 @@ pub(super) struct Record {
     pub(super) netns: PathBuf,
     /// The configuration list.
     pub(super) list: Value,
+    /// The node's range: what plugins were told then, they are told again.
+    pub(super) range: Option<Cidr>,
     /// The result of its last plugin, once there is one.
     pub(super) result: Option<Value>,
     /// What the agent was told, once everything worked.

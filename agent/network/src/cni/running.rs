@@ -53,10 +53,9 @@ impl Inner {
     /// Runs the plugins one after another; the last result. Deleting goes backwards, and on past failures.
     pub(super) async fn run_list(&self, verb: Verb, list: &List, record: &Record) -> Result<Option<Value>, String> {
         let around = self.surroundings(record);
-        let range = self.range();
         let capabilities = Capabilities {
             ports: &record.spec.ports,
-            range,
+            range: record.range,
         };
         let mut previous = match verb {
             // Older plugins do not know of it.
