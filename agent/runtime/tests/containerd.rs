@@ -191,3 +191,22 @@ async fn a_container_that_a_crash_left_created_is_adopted_as_such() {
     machine.runtime.start_container("s", "c").await.unwrap();
     machine.finish().await;
 }
+
+#[tokio::test]
+async fn a_container_can_have_a_terminal_and_an_input_only_with_one() {
+    let mut machine = machine("terminal").await;
+    machine.sandbox("s").await;
+    let mut spec = machine.container("t", &["/bin/busybox", "tty"]);
+    let mut process = spec.spec.process().clone().unwrap();
+    process.set_terminal(Some(true));
+    spec.spec.set_process(Some(process));
+    spec.stdin = runtime::Stdin::Open;
+    machine.run("s", spec).await;
+    assert_eq!(machine.exit().await.code, 0);
+    assert!(machine.output("t").contains("/dev/pts/0"), "{}", machine.output("t"));
+    let mut spec = machine.shell("i", "read line; exit 3");
+    spec.stdin = runtime::Stdin::Open;
+    let refused = machine.runtime.create_container("s", spec).await.unwrap_err();
+    assert!(refused.to_string().contains("without a terminal"), "{refused}");
+    machine.finish().await;
+}

@@ -12,7 +12,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::Machine;
+use common::{Kind, Machine, contract};
 use runtime::{Error, Refusal, Session, Size, Stdin, StreamSpec, Streams};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -77,16 +77,15 @@ async fn until(output: &mut runtime::Output, expected: &str) -> String {
     text
 }
 
-async fn running(name: &str) -> Machine {
-    let machine = Machine::new(name).await;
+async fn running(kind: Kind, name: &str) -> Machine {
+    let machine = Machine::of(kind, name).await;
     machine.sandbox("s").await;
     machine.run("s", machine.container("c", &["/bin/sleep", "1000"])).await;
     machine
 }
 
-#[tokio::test]
-async fn a_program_has_streams_of_its_own() {
-    let machine = running("streams").await;
+async fn a_program_has_streams_of_its_own(kind: Kind) {
+    let machine = running(kind, "streams").await;
     let words = ["sh", "-c", "cat; echo $GREETING >&2; exit 3"];
     let mut session = machine.runtime.exec_stream("s", "c", spec(&words)).await.unwrap();
     let mut stdin = session.stdin.take().unwrap();
@@ -108,9 +107,8 @@ async fn a_program_has_streams_of_its_own() {
     machine.finish().await;
 }
 
-#[tokio::test]
-async fn a_program_that_cannot_run_is_an_error_in_words() {
-    let machine = running("cannot").await;
+async fn a_program_that_cannot_run_is_an_error_in_words(kind: Kind) {
+    let machine = running(kind, "cannot").await;
     for (words, because) in [
         (["absent"], "exec: \"absent\": executable file not found in $PATH"),
         (
@@ -133,9 +131,8 @@ async fn a_program_that_cannot_run_is_an_error_in_words() {
     machine.finish().await;
 }
 
-#[tokio::test]
-async fn a_terminal_is_the_containers_own_and_has_a_size() {
-    let machine = running("terminal").await;
+async fn a_terminal_is_the_containers_own_and_has_a_size(kind: Kind) {
+    let machine = running(kind, "terminal").await;
     let script = "ls /dev/pts/; echo $TERM; read answer; stty size; echo got $answer; exit 4";
     let session = machine
         .runtime
@@ -165,9 +162,8 @@ async fn a_terminal_is_the_containers_own_and_has_a_size() {
     machine.finish().await;
 }
 
-#[tokio::test]
-async fn what_a_program_leaves_running_stays_and_what_is_left_early_dies() {
-    let machine = running("leaves").await;
+async fn what_a_program_leaves_running_stays_and_what_is_left_early_dies(kind: Kind) {
+    let machine = running(kind, "leaves").await;
     let words = ["sh", "-c", "sleep 333 >/dev/null 2>&1 </dev/null & echo started"];
     let session = machine.runtime.exec_stream("s", "c", spec(&words)).await.unwrap();
     assert_eq!(end(session).await.0, "started\n");
@@ -195,9 +191,8 @@ async fn what_a_program_leaves_running_stays_and_what_is_left_early_dies() {
     machine.finish().await;
 }
 
-#[tokio::test]
-async fn attack_17_clients_that_vanish_leave_nothing() {
-    let machine = running("vanish").await;
+async fn attack_17_clients_that_vanish_leave_nothing(kind: Kind) {
+    let machine = running(kind, "vanish").await;
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let before = descriptors();
     for round in 0..200 {
@@ -288,3 +283,11 @@ async fn a_container_can_have_a_terminal() {
     assert_eq!(machine.exit().await.code, 137);
     machine.finish().await;
 }
+
+contract!(
+    a_program_has_streams_of_its_own,
+    a_program_that_cannot_run_is_an_error_in_words,
+    a_terminal_is_the_containers_own_and_has_a_size,
+    what_a_program_leaves_running_stays_and_what_is_left_early_dies,
+    attack_17_clients_that_vanish_leave_nothing,
+);

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use containerd_client::services::v1::container::Runtime;
 use containerd_client::services::v1::{Container as Stored, CreateContainerRequest, CreateTaskRequest};
 use containerd_client::types::Mount;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use oci_spec::runtime::{LinuxNamespaceType, Spec};
 use prost_types::Any;
 
@@ -24,7 +26,7 @@ use crate::supervisor::create::joined;
 use crate::supervisor::memory::TARGET;
 use crate::supervisor::user;
 use crate::sys::{self, FileSystem};
-use crate::{ContainerSpec, Error, Refusal, State};
+use crate::{ContainerSpec, Error, Refusal, State, Stdin};
 
 /// The shim that every containerd has.
 const SHIM: &str = "io.containerd.runc.v2";
@@ -41,6 +43,9 @@ pub(super) const OWNER: &str = "skiff/owner";
 pub(super) struct Prepared {
     pub(super) config: Vec<u8>,
     mounts: Vec<Mount>,
+    /// A pipe that the shim holds open, so that the container's input does not end.
+    input: Option<PathBuf>,
+    terminal: bool,
 }
 
 /// Makes a container's directory with all that its task needs.
@@ -88,8 +93,27 @@ pub(super) fn prepare(shared: &Shared, record: &Record, spec: &ContainerSpec) ->
         PROCESS,
         record::write(&directory.join(PROCESS), &config.process(), Durability::Process),
     )?;
+    let terminal = config.process().as_ref().and_then(oci_spec::runtime::Process::terminal) == Some(true);
+    let mut input = None;
+    if spec.stdin != Stdin::Closed && !terminal {
+        return Err(Refusal::Failed {
+            doing: "give the container an input".to_owned(),
+            cause: "without a terminal that is not available with containerd yet".to_owned(),
+        });
+    }
+    if spec.stdin != Stdin::Closed {
+        let path = directory.join("stdin");
+        let made = mkfifo(&path, Mode::from_bits_truncate(0o600)).map_err(io::Error::from);
+        made.map_err(failed("make the container's input"))?;
+        input = Some(path);
+    }
     let config = serde_json::to_vec(&config).map_err(|error| Refusal::failed("encode the configuration", &error))?;
-    Ok(Prepared { config, mounts })
+    Ok(Prepared {
+        config,
+        mounts,
+        input,
+        terminal,
+    })
 }
 
 fn namespaces(
@@ -156,7 +180,7 @@ fn view(layers: &[PathBuf]) -> io::Result<OwnedFd> {
     use nix::fcntl::{OFlag, open};
     if let [only] = layers {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        return Ok(open(only, flags, nix::sys::stat::Mode::empty())?);
+        return Ok(open(only, flags, Mode::empty())?);
     }
     let overlay = FileSystem::open("overlay")?;
     overlay.set("source", b"overlay")?;
@@ -212,8 +236,18 @@ impl Shared {
         let request = self.client.request(CreateTaskRequest {
             container_id: spec.id.clone(),
             rootfs: prepared.mounts,
-            stdout: output.clone(),
-            stderr: output,
+            stdin: prepared
+                .input
+                .map(|path| path.display().to_string())
+                .unwrap_or_default(),
+            terminal: prepared.terminal,
+            // One output is all that a terminal has.
+            stderr: if prepared.terminal {
+                String::new()
+            } else {
+                output.clone()
+            },
+            stdout: output,
             ..CreateTaskRequest::default()
         });
         let made = within(TASK, "create containerd task", self.client.tasks().create(request)).await;
@@ -243,7 +277,10 @@ pub(super) fn program(error: Error) -> Error {
         return error;
     };
     match source.to_string().split_once(WORDS) {
-        Some((_, why)) if why.starts_with("exec: ") => Refusal::Program(why.to_owned()).into(),
+        Some((_, why)) if why.starts_with("exec: ") => {
+            // The code that Go's errors have when nobody gave them one.
+            Refusal::Program(why.trim_end_matches(": unknown").to_owned()).into()
+        }
         Some(_) | None => error,
     }
 }

@@ -18,16 +18,8 @@ use crate::clock::now;
 use crate::embedded::{check_id, described, io_error};
 use crate::{
     Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Info, Refusal, Runtime, Sandbox, SandboxSpec,
-    Session, State, Stdin, StreamSpec, Streams,
+    Session, State, StreamSpec, Streams,
 };
-
-/// Streams do not come through containerd yet.
-fn without_streams(doing: &str) -> Refusal {
-    Refusal::Failed {
-        doing: doing.to_owned(),
-        cause: "streams are not available with containerd".to_owned(),
-    }
-}
 
 impl Runtime for Containerd {
     fn info(&self) -> Info {
@@ -64,14 +56,6 @@ impl Runtime for Containerd {
                     value: String::new(),
                 });
             }
-            let terminal = spec
-                .spec
-                .process()
-                .as_ref()
-                .and_then(oci_spec::runtime::Process::terminal);
-            if terminal == Some(true) || spec.stdin != Stdin::Closed {
-                return Err(without_streams("give the container an input").into());
-            }
             Box::pin(self.shared.create_container(&sandbox, spec)).await
         }
         .boxed()
@@ -102,12 +86,17 @@ impl Runtime for Containerd {
         async move { self.shared.exec(&sandbox, &container, spec).await }.boxed()
     }
 
-    fn exec_stream(&self, _: &str, _: &str, _: StreamSpec) -> BoxFuture<'_, Result<Session, Error>> {
-        futures::future::ready(Err(without_streams("exec").into())).boxed()
+    fn exec_stream(&self, sandbox: &str, container: &str, spec: StreamSpec) -> BoxFuture<'_, Result<Session, Error>> {
+        let (sandbox, container) = (sandbox.to_owned(), container.to_owned());
+        async move { Box::pin(self.shared.exec_stream(&sandbox, &container, spec)).await }.boxed()
     }
 
     fn attach(&self, _: &str, _: &str, _: Streams) -> BoxFuture<'_, Result<Session, Error>> {
-        futures::future::ready(Err(without_streams("attach").into())).boxed()
+        let refusal = Refusal::Failed {
+            doing: "attach".to_owned(),
+            cause: "it is not available with containerd yet".to_owned(),
+        };
+        futures::future::ready(Err(refusal.into())).boxed()
     }
 
     fn remove_container(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Result<(), Error>> {

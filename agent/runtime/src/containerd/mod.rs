@@ -18,8 +18,10 @@ mod holding;
 mod logger;
 mod methods;
 mod pause;
+mod process;
 mod records;
 mod removal;
+mod streams;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

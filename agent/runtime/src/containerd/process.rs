@@ -1,0 +1,259 @@
+//! A program that containerd runs in a container beside its first process: its pipes, its calls, its end.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, UNIX_EPOCH};
+
+use containerd_client::services::v1::{
+    DeleteProcessRequest, ExecProcessRequest, KillRequest, StartRequest, WaitRequest,
+};
+use nix::libc;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use oci_spec::runtime::Process;
+use prost_types::Any;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+
+use super::client::{CALL, Meaning, TASK, meaning, or_gone, within};
+use super::creation::{self, PROCESS};
+use super::methods::wrong_state;
+use super::{Shared, removal};
+use crate::clock::now;
+use crate::embedded::io_error;
+use crate::supervisor::session;
+use crate::{Error, Refusal, State, record, sys};
+
+/// How containerd knows a process of an OCI configuration.
+const KIND: &str = "types.containerd.io/opencontainers/runtime-spec/1/Process";
+/// A program whose end is waited for, and which may take as long as it wants, is asked for again after this.
+const LONG: Duration = Duration::from_hours(24);
+/// The pipes in its directory that the shim writes to.
+pub(super) const OUTPUTS: [&str; 2] = ["stdout", "stderr"];
+/// Leftovers are looked for so often: each time they may have forked.
+const ROUNDS: u32 = 10;
+
+/// A shim that opens a pipe for which there is no reader waits for one, and its whole pod with it. So one is kept where it
+/// cannot be known whether the shim has opened it: after a call without an answer, and for execs of an earlier agent.
+struct Hold {
+    shared: Arc<Shared>,
+    pipe: Option<pipe::Receiver>,
+}
+
+impl Hold {
+    fn open(shared: &Arc<Shared>, path: &Path) -> io::Result<Self> {
+        // For both directions, so that it has no end.
+        let pipe = pipe::OpenOptions::new().read_write(true).open_receiver(path)?;
+        Ok(Self {
+            shared: Arc::clone(shared),
+            pipe: Some(pipe),
+        })
+    }
+
+    fn release(&mut self, now: bool) {
+        if now {
+            self.pipe = None;
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let Some(mut pipe) = self.pipe.take() else { return };
+        self.shared.spawn(async move {
+            let discard = async {
+                let mut chunk = [0; 4096];
+                while pipe.read(&mut chunk).await.is_ok_and(|length| length > 0) {}
+            };
+            // Nobody opens it after that: calls have their deadlines.
+            drop(tokio::time::timeout(TASK, discard).await);
+        });
+    }
+}
+
+/// One program. Its directory is in the container's own.
+pub(super) struct Exec {
+    pub(super) shared: Arc<Shared>,
+    sandbox: String,
+    pub(super) container: String,
+    group: PathBuf,
+    pub(super) id: String,
+    directory: PathBuf,
+}
+
+/// Its pipes: of its own making, or a terminal's.
+#[derive(Default)]
+pub(super) struct Pipes {
+    pub(super) stdin: Option<PathBuf>,
+    pub(super) stdout: PathBuf,
+    /// None with a terminal.
+    pub(super) stderr: Option<PathBuf>,
+    pub(super) terminal: bool,
+}
+
+impl Exec {
+    /// A program for a running container; with it the container's own process.
+    pub(super) fn new(shared: &Arc<Shared>, sandbox: &str, container: &str) -> Result<(Self, Process), Error> {
+        let found = shared.container(sandbox, container)?;
+        if !matches!(found.state, State::Running { .. }) {
+            return Err(wrong_state(&found));
+        }
+        let own = shared.container_directory(sandbox, container);
+        let stored = record::read::<Process>(&own.join(PROCESS)).map_err(io_error("read", &own))?;
+        let process = stored.ok_or_else(|| Refusal::ContainerNotFound(container.to_owned()))?;
+        // Unlike those of an earlier agent, whose programs may still run.
+        let since = now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        let id = format!("e{since:x}-{}", shared.exec_count.fetch_add(1, Ordering::Relaxed));
+        let exec = Self {
+            shared: Arc::clone(shared),
+            sandbox: sandbox.to_owned(),
+            container: container.to_owned(),
+            group: shared.group(sandbox).join(container),
+            directory: own.join(&id),
+            id,
+        };
+        let made = fs::DirBuilder::new().mode(0o700).create(&exec.directory);
+        made.map_err(io_error("create", &exec.directory))?;
+        Ok((exec, process))
+    }
+
+    /// Makes a pipe that the shim will open.
+    pub(super) fn pipe(&self, name: &str) -> Result<PathBuf, Error> {
+        let path = self.directory.join(name);
+        let made = mkfifo(&path, Mode::from_bits_truncate(0o600)).map_err(io::Error::from);
+        made.map_err(io_error("create", &path))?;
+        Ok(path)
+    }
+
+    /// Starts the program; returns its pid. Its output must have readers already.
+    pub(super) async fn start(&self, process: &Process, pipes: &Pipes) -> Result<i32, Error> {
+        let outputs = [Some(&pipes.stdout), pipes.stderr.as_ref()];
+        let mut holds = Vec::new();
+        for path in outputs.into_iter().flatten() {
+            holds.push(Hold::open(&self.shared, path).map_err(io_error("open", path))?);
+        }
+        let text = |path: Option<&PathBuf>| path.map(|path| path.display().to_string()).unwrap_or_default();
+        let spec = serde_json::to_vec(process).map_err(|error| Refusal::failed("encode the process", &error))?;
+        let (client, container_id) = (&self.shared.client, self.container.clone());
+        let request = client.request(ExecProcessRequest {
+            container_id: container_id.clone(),
+            exec_id: self.id.clone(),
+            stdin: text(pipes.stdin.as_ref()),
+            stdout: text(Some(&pipes.stdout)),
+            stderr: text(pipes.stderr.as_ref()),
+            terminal: pipes.terminal,
+            spec: Some(Any {
+                type_url: KIND.to_owned(),
+                value: spec,
+            }),
+        });
+        within(CALL, "exec", client.tasks().exec(request)).await?;
+        let request = client.request(StartRequest {
+            container_id,
+            exec_id: self.id.clone(),
+        });
+        let started = within(TASK, "exec", client.tasks().start(request)).await;
+        // It answered, so it waits for nobody to read.
+        let silent = started.as_ref().is_err_and(|error| meaning(error) == Meaning::Silent);
+        for hold in &mut holds {
+            hold.release(!silent);
+        }
+        let pid = started.map_err(creation::program)?.pid;
+        Ok(i32::try_from(pid).map_err(|error| Refusal::failed("exec", &error))?)
+    }
+
+    /// Waits for its end; the exit code.
+    pub(super) async fn wait(&self) -> Result<i32, Error> {
+        let request = self.shared.client.request(WaitRequest {
+            container_id: self.container.clone(),
+            exec_id: self.id.clone(),
+        });
+        let exited = within(LONG, "wait for an exec", self.shared.client.tasks().wait(request)).await?;
+        self.shared.settle_oom_kills(&self.sandbox, &self.container);
+        Ok(i32::try_from(exited.exit_status).unwrap_or(255))
+    }
+
+    /// Removes what containerd and the disk have of it.
+    pub(super) async fn delete(&self) {
+        let request = self.shared.client.request(DeleteProcessRequest {
+            container_id: self.container.clone(),
+            exec_id: self.id.clone(),
+        });
+        let deleted = within(CALL, "delete exec", self.shared.client.tasks().delete_process(request)).await;
+        if let Err(error) = or_gone(deleted) {
+            tracing::debug!(container = self.container, %error, "an exec stays with its container");
+        }
+        let mut failures = Vec::new();
+        removal::remove_directory(&self.directory, &mut failures);
+        for failure in failures {
+            tracing::warn!(container = self.container, failure, "what an exec left");
+        }
+    }
+
+    /// Kills it and what it started.
+    pub(super) async fn kill(&self, pid: i32) {
+        let request = self.shared.client.request(KillRequest {
+            container_id: self.container.clone(),
+            exec_id: self.id.clone(),
+            signal: libc::SIGKILL.unsigned_abs(),
+            all: false,
+        });
+        let killed = within(CALL, "kill an exec", self.shared.client.tasks().kill(request)).await;
+        if let Err(error) = or_gone(killed) {
+            tracing::warn!(container = self.container, %error, "an exec could not be killed");
+        }
+        self.kill_session(pid);
+    }
+
+    /// Kills what the program left behind: it led a session, and what it started is in it unless it took care to leave.
+    pub(super) fn kill_session(&self, leader: i32) {
+        for _ in 0..ROUNDS {
+            let members = self.shared.cgroups.members(&self.group).unwrap_or_default();
+            let left: Vec<i32> = members
+                .into_iter()
+                .filter(|pid| *pid != leader && session(*pid) == Some(leader))
+                .collect();
+            if left.is_empty() {
+                return;
+            }
+            for pid in left {
+                // It may be gone, and its pid another's: that one is not in this session.
+                if let Ok(process) = sys::pidfd_open(pid)
+                    && session(pid) == Some(leader)
+                {
+                    drop(sys::pidfd_send_signal(process.as_fd(), libc::SIGKILL));
+                }
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Lets go on who waits for an earlier agent to read what an exec prints.
+    pub(super) fn release_execs(self: &Arc<Self>) {
+        let containers: Vec<PathBuf> = {
+            let records = self.records();
+            let all = records.iter().flat_map(|entry| {
+                let sandbox = &entry.record.sandbox;
+                let own = sandbox.containers.iter();
+                own.map(|container| self.container_directory(&sandbox.id, &container.id))
+            });
+            all.collect()
+        };
+        for container in containers {
+            for entry in fs::read_dir(container).into_iter().flatten().flatten() {
+                for path in OUTPUTS.map(|name| entry.path().join(name)) {
+                    let is_pipe = fs::symlink_metadata(&path).is_ok_and(|found| found.file_type().is_fifo());
+                    if is_pipe && let Err(error) = Hold::open(self, &path) {
+                        tracing::warn!(path = %path.display(), %error, "an exec of an earlier agent may wait");
+                    }
+                }
+            }
+        }
+    }
+}

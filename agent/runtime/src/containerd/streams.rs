@@ -1,0 +1,270 @@
+//! Programs with streams of their own: pipes or a terminal between the shim and the agent, with nothing of ours in between.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use containerd_client::services::v1::{CloseIoRequest, ResizePtyRequest};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::net::unix::pipe;
+
+use super::Shared;
+use super::client::{CALL, or_gone, within};
+use super::exec::adapted;
+use super::process::{Exec, OUTPUTS, Pipes};
+use crate::embedded::io_error;
+use crate::session::{Input, Output, Session, Terminal};
+use crate::{Error, Size, StreamSpec};
+
+/// A killed program has so long to be gone.
+const DEATH: Duration = Duration::from_secs(5);
+
+/// A program whose streams somebody holds. When nobody does any more it is killed, if it still runs, and removed.
+struct Running {
+    exec: Option<Exec>,
+    pid: i32,
+    exited: AtomicBool,
+}
+
+impl Running {
+    /// There until the last reference goes.
+    fn exec(&self) -> Result<&Exec, Error> {
+        let gone = || crate::Refusal::ContainerNotFound(String::new());
+        Ok(self.exec.as_ref().ok_or_else(gone)?)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let Some(exec) = self.exec.take() else { return };
+        let (shared, pid, exited) = (Arc::clone(&exec.shared), self.pid, self.exited.load(Ordering::Acquire));
+        shared.spawn(async move {
+            if !exited {
+                exec.kill(pid).await;
+                if let Ok(Err(error)) = tokio::time::timeout(DEATH, exec.wait()).await {
+                    tracing::debug!(%error, "an exec that nobody waits for");
+                }
+            }
+            exec.delete().await;
+        });
+    }
+}
+
+/// Kills the program when nobody waits for its end any more, whoever still holds its streams.
+struct Ending(Arc<Running>);
+
+impl Ending {
+    async fn end(self) -> Result<i32, Error> {
+        let code = self.0.exec()?.wait().await?;
+        self.0.exited.store(true, Ordering::Release);
+        Ok(code)
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if self.0.exited.load(Ordering::Acquire) {
+            return;
+        }
+        let running = Arc::clone(&self.0);
+        let Ok(exec) = running.exec() else { return };
+        Arc::clone(&exec.shared).spawn(async move {
+            if let Ok(exec) = running.exec() {
+                exec.kill(running.pid).await;
+            }
+        });
+    }
+}
+
+struct Reader {
+    pipe: pipe::Receiver,
+    _running: Arc<Running>,
+}
+
+impl AsyncRead for Reader {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.pipe).poll_read(context, into)
+    }
+}
+
+/// The shim keeps the input open until it is told that no more will come.
+struct Writer {
+    pipe: Option<pipe::Sender>,
+    running: Arc<Running>,
+}
+
+impl Writer {
+    fn close(&mut self) {
+        if self.pipe.take().is_none() {
+            return;
+        }
+        let running = Arc::clone(&self.running);
+        let Ok(exec) = running.exec() else { return };
+        Arc::clone(&exec.shared).spawn(async move {
+            let Ok(exec) = running.exec() else { return };
+            let request = exec.shared.client.request(CloseIoRequest {
+                container_id: exec.container.clone(),
+                exec_id: exec.id.clone(),
+                stdin: true,
+            });
+            let closed = within(CALL, "close the input", exec.shared.client.tasks().close_io(request)).await;
+            if let Err(error) = or_gone(closed) {
+                tracing::warn!(%error, "the end of an input is not told");
+            }
+        });
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl AsyncWrite for Writer {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        match &mut self.pipe {
+            Some(pipe) => Pin::new(pipe).poll_write(context, from),
+            None => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.close();
+        Poll::Ready(Ok(()))
+    }
+}
+
+struct Screen(Arc<Running>);
+
+impl Terminal for Screen {
+    fn resize(&self, size: Size) -> BoxFuture<'_, Result<(), Error>> {
+        async move {
+            let exec = self.0.exec()?;
+            let request = exec.shared.client.request(ResizePtyRequest {
+                container_id: exec.container.clone(),
+                exec_id: exec.id.clone(),
+                width: size.width.into(),
+                height: size.height.into(),
+            });
+            let resized = within(
+                CALL,
+                "resize the terminal",
+                exec.shared.client.tasks().resize_pty(request),
+            )
+            .await;
+            or_gone(resized).map(drop)
+        }
+        .boxed()
+    }
+}
+
+impl Shared {
+    /// Starts a program with streams of its own.
+    pub(super) async fn exec_stream(
+        self: &Arc<Self>,
+        sandbox: &str,
+        container: &str,
+        spec: StreamSpec,
+    ) -> Result<Session, Error> {
+        let (exec, stored) = Exec::new(self, sandbox, container)?;
+        let begun = self
+            .begin(&exec, &adapted(stored, &spec.argv, &[], spec.tty), &spec)
+            .await;
+        let (pid, stdin, mut outputs) = match begun {
+            Ok(begun) => begun,
+            Err(error) => {
+                exec.delete().await;
+                return Err(error);
+            }
+        };
+        let running = Arc::new(Running {
+            exec: Some(exec),
+            pid,
+            exited: AtomicBool::new(false),
+        });
+        let writer = |pipe| -> Input {
+            Box::pin(Writer {
+                pipe: Some(pipe),
+                running: Arc::clone(&running),
+            })
+        };
+        let stdin = stdin.map(writer);
+        let mut hand_out = |wanted: bool| -> Option<Output> {
+            let pipe = outputs.pop()?;
+            if !wanted {
+                self.discard(pipe);
+                return None;
+            }
+            let running = Arc::clone(&running);
+            Some(Box::pin(Reader {
+                pipe,
+                _running: running,
+            }))
+        };
+        // In reverse order.
+        let stderr = if spec.tty { None } else { hand_out(spec.streams.stderr) };
+        let stdout = hand_out(spec.tty || spec.streams.stdout);
+        let terminal: Option<Box<dyn Terminal>> = if spec.tty {
+            Some(Box::new(Screen(Arc::clone(&running))))
+        } else {
+            None
+        };
+        let end = Ending(running).end().boxed();
+        Ok(Session {
+            stdin,
+            stdout,
+            stderr,
+            terminal,
+            end,
+        })
+    }
+
+    async fn begin(
+        &self,
+        exec: &Exec,
+        process: &oci_spec::runtime::Process,
+        spec: &StreamSpec,
+    ) -> Result<(i32, Option<pipe::Sender>, Vec<pipe::Receiver>), Error> {
+        let [stdout, stderr] = OUTPUTS;
+        let mut pipes = Pipes {
+            stdout: exec.pipe(stdout)?,
+            terminal: spec.tty,
+            ..Pipes::default()
+        };
+        if !spec.tty {
+            pipes.stderr = Some(exec.pipe(stderr)?);
+        }
+        let mut outputs = Vec::new();
+        for path in [Some(&pipes.stdout), pipes.stderr.as_ref()].into_iter().flatten() {
+            let output = pipe::OpenOptions::new().open_receiver(path);
+            outputs.push(output.map_err(io_error("open", path))?);
+        }
+        let mut stdin = None;
+        if spec.streams.stdin {
+            let path = exec.pipe("stdin")?;
+            // For both directions: nobody has opened it yet.
+            let sender = pipe::OpenOptions::new().read_write(true).open_sender(&path);
+            stdin = Some(sender.map_err(io_error("open", &path))?);
+            pipes.stdin = Some(path);
+        }
+        Ok((exec.start(process, &pipes).await?, stdin, outputs))
+    }
+
+    /// A program whose output nobody wants must not wait for a reader.
+    fn discard(&self, mut pipe: pipe::Receiver) {
+        self.spawn(async move {
+            let mut chunk = [0; 4096];
+            while pipe.read(&mut chunk).await.is_ok_and(|length| length > 0) {}
+        });
+    }
+}
