@@ -118,12 +118,6 @@ fn updates() {
             "spec: Forbidden: updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden",
         ),
         (
-            "batch",
-            "jobs",
-            json!({"spec": {"completions": 6}}),
-            "spec.completions: Invalid value: 6: field is immutable",
-        ),
-        (
             "",
             "persistentvolumeclaims",
             json!({"spec": {"volumeName": "other"}}),
