@@ -139,7 +139,7 @@ fn updates() {
             "rbac.authorization.k8s.io",
             "rolebindings",
             json!({"roleRef": {"name": "other"}}),
-            "roleRef: Invalid value: {\"apiGroup\":\"rbac.authorization.k8s.io\",\"kind\":\"Role\",\"name\":\"other\"}: cannot change roleRef",
+            "roleRef: Invalid value: {\"APIGroup\":\"rbac.authorization.k8s.io\",\"Kind\":\"Role\",\"Name\":\"other\"}: cannot change roleRef",
         ),
         (
             "networking.k8s.io",
