@@ -1,11 +1,12 @@
 //! What all parts of the agent share.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use agent_plan::Timestamp;
+use agent_plan::admission::Host;
 use agent_plan::environment::Surroundings;
 use agent_plan::files::ClusterDns;
 use agent_plan::oci::Abilities;
@@ -73,6 +74,8 @@ pub struct Context {
     pub(crate) starts: Semaphore,
     /// The pods as the API shows them, for `/pods` and for logs.
     pub(crate) pods: Mutex<BTreeMap<String, Arc<Pod>>>,
+    /// The uids of those that the node does not take.
+    pub(crate) refused: Mutex<BTreeSet<String>>,
     /// The instances that run now: who follows a log wants to know its end, who runs a program inside where they are.
     pub(crate) running: watch::Sender<BTreeMap<Run, Place>>,
 }
@@ -144,6 +147,26 @@ impl Context {
 
     pub(crate) fn forget(&self, uid: &str) {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+    }
+
+    /// Notes that the node does not take this pod: it does not count for the others.
+    pub(crate) fn refuse(&self, pod: &Pod) {
+        let uid = agent_plan::pods::uid(pod).to_owned();
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).insert(uid);
+    }
+
+    /// What the node has for a pod, as things are.
+    pub(crate) fn host(&self, pod: &Pod) -> Host {
+        use agent_plan::pods::uid;
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut others = self.known_pods();
+        others.retain(|other| uid(other) != uid(pod) && !refused.contains(uid(other)));
+        Host {
+            pods: self.config.max_pods.into(),
+            allocatable: self.machine.allocatable_milli(),
+            others,
+        }
     }
 
     pub(crate) fn known_pod(&self, uid: &str) -> Option<Arc<Pod>> {

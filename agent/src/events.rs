@@ -78,6 +78,8 @@ impl Recorder {
         let field = container.map(|name| {
             let list = if pods::is_init(pod, name) {
                 "initContainers"
+            } else if pods::is_ephemeral(pod, name) {
+                "ephemeralContainers"
             } else {
                 "containers"
             };

@@ -23,7 +23,7 @@ pub mod serve;
 mod sources;
 mod worker;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 
@@ -91,6 +91,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         pulls: Semaphore::new(PULLS),
         starts: Semaphore::new(STARTS),
         pods: Mutex::new(BTreeMap::new()),
+        refused: Mutex::new(BTreeSet::new()),
         running: watch::Sender::new(BTreeMap::new()),
         config,
         parts,

@@ -67,6 +67,9 @@ pub struct Attachment {
     pub gateway: IpAddr,
     /// The interface in the namespace.
     pub interface: String,
+    /// Ports of the node that lead to the pod, where this network leads them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<PortMapping>,
 }
 
 /// Why the network could not do it.

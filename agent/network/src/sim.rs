@@ -68,6 +68,7 @@ impl World {
             addresses: vec![address],
             gateway: range.gateway().into(),
             interface: "eth0".to_owned(),
+            ports: Vec::new(),
         };
         self.attachments.insert(sandbox_id, attachment.clone());
         Ok(attachment)

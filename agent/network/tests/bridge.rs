@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use network::{AttachSpec, Attachment, Bridge, Config, Network as _};
+use network::{AttachSpec, Attachment, Bridge, Config, Network as _, PortMapping};
 use nix::sched::{CloneFlags, setns, unshare};
 
 /// A machine without neighbours: this thread, and those that it starts, are in a new namespace.
@@ -216,4 +216,69 @@ async fn impossible_ids_and_ranges_are_refused() {
     let full = network.attach(spec).await.unwrap_err().to_string();
     assert_eq!(full, "no free address in 10.77.4.0/30");
     network.stop().await.unwrap();
+}
+
+/// A port of the node leads to its pod from the node, from its loopback and from other pods, over a restart, and no longer than
+/// the pod is there; no pod comes to the node's loopback by that way.
+#[tokio::test]
+async fn attack_30_ports_of_the_node_lead_to_pods_and_not_back() {
+    let folder = machine();
+    let network = open(folder.path());
+    network.start("10.77.4.0/24".parse().unwrap()).await.unwrap();
+    let port = |host_port, host_address: Option<&str>| PortMapping {
+        host_port,
+        container_port: 80,
+        protocol: "TCP".to_owned(),
+        host_address: host_address.map(|address| address.parse().unwrap()),
+    };
+    let spec = AttachSpec {
+        sandbox_id: "web".to_owned(),
+        ports: vec![port(8080, None), port(8081, Some("172.30.0.1"))],
+        ..AttachSpec::default()
+    };
+    let web = network.attach(spec).await.unwrap();
+    let other = attach(&network, "other").await;
+    let served = SocketAddr::from((address(&web), 80));
+    inside(&web, move || listen(served));
+    let open_at = |at: &str| at.parse::<SocketAddr>().unwrap();
+    let check = |what: &str| {
+        for at in ["172.30.0.1:8080", "127.0.0.1:8080", "172.30.0.1:8081"] {
+            assert_eq!(greeting(open_at(at)), "hello", "{what}: {at}");
+        }
+        for (from, who) in [(&web, "itself"), (&other, "another")] {
+            let at = open_at("172.30.0.1:8080");
+            assert_eq!(
+                inside(from, move || greeting(at)),
+                "hello",
+                "{what}: the pod from {who}"
+            );
+        }
+        let closed = open_at("127.0.0.1:8081");
+        assert!(
+            TcpStream::connect_timeout(&closed, Duration::from_secs(1)).is_err(),
+            "{what}: {closed}"
+        );
+    };
+    check("at first");
+    drop(network);
+    let network = open(folder.path());
+    network.start("10.77.4.0/24".parse().unwrap()).await.unwrap();
+    check("after a restart");
+
+    let private = open_at("127.0.0.1:84");
+    listen(private);
+    let reached = inside(&other, move || {
+        ip("addr del 127.0.0.1/8 dev lo");
+        ip("route add 127.0.0.0/8 via 10.77.4.1 dev eth0");
+        std::fs::write("/proc/sys/net/ipv4/conf/eth0/route_localnet", "1").unwrap();
+        TcpStream::connect_timeout(&private, Duration::from_secs(1)).is_ok()
+    });
+    assert!(!reached, "the node's loopback is its own");
+
+    network.detach("web").await.unwrap();
+    let gone = open_at("172.30.0.1:8080");
+    assert!(TcpStream::connect_timeout(&gone, Duration::from_secs(1)).is_err());
+    assert!(!nft_tables().contains("_ports"), "{}", nft_tables());
+    network.stop().await.unwrap();
+    assert_eq!(nft_tables(), "");
 }

@@ -1,6 +1,40 @@
 //! The texts of the files that every container gets: `/etc/hosts` and `/etc/resolv.conf`.
 
-use k8s_openapi::api::core::v1::{HostAlias, PodDNSConfig};
+use k8s_openapi::api::core::v1::{HostAlias, Pod, PodDNSConfig};
+
+use crate::pods;
+
+/// The longest host name that the kernel takes.
+const LONGEST_HOSTNAME: usize = 64;
+
+/// A host name that the kernel does not take.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "failed to construct FQDN from pod hostname and cluster domain, FQDN {name} is too long ({LONGEST_HOSTNAME} is the max, {} \
+     characters requested)",
+    name.len()
+)]
+pub struct HostnameTooLong {
+    /// The full name.
+    name: String,
+}
+
+/// The host name that the kernel gives a pod's processes: the short one, or with the domain where `setHostnameAsFQDN` says so.
+pub fn kernel_hostname(pod: &Pod, cluster: &str) -> Result<String, HostnameTooLong> {
+    let short = pods::hostname(pod);
+    let full = pod.spec.as_ref().and_then(|spec| spec.set_hostname_as_fqdn) == Some(true);
+    match pods::domain(pod, cluster).filter(|_| full) {
+        None => Ok(short),
+        Some(domain) => {
+            let name = format!("{short}.{domain}");
+            if name.len() > LONGEST_HOSTNAME {
+                Err(HostnameTooLong { name })
+            } else {
+                Ok(name)
+            }
+        }
+    }
+}
 
 /// `/etc/hosts` of a pod that has a network of its own.
 pub fn hosts(address: Option<&str>, hostname: &str, domain: Option<&str>, aliases: &[HostAlias]) -> String {
@@ -144,6 +178,26 @@ impl Resolver {
 mod tests {
     use super::*;
     use expect_test::expect;
+
+    #[test]
+    fn a_full_host_name_must_fit_the_kernel() {
+        let named = |subdomain: &str, full: bool| -> Pod {
+            let spec = serde_json::json!({"containers": [], "subdomain": subdomain, "setHostnameAsFQDN": full});
+            serde_json::from_value(
+                serde_json::json!({"metadata": {"name": "web-0", "namespace": "shop"}, "spec": spec}),
+            )
+            .unwrap()
+        };
+        let name = |subdomain: &str, full: bool| kernel_hostname(&named(subdomain, full), "cluster.local");
+        assert_eq!(name("db", false).unwrap(), "web-0");
+        assert_eq!(name("", true).unwrap(), "web-0");
+        assert_eq!(name("db", true).unwrap(), "web-0.db.shop.svc.cluster.local");
+        let error = name(&"x".repeat(40), true).unwrap_err().to_string();
+        assert!(
+            error.ends_with("is too long (64 is the max, 69 characters requested)"),
+            "{error}"
+        );
+    }
 
     #[test]
     fn hosts_name_the_pod() {

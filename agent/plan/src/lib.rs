@@ -4,6 +4,7 @@
 //! status that the API shows, [`oci::build`] turns a container of it into an OCI runtime specification.
 
 pub mod action;
+pub mod admission;
 pub mod environment;
 pub mod files;
 pub mod lifecycle;
@@ -16,7 +17,6 @@ pub mod probe;
 pub mod resources;
 pub mod restart;
 pub mod status;
-pub mod unsupported;
 pub mod user;
 
 /// A point in time, as everywhere in the API.

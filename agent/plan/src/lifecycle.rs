@@ -43,7 +43,7 @@ pub fn end(pod: &Pod, view: &View, now: Timestamp) -> Option<End> {
     if let Some(rejection) = &view.rejection {
         return Some(End {
             succeeded: false,
-            reason: Some(rejection.reason.clone()),
+            reason: Some(rejection.reason.to_owned()),
             message: Some(rejection.message.clone()),
         });
     }

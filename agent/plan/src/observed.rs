@@ -30,7 +30,7 @@ pub struct View {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     /// A CamelCase word for `status.reason`.
-    pub reason: String,
+    pub reason: &'static str,
     /// A sentence for `status.message`.
     pub message: String,
 }

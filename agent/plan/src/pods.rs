@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use api::pod::ephemeral::as_container;
 use k8s_openapi::api::core::v1::{
-    Container, ContainerRestartRuleOnExitCodes, ContainerStatus, EphemeralContainer, Pod, PodSpec,
+    Container, ContainerPort, ContainerRestartRuleOnExitCodes, ContainerStatus, EphemeralContainer, Pod, PodSpec,
 };
 
 /// When a container is started again after its end.
@@ -179,6 +179,16 @@ pub fn host_network(spec: &PodSpec) -> bool {
     spec.host_network.unwrap_or(false)
 }
 
+/// The ports of the node that the lasting containers of a pod ask for.
+pub fn host_ports(spec: &PodSpec) -> impl Iterator<Item = &ContainerPort> {
+    let sidecars = spec.init_containers.iter().flatten();
+    let sidecars = sidecars.filter(|container| is_sidecar(container));
+    let ports = spec.containers.iter().chain(sidecars);
+    ports
+        .flat_map(|container| container.ports.iter().flatten())
+        .filter(|port| port.host_port.is_some_and(|port| port != 0))
+}
+
 /// The host name inside the pod: `spec.hostname` or the pod's name, at most 63 characters.
 pub fn hostname(pod: &Pod) -> String {
     let spec = pod.spec.as_ref();
@@ -188,6 +198,12 @@ pub fn hostname(pod: &Pod) -> String {
         .unwrap_or_else(|| name(pod));
     let short: String = wanted.chars().take(63).collect();
     short.trim_end_matches(['-', '.']).to_owned()
+}
+
+/// The domain of a pod that has a subdomain, in a cluster with this domain.
+pub fn domain(pod: &Pod, cluster: &str) -> Option<String> {
+    let subdomain = pod.spec.as_ref()?.subdomain.as_deref()?;
+    (!subdomain.is_empty()).then(|| format!("{subdomain}.{}.svc.{cluster}", namespace(pod)))
 }
 
 /// Whether the API already shows the pod as ended, which is for ever.

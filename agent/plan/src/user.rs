@@ -13,6 +13,8 @@ pub struct User {
     pub supplementary: Vec<u32>,
     /// Refuse to run as root.
     pub must_not_be_root: bool,
+    /// The groups that the image gives the user do not count.
+    pub strict_groups: bool,
 }
 
 /// A user or group that no process can have.
@@ -63,6 +65,7 @@ pub fn build(spec: &PodSpec, container: &Container, image_user: Option<&str>) ->
         group,
         supplementary,
         must_not_be_root,
+        strict_groups: pod.and_then(|pod| pod.supplemental_groups_policy.as_deref()) == Some("Strict"),
     })
 }
 

@@ -76,6 +76,9 @@ pub struct User {
     pub supplementary: Vec<u32>,
     /// `runAsNonRoot`: creation fails with [`crate::Error::RunsAsRoot`] when the user turns out to be 0.
     pub must_not_be_root: bool,
+    /// The groups that the image's `/etc/group` gives the user are not added.
+    #[serde(default)]
+    pub strict_groups: bool,
 }
 
 /// A container's standard input.

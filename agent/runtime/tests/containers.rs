@@ -103,6 +103,7 @@ async fn exec_runs_in_the_container_with_its_environment_and_user(kind: Kind) {
         group: None,
         supplementary: vec![5],
         must_not_be_root: true,
+        strict_groups: false,
     };
     machine.run("s", spec).await;
     let result = machine

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use agent_plan::Timestamp;
 use k8s_openapi::api::core::v1::{
-    ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeSpec, NodeStatus,
-    NodeSystemInfo, Taint,
+    ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeFeatures, NodeSpec,
+    NodeStatus, NodeSystemInfo, Taint,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -95,6 +95,9 @@ pub(super) fn status(context: &Context, old: &NodeStatus, ready: &Result<(), Str
             kubelet_endpoint: Some(DaemonEndpoint {
                 port: context.config.port.into(),
             }),
+        }),
+        features: Some(NodeFeatures {
+            supplemental_groups_policy: Some(true),
         }),
         images: Some(images(context)),
         node_info: Some(NodeSystemInfo {
@@ -257,6 +260,7 @@ pub(super) fn same(old: &NodeStatus, new: &NodeStatus) -> bool {
             capacity: status.capacity.clone(),
             conditions: status.conditions.clone(),
             daemon_endpoints: status.daemon_endpoints.clone(),
+            features: status.features.clone(),
             images: status.images.clone().filter(|images| !images.is_empty()),
             node_info: status.node_info.clone(),
             ..NodeStatus::default()

@@ -22,12 +22,13 @@ use std::time::Duration;
 use agent_plan::action::Plan;
 use agent_plan::lifecycle;
 use agent_plan::observed::{Sandbox, View};
-use agent_plan::{Timestamp, pods, unsupported};
+use agent_plan::{Timestamp, admission, pods};
 use k8s_openapi::api::core::v1::Pod;
 use tokio::task::JoinSet;
 use tracing::{debug, error, warn};
 
 use crate::context::Context;
+use crate::events::Kind;
 
 pub(crate) use hook::Hook;
 pub(crate) use mailbox::Mailbox;
@@ -112,8 +113,22 @@ impl Worker {
         let stored = pod.status.as_ref().and_then(|status| status.start_time.as_ref());
         let start_time = stored.map_or_else(|| context.now(), |time| time.0);
         let mut view = View::new(start_time, context.config.addresses.clone());
-        if pods::terminal_phase(&pod).is_none() {
-            view.rejection = unsupported::check(&pod);
+        // One that an agent of this node took before is not asked again.
+        if pods::terminal_phase(&pod).is_none() && stored.is_none() {
+            view.rejection = admission::check(&pod, &context.host(&pod));
+            if let Some(rejection) = &view.rejection {
+                warn!(
+                    pod = pods::name(&pod),
+                    reason = rejection.reason,
+                    message = rejection.message,
+                    "refused"
+                );
+                let message = rejection.message.trim_start_matches("Pod was rejected: ").to_owned();
+                context
+                    .recorder
+                    .pod(&pod, None, Kind::Warning, rejection.reason, message);
+                context.refuse(&pod);
+            }
         }
         Self {
             context,

@@ -8,7 +8,7 @@ use agent_plan::observed::Sandbox;
 use agent_plan::{files, pods, resources};
 use api::pod::References;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
-use network::AttachSpec;
+use network::{AttachSpec, PortMapping};
 use runtime::{Limits, PodId, SandboxSpec};
 use tracing::{info, warn};
 
@@ -108,7 +108,7 @@ async fn make(context: &Context, pod: &Pod, id: &str, attempt: u32) -> Result<Pr
                     name: pods::name(pod).to_owned(),
                     uid: pods::uid(pod).to_owned(),
                 },
-                ports: Vec::new(),
+                ports: host_ports(spec),
             })
             .await;
         let attachment = attached.map_err(|error| Failure::sandbox(&error))?;
@@ -121,7 +121,9 @@ async fn make(context: &Context, pod: &Pod, id: &str, attempt: u32) -> Result<Pr
     };
     let sandboxed = async {
         let (netns, addresses): (_, Vec<IpAddr>) = connected.await?;
-        let wanted = sandbox_spec(pod, spec, id, attempt, netns);
+        let hostname = files::kernel_hostname(pod, &context.config.dns.domain);
+        let hostname = hostname.map_err(|error| Failure::sandbox(&error))?;
+        let wanted = sandbox_spec(pod, spec, id, attempt, netns, hostname);
         context
             .parts
             .runtime
@@ -149,7 +151,34 @@ async fn make(context: &Context, pod: &Pod, id: &str, attempt: u32) -> Result<Pr
     Ok(Prepared { addresses })
 }
 
-fn sandbox_spec(pod: &Pod, spec: &PodSpec, id: &str, attempt: u32, netns: Option<std::path::PathBuf>) -> SandboxSpec {
+/// The ports of the node that a pod asks for.
+fn host_ports(spec: &PodSpec) -> Vec<PortMapping> {
+    let ports = pods::host_ports(spec);
+    let number = |number: i32| u16::try_from(number).ok().filter(|number| *number > 0);
+    ports
+        .filter_map(|port| {
+            let address = port
+                .host_ip
+                .as_deref()
+                .filter(|address| !address.is_empty() && *address != "::");
+            Some(PortMapping {
+                host_port: number(port.host_port?)?,
+                container_port: number(port.container_port)?,
+                protocol: port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()),
+                host_address: address.and_then(|address| address.parse().ok()),
+            })
+        })
+        .collect()
+}
+
+fn sandbox_spec(
+    pod: &Pod,
+    spec: &PodSpec,
+    id: &str,
+    attempt: u32,
+    netns: Option<std::path::PathBuf>,
+    hostname: String,
+) -> SandboxSpec {
     let limits = resources::pod_limits(spec);
     SandboxSpec {
         id: id.to_owned(),
@@ -162,7 +191,7 @@ fn sandbox_spec(pod: &Pod, spec: &PodSpec, id: &str, attempt: u32, netns: Option
         hostname: if pods::host_network(spec) {
             String::new()
         } else {
-            pods::hostname(pod)
+            hostname
         },
         netns,
         share_process_namespace: spec.share_process_namespace.unwrap_or(false),
@@ -238,11 +267,7 @@ fn write_files(
     let hosts = if pods::host_network(spec) {
         files::host_network_hosts(&read("/etc/hosts"), aliases)
     } else {
-        let domain = spec
-            .subdomain
-            .as_deref()
-            .filter(|subdomain| !subdomain.is_empty())
-            .map(|subdomain| format!("{subdomain}.{}.svc.{}", pods::namespace(pod), context.config.dns.domain));
+        let domain = pods::domain(pod, &context.config.dns.domain);
         let address = addresses.first().map(ToString::to_string);
         files::hosts(address.as_deref(), &hostname, domain.as_deref(), aliases)
     };

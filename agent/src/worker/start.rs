@@ -18,6 +18,8 @@ use crate::sources;
 
 const RETRY_SECONDS: i64 = 10;
 const CONFIGURATION_RETRY_SECONDS: i64 = 3;
+/// A seccomp profile is not larger.
+const PROFILE_BYTES: u64 = 1 << 20;
 
 /// A container whose program runs.
 pub(crate) struct Started {
@@ -314,6 +316,7 @@ async fn specification(plan: &Plan) -> Result<ContainerSpec, Failure> {
     let user = user_of(pod, spec, container, configuration.user().as_deref())?;
     let mounts = super::mounts::mounts(plan, container, &variables)?;
     let abilities = context.abilities();
+    let seccomp = seccomp_file(context, pod, container)?;
     let inputs = oci::Inputs {
         pod,
         container,
@@ -322,12 +325,14 @@ async fn specification(plan: &Plan) -> Result<ContainerSpec, Failure> {
         surroundings: &surroundings,
         mounts: &mounts,
         abilities: &abilities,
+        seccomp: seccomp.as_deref(),
     };
     let spec = oci::build(&inputs).map_err(|error| match error {
         oci::SpecError::Reference(_) => Failure::configuration(error.to_string()),
         oci::SpecError::NoCommand
         | oci::SpecError::Capability(_)
         | oci::SpecError::WorkingDirectory(_)
+        | oci::SpecError::Seccomp(_)
         | oci::SpecError::Invalid(_) => Failure::creation(error.to_string()),
     })?;
     let logs = context.log_directory(pod).join(&container.name);
@@ -352,6 +357,20 @@ async fn specification(plan: &Plan) -> Result<ContainerSpec, Failure> {
     })
 }
 
+/// The text of the profile on this node that a container names.
+fn seccomp_file(context: &Context, pod: &Pod, container: &Container) -> Result<Option<Vec<u8>>, Failure> {
+    let Some(file) = oci::localhost_profile(pod, container) else {
+        return Ok(None);
+    };
+    let profiles = context.config.state_directory.join("seccomp");
+    let text = crate::confined::below(&profiles, file, PROFILE_BYTES).map_err(|error| {
+        let path = profiles.join(file);
+        let what = format!("cannot load seccomp profile \"{}\": {error}", path.display());
+        Failure::creation(format!("failed to create container: {what}"))
+    })?;
+    Ok(Some(text))
+}
+
 fn user_of(pod: &Pod, spec: &PodSpec, container: &Container, image: Option<&str>) -> Result<runtime::User, Failure> {
     let user = user::build(spec, container, image).map_err(|error| {
         let (name, namespace, uid) = (pods::name(pod), pods::namespace(pod), pods::uid(pod));
@@ -365,5 +384,6 @@ fn user_of(pod: &Pod, spec: &PodSpec, container: &Container, image: Option<&str>
         group: user.group,
         supplementary: user.supplementary,
         must_not_be_root: user.must_not_be_root,
+        strict_groups: user.strict_groups,
     })
 }

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::{Cidr, Error};
 
-fn table(bridge: &str) -> String {
+pub(super) fn table(bridge: &str) -> String {
     format!("skiff_{}", bridge.replace('-', "_"))
 }
 
@@ -38,7 +38,7 @@ pub(super) fn remove(bridge: &str) -> Result<(), Error> {
     nft(&format!("add table ip {table}\ndelete table ip {table}\n"))
 }
 
-fn nft(script: &str) -> Result<(), Error> {
+pub(super) fn nft(script: &str) -> Result<(), Error> {
     let program = Path::new("nft");
     let failed = |source| Error::io("run", program, source);
     let mut child = Command::new(program)

@@ -7,6 +7,7 @@ pub(crate) mod kernel;
 mod masquerade;
 pub(crate) mod names;
 pub(crate) mod namespace;
+mod ports;
 pub(crate) mod records;
 
 use std::path::{Path, PathBuf};
@@ -42,6 +43,8 @@ pub struct Bridge {
 struct Inner {
     config: Config,
     records: Mutex<Records>,
+    /// Held while the ports of the node are set: what is set last must be what the records say last.
+    ports: Mutex<()>,
     workers: Arc<Semaphore>,
 }
 
@@ -54,6 +57,7 @@ impl Bridge {
             inner: Arc::new(Inner {
                 config,
                 records: Mutex::new(records),
+                ports: Mutex::new(()),
                 workers: Arc::new(Semaphore::new(WORKERS)),
             }),
         })
@@ -73,16 +77,37 @@ impl Inner {
         self.records().serve(range)?;
         forward()?;
         kernel::with(|kernel| kernel.prepare(&self.config.bridge, range))?;
-        masquerade::replace(&self.config.bridge, range, &self.config.direct)
+        masquerade::replace(&self.config.bridge, range, &self.config.direct)?;
+        self.lead_ports()
     }
 
-    fn attach(&self, sandbox: &str) -> Result<Attachment, Error> {
+    fn lead_ports(&self) -> Result<(), Error> {
+        let _guard = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
+        let (range, attachments) = {
+            let records = self.records();
+            (records.range(), records.attachments())
+        };
+        match range {
+            Some(range) => ports::replace(&self.config.bridge, range, &attachments),
+            None => ports::remove(&self.config.bridge),
+        }
+    }
+
+    fn attach(&self, spec: &AttachSpec) -> Result<Attachment, Error> {
+        let sandbox = spec.sandbox_id.as_str();
         names::sandbox(sandbox)?;
-        let attachment = match self.records().reserve(sandbox)? {
+        let attachment = match self.records().reserve(spec)? {
             records::Reservation::Known(attachment) => return Ok(attachment),
             records::Reservation::New(attachment) => attachment,
         };
-        match kernel::with(|kernel| kernel.attach(&self.config.bridge, &attachment)) {
+        // Before the kernel's part, which this thread ends inside the pod's namespace.
+        let led = if attachment.ports.is_empty() {
+            Ok(())
+        } else {
+            self.lead_ports()
+        };
+        let led = led.and_then(|()| kernel::with(|kernel| kernel.attach(&self.config.bridge, &attachment)));
+        match led {
             Ok(()) => Ok(attachment),
             Err(failure) => {
                 // What was made of it goes again; the failure that counts is the first.
@@ -103,8 +128,12 @@ impl Inner {
             kernel::with(|kernel| kernel.remove_link(&names::host_link(sandbox))),
         );
         note(&mut failures, namespace::release(&path));
+        let led = self.records().leads_ports(sandbox);
         if failures.is_empty() {
             note(&mut failures, self.records().release(sandbox));
+        }
+        if led {
+            note(&mut failures, self.lead_ports());
         }
         finish(failures)
     }
@@ -121,6 +150,7 @@ impl Inner {
             kernel::with(|kernel| kernel.dismantle(&self.config.bridge, range)),
         );
         note(&mut failures, masquerade::remove(&self.config.bridge));
+        note(&mut failures, ports::remove(&self.config.bridge));
         note(&mut failures, namespace::release_all(&self.config.state_dir));
         if failures.is_empty() {
             note(&mut failures, self.records().forget());
@@ -135,7 +165,7 @@ impl Network for Bridge {
     }
 
     fn attach(&self, spec: AttachSpec) -> BoxFuture<'_, Result<Attachment, Error>> {
-        self.run(move |inner| inner.attach(&spec.sandbox_id))
+        self.run(move |inner| inner.attach(&spec))
     }
 
     fn attachments(&self) -> BoxFuture<'_, Result<Vec<Attachment>, Error>> {

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use super::namespace;
-use crate::{Attachment, Cidr, Error};
+use crate::{AttachSpec, Attachment, Cidr, Error};
 
 /// The records of one state folder, all in memory too.
 pub(super) struct Records {
@@ -72,8 +72,16 @@ impl Records {
         self.attachments.values().cloned().collect()
     }
 
+    /// Whether ports of the node lead to the sandbox.
+    pub(super) fn leads_ports(&self, sandbox: &str) -> bool {
+        self.attachments
+            .get(sandbox)
+            .is_some_and(|known| !known.ports.is_empty())
+    }
+
     /// Reserves an address for a sandbox, on disk before it is used.
-    pub(super) fn reserve(&mut self, sandbox: &str) -> Result<Reservation, Error> {
+    pub(super) fn reserve(&mut self, spec: &AttachSpec) -> Result<Reservation, Error> {
+        let sandbox = spec.sandbox_id.as_str();
         if let Some(known) = self.attachments.get(sandbox) {
             return Ok(Reservation::Known(known.clone()));
         }
@@ -85,6 +93,7 @@ impl Records {
             addresses: vec![range.with(address)],
             gateway: range.gateway().into(),
             interface: "eth0".to_owned(),
+            ports: spec.ports.clone(),
         };
         write(&self.file(sandbox), &attachment)?;
         self.last = Some(address);
@@ -158,10 +167,17 @@ pub(crate) fn remove(path: &Path) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::{Records, Reservation};
-    use crate::{Attachment, Error};
+    use crate::{AttachSpec, Attachment, Error};
+
+    fn spec(sandbox: &str) -> AttachSpec {
+        AttachSpec {
+            sandbox_id: sandbox.to_owned(),
+            ..AttachSpec::default()
+        }
+    }
 
     fn attach(records: &mut Records, sandbox: &str) -> Result<Attachment, Error> {
-        match records.reserve(sandbox)? {
+        match records.reserve(&spec(sandbox))? {
             Reservation::Known(attachment) | Reservation::New(attachment) => Ok(attachment),
         }
     }
@@ -170,7 +186,7 @@ mod tests {
     fn addresses_rest_before_they_are_given_again() {
         let folder = tempfile::tempdir().unwrap();
         let mut records = Records::open(folder.path()).unwrap();
-        assert!(matches!(records.reserve("a"), Err(Error::NotStarted)));
+        assert!(matches!(records.reserve(&spec("a")), Err(Error::NotStarted)));
         records.serve("10.9.0.0/29".parse().unwrap()).unwrap();
         let address = |attachment: Attachment| attachment.addresses[0].to_string();
         assert_eq!(address(attach(&mut records, "a").unwrap()), "10.9.0.2/29");

@@ -182,6 +182,7 @@ impl Inner {
             addresses,
             gateway: gateway.or_else(|| first.map(Into::into)).unwrap_or([0, 0, 0, 0].into()),
             interface: INTERFACE.to_owned(),
+            ports: record.spec.ports.clone(),
         };
         record.result = Some(result);
         record.attachment = Some(attachment.clone());

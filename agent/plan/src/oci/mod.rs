@@ -69,6 +69,8 @@ pub struct Inputs<'a> {
     pub mounts: &'a [Mount],
     /// What the node can do.
     pub abilities: &'a Abilities,
+    /// The text of the seccomp profile on the node that [`localhost_profile`] names.
+    pub seccomp: Option<&'a [u8]>,
 }
 
 /// A container that cannot be described.
@@ -86,6 +88,9 @@ pub enum SpecError {
     /// A relative path where an absolute one is needed.
     #[error("working directory {0:?} is not absolute")]
     WorkingDirectory(String),
+    /// The file of a seccomp profile holds something else; the text is the decoder's.
+    #[error("the seccomp profile is not valid: {0}")]
+    Seccomp(String),
     /// The parts do not make a specification; the text is the decoder's.
     #[error("the specification is not valid: {0}")]
     Invalid(String),
@@ -129,7 +134,7 @@ pub fn build(inputs: &Inputs<'_>) -> Result<Spec, SpecError> {
         "root": {"path": "rootfs", "readonly": read_only},
         "process": process,
         "mounts": mounts::build(inputs.mounts, privileged),
-        "linux": linux(inputs, privileged, &capabilities),
+        "linux": linux(inputs, privileged, &capabilities)?,
     });
     serde_json::from_value(specification).map_err(|error| SpecError::Invalid(error.to_string()))
 }
@@ -172,7 +177,7 @@ fn working_directory(container: &Container, image: &Image) -> Result<String, Spe
     }
 }
 
-fn linux(inputs: &Inputs<'_>, privileged: bool, capabilities: &BTreeSet<String>) -> Value {
+fn linux(inputs: &Inputs<'_>, privileged: bool, capabilities: &BTreeSet<String>) -> Result<Value, SpecError> {
     let limits = resources::container_limits(inputs.container);
     let mut memory = json!({});
     if let Some(bytes) = limits.memory {
@@ -205,8 +210,8 @@ fn linux(inputs: &Inputs<'_>, privileged: bool, capabilities: &BTreeSet<String>)
             linux.insert("maskedPaths".to_owned(), json!(MASKED));
             linux.insert("readonlyPaths".to_owned(), json!(READ_ONLY));
         }
-        if !privileged && wants_seccomp(inputs) {
-            linux.insert("seccomp".to_owned(), seccomp::profile(capabilities));
+        if let Some(profile) = seccomp(inputs, capabilities)?.filter(|_| !privileged) {
+            linux.insert("seccomp".to_owned(), profile);
         }
         let sysctls = inputs
             .pod
@@ -220,22 +225,33 @@ fn linux(inputs: &Inputs<'_>, privileged: bool, capabilities: &BTreeSet<String>)
             linux.insert("sysctl".to_owned(), Value::Object(settings.collect()));
         }
     }
-    linux
+    Ok(linux)
 }
 
-fn wants_seccomp(inputs: &Inputs<'_>) -> bool {
-    let own = inputs
-        .container
-        .security_context
-        .as_ref()
-        .and_then(|context| context.seccomp_profile.as_ref());
-    let pod = inputs
-        .pod
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.security_context.as_ref()?.seccomp_profile.as_ref());
-    own.or(pod)
-        .is_some_and(|profile: &SeccompProfile| profile.type_ == "RuntimeDefault")
+/// The profile that decides: the container's own before the pod's.
+fn seccomp_profile<'a>(pod: &'a Pod, container: &'a Container) -> Option<&'a SeccompProfile> {
+    let own = container.security_context.as_ref();
+    let pod = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
+    own.and_then(|own| own.seccomp_profile.as_ref())
+        .or_else(|| pod.and_then(|pod| pod.seccomp_profile.as_ref()))
+}
+
+/// The file on the node, relative to its profiles, that a container's seccomp profile is in.
+pub fn localhost_profile<'a>(pod: &'a Pod, container: &'a Container) -> Option<&'a str> {
+    let profile = seccomp_profile(pod, container).filter(|profile| profile.type_ == "Localhost")?;
+    profile.localhost_profile.as_deref()
+}
+
+fn seccomp(inputs: &Inputs<'_>, capabilities: &BTreeSet<String>) -> Result<Option<Value>, SpecError> {
+    match seccomp_profile(inputs.pod, inputs.container).map(|profile| profile.type_.as_str()) {
+        Some("RuntimeDefault") => Ok(Some(seccomp::profile(capabilities))),
+        Some("Localhost") => {
+            let text = inputs.seccomp.unwrap_or_default();
+            let profile = serde_json::from_slice(text);
+            profile.map(Some).map_err(|error| SpecError::Seccomp(error.to_string()))
+        }
+        Some(_) | None => Ok(None),
+    }
 }
 
 const MASKED: &[&str] = &[

@@ -125,7 +125,7 @@ fn decide(user: &User, passwd: &str, group: &str) -> Result<Identity, Refusal> {
             .unwrap_or(0),
     };
     let mut supplementary = user.supplementary.clone();
-    if let Some(login) = field(0) {
+    if let Some(login) = field(0).filter(|_| !user.strict_groups) {
         supplementary.extend(memberships(group, login));
     }
     supplementary.sort_unstable();

@@ -49,7 +49,6 @@ pub fn unsupported(spec: &PodSpec) -> Vec<Invalid> {
         .is_some_and(|all| all.limits.is_some() || all.requests.is_some());
     found.refuse(limited, "spec.resources");
     found.refuse(spec.scheduling_group.is_some(), "spec.schedulingGroup");
-    found.refuse(spec.set_hostname_as_fqdn == Some(true), "spec.setHostnameAsFQDN");
     found.only(spec.os.as_ref().map(|os| os.name.as_str()), "spec.os.name", &["linux"]);
     if let Some(context) = &spec.security_context {
         pod_context(&mut found, context);
@@ -58,14 +57,14 @@ pub fn unsupported(spec: &PodSpec) -> Vec<Invalid> {
         self::volume(&mut found, volume, &format!("spec.volumes[{index}]"));
     }
     for (index, container) in spec.containers.iter().enumerate() {
-        self::container(&mut found, container, &format!("spec.containers[{index}]"), spec);
+        self::container(&mut found, container, &format!("spec.containers[{index}]"));
     }
     for (index, container) in spec.init_containers.iter().flatten().enumerate() {
-        self::container(&mut found, container, &format!("spec.initContainers[{index}]"), spec);
+        self::container(&mut found, container, &format!("spec.initContainers[{index}]"));
     }
     for (index, own) in spec.ephemeral_containers.iter().flatten().enumerate() {
         let path = format!("spec.ephemeralContainers[{index}]");
-        container(&mut found, &as_container(own), &path, spec);
+        container(&mut found, &as_container(own), &path);
     }
     found.0
 }
@@ -73,44 +72,16 @@ pub fn unsupported(spec: &PodSpec) -> Vec<Invalid> {
 fn pod_context(found: &mut Found, context: &PodSecurityContext) {
     const PATH: &str = "spec.securityContext";
     found.refuse(context.se_linux_options.is_some(), format!("{PATH}.seLinuxOptions"));
-    found.refuse(context.windows_options.is_some(), format!("{PATH}.windowsOptions"));
-    found.only(
-        context.supplemental_groups_policy.as_deref(),
-        format!("{PATH}.supplementalGroupsPolicy"),
-        &["Merge"],
-    );
-    let seccomp = context.seccomp_profile.as_ref().map(|profile| profile.type_.as_str());
-    found.only(
-        seccomp,
-        format!("{PATH}.seccompProfile.type"),
-        &["RuntimeDefault", "Unconfined"],
-    );
-    let apparmor = context.app_armor_profile.as_ref().map(|profile| profile.type_.as_str());
-    found.only(apparmor, format!("{PATH}.appArmorProfile.type"), &["Unconfined"]);
 }
 
 fn container_context(found: &mut Found, context: &SecurityContext, path: &str) {
     found.refuse(context.se_linux_options.is_some(), format!("{path}.seLinuxOptions"));
-    found.refuse(context.windows_options.is_some(), format!("{path}.windowsOptions"));
     found.only(context.proc_mount.as_deref(), format!("{path}.procMount"), &["Default"]);
-    let seccomp = context.seccomp_profile.as_ref().map(|profile| profile.type_.as_str());
-    found.only(
-        seccomp,
-        format!("{path}.seccompProfile.type"),
-        &["RuntimeDefault", "Unconfined"],
-    );
-    let apparmor = context.app_armor_profile.as_ref().map(|profile| profile.type_.as_str());
-    found.only(apparmor, format!("{path}.appArmorProfile.type"), &["Unconfined"]);
 }
 
-fn container(found: &mut Found, container: &Container, path: &str, spec: &PodSpec) {
+fn container(found: &mut Found, container: &Container, path: &str) {
     if let Some(context) = &container.security_context {
         container_context(found, context, &format!("{path}.securityContext"));
-    }
-    for (index, port) in container.ports.iter().flatten().enumerate() {
-        // With the host's network a container's port is the host's; upstream's defaults set both then.
-        let mapped = port.host_port.unwrap_or(0) != 0 && spec.host_network != Some(true);
-        found.refuse(mapped, format!("{path}.ports[{index}].hostPort"));
     }
     for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
         let path = format!("{path}.volumeMounts[{index}]");

@@ -262,8 +262,11 @@ pub(super) fn seccomp(errors: &mut Vec<Invalid>, profile: Option<&SeccompProfile
         &["Localhost", "RuntimeDefault", "Unconfined"],
     );
     let field = format!("{path}.localhostProfile");
-    match (profile.type_.as_str(), profile.localhost_profile.as_deref()) {
-        ("Localhost", None) => errors.push(Invalid::required(field, "must be set when seccomp type is Localhost")),
+    let file = profile.localhost_profile.as_deref();
+    match (profile.type_.as_str(), file) {
+        ("Localhost", None | Some("")) => {
+            errors.push(Invalid::required(field, "must be set when seccomp type is Localhost"));
+        }
         ("Localhost", Some(file)) => volume::local_path(errors, &field, file),
         (_, Some(file)) => {
             errors.push(Invalid::value(

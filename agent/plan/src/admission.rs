@@ -1,0 +1,256 @@
+//! Whether the node takes a pod at all. One that it refuses has failed, with a reason that names why.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{AppArmorProfile, Pod, PodSpec};
+
+use crate::observed::Rejection;
+use crate::pods;
+
+/// Settings of the kernel that are the pod's own and harm nobody else.
+const SAFE_SYSCTLS: &[&str] = &[
+    "kernel.shm_rmid_forced",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.tcp_wmem",
+];
+
+/// What the node has for pods.
+#[derive(Clone, Debug, Default)]
+pub struct Host {
+    /// Pods that it may have.
+    pub pods: i64,
+    /// Amounts in thousandths, by resource.
+    pub allocatable: BTreeMap<String, i64>,
+    /// The pods that it has.
+    pub others: Vec<Arc<Pod>>,
+}
+
+/// Why the node refuses the pod, if it does.
+pub fn check(pod: &Pod, host: &Host) -> Option<Rejection> {
+    let spec = pod.spec.as_ref()?;
+    sysctls(spec)
+        .or_else(|| app_armor(spec))
+        .or_else(|| resources(spec, host))
+        .or_else(|| ports(spec, host))
+        .or_else(|| unsupported(spec))
+}
+
+fn rejection(reason: &'static str, message: impl std::fmt::Display) -> Rejection {
+    Rejection {
+        reason,
+        message: format!("Pod was rejected: {message}"),
+    }
+}
+
+/// The API server refuses such pods too; one that it knew before this agent may have come all the same.
+fn unsupported(spec: &PodSpec) -> Option<Rejection> {
+    let found = api::pod::unsupported(spec).into_iter().next()?;
+    Some(rejection("UnexpectedAdmissionError", found))
+}
+
+fn sysctls(spec: &PodSpec) -> Option<Rejection> {
+    let sysctls = spec.security_context.as_ref()?.sysctls.as_ref()?;
+    sysctls.iter().find_map(|sysctl| {
+        let name = sysctl.name.replace('/', ".");
+        // The value must not smuggle a second setting in.
+        let plain = |character: char| character.is_ascii_alphanumeric() || matches!(character, ' ' | '\t' | '-' | ',');
+        let why = if !SAFE_SYSCTLS.contains(&name.as_str()) || !sysctl.value.chars().all(plain) {
+            "not allowlisted"
+        } else if spec.host_network == Some(true) && name.starts_with("net.") {
+            "not allowed with host net enabled"
+        } else if spec.host_ipc == Some(true) && name.starts_with("kernel.") {
+            "not allowed with host ipc enabled"
+        } else {
+            return None;
+        };
+        Some(rejection(
+            "SysctlForbidden",
+            format!("forbidden sysctl: {name:?} {why}"),
+        ))
+    })
+}
+
+fn app_armor(spec: &PodSpec) -> Option<Rejection> {
+    let confines = |profile: Option<&AppArmorProfile>| profile.is_some_and(|profile| profile.type_ != "Unconfined");
+    let pod = spec
+        .security_context
+        .as_ref()
+        .and_then(|own| own.app_armor_profile.as_ref());
+    let mut containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let asked = confines(pod)
+        || containers.any(|container| {
+            let own = container.security_context.as_ref();
+            confines(own.and_then(|own| own.app_armor_profile.as_ref()))
+        });
+    asked.then(|| {
+        rejection(
+            "AppArmor",
+            "Cannot enforce AppArmor: AppArmor is not enabled on the host",
+        )
+    })
+}
+
+/// The pods that take something of the node now.
+fn active(host: &Host) -> impl Iterator<Item = &PodSpec> {
+    let active = host.others.iter().filter(|pod| api::pod::is_active(pod));
+    active.filter_map(|pod| pod.spec.as_ref())
+}
+
+fn resources(spec: &PodSpec, host: &Host) -> Option<Rejection> {
+    let out_of = |reason: &'static str, wanted: i64, used: i64, capacity: i64| {
+        let resource = reason.trim_start_matches("OutOf");
+        let what = format!("{resource}, requested: {wanted}, used: {used}, capacity: {capacity}");
+        rejection(reason, format!("Node didn't have enough resource: {what}"))
+    };
+    let others = i64::try_from(active(host).count()).unwrap_or(i64::MAX);
+    if others >= host.pods {
+        return Some(out_of("OutOfpods", 1, others, host.pods));
+    }
+    let wanted = api::pod::requests(spec);
+    let mut used: BTreeMap<String, i64> = BTreeMap::new();
+    for other in active(host) {
+        for (resource, amount) in api::pod::requests(other) {
+            let sum = used.entry(resource).or_default();
+            *sum = sum.saturating_add(amount.milli());
+        }
+    }
+    ["OutOfcpu", "OutOfmemory", "OutOfephemeral-storage"]
+        .into_iter()
+        .find_map(|reason| {
+            let resource = reason.trim_start_matches("OutOf");
+            let wanted = wanted.get(resource)?.milli();
+            let capacity = *host.allocatable.get(resource)?;
+            let used = used.get(resource).copied().unwrap_or(0);
+            let units = |milli: i64| if resource == "cpu" { milli } else { milli / 1000 };
+            let short = wanted > 0 && wanted > capacity.saturating_sub(used);
+            short.then(|| out_of(reason, units(wanted), units(used), units(capacity)))
+        })
+}
+
+fn ports(spec: &PodSpec, host: &Host) -> Option<Rejection> {
+    let key = |port: &k8s_openapi::api::core::v1::ContainerPort| {
+        let address = port
+            .host_ip
+            .clone()
+            .filter(|address| !address.is_empty() && address != "::");
+        (
+            port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()),
+            port.host_port,
+            address.filter(|address| address != "0.0.0.0"),
+        )
+    };
+    let taken: Vec<_> = active(host).flat_map(pods::host_ports).map(key).collect();
+    let mut wanted = pods::host_ports(spec).map(key);
+    let clash = wanted.any(|(protocol, port, address)| {
+        taken.iter().any(|(other_protocol, other_port, other_address)| {
+            let overlaps = address.is_none() || other_address.is_none() || address == *other_address;
+            protocol == *other_protocol && port == *other_port && overlaps
+        })
+    });
+    let what = "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports";
+    clash.then(|| rejection("NodePorts", what))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(spec: serde_json::Value) -> Pod {
+        Pod {
+            spec: Some(serde_json::from_value(spec).unwrap()),
+            ..Pod::default()
+        }
+    }
+
+    fn asking(cpu: &str, port: i32, address: &str) -> Pod {
+        pod(json!({"containers": [{
+            "name": "a", "resources": {"requests": {"cpu": cpu}},
+            "ports": [{"containerPort": 80, "hostPort": port, "hostIP": address}],
+        }]}))
+    }
+
+    fn host(others: Vec<Pod>) -> Host {
+        Host {
+            pods: 2,
+            allocatable: BTreeMap::from([("cpu".to_owned(), 2000), ("memory".to_owned(), 1 << 40)]),
+            others: others.into_iter().map(Arc::new).collect(),
+        }
+    }
+
+    fn says(pod: &Pod, host: &Host) -> String {
+        check(pod, host).map_or_else(String::new, |found| format!("{}: {}", found.reason, found.message))
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_in_upstreams_words() {
+        let (one, two) = (asking("1500m", 1, ""), asking("600m", 2, ""));
+        assert_eq!(says(&one, &host(Vec::new())), "");
+        assert_eq!(
+            says(&two, &host(vec![one.clone()])),
+            "OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu, requested: 600, used: 1500, capacity: 2000"
+        );
+        let mut gone = one.clone();
+        gone.status = Some(serde_json::from_value(json!({"phase": "Failed"})).unwrap());
+        assert_eq!(says(&two, &host(vec![gone])), "");
+        let small = asking("1m", 3, "");
+        assert_eq!(
+            says(&small, &host(vec![small.clone(), two])),
+            "OutOfpods: Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: 2, capacity: 2"
+        );
+    }
+
+    #[test]
+    fn a_port_of_the_node_has_one_owner() {
+        let clash = "NodePorts: Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports";
+        for (first, second, expected) in [
+            ((80, ""), (80, ""), clash),
+            ((80, ""), (80, "10.0.0.1"), clash),
+            ((80, "10.0.0.1"), (80, "10.0.0.2"), ""),
+            ((80, ""), (81, ""), ""),
+        ] {
+            let taken = host(vec![asking("1m", first.0, first.1)]);
+            assert_eq!(
+                says(&asking("1m", second.0, second.1), &taken),
+                expected,
+                "{first:?} {second:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn attack_19_only_safe_sysctls_with_plain_values_are_set() {
+        let with = |name: &str, value: &str, network: bool| {
+            let sysctls = json!([{"name": name, "value": value}]);
+            let spec = json!({"containers": [], "hostNetwork": network, "securityContext": {"sysctls": sysctls}});
+            says(&pod(spec), &host(Vec::new()))
+        };
+        assert_eq!(with("net.ipv4.ip_local_port_range", "1024 65535", false), "");
+        assert_eq!(
+            with("kernel.msgmax", "1", false),
+            "SysctlForbidden: Pod was rejected: forbidden sysctl: \"kernel.msgmax\" not allowlisted"
+        );
+        assert!(with("kernel.shm_rmid_forced", "1+kernel.core_pattern=x", false).starts_with("SysctlForbidden"));
+        assert!(with("net.ipv4.tcp_syncookies", "1", true).ends_with("not allowed with host net enabled"));
+    }
+
+    #[test]
+    fn what_cannot_be_enforced_is_refused() {
+        let profile = json!({"appArmorProfile": {"type": "RuntimeDefault"}});
+        let confined = pod(json!({"containers": [{"name": "a", "securityContext": profile}]}));
+        assert!(says(&confined, &host(Vec::new())).starts_with("AppArmor: Pod was rejected: Cannot enforce AppArmor"));
+        let users = pod(json!({"containers": [], "hostUsers": false}));
+        assert!(says(&users, &host(Vec::new())).contains("spec.hostUsers"));
+    }
+}
