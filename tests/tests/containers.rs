@@ -277,6 +277,10 @@ async fn story(kind: Kind) {
         std::fs::read_dir(world.directory.path().join("pods")).unwrap().count(),
         0
     );
+    nothing_is_left(world, kind).await;
+}
+
+async fn nothing_is_left(mut world: World, kind: Kind) {
     world.runtime().await.cleanup().await.unwrap();
     world.network().stop().await.unwrap();
     if let Some(daemon) = world.daemon.take() {

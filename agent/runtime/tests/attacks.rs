@@ -87,7 +87,7 @@ async fn attack_10_a_dev_null_of_the_image_is_not_what_paths_are_masked_with(kin
     }
     let script = "echo x >/proc/sys/kernel/core_pattern; echo 1 >/proc/sysrq-trigger; cat /proc/kcore; cat /proc/keys; ls -l /dev/null";
     let mut masked = machine.shell("masked", script);
-    masked.user.user = "0".to_owned();
+    "0".clone_into(&mut masked.user.user);
     machine.run("s", masked).await;
     machine.exit().await;
     let output = machine.output("masked");

@@ -117,7 +117,7 @@ async fn the_end_of_a_shared_pid_namespace_loses_the_sandbox() {
         match machine.event().await {
             Event::SandboxLost { sandbox_id } => seen.0 = sandbox_id == "s",
             Event::ContainerExited { container_id, exit, .. } => {
-                seen.1 = (container_id.as_str(), exit.code) == ("c", 137)
+                seen.1 = (container_id.as_str(), exit.code) == ("c", 137);
             }
         }
     }

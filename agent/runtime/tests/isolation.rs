@@ -92,7 +92,7 @@ async fn containers_of_a_pod_share_their_memory_and_no_other_pod_does(kind: Kind
     machine.runtime.create_sandbox(host).await.unwrap();
     for (pod, id) in [("s", "one"), ("s", "two"), ("t", "other"), ("h", "host")] {
         let mut spec = machine.container(id, &["/bin/sleep", "1000"]);
-        spec.user.user = "web".to_owned();
+        "web".clone_into(&mut spec.user.user);
         machine.run(pod, spec).await;
     }
     let ask = async |pod: &str, id: &str, script: &str| {

@@ -94,6 +94,14 @@ const QUANTITIES: &[&str] = &[
     "allocatedResources",
     "sizeLimit",
     "divisor",
+    "hard",
+    "used",
+    "default",
+    "defaultRequest",
+    "min",
+    "max",
+    "maxLimitRequestRatio",
+    "podFixed",
 ];
 
 fn mend(value: &mut Value) {

@@ -189,7 +189,7 @@ impl Registration {
 
     /// Decodes the stored form, and sets the defaults that the version which stored it may not have known.
     ///
-    /// `metadata.managedFields` is left out: see [`splice`](crate::managed::splice).
+    /// `metadata.managedFields` is left out: see [`splice`].
     pub fn decode_stored(&self, json: &[u8]) -> Decoded {
         (self.decode_stored)(&splice::split(json).object)
     }

@@ -1,6 +1,6 @@
-//! Who may do what: `system:masters` everything, an agent what its node needs ([`node`]), everybody what roles and
-//! bindings give ([`index`]). Nobody is told apart by anything but the user's name and groups, the cluster's own
-//! components included: what those may do stands in the default roles ([`policy`]).
+//! Who may do what: `system:masters` everything, an agent what its node needs (`node`), everybody what roles and
+//! bindings give (`index`). Nobody is told apart by anything but the user's name and groups, the cluster's own
+//! components included: what those may do stands in the default roles (`policy`).
 
 pub(crate) mod escalation;
 mod index;

@@ -24,6 +24,7 @@ use crate::{health, openapi, subresource, verbs};
 /// Answers a request, whatever it is, and records it.
 pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Response {
     let received = (shared.options.clock)();
+    let began = tokio::time::Instant::now();
     let (mut parts, body) = request.into_parts();
     let caller = authentication::caller(&shared, &mut parts);
     let mut recording = Recording::begin(&shared, &parts, caller.as_ref().ok(), received);
@@ -41,6 +42,10 @@ pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Respo
         }
     };
     respond::add_warnings(&mut response, &recording.outcome.warnings);
+    let info = &recording.outcome.info;
+    let row = api::find(&info.group, &info.version, &info.resource);
+    let took = (!lasts(info)).then(|| began.elapsed());
+    shared.metrics.count(info, row, response.status().as_u16(), took);
     recording.end(response, failure)
 }
 
@@ -60,7 +65,7 @@ async fn route(
     let user = impersonated.unwrap_or(caller.user);
     authorize(shared, &user, &info, &segments, outcome)?;
     if !info.is_resource {
-        return other(shared, &parts, &segments, &query);
+        return other(shared, &parts, &segments, &query).await;
     }
     let Some(registration) = api::find(&info.group, &info.version, &info.resource) else {
         let known = api::KINDS
@@ -141,7 +146,7 @@ fn authorize(
 }
 
 /// Paths that name no resource.
-fn other(shared: &Shared, parts: &Parts, segments: &[String], query: &Query) -> Result<Response, Failure> {
+async fn other(shared: &Shared, parts: &Parts, segments: &[String], query: &Query) -> Result<Response, Failure> {
     if !matches!(parts.method.as_str(), "GET" | "HEAD") {
         return Err(Failure::MethodNotAllowed);
     }
@@ -160,6 +165,11 @@ fn other(shared: &Shared, parts: &Parts, segments: &[String], query: &Query) -> 
         "version" => Ok(respond::json(
             http::StatusCode::OK,
             respond::encode(&shared.options.version),
+        )),
+        "metrics" => Ok(respond::with_type(
+            http::StatusCode::OK,
+            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            shared.metrics.text(shared).await,
         )),
         "" => Ok(index(shared)),
         _ => Err(Failure::NoSuchPath),
@@ -196,6 +206,7 @@ fn index(shared: &Shared) -> Response {
         "/healthz/ping",
         "/livez",
         "/livez/ping",
+        "/metrics",
         "/openapi/v2",
         "/openapi/v3",
         "/openid/v1/jwks",

@@ -120,6 +120,16 @@ impl Gates {
         })
     }
 
+    /// How many requests are being answered, by what they do.
+    pub(crate) fn in_flight(&self) -> [(&'static str, usize); 3] {
+        let lasting = LASTING - self.lasting.available_permits();
+        [
+            ("readOnly", READS - self.reads.state().free),
+            ("mutating", WRITES - self.writes.state().free),
+            ("lasting", lasting),
+        ]
+    }
+
     /// Reads a whole body within its time; what it holds counts until the permit is dropped.
     ///
     /// # Errors

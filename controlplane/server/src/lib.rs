@@ -40,6 +40,7 @@ mod exchange;
 mod gate;
 mod health;
 mod managers;
+mod metrics;
 mod object;
 mod openapi;
 mod options;

@@ -18,6 +18,7 @@ use crate::bootstrap::{self, BootstrapError};
 use crate::discovery::Discovery;
 use crate::dispatch;
 use crate::gate::Gates;
+use crate::metrics::Metrics;
 use crate::openapi::Documents;
 use crate::tokens::{SigningKey, Tokens};
 use crate::version::Version;
@@ -69,6 +70,7 @@ pub(crate) struct Shared {
     pub(crate) tokens: Tokens,
     pub(crate) lines: Lines,
     pub(crate) gates: Gates,
+    pub(crate) metrics: Metrics,
     pub(crate) ready: AtomicBool,
     pub(crate) stopping: AtomicBool,
 }
@@ -93,6 +95,7 @@ impl Server {
             tokens,
             lines: Lines::default(),
             gates: Gates::new(),
+            metrics: Metrics::new(),
             ready: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
         };
