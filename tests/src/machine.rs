@@ -201,13 +201,22 @@ impl Machine {
     /// When `skiff down` fails or something is left.
     pub fn finish(mut self) -> anyhow::Result<()> {
         self.down = true;
+        let root = self.cgroup_root()?;
         self.skiff(["down", "--purge"])?;
-        let after = leaks::traces(self.state(), self.namespace.name())?;
+        let mut after = leaks::traces(self.state(), self.namespace.name())?;
+        after.extend(leaks::cgroups(&root)?);
         let left: Vec<&String> = after.difference(&self.before).collect();
         if !left.is_empty() {
             bail!("left on the machine: {left:#?}");
         }
         Ok(())
+    }
+
+    /// The control group that holds the cluster's pods.
+    fn cgroup_root(&self) -> anyhow::Result<String> {
+        let settings: serde_json::Value = serde_json::from_slice(&std::fs::read(self.state().join("cluster.json"))?)?;
+        let root = settings.get("cgroup_root").and_then(serde_json::Value::as_str);
+        Ok(root.context("cluster.json names no cgroup_root")?.to_owned())
     }
 
     /// The daemons' own logs, for the message of a test that fails.
