@@ -19,6 +19,7 @@ use volume::Volumes;
 
 use crate::events::Recorder;
 use crate::images;
+use crate::measure::Memory;
 
 /// Reads the wall clock.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -78,6 +79,8 @@ pub struct Context {
     pub(crate) refused: Mutex<BTreeSet<String>>,
     /// The instances that run now: who follows a log wants to know its end, who runs a program inside where they are.
     pub(crate) running: watch::Sender<BTreeMap<Run, Place>>,
+    /// What was used when somebody last asked.
+    pub(crate) measured: Memory,
 }
 
 /// One run of a container.

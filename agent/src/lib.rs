@@ -15,6 +15,7 @@ pub mod events;
 pub mod images;
 pub mod lock;
 pub mod machine;
+mod measure;
 mod node;
 pub mod notify;
 mod pods;
@@ -93,6 +94,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         pods: Mutex::new(BTreeMap::new()),
         refused: Mutex::new(BTreeSet::new()),
         running: watch::Sender::new(BTreeMap::new()),
+        measured: measure::Memory::default(),
         config,
         parts,
         recorder,

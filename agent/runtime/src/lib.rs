@@ -28,7 +28,7 @@ pub use embedded::{Config, Embedded};
 pub use error::{Error, Refusal};
 pub use model::{
     Container, ContainerSpec, Event, ExecResult, ExecSpec, Exit, Info, Limits, PodId, Sandbox, SandboxSpec, Size,
-    State, Stdin, StreamSpec, Streams, User,
+    State, Stdin, StreamSpec, Streams, Usage, User,
 };
 pub use session::{Input, Output, Session, Terminal};
 pub use sim::{Behaviour, Sim};
@@ -84,6 +84,10 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Removes everything that this runtime made on the machine. Goes on past failures; success when there is nothing.
     fn cleanup(&self) -> BoxFuture<'_, Result<(), Error>>;
+
+    /// What a sandbox has used (with a name, one container of it), or without any the whole machine. Reads a few of the kernel's
+    /// files and waits for nobody; what is gone or not counted is `None`.
+    fn usage(&self, of: Option<(&str, Option<&str>)>) -> Usage;
 
     /// News from now on. A receiver that lags must read [`Runtime::sandboxes`] instead: the state there is never behind.
     fn events(&self) -> broadcast::Receiver<Event>;

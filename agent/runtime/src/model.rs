@@ -255,6 +255,23 @@ pub struct Size {
     pub height: u16,
 }
 
+/// What a container, a sandbox or the machine has used; `None` where the kernel does not count it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// CPU time since it was made.
+    pub cpu: Option<Duration>,
+    /// Bytes of memory, the page cache's included.
+    pub memory: Option<u64>,
+    /// Bytes of memory without pages of files that were not used lately.
+    pub working_set: Option<u64>,
+    /// Bytes of memory that belong to no file.
+    pub rss: Option<u64>,
+    /// Page faults.
+    pub page_faults: Option<u64>,
+    /// Page faults that waited for a disk.
+    pub major_page_faults: Option<u64>,
+}
+
 /// News from a runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {

@@ -1,6 +1,7 @@
 //! What the agent answers: logs and streams to the API server over TLS, images to the operator over a private socket.
 
 mod logs;
+mod measures;
 mod socket;
 mod streams;
 mod tls;
@@ -194,6 +195,9 @@ fn router(context: Arc<Context>) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "ok" }))
         .route("/pods", get(pods))
+        .route("/stats/summary", get(measures::summary))
+        .route("/metrics/resource", get(measures::resource))
+        .route(api::kinds::metrics::PATH, get(measures::measures))
         .route("/containerLogs/{namespace}/{pod}/{container}", get(logs::answer))
         .route(
             "/exec/{namespace}/{pod}/{container}",

@@ -43,6 +43,13 @@ SPECIAL = {
     META + "Verbs": "V",
     "apimachinery.pkg.runtime.RawExtension": "R",
 }
+# What neither crate has.
+OWN = """metrics.v1beta1.ContainerMetrics\tname=1s usage=2%Q
+metrics.v1beta1.NodeMetrics\tmetadata=1meta.v1.ObjectMeta,v timestamp=2T window=3D usage=4%Q
+metrics.v1beta1.NodeMetricsList\tmetadata=1meta.v1.ListMeta,v items=2*metrics.v1beta1.NodeMetrics
+metrics.v1beta1.PodMetrics\tmetadata=1meta.v1.ObjectMeta,v timestamp=2T window=3D containers=4*metrics.v1beta1.ContainerMetrics
+metrics.v1beta1.PodMetricsList\tmetadata=1meta.v1.ListMeta,v items=2*metrics.v1beta1.PodMetrics
+"""
 SCALAR = {"string": "s", "bool": "b", "int32": "i", "int64": "l", "double": "d", "bytes": "y"}
 
 # Values among the newer fields, which upstream's convention would make pointers.
@@ -337,6 +344,7 @@ def main():
         unknown_here += [f"{message}.{json}" for key, (json, _) in left.items() if json not in ("apiVersion", "kind")]
         atomic = ["atomic"] if message in ATOMIC else []
         rows.append(f"{short(message)}\t{' '.join(atomic + fields)}\n")
+    rows = sorted(rows + OWN.splitlines(keepends=True))
     HERE.joinpath("messages.txt").write_text("".join(rows))
     if go:
         HERE.joinpath("values.txt").write_text("\n".join(sorted(optional)) + "\n")

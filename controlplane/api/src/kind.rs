@@ -96,6 +96,8 @@ pub enum Verbs {
     CreateOnly,
     /// Objects that the server makes up when it is asked.
     ReadOnly,
+    /// Objects that the nodes' agents measure when somebody asks.
+    Measured,
 }
 
 impl Verbs {
@@ -113,8 +115,13 @@ impl Verbs {
                 "watch",
             ],
             Self::CreateOnly => &["create"],
-            Self::ReadOnly => &["get", "list"],
+            Self::ReadOnly | Self::Measured => &["get", "list"],
         }
+    }
+
+    /// Whether there is nothing to write.
+    pub const fn only_read(self) -> bool {
+        matches!(self, Self::ReadOnly | Self::Measured)
     }
 }
 

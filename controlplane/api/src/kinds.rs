@@ -24,6 +24,7 @@ pub mod ip_address;
 pub mod job;
 pub mod lease;
 pub mod limit_range;
+pub mod metrics;
 pub mod namespace;
 pub mod network_policy;
 pub mod node;
@@ -122,6 +123,8 @@ pub const KINDS: &[Registration] = &[
     Registration::of::<storage::v1::StorageClass>(),
     Registration::of::<storage::v1::VolumeAttachment>(),
     Registration::of::<storage::v1::VolumeAttributesClass>(),
+    Registration::of::<metrics::NodeMetrics>(),
+    Registration::of::<metrics::PodMetrics>(),
 ];
 
 /// The kind at a path: `find("apps", "v1", "deployments")`; the group of core is empty.

@@ -239,6 +239,13 @@ async fn serve(context: &mut Context, body: Body) -> Result<Response, Failure> {
                 _ => Err(Failure::MethodNotAllowed),
             };
         }
+        Verbs::Measured => {
+            return match (context.info.verb, context.info.named) {
+                ("get", true) => verbs::measures::get(context).await,
+                ("list", false) => verbs::measures::list(context).await,
+                _ => Err(Failure::MethodNotAllowed),
+            };
+        }
     }
     match (context.info.verb, context.info.named) {
         ("get", true) => verbs::get::get(context).await,

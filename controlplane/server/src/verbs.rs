@@ -14,6 +14,7 @@ pub(crate) mod eviction;
 pub(crate) mod get;
 pub(crate) mod list;
 pub(crate) mod log;
+pub(crate) mod measures;
 pub(crate) mod patch;
 pub(crate) mod proxy;
 pub(crate) mod review;

@@ -4,6 +4,7 @@
 //! live in `…/CONTAINER/main`, because a group with limits for its children may not hold processes itself.
 
 mod files;
+mod usage;
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -18,7 +18,7 @@ use crate::clock::now;
 use crate::embedded::{check_id, described, io_error};
 use crate::{
     Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Info, Refusal, Runtime, Sandbox, SandboxSpec,
-    Session, State, StreamSpec, Streams,
+    Session, State, StreamSpec, Streams, Usage,
 };
 
 impl Runtime for Containerd {
@@ -119,6 +119,11 @@ impl Runtime for Containerd {
 
     fn cleanup(&self) -> BoxFuture<'_, Result<(), Error>> {
         Self::cleanup(self).boxed()
+    }
+
+    fn usage(&self, of: Option<(&str, Option<&str>)>) -> Usage {
+        let group = of.map(|(sandbox, container)| self.shared.group(sandbox).join(container.unwrap_or_default()));
+        self.shared.cgroups.usage(group.as_deref())
     }
 
     fn events(&self) -> broadcast::Receiver<Event> {

@@ -9,7 +9,7 @@ use crate::clock::now;
 use crate::protocol::{Answer, Call, Stdio};
 use crate::{
     Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Info, Limits, Refusal, Runtime, Sandbox, SandboxSpec,
-    Session, State, StreamSpec, Streams,
+    Session, State, StreamSpec, Streams, Usage,
 };
 
 /// Version of libcontainer, which is youki's.
@@ -177,6 +177,11 @@ impl Runtime for Embedded {
 
     fn cleanup(&self) -> BoxFuture<'_, Result<(), Error>> {
         Self::cleanup(self).boxed()
+    }
+
+    fn usage(&self, of: Option<(&str, Option<&str>)>) -> Usage {
+        let group = of.map(|(sandbox, container)| self.shared.group(sandbox).join(container.unwrap_or_default()));
+        self.shared.cgroups.usage(group.as_deref())
     }
 
     fn events(&self) -> broadcast::Receiver<Event> {

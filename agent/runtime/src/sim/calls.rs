@@ -8,7 +8,7 @@ use tokio::sync::broadcast;
 use super::{SIGKILL, SIGTERM, Sim, failed, wrong_state};
 use crate::{
     Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Info, Input, Output, Runtime, Sandbox, SandboxSpec,
-    Session, State, StreamSpec, Streams,
+    Session, State, StreamSpec, Streams, Usage,
 };
 
 fn session(streams: Streams, stdout: Option<Output>, stderr: Option<Output>, exit_code: i32) -> Session {
@@ -167,6 +167,11 @@ impl Runtime for Sim {
             Ok(())
         }
         .boxed()
+    }
+
+    /// Nothing is counted here.
+    fn usage(&self, _of: Option<(&str, Option<&str>)>) -> Usage {
+        Usage::default()
     }
 
     fn events(&self) -> broadcast::Receiver<Event> {

@@ -28,7 +28,7 @@ pub(super) fn of(rows: &[&Registration]) -> Map<String, Value> {
         resource.collection(&mut paths);
         match row.verbs {
             Verbs::All => resource.object(&mut paths),
-            Verbs::ReadOnly => resource.readable(&mut paths),
+            Verbs::ReadOnly | Verbs::Measured => resource.readable(&mut paths),
             Verbs::CreateOnly => {}
         }
         for subresource in row.subresources {
@@ -113,7 +113,7 @@ impl<'r> Resource<'r> {
         let kind = row.kind;
         let mut item = Map::new();
         item.insert("parameters".to_owned(), Value::from(self.common(false)));
-        if row.verbs != Verbs::ReadOnly {
+        if !row.verbs.only_read() {
             let create = self.operation("post", &format!("create a {kind}"), &self.id("create", ""), own);
             item.insert(
                 "post".to_owned(),

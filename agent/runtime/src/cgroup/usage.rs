@@ -1,0 +1,154 @@
+//! What a group has used: CPU time since it was made, and memory now.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use super::{Cgroups, check};
+use crate::Usage;
+
+impl Cgroups {
+    /// Reads a group, or the whole machine. What the kernel does not count is `None`.
+    pub(crate) fn usage(&self, group: Option<&Path>) -> Usage {
+        if group.is_some_and(|group| check(group).is_err()) {
+            return Usage::default();
+        }
+        let group = group.unwrap_or(Path::new(""));
+        let cpu = match (self.controller("cpuacct"), &self.v2) {
+            (Some(mount), _) => number(&mount.join(group).join("cpuacct.usage")).map(Duration::from_nanos),
+            (None, Some(mount)) => {
+                let stat = text(&mount.join(group).join("cpu.stat"));
+                field(&stat, "usage_usec").map(Duration::from_micros)
+            }
+            (None, None) => None,
+        };
+        let usage = Usage {
+            cpu,
+            ..Usage::default()
+        };
+        match (self.controller("memory"), &self.v2) {
+            (Some(mount), _) => memory_v1(&mount.join(group), usage),
+            (None, Some(mount)) => memory_v2(&mount.join(group), usage),
+            (None, None) => usage,
+        }
+    }
+}
+
+fn memory_v1(dir: &Path, usage: Usage) -> Usage {
+    let stat = text(&dir.join("memory.stat"));
+    let used = number(&dir.join("memory.usage_in_bytes"));
+    let counted = |name: &str| field(&stat, name);
+    Usage {
+        memory: used,
+        working_set: used.map(|used| used.saturating_sub(counted("total_inactive_file").unwrap_or(0))),
+        rss: counted("total_rss"),
+        page_faults: counted("total_pgfault"),
+        major_page_faults: counted("total_pgmajfault"),
+        ..usage
+    }
+}
+
+fn memory_v2(dir: &Path, usage: Usage) -> Usage {
+    let stat = text(&dir.join("memory.stat"));
+    // The root of the machine has no such file: everything that is not free is in use there.
+    let used = number(&dir.join("memory.current")).or_else(|| {
+        let all = fs::read_to_string("/proc/meminfo").ok()?;
+        let kibibytes = |name: &str| field(&all, name);
+        Some((kibibytes("MemTotal:")?.saturating_sub(kibibytes("MemFree:")?)).saturating_mul(1024))
+    });
+    let used = used.filter(|_| !stat.is_empty());
+    let counted = |name: &str| field(&stat, name);
+    Usage {
+        memory: used,
+        working_set: used.map(|used| used.saturating_sub(counted("inactive_file").unwrap_or(0))),
+        rss: counted("anon"),
+        page_faults: counted("pgfault"),
+        major_page_faults: counted("pgmajfault"),
+        ..usage
+    }
+}
+
+/// The content of a file, empty where there is none: the group may have gone meanwhile.
+fn text(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+fn number(path: &Path) -> Option<u64> {
+    text(path).trim().parse().ok()
+}
+
+fn field(text: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines().map(str::split_whitespace);
+    lines.find_map(|mut words| (words.next()? == name).then(|| words.next()?.parse().ok())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(dir: &Path, files: &[(&str, &str)]) {
+        fs::create_dir_all(dir).unwrap();
+        for (name, content) in files {
+            fs::write(dir.join(name), content).unwrap();
+        }
+    }
+
+    #[test]
+    fn on_v1_and_hybrid_machines() {
+        let root = tempfile::tempdir().unwrap();
+        let at = root.path().display();
+        let mounts = format!(
+            "32 31 0:29 / {at}/cpu rw - cgroup cgroup rw,cpu,cpuacct\n\
+             36 31 0:33 / {at}/memory rw - cgroup cgroup rw,memory\n\
+             41 31 0:38 / {at}/unified rw - cgroup2 cgroup2 rw\n"
+        );
+        write(&root.path().join("cpu/skiff/pod"), &[("cpuacct.usage", "1500000000\n")]);
+        write(
+            &root.path().join("memory/skiff/pod"),
+            &[
+                ("memory.usage_in_bytes", "9000\n"),
+                (
+                    "memory.stat",
+                    "inactive_file 1\ntotal_inactive_file 4000\ntotal_rss 3000\ntotal_pgfault 7\n",
+                ),
+            ],
+        );
+        let used = Cgroups::parse(&mounts).usage(Some(Path::new("skiff/pod")));
+        let expected = Usage {
+            cpu: Some(Duration::from_millis(1500)),
+            memory: Some(9000),
+            working_set: Some(5000),
+            rss: Some(3000),
+            page_faults: Some(7),
+            major_page_faults: None,
+        };
+        assert_eq!(used, expected);
+    }
+
+    #[test]
+    fn on_v2_machines() {
+        let root = tempfile::tempdir().unwrap();
+        let mounts = format!("30 24 0:26 / {} rw - cgroup2 cgroup2 rw\n", root.path().display());
+        write(
+            &root.path().join("skiff/pod"),
+            &[
+                ("cpu.stat", "usage_usec 2500\nuser_usec 1\n"),
+                ("memory.current", "5000\n"),
+                ("memory.stat", "anon 300\ninactive_file 6000\npgfault 2\npgmajfault 1\n"),
+            ],
+        );
+        let cgroups = Cgroups::parse(&mounts);
+        let used = cgroups.usage(Some(Path::new("skiff/pod")));
+        let expected = Usage {
+            cpu: Some(Duration::from_micros(2500)),
+            memory: Some(5000),
+            working_set: Some(0),
+            rss: Some(300),
+            page_faults: Some(2),
+            major_page_faults: Some(1),
+        };
+        assert_eq!(used, expected);
+        assert_eq!(cgroups.usage(Some(Path::new("skiff/gone"))), Usage::default());
+        assert_eq!(cgroups.usage(Some(Path::new("../etc"))), Usage::default());
+    }
+}

@@ -1,0 +1,210 @@
+//! What the node, its pods and their containers use. Nothing is read while nobody asks.
+//!
+//! CPU use is time spent between two looks. The look of the last question is one of them where it is recent enough and knew
+//! all containers that run now; otherwise there are two looks, a moment apart.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_plan::{Timestamp, pods};
+use api::kinds::metrics::{self, Measures, PodUsage};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use runtime::Usage;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use crate::context::{Context, Place, Run};
+
+/// Between two looks; a question that comes sooner after another is given the same answer.
+const SHORTEST: Duration = Duration::from_secs(1);
+/// A look older than this tells nothing of now.
+const LONGEST: Duration = Duration::from_mins(1);
+
+/// The last answer.
+#[derive(Default)]
+pub(crate) struct Memory(Mutex<Option<Arc<Measured>>>);
+
+/// One look.
+pub(crate) struct Look {
+    at: Instant,
+    pub(crate) time: Timestamp,
+    pub(crate) node: Usage,
+    pub(crate) pods: Vec<PodLook>,
+}
+
+/// A pod with what it used.
+pub(crate) struct PodLook {
+    pub(crate) pod: Arc<Pod>,
+    pub(crate) usage: Usage,
+    pub(crate) containers: Vec<ContainerLook>,
+}
+
+/// A container that runs, with what it used.
+pub(crate) struct ContainerLook {
+    pub(crate) name: String,
+    sandbox: String,
+    instance: String,
+    pub(crate) usage: Usage,
+}
+
+/// A look, and how much CPU time there was in each second before it.
+pub(crate) struct Measured {
+    pub(crate) look: Look,
+    pub(crate) window: Duration,
+    /// Nanocores of the node, of sandboxes and of containers.
+    rates: BTreeMap<Subject, u64>,
+}
+
+/// Sandbox and container as the runtime calls them; without a container it is the sandbox, without both the node.
+type Subject = (String, String);
+
+impl ContainerLook {
+    fn subject(&self) -> Subject {
+        (self.sandbox.clone(), self.instance.clone())
+    }
+}
+
+impl PodLook {
+    fn subject(&self) -> Option<Subject> {
+        let container = self.containers.first()?;
+        Some((container.sandbox.clone(), String::new()))
+    }
+}
+
+impl Look {
+    fn subjects(&self) -> BTreeMap<Subject, Usage> {
+        let mut all = BTreeMap::from([(Subject::default(), self.node)]);
+        for pod in &self.pods {
+            all.extend(pod.subject().map(|subject| (subject, pod.usage)));
+            all.extend(
+                pod.containers
+                    .iter()
+                    .map(|container| (container.subject(), container.usage)),
+            );
+        }
+        all
+    }
+
+    /// Whether an earlier look at all of it was there.
+    fn follows(&self, before: &Self) -> bool {
+        let known = before.subjects();
+        self.subjects().keys().all(|subject| known.contains_key(subject))
+    }
+}
+
+impl Measured {
+    fn between(before: &Look, look: Look) -> Self {
+        let window = look.at.duration_since(before.at);
+        let known = before.subjects();
+        let rate = |(subject, now): (Subject, Usage)| {
+            let spent = now.cpu?.saturating_sub(known.get(&subject)?.cpu?);
+            let nanocores = spent.as_nanos() * 1_000_000_000 / window.as_nanos().max(1);
+            Some((subject, u64::try_from(nanocores).unwrap_or(u64::MAX)))
+        };
+        let rates = look.subjects().into_iter().filter_map(rate).collect();
+        Self { look, window, rates }
+    }
+
+    pub(crate) fn node_rate(&self) -> Option<u64> {
+        self.rates.get(&Subject::default()).copied()
+    }
+
+    pub(crate) fn pod_rate(&self, pod: &PodLook) -> Option<u64> {
+        self.rates.get(&pod.subject()?).copied()
+    }
+
+    pub(crate) fn container_rate(&self, container: &ContainerLook) -> Option<u64> {
+        self.rates.get(&container.subject()).copied()
+    }
+
+    /// What the metrics API tells. A container without both values is left out.
+    pub(crate) fn measures(&self) -> Measures {
+        let usage = |rate: Option<u64>, usage: &Usage| {
+            Some(metrics::Usage {
+                nanocores: rate?,
+                working_set_bytes: usage.working_set?,
+            })
+        };
+        let of_container = |container: &ContainerLook| {
+            let used = usage(self.container_rate(container), &container.usage)?;
+            Some((container.name.clone(), used))
+        };
+        Measures {
+            time: Time(self.look.time),
+            window_millis: u64::try_from(self.window.as_millis()).unwrap_or(u64::MAX),
+            node: usage(self.node_rate(), &self.look.node).unwrap_or_default(),
+            pods: self
+                .look
+                .pods
+                .iter()
+                .map(|pod| PodUsage {
+                    uid: pods::uid(&pod.pod).to_owned(),
+                    containers: pod.containers.iter().filter_map(of_container).collect(),
+                })
+                .collect(),
+        }
+    }
+}
+
+impl Context {
+    /// Measures, at most once in a second whoever asks.
+    pub(crate) async fn measure(self: &Arc<Self>) -> Option<Arc<Measured>> {
+        let mut last = self.measured.0.lock().await;
+        let age = last.as_ref().map(|last| last.look.at.elapsed());
+        if age.is_some_and(|age| age < SHORTEST) {
+            return last.clone();
+        }
+        let look = self.look().await?;
+        let before = last.as_ref().map(|last| &last.look);
+        let before = before.filter(|before| age.is_some_and(|age| age < LONGEST) && look.follows(before));
+        let measured = if let Some(before) = before {
+            Measured::between(before, look)
+        } else {
+            tokio::time::sleep(SHORTEST).await;
+            Measured::between(&look, self.look().await?)
+        };
+        let measured = Arc::new(measured);
+        *last = Some(Arc::clone(&measured));
+        Some(measured)
+    }
+
+    /// Reads what everything has used. The kernel's files do not wait for a disk, but there are many of them.
+    pub(crate) async fn look(self: &Arc<Self>) -> Option<Look> {
+        let context = Arc::clone(self);
+        tokio::task::spawn_blocking(move || context.look_now()).await.ok()
+    }
+
+    fn look_now(&self) -> Look {
+        let runtime = &self.parts.runtime;
+        let mut running: BTreeMap<String, Vec<(Run, Place)>> = BTreeMap::new();
+        for (run, place) in self.running.borrow().iter() {
+            let of_pod = running.entry(run.pod.clone()).or_default();
+            of_pod.push((run.clone(), place.clone()));
+        }
+        let (at, time) = (Instant::now(), self.now());
+        let pods = self.known_pods().into_iter().map(|pod| {
+            let places = running.remove(pods::uid(&pod)).unwrap_or_default();
+            let sandbox = places.first().map(|(_, place)| place.sandbox.clone());
+            let usage = sandbox.map(|sandbox| runtime.usage(Some((&sandbox, None))));
+            let containers = places.into_iter().map(|(run, place)| ContainerLook {
+                usage: runtime.usage(Some((&place.sandbox, Some(&place.instance)))),
+                name: run.container,
+                sandbox: place.sandbox,
+                instance: place.instance,
+            });
+            PodLook {
+                usage: usage.unwrap_or_default(),
+                containers: containers.collect(),
+                pod,
+            }
+        });
+        Look {
+            pods: pods.collect(),
+            node: runtime.usage(None),
+            at,
+            time,
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! What is used, in three forms: `/stats/summary` and `/metrics/resource` as a kubelet tells it, `/measures` for the metrics API.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use agent_plan::{Timestamp, pods};
+use axum::Json;
+use axum::extract::{RawQuery, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use k8s_openapi::api::core::v1::ContainerStatus;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use runtime::Usage;
+use serde_json::{Map, Value, json};
+
+use crate::context::Context;
+use crate::measure::{ContainerLook, Look, Measured, PodLook};
+
+/// Of Prometheus' text format.
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+fn unmeasured() -> Response {
+    (StatusCode::INTERNAL_SERVER_ERROR, "the node could not be measured\n").into_response()
+}
+
+/// `/measures`
+pub(super) async fn measures(State(context): State<Arc<Context>>) -> Response {
+    match context.measure().await {
+        Some(measured) => Json(measured.measures()).into_response(),
+        None => unmeasured(),
+    }
+}
+
+/// `/stats/summary`
+pub(super) async fn summary(State(context): State<Arc<Context>>, RawQuery(query): RawQuery) -> Response {
+    let Some(measured) = context.measure().await else {
+        return unmeasured();
+    };
+    let query = query.unwrap_or_default();
+    let brief = query.split('&').any(|pair| pair == "only_cpu_and_memory=true");
+    let pods: Vec<Value> = measured
+        .look
+        .pods
+        .iter()
+        .filter(|pod| !pod.containers.is_empty())
+        .map(|pod| pod_summary(&measured, pod))
+        .collect();
+    let mut node = used(&measured, &measured.look.node, measured.node_rate());
+    node.insert("nodeName".to_owned(), json!(context.config.node_name));
+    if !brief {
+        node.extend(disk(&context, measured.look.time));
+    }
+    let memory = i64::try_from(measured.look.node.working_set.unwrap_or(0)).unwrap_or(i64::MAX);
+    if let Some(told) = node.get_mut("memory").and_then(Value::as_object_mut) {
+        let available = context.machine.memory_bytes.saturating_sub(memory).max(0);
+        told.insert("availableBytes".to_owned(), json!(available));
+    }
+    Json(json!({"node": node, "pods": pods})).into_response()
+}
+
+fn pod_summary(measured: &Measured, pod: &PodLook) -> Value {
+    let containers: Vec<Value> = pod
+        .containers
+        .iter()
+        .map(|container| {
+            let mut told = used(measured, &container.usage, measured.container_rate(container));
+            told.insert("name".to_owned(), json!(container.name));
+            told.insert("startTime".to_owned(), json!(started(pod, container)));
+            Value::Object(told)
+        })
+        .collect();
+    let mut told = used(measured, &pod.usage, measured.pod_rate(pod));
+    let status = pod.pod.status.as_ref();
+    told.insert(
+        "startTime".to_owned(),
+        json!(status.and_then(|status| status.start_time.clone())),
+    );
+    let reference = json!({
+        "name": pods::name(&pod.pod),
+        "namespace": pods::namespace(&pod.pod),
+        "uid": pods::uid(&pod.pod),
+    });
+    told.insert("podRef".to_owned(), reference);
+    told.insert("containers".to_owned(), Value::from(containers));
+    Value::Object(told)
+}
+
+/// The parts `cpu` and `memory`.
+fn used(measured: &Measured, usage: &Usage, rate: Option<u64>) -> Map<String, Value> {
+    let time = Time(measured.look.time);
+    let cpu = json!({
+        "time": time,
+        "usageNanoCores": rate,
+        "usageCoreNanoSeconds": usage.cpu.and_then(|cpu| u64::try_from(cpu.as_nanos()).ok()),
+    });
+    let memory = json!({
+        "time": time,
+        "usageBytes": usage.memory,
+        "workingSetBytes": usage.working_set,
+        "rssBytes": usage.rss,
+        "pageFaults": usage.page_faults,
+        "majorPageFaults": usage.major_page_faults,
+    });
+    let parts = [("cpu", cpu), ("memory", memory)];
+    let known = |(name, mut part): (&str, Value)| {
+        if let Some(members) = part.as_object_mut() {
+            members.retain(|_, value| !value.is_null());
+        }
+        (name.to_owned(), part)
+    };
+    parts.into_iter().map(known).collect()
+}
+
+/// The file system of the agent's own files.
+fn disk(context: &Context, time: Timestamp) -> Option<(String, Value)> {
+    let stat = nix::sys::statvfs::statvfs(&context.config.state_directory).ok()?;
+    let bytes = |blocks: u64| blocks.saturating_mul(stat.fragment_size());
+    let told = json!({
+        "time": Time(time),
+        "availableBytes": bytes(stat.blocks_available()),
+        "capacityBytes": bytes(stat.blocks()),
+        "usedBytes": bytes(stat.blocks().saturating_sub(stat.blocks_free())),
+        "inodesFree": stat.files_free(),
+        "inodes": stat.files(),
+        "inodesUsed": stat.files().saturating_sub(stat.files_free()),
+    });
+    Some(("fs".to_owned(), told))
+}
+
+/// When the API says that a container started.
+fn started(pod: &PodLook, container: &ContainerLook) -> Option<Time> {
+    let status = pod.pod.status.as_ref()?;
+    let lists = [
+        &status.container_statuses,
+        &status.init_container_statuses,
+        &status.ephemeral_container_statuses,
+    ];
+    let mut all = lists.into_iter().flatten().flatten();
+    let own: &ContainerStatus = all.find(|own| own.name == container.name)?;
+    own.state.as_ref()?.running.as_ref()?.started_at.clone()
+}
+
+/// `/metrics/resource`
+pub(super) async fn resource(State(context): State<Arc<Context>>) -> Response {
+    match context.look().await {
+        Some(look) => ([(header::CONTENT_TYPE, TEXT)], metrics(&look)).into_response(),
+        None => unmeasured(),
+    }
+}
+
+/// Names, help and type of a metric, and its samples: labels and value.
+struct Family<'a> {
+    name: &'a str,
+    help: &'a str,
+    kind: &'a str,
+    samples: Vec<(String, Option<f64>)>,
+}
+
+fn metrics(look: &Look) -> String {
+    let mut text = String::new();
+    let pods = || look.pods.iter().filter(|pod| !pod.containers.is_empty());
+    let of_pods = |value: fn(&PodLook) -> Option<f64>| pods().map(|pod| (labels(pod, None), value(pod))).collect();
+    let of_containers = |value: fn(&PodLook, &ContainerLook) -> Option<f64>| {
+        let each = |pod| move |container| (labels(pod, Some(container)), value(pod, container));
+        pods()
+            .flat_map(|pod: &PodLook| pod.containers.iter().map(each(pod)))
+            .collect()
+    };
+    let families = [
+        Family {
+            name: "container_cpu_usage_seconds_total",
+            help: "Cumulative cpu time consumed by the container in core-seconds",
+            kind: "counter",
+            samples: of_containers(|_, container| seconds(&container.usage)),
+        },
+        Family {
+            name: "container_memory_working_set_bytes",
+            help: "Current working set of the container in bytes",
+            kind: "gauge",
+            samples: of_containers(|_, container| working_set(&container.usage)),
+        },
+        Family {
+            name: "container_start_time_seconds",
+            help: "Start time of the container since unix epoch in seconds",
+            kind: "gauge",
+            samples: of_containers(|pod, container| Some(started(pod, container)?.0.as_duration().as_secs_f64())),
+        },
+        Family {
+            name: "node_cpu_usage_seconds_total",
+            help: "Cumulative cpu time consumed by the node in core-seconds",
+            kind: "counter",
+            samples: vec![(String::new(), seconds(&look.node))],
+        },
+        Family {
+            name: "node_memory_working_set_bytes",
+            help: "Current working set of the node in bytes",
+            kind: "gauge",
+            samples: vec![(String::new(), working_set(&look.node))],
+        },
+        Family {
+            name: "pod_cpu_usage_seconds_total",
+            help: "Cumulative cpu time consumed by the pod in core-seconds",
+            kind: "counter",
+            samples: of_pods(|pod| seconds(&pod.usage)),
+        },
+        Family {
+            name: "pod_memory_working_set_bytes",
+            help: "Current working set of the pod in bytes",
+            kind: "gauge",
+            samples: of_pods(|pod| working_set(&pod.usage)),
+        },
+    ];
+    let time = look.time.as_millisecond();
+    for family in families {
+        write(&mut text, &family, Some(time));
+    }
+    let errors = Family {
+        name: "resource_scrape_error",
+        help: "1 if there was an error while getting container metrics, 0 otherwise",
+        kind: "gauge",
+        samples: vec![(String::new(), Some(0.0))],
+    };
+    write(&mut text, &errors, None);
+    text
+}
+
+fn seconds(usage: &Usage) -> Option<f64> {
+    usage.cpu.map(|cpu| cpu.as_secs_f64())
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "the format has floating point numbers; 2^53 bytes are enough"
+)]
+fn working_set(usage: &Usage) -> Option<f64> {
+    usage.working_set.map(|bytes| bytes as f64)
+}
+
+/// Names of pods, namespaces and containers hold nothing that would have to be escaped.
+fn labels(pod: &PodLook, container: Option<&ContainerLook>) -> String {
+    let own = container.map_or_else(String::new, |container| format!("container=\"{}\",", container.name));
+    let (namespace, name) = (pods::namespace(&pod.pod), pods::name(&pod.pod));
+    format!("{{{own}namespace=\"{namespace}\",pod=\"{name}\"}}")
+}
+
+fn write(text: &mut String, family: &Family<'_>, time: Option<i64>) {
+    let name = family.name;
+    let mut lines = format!(
+        "# HELP {name} [STABLE] {}\n# TYPE {name} {}\n",
+        family.help, family.kind
+    );
+    let time = time.map_or_else(String::new, |time| format!(" {time}"));
+    let mut some = false;
+    for (labels, value) in &family.samples {
+        let Some(value) = value else { continue };
+        some = true;
+        // Writing to a String cannot fail.
+        writeln!(lines, "{name}{labels} {value}{time}").ok();
+    }
+    if some {
+        text.push_str(&lines);
+    }
+}
