@@ -83,6 +83,8 @@ pub(crate) enum Command {
     Image(ImageCommand),
     /// Show how a Deployment became containers, step by step with milliseconds
     Trace(TargetOptions),
+    /// Say what is wrong with a pod and what to do (exit code 1 when something is)
+    Why(TargetOptions),
 }
 
 /// What a new cluster is like. Kept in the state directory: later `up`s need no flags.

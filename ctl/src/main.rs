@@ -17,6 +17,7 @@ mod rollout;
 mod scale;
 mod terminal;
 mod trace;
+mod why;
 
 use std::process::ExitCode;
 
@@ -34,14 +35,14 @@ fn main() -> ExitCode {
         Err(error) => return terminal::fail(&error.into()),
     };
     match runtime.block_on(Box::pin(run(arguments))) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => terminal::fail(&error),
     }
 }
 
-async fn run(arguments: Arguments) -> anyhow::Result<()> {
+async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let place = &arguments.place;
-    match arguments.command {
+    let done = match arguments.command {
         Command::Up(options) => cluster::up::run(&place.state_dir(), &options).await,
         Command::Down(options) => cluster::down::run(&place.state_dir(), options.purge),
         Command::Backup(options) => cluster::copy::backup(&place.state_dir(), &options.file),
@@ -56,5 +57,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Rollout(command) => rollout::run(place, &command).await,
         Command::Image(command) => image::run(&place.state_dir(), &command).await,
         Command::Trace(options) => trace::run(place, &options).await,
-    }
+        Command::Why(options) => return why::run(place, &options).await,
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }

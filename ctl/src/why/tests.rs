@@ -1,0 +1,129 @@
+//! What is said of pods in trouble.
+
+use serde_json::{Value, json};
+
+use super::explain;
+
+/// Whether something is wrong, and everything that is said.
+fn said(pod: &Value, warnings: &[Value]) -> (bool, String) {
+    let warnings: Vec<&Value> = warnings.iter().collect();
+    let found = explain(pod, &warnings);
+    let text: Vec<String> = found.iter().map(|finding| finding.text(&[])).collect();
+    (found.iter().any(|finding| finding.trouble), text.concat())
+}
+
+fn pod(phase: &str, status: &Value) -> Value {
+    json!({
+        "metadata": {"name": "web", "namespace": "default"},
+        "spec": {"nodeName": "one", "containers": [{"name": "app", "resources": {"limits": {"memory": "16Mi"}}}]},
+        "status": {"phase": phase, "containerStatuses": [status]},
+    })
+}
+
+#[track_caller]
+fn check(pod: &Value, warnings: &[Value], trouble: bool, words: &[&str]) {
+    let (wrong, text) = said(pod, warnings);
+    assert_eq!(wrong, trouble, "{text}");
+    for word in words {
+        assert!(text.contains(word), "{word:?} is not in: {text}");
+    }
+}
+
+#[test]
+fn a_healthy_pod_is_healthy() {
+    let status = json!({"name": "app", "ready": true, "started": true, "state": {"running": {}}});
+    check(&pod("Running", &status), &[], false, &[]);
+}
+
+#[test]
+fn a_crash_loop_tells_the_last_end() {
+    let ended = json!({"exitCode": 3, "reason": "Error", "startedAt": "A", "finishedAt": "B"});
+    let status = json!({
+        "name": "app", "restartCount": 4, "lastState": {"terminated": ended},
+        "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s restarting"}},
+    });
+    let words = [
+        "Container app ends again and again (4 restarts)",
+        "exit code 3",
+        "from A to B",
+    ];
+    check(&pod("Running", &status), &[], true, &words);
+}
+
+#[test]
+fn a_kill_for_memory_tells_the_limit() {
+    let ended = json!({"exitCode": 137, "reason": "OOMKilled"});
+    let status = json!({"name": "app", "state": {"terminated": ended}});
+    let words = ["more memory than it may", "resources.limits.memory (now 16Mi)"];
+    check(&pod("Failed", &status), &[], true, &words);
+}
+
+#[test]
+fn an_image_that_cannot_be_pulled_tells_the_first_failure() {
+    let status = json!({
+        "name": "app", "image": "registry.invalid/app:1",
+        "state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}},
+    });
+    let event = json!({"reason": "Failed", "message": "Failed to pull image \"registry.invalid/app:1\": no such host"});
+    let words = [
+        "cannot be pulled: registry.invalid/app:1",
+        "no such host",
+        "imagePullSecrets",
+    ];
+    check(&pod("Pending", &status), &[event], true, &words);
+}
+
+#[test]
+fn a_pod_without_a_node_tells_what_is_short() {
+    let message = "0/1 nodes are available: 1 Insufficient cpu.";
+    let pod = json!({
+        "metadata": {}, "spec": {},
+        "status": {"phase": "Pending", "conditions": [
+            {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}]},
+    });
+    check(
+        &pod,
+        &[],
+        true,
+        &["No node can take the pod.", message, "resource requests"],
+    );
+}
+
+#[test]
+fn a_missing_volume_is_told_from_events() {
+    let status = json!({"name": "app", "state": {"waiting": {"reason": "ContainerCreating"}}});
+    let event = json!({"reason": "FailedMount", "message": "configmap \"settings\" not found"});
+    check(
+        &pod("Pending", &status),
+        &[event],
+        true,
+        &["\"settings\" not found", "create what the volume names"],
+    );
+    check(&pod("Pending", &status), &[], false, &["ask again in a moment"]);
+}
+
+#[test]
+fn probes_that_fail_are_told() {
+    let status = json!({"name": "app", "ready": false, "started": true, "state": {"running": {}}});
+    let event = json!({"reason": "Unhealthy", "message": "Readiness probe failed: connection refused"});
+    check(
+        &pod("Running", &status),
+        &[event],
+        true,
+        &["readiness probe does not succeed", "connection refused"],
+    );
+    let ended = json!({"exitCode": 137, "reason": "Error"});
+    let status = json!({"name": "app", "ready": true, "state": {"running": {}}, "lastState": {"terminated": ended}});
+    let event = json!({"reason": "Unhealthy", "message": "Liveness probe failed: 500"});
+    check(
+        &pod("Running", &status),
+        &[event],
+        false,
+        &["its probe failed, so the node killed it"],
+    );
+}
+
+#[test]
+fn output_does_not_steer_the_terminal() {
+    assert_eq!(super::printable("a\x1b[2Jb\tc\u{9b}d"), "a\u{fffd}[2Jb\tc\u{fffd}d");
+}
