@@ -57,6 +57,9 @@ pub enum ReferenceError {
         /// The key.
         key: String,
     },
+    /// A variable that the container does not have.
+    #[error("missing value for {0:?}")]
+    Variable(String),
     /// A field that cannot be referred to.
     #[error("unsupported fieldPath: {0}")]
     Field(String),
@@ -134,6 +137,23 @@ pub fn expand(text: &str, variables: &[(String, String)]) -> String {
     }
     expanded.push_str(rest);
     expanded
+}
+
+/// The same for a path, which an unknown reference makes meaningless.
+pub fn expand_known(text: &str, variables: &[(String, String)]) -> Result<String, ReferenceError> {
+    let mut rest = text;
+    while let Some((_, after)) = rest.split_once('$') {
+        rest = after;
+        if let Some(after) = after.strip_prefix('$') {
+            rest = after;
+        } else if let Some((name, after)) = after.strip_prefix('(').and_then(|after| after.split_once(')')) {
+            if !variables.iter().any(|(known, _)| known == name) {
+                return Err(ReferenceError::Variable(name.to_owned()));
+            }
+            rest = after;
+        }
+    }
+    Ok(expand(text, variables))
 }
 
 #[derive(Default)]

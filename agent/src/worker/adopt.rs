@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::ContainerStatus;
 use runtime::Container;
 use tracing::info;
 
+use super::update::Seen;
 use super::{Done, Worker};
 
 impl Worker {
@@ -72,7 +73,8 @@ impl Worker {
             }
             self.resume(&name);
         }
-        self.watch_sources();
+        // What changed while nobody looked is news.
+        self.watch_sources(&Seen::new());
     }
 
     fn stored_message(&self, container: &str, id: &str) -> Option<String> {

@@ -24,6 +24,7 @@ use agent_plan::lifecycle;
 use agent_plan::observed::{Sandbox, View};
 use agent_plan::{Timestamp, admission, pods};
 use k8s_openapi::api::core::v1::Pod;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tracing::{debug, error, warn};
 
@@ -100,6 +101,8 @@ pub(crate) struct Worker {
     tasks: JoinSet<Done>,
     publisher: publish::Publisher,
     watching: bool,
+    /// Wakes the task that brings volumes up to date.
+    stale: Arc<Notify>,
     gone: bool,
     /// Retries of the tear-down and of the deletion wait until then.
     patience: Option<Timestamp>,
@@ -139,6 +142,7 @@ impl Worker {
             tasks: JoinSet::new(),
             publisher: publish::Publisher::default(),
             watching: false,
+            stale: Arc::default(),
             gone: false,
             patience: None,
             finishing: false,
@@ -236,7 +240,8 @@ impl Worker {
     /// Takes over a newer version of the pod.
     fn see(&mut self, pod: Arc<Pod>) {
         if version(&pod) >= version(&self.pod) {
-            self.pod = pod;
+            let before = std::mem::replace(&mut self.pod, pod);
+            self.update_volumes(&before);
         }
     }
 }

@@ -12,6 +12,7 @@ use network::{AttachSpec, PortMapping};
 use runtime::{Limits, PodId, SandboxSpec};
 use tracing::{info, warn};
 
+use super::update::Seen;
 use super::{Done, Worker};
 use crate::context::Context;
 use crate::events::Kind;
@@ -20,6 +21,8 @@ use crate::sources;
 /// A sandbox in which containers can be started.
 pub(crate) struct Prepared {
     addresses: Vec<IpAddr>,
+    /// What the volumes were made from.
+    seen: Seen,
 }
 
 /// Why there is none.
@@ -71,10 +74,10 @@ impl Worker {
 
     pub(super) fn prepared(&mut self, outcome: Result<Prepared, Failure>) {
         match outcome {
-            Ok(Prepared { addresses }) => {
+            Ok(Prepared { addresses, seen }) => {
                 info!(pod = %self.id(), ?addresses, "sandbox ready");
                 self.view.sandbox = Sandbox::Ready { addresses };
-                self.watch_sources();
+                self.watch_sources(&seen);
             }
             Err(failure) => {
                 warn!(pod = %self.id(), reason = failure.reason, message = failure.message, "no sandbox");
@@ -138,17 +141,17 @@ async fn make(context: &Context, pod: &Pod, id: &str, attempt: u32) -> Result<Pr
         .iter()
         .flatten()
         .any(|volume| volume.downward_api.is_some() || volume.projected.is_some());
-    let addresses = if needs_address {
+    let (addresses, seen) = if needs_address {
         let addresses = sandboxed.await?;
-        volumes(context, pod, &addresses).await?;
-        addresses
+        let seen = volumes(context, pod, &addresses).await?;
+        (addresses, seen)
     } else {
         let (addresses, made) = tokio::join!(sandboxed, volumes(context, pod, &[]));
-        made?;
-        addresses?
+        let seen = made?;
+        (addresses?, seen)
     };
     write_files(context, pod, spec, &directory, &addresses).map_err(|error| Failure::mount(error.to_string()))?;
-    Ok(Prepared { addresses })
+    Ok(Prepared { addresses, seen })
 }
 
 /// The ports of the node that a pod asks for.
@@ -207,22 +210,28 @@ fn sandbox_spec(
     }
 }
 
-/// Makes the volumes, or brings those with contents from the API up to date.
-pub(super) async fn volumes(context: &Context, pod: &Pod, addresses: &[IpAddr]) -> Result<(), Failure> {
+/// Makes the volumes, or brings those with contents from the API up to date; answers what they were made from.
+pub(super) async fn volumes(context: &Context, pod: &Pod, addresses: &[IpAddr]) -> Result<Seen, Failure> {
     let Some(spec) = pod
         .spec
         .as_ref()
         .filter(|spec| spec.volumes.as_ref().is_some_and(|volumes| !volumes.is_empty()))
     else {
-        return Ok(());
+        return Ok(Seen::new());
     };
     let references = References::of_volumes(spec);
     let fetched = sources::fetch(&context.parts.client, pods::namespace(pod), &references).await;
     let sources = fetched.map_err(|error| Failure::mount(error.to_string()))?;
+    let config_maps = sources.config_maps.values().map(|object| &object.metadata);
+    let secrets = sources.secrets.values().map(|object| &object.metadata);
+    let seen = config_maps
+        .chain(secrets)
+        .filter_map(|metadata| metadata.resource_version.clone())
+        .collect();
     let (volumes, pod, surroundings) = (context.volumes.clone(), pod.clone(), context.surroundings(addresses));
     let made = tokio::task::spawn_blocking(move || volumes.prepare(&pod, &sources, &surroundings)).await;
     match made {
-        Ok(Ok(())) => Ok(()),
+        Ok(Ok(())) => Ok(seen),
         Ok(Err(error)) => Err(Failure::mount(message(&error))),
         Err(error) => Err(Failure::mount(error.to_string())),
     }

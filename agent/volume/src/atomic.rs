@@ -28,9 +28,7 @@ pub(crate) fn write(target: &Path, payload: &Payload, group: Option<Gid>) -> Res
     set_mode(fresh.path(), 0o755)?;
     for (path, file) in payload {
         let full = fresh.path().join(path);
-        if let Some(parent) = full.parent() {
-            make_directory(parent)?;
-        }
+        make_directories(fresh.path(), Path::new(path), group)?;
         fs::write(&full, &file.contents).map_err(|error| io_error("write", &full, error))?;
         let mut mode = file.mode;
         if group.is_some() {
@@ -45,6 +43,23 @@ pub(crate) fn write(target: &Path, payload: &Payload, group: Option<Gid>) -> Res
     if let Some(old) = old {
         let old = target.join(old);
         fs::remove_dir_all(&old).map_err(|error| io_error("remove", &old, error))?;
+    }
+    Ok(())
+}
+
+/// The directories of a file, which everybody may enter whatever the agent's own mask is.
+fn make_directories(root: &Path, file: &Path, group: Option<Gid>) -> Result<(), Error> {
+    let mut above: Vec<&Path> = file
+        .ancestors()
+        .skip(1)
+        .filter(|path| !path.as_os_str().is_empty())
+        .collect();
+    above.reverse();
+    for path in above {
+        let full = root.join(path);
+        make_directory(&full)?;
+        chown(&full, None, group).map_err(|error| io_error("chown", &full, error))?;
+        set_mode(&full, 0o755)?;
     }
     Ok(())
 }

@@ -161,7 +161,11 @@ impl Volumes {
                 source,
             })?
             .ok_or_else(|| Error::Unsupported(volume.name.clone()))?;
-        make_directory(&directory)?;
+        if !directory.exists() {
+            make_directory(&directory)?;
+            chown(&directory, None, group).map_err(|error| io_error("chown", &directory, error))?;
+            set_mode(&directory, mode(group))?;
+        }
         atomic::write(&directory, &payload, group)
     }
 
@@ -196,7 +200,7 @@ impl Volumes {
             };
             let below = match (&wanted.sub_path, &wanted.sub_path_expr) {
                 (Some(path), _) if !path.is_empty() => path.clone(),
-                (_, Some(expression)) => agent_plan::environment::expand(expression, variables),
+                (_, Some(expression)) => agent_plan::environment::expand_known(expression, variables)?,
                 (_, None) => String::new(),
             };
             let source = if below.is_empty() {

@@ -4,15 +4,16 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
-use nix::mount::{MsFlags, mount};
-use nix::sys::stat::{Mode, mkdirat};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::stat::{Mode, fchmod, mkdirat};
 
-/// Binds `path` beneath `volume` to `target`, making directories that do not exist. A target that is mounted stays.
+/// Binds `path` beneath `volume` to `target`, making directories that do not exist, with the mode of the volume. What a former
+/// start of the container bound there goes: the path may mean another file by now.
 pub(crate) fn bind(volume: &Path, path: &str, target: &Path) -> io::Result<()> {
     let relative = Path::new(path);
     if relative
@@ -24,9 +25,7 @@ pub(crate) fn bind(volume: &Path, path: &str, target: &Path) -> io::Result<()> {
             "it must be relative, without \"..\"",
         ));
     }
-    if is_mounted(target)? {
-        return Ok(());
-    }
+    clear(target)?;
     let root = OpenOptions::new()
         .read(true)
         .custom_flags((OFlag::O_PATH | OFlag::O_DIRECTORY).bits())
@@ -51,6 +50,22 @@ pub(crate) fn bind(volume: &Path, path: &str, target: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Removes what is mounted at a path, and what it was mounted on.
+fn clear(target: &Path) -> io::Result<()> {
+    while is_mounted(target)? {
+        umount2(target, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)?;
+    }
+    let removed = match fs::symlink_metadata(target) {
+        Ok(metadata) if metadata.is_dir() => fs::remove_dir(target),
+        Ok(_) => fs::remove_file(target),
+        Err(error) => Err(error),
+    };
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
 /// Whether something is mounted at this path. Paths of ours have no characters that the table escapes.
 pub(crate) fn is_mounted(target: &Path) -> io::Result<bool> {
     let table = fs::read_to_string("/proc/self/mountinfo")?;
@@ -67,12 +82,23 @@ fn beneath(root: &impl AsFd, path: &Path) -> Result<OwnedFd, Errno> {
     openat2(root, path, how)
 }
 
+/// Makes a directory whose mode no mask changes. It is opened for that without following a link: the container may have put
+/// another one in its place.
+fn make(parent: &OwnedFd, name: &Path, mode: Mode) -> Result<(), Errno> {
+    mkdirat(parent, name, Mode::S_IRWXU)?;
+    let how = OpenHow::new()
+        .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
+    fchmod(&openat2(parent, name, how)?, mode)
+}
+
 fn open_or_make(root: &File, path: &Path) -> io::Result<OwnedFd> {
     match beneath(root, path) {
         Ok(opened) => return Ok(opened),
         Err(Errno::ENOENT) => {}
         Err(error) => return Err(error.into()),
     }
+    let mode = Mode::from_bits_truncate(root.metadata()?.mode() & 0o7777);
     let mut done = PathBuf::new();
     let mut current = beneath(root, Path::new("."))?;
     for component in path.components() {
@@ -80,11 +106,7 @@ fn open_or_make(root: &File, path: &Path) -> io::Result<OwnedFd> {
         current = match beneath(root, &done) {
             Ok(opened) => opened,
             Err(Errno::ENOENT) => {
-                mkdirat(
-                    &current,
-                    Path::new(component.as_os_str()),
-                    Mode::from_bits_truncate(0o750),
-                )?;
+                make(&current, Path::new(component.as_os_str()), mode)?;
                 beneath(root, &done)?
             }
             Err(error) => return Err(error.into()),

@@ -1,6 +1,5 @@
 //! OpenAPI documents: what stock clients look for in them.
 
-use controlplane_api::kind::Verbs;
 use controlplane_api::{KINDS, openapi};
 use serde_json::{Value, json};
 

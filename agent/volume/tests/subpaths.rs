@@ -1,0 +1,127 @@
+//! Parts of volumes, mounted; needs root.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use agent_plan::environment::{Sources, Surroundings};
+use agent_plan::oci::Mount;
+use agent_volume::{Error, Volumes};
+use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod};
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+
+/// The volumes of one pod below a directory that goes with the test.
+struct Place {
+    directory: tempfile::TempDir,
+    volumes: Volumes,
+    pod: Pod,
+}
+
+impl Place {
+    fn new(volume: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let spec = format!(r#"{{"metadata":{{"uid":"u"}},"spec":{{"containers":[],"volumes":[{volume}]}}}}"#);
+        Self {
+            volumes: Volumes::new(directory.path().to_owned()),
+            pod: serde_json::from_str(&spec).unwrap(),
+            directory,
+        }
+    }
+
+    fn prepare(&self, data: &str) {
+        let object: ConfigMap = serde_json::from_str(&format!(r#"{{"data":{data}}}"#)).unwrap();
+        let sources = Sources {
+            config_maps: [("cm".to_owned(), object)].into(),
+            ..Sources::default()
+        };
+        self.volumes
+            .prepare(&self.pod, &sources, &Surroundings::default())
+            .unwrap();
+    }
+
+    fn volume(&self) -> PathBuf {
+        self.directory.path().join("u/volumes/v")
+    }
+
+    fn mount(&self, how: &str) -> Result<PathBuf, Error> {
+        let text = format!(r#"{{"name":"c","volumeMounts":[{{"name":"v","mountPath":"/m",{how}}}]}}"#);
+        let container: Container = serde_json::from_str(&text).unwrap();
+        let variables = [("WHERE".to_owned(), "here".to_owned())];
+        let mounts: Vec<Mount> = self.volumes.mounts(&self.pod, &container, &variables)?;
+        Ok(mounts.into_iter().next().unwrap().source)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.volumes.tear_down("u").unwrap();
+    }
+}
+
+#[test]
+fn directories_that_are_made_have_the_mode_of_their_volume() {
+    let place = Place::new(r#"{"name":"v","emptyDir":{}}"#);
+    place.prepare("{}");
+    let target = place.mount(r#""subPath":"one/two""#).unwrap();
+    assert_eq!(fs::metadata(&target).unwrap().mode() & 0o7777, 0o777);
+    let one = fs::metadata(place.volume().join("one")).unwrap();
+    assert_eq!(one.permissions().mode() & 0o7777, 0o777);
+    let target = place.mount(r#""subPathExpr":"$(WHERE)/x""#).unwrap();
+    fs::write(target.join("f"), "").unwrap();
+    assert!(place.volume().join("here/x/f").exists());
+    let unknown = place.mount(r#""subPathExpr":"$(NOBODY)/x""#).unwrap_err();
+    assert_eq!(unknown.to_string(), "missing value for \"NOBODY\"");
+    place.mount(r#""subPathExpr":"/$(WHERE)""#).unwrap_err();
+}
+
+#[test]
+fn each_start_of_a_container_mounts_what_the_path_means_then() {
+    let place = Place::new(r#"{"name":"v","configMap":{"name":"cm"}}"#);
+    place.prepare(r#"{"a":"one"}"#);
+    let target = place.mount(r#""subPath":"a""#).unwrap();
+    assert_eq!(fs::read_to_string(&target).unwrap(), "one");
+    place.prepare(r#"{"a":"two"}"#);
+    assert_eq!(fs::read_to_string(&target).unwrap(), "one", "what runs keeps its file");
+    let target = place.mount(r#""subPath":"a""#).unwrap();
+    assert_eq!(fs::read_to_string(&target).unwrap(), "two");
+}
+
+#[test]
+fn attack_02_a_path_that_changes_while_it_is_mounted_never_leaves_its_volume() {
+    let place = Place::new(r#"{"name":"v","emptyDir":{}}"#);
+    place.prepare("{}");
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("secret"), "").unwrap();
+    let (inner, link) = (place.volume().join("swap"), place.volume().join("other"));
+    fs::create_dir(&inner).unwrap();
+    symlink(outside.path(), &link).unwrap();
+    let over = AtomicBool::new(false);
+    let mut mounted = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                renameat2(AT_FDCWD, &inner, AT_FDCWD, &link, RenameFlags::RENAME_EXCHANGE).unwrap();
+            }
+        });
+        for attempt in 0..3000 {
+            for path in ["swap".to_owned(), format!("swap/{attempt}")] {
+                if let Ok(target) = place.mount(&format!(r#""subPath":"{path}""#)) {
+                    mounted += 1;
+                    if target.join("secret").exists() {
+                        over.store(true, Ordering::Relaxed);
+                        panic!("attempt {attempt} mounted what is outside");
+                    }
+                }
+            }
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    assert!(mounted > 0, "now and then the directory was there");
+    assert_eq!(
+        fs::read_dir(outside.path()).unwrap().count(),
+        1,
+        "nothing was made outside"
+    );
+}
