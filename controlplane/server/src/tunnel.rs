@@ -1,4 +1,6 @@
-//! Connections that switch protocols: after the answer's head all bytes go through, both ways, unread.
+//! Connections that switch protocols: after the answer's head all bytes go through, both ways, unchanged.
+
+mod frames;
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use crate::agents::Stream;
 use crate::failure::Failure;
 use crate::respond::Response;
+use frames::Frames;
 
 /// Bytes that are on their way in one direction.
 const BUFFER: usize = 32 << 10;
@@ -94,9 +97,13 @@ pub(crate) fn open(
     let Some(client) = client else {
         return Err(Failure::bad_request("this connection cannot be upgraded"));
     };
+    let websocket = answer
+        .get(UPGRADE)
+        .is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"websocket"));
+    let frames = websocket.then(Frames::default);
     let work = async move {
         match client.await {
-            Ok(client) => join(TokioIo::new(client), &mut back).await,
+            Ok(client) => join(TokioIo::new(client), &mut back, frames).await,
             Err(error) => tracing::debug!(%error, "a client's connection was not upgraded"),
         }
     };
@@ -108,11 +115,15 @@ pub(crate) fn open(
 }
 
 /// Copies both ways. When one side is at its end the other one is told, and may say what it still has to.
-async fn join(client: impl AsyncRead + AsyncWrite, back: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
+async fn join(
+    client: impl AsyncRead + AsyncWrite,
+    back: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    frames: Option<Frames>,
+) {
     let (from_client, to_client) = tokio::io::split(client);
     let (from_back, to_back) = tokio::io::split(back);
-    let mut there = pin!(copy(from_client, to_back));
-    let mut here = pin!(copy(from_back, to_client));
+    let mut there = pin!(copy(from_client, to_back, None));
+    let mut here = pin!(copy(from_back, to_client, frames));
     tokio::select! {
         () = &mut there => drop(tokio::time::timeout(LINGER, here).await),
         () = &mut here => drop(tokio::time::timeout(LINGER, there).await),
@@ -120,15 +131,26 @@ async fn join(client: impl AsyncRead + AsyncWrite, back: &mut (impl AsyncRead + 
 }
 
 /// Copies to the end, or to the first failure: then nothing more can be done for this direction.
-async fn copy(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) {
+///
+/// Each of the `frames` is written by itself and so begins a TLS record: clients such as Python's wait for the socket
+/// before every frame, and would not see one that came along in the record of the frame before it.
+async fn copy(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, mut frames: Option<Frames>) {
     let mut buffer = vec![0; BUFFER];
     loop {
         let length = match from.read(&mut buffer).await {
             Ok(0) | Err(_) => break,
             Ok(length) => length,
         };
-        let sent = to.write_all(buffer.get(..length).unwrap_or_default()).await;
-        if sent.is_err() || to.flush().await.is_err() {
+        let mut rest = buffer.get(..length).unwrap_or_default();
+        while !rest.is_empty() {
+            let length = frames.as_mut().map_or(rest.len(), |frames| frames.advance(rest));
+            let (frame, others) = rest.split_at_checked(length).unwrap_or((rest, &[]));
+            if to.write_all(frame).await.is_err() {
+                return;
+            }
+            rest = others;
+        }
+        if to.flush().await.is_err() {
             return;
         }
     }
