@@ -242,7 +242,8 @@ pub(crate) fn metadata(object: &dyn Object, version: MetaVersion) -> Value {
     partial(object.metadata(), version)
 }
 
-fn partial(metadata: &ObjectMeta, version: MetaVersion) -> Value {
+/// An object's metadata alone.
+pub(crate) fn partial(metadata: &ObjectMeta, version: MetaVersion) -> Value {
     json!({"kind": "PartialObjectMetadata", "apiVersion": version.api_version(), "metadata": metadata})
 }
 

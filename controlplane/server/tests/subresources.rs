@@ -7,12 +7,30 @@ use axum::body::Body;
 use controlplane_server::agents::{Agent, AgentError, Agents, Answer};
 use controlplane_server::audit::{Record, Sink, Stage};
 use futures::future::BoxFuture;
-use http::{Request, Response};
-use serde_json::json;
+use http::{Method, Request, Response};
+use serde_json::{Value, json};
 use support::{Api, config_map, deployment, pod};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+
+#[tokio::test]
+async fn scale_is_shown_as_a_table() {
+    let api = Api::start().await;
+    api.post(DEPLOYMENTS, &deployment("web")).await;
+    let path = format!("{DEPLOYMENTS}/web/scale");
+    let accept = [("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")];
+    let table = api.request(Method::GET, &path, &accept, "").await.json();
+    let columns: Vec<&Value> = table["columnDefinitions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|column| &column["name"])
+        .collect();
+    assert_eq!(columns, ["Name", "Desired", "Available", "Age"]);
+    assert_eq!(table["rows"][0]["cells"], json!(["web", 3, 0, "0s"]));
+    assert_eq!(table["rows"][0]["object"]["kind"], "PartialObjectMetadata");
+}
 
 #[tokio::test]
 async fn scale_changes_replicas_alone() {
@@ -171,9 +189,9 @@ async fn every_request_is_recorded() {
         (first.user.name.as_str(), first.stage),
         ("kubernetes-admin", Stage::ResponseComplete)
     );
-    let sent: serde_json::Value = serde_json::from_slice(first.request_object.as_ref().unwrap()).unwrap();
+    let sent: Value = serde_json::from_slice(first.request_object.as_ref().unwrap()).unwrap();
     assert_eq!(sent["kind"], "Deployment");
-    let answered: serde_json::Value = serde_json::from_slice(records[1].response_object.as_ref().unwrap()).unwrap();
+    let answered: Value = serde_json::from_slice(records[1].response_object.as_ref().unwrap()).unwrap();
     assert!(answered["metadata"]["name"].as_str().unwrap().starts_with("web-"));
     assert_eq!(records[2].failure.as_ref().unwrap().reason.as_deref(), Some("NotFound"));
 }

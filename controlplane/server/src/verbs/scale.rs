@@ -10,11 +10,11 @@ use store::Entry;
 use crate::body;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::negotiation::{Representation, Shape, negotiate};
+use crate::negotiation::{MetaVersion, Representation, Shape, negotiate};
 use crate::object;
 use crate::options::WriteOptions;
 use crate::respond::{Response, encode};
-use crate::shape;
+use crate::shape::{self, IncludeObject};
 use crate::verbs::amend::{Amendment, Part, amend};
 use crate::verbs::apply::{Applying, applied_to};
 use crate::verbs::patch::{Patch, is_apply};
@@ -162,5 +162,35 @@ fn answer(context: &Context, scale: &Scale) -> Result<Response, Failure> {
         shape: Shape::Object,
         ..negotiated
     };
-    shape::one(context, StatusCode::OK, representation, encode(scale))
+    let bytes = match negotiated.shape {
+        Shape::Table(version) => encode(&table(context, scale, version)?),
+        Shape::Object | Shape::Metadata(_) => encode(scale),
+    };
+    shape::one(context, StatusCode::OK, representation, bytes)
+}
+
+/// What `kubectl get --subresource=scale` shows.
+fn table(context: &Context, scale: &Scale, version: MetaVersion) -> Result<Value, Failure> {
+    let metadata = &scale.metadata;
+    let shown = match IncludeObject::read(&context.query)? {
+        IncludeObject::None => Value::Null,
+        IncludeObject::Metadata => shape::partial(metadata, version),
+        IncludeObject::Object => json!(scale),
+    };
+    let column = |name: &str, kind: &str, format: &str, description: &str| json!({"name": name, "type": kind, "format": format, "description": description, "priority": 0});
+    let desired = scale.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0);
+    let available = scale.status.as_ref().map_or(0, |status| status.replicas);
+    let age = api::table::since(metadata.creation_timestamp.as_ref(), context.now());
+    Ok(json!({
+        "kind": "Table",
+        "apiVersion": version.api_version(),
+        "metadata": {"resourceVersion": metadata.resource_version},
+        "columnDefinitions": [
+            column("Name", "string", "name", "Name of the object."),
+            column("Desired", "integer", "", "Replicas that are asked for."),
+            column("Available", "integer", "", "Replicas that there are."),
+            column("Age", "string", "", "Time since the object was created."),
+        ],
+        "rows": [{"cells": [metadata.name, desired, available, age], "object": shown}],
+    }))
 }
