@@ -247,6 +247,10 @@ pub trait Kind:
     const GENERATION: bool = false;
     /// What a PUT may do.
     const UPDATES: Updates = Updates::PLAIN;
+    /// Whether a deletion answers the object that is gone instead of a `Status`.
+    const ANSWERS_DELETED: bool = false;
+    /// What clients are warned of who use the kind.
+    const DEPRECATED: Option<&'static str> = None;
     /// Set when objects are stored in another kind's form.
     const STORED_AS: Option<Representation<Self>> = None;
 

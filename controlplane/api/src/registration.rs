@@ -77,6 +77,10 @@ pub struct Registration {
     pub name_rule: Rule,
     /// Whether `metadata.generation` counts.
     pub counts_generations: bool,
+    /// Whether a deletion answers the object that is gone instead of a `Status`.
+    pub answers_deleted: bool,
+    /// What clients are warned of who use the kind.
+    pub deprecated: Option<&'static str>,
     /// What a PUT may do.
     pub updates: Updates,
     /// Where and as what objects are kept.
@@ -135,6 +139,8 @@ impl Registration {
             verbs: K::VERBS,
             name_rule: K::NAME,
             counts_generations: K::GENERATION,
+            answers_deleted: K::ANSWERS_DELETED,
+            deprecated: K::DEPRECATED,
             updates: K::UPDATES,
             storage,
             converts: K::STORED_AS.is_some(),

@@ -221,6 +221,9 @@ fn index(shared: &Shared) -> Response {
 
 async fn serve(context: &mut Context, body: Body) -> Result<Response, Failure> {
     check_scope(context)?;
+    context
+        .warnings
+        .extend(context.registration.deprecated.map(str::to_owned));
     if !context.info.subresource.is_empty() {
         return serve_subresource(context, body).await;
     }

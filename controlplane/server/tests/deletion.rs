@@ -29,6 +29,27 @@ async fn what_has_nothing_to_wait_for_goes_at_once() {
 }
 
 #[tokio::test]
+async fn some_kinds_answer_the_object_that_is_gone() {
+    let api = Api::start().await;
+    let path = "/apis/storage.k8s.io/v1/storageclasses";
+    let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "slow"},
+        "provisioner": "example.com/slow"});
+    api.post(path, &class).await;
+    let answer = api.delete(&format!("{path}/slow"), "").await;
+    assert_eq!(
+        (answer.code.as_u16(), &answer.json()["provisioner"]),
+        (200, &json!("example.com/slow"))
+    );
+    let described = api.get("/openapi/v3/apis/storage.k8s.io/v1").await.json();
+    let answers =
+        &described["paths"][format!("{path}/{{name}}")]["delete"]["responses"]["200"]["content"]["application/json"];
+    assert_eq!(
+        answers["schema"]["$ref"],
+        "#/components/schemas/io.k8s.api.storage.v1.StorageClass"
+    );
+}
+
+#[tokio::test]
 async fn a_pod_on_a_node_gets_its_grace_period() {
     let api = Api::start().await;
     api.post(PODS, &pod("a")).await;

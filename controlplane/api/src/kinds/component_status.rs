@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::{ComponentCondition, ComponentStatus};
 use crate::kind::{Column, Kind, Verbs};
 
 impl Kind for ComponentStatus {
+    const DEPRECATED: Option<&'static str> = Some("v1 ComponentStatus is deprecated in v1.19+");
     const SHORT_NAMES: &'static [&'static str] = &["cs"];
     const VERBS: Verbs = Verbs::ReadOnly;
     const COLUMNS: &'static [Column<Self>] = &[

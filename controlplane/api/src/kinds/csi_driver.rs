@@ -6,6 +6,7 @@ use crate::kind::{Column, Kind, Updates};
 use crate::table::age_column;
 
 impl Kind for CSIDriver {
+    const ANSWERS_DELETED: bool = true;
     const UPDATES: Updates = Updates::CONDITIONAL;
     const COLUMNS: &'static [Column<Self>] = &[
         Column::boolean("AttachRequired", "Whether volumes must be attached.", |driver, _| {

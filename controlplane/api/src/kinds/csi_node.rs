@@ -6,6 +6,7 @@ use crate::kind::{Column, Kind, Updates};
 use crate::table::age_column;
 
 impl Kind for CSINode {
+    const ANSWERS_DELETED: bool = true;
     const UPDATES: Updates = Updates::CONDITIONAL;
     const COLUMNS: &'static [Column<Self>] = &[
         Column::integer("Drivers", "Number of drivers on the node.", |node, _| {

@@ -7,6 +7,8 @@ use crate::pod::defaults::text;
 use crate::table::{age_column, shortened};
 
 impl Kind for Endpoints {
+    const DEPRECATED: Option<&'static str> =
+        Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice");
     const UPDATES: Updates = Updates::CREATE;
     const SHORT_NAMES: &'static [&'static str] = &["ep"];
     const COLUMNS: &'static [Column<Self>] = &[

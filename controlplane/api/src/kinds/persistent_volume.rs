@@ -10,6 +10,7 @@ use crate::table::age_column;
 use crate::validation::{immutable, one_of_or_none};
 
 impl Kind for PersistentVolume {
+    const ANSWERS_DELETED: bool = true;
     const SHORT_NAMES: &'static [&'static str] = &["pv"];
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
     const COLUMNS: &'static [Column<Self>] = &[

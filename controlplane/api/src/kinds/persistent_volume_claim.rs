@@ -14,6 +14,7 @@ use crate::table::age_column;
 use crate::validation::{one_of, one_of_or_none};
 
 impl Kind for PersistentVolumeClaim {
+    const ANSWERS_DELETED: bool = true;
     const SHORT_NAMES: &'static [&'static str] = &["pvc"];
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
     const COLUMNS: &'static [Column<Self>] = &[

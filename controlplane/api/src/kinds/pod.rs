@@ -13,6 +13,7 @@ use crate::validation::pod_spec;
 use summary::Summary;
 
 impl Kind for Pod {
+    const ANSWERS_DELETED: bool = true;
     const SHORT_NAMES: &'static [&'static str] = &["po"];
     const CATEGORIES: &'static [&'static str] = &["all"];
     const SUBRESOURCES: &'static [Subresource] = &[

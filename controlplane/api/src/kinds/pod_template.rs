@@ -7,6 +7,7 @@ use crate::pod::defaults::set_template_defaults;
 use crate::table::{containers, labels};
 
 impl Kind for PodTemplate {
+    const ANSWERS_DELETED: bool = true;
     const GENERATION: bool = true;
     const COLUMNS: &'static [Column<Self>] = &[
         Column::text("Containers", "Names of each container in the template.", |own, _| {

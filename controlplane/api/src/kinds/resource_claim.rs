@@ -7,6 +7,7 @@ use crate::pod::defaults::text;
 use crate::table::age_column;
 
 impl Kind for ResourceClaim {
+    const ANSWERS_DELETED: bool = true;
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
     const COLUMNS: &'static [Column<Self>] = &[
         Column::text("State", "Pending, allocated, reserved or deleted.", |claim, _| {
@@ -33,6 +34,7 @@ impl Kind for ResourceClaim {
 }
 
 impl Kind for ResourceClaimTemplate {
+    const ANSWERS_DELETED: bool = true;
     fn set_defaults(&mut self) {
         self.spec.spec.devices.iter_mut().for_each(set_device_defaults);
     }

@@ -7,6 +7,7 @@ use crate::pod::defaults::amounts;
 use crate::table::age_column;
 
 impl Kind for ResourceQuota {
+    const ANSWERS_DELETED: bool = true;
     const SHORT_NAMES: &'static [&'static str] = &["quota"];
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
     const COLUMNS: &'static [Column<Self>] = &[

@@ -6,6 +6,7 @@ use crate::kind::{Column, Field, Kind};
 use crate::table::age_column;
 
 impl Kind for ResourceSlice {
+    const ANSWERS_DELETED: bool = true;
     const GENERATION: bool = true;
     const COLUMNS: &'static [Column<Self>] = &[
         Column::text("Node", "The node that has the devices.", |slice, _| {

@@ -15,6 +15,7 @@ use crate::pod::defaults::text;
 use crate::table::{self, age_column, or};
 
 impl Kind for Service {
+    const ANSWERS_DELETED: bool = true;
     const UPDATES: Updates = Updates::CREATE;
     const SHORT_NAMES: &'static [&'static str] = &["svc"];
     const CATEGORIES: &'static [&'static str] = &["all"];

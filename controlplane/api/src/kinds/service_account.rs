@@ -6,6 +6,7 @@ use crate::kind::{Column, Kind, Subresource};
 use crate::table::age_column;
 
 impl Kind for ServiceAccount {
+    const ANSWERS_DELETED: bool = true;
     const SHORT_NAMES: &'static [&'static str] = &["sa"];
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Token];
     const COLUMNS: &'static [Column<Self>] = &[

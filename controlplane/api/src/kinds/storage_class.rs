@@ -9,6 +9,7 @@ use crate::table::age_column;
 use crate::validation::{each, immutable, one_of, required};
 
 impl Kind for StorageClass {
+    const ANSWERS_DELETED: bool = true;
     const SHORT_NAMES: &'static [&'static str] = &["sc"];
     const COLUMNS: &'static [Column<Self>] = &[
         Column::text("Provisioner", "Who makes the volumes.", |class, _| {

@@ -6,6 +6,7 @@ use crate::kind::{Column, Kind, Subresource, Updates};
 use crate::table::age_column;
 
 impl Kind for VolumeAttachment {
+    const ANSWERS_DELETED: bool = true;
     const UPDATES: Updates = Updates::CONDITIONAL;
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
     const COLUMNS: &'static [Column<Self>] = &[

@@ -6,6 +6,7 @@ use crate::kind::{Column, Kind};
 use crate::table::age_column;
 
 impl Kind for VolumeAttributesClass {
+    const ANSWERS_DELETED: bool = true;
     const SHORT_NAMES: &'static [&'static str] = &["vac"];
     const COLUMNS: &'static [Column<Self>] = &[
         Column::text("DriverName", "The storage driver.", |class, _| {

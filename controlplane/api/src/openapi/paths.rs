@@ -129,7 +129,10 @@ impl<'r> Resource<'r> {
         if row.verbs == Verbs::All {
             let id = format!("delete{}Collection{}{kind}", self.group, self.scope);
             let delete = self.operation("deletecollection", &format!("delete collection of {kind}"), &id, own);
-            item.insert("delete".to_owned(), delete.deletes(parameters::delete_collection()));
+            item.insert(
+                "delete".to_owned(),
+                delete.deletes(parameters::delete_collection(), None),
+            );
             if row.scope == Scope::Namespaced {
                 let id = format!("list{}{kind}ForAllNamespaces", self.group);
                 let mut all = parameters::list();
@@ -164,7 +167,8 @@ impl<'r> Resource<'r> {
             &self.own,
         );
         let mut item = self.readable_and_writable(&self.own, "");
-        item.insert("delete".to_owned(), delete.deletes(parameters::delete()));
+        let answer = self.row.answers_deleted.then_some(&self.own);
+        item.insert("delete".to_owned(), delete.deletes(parameters::delete(), answer));
         paths.insert(format!("{}/{{name}}", self.base), Value::Object(item));
     }
 
@@ -343,12 +347,12 @@ impl Operation {
     }
 
     /// What deletions take and answer.
-    fn deletes(self, parameters: Vec<Value>) -> Value {
-        let body = json!({"content": content(&BODIES, components::DELETE_OPTIONS)});
+    fn deletes(self, parameters: Vec<Value>, answer: Option<&Type>) -> Value {
         let status = Type::new(components::STATUS, "", "v1", "Status");
+        let body = json!({"content": content(&BODIES, components::DELETE_OPTIONS)});
         self.set("requestBody", body)
             .with(parameters)
-            .answers(&["200", "202"], &status)
+            .answers(&["200", "202"], answer.unwrap_or(&status))
     }
 
     fn answers(self, codes: &[&str], of: &Type) -> Value {

@@ -19,8 +19,6 @@ use crate::verbs::list::Head;
 /// By the names that clients know.
 const COMPONENTS: [&str; 3] = ["controller-manager", "etcd-0", "scheduler"];
 
-const DEPRECATED: &str = "v1 ComponentStatus is deprecated in v1.19+";
-
 /// Answers one component.
 pub(crate) fn get(context: &mut Context) -> Result<Response, Failure> {
     let representation = negotiate(&context.headers, &context.query)?;
@@ -29,7 +27,6 @@ pub(crate) fn get(context: &mut Context) -> Result<Response, Failure> {
             target: context.own_target(),
         });
     }
-    context.warnings.extend([DEPRECATED.to_owned()]);
     let bytes = component(context, &context.info.name);
     shape::one(context, StatusCode::OK, representation, bytes)
 }
@@ -38,7 +35,6 @@ pub(crate) fn get(context: &mut Context) -> Result<Response, Failure> {
 pub(crate) fn list(context: &mut Context) -> Result<Response, Failure> {
     let representation = negotiate(&context.headers, &context.query)?;
     let selection = Selection::read(context.registration, &context.query)?;
-    context.warnings.extend([DEPRECATED.to_owned()]);
     let named = COMPONENTS
         .into_iter()
         .filter(|name| selection.is_everything() || selection.name() == Some(name));

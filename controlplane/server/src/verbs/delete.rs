@@ -24,8 +24,6 @@ use crate::verbs::create::{commit_failure, modified};
 const ATTEMPTS: usize = 64;
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
-/// Kinds whose deletion answers the object; upstream's others answer a `Status`.
-const ANSWERS_OBJECT: [&str; 3] = ["pods", "serviceaccounts", "services"];
 
 /// Answers the object or a `Status`.
 pub(crate) async fn delete(context: &mut Context, body: Body) -> Result<Response, Failure> {
@@ -36,8 +34,7 @@ pub(crate) async fn delete(context: &mut Context, body: Body) -> Result<Response
     let name = context.info.name.clone();
     let removed = remove(context, &name, &deletion).await?;
     context.notes.response = Some(removed.bytes.clone());
-    if removed.gone && !(context.registration.group.is_empty() && ANSWERS_OBJECT.contains(&context.registration.plural))
-    {
+    if removed.gone && !context.registration.answers_deleted {
         let details = StatusDetails {
             name: Some(name),
             group: Some(context.registration.group.to_owned()).filter(|group| !group.is_empty()),
