@@ -12,6 +12,7 @@ mod pod_security;
 mod priority;
 mod protection;
 pub(crate) mod quota;
+mod requester;
 mod service;
 mod tolerations;
 
@@ -42,6 +43,7 @@ const MUTATING: &[Mutating] = &[
     classes::of_runtime,
     classes::of_ingress,
     service::allocate,
+    requester::note,
 ];
 
 const VALIDATING: &[Validating] = &[

@@ -1,4 +1,4 @@
-//! What a PUT may do, and readers that have seen more than the server.
+//! What a PUT may do, what the server knows better, and readers that have seen more than the server.
 mod support;
 
 use std::time::Duration;
@@ -13,6 +13,37 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 fn lease(holder: &str) -> Value {
     json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"},
         "spec": {"holderIdentity": holder}})
+}
+
+#[tokio::test]
+async fn whoever_uses_a_deprecated_kind_is_told() {
+    let api = Api::start().await;
+    let path = "/api/v1/namespaces/default/endpoints";
+    let told = ["299 - \"v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice\""];
+    assert_eq!(api.get(path).await.warnings(), told);
+    let endpoints = json!({"apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": "e"}});
+    assert_eq!(api.post(path, &endpoints).await.warnings(), told);
+}
+
+#[tokio::test]
+async fn nobody_asks_for_a_certificate_in_anothers_name() {
+    let api = Api::start().await;
+    let request = json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+        "metadata": {"name": "r"}, "spec": {"request": "eA==", "signerName": "example.com/signer",
+        "usages": ["client auth"], "username": "root", "uid": "0", "extra": {"a": ["b"]}, "groups": ["system:masters"]}});
+    let body = serde_json::to_vec(&request).unwrap();
+    let path = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+    let headers = [
+        ("content-type", "application/json"),
+        ("impersonate-user", "jane"),
+        ("impersonate-group", "system:masters"),
+    ];
+    let spec = api.request(Method::POST, path, &headers, body).await.json()["spec"].clone();
+    assert_eq!(
+        spec,
+        json!({"request": "eA==", "signerName": "example.com/signer", "usages": ["client auth"],
+            "username": "jane", "groups": ["system:masters", "system:authenticated"]})
+    );
 }
 
 #[tokio::test]
