@@ -1,0 +1,207 @@
+//! The clients that programs use: Python's, JavaScript's and Rust's, against a real cluster.
+
+#![allow(clippy::panic, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::runtime::controller::{self, Action};
+use kube::runtime::{Controller, WatchStreamExt, watcher};
+use kube::{Client, Config, Resource as _, ResourceExt as _};
+use tests::machine::{Machine, PATIENCE};
+use tests::{images, process};
+
+/// Where `.ci/prerequisites --tools` puts the clients.
+fn installed(path: &str) -> anyhow::Result<PathBuf> {
+    let cache = std::env::var_os("SKIFF_CACHE").unwrap_or_else(|| "/var/cache/skiff".into());
+    let found = Path::new(&cache).join("clients").join(path);
+    anyhow::ensure!(
+        found.exists(),
+        "there is no {}: please run .ci/prerequisites --tools",
+        found.display()
+    );
+    Ok(found)
+}
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("clients").join(name)
+}
+
+#[test]
+fn clients_of_other_languages_work() -> anyhow::Result<()> {
+    tests::logging();
+    let python = installed("python/bin/python")?;
+    let module = installed("node/node_modules/@kubernetes/client-node")?;
+    let machine = Machine::start("clients")?;
+    let image = images::busybox(&machine)?;
+    let mut command = machine.namespace().command("timeout");
+    command.arg("120").arg(python).arg("-I").arg(script("python.py"));
+    process::run(command.arg(machine.kubeconfig()).arg(&image))?;
+    let mut command = machine.namespace().command("timeout");
+    command.args(["120", "node"]).arg(script("node.mjs")).arg(module);
+    process::run(command.arg(machine.kubeconfig()).arg(&image))?;
+    machine.finish()
+}
+
+#[test]
+fn a_rust_controller_follows_its_objects() -> anyhow::Result<()> {
+    tests::logging();
+    let machine = Machine::start("controller")?;
+    let worked = std::thread::scope(|scope| {
+        let work = scope.spawn(|| {
+            machine.namespace().enter()?;
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async {
+                let kubeconfig = Kubeconfig::read_from(machine.kubeconfig())?;
+                let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+                let client = Client::try_from(config)?;
+                tokio::time::timeout(PATIENCE, call(client.clone())).await??;
+                tokio::time::timeout(PATIENCE, reconcile(client)).await?
+            })
+        });
+        work.join().unwrap_or_else(|_| anyhow::bail!("the client panicked"))
+    });
+    worked?;
+    machine.finish()
+}
+
+fn config_map(name: &str, value: &str) -> ConfigMap {
+    let mut map = ConfigMap {
+        data: Some(BTreeMap::from([("value".to_owned(), value.to_owned())])),
+        ..ConfigMap::default()
+    };
+    map.metadata.name = Some(name.to_owned());
+    map.metadata.labels = Some(BTreeMap::from([("copied".to_owned(), "yes".to_owned())]));
+    map
+}
+
+/// Every kind of call once.
+async fn call(client: Client) -> anyhow::Result<()> {
+    let maps: Api<ConfigMap> = Api::default_namespaced(client);
+    let first = config_map("called", "first");
+    let mut changed = maps.create(&PostParams::default(), &first).await?;
+    let again = maps.create(&PostParams::default(), &first).await;
+    anyhow::ensure!(
+        matches!(&again, Err(kube::Error::Api(status)) if status.is_already_exists()),
+        "{again:?}"
+    );
+    changed.data = None;
+    let replaced = maps.replace("called", &PostParams::default(), &changed).await?;
+    anyhow::ensure!(replaced.data.is_none(), "{replaced:?}");
+    let late = maps.replace("called", &PostParams::default(), &changed).await;
+    anyhow::ensure!(
+        matches!(&late, Err(kube::Error::Api(status)) if status.is_conflict()),
+        "{late:?}"
+    );
+    let apply = Patch::Apply(config_map("called", "second"));
+    let applied = maps.patch("called", &PatchParams::apply("tests"), &apply).await?;
+    anyhow::ensure!(
+        applied
+            .managed_fields()
+            .iter()
+            .any(|entry| entry.manager.as_deref() == Some("tests")),
+        "{applied:?}"
+    );
+    let listed = maps.list(&ListParams::default().labels("copied=yes")).await?;
+    anyhow::ensure!(listed.items == [applied], "{listed:?}");
+    let partly = maps.get_metadata("called").await?;
+    anyhow::ensure!(partly.name_any() == "called", "{partly:?}");
+    maps.delete("called", &DeleteParams::default()).await?;
+    anyhow::ensure!(maps.get_opt("called").await?.is_none(), "still there");
+    Ok(())
+}
+
+struct Copier {
+    client: Client,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("copy a ConfigMap")]
+struct CopyError(#[source] kube::Error);
+
+/// A Secret of the same name, owned by the `ConfigMap`, with the same value.
+async fn copy(map: Arc<ConfigMap>, copier: Arc<Copier>) -> Result<Action, CopyError> {
+    let mut secret = Secret {
+        string_data: map.data.clone(),
+        ..Secret::default()
+    };
+    secret.metadata.name = Some(map.name_any());
+    secret.metadata.owner_references = map.controller_owner_ref(&()).map(|owner| vec![owner]);
+    let secrets: Api<Secret> = Api::default_namespaced(copier.client.clone());
+    let forced = PatchParams::apply("copier").force();
+    secrets
+        .patch(&map.name_any(), &forced, &Patch::Apply(secret))
+        .await
+        .map_err(CopyError)?;
+    Ok(Action::await_change())
+}
+
+/// A controller keeps copies, an informer that streams its list follows them.
+async fn reconcile(client: Client) -> anyhow::Result<()> {
+    let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
+    let secrets: Api<Secret> = Api::default_namespaced(client.clone());
+    let copied = watcher::Config::default().labels("copied=yes");
+    let failed = Arc::new(Mutex::new(Vec::new()));
+    let failures = Arc::clone(&failed);
+    let controller = Controller::new(maps.clone(), copied)
+        .owns(secrets.clone(), watcher::Config::default())
+        .run(
+            copy,
+            |_, _, _| Action::requeue(Duration::from_millis(100)),
+            Arc::new(Copier { client }),
+        )
+        .for_each(move |outcome| {
+            // An event may come later than the deletion.
+            let gone = matches!(outcome, Err(controller::Error::ObjectNotFound(_)));
+            if let Err(error) = outcome
+                && !gone
+            {
+                failures
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(format!("{error:?}"));
+            }
+            std::future::ready(())
+        });
+    let play = async {
+        let informer = watcher(secrets.clone(), watcher::Config::default().streaming_lists()).touched_objects();
+        let mut informer = std::pin::pin!(informer);
+        let mut value_of = async |name: &str, wanted: &str| -> anyhow::Result<Secret> {
+            loop {
+                let secret = informer.next().await.context("the informer ended")??;
+                let value = secret.data.as_ref().and_then(|data| data.get("value"));
+                if secret.name_any() == name && value.is_some_and(|value| value.0 == wanted.as_bytes()) {
+                    return Ok(secret);
+                }
+            }
+        };
+        maps.create(&PostParams::default(), &config_map("one", "first")).await?;
+        let first = value_of("one", "first").await?;
+        let change = Patch::Merge(serde_json::json!({"data": {"value": "second"}}));
+        maps.patch("one", &PatchParams::default(), &change).await?;
+        value_of("one", "second").await?;
+        // What is owned comes back.
+        secrets.delete("one", &DeleteParams::default()).await?;
+        while value_of("one", "second").await?.uid() == first.uid() {}
+        // And goes with its owner.
+        maps.delete("one", &DeleteParams::default()).await?;
+        while secrets.get_opt("one").await?.is_some() {
+            tokio::task::yield_now().await;
+        }
+        anyhow::Ok(())
+    };
+    tokio::select! {
+        () = controller => anyhow::bail!("the controller ended"),
+        played = play => played?,
+    }
+    let failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+    anyhow::ensure!(failed.is_empty(), "{failed:#?}");
+    Ok(())
+}
