@@ -18,7 +18,7 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Ok(network) => failures.extend(network.stop().await.err().map(|error| image::chain(&error))),
         Err(error) => failures.push(format!("{error:#}")),
     }
-    let volumes = Volumes::new(arguments.state_dir.join("pods"));
+    let volumes = Volumes::new(arguments.state_dir.join("pods"), true);
     match volumes.pods() {
         Ok(pods) => {
             for uid in pods {

@@ -1,7 +1,7 @@
 //! The command line.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs as _, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -260,19 +260,36 @@ impl Arguments {
                 servers: self.cluster_dns.iter().map(ToString::to_string).collect(),
                 domain: self.cluster_domain.clone(),
             },
+            server: self.server(),
+            secrets_in_memory: true,
             labels: self.node_label.iter().cloned().collect(),
         })
     }
 
-    /// The address of the interface that leads to the API server; where that is this machine itself, of the one that leads
-    /// anywhere else.
-    fn own_address(&self) -> anyhow::Result<IpAddr> {
+    /// Where the API server is, as an address.
+    fn server(&self) -> Option<SocketAddrV4> {
+        let uri = self.server_url().ok()?;
+        let host = format!("{}:{}", uri.host()?, uri.port_u16().unwrap_or(443));
+        let addresses = host.to_socket_addrs().ok()?;
+        addresses.into_iter().find_map(|address| match address {
+            SocketAddr::V4(address) => Some(address),
+            SocketAddr::V6(_) => None,
+        })
+    }
+
+    fn server_url(&self) -> anyhow::Result<http::Uri> {
         let kubeconfig = Kubeconfig::read_from(&self.kubeconfig).context("read the kubeconfig")?;
         let cluster = kubeconfig.clusters.first().and_then(|cluster| cluster.cluster.as_ref());
         let server = cluster
             .and_then(|cluster| cluster.server.clone())
             .context("the kubeconfig names no server")?;
-        let uri: http::Uri = server.parse().context("the server's address")?;
+        server.parse().context("the server's address")
+    }
+
+    /// The address of the interface that leads to the API server; where that is this machine itself, of the one that leads
+    /// anywhere else.
+    fn own_address(&self) -> anyhow::Result<IpAddr> {
+        let uri = self.server_url()?;
         let host = uri.host().context("the server's host")?.to_owned();
         let towards_server = source(&format!("{host}:{}", uri.port_u16().unwrap_or(443)));
         let own = towards_server

@@ -1,7 +1,7 @@
 //! What all parts of the agent share.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddrV4};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,6 +20,9 @@ use volume::Volumes;
 use crate::events::Recorder;
 use crate::images;
 use crate::measure::Memory;
+use crate::objects::Objects;
+use crate::services::Services;
+use crate::tokens::Tokens;
 
 /// Reads the wall clock.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -43,6 +46,10 @@ pub struct Config {
     pub disk_floor_percent: u8,
     /// Name resolution within the cluster.
     pub dns: ClusterDns,
+    /// Where the API server is, for pods that speak to it by its Service.
+    pub server: Option<SocketAddrV4>,
+    /// Whether volumes that hold secrets lie in memory. They do, but for simulations, which may not mount.
+    pub secrets_in_memory: bool,
     /// Labels of the Node besides the usual ones.
     pub labels: BTreeMap<String, String>,
 }
@@ -67,6 +74,12 @@ pub struct Context {
     pub(crate) config: Config,
     pub(crate) parts: Parts,
     pub(crate) volumes: Volumes,
+    /// What volumes show of the API.
+    pub(crate) objects: Objects,
+    /// The tokens of the pods' accounts.
+    pub(crate) tokens: Tokens,
+    /// Nothing until they are listed.
+    pub(crate) services: watch::Sender<Option<Arc<Services>>>,
     pub(crate) recorder: Recorder,
     pub(crate) machine: crate::machine::Machine,
     /// Pulls that may be under way at once.
@@ -121,6 +134,7 @@ impl Context {
             pod_addresses: pod_addresses.iter().map(ToString::to_string).collect(),
             host_addresses: self.config.addresses.iter().map(ToString::to_string).collect(),
             allocatable: self.machine.allocatable_milli(),
+            services: Vec::new(),
         }
     }
 
@@ -151,6 +165,7 @@ impl Context {
     pub(crate) fn forget(&self, uid: &str) {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+        self.tokens.forget(uid);
     }
 
     /// Notes that the node does not take this pod: it does not count for the others.

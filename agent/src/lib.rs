@@ -18,10 +18,13 @@ pub mod machine;
 mod measure;
 mod node;
 pub mod notify;
+mod objects;
 mod pods;
 mod probing;
 pub mod serve;
+mod services;
 mod sources;
+mod tokens;
 mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -88,7 +91,10 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
     let (recorder, sender) = events::channel(parts.client.clone(), &config.node_name, Arc::clone(&parts.clock));
     let context = Context {
         machine: machine::Machine::probe(&config.state_directory),
-        volumes: volume::Volumes::new(config.state_directory.join("pods")),
+        volumes: volume::Volumes::new(config.state_directory.join("pods"), config.secrets_in_memory),
+        objects: objects::Objects::new(parts.client.clone()),
+        tokens: tokens::Tokens::default(),
+        services: watch::Sender::new(None),
         pulls: Semaphore::new(PULLS),
         starts: Semaphore::new(STARTS),
         pods: Mutex::new(BTreeMap::new()),
@@ -134,6 +140,7 @@ pub async fn run(
     ready();
     tasks.spawn(node::renew(Arc::clone(&context), node.clone()));
     tasks.spawn(node::keep(Arc::clone(&context), node));
+    tasks.spawn(services::run(Arc::clone(&context)));
     tasks.spawn(pods::run(Arc::clone(&context)));
     let ended = tokio::select! {
         ended = tasks.join_next() => ended,

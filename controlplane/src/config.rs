@@ -91,6 +91,16 @@ impl Config {
         }
     }
 
+    /// Where clients elsewhere reach a server that listens there: at the first address that is advertised, when it listens on
+    /// all of them.
+    pub fn reachable(&self, listening: SocketAddr) -> SocketAddr {
+        let mut advertised = self.advertise.iter().filter_map(|name| name.parse::<IpAddr>().ok());
+        match advertised.next().filter(|_| listening.ip().is_unspecified()) {
+            Some(address) => SocketAddr::new(address, listening.port()),
+            None => listening,
+        }
+    }
+
     /// How the store is opened.
     pub fn store_options(&self) -> store::Options {
         store::Options {

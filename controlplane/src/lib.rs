@@ -22,6 +22,7 @@ use server::identity::{User, assume};
 use server::node_proxy::NodeProxy;
 use server::pki::{self, Pki, PkiError, Profile};
 use server::tls::{self, TlsError, Transport};
+use server::tokens::SigningKey;
 use server::{Options, Server};
 use store::Store;
 use tokio::net::TcpListener;
@@ -104,13 +105,19 @@ pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error>
     let mut options = Options::new(Arc::new(clock::now));
     options.audit = audit.clone().map(|sink| sink as Arc<dyn Sink>);
     options.agents = Some(Arc::new(agents));
-    options.signing_key = Some(Arc::new(authority.token_key()?));
-    options.address = address.to_string();
+    let key = Arc::new(authority.token_key()?);
+    let credentials = credentials(&authority, Arc::clone(&key));
+    options.signing_key = Some(key);
+    options.address = config.reachable(address).to_string();
     options.service_range = (config.service_cidr.address, config.service_cidr.length);
     let server = Server::new(store.clone(), options);
+    let controllers = controllers::Options {
+        credentials: Some(credentials),
+        ..config.controllers()
+    };
     info!(%address, revision = store.revision(), "serving");
 
-    let outcome = supervise(&server, &store, listener, transport, &config, cancel).await;
+    let outcome = supervise(&server, &store, listener, transport, controllers, cancel).await;
     if let Err(failure) = store.close().await {
         error!(error = &failure as &dyn std::error::Error, "close the store");
     }
@@ -128,7 +135,7 @@ async fn supervise(
     store: &Store,
     listener: TcpListener,
     transport: Transport,
-    config: &Config,
+    controllers: controllers::Options,
     cancel: CancellationToken,
 ) -> Result<(), Error> {
     let stop = cancel.child_token();
@@ -152,7 +159,7 @@ async fn supervise(
     };
     let outcome = match outcome {
         Ok(()) => {
-            let (clients, options, stopped) = (clients(server), config.controllers(), stop.clone());
+            let (clients, options, stopped) = (clients(server), controllers, stop.clone());
             tasks.spawn(async move {
                 controllers::run(clients, options, stopped)
                     .await
@@ -209,6 +216,19 @@ fn open_audit(config: &Config) -> Result<Option<Arc<FileSink>>, Error> {
     FileSink::open(&config.audit(), limits, policy)
         .map(|sink| Some(Arc::new(sink)))
         .map_err(Error::Audit)
+}
+
+/// What the controllers hand out in the authority's name.
+fn credentials(authority: &Pki, key: Arc<SigningKey>) -> controllers::Credentials {
+    controllers::Credentials {
+        certificate: authority.authority().into(),
+        sign: Arc::new(move |namespace, account, uid, secret| {
+            let signed = key.secret_token(namespace, account, uid, secret);
+            signed
+                .inspect_err(|failure| error!(error = failure as &dyn std::error::Error, "sign a token"))
+                .ok()
+        }),
+    }
 }
 
 /// Clients inside the process: each user's requests pass through the same router as those from outside.

@@ -16,7 +16,7 @@ use std::{fmt::Debug, future::Future, sync::Arc, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
-use server::{Options, Server, User, identity::assume};
+use server::{Options, Server, User, identity::assume, tokens::SigningKey};
 use store::Store;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -60,7 +60,11 @@ impl Builder {
             ..store::Options::default()
         };
         let store = Store::in_memory(options);
-        let server = Server::new(store.clone(), Options::new(clock.clone()));
+        let pem = SigningKey::generate().expect("a key");
+        let key = Arc::new(SigningKey::from_pem(&pem).expect("a key"));
+        let mut options = Options::new(clock.clone());
+        options.signing_key = Some(Arc::clone(&key));
+        let server = Server::new(store.clone(), options);
         server.bootstrap().await.expect("the first objects are stored");
         let cancel = CancellationToken::new();
         let mut tasks = JoinSet::new();
@@ -72,6 +76,12 @@ impl Builder {
         });
         let options = controllers::Options {
             clock: clock.clone(),
+            credentials: Some(controllers::Credentials {
+                certificate: "a certificate".into(),
+                sign: Arc::new(move |namespace, account, uid, secret| {
+                    key.secret_token(namespace, account, uid, secret).ok()
+                }),
+            }),
             ..controllers::Options::default()
         };
         let running = controllers::run(clients, options, cancel.clone());

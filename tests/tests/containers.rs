@@ -73,6 +73,8 @@ impl World {
             directory,
             agent: None,
         };
+        let admin = User::new("kubernetes-admin", ["system:masters"]);
+        tests::accounts::quiet(world.client(admin)).await.unwrap();
         world.start_agent().await;
         world
     }
@@ -137,6 +139,8 @@ impl World {
             max_pods: 110,
             disk_floor_percent: 0,
             dns: agent_plan::files::ClusterDns::default(),
+            server: None,
+            secrets_in_memory: true,
             labels: std::collections::BTreeMap::new(),
         };
         let parts = Parts {
@@ -225,6 +229,17 @@ fn mounts_below(path: &Path) -> Vec<String> {
         .collect()
 }
 
+fn assert_no_address_is_held(world: &World) {
+    let held = std::fs::read_dir(world.directory.path().join("ipam/pods"))
+        .unwrap()
+        .flatten();
+    let held: Vec<_> = held
+        .map(|entry| entry.file_name())
+        .filter(|name| name.to_string_lossy().starts_with("10."))
+        .collect();
+    assert!(held.is_empty(), "addresses are left: {held:?}");
+}
+
 async fn story(kind: Kind) {
     let mut world = World::start(kind).await;
     world
@@ -288,14 +303,7 @@ async fn nothing_is_left(mut world: World, kind: Kind) {
     }
     assert_eq!(mounts_below(world.directory.path()), Vec::<String>::new());
     if kind.cni {
-        let held = std::fs::read_dir(world.directory.path().join("ipam/pods"))
-            .unwrap()
-            .flatten();
-        let held: Vec<_> = held
-            .map(|entry| entry.file_name())
-            .filter(|name| name.to_string_lossy().starts_with("10."))
-            .collect();
-        assert!(held.is_empty(), "addresses are left: {held:?}");
+        assert_no_address_is_held(&world);
     }
     assert_eq!(
         tests::leaks::cgroups(&cgroup()).unwrap(),

@@ -53,6 +53,8 @@ impl World {
             clock,
             agent: None,
         };
+        let admin = User::new("kubernetes-admin", ["system:masters"]);
+        tests::accounts::quiet(world.client(admin)).await.unwrap();
         world.start_agent().await;
         world
     }
@@ -71,6 +73,8 @@ impl World {
             max_pods: 110,
             disk_floor_percent: 0,
             dns: agent_plan::files::ClusterDns::default(),
+            server: None,
+            secrets_in_memory: true,
             labels: std::collections::BTreeMap::new(),
         };
         let parts = Parts {

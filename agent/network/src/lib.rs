@@ -8,9 +8,10 @@ mod cidr;
 mod cni;
 mod sim;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddrV4};
 use std::path::PathBuf;
 
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
@@ -156,6 +157,12 @@ pub trait Network: Send + Sync + 'static {
 
     /// Takes a sandbox's namespace and address away. Success when there is none.
     fn detach(&self, sandbox_id: &str) -> BoxFuture<'_, Result<(), Error>>;
+
+    /// Leads what pods and the node send to a Service's address to where the API server listens. A later call replaces an
+    /// earlier one. `false` where the network leaves Services to others.
+    fn redirect(&self, _service: SocketAddrV4, _server: SocketAddrV4) -> BoxFuture<'_, Result<bool, Error>> {
+        futures::future::ready(Ok(false)).boxed()
+    }
 
     /// Removes everything that this network made on the machine. Success when there is nothing.
     fn stop(&self) -> BoxFuture<'_, Result<(), Error>>;

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVar, EnvVarSource, Pod, Secret};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Container, EnvVar, EnvVarSource, Pod, Secret, ServiceAccountTokenProjection,
+};
 
 use crate::{pods, resources};
 
@@ -13,6 +15,37 @@ pub struct Sources {
     pub config_maps: BTreeMap<String, ConfigMap>,
     /// By name, in the pod's namespace.
     pub secrets: BTreeMap<String, Secret>,
+    /// Tokens of the pod's account.
+    pub tokens: BTreeMap<TokenWish, String>,
+}
+
+/// A token as a volume asks for it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TokenWish {
+    /// Who is to take it; empty for the API server.
+    pub audience: String,
+    /// Seconds that it is to live.
+    pub seconds: i64,
+}
+
+impl TokenWish {
+    /// What a source of a volume asks for.
+    pub fn of(source: &ServiceAccountTokenProjection) -> Self {
+        Self {
+            audience: source.audience.clone().unwrap_or_default(),
+            seconds: source.expiration_seconds.unwrap_or(3600),
+        }
+    }
+
+    /// What the pod's volumes ask for.
+    pub fn of_volumes(pod: &Pod) -> Vec<Self> {
+        let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+        let sources = volumes.filter_map(|volume| volume.projected.as_ref()?.sources.as_ref());
+        let tokens = sources
+            .flatten()
+            .filter_map(|source| source.service_account_token.as_ref());
+        tokens.map(Self::of).collect()
+    }
 }
 
 /// What the node contributes to a container's environment.
@@ -24,6 +57,8 @@ pub struct Surroundings {
     pub host_addresses: Vec<String>,
     /// The node's allocatable resources in thousandths: what a container without a limit is told.
     pub allocatable: BTreeMap<String, i64>,
+    /// The variables that tell of Services.
+    pub services: Vec<(String, String)>,
 }
 
 /// A reference that leads nowhere. The text is the container's waiting message.
@@ -71,7 +106,7 @@ pub enum ReferenceError {
     Source(String),
 }
 
-/// The environment in order: the image's, then `envFrom`, then `env`; a later value replaces an earlier one in its place.
+/// The environment in order: the image's, then that of Services, then `envFrom`, then `env`; a later value replaces an earlier one in its place.
 pub fn build(
     pod: &Pod,
     container: &Container,
@@ -80,6 +115,9 @@ pub fn build(
     surroundings: &Surroundings,
 ) -> Result<Vec<(String, String)>, ReferenceError> {
     let mut own = Environment::default();
+    for (name, value) in &surroundings.services {
+        own.set(name.clone(), value.clone());
+    }
     for from in container.env_from.iter().flatten() {
         let prefix = from.prefix.as_deref().unwrap_or_default();
         for (key, value) in from_object(from, sources)? {

@@ -16,6 +16,7 @@ pub mod pods;
 pub mod probe;
 pub mod resources;
 pub mod restart;
+pub mod services;
 pub mod status;
 pub mod user;
 

@@ -7,7 +7,6 @@ use k8s_openapi::api::core::v1::ContainerStatus;
 use runtime::Container;
 use tracing::info;
 
-use super::update::Seen;
 use super::{Done, Worker};
 
 impl Worker {
@@ -74,7 +73,7 @@ impl Worker {
             self.resume(&name);
         }
         // What changed while nobody looked is news.
-        self.watch_sources(&Seen::new());
+        self.watch_sources();
     }
 
     fn stored_message(&self, container: &str, id: &str) -> Option<String> {

@@ -30,6 +30,7 @@ use tracing::{debug, error, warn};
 
 use crate::context::Context;
 use crate::events::Kind;
+use crate::objects::{Object, Seen};
 
 pub(crate) use hook::Hook;
 pub(crate) use mailbox::Mailbox;
@@ -103,6 +104,8 @@ pub(crate) struct Worker {
     watching: bool,
     /// Wakes the task that brings volumes up to date.
     stale: Arc<Notify>,
+    /// What the pod's volumes show; watched for as long as they are held here.
+    sources: Vec<(Arc<Object>, tokio::sync::watch::Receiver<Seen>)>,
     gone: bool,
     /// Retries of the tear-down and of the deletion wait until then.
     patience: Option<Timestamp>,
@@ -143,6 +146,7 @@ impl Worker {
             publisher: publish::Publisher::default(),
             watching: false,
             stale: Arc::default(),
+            sources: Vec::new(),
             gone: false,
             patience: None,
             finishing: false,

@@ -7,12 +7,11 @@ use std::sync::Arc;
 use agent_plan::observed::Sandbox;
 use agent_plan::{files, pods, resources};
 use api::pod::References;
-use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Pod, PodSpec, Volume};
 use network::{AttachSpec, PortMapping};
 use runtime::{Limits, PodId, SandboxSpec};
 use tracing::{info, warn};
 
-use super::update::Seen;
 use super::{Done, Worker};
 use crate::context::Context;
 use crate::events::Kind;
@@ -21,8 +20,6 @@ use crate::sources;
 /// A sandbox in which containers can be started.
 pub(crate) struct Prepared {
     addresses: Vec<IpAddr>,
-    /// What the volumes were made from.
-    seen: Seen,
 }
 
 /// Why there is none.
@@ -61,6 +58,7 @@ impl Worker {
             self.sandbox_attempt,
         );
         self.publisher.sandbox_failures = failures;
+        self.follow_sources();
         self.tasks.spawn(async move {
             let outcome = make(&context, &pod, &id, attempt).await;
             if outcome.is_err()
@@ -74,10 +72,10 @@ impl Worker {
 
     pub(super) fn prepared(&mut self, outcome: Result<Prepared, Failure>) {
         match outcome {
-            Ok(Prepared { addresses, seen }) => {
+            Ok(Prepared { addresses }) => {
                 info!(pod = %self.id(), ?addresses, "sandbox ready");
                 self.view.sandbox = Sandbox::Ready { addresses };
-                self.watch_sources(&seen);
+                self.watch_sources();
             }
             Err(failure) => {
                 warn!(pod = %self.id(), reason = failure.reason, message = failure.message, "no sandbox");
@@ -136,22 +134,18 @@ async fn make(context: &Context, pod: &Pod, id: &str, attempt: u32) -> Result<Pr
         Ok::<_, Failure>(addresses)
     };
     // `status.podIP` in a downward volume needs the address; everything else does not wait for it.
-    let needs_address = spec
-        .volumes
-        .iter()
-        .flatten()
-        .any(|volume| volume.downward_api.is_some() || volume.projected.is_some());
-    let (addresses, seen) = if needs_address {
+    let needs_address = spec.volumes.iter().flatten().any(shows_address);
+    let addresses = if needs_address {
         let addresses = sandboxed.await?;
-        let seen = volumes(context, pod, &addresses).await?;
-        (addresses, seen)
+        volumes(context, pod, &addresses).await?;
+        addresses
     } else {
         let (addresses, made) = tokio::join!(sandboxed, volumes(context, pod, &[]));
-        let seen = made?;
-        (addresses?, seen)
+        made?;
+        addresses?
     };
     write_files(context, pod, spec, &directory, &addresses).map_err(|error| Failure::mount(error.to_string()))?;
-    Ok(Prepared { addresses, seen })
+    Ok(Prepared { addresses })
 }
 
 /// The ports of the node that a pod asks for.
@@ -172,6 +166,22 @@ fn host_ports(spec: &PodSpec) -> Vec<PortMapping> {
             })
         })
         .collect()
+}
+
+/// Whether a file of the volume holds an address of the pod or the node.
+fn shows_address(volume: &Volume) -> bool {
+    let own = volume
+        .downward_api
+        .iter()
+        .flat_map(|source| source.items.iter().flatten());
+    let sources = volume
+        .projected
+        .iter()
+        .flat_map(|source| source.sources.iter().flatten());
+    let projected = sources.filter_map(|source| source.downward_api.as_ref()?.items.as_ref());
+    own.chain(projected.flatten())
+        .filter_map(|item| item.field_ref.as_ref())
+        .any(|field| field.field_path.starts_with("status."))
 }
 
 fn sandbox_spec(
@@ -211,27 +221,27 @@ fn sandbox_spec(
 }
 
 /// Makes the volumes, or brings those with contents from the API up to date; answers what they were made from.
-pub(super) async fn volumes(context: &Context, pod: &Pod, addresses: &[IpAddr]) -> Result<Seen, Failure> {
+pub(super) async fn volumes(context: &Context, pod: &Pod, addresses: &[IpAddr]) -> Result<(), Failure> {
     let Some(spec) = pod
         .spec
         .as_ref()
         .filter(|spec| spec.volumes.as_ref().is_some_and(|volumes| !volumes.is_empty()))
     else {
-        return Ok(Seen::new());
+        return Ok(());
     };
     let references = References::of_volumes(spec);
-    let fetched = sources::fetch(&context.parts.client, pods::namespace(pod), &references).await;
-    let sources = fetched.map_err(|error| Failure::mount(error.to_string()))?;
-    let config_maps = sources.config_maps.values().map(|object| &object.metadata);
-    let secrets = sources.secrets.values().map(|object| &object.metadata);
-    let seen = config_maps
-        .chain(secrets)
-        .filter_map(|metadata| metadata.resource_version.clone())
-        .collect();
+    let fetched = sources::fetch(context, pods::namespace(pod), &references).await;
+    let mut sources = fetched.map_err(|error| Failure::mount(error.to_string()))?;
+    let tokens = context
+        .tokens
+        .fetch(&context.parts.client, pod, context.now(), &mut sources);
+    tokens
+        .await
+        .map_err(|error| Failure::mount(format!("failed to fetch token: {error}")))?;
     let (volumes, pod, surroundings) = (context.volumes.clone(), pod.clone(), context.surroundings(addresses));
     let made = tokio::task::spawn_blocking(move || volumes.prepare(&pod, &sources, &surroundings)).await;
     match made {
-        Ok(Ok(())) => Ok(seen),
+        Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err(Failure::mount(message(&error))),
         Err(error) => Err(Failure::mount(error.to_string())),
     }

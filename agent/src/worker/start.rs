@@ -14,6 +14,7 @@ use tracing::{info, warn};
 use super::{Done, Hook, Worker};
 use crate::context::Context;
 use crate::events::Kind;
+use crate::services;
 use crate::sources;
 
 const RETRY_SECONDS: i64 = 10;
@@ -300,10 +301,11 @@ async fn specification(plan: &Plan) -> Result<ContainerSpec, Failure> {
     let sources = if references.is_empty() {
         environment::Sources::default()
     } else {
-        let fetched = sources::fetch(&context.parts.client, pods::namespace(pod), &references).await;
+        let fetched = sources::fetch(context, pods::namespace(pod), &references).await;
         fetched.map_err(|error| Failure::configuration(error.to_string()))?
     };
-    let surroundings = context.surroundings(&plan.addresses);
+    let surroundings = services::surroundings(context, pod, &plan.addresses).await;
+    let surroundings = surroundings.map_err(Failure::configuration)?;
     let configuration = plan.image.config.config().clone().unwrap_or_default();
     let image = oci::Image {
         entrypoint: configuration.entrypoint().clone().unwrap_or_default(),

@@ -1,53 +1,43 @@
-//! Volumes that follow their ConfigMaps and Secrets, and the pod's own labels and annotations.
+//! Volumes that follow what they show: ConfigMaps, Secrets, the pod's own labels and annotations, and tokens that are
+//! renewed.
 
-use std::collections::BTreeSet;
-use std::fmt::Debug;
-use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
+use agent_plan::environment::TokenWish;
 use agent_plan::pods;
 use api::pod::References;
-use futures::StreamExt;
-use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
-use kube::runtime::watcher::Event;
-use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Resource};
-use serde::de::DeserializeOwned;
+use futures::FutureExt;
+use futures::future::{BoxFuture, pending, select_all};
+use k8s_openapi::api::core::v1::Pod;
+use tokio::sync::watch;
 
-use super::{Done, Worker};
+use super::Worker;
 use crate::context::Context;
+use crate::objects::{Kind, Object, Seen};
 
-/// Versions of the objects that volumes were made from.
-pub(crate) type Seen = BTreeSet<String>;
+/// How long after a failure it is tried again.
+const RETRY: Duration = Duration::from_mins(1);
 
 impl Worker {
-    /// Watches what the pod's volumes refer to, once per pod; of what was seen already nothing is news. The tasks end with the
-    /// worker. One of them does all the writing: it does not matter how many changes it is told of at once.
-    pub(super) fn watch_sources(&mut self, seen: &Seen) {
-        if self.watching {
+    /// Begins to watch what the pod's volumes refer to, once per pod.
+    pub(super) fn follow_sources(&mut self) {
+        if !self.sources.is_empty() {
             return;
         }
-        self.watching = true;
-        let pod = Arc::clone(&self.pod);
-        let references = pod.spec.as_ref().map(References::of_volumes).unwrap_or_default();
-        if references.is_empty() && !tells_of_itself(&pod) {
-            return;
-        }
-        for name in references.config_maps {
-            self.follow::<ConfigMap>(name, seen);
-        }
-        for name in references.secrets {
-            self.follow::<Secret>(name, seen);
-        }
-        let (context, addresses, stale) = (Arc::clone(&self.context), self.pod_addresses(), Arc::clone(&self.stale));
-        self.tasks.spawn(async move {
-            loop {
-                stale.notified().await;
-                let newest = context.known_pod(pods::uid(&pod));
-                refresh(&context, newest.as_ref().unwrap_or(&pod), &addresses).await;
-            }
-        });
+        let Some(spec) = &self.pod.spec else { return };
+        let references = References::of_volumes(spec);
+        let namespace = pods::namespace(&self.pod);
+        let config_maps = references.config_maps.iter().map(|name| (Kind::ConfigMap, name));
+        let secrets = references.secrets.iter().map(|name| (Kind::Secret, name));
+        let objects = config_maps
+            .chain(secrets)
+            .map(|(kind, name)| self.context.objects.follow(kind, namespace, name));
+        let followed = |object: Arc<Object>| {
+            let changes = object.changes();
+            (object, changes)
+        };
+        self.sources = objects.map(followed).collect();
     }
 
     /// A newer version of the pod: files may tell of its labels and annotations.
@@ -59,42 +49,33 @@ impl Worker {
         }
     }
 
-    fn follow<K>(&mut self, name: &str, seen: &Seen)
-    where
-        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
-            + k8s_openapi::Metadata
-            + Clone
-            + Debug
-            + DeserializeOwned
-            + Send
-            + 'static,
-    {
-        let (context, pod, stale) = (
-            Arc::clone(&self.context),
-            Arc::clone(&self.pod),
-            Arc::clone(&self.stale),
-        );
-        let field = format!("metadata.name={name}");
-        let seen = seen.clone();
+    /// Keeps the volumes as what they show is, once per pod. The task ends with the worker.
+    pub(super) fn watch_sources(&mut self) {
+        if std::mem::replace(&mut self.watching, true) {
+            return;
+        }
+        self.follow_sources();
+        let renews = !TokenWish::of_volumes(&self.pod).is_empty();
+        if self.sources.is_empty() && !renews && !tells_of_itself(&self.pod) {
+            return;
+        }
+        let (context, pod, addresses) = (Arc::clone(&self.context), Arc::clone(&self.pod), self.pod_addresses());
+        let stale = Arc::clone(&self.stale);
+        let mut changes: Vec<_> = self.sources.iter().map(|(_, changes)| changes.clone()).collect();
         self.tasks.spawn(async move {
-            let api: Api<K> = Api::namespaced(context.parts.client.clone(), pods::namespace(&pod));
-            let configuration = watcher::Config::default().fields(&field);
-            let mut changes = pin!(watcher(api, configuration).default_backoff());
-            let known = |object: &K| {
-                object
-                    .meta()
-                    .resource_version
-                    .as_ref()
-                    .is_some_and(|own| seen.contains(own))
-            };
-            while let Some(change) = changes.next().await {
-                match change {
-                    Ok(Event::InitApply(object) | Event::Apply(object)) if known(&object) => {}
-                    Ok(Event::InitApply(_) | Event::Apply(_) | Event::Delete(_)) => stale.notify_one(),
-                    Ok(Event::Init | Event::InitDone) | Err(_) => {}
+            let mut again = None;
+            loop {
+                let renewal = again.take().or_else(|| renews.then(|| until_renewal(&context, &pod)));
+                tokio::select! {
+                    () = any(&mut changes) => {}
+                    () = stale.notified() => {}
+                    () = super::sleep_for(renewal) => {}
+                }
+                let newest = context.known_pod(pods::uid(&pod));
+                if !refresh(&context, newest.as_ref().unwrap_or(&pod), &addresses).await {
+                    again = Some(RETRY);
                 }
             }
-            Done::Changed
         });
     }
 }
@@ -112,13 +93,39 @@ fn tells_of_itself(pod: &Pod) -> bool {
     told.any(|told| told)
 }
 
-async fn refresh(context: &Context, pod: &Pod, addresses: &[std::net::IpAddr]) {
-    if let Err(failure) = super::prepare::volumes(context, pod, addresses).await {
-        let message = failure.into_message();
-        tracing::warn!(
-            pod = pods::name(pod),
-            message,
-            "volumes could not be brought up to date"
-        );
+/// The time until a token of the pod wants to be renewed. A restarted agent has none: it asks for them.
+fn until_renewal(context: &Context, pod: &Pod) -> Duration {
+    let left = context
+        .tokens
+        .renew_at(pods::uid(pod))
+        .map(|at| at.duration_since(context.now()));
+    left.and_then(|left| Duration::try_from(left).ok()).unwrap_or_default()
+}
+
+/// Waits until one of the objects changes.
+async fn any(changes: &mut [watch::Receiver<Seen>]) {
+    let waits: Vec<BoxFuture<'_, ()>> = changes.iter_mut().map(|change| changed(change).boxed()).collect();
+    if waits.is_empty() {
+        return pending().await;
     }
+    select_all(waits).await;
+}
+
+async fn changed(change: &mut watch::Receiver<Seen>) {
+    if change.changed().await.is_err() {
+        // The watch has ended, which it does only with its holders.
+        pending::<()>().await;
+    }
+}
+
+async fn refresh(context: &Context, pod: &Pod, addresses: &[std::net::IpAddr]) -> bool {
+    let refreshed = super::prepare::volumes(context, pod, addresses).await;
+    let Err(failure) = refreshed else { return true };
+    let message = failure.into_message();
+    tracing::warn!(
+        pod = pods::name(pod),
+        message,
+        "volumes could not be brought up to date"
+    );
+    false
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
-use nix::unistd::{Gid, chown};
+use nix::unistd::{Gid, Uid, chown};
 
 use crate::payload::Payload;
 use crate::{Error, io_error, make_directory, set_mode};
@@ -31,6 +31,9 @@ pub(crate) fn write(target: &Path, payload: &Payload, group: Option<Gid>) -> Res
         make_directories(fresh.path(), Path::new(path), group)?;
         fs::write(&full, &file.contents).map_err(|error| io_error("write", &full, error))?;
         let mut mode = file.mode;
+        if let Some(owner) = file.owner {
+            chown(&full, Some(Uid::from_raw(owner)), None).map_err(|error| io_error("chown", &full, error))?;
+        }
         if group.is_some() {
             chown(&full, None, group).map_err(|error| io_error("chown", &full, error))?;
             mode |= 0o440;

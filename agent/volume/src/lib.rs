@@ -1,9 +1,11 @@
-//! The volumes of pods, below one directory of the agent: `ROOT/UID/volumes/NAME`.
+//! The volumes of pods, below one directory of the agent: `ROOT/UID/volumes/NAME`, and `ROOT/UID/memory/NAME` for those
+//! that hold secrets.
 //!
 //! All calls block. Making is repeatable; tear-down may be called in any state, twice, and goes on past failures.
 
 mod atomic;
 mod host_path;
+mod memory;
 mod payload;
 mod subpath;
 
@@ -23,6 +25,7 @@ pub use payload::PayloadError;
 #[derive(Clone, Debug)]
 pub struct Volumes {
     root: PathBuf,
+    secrets_in_memory: bool,
 }
 
 /// A volume that cannot be had.
@@ -104,8 +107,13 @@ fn component(name: &str) -> Result<&str, Error> {
 
 impl Volumes {
     /// Volumes below `root`, which is made when the first one is.
-    pub fn new(root: PathBuf) -> Self {
-        Self { root }
+    /// What must not lie on a disk is kept in memory, by a file system that each pod gets, unless `secrets_in_memory` is
+    /// false: that is for tests which may not mount.
+    pub fn new(root: PathBuf, secrets_in_memory: bool) -> Self {
+        Self {
+            root,
+            secrets_in_memory,
+        }
     }
 
     /// The directory of one pod.
@@ -150,7 +158,7 @@ impl Volumes {
         if let Some(host_path) = &volume.host_path {
             return host_path::check(&volume.name, host_path);
         }
-        let directory = self.volume_directory(pod, &volume.name)?;
+        let directory = self.volume_directory(pod, volume)?;
         let group = fs_group(pod);
         if let Some(empty) = &volume.empty_dir {
             return empty_dir(&directory, empty, group);
@@ -161,6 +169,9 @@ impl Volumes {
                 source,
             })?
             .ok_or_else(|| Error::Unsupported(volume.name.clone()))?;
+        if self.secrets_in_memory && is_secret(volume) {
+            memory::mount(&self.memory_directory(pod)?)?;
+        }
         if !directory.exists() {
             make_directory(&directory)?;
             chown(&directory, None, group).map_err(|error| io_error("chown", &directory, error))?;
@@ -169,11 +180,17 @@ impl Volumes {
         atomic::write(&directory, &payload, group)
     }
 
-    fn volume_directory(&self, pod: &Pod, name: &str) -> Result<PathBuf, Error> {
-        Ok(self
-            .pod_directory(pods::uid(pod))?
-            .join("volumes")
-            .join(component(name)?))
+    fn volume_directory(&self, pod: &Pod, volume: &Volume) -> Result<PathBuf, Error> {
+        let volumes = if self.secrets_in_memory && is_secret(volume) {
+            self.memory_directory(pod)?
+        } else {
+            self.pod_directory(pods::uid(pod))?.join("volumes")
+        };
+        Ok(volumes.join(component(&volume.name)?))
+    }
+
+    fn memory_directory(&self, pod: &Pod) -> Result<PathBuf, Error> {
+        Ok(self.pod_directory(pods::uid(pod))?.join("memory"))
     }
 
     /// What a container mounts of its pod's volumes. `variables` are for `subPathExpr`.
@@ -196,7 +213,7 @@ impl Volumes {
                 .ok_or_else(|| Error::Missing(wanted.name.clone()))?;
             let source = match &volume.host_path {
                 Some(host_path) => PathBuf::from(&host_path.path),
-                None => self.volume_directory(pod, &volume.name)?,
+                None => self.volume_directory(pod, volume)?,
             };
             let below = match (&wanted.sub_path, &wanted.sub_path_expr) {
                 (Some(path), _) if !path.is_empty() => path.clone(),
@@ -273,6 +290,16 @@ fn mounts_below(directory: &Path, failures: &mut Vec<String>) -> Vec<PathBuf> {
         .collect();
     targets.reverse();
     targets
+}
+
+/// Whether a volume shows what must not lie on a disk.
+fn is_secret(volume: &Volume) -> bool {
+    let sources = volume
+        .projected
+        .iter()
+        .flat_map(|projected| projected.sources.iter().flatten());
+    let mut sources = sources.map(|source| source.secret.is_some() || source.service_account_token.is_some());
+    volume.secret.is_some() || sources.any(|secret| secret)
 }
 
 fn fs_group(pod: &Pod) -> Option<Gid> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use agent_plan::environment::{self, ReferenceError, Sources, Surroundings};
+use agent_plan::environment::{self, ReferenceError, Sources, Surroundings, TokenWish};
 use agent_plan::{pods, resources};
 use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, Volume, VolumeProjection};
 
@@ -14,6 +14,8 @@ pub(crate) type Payload = BTreeMap<String, File>;
 pub(crate) struct File {
     pub(crate) contents: Vec<u8>,
     pub(crate) mode: u32,
+    /// Set where it is not root.
+    pub(crate) owner: Option<u32>,
 }
 
 /// Contents that cannot be had.
@@ -28,6 +30,9 @@ pub enum PayloadError {
     /// A path that leads outside.
     #[error("invalid path {0:?}: it must be relative, without \"..\"")]
     Path(String),
+    /// The token of the pod's account was not given.
+    #[error("no token of the pod's service account")]
+    NoToken,
     /// A kind of source that is not supported.
     #[error("an unsupported projected source")]
     Unsupported,
@@ -113,9 +118,47 @@ fn project(
         secret(&reference, mode, sources, payload)
     } else if let Some(source) = &projection.downward_api {
         downward(pod, source.items.as_deref(), mode, surroundings, payload)
+    } else if let Some(source) = &projection.service_account_token {
+        let token = sources
+            .tokens
+            .get(&TokenWish::of(source))
+            .ok_or(PayloadError::NoToken)?;
+        let owner = common_user(pod);
+        let group = pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.security_context.as_ref()?.fs_group);
+        // Who it belongs to reads it, and a group only where the pod names one, which then may read all volumes.
+        let mode = if owner.is_some() || group.is_some() {
+            Some(0o600)
+        } else {
+            mode
+        };
+        insert(payload, &source.path, token.clone().into_bytes(), mode)?;
+        if let Some(file) = payload.get_mut(&source.path) {
+            file.owner = owner;
+        }
+        Ok(())
     } else {
         Err(PayloadError::Unsupported)
     }
+}
+
+/// The user that all of the pod's containers run as, where the pod says so.
+fn common_user(pod: &Pod) -> Option<u32> {
+    let spec = pod.spec.as_ref()?;
+    let default = spec.security_context.as_ref().and_then(|context| context.run_as_user);
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let mut users = containers.map(|container| {
+        let own = container
+            .security_context
+            .as_ref()
+            .and_then(|context| context.run_as_user);
+        own.or(default)
+    });
+    let first = users.next()??;
+    let same = users.all(|user| user == Some(first));
+    u32::try_from(first).ok().filter(|_| same)
 }
 
 fn config_map(
@@ -228,6 +271,11 @@ fn insert(payload: &mut Payload, path: &str, contents: Vec<u8>, mode: Option<i32
         return Err(PayloadError::Path(path.to_owned()));
     }
     let mode = u32::try_from(mode.unwrap_or(DEFAULT_MODE)).unwrap_or(0o644) & 0o777;
-    payload.insert(path.to_owned(), File { contents, mode });
+    let file = File {
+        contents,
+        mode,
+        owner: None,
+    };
+    payload.insert(path.to_owned(), file);
     Ok(())
 }

@@ -24,7 +24,7 @@ impl Place {
         let directory = tempfile::tempdir().unwrap();
         let spec = format!(r#"{{"metadata":{{"uid":"u"}},"spec":{{"containers":[],"volumes":[{volume}]}}}}"#);
         Self {
-            volumes: Volumes::new(directory.path().to_owned()),
+            volumes: Volumes::new(directory.path().to_owned(), true),
             pod: serde_json::from_str(&spec).unwrap(),
             directory,
         }

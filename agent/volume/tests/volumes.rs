@@ -1,10 +1,14 @@
 //! Volumes on a real file system.
-#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+#![allow(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    reason = "helpers of tests may fail like tests"
+)]
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
-use agent_plan::environment::{Sources, Surroundings};
+use agent_plan::environment::{Sources, Surroundings, TokenWish};
 use agent_volume::Volumes;
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod};
 
@@ -23,7 +27,7 @@ fn sources(data: &str) -> Sources {
 #[test]
 fn a_config_map_changes_all_at_once() {
     let directory = tempfile::tempdir().unwrap();
-    let volumes = Volumes::new(directory.path().to_owned());
+    let volumes = Volumes::new(directory.path().to_owned(), true);
     let pod = pod(r#"{"containers":[],"volumes":[{"name":"v","configMap":{"name":"cm","defaultMode":256}}]}"#);
     volumes
         .prepare(&pod, &sources(r#"{"a":"1","b":"2"}"#), &Surroundings::default())
@@ -61,7 +65,7 @@ fn a_config_map_changes_all_at_once() {
 #[test]
 fn what_is_missing_or_leads_outside_is_refused() {
     let directory = tempfile::tempdir().unwrap();
-    let volumes = Volumes::new(directory.path().to_owned());
+    let volumes = Volumes::new(directory.path().to_owned(), true);
     let prepare = |volume: &str| {
         let pod = pod(&format!(r#"{{"containers":[],"volumes":[{volume}]}}"#));
         volumes
@@ -91,7 +95,7 @@ fn what_is_missing_or_leads_outside_is_refused() {
 #[test]
 fn attack_01_a_sub_path_cannot_leave_its_volume() {
     let directory = tempfile::tempdir().unwrap();
-    let volumes = Volumes::new(directory.path().to_owned());
+    let volumes = Volumes::new(directory.path().to_owned(), true);
     let pod = pod(r#"{"containers":[],"volumes":[{"name":"v","emptyDir":{}}]}"#);
     volumes
         .prepare(&pod, &Sources::default(), &Surroundings::default())
@@ -110,9 +114,79 @@ fn attack_01_a_sub_path_cannot_leave_its_volume() {
 }
 
 #[test]
+fn secrets_lie_in_memory_and_tokens_are_for_their_pod_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let volumes = Volumes::new(directory.path().to_owned(), true);
+    let projected =
+        r#"{"sources":[{"serviceAccountToken":{"path":"token","audience":"vault","expirationSeconds":600}}]}"#;
+    let with = |context: &str| {
+        pod(&format!(
+            r#"{{"securityContext":{context},"containers":[{{"name":"c"}}],"volumes":[{{"name":"t","projected":{projected}}},
+            {{"name":"s","secret":{{"secretName":"key"}}}},{{"name":"e","emptyDir":{{}}}}]}}"#
+        ))
+    };
+    let sources = |token: &str| Sources {
+        secrets: [(
+            "key".to_owned(),
+            serde_json::from_str(r#"{"data":{"k":"dg=="}}"#).unwrap(),
+        )]
+        .into(),
+        tokens: [(
+            TokenWish {
+                audience: "vault".to_owned(),
+                seconds: 600,
+            },
+            token.to_owned(),
+        )]
+        .into(),
+        ..Sources::default()
+    };
+    for (context, mode, owner, group) in [
+        ("{}", 0o644, 0, 0),
+        (r#"{"runAsUser":1000}"#, 0o600, 1000, 0),
+        (r#"{"fsGroup":2000}"#, 0o640, 0, 2000),
+        (r#"{"runAsUser":1000,"fsGroup":2000}"#, 0o640, 1000, 2000),
+    ] {
+        let pod = with(context);
+        volumes
+            .prepare(&pod, &sources("first"), &Surroundings::default())
+            .unwrap();
+        volumes
+            .prepare(&pod, &sources("second"), &Surroundings::default())
+            .unwrap();
+        let memory = directory.path().join("uid-1/memory");
+        let token = memory.join("t/token");
+        assert_eq!(fs::read_to_string(&token).unwrap(), "second");
+        let found = fs::metadata(&token).unwrap();
+        assert_eq!(
+            (found.mode() & 0o777, found.uid(), found.gid()),
+            (mode, owner, group),
+            "{context}"
+        );
+        assert_eq!(fs::read_to_string(memory.join("s/k")).unwrap(), "v");
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let mounts: Vec<&str> = table.lines().filter(|line| line.contains("uid-1/memory")).collect();
+        assert!(
+            mounts.len() == 1 && mounts[0].contains(" tmpfs "),
+            "one for the pod: {mounts:?}"
+        );
+        assert!(!directory.path().join("uid-1/volumes/s").exists());
+        volumes.tear_down("uid-1").unwrap();
+        assert!(volumes.pods().unwrap().is_empty());
+    }
+    let missing = volumes.prepare(&with("{}"), &Sources::default(), &Surroundings::default());
+    let message = missing.unwrap_err().to_string();
+    assert_eq!(
+        message,
+        "MountVolume.SetUp failed for volume \"t\" : no token of the pod's service account"
+    );
+    volumes.tear_down("uid-1").unwrap();
+}
+
+#[test]
 fn an_empty_dir_that_a_crash_left_half_made_is_made_whole() {
     let directory = tempfile::tempdir().unwrap();
-    let volumes = Volumes::new(directory.path().to_owned());
+    let volumes = Volumes::new(directory.path().to_owned(), true);
     let pod = pod(r#"{"containers":[],"securityContext":{"fsGroup":4242},
             "volumes":[{"name":"disk","emptyDir":{}},{"name":"memory","emptyDir":{"medium":"Memory","sizeLimit":"1Mi"}}]}"#);
     let below = directory.path().join("uid-1/volumes");

@@ -1,12 +1,8 @@
-//! The EndpointSlice controller, and the service account that every namespace has.
+//! The EndpointSlice controller.
 
 use std::sync::Arc;
 
-use controlplane_plan::{
-    endpoints,
-    rollout::Failure,
-    step::{Outcome, Plan, SERVICE_ACCOUNTS, Step},
-};
+use controlplane_plan::{endpoints, rollout::Failure, step::Plan};
 use k8s_openapi::{
     api::{
         core::v1::{Pod, Service},
@@ -14,7 +10,6 @@ use k8s_openapi::{
     },
     jiff::Timestamp,
 };
-use serde_json::json;
 
 use crate::{cache::Key, driver::Controller, kinds::Caches, queue::Queue};
 
@@ -72,56 +67,5 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
             selecting.for_each(|service| wake.push(Key::of(&service.metadata)));
         }
     });
-    queue
-}
-
-/// Plans each namespace's service account `default`; a key is a namespace.
-pub(crate) struct ServiceAccounts(pub(crate) Arc<Caches>);
-
-const DEFAULT: &str = "default";
-
-impl Controller for ServiceAccounts {
-    fn component(&self) -> &'static str {
-        "service-account-controller"
-    }
-
-    fn plan(&self, key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
-        let mut plan = Plan::default();
-        let Some(namespace) = self.0.namespaces.get(key) else {
-            return plan;
-        };
-        let there = self.0.partial.get(&SERVICE_ACCOUNTS);
-        if namespace.metadata.deletion_timestamp.is_none()
-            && there.is_some_and(|there| there.get(&Key::new(&key.name, DEFAULT)).is_none())
-        {
-            plan.stage(vec![Step::Create {
-                resource: SERVICE_ACCOUNTS,
-                namespace: key.name.clone(),
-                body: Box::new(json!({ "metadata": { "name": DEFAULT, "namespace": key.name } })),
-                outcome: Outcome::default(),
-            }]);
-        }
-        plan
-    }
-}
-
-/// Wakes namespaces, and those that lose their account.
-pub(crate) fn listen_accounts(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
-    let queue: Arc<Queue<Key>> = Queue::new();
-    let wake = queue.clone();
-    caches.namespaces.listen(move |change| {
-        if let Some(namespace) = change.new {
-            wake.push(Key::of(&namespace.metadata));
-        }
-    });
-    if let Some(accounts) = caches.partial.get(&SERVICE_ACCOUNTS) {
-        let wake = queue.clone();
-        accounts.listen(move |change| {
-            for account in change.sides() {
-                let metadata = crate::kinds::Cached::metadata(account);
-                wake.push(Key::new("", metadata.namespace.as_deref().unwrap_or_default()));
-            }
-        });
-    }
     queue
 }

@@ -25,7 +25,10 @@ use k8s_openapi::{
 };
 use serde::{Deserialize, de::DeserializeOwned};
 
-use crate::cache::{Cache, Change, Progress};
+use crate::{
+    accounts::{ACCOUNT_NAME, BOOTSTRAP, CERTIFICATE, TOKEN},
+    cache::{Cache, Change, Progress},
+};
 
 /// A kind that is cached.
 pub(crate) trait Cached: DeserializeOwned + Clone + Send + Sync + 'static {
@@ -66,6 +69,20 @@ fn trim_metadata(metadata: &mut ObjectMeta) {
     if let Some(annotations) = metadata.annotations.as_mut() {
         annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
     }
+}
+
+/// Keeps what garbage collection reads.
+fn trim_all(metadata: &mut ObjectMeta) {
+    *metadata = ObjectMeta {
+        name: metadata.name.take(),
+        namespace: metadata.namespace.take(),
+        uid: metadata.uid.take(),
+        resource_version: metadata.resource_version.take(),
+        owner_references: metadata.owner_references.take(),
+        finalizers: metadata.finalizers.take(),
+        deletion_timestamp: metadata.deletion_timestamp.take(),
+        ..ObjectMeta::default()
+    };
 }
 
 impl Cached for Pod {
@@ -155,6 +172,51 @@ impl Cached for Node {
     }
 }
 
+/// A `ConfigMap` or a Secret, of which few have contents that anybody reads here.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub(crate) struct Contents {
+    #[serde(default)]
+    pub(crate) metadata: ObjectMeta,
+    #[serde(default, rename = "type")]
+    pub(crate) kind: String,
+    /// As in JSON: of a Secret in base64.
+    #[serde(default)]
+    pub(crate) data: BTreeMap<String, String>,
+}
+
+/// The index entry of the Secrets that hold a service account's token.
+pub(crate) fn of_account(namespace: &str, name: &str) -> String {
+    format!("account/{namespace}/{name}")
+}
+
+impl Cached for Contents {
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn trim(&mut self) {
+        let is_token = matches!(self.kind.as_str(), TOKEN | BOOTSTRAP);
+        let is_certificate = self.kind.is_empty() && self.metadata.name.as_deref() == Some(CERTIFICATE);
+        let annotations = self.metadata.annotations.take().filter(|_| is_token);
+        let created = self.metadata.creation_timestamp.take().filter(|_| is_token);
+        trim_all(&mut self.metadata);
+        self.metadata.annotations = annotations;
+        self.metadata.creation_timestamp = created;
+        if !is_token && !is_certificate {
+            self.data = BTreeMap::new();
+        }
+    }
+
+    fn index(&self) -> Vec<String> {
+        let account = self.metadata.annotations.as_ref().and_then(|all| all.get(ACCOUNT_NAME));
+        let namespace = self.metadata.namespace.as_deref().unwrap_or_default();
+        account
+            .map(|account| of_account(namespace, account))
+            .into_iter()
+            .collect()
+    }
+}
+
 /// An object of which only the metadata matters.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Partial {
@@ -168,16 +230,7 @@ impl Cached for Partial {
     }
 
     fn trim(&mut self) {
-        self.metadata = ObjectMeta {
-            name: self.metadata.name.take(),
-            namespace: self.metadata.namespace.take(),
-            uid: self.metadata.uid.take(),
-            resource_version: self.metadata.resource_version.take(),
-            owner_references: self.metadata.owner_references.take(),
-            finalizers: self.metadata.finalizers.take(),
-            deletion_timestamp: self.metadata.deletion_timestamp.take(),
-            ..ObjectMeta::default()
-        };
+        trim_all(&mut self.metadata);
     }
 }
 
@@ -213,7 +266,7 @@ pub(crate) fn stored_kinds() -> impl Iterator<Item = Resource> {
 
 /// The kinds of which metadata is enough. Events own nothing and are not owned.
 fn partial_kinds() -> impl Iterator<Item = Resource> {
-    const TYPED: [Resource; 11] = [
+    const TYPED: [Resource; 13] = [
         step::CLUSTER_ROLES,
         step::PODS,
         step::REPLICA_SETS,
@@ -225,6 +278,8 @@ fn partial_kinds() -> impl Iterator<Item = Resource> {
         step::ENDPOINT_SLICES,
         step::RESOURCE_QUOTAS,
         step::DISRUPTION_BUDGETS,
+        step::CONFIG_MAPS,
+        step::SECRETS,
     ];
     stored_kinds().filter(|resource| resource.kind != "Event" && !TYPED.contains(resource))
 }
@@ -242,6 +297,8 @@ pub(crate) struct Caches {
     pub(crate) quotas: Arc<Cache<ResourceQuota>>,
     pub(crate) budgets: Arc<Cache<PodDisruptionBudget>>,
     pub(crate) cluster_roles: Arc<Cache<ClusterRole>>,
+    pub(crate) config_maps: Arc<Cache<Contents>>,
+    pub(crate) secrets: Arc<Cache<Contents>>,
     /// The kinds of which only metadata is kept.
     pub(crate) partial: BTreeMap<Resource, Arc<Cache<Partial>>>,
 }
@@ -260,6 +317,8 @@ impl Caches {
             quotas: Cache::new(),
             budgets: Cache::new(),
             cluster_roles: Cache::new(),
+            config_maps: Cache::new(),
+            secrets: Cache::new(),
             partial: partial_kinds().map(|resource| (resource, Cache::new())).collect(),
         }
     }
@@ -280,6 +339,8 @@ impl Caches {
         hear(&self.quotas, step::RESOURCE_QUOTAS, listener.clone());
         hear(&self.budgets, step::DISRUPTION_BUDGETS, listener.clone());
         hear(&self.cluster_roles, step::CLUSTER_ROLES, listener.clone());
+        hear(&self.config_maps, step::CONFIG_MAPS, listener.clone());
+        hear(&self.secrets, step::SECRETS, listener.clone());
         for (resource, cache) in &self.partial {
             hear(cache, *resource, listener.clone());
         }
@@ -298,6 +359,8 @@ impl Caches {
         self.quotas.synced().await;
         self.budgets.synced().await;
         self.cluster_roles.synced().await;
+        self.config_maps.synced().await;
+        self.secrets.synced().await;
         for cache in self.partial.values() {
             cache.synced().await;
         }
@@ -305,7 +368,7 @@ impl Caches {
 
     /// The cache of a resource, if it has one.
     pub(crate) fn of(&self, resource: &Resource) -> Option<&dyn Progress> {
-        let typed: [(&Resource, &dyn Progress); 11] = [
+        let typed: [(&Resource, &dyn Progress); 13] = [
             (&step::CLUSTER_ROLES, &*self.cluster_roles),
             (&step::PODS, &*self.pods),
             (&step::REPLICA_SETS, &*self.replica_sets),
@@ -317,6 +380,8 @@ impl Caches {
             (&step::ENDPOINT_SLICES, &*self.endpoint_slices),
             (&step::RESOURCE_QUOTAS, &*self.quotas),
             (&step::DISRUPTION_BUDGETS, &*self.budgets),
+            (&step::CONFIG_MAPS, &*self.config_maps),
+            (&step::SECRETS, &*self.secrets),
         ];
         let found = typed
             .into_iter()

@@ -6,6 +6,7 @@
 //! All share one watch a kind (`kinds.rs`). A key whose plan did something is planned again only when the caches show
 //! what was done (`driver.rs`), so a lost watch or a lost answer never makes anything twice.
 
+mod accounts;
 mod aggregation;
 mod cache;
 mod clock;
@@ -41,6 +42,18 @@ pub type Clients = Arc<dyn Fn(&str, &str) -> kube::Client + Send + Sync>;
 /// The wall clock as the controllers read it. Tests under a paused clock give one that follows tokio's.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
+/// Makes the token for a Secret: `(namespace, account, the account's uid, Secret)`. Nothing when it cannot be signed.
+pub type Sign = Arc<dyn Fn(&str, &str, &str, &str) -> Option<String> + Send + Sync>;
+
+/// What namespaces and service accounts are given.
+#[derive(Clone)]
+pub struct Credentials {
+    /// The authority that the server's certificate is of, as PEM.
+    pub certificate: Arc<str>,
+    /// Makes tokens.
+    pub sign: Sign,
+}
+
 /// What an operator may choose.
 #[derive(Clone)]
 pub struct Options {
@@ -51,6 +64,8 @@ pub struct Options {
     /// The range that nodes without a `podCIDR` get theirs from, for example `10.244.0.0/16`; each gets a /24.
     /// `None` leaves nodes alone.
     pub cluster_cidr: Option<(std::net::Ipv4Addr, u8)>,
+    /// `None` leaves `kube-root-ca.crt` and Secrets that hold tokens to somebody else.
+    pub credentials: Option<Credentials>,
 }
 
 impl Default for Options {
@@ -59,6 +74,7 @@ impl Default for Options {
             version: "v1.36.0",
             clock: Arc::new(clock::wall),
             cluster_cidr: Some((std::net::Ipv4Addr::new(10, 244, 0, 0), 16)),
+            credentials: None,
         }
     }
 }

@@ -11,12 +11,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Clients, Options,
+    accounts::{self, RootCertificates, ServiceAccounts, TokenSecrets},
     aggregation::{self, Aggregation},
     cache::{Cache, Key},
     deployments::{self, Deployments},
     disruption::{self, Disruption},
     driver::{self, Context, Controller},
-    endpoints::{self, EndpointSlices, ServiceAccounts},
+    endpoints::{self, EndpointSlices},
     events::{self, Recorder},
     garbage,
     kinds::{Cached, Caches},
@@ -71,8 +72,7 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
     setup.controller(Aggregation(caches.clone()), "clusterrole-aggregation-controller", queue);
     let queue = endpoints::listen(&caches);
     setup.controller(EndpointSlices(caches.clone()), ENDPOINTS, queue);
-    let queue = endpoints::listen_accounts(&caches);
-    setup.controller(ServiceAccounts(caches.clone()), "service-account-controller", queue);
+    setup.accounts();
     let (garbage, queue) = garbage::listen(&caches);
     setup.controller(garbage, GARBAGE, queue);
     let queue = nodes::listen(&caches);
@@ -100,6 +100,8 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
     setup.reflect(&caches.quotas, step::RESOURCE_QUOTAS);
     setup.reflect(&caches.budgets, step::DISRUPTION_BUDGETS);
     setup.reflect(&caches.cluster_roles, step::CLUSTER_ROLES);
+    setup.reflect(&caches.config_maps, step::CONFIG_MAPS);
+    setup.reflect(&caches.secrets, step::SECRETS);
     for (resource, cache) in &caches.partial {
         setup.reflect(cache, *resource);
     }
@@ -139,6 +141,29 @@ impl Setup<'_> {
     fn controller<C: Controller>(&mut self, controller: C, account: &str, queue: Arc<Queue<Key>>) {
         let context = self.context(account);
         self.tasks.spawn(driver::run(Arc::new(controller), context, queue));
+    }
+
+    /// What service accounts need.
+    fn accounts(&mut self) {
+        let caches = self.caches.clone();
+        let queue = accounts::listen_accounts(&caches);
+        self.controller(ServiceAccounts(caches.clone()), "service-account-controller", queue);
+        let Some(credentials) = self.options.credentials.clone() else {
+            return;
+        };
+        let queue = accounts::listen_certificates(&caches);
+        let publisher = RootCertificates {
+            caches: caches.clone(),
+            certificate: credentials.certificate.clone(),
+        };
+        self.controller(publisher, "root-ca-cert-publisher", queue);
+        let queue = accounts::listen_secrets(&caches);
+        let secrets = TokenSecrets {
+            caches,
+            certificate: credentials.certificate,
+            sign: credentials.sign,
+        };
+        self.controller(secrets, MANAGER, queue);
     }
 
     fn reflect<K: Cached>(&mut self, cache: &Arc<Cache<K>>, resource: Resource) {

@@ -49,6 +49,10 @@ pub const NODES: Resource = core("Node", "nodes", false);
 pub const NAMESPACES: Resource = core("Namespace", "namespaces", false);
 /// Services.
 pub const SERVICES: Resource = core("Service", "services", true);
+/// Config maps.
+pub const CONFIG_MAPS: Resource = core("ConfigMap", "configmaps", true);
+/// Secrets.
+pub const SECRETS: Resource = core("Secret", "secrets", true);
 /// Service accounts.
 pub const SERVICE_ACCOUNTS: Resource = core("ServiceAccount", "serviceaccounts", true);
 /// Events.

@@ -14,6 +14,7 @@ mod protection;
 pub(crate) mod quota;
 mod requester;
 mod service;
+mod service_account;
 mod tolerations;
 
 use api::Object;
@@ -27,6 +28,7 @@ use crate::verbs::amend::Part;
 pub(crate) use namespace::may_delete;
 pub(crate) use node::{may_become, may_request_token, may_touch};
 pub(crate) use service::farewell;
+pub(crate) use service_account::await_account;
 
 type Mutating = fn(&mut Review<'_>, &mut dyn Object) -> Result<(), Failure>;
 type Validating = fn(&mut Review<'_>, &dyn Object) -> Result<(), Failure>;
@@ -34,6 +36,7 @@ type Validating = fn(&mut Review<'_>, &dyn Object) -> Result<(), Failure>;
 const MUTATING: &[Mutating] = &[
     namespace::check,
     limits::fill_in,
+    service_account::admit,
     restrict_node,
     tolerations::taint,
     priority::resolve,

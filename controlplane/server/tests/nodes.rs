@@ -288,7 +288,7 @@ async fn attack_22_a_mirror_pod_opens_nothing() {
         ),
         ("UID mismatch", Box::new(owner("uid", json!("other")))),
         (
-            "reference a service account",
+            "reference service accounts",
             Box::new(|pod| pod["spec"]["serviceAccountName"] = json!("default")),
         ),
         (

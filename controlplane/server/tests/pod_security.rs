@@ -17,6 +17,7 @@ async fn namespace(api: &Api, labels: &Value) {
         .post(NAMESPACES, &json!({"metadata": {"name": "n", "labels": labels}}))
         .await;
     assert_eq!(made.code, StatusCode::CREATED, "{}", made.text());
+    api.account("n", "default").await;
 }
 
 const FINDINGS: &str = "allowPrivilegeEscalation != false (container \"c\" must set \

@@ -53,7 +53,7 @@ impl Settings {
         };
         let settings = Self {
             listen_port: pick(options.listen_port, known.map(|known| known.listen_port), || {
-                free_port(Ipv4Addr::LOCALHOST, 6443)
+                free_port(Ipv4Addr::UNSPECIFIED, 6443)
             })?,
             agent_port: pick(options.agent_port, known.map(|known| known.agent_port), || {
                 free_port(Ipv4Addr::UNSPECIFIED, 10250)

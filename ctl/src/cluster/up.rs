@@ -1,6 +1,7 @@
 //! `skiff up`.
 
 use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::{Child, Command};
@@ -87,9 +88,13 @@ async fn start_control_plane(
             "--state-dir",
             &state_dir.display().to_string(),
             "--listen",
-            &format!("127.0.0.1:{}", settings.listen_port),
+            &format!("{}:{}", listen_address(settings), settings.listen_port),
         ];
-        child = Some(daemon.start(&super::sibling("skiff-controlplane")?, &arguments.map(str::to_owned))?);
+        let mut arguments: Vec<String> = arguments.map(str::to_owned).into();
+        for address in settings.node_addresses.iter().filter(|address| !address.is_loopback()) {
+            arguments.extend(["--advertise".to_owned(), address.to_string()]);
+        }
+        child = Some(daemon.start(&super::sibling("skiff-controlplane")?, &arguments)?);
     }
     let kubeconfig = state_dir.join("admin.kubeconfig");
     let ready = async {
@@ -110,6 +115,15 @@ async fn start_control_plane(
         settings.listen_port
     ));
     Ok(api)
+}
+
+/// Pods reach the server at the machine's addresses. A machine that has none of its own keeps it to itself.
+fn listen_address(settings: &Settings) -> Ipv4Addr {
+    if settings.node_addresses.iter().all(IpAddr::is_loopback) {
+        Ipv4Addr::LOCALHOST
+    } else {
+        Ipv4Addr::UNSPECIFIED
+    }
 }
 
 async fn start_agent(

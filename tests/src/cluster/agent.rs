@@ -25,6 +25,8 @@ pub(super) async fn run(
         max_pods: 110,
         disk_floor_percent: 0,
         dns: agent_plan::files::ClusterDns::default(),
+        server: None,
+        secrets_in_memory: false,
         labels: BTreeMap::new(),
     };
     let parts = Parts {

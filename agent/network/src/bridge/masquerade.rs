@@ -1,6 +1,8 @@
-//! One nft table for each bridge: what leaves the pods' ranges carries the node's address.
+//! One nft table for each bridge: what leaves the pods' ranges carries the node's address, and what is for the API
+//! server's Service reaches the server.
 
 use std::io::Write as _;
+use std::net::SocketAddrV4;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -29,6 +31,25 @@ pub(super) fn replace(bridge: &str, range: Cidr, direct: &[Cidr]) -> Result<(), 
                  ip saddr {range} ip daddr != @near masquerade
              }}
          }}\n"
+    ))
+}
+
+/// Leads connections to `service` to `server` instead, and none to where an earlier call led them.
+pub(super) fn redirect(bridge: &str, service: SocketAddrV4, server: SocketAddrV4) -> Result<(), Error> {
+    let table = table(bridge);
+    let rule = format!(
+        "ip daddr {} tcp dport {} dnat to {server}",
+        service.ip(),
+        service.port()
+    );
+    nft(&format!(
+        "add table ip {table}
+         add chain ip {table} prerouting {{ type nat hook prerouting priority dstnat; policy accept; }}
+         add chain ip {table} output {{ type nat hook output priority -100; policy accept; }}
+         flush chain ip {table} prerouting
+         flush chain ip {table} output
+         add rule ip {table} prerouting {rule}
+         add rule ip {table} output {rule}\n"
     ))
 }
 

@@ -10,6 +10,7 @@ pub(crate) mod namespace;
 mod ports;
 pub(crate) mod records;
 
+use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -91,6 +92,11 @@ impl Inner {
             Some(range) => ports::replace(&self.config.bridge, range, &attachments),
             None => ports::remove(&self.config.bridge),
         }
+    }
+
+    fn redirect(&self, service: SocketAddrV4, server: SocketAddrV4) -> Result<bool, Error> {
+        masquerade::redirect(&self.config.bridge, service, server)?;
+        Ok(true)
     }
 
     fn attach(&self, spec: &AttachSpec) -> Result<Attachment, Error> {
@@ -175,6 +181,10 @@ impl Network for Bridge {
     fn detach(&self, sandbox_id: &str) -> BoxFuture<'_, Result<(), Error>> {
         let sandbox = sandbox_id.to_owned();
         self.run(move |inner| inner.detach(&sandbox))
+    }
+
+    fn redirect(&self, service: SocketAddrV4, server: SocketAddrV4) -> BoxFuture<'_, Result<bool, Error>> {
+        self.run(move |inner| inner.redirect(service, server))
     }
 
     fn stop(&self) -> BoxFuture<'_, Result<(), Error>> {

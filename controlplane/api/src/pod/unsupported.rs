@@ -166,10 +166,6 @@ fn volume(found: &mut Found, volume: &Volume, path: &str) {
     for (index, source) in sources.enumerate() {
         let path = format!("{path}.projected.sources[{index}]");
         found.refuse(
-            source.service_account_token.is_some(),
-            format!("{path}.serviceAccountToken"),
-        );
-        found.refuse(
             source.cluster_trust_bundle.is_some(),
             format!("{path}.clusterTrustBundle"),
         );

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use store::{CommitError, Entry, Write};
 use uuid::Uuid;
 
-use crate::admission::{Review, Terms, quota};
+use crate::admission::{self, Review, Terms, quota};
 use crate::body;
 use crate::context::{Context, Identity};
 use crate::failure::Failure;
@@ -55,6 +55,7 @@ pub(crate) async fn store_new(
     dry_run: bool,
 ) -> Result<Stored, Failure> {
     check_identity(context, &mut *object)?;
+    admission::await_account(context, &*object).await;
     if !draws_name(&*object) {
         let managed = begin(context, &mut *object, None);
         return finish(context, object, managed, dry_run).await;

@@ -78,7 +78,9 @@ impl Api {
         let server = Server::new(store.clone(), change(options));
         server.bootstrap().await.unwrap();
         let api = Self { server, store, key };
-        api.account("default", "default").await;
+        for namespace in ["default", "kube-system"] {
+            api.account(namespace, "default").await;
+        }
         api
     }
 

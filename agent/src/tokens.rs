@@ -1,0 +1,117 @@
+//! Tokens of the accounts that pods run as: asked for in the pod's name, kept, and asked for again in time.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use agent_plan::environment::{Sources, TokenWish};
+use agent_plan::{Timestamp, after, pods};
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use tracing::warn;
+
+/// A token is asked for anew when it is this old, however long it lives.
+const OLDEST_SECONDS: i64 = 24 * 3600;
+
+struct Kept {
+    token: String,
+    ends: Timestamp,
+    renew_at: Timestamp,
+}
+
+/// The tokens of this node's pods, by the pod's uid.
+#[derive(Default)]
+pub(crate) struct Tokens(Mutex<BTreeMap<String, BTreeMap<TokenWish, Kept>>>);
+
+impl Tokens {
+    /// Adds the tokens that the pod's volumes show.
+    pub(crate) async fn fetch(
+        &self,
+        client: &Client,
+        pod: &Pod,
+        now: Timestamp,
+        sources: &mut Sources,
+    ) -> Result<(), kube::Error> {
+        for wish in TokenWish::of_volumes(pod) {
+            let known = self.valid(pods::uid(pod), &wish, now);
+            let token = match known {
+                Some((token, true)) => token,
+                Some((token, false)) => match self.request(client, pod, &wish, now).await {
+                    Ok(fresh) => fresh,
+                    Err(error) => {
+                        warn!(pod = pods::name(pod), %error, "a token could not be renewed; the old one stays");
+                        token
+                    }
+                },
+                None => self.request(client, pod, &wish, now).await?,
+            };
+            sources.tokens.insert(wish, token);
+        }
+        Ok(())
+    }
+
+    /// A kept token that has not ended, and whether it is fresh.
+    fn valid(&self, uid: &str, wish: &TokenWish, now: Timestamp) -> Option<(String, bool)> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = kept.get(uid)?.get(wish).filter(|kept| now < kept.ends)?;
+        Some((kept.token.clone(), now < kept.renew_at))
+    }
+
+    async fn request(
+        &self,
+        client: &Client,
+        pod: &Pod,
+        wish: &TokenWish,
+        now: Timestamp,
+    ) -> Result<String, kube::Error> {
+        let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref());
+        let request = TokenRequest {
+            spec: Some(TokenRequestSpec {
+                audiences: Some(wish.audience.clone())
+                    .filter(|audience| !audience.is_empty())
+                    .map(|audience| vec![audience]),
+                expiration_seconds: Some(wish.seconds),
+                bound_object_ref: Some(BoundObjectReference {
+                    api_version: Some("v1".to_owned()),
+                    kind: Some("Pod".to_owned()),
+                    name: Some(pods::name(pod).to_owned()),
+                    uid: Some(pods::uid(pod).to_owned()),
+                }),
+            }),
+            ..TokenRequest::default()
+        };
+        let api: Api<ServiceAccount> = Api::namespaced(client.clone(), pods::namespace(pod));
+        let account = account.filter(|account| !account.is_empty()).unwrap_or("default");
+        let answer: TokenRequest = api
+            .create_subresource("token", account, &PostParams::default(), &request)
+            .await?;
+        let status = answer.status.unwrap_or_default();
+        let (token, ends) = (status.token.unwrap_or_default(), status.expiration_timestamp);
+        let lives = ends
+            .as_ref()
+            .map_or(wish.seconds, |ends| ends.0.duration_since(now).as_secs());
+        let kept = Kept {
+            token: token.clone(),
+            ends: after(now, lives),
+            renew_at: after(now, (lives / 5 * 4).min(OLDEST_SECONDS)),
+        };
+        let mut tokens = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        tokens
+            .entry(pods::uid(pod).to_owned())
+            .or_default()
+            .insert(wish.clone(), kept);
+        Ok(token)
+    }
+
+    /// When the first of a pod's tokens wants to be renewed.
+    pub(crate) fn renew_at(&self, uid: &str) -> Option<Timestamp> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.get(uid)?.values().map(|kept| kept.renew_at).min()
+    }
+
+    /// Drops the tokens of a pod that is gone.
+    pub(crate) fn forget(&self, uid: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+    }
+}

@@ -1,0 +1,289 @@
+//! What every namespace has for its service accounts: the account `default`, and the authority that the server's
+//! certificate is of. And the tokens that live in Secrets: filled, and removed with their account or at their end.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use controlplane_plan::{
+    rollout::Failure,
+    step::{CONFIG_MAPS, Outcome, PatchKind, Plan, Resource, SECRETS, SERVICE_ACCOUNTS, Step, Target},
+};
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
+use serde_json::{Value, json};
+
+use crate::{
+    Sign,
+    cache::{Cache, Key},
+    driver::Controller,
+    kinds::{Cached, Caches, Contents},
+    queue::Queue,
+};
+
+const DEFAULT: &str = "default";
+pub(crate) const CERTIFICATE: &str = "kube-root-ca.crt";
+pub(crate) const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
+const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
+pub(crate) const TOKEN: &str = "kubernetes.io/service-account-token";
+pub(crate) const BOOTSTRAP: &str = "bootstrap.kubernetes.io/token";
+/// Upstream's words: people read them in the object.
+const DESCRIPTION: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as \
+     the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters.";
+/// How long a Secret may wait for its account: the two come by different watches.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Plans each namespace's service account `default`; a key is a namespace.
+pub(crate) struct ServiceAccounts(pub(crate) Arc<Caches>);
+
+impl Controller for ServiceAccounts {
+    fn component(&self) -> &'static str {
+        "service-account-controller"
+    }
+
+    fn plan(&self, key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
+        let mut plan = Plan::default();
+        let there = self.0.partial.get(&SERVICE_ACCOUNTS);
+        if is_alive(&self.0, key) && there.is_some_and(|there| there.get(&Key::new(&key.name, DEFAULT)).is_none()) {
+            plan.stage(vec![Step::Create {
+                resource: SERVICE_ACCOUNTS,
+                namespace: key.name.clone(),
+                body: Box::new(json!({ "metadata": { "name": DEFAULT, "namespace": key.name } })),
+                outcome: Outcome::default(),
+            }]);
+        }
+        plan
+    }
+}
+
+fn is_alive(caches: &Caches, key: &Key) -> bool {
+    let namespace = caches.namespaces.get(key);
+    namespace.is_some_and(|namespace| namespace.metadata.deletion_timestamp.is_none())
+}
+
+/// Plans each namespace's `kube-root-ca.crt`; a key is a namespace.
+pub(crate) struct RootCertificates {
+    pub(crate) caches: Arc<Caches>,
+    pub(crate) certificate: Arc<str>,
+}
+
+impl Controller for RootCertificates {
+    fn component(&self) -> &'static str {
+        "root-ca-certificate-publisher"
+    }
+
+    fn plan(&self, key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
+        let mut plan = Plan::default();
+        if !is_alive(&self.caches, key) {
+            return plan;
+        }
+        let data = json!({ "ca.crt": &*self.certificate });
+        let step = match self.caches.config_maps.get(&Key::new(&key.name, CERTIFICATE)) {
+            None => Step::Create {
+                resource: CONFIG_MAPS,
+                namespace: key.name.clone(),
+                body: Box::new(json!({
+                    "metadata": {
+                        "name": CERTIFICATE,
+                        "namespace": key.name,
+                        "annotations": { "kubernetes.io/description": DESCRIPTION },
+                    },
+                    "data": data,
+                })),
+                outcome: Outcome::default(),
+            },
+            Some(there) if there.data == BTreeMap::from([("ca.crt".to_owned(), self.certificate.to_string())]) => {
+                return plan;
+            }
+            Some(there) => {
+                // What else somebody put there goes.
+                let mut new: BTreeMap<&str, Value> = there.data.keys().map(|key| (key.as_str(), Value::Null)).collect();
+                new.insert("ca.crt", Value::from(&*self.certificate));
+                patch(target_of(CONFIG_MAPS, there.metadata()), json!({ "data": new }))
+            }
+        };
+        plan.stage(vec![step]);
+        plan
+    }
+}
+
+fn target_of(resource: Resource, metadata: &ObjectMeta) -> Target {
+    Target {
+        resource,
+        namespace: metadata.namespace.clone().unwrap_or_default(),
+        name: metadata.name.clone().unwrap_or_default(),
+        uid: metadata.uid.clone().unwrap_or_default(),
+    }
+}
+
+fn patch(target: Target, body: Value) -> Step {
+    Step::Patch {
+        target,
+        subresource: None,
+        kind: PatchKind::Merge,
+        body: Box::new(body),
+        outcome: Outcome::default(),
+    }
+}
+
+/// Plans the Secrets that hold tokens; a key is a Secret.
+pub(crate) struct TokenSecrets {
+    pub(crate) caches: Arc<Caches>,
+    pub(crate) certificate: Arc<str>,
+    pub(crate) sign: Sign,
+}
+
+impl Controller for TokenSecrets {
+    fn component(&self) -> &'static str {
+        "serviceaccount-token-controller"
+    }
+
+    fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
+        let mut plan = Plan::default();
+        let Some(secret) = self.caches.secrets.get(key) else {
+            return plan;
+        };
+        if secret.metadata.deletion_timestamp.is_some() {
+            return plan;
+        }
+        match secret.kind.as_str() {
+            TOKEN => self.plan_token(&secret, now, &mut plan),
+            BOOTSTRAP => plan_bootstrap(&secret, now, &mut plan),
+            _ => {}
+        }
+        plan
+    }
+}
+
+impl TokenSecrets {
+    fn plan_token(&self, secret: &Contents, now: Timestamp, plan: &mut Plan) {
+        let Some(name) = annotation(secret, ACCOUNT_NAME) else {
+            return;
+        };
+        let namespace = secret.metadata.namespace.as_deref().unwrap_or_default();
+        let accounts = self.caches.partial.get(&SERVICE_ACCOUNTS);
+        let account = accounts.and_then(|accounts| accounts.get(&Key::new(namespace, name)));
+        let uid = account.as_ref().and_then(|account| account.metadata().uid.as_deref());
+        let wanted = annotation(secret, ACCOUNT_UID).filter(|wanted| !wanted.is_empty());
+        let Some(uid) = uid.filter(|uid| wanted.is_none_or(|wanted| wanted == *uid)) else {
+            let made = secret.metadata.creation_timestamp.as_ref();
+            let old = made.is_none_or(|made| now.duration_since(made.0) >= PATIENCE.try_into().unwrap_or_default());
+            if old {
+                plan.stage(vec![delete(secret)]);
+            } else {
+                plan.again(PATIENCE);
+            }
+            return;
+        };
+        let mut data = serde_json::Map::new();
+        let mut want = |key: &str, value: &str| {
+            let encoded = STANDARD.encode(value);
+            if secret.data.get(key) != Some(&encoded) {
+                data.insert(key.to_owned(), encoded.into());
+            }
+        };
+        want("ca.crt", &self.certificate);
+        want("namespace", namespace);
+        if secret.data.get("token").is_none_or(String::is_empty) {
+            let own = secret.metadata.name.as_deref().unwrap_or_default();
+            let Some(token) = (self.sign)(namespace, name, uid, own) else {
+                return;
+            };
+            want("token", &token);
+        }
+        if data.is_empty() && wanted.is_some() {
+            return;
+        }
+        let version = secret.metadata.resource_version.as_deref();
+        let body = json!({
+            "metadata": { "resourceVersion": version, "annotations": { ACCOUNT_UID: uid } },
+            "data": data,
+        });
+        plan.stage(vec![patch(target_of(SECRETS, &secret.metadata), body)]);
+    }
+}
+
+fn annotation<'a>(secret: &'a Contents, name: &str) -> Option<&'a str> {
+    let annotations = secret.metadata.annotations.as_ref()?;
+    annotations.get(name).map(String::as_str)
+}
+
+fn delete(secret: &Contents) -> Step {
+    Step::Delete {
+        target: target_of(SECRETS, &secret.metadata),
+        resource_version: secret.metadata.resource_version.clone(),
+        propagation: None,
+        grace_seconds: None,
+        outcome: Outcome::default(),
+    }
+}
+
+/// A token for new nodes goes at its end.
+fn plan_bootstrap(secret: &Contents, now: Timestamp, plan: &mut Plan) {
+    let end = secret.data.get("expiration").and_then(|end| STANDARD.decode(end).ok());
+    let end = end.and_then(|end| String::from_utf8(end).ok()?.parse::<Timestamp>().ok());
+    let Some(end) = end else { return };
+    match Duration::try_from(end.duration_since(now)) {
+        Ok(left) if !left.is_zero() => plan.again(left),
+        Ok(_) | Err(_) => plan.stage(vec![delete(secret)]),
+    }
+}
+
+/// Wakes namespaces, and those whose object of this name changes.
+pub(crate) fn listen<K: Cached>(
+    caches: &Caches,
+    objects: Option<&Arc<Cache<K>>>,
+    name: &'static str,
+) -> Arc<Queue<Key>> {
+    let queue: Arc<Queue<Key>> = Queue::new();
+    let wake = queue.clone();
+    caches.namespaces.listen(move |change| {
+        if let Some(namespace) = change.new {
+            wake.push(Key::of(&namespace.metadata));
+        }
+    });
+    if let Some(objects) = objects {
+        let wake = queue.clone();
+        objects.listen(move |change| {
+            for metadata in change.sides().map(Cached::metadata) {
+                if metadata.name.as_deref() == Some(name) {
+                    wake.push(Key::new("", metadata.namespace.as_deref().unwrap_or_default()));
+                }
+            }
+        });
+    }
+    queue
+}
+
+/// Wakes the namespaces for their account.
+pub(crate) fn listen_accounts(caches: &Caches) -> Arc<Queue<Key>> {
+    listen(caches, caches.partial.get(&SERVICE_ACCOUNTS), DEFAULT)
+}
+
+/// Wakes the namespaces for their certificate.
+pub(crate) fn listen_certificates(caches: &Caches) -> Arc<Queue<Key>> {
+    listen(caches, Some(&caches.config_maps), CERTIFICATE)
+}
+
+/// Wakes Secrets that hold tokens, also when their account changes.
+pub(crate) fn listen_secrets(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
+    let queue: Arc<Queue<Key>> = Queue::new();
+    let wake = queue.clone();
+    caches.secrets.listen(move |change| {
+        if let Some(secret) = change.new.filter(|new| matches!(new.kind.as_str(), TOKEN | BOOTSTRAP)) {
+            wake.push(Key::of(&secret.metadata));
+        }
+    });
+    if let Some(accounts) = caches.partial.get(&SERVICE_ACCOUNTS) {
+        let (wake, all) = (queue.clone(), Arc::downgrade(caches));
+        accounts.listen(move |change| {
+            let Some(caches) = all.upgrade() else { return };
+            for account in change.sides().map(Cached::metadata) {
+                let name = account.name.as_deref().unwrap_or_default();
+                let namespace = account.namespace.as_deref().unwrap_or_default();
+                for secret in caches.secrets.indexed(&crate::kinds::of_account(namespace, name)) {
+                    wake.push(Key::of(&secret.metadata));
+                }
+            }
+        });
+    }
+    queue
+}
