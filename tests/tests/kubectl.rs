@@ -84,6 +84,7 @@ fn every_stock_kubectl_does_the_daily_work() -> anyhow::Result<()> {
             create(&user, &nginx)?;
             read(&user)?;
             change(&user)?;
+            apply_on_the_server(&user)?;
             roll(&user, &nginx)?;
             follow_logs(&user, &busybox)?;
             remove(&user)
@@ -336,6 +337,56 @@ fn follow_logs(user: &User<'_>, busybox: &str) -> anyhow::Result<()> {
         "condition met",
     )?;
     user.says(&["get", "pod", "talker"], "Completed")
+}
+
+/// Client-side apply first, then the server's: kubectl moves the entries over by itself.
+fn apply_on_the_server(user: &User<'_>) -> anyhow::Result<()> {
+    let path = user.machine.state().join("paint.yaml");
+    let file = path.to_string_lossy();
+    let write = |colour: &str| {
+        let object =
+            format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: paint}}\ndata: {{colour: {colour}}}\n");
+        std::fs::write(&path, object)
+    };
+    let apply = ["apply", "--server-side", "-f", &*file];
+    write("red")?;
+    user.says(&["apply", "-f", &file], "configmap/paint created")?;
+    user.says(&["apply", "view-last-applied", "configmap/paint"], "colour: red")?;
+    user.says(&apply, "configmap/paint serverside-applied")?;
+    let before = user.json(&["get", "configmap", "paint", "--show-managed-fields"])?;
+    let entries = &before["metadata"]["managedFields"];
+    anyhow::ensure!(
+        entries[0]["manager"] == "kubectl" && entries[1]["manager"] == "kubectl-last-applied" && entries[2].is_null(),
+        "{entries:#}"
+    );
+    user.says(&apply, "configmap/paint serverside-applied")?;
+    let again = user.json(&["get", "configmap", "paint", "--show-managed-fields"])?;
+    anyhow::ensure!(again == before, "a second apply changed {before:#} to {again:#}");
+    user.says(
+        &[
+            "patch",
+            "configmap",
+            "paint",
+            "--type=merge",
+            "-p",
+            r#"{"data":{"colour":"blue"}}"#,
+        ],
+        "patched",
+    )?;
+    let refused = user.refused(&apply)?;
+    anyhow::ensure!(
+        refused.contains("Apply failed with 1 conflict: conflict with \"kubectl-patch\" using v1: .data.colour"),
+        "{refused}"
+    );
+    let forced = [&["diff", "--server-side", "--force-conflicts", "-f"][..], &[&*file]].concat();
+    let difference = user.output(&forced)?;
+    anyhow::ensure!(difference.status.code() == Some(1), "{}", process::both(&difference));
+    user.says(
+        &["apply", "--server-side", "--force-conflicts", "-f", &file],
+        "serverside-applied",
+    )?;
+    user.says(&["get", "configmap", "paint", "-o", "jsonpath={.data.colour}"], "red")?;
+    user.says(&["delete", "configmap", "paint"], "deleted")
 }
 
 fn remove(user: &User<'_>) -> anyhow::Result<()> {
