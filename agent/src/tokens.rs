@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use agent_plan::environment::{Sources, TokenWish};
+use agent_plan::environment::Sources;
+use agent_plan::tokens::TokenWish;
 use agent_plan::{Timestamp, after, pods};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{
-    ConfigMap, Container, EnvVar, EnvVarSource, Pod, Secret, ServiceAccountTokenProjection,
-};
+use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVar, EnvVarSource, Pod, Secret};
 
+use crate::tokens::TokenWish;
 use crate::{pods, resources};
 
 /// What a pod refers to besides itself. An absent entry was looked up and not found.
@@ -17,35 +16,6 @@ pub struct Sources {
     pub secrets: BTreeMap<String, Secret>,
     /// Tokens of the pod's account.
     pub tokens: BTreeMap<TokenWish, String>,
-}
-
-/// A token as a volume asks for it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct TokenWish {
-    /// Who is to take it; empty for the API server.
-    pub audience: String,
-    /// Seconds that it is to live.
-    pub seconds: i64,
-}
-
-impl TokenWish {
-    /// What a source of a volume asks for.
-    pub fn of(source: &ServiceAccountTokenProjection) -> Self {
-        Self {
-            audience: source.audience.clone().unwrap_or_default(),
-            seconds: source.expiration_seconds.unwrap_or(3600),
-        }
-    }
-
-    /// What the pod's volumes ask for.
-    pub fn of_volumes(pod: &Pod) -> Vec<Self> {
-        let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-        let sources = volumes.filter_map(|volume| volume.projected.as_ref()?.sources.as_ref());
-        let tokens = sources
-            .flatten()
-            .filter_map(|source| source.service_account_token.as_ref());
-        tokens.map(Self::of).collect()
-    }
 }
 
 /// What the node contributes to a container's environment.

@@ -18,6 +18,7 @@ pub mod resources;
 pub mod restart;
 pub mod services;
 pub mod status;
+pub mod tokens;
 pub mod user;
 
 /// A point in time, as everywhere in the API.

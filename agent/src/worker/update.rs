@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_plan::environment::TokenWish;
 use agent_plan::pods;
+use agent_plan::tokens::TokenWish;
 use api::pod::References;
 use futures::FutureExt;
 use futures::future::{BoxFuture, pending, select_all};

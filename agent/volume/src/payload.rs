@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use agent_plan::environment::{self, ReferenceError, Sources, Surroundings, TokenWish};
+use agent_plan::environment::{self, ReferenceError, Sources, Surroundings};
+use agent_plan::tokens::TokenWish;
 use agent_plan::{pods, resources};
 use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, Volume, VolumeProjection};
 

@@ -8,7 +8,8 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
-use agent_plan::environment::{Sources, Surroundings, TokenWish};
+use agent_plan::environment::{Sources, Surroundings};
+use agent_plan::tokens::TokenWish;
 use agent_volume::Volumes;
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod};
 
