@@ -204,7 +204,10 @@ async fn the_node_registers_and_becomes_ready() {
             "Ready=True"
         ]
     );
-    assert_eq!(node.spec.unwrap().taints, None);
+    // Taking it off is the node controller's, which this world lacks: a node may not touch its own taints.
+    let taints = node.spec.unwrap().taints.unwrap();
+    assert_eq!(taints.len(), 1, "{taints:?}");
+    assert_eq!(taints[0].key, "node.kubernetes.io/not-ready");
     let addresses: Vec<String> = status
         .addresses
         .unwrap()
