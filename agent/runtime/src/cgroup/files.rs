@@ -136,6 +136,14 @@ pub(super) fn children(dir: &Path) -> Vec<PathBuf> {
 
 /// Kills what a directory of one hierarchy holds; says whether there was anything.
 pub(super) fn kill_tree(dir: &Path) -> io::Result<bool> {
+    match kill_all(dir) {
+        // Somebody else removed it meanwhile.
+        Err(error) if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV) => Ok(true),
+        result => result,
+    }
+}
+
+fn kill_all(dir: &Path) -> io::Result<bool> {
     let mut populated = false;
     for child in children(dir) {
         populated |= kill_tree(&child)?;

@@ -241,6 +241,10 @@ impl Shared {
                 if let Err(failure) = self.take_apart(sandbox, &id).await {
                     tracing::warn!(container = id, %failure, "what a failed creation left is not all removed");
                 }
+                if matches!(error, Error::Containerd { .. }) {
+                    // A shim that hangs would hold up the next try too.
+                    self.end_orphans().await?;
+                }
                 Err(error)
             }
         }

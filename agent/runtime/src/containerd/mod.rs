@@ -17,6 +17,7 @@ mod exec;
 mod holding;
 mod logger;
 mod methods;
+mod orphans;
 mod pause;
 mod process;
 mod records;
@@ -31,6 +32,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{Semaphore, broadcast};
 use tokio::task::JoinSet;
@@ -46,6 +48,9 @@ use crate::{Error, Event, Info, Refusal};
 
 /// Execs at the same time.
 const EXECS: usize = 128;
+
+/// After a crash containerd may take so long to undo what was cut off.
+const UNDOING: Duration = Duration::from_mins(1);
 
 /// Where a [`Containerd`] runtime keeps things. Several of them can share a machine, even a containerd, when the state
 /// directories and cgroup roots differ.
@@ -184,6 +189,7 @@ impl Containerd {
             }
         }
         failures.extend(self.shared.remove_strays().await.err().map(|error| error.to_string()));
+        self.shared.end_orphans().await?;
         let root = PathBuf::from(&self.shared.config.cgroup_root);
         failures.extend(self.shared.cgroups.remove(&root));
         if let Some(parent) = root.parent().filter(|parent| !parent.as_os_str().is_empty()) {
@@ -269,6 +275,22 @@ impl Shared {
         for id in self.known() {
             self.watch_pause(&id);
         }
+        let shared = Arc::downgrade(self);
+        self.spawn(async move {
+            tokio::time::sleep(UNDOING).await;
+            if let Some(shared) = shared.upgrade() {
+                // It has no error of its own.
+                drop(shared.end_orphans().await);
+            }
+        });
         Ok(())
+    }
+
+    /// Ends what a crash left in containerd without a record of it.
+    async fn end_orphans(self: &Arc<Self>) -> Result<(), Error> {
+        self.blocking("end shims that serve no task", |shared| {
+            orphans::end(&shared.config.address, &shared.config.namespace);
+        })
+        .await
     }
 }

@@ -92,6 +92,10 @@ impl Daemon {
         name.to_str().unwrap().to_owned()
     }
 
+    pub(crate) fn has_shims(&self) -> bool {
+        !shims(&self.directory.display().to_string()).is_empty()
+    }
+
     /// What it still knows of ours must be nothing.
     pub(crate) async fn finish(mut self) {
         for words in [["tasks", "ls"], ["containers", "ls"]] {

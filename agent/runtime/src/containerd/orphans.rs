@@ -1,0 +1,121 @@
+//! Shims that serve nobody. containerd starts a shim for the call that creates a task; when the caller dies just then, containerd
+//! takes the task back, but a shim that had not yet told its address lives on, and nothing ever ends it. When it had not yet
+//! opened its log it waits for ever for the log's reader, and with it everything that is later started in its pod.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use nix::libc;
+
+use super::logger;
+use crate::sys;
+
+/// A shim without a directory of its own and without containers, that answers nobody.
+struct Orphan {
+    pid: i32,
+    process: OwnedFd,
+    socket: Option<PathBuf>,
+}
+
+/// Ends the shims of this containerd and this namespace that serve nobody.
+pub(super) fn end(address: &Path, namespace: &str) {
+    let Ok(processes) = fs::read_dir("/proc") else { return };
+    for entry in processes.flatten() {
+        let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
+        let Some(orphan) = pid.and_then(|pid| orphan(pid, address, namespace)) else {
+            continue;
+        };
+        tracing::info!(pid = orphan.pid, "ending a shim that serves no task");
+        // It may have ended by itself.
+        if sys::pidfd_send_signal(orphan.process.as_fd(), libc::SIGKILL).is_ok()
+            && let Some(socket) = orphan.socket
+        {
+            drop(fs::remove_file(socket));
+        }
+    }
+}
+
+fn orphan(pid: i32, address: &Path, namespace: &str) -> Option<Orphan> {
+    // Opened before anything is read: from then on it cannot be another process.
+    let process = is_shim(&proc(pid, "cmdline"), address, namespace)
+        .then(|| sys::pidfd_open(pid).ok())
+        .flatten()?;
+    let directory = fs::read_link(proc(pid, "cwd")).ok()?;
+    let directory = directory.as_os_str().as_bytes().strip_suffix(b" (deleted)")?;
+    let socket = listening(pid);
+    let named = bundles(Path::new(OsStr::from_bytes(directory))).any(|of_other| Some(&of_other) == socket.as_ref());
+    let orphan = Orphan { pid, process, socket };
+    (!(named && has_log(pid)) && !has_containers(pid)).then_some(orphan)
+}
+
+fn proc(pid: i32, file: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}/{file}"))
+}
+
+fn is_shim(command_line: &Path, address: &Path, namespace: &str) -> bool {
+    let line = fs::read(command_line).unwrap_or_default();
+    let words: Vec<&OsStr> = line.split(|byte| *byte == 0).map(OsStr::from_bytes).collect();
+    let program = words.first().and_then(|word| Path::new(word).file_name());
+    let option = |name: &str| {
+        let mut rest = words.iter().skip_while(|word| **word != name);
+        rest.nth(1).copied()
+    };
+    let same = |path: &OsStr| fs::canonicalize(path).ok() == fs::canonicalize(address).ok();
+    program.is_some_and(|program| program.as_bytes().starts_with(b"containerd-shim-"))
+        && option("-namespace").is_some_and(|word| word == namespace)
+        && option("-address").is_some_and(same)
+}
+
+/// The sockets of all tasks that containerd has beside one.
+fn bundles(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    let beside = directory.parent().map(fs::read_dir).and_then(Result::ok);
+    beside.into_iter().flatten().flatten().filter_map(|entry| {
+        // A task's directory whose shim has not told its address yet has a shim of its own with that directory.
+        let address = fs::read(entry.path().join("address")).ok()?;
+        let path = address.strip_prefix(b"unix://").unwrap_or(&address).to_vec();
+        Some(PathBuf::from(OsString::from_vec(path)))
+    })
+}
+
+/// The path at which a process listens.
+fn listening(pid: i32) -> Option<PathBuf> {
+    let sockets = fs::read_to_string(proc(pid, "net/unix")).ok()?;
+    let own: Vec<String> = fs::read_dir(proc(pid, "fd"))
+        .ok()?
+        .flatten()
+        .filter_map(|entry| fs::read_link(entry.path()).ok())
+        .filter_map(|target| {
+            let inode = target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
+            Some(inode.to_owned())
+        })
+        .collect();
+    sockets.lines().find_map(|line| {
+        // Num RefCount Protocol Flags Type St Inode Path
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (inode, path) = (words.get(6)?, words.get(7)?);
+        own.iter().any(|known| known == inode).then(|| PathBuf::from(path))
+    })
+}
+
+/// A shim's messages go to its log from the moment that it can answer. Also true when that cannot be told.
+fn has_log(pid: i32) -> bool {
+    fs::read_link(proc(pid, "fd/2")).map_or(true, |target| target != Path::new("/dev/null"))
+}
+
+/// Processes other than the writers of logs, which end with their shim. Also true when that cannot be told.
+fn has_containers(pid: i32) -> bool {
+    let Ok(threads) = fs::read_dir(proc(pid, "task")) else {
+        return true;
+    };
+    let is_logger = |child: &str| {
+        let line = fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).nth(1) == Some(logger::COMMAND.as_bytes())
+    };
+    threads.flatten().any(|thread| {
+        let children = fs::read_to_string(thread.path().join("children"));
+        children.map_or(true, |children| !children.split_whitespace().all(is_logger))
+    })
+}
