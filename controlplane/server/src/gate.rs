@@ -1,8 +1,9 @@
 //! Requests in flight: how many at a time, whose turn it is, and how long a body may take.
 //!
-//! A request that finds no place waits in its user's queue; places that come free go round the users who wait. So a client
-//! that asks for more than there is waits for itself, and everybody else for at most one round. Full queues and long waits
-//! answer 429. Requests from inside the process are never held up: they are bounded where they are made.
+//! A request that finds no place waits in its user's queue; places that come free go round the users who wait, and one user
+//! holds at most half of them. So a client that asks for more than there is waits for itself, and never for long holds up
+//! others, not even with requests that take their time. Full queues and long waits answer 429. Requests from inside the
+//! process are never held up: they are bounded where they are made.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
@@ -172,25 +173,38 @@ struct Gate {
 #[derive(Debug, Default)]
 struct State {
     free: usize,
+    /// The most that one user may hold.
+    share: usize,
     waiting: usize,
-    queues: BTreeMap<String, VecDeque<oneshot::Sender<()>>>,
+    /// Who holds a place or waits for one.
+    users: BTreeMap<Arc<str>, User>,
     /// Users with a queue, in the order of their turns.
-    turns: VecDeque<String>,
+    turns: VecDeque<Arc<str>>,
+}
+
+#[derive(Debug, Default)]
+struct User {
+    held: usize,
+    queue: VecDeque<oneshot::Sender<()>>,
 }
 
 /// A place; dropping it gives it to the next.
 #[derive(Debug)]
-struct Place(Arc<Gate>);
+struct Place {
+    gate: Arc<Gate>,
+    user: Arc<str>,
+}
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.release();
+        self.gate.state().release(&self.user);
     }
 }
 
 /// A wait for a place. When it is given up after the place was given, the place goes on.
 struct Waiting {
     gate: Arc<Gate>,
+    user: Arc<str>,
     given: oneshot::Receiver<()>,
 }
 
@@ -198,7 +212,7 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         self.given.close();
         if self.given.try_recv().is_ok() {
-            self.gate.release();
+            self.gate.state().release(&self.user);
         }
     }
 }
@@ -207,6 +221,7 @@ impl Gate {
     fn new(places: usize) -> Arc<Self> {
         let state = State {
             free: places,
+            share: places.div_ceil(2),
             ..State::default()
         };
         Arc::new(Self {
@@ -219,64 +234,87 @@ impl Gate {
     }
 
     async fn enter(self: &Arc<Self>, user: &str) -> Result<Place, Failure> {
-        let Some(given) = self.place_or_queue(user)? else {
-            return Ok(Place(Arc::clone(self)));
+        let user: Arc<str> = user.into();
+        let given = self.state().place_or_queue(&user)?;
+        let gate = Arc::clone(self);
+        let Some(given) = given else {
+            return Ok(Place { gate, user });
         };
-        let mut waiting = Waiting {
-            gate: Arc::clone(self),
-            given,
-        };
+        let mut waiting = Waiting { gate, user, given };
         // The sender stays in the queue until it is used.
         match (&mut waiting.given).await {
-            Ok(()) => Ok(Place(Arc::clone(self))),
+            Ok(()) => Ok(Place {
+                gate: Arc::clone(self),
+                user: Arc::clone(&waiting.user),
+            }),
             Err(_) => Err(overloaded()),
         }
-    }
-
-    /// Nothing when there is a place; else what tells that one has come free.
-    fn place_or_queue(&self, user: &str) -> Result<Option<oneshot::Receiver<()>>, Failure> {
-        let mut state = self.state();
-        if state.free > 0 {
-            state.free -= 1;
-            return Ok(None);
-        }
-        let own = state.queues.get(user).map_or(0, VecDeque::len);
-        if state.waiting >= QUEUED || own >= QUEUED_OF_ONE {
-            return Err(overloaded());
-        }
-        let (sender, receiver) = oneshot::channel();
-        if own == 0 {
-            state.turns.push_back(user.to_owned());
-        }
-        state.queues.entry(user.to_owned()).or_default().push_back(sender);
-        state.waiting += 1;
-        Ok(Some(receiver))
-    }
-
-    fn release(&self) {
-        let mut state = self.state();
-        while let Some(next) = state.next() {
-            if next.send(()).is_ok() {
-                return;
-            }
-        }
-        state.free += 1;
     }
 }
 
 impl State {
-    /// The oldest request of the user whose turn it is.
-    fn next(&mut self) -> Option<oneshot::Sender<()>> {
-        let user = self.turns.pop_front()?;
-        let queue = self.queues.get_mut(&user)?;
-        let next = queue.pop_front();
-        if queue.is_empty() {
-            self.queues.remove(&user);
-        } else {
-            self.turns.push_back(user);
+    /// Nothing when there is a place; else what tells that one has come free.
+    fn place_or_queue(&mut self, user: &Arc<str>) -> Result<Option<oneshot::Receiver<()>>, Failure> {
+        let own = self.users.entry(Arc::clone(user)).or_default();
+        if self.free > 0 && own.held < self.share {
+            self.free -= 1;
+            own.held += 1;
+            return Ok(None);
         }
-        self.waiting = self.waiting.saturating_sub(usize::from(next.is_some()));
-        next
+        if self.waiting >= QUEUED || own.queue.len() >= QUEUED_OF_ONE {
+            self.forget(user);
+            return Err(overloaded());
+        }
+        let (sender, receiver) = oneshot::channel();
+        if own.queue.is_empty() {
+            self.turns.push_back(Arc::clone(user));
+        }
+        own.queue.push_back(sender);
+        self.waiting += 1;
+        Ok(Some(receiver))
+    }
+
+    fn release(&mut self, user: &Arc<str>) {
+        self.free += 1;
+        if let Some(own) = self.users.get_mut(user) {
+            own.held = own.held.saturating_sub(1);
+        }
+        self.forget(user);
+        while self.free > 0 && self.give() {}
+    }
+
+    /// Gives a place to the oldest request of the next user who has not his share; says whether there was one.
+    fn give(&mut self) -> bool {
+        let share = self.share;
+        let may = |user: &Arc<str>| self.users.get(user).is_none_or(|own| own.held < share);
+        let Some(user) = self.turns.iter().position(may).and_then(|turn| self.turns.remove(turn)) else {
+            return false;
+        };
+        if let Some(own) = self.users.get_mut(&user)
+            && let Some(next) = own.queue.pop_front()
+        {
+            self.waiting -= 1;
+            // Who waited may have gone away.
+            if next.send(()).is_ok() {
+                own.held += 1;
+                self.free -= 1;
+            }
+            if !own.queue.is_empty() {
+                self.turns.push_back(Arc::clone(&user));
+            }
+        }
+        self.forget(&user);
+        true
+    }
+
+    fn forget(&mut self, user: &Arc<str>) {
+        if self
+            .users
+            .get(user)
+            .is_some_and(|own| own.held == 0 && own.queue.is_empty())
+        {
+            self.users.remove(user);
+        }
     }
 }
 
@@ -286,6 +324,7 @@ mod tests {
 
     impl State {
         fn idle(&self) -> (usize, usize) {
+            assert!(self.users.is_empty() && self.turns.is_empty(), "{self:?}");
             (self.free, self.waiting)
         }
     }
@@ -321,7 +360,7 @@ mod tests {
         // It is given the place, and goes before it has seen that.
         drop(first);
         drop(gone);
-        assert_eq!(gate.state().free, 1);
+        assert_eq!(gate.state().idle(), (1, 0));
         let first = gate.enter("a").await.unwrap();
         drop(gate.enter("b"));
         drop(first);
@@ -329,14 +368,32 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn nobody_holds_more_than_half() {
+        let gate = Gate::new(4);
+        let (first, second) = (gate.enter("slow").await.unwrap(), gate.enter("slow").await.unwrap());
+        let third = tokio::spawn({
+            let gate = Arc::clone(&gate);
+            async move { gate.enter("slow").await.unwrap() }
+        });
+        tokio::task::yield_now().await;
+        assert!(!third.is_finished());
+        // Others find places all the while.
+        let good = [gate.enter("good").await.unwrap(), gate.enter("good").await.unwrap()];
+        drop(first);
+        let third = third.await.unwrap();
+        drop((second, third, good));
+        assert_eq!(gate.state().idle(), (4, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn full_queues_refuse() {
         let gate = Gate::new(0);
         let mut waiting = Vec::new();
         for _ in 0..QUEUED_OF_ONE {
-            waiting.push(gate.place_or_queue("noisy").unwrap());
+            waiting.push(gate.state().place_or_queue(&"noisy".into()).unwrap());
         }
-        assert!(gate.place_or_queue("noisy").is_err());
-        assert!(gate.place_or_queue("good").is_ok());
+        assert!(gate.state().place_or_queue(&"noisy".into()).is_err());
+        assert!(gate.state().place_or_queue(&"good".into()).is_ok());
     }
 
     #[tokio::test(start_paused = true)]

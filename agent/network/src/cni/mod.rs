@@ -247,7 +247,7 @@ impl Inner {
                     tracing::warn!(
                         sandbox,
                         error = error.to_string(),
-                        "what is left of an attachment stays for now"
+                        "what is left of an attachment could not be removed"
                     );
                 }
                 continue;
