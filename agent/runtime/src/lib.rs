@@ -10,6 +10,7 @@ mod containerd;
 mod embedded;
 mod error;
 mod model;
+mod opened;
 mod protocol;
 mod record;
 mod session;

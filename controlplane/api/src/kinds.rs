@@ -60,8 +60,8 @@ use k8s_openapi::api::{
 
 use crate::registration::Registration;
 
-/// Every kind that is served.
-pub const KINDS: &[Registration] = &[
+/// Every kind that is served. One place in memory: as a constant, every crate that names it would get the code of all kinds again.
+pub static KINDS: &[Registration] = &[
     Registration::of::<core::v1::Binding>(),
     Registration::of::<core::v1::ComponentStatus>(),
     Registration::of::<core::v1::ConfigMap>(),

@@ -27,7 +27,6 @@ mod streams;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicU64;
@@ -42,8 +41,9 @@ pub use client::Failure;
 use client::{CALL, Client, within};
 use records::Records;
 
-use crate::cgroup::{self, Cgroups};
+use crate::cgroup::Cgroups;
 use crate::embedded::{Program, check_id, io_error};
+use crate::opened::Opened;
 use crate::{Error, Event, Info, Refusal};
 
 /// Execs at the same time.
@@ -130,20 +130,11 @@ impl Containerd {
     /// Opens the state directory, asks containerd for its version and for what became of our containers. Sandboxes that a
     /// crash left half made, and containers that no sandbox knows, are removed.
     pub async fn open(config: Config) -> Result<Self, Error> {
-        let root = Path::new(&config.cgroup_root);
-        cgroup::check(root).map_err(|_invalid| Error::Invalid {
-            what: "cgroup root",
-            value: config.cgroup_root.clone(),
-        })?;
-        let make = |path: &Path| {
-            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-            made.map_err(io_error("create", path))
-        };
-        make(&config.state_dir)?;
-        let state_dir = fs::canonicalize(&config.state_dir).map_err(io_error("find", &config.state_dir))?;
-        let sandboxes = state_dir.join("sandboxes");
-        make(&sandboxes)?;
-        let cgroups = Cgroups::detect().map_err(io_error("read", Path::new("/proc/self/mountinfo")))?;
+        let Opened {
+            state_dir,
+            sandboxes,
+            cgroups,
+        } = Opened::at(&config.state_dir, &config.cgroup_root)?;
         let client = Client::new(&config.address, &config.namespace)?;
         let version = within(
             CALL,

@@ -48,7 +48,9 @@ fn orphan(pid: i32, address: &Path, namespace: &str) -> Option<Orphan> {
     let socket = listening(pid);
     let named = bundles(Path::new(OsStr::from_bytes(directory))).any(|of_other| Some(&of_other) == socket.as_ref());
     let orphan = Orphan { pid, process, socket };
-    (!(named && has_log(pid)) && !has_containers(pid)).then_some(orphan)
+    let answers = named && has_log(pid);
+    let serves = answers || has_containers(pid);
+    (!serves).then_some(orphan)
 }
 
 fn proc(pid: i32, file: &str) -> PathBuf {

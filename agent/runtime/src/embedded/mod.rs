@@ -22,7 +22,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -34,8 +33,9 @@ use connection::Connection;
 pub(crate) use program::Program;
 use supervise::Zygote;
 
-use crate::cgroup::{self, Cgroups};
+use crate::cgroup::Cgroups;
 use crate::clock::now;
+use crate::opened::Opened;
 use crate::protocol::{Answer, Call};
 use crate::supervisor::{CONTAINERS, RECORD, SANDBOX, SandboxRecord};
 use crate::{Container, Error, Event, Exit, Refusal, Runtime, Sandbox, State, record};
@@ -129,20 +129,11 @@ pub(crate) fn check_id(what: &'static str, id: &str) -> Result<(), Error> {
 impl Embedded {
     /// Opens the state directory and connects to the supervisors that live. Sandboxes that a crash left half made are removed.
     pub async fn open(config: Config) -> Result<Self, Error> {
-        let root = Path::new(&config.cgroup_root);
-        cgroup::check(root).map_err(|_invalid| Error::Invalid {
-            what: "cgroup root",
-            value: config.cgroup_root.clone(),
-        })?;
-        let make = |path: &Path| {
-            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-            made.map_err(io_error("create", path))
-        };
-        make(&config.state_dir)?;
-        let state_dir = fs::canonicalize(&config.state_dir).map_err(io_error("find", &config.state_dir))?;
-        let sandboxes = state_dir.join("sandboxes");
-        make(&sandboxes)?;
-        let cgroups = Cgroups::detect().map_err(io_error("read", Path::new("/proc/self/mountinfo")))?;
+        let Opened {
+            state_dir,
+            sandboxes,
+            cgroups,
+        } = Opened::at(&config.state_dir, &config.cgroup_root)?;
         let program = Program::seal(&config.program, &state_dir);
         let zygote = Mutex::default();
         let (connections, tasks) = (Mutex::default(), Mutex::new(JoinSet::new()));

@@ -1,0 +1,39 @@
+//! What every runtime needs of the machine before it can begin.
+
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use crate::Error;
+use crate::cgroup::{self, Cgroups};
+use crate::embedded::io_error;
+
+/// A state directory that is there, by its real path, and the machine's control groups.
+pub(crate) struct Opened {
+    pub(crate) state_dir: PathBuf,
+    pub(crate) sandboxes: PathBuf,
+    pub(crate) cgroups: Cgroups,
+}
+
+impl Opened {
+    pub(crate) fn at(state_dir: &Path, cgroup_root: &str) -> Result<Self, Error> {
+        cgroup::check(Path::new(cgroup_root)).map_err(|_invalid| Error::Invalid {
+            what: "cgroup root",
+            value: cgroup_root.to_owned(),
+        })?;
+        let make = |path: &Path| {
+            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+            made.map_err(io_error("create", path))
+        };
+        make(state_dir)?;
+        let state_dir = fs::canonicalize(state_dir).map_err(io_error("find", state_dir))?;
+        let sandboxes = state_dir.join("sandboxes");
+        make(&sandboxes)?;
+        let cgroups = Cgroups::detect().map_err(io_error("read", Path::new("/proc/self/mountinfo")))?;
+        Ok(Self {
+            state_dir,
+            sandboxes,
+            cgroups,
+        })
+    }
+}
