@@ -182,6 +182,58 @@ async fn leftovers_of_a_crash_do_not_stand_in_the_way() {
     assert!(!ip("-o link").contains("veth"), "{}", ip("-o link"));
 }
 
+/// What a failed attachment made goes again, and nothing else on the machine notices: above all, the removal looks for it where
+/// it was made and not inside the pod.
+#[tokio::test]
+async fn an_attachment_that_fails_in_the_middle_leaves_nothing() {
+    let folder = machine();
+    let network = open(folder.path());
+    network.start("10.77.5.0/24".parse().unwrap()).await.unwrap();
+    let other = attach(&network, "other").await;
+    let links = || -> Vec<String> {
+        let all = ip("-o -br link");
+        all.lines()
+            .map(|line| line.split_whitespace().next().unwrap().to_owned())
+            .collect()
+    };
+    let before = (links(), nft_tables());
+    // A link of the bridge's name takes no ports: known only after the namespace and the pair were made.
+    ip("link set skiff-test name real");
+    ip("link add skiff-test type veth peer name dull");
+    let spec = AttachSpec {
+        sandbox_id: "web".to_owned(),
+        ports: vec![PortMapping {
+            host_port: 8080,
+            container_port: 80,
+            protocol: "TCP".to_owned(),
+            host_address: None,
+        }],
+        ..AttachSpec::default()
+    };
+    for _ in 0..5 {
+        let failed = network.attach(spec.clone()).await.unwrap_err().to_string();
+        assert!(failed.starts_with("connect to the bridge"), "{failed}");
+    }
+    ip("link del skiff-test");
+    ip("link set real name skiff-test");
+    assert_eq!((links(), nft_tables()), before);
+    let names = |folder: &Path| -> Vec<String> {
+        let entries = std::fs::read_dir(folder).unwrap();
+        entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect()
+    };
+    assert_eq!(names(&folder.path().join("network/netns")), ["other"]);
+    assert_eq!(names(&folder.path().join("network/attachments")), ["other.json"]);
+    assert_eq!(network.attachments().await.unwrap(), [other]);
+    let web = network.attach(spec).await.unwrap();
+    let served = SocketAddr::from((address(&web), 80));
+    inside(&web, move || listen(served));
+    assert_eq!(greeting("172.30.0.1:8080".parse().unwrap()), "hello");
+    network.stop().await.unwrap();
+    assert_eq!(nft_tables(), "");
+}
+
 #[tokio::test]
 async fn what_is_sent_to_a_gone_pod_stays_here() {
     let folder = machine();

@@ -149,44 +149,68 @@ impl Kernel {
         })
     }
 
-    /// Makes the sandbox's namespace and connects it to the bridge. The calling thread ends up inside that namespace.
+    /// Makes the sandbox's namespace and connects it to the bridge. The calling thread stays where it is.
     pub(super) fn attach(&self, bridge: &str, attachment: &Attachment) -> Result<(), Error> {
         let path = Path::new("/proc/thread-self/ns/net");
         let outside = std::fs::File::open(path).map_err(|source| Error::io("open", path, source))?;
-        let name = names::host_link(&attachment.sandbox_id);
-        self.runtime.block_on(async {
-            let index = self.host.index(bridge).await?;
-            let mtu = self
-                .host
-                .link(bridge)
-                .await?
-                .and_then(|link| mtu(&link))
-                .unwrap_or(1500);
-            // A pair of this name is left from an attempt that crashed.
-            self.host.remove(&name).await?;
-            namespace::release(&attachment.netns)?;
-            namespace::make(&attachment.netns)?;
-            let inside = Socket::open().map_err(|source| Error::io("open a socket in", &attachment.netns, source))?;
-            let peer = LinkUnspec::new_with_name(&name)
-                .mtu(mtu)
-                .setns_by_fd(outside.as_raw_fd())
-                .build();
-            inside.fill(attachment, mtu, peer).await?;
-            let links = self.host.handle.link();
-            let change = LinkUnspec::new_with_name(&name).controller(index).up().build();
-            links
-                .set(change)
-                .execute()
-                .await
-                .map_err(|error| refused("connect to the bridge", &error))?;
-            // A pod may reach itself through an address that is translated.
-            let port = LinkBridgePort::new(self.host.index(&name).await?).hairpin(true).build();
-            links
-                .set_port(port)
-                .execute()
-                .await
-                .map_err(|error| refused("set the bridge port", &error))
+        // What has this name is left from an attempt that crashed.
+        self.remove_link(&names::host_link(&attachment.sandbox_id))?;
+        namespace::release(&attachment.netns)?;
+        let inside = self.enter_new(&attachment.netns)?;
+        self.runtime
+            .block_on(self.connect(bridge, attachment, &inside, &outside))
+    }
+
+    /// Makes a namespace and opens a socket in it, on a thread that ends there.
+    fn enter_new(&self, netns: &Path) -> Result<Socket, Error> {
+        let make = || {
+            let _driven = self.runtime.enter();
+            namespace::make(netns)?;
+            Socket::open().map_err(|source| Error::io("open a socket in", netns, source))
+        };
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("namespace".to_owned());
+            let thread = thread.spawn_scoped(scope, make);
+            let thread = thread.map_err(|source| Error::io("start a thread for", netns, source))?;
+            thread.join().unwrap_or_else(|_panic| {
+                Err(Error::Kernel {
+                    doing: "make a namespace",
+                    cause: "the thread ended without an answer".to_owned(),
+                })
+            })
         })
+    }
+
+    async fn connect(
+        &self,
+        bridge: &str,
+        attachment: &Attachment,
+        inside: &Socket,
+        outside: &std::fs::File,
+    ) -> Result<(), Error> {
+        let name = names::host_link(&attachment.sandbox_id);
+        let index = self.host.index(bridge).await?;
+        let mtu = self.host.link(bridge).await?.and_then(|link| mtu(&link));
+        let mtu = mtu.unwrap_or(1500);
+        let peer = LinkUnspec::new_with_name(&name)
+            .mtu(mtu)
+            .setns_by_fd(outside.as_raw_fd())
+            .build();
+        inside.fill(attachment, mtu, peer).await?;
+        let links = self.host.handle.link();
+        let change = LinkUnspec::new_with_name(&name).controller(index).up().build();
+        links
+            .set(change)
+            .execute()
+            .await
+            .map_err(|error| refused("connect to the bridge", &error))?;
+        // A pod may reach itself through an address that is translated.
+        let port = LinkBridgePort::new(self.host.index(&name).await?).hairpin(true).build();
+        links
+            .set_port(port)
+            .execute()
+            .await
+            .map_err(|error| refused("set the bridge port", &error))
     }
 
     /// Brings up the loopback of the namespace that the calling thread is in.

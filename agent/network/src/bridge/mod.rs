@@ -1,7 +1,8 @@
 //! The built-in network: a bridge, a veth pair for each sandbox, addresses of the node's own range, all by rtnetlink.
 //!
-//! Each operation runs on a short-lived thread with a netlink socket of its own: a thread can enter a new network
-//! namespace without the rest of the process noticing, and nothing is held while nothing happens.
+//! Each operation runs on a short-lived thread with a netlink socket of its own, so that nothing is held while nothing
+//! happens. A new namespace is entered by a thread that does nothing else and ends in it: no other work, least of all the
+//! removal of what a failed attachment left, is ever done in the wrong one.
 
 pub(crate) mod kernel;
 mod masquerade;
@@ -106,13 +107,14 @@ impl Inner {
             records::Reservation::Known(attachment) => return Ok(attachment),
             records::Reservation::New(attachment) => attachment,
         };
-        // Before the kernel's part, which this thread ends inside the pod's namespace.
-        let led = if attachment.ports.is_empty() {
-            Ok(())
-        } else {
-            self.lead_ports()
-        };
-        let led = led.and_then(|()| kernel::with(|kernel| kernel.attach(&self.config.bridge, &attachment)));
+        let connected = kernel::with(|kernel| kernel.attach(&self.config.bridge, &attachment));
+        let led = connected.and_then(|()| {
+            if attachment.ports.is_empty() {
+                Ok(())
+            } else {
+                self.lead_ports()
+            }
+        });
         match led {
             Ok(()) => Ok(attachment),
             Err(failure) => {

@@ -54,6 +54,16 @@ pub(crate) fn release(path: &Path) -> Result<(), Error> {
 
 /// Lets go of every namespace below the state folder.
 pub(crate) fn release_all(state: &Path) -> Result<(), Error> {
+    release_others(state, |_name| false)?;
+    let folder = state.join("netns");
+    match std::fs::remove_dir(&folder) {
+        Err(source) if source.kind() != ErrorKind::NotFound => Err(Error::io("remove", &folder, source)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Lets go of every namespace below the state folder that is not the known one of a sandbox. Goes on past failures.
+pub(crate) fn release_others(state: &Path, known: impl Fn(&str) -> bool) -> Result<(), Error> {
     let folder = state.join("netns");
     let entries = match std::fs::read_dir(&folder) {
         Ok(entries) => entries,
@@ -63,8 +73,9 @@ pub(crate) fn release_all(state: &Path) -> Result<(), Error> {
     let mut failures = Vec::new();
     for entry in entries {
         let entry = entry.map_err(|source| Error::io("read", &folder, source))?;
-        super::note(&mut failures, release(&entry.path()));
+        if !entry.file_name().to_str().is_some_and(&known) {
+            super::note(&mut failures, release(&entry.path()));
+        }
     }
-    super::finish(failures)?;
-    std::fs::remove_dir(&folder).map_err(|source| Error::io("remove", &folder, source))
+    super::finish(failures)
 }

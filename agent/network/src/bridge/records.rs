@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use super::namespace;
 use crate::{AttachSpec, Attachment, Cidr, Error};
 
+/// The ending of a file that is not a record yet.
+const DRAFT: &str = "draft";
+
 /// The records of one state folder, all in memory too.
 pub(super) struct Records {
     state: PathBuf,
@@ -38,7 +41,7 @@ impl Records {
         };
         for entry in std::fs::read_dir(&folder).map_err(|source| Error::io("read", &folder, source))? {
             let path = entry.map_err(|source| Error::io("read", &folder, source))?.path();
-            match read::<Attachment>(&path)? {
+            match read_whole::<Attachment>(&path)? {
                 Some(attachment) if namespace::is_held(&attachment.netns) => {
                     records.last = attachment.addresses.first().map(|held| held.address).max(records.last);
                     records.attachments.insert(attachment.sandbox_id.clone(), attachment);
@@ -46,6 +49,8 @@ impl Records {
                 Some(_) | None => remove(&path)?,
             }
         }
+        // A process that was killed may have left a namespace, or the file for it, that no record names any more.
+        namespace::release_others(state, |sandbox| records.attachments.contains_key(sandbox))?;
         Ok(records)
     }
 
@@ -149,9 +154,17 @@ pub(crate) fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option
     }
 }
 
+/// Reads a record among all files of its folder: a draft that was never put in its place counts as absent too.
+pub(crate) fn read_whole<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
+    if path.extension().is_some_and(|ending| ending == DRAFT) {
+        return Ok(None);
+    }
+    read(path)
+}
+
 /// Writes a record so that it is there whole or not at all.
 pub(crate) fn write<T: serde::Serialize>(path: &Path, record: &T) -> Result<(), Error> {
-    let draft = path.with_extension("draft");
+    let draft = path.with_extension(DRAFT);
     let bytes = serde_json::to_vec(record).map_err(|source| Error::io("encode", path, source.into()))?;
     std::fs::write(&draft, bytes).map_err(|source| Error::io("write", &draft, source))?;
     std::fs::rename(&draft, path).map_err(|source| Error::io("rename", &draft, source))

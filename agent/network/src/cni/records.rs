@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::bridge::records::{read, remove, write};
+use crate::bridge::records::{read_whole, remove, write};
 use crate::{AttachSpec, Attachment, Cidr, Error};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -37,7 +37,7 @@ impl Records {
         let mut all = BTreeMap::new();
         for entry in std::fs::read_dir(&folder).map_err(|source| Error::io("read", &folder, source))? {
             let path = entry.map_err(|source| Error::io("read", &folder, source))?.path();
-            match read::<Record>(&path)? {
+            match read_whole::<Record>(&path)? {
                 Some(record) => drop(all.insert(record.spec.sandbox_id.clone(), record)),
                 None => remove(&path)?,
             }
