@@ -1,14 +1,17 @@
 //! Streams of a program that somebody talks to.
 
 use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 
 use futures::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::unix::pipe::{Receiver, Sender};
 
-use crate::{Error, Size};
+use crate::{Error, Size, Streams};
 
-/// Where input goes. Shutting it down, or dropping it, ends the input.
+/// Where input goes. Dropping it ends the input.
 pub type Input = Pin<Box<dyn AsyncWrite + Send>>;
 /// Where output comes from, to its end.
 pub type Output = Pin<Box<dyn AsyncRead + Send>>;
@@ -43,5 +46,38 @@ impl fmt::Debug for Session {
             .field("stderr", &self.stderr.is_some())
             .field("terminal", &self.terminal.is_some())
             .finish_non_exhaustive()
+    }
+}
+
+/// Our ends of pipes, and the other ones.
+pub(crate) struct Pipes {
+    pub(crate) stdin: Option<Input>,
+    pub(crate) stdout: Option<Output>,
+    pub(crate) stderr: Option<Output>,
+    /// In the order of the streams.
+    pub(crate) theirs: Vec<OwnedFd>,
+}
+
+impl Pipes {
+    pub(crate) fn make(streams: Streams) -> io::Result<Self> {
+        let mut pipes = Self {
+            stdin: None,
+            stdout: None,
+            stderr: None,
+            theirs: Vec::new(),
+        };
+        if streams.stdin {
+            let (reader, writer) = io::pipe()?;
+            pipes.stdin = Some(Box::pin(Sender::from_owned_fd(writer.into())?));
+            pipes.theirs.push(reader.into());
+        }
+        for (wanted, end) in [(streams.stdout, &mut pipes.stdout), (streams.stderr, &mut pipes.stderr)] {
+            if wanted {
+                let (reader, writer) = io::pipe()?;
+                *end = Some(Box::pin(Receiver::from_owned_fd(reader.into())?));
+                pipes.theirs.push(writer.into());
+            }
+        }
+        Ok(pipes)
     }
 }

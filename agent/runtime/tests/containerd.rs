@@ -16,6 +16,7 @@ use common::{Daemon, Kind, Machine};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use runtime::{Event, State};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const SLEEP: [&str; 2] = ["/bin/sleep", "1000"];
 
@@ -193,20 +194,31 @@ async fn a_container_that_a_crash_left_created_is_adopted_as_such() {
 }
 
 #[tokio::test]
-async fn a_container_can_have_a_terminal_and_an_input_only_with_one() {
-    let mut machine = machine("terminal").await;
+async fn clients_stay_attached_while_containerd_is_away() {
+    let mut machine = machine("attached").await;
     machine.sandbox("s").await;
-    let mut spec = machine.container("t", &["/bin/busybox", "tty"]);
-    let mut process = spec.spec.process().clone().unwrap();
-    process.set_terminal(Some(true));
-    spec.spec.set_process(Some(process));
-    spec.stdin = runtime::Stdin::Open;
+    let mut spec = machine.shell("c", "while read line; do echo got $line; done; exit 3");
+    spec.stdin = runtime::Stdin::Once;
     machine.run("s", spec).await;
-    assert_eq!(machine.exit().await.code, 0);
-    assert!(machine.output("t").contains("/dev/pts/0"), "{}", machine.output("t"));
-    let mut spec = machine.shell("i", "read line; exit 3");
-    spec.stdin = runtime::Stdin::Open;
-    let refused = machine.runtime.create_container("s", spec).await.unwrap_err();
-    assert!(refused.to_string().contains("without a terminal"), "{refused}");
+    let all = runtime::Streams {
+        stdin: true,
+        stdout: true,
+        stderr: true,
+    };
+    let mut session = machine.runtime.attach("s", "c", all).await.unwrap();
+    machine.daemon.as_mut().unwrap().kill();
+    let mut stdin = session.stdin.take().unwrap();
+    stdin.write_all(b"one\n").await.unwrap();
+    let mut seen = [0; 8];
+    let reading = session.stdout.as_mut().unwrap().read_exact(&mut seen);
+    tokio::time::timeout(Duration::from_secs(20), reading)
+        .await
+        .expect("no answer")
+        .unwrap();
+    assert_eq!(&seen, b"got one\n");
+    machine.daemon.as_mut().unwrap().resume().await;
+    drop(stdin);
+    assert_eq!(machine.exit().await.code, 3);
+    assert_eq!(session.end.await.unwrap(), 0);
     machine.finish().await;
 }

@@ -41,11 +41,9 @@ pub(super) const OWNER: &str = "skiff/owner";
 
 /// A container's files on this machine, and what the OCI runtime is told.
 pub(super) struct Prepared {
-    pub(super) config: Vec<u8>,
+    config: Vec<u8>,
     mounts: Vec<Mount>,
-    /// A pipe that the shim holds open, so that the container's input does not end.
-    input: Option<PathBuf>,
-    terminal: bool,
+    order: Order,
 }
 
 /// Makes a container's directory with all that its task needs.
@@ -79,8 +77,11 @@ pub(super) fn prepare(shared: &Shared, record: &Record, spec: &ContainerSpec) ->
     annotations.insert(GROUPING.to_owned(), record.sandbox.id.clone());
     annotations.insert("io.kubernetes.cri.container-type".to_owned(), "container".to_owned());
     config.set_annotations(Some(annotations));
+    let terminal = config.process().as_ref().and_then(oci_spec::runtime::Process::terminal) == Some(true);
     let order = Order {
         log: spec.log_path.clone(),
+        stdin: spec.stdin,
+        terminal,
     };
     let write = |name: &str, written: io::Result<()>| {
         written.map_err(|error| Refusal::failed(format!("write the container's {name}"), &error))
@@ -93,27 +94,22 @@ pub(super) fn prepare(shared: &Shared, record: &Record, spec: &ContainerSpec) ->
         PROCESS,
         record::write(&directory.join(PROCESS), &config.process(), Durability::Process),
     )?;
-    let terminal = config.process().as_ref().and_then(oci_spec::runtime::Process::terminal) == Some(true);
-    let mut input = None;
-    if spec.stdin != Stdin::Closed && !terminal {
-        return Err(Refusal::Failed {
-            doing: "give the container an input".to_owned(),
-            cause: "without a terminal that is not available with containerd yet".to_owned(),
-        });
-    }
-    if spec.stdin != Stdin::Closed {
-        let path = directory.join("stdin");
-        let made = mkfifo(&path, Mode::from_bits_truncate(0o600)).map_err(io::Error::from);
-        made.map_err(failed("make the container's input"))?;
-        input = Some(path);
+    make_pipes(&directory, &order).map_err(failed("make the container's pipes"))?;
+    if order.through_pipes() {
+        logger::start(&shared.logger, &directory).map_err(failed("start the log's writer"))?;
     }
     let config = serde_json::to_vec(&config).map_err(|error| Refusal::failed("encode the configuration", &error))?;
-    Ok(Prepared {
-        config,
-        mounts,
-        input,
-        terminal,
-    })
+    Ok(Prepared { config, mounts, order })
+}
+
+/// The pipes that the shim is to open.
+fn make_pipes(directory: &Path, order: &Order) -> io::Result<()> {
+    let outputs = logger::OUTPUTS.into_iter().filter(|_| order.through_pipes());
+    let input = (order.stdin != Stdin::Closed).then_some(logger::INPUT);
+    for name in outputs.chain(input) {
+        mkfifo(&directory.join(name), Mode::from_bits_truncate(0o600))?;
+    }
+    Ok(())
 }
 
 fn namespaces(
@@ -213,6 +209,7 @@ fn bound_swap(config: &mut Spec) {
 impl Shared {
     /// Tells containerd of a prepared container and has its task made; returns the pid of its first process.
     pub(super) async fn submit(&self, record: &Record, spec: &ContainerSpec, prepared: Prepared) -> Result<i32, Error> {
+        let Prepared { config, mounts, order } = prepared;
         let stored = Stored {
             id: spec.id.clone(),
             labels: self.labels(record, spec),
@@ -223,7 +220,7 @@ impl Shared {
             }),
             spec: Some(Any {
                 type_url: SPEC.to_owned(),
-                value: prepared.config,
+                value: config,
             }),
             ..Stored::default()
         };
@@ -232,22 +229,26 @@ impl Shared {
         });
         within(CALL, "create container", self.client.containers().create(request)).await?;
         let directory = self.container_directory(&record.sandbox.id, &spec.id);
-        let output = logger::address(&self.logger, &directory);
+        let pipe = |name: &str| directory.join(name).display().to_string();
+        let [stdout, stderr] = if order.through_pipes() {
+            logger::OUTPUTS.map(pipe)
+        } else {
+            let output = logger::address(&self.logger, &directory);
+            [output.clone(), output]
+        };
         let request = self.client.request(CreateTaskRequest {
             container_id: spec.id.clone(),
-            rootfs: prepared.mounts,
-            stdin: prepared
-                .input
-                .map(|path| path.display().to_string())
-                .unwrap_or_default(),
-            terminal: prepared.terminal,
-            // One output is all that a terminal has.
-            stderr: if prepared.terminal {
+            rootfs: mounts,
+            // The shim holds it open, so that the container's input does not end.
+            stdin: if order.stdin == Stdin::Closed {
                 String::new()
             } else {
-                output.clone()
+                pipe(logger::INPUT)
             },
-            stdout: output,
+            stdout,
+            // One output is all that a terminal has.
+            stderr: if order.terminal { String::new() } else { stderr },
+            terminal: order.terminal,
             ..CreateTaskRequest::default()
         });
         let made = within(TASK, "create containerd task", self.client.tasks().create(request)).await;

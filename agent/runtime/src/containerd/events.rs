@@ -114,6 +114,10 @@ async fn compare(shared: &Arc<Shared>) -> Result<(), Error> {
             Some(task) if task.status() == Status::Stopped => {
                 shared.exited(container.id, task.exit_status, time(task.exited_at.as_ref()));
             }
+            // An agent started it and ended before it could write that down.
+            Some(task) if task.status() == Status::Running && container.state == State::Created => {
+                shared.begun(&container.id, task.pid);
+            }
             // Its shim is gone, as after a restart of the machine.
             None if container.state != State::Created => {
                 if let State::Exited { exit, .. } = ended(container.clone()).state {
@@ -173,6 +177,25 @@ impl Shared {
             }
             shared.conclude(&container, exit);
         });
+    }
+
+    /// A container runs that was only known to be made.
+    fn begun(&self, container: &str, pid: u32) {
+        let (Some(sandbox), Ok(pid)) = (self.records().owner(container), i32::try_from(pid)) else {
+            return;
+        };
+        let changed = self.change(&sandbox, |containers| {
+            let found = containers
+                .iter_mut()
+                .find(|known| known.id == container && known.state == State::Created);
+            if let Some(found) = found {
+                let started_at = now();
+                found.state = State::Running { pid, started_at };
+            }
+        });
+        if let Err(error) = changed {
+            tracing::warn!(container, %error, "a start is not on disk");
+        }
     }
 
     /// What the kernel killed in a container until now was not its first process, when that lives: an exec of it, say.

@@ -91,12 +91,9 @@ impl Runtime for Containerd {
         async move { Box::pin(self.shared.exec_stream(&sandbox, &container, spec)).await }.boxed()
     }
 
-    fn attach(&self, _: &str, _: &str, _: Streams) -> BoxFuture<'_, Result<Session, Error>> {
-        let refusal = Refusal::Failed {
-            doing: "attach".to_owned(),
-            cause: "it is not available with containerd yet".to_owned(),
-        };
-        futures::future::ready(Err(refusal.into())).boxed()
+    fn attach(&self, sandbox: &str, container: &str, streams: Streams) -> BoxFuture<'_, Result<Session, Error>> {
+        let (sandbox, container) = (sandbox.to_owned(), container.to_owned());
+        async move { self.shared.attach(&sandbox, &container, streams).await }.boxed()
     }
 
     fn remove_container(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Result<(), Error>> {

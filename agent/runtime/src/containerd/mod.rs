@@ -4,12 +4,15 @@
 //! STATE/sandboxes/ID/              0700
 //!   sandbox.json                   what it is, its containers, how they ended
 //!   ipc, uts                       namespaces, held by mounts; shm/ is the pod's shared memory
-//!   containers/CID/{upper,work}    the writable layer; process.json and logger.json beside it
+//!   containers/CID/{upper,work}    the writable layer; process.json and logger.json beside it, the logger's socket `attach`
+//!   containers/CID/std{in,out,err} pipes, where the container has an input
 //! ```
 //!
 //! Our containerd namespace may be used by others too: only containers with our label are touched. Ends of containers come
 //! as events; after the stream of events broke, what containerd says of all tasks is compared with what was known.
 
+mod attach;
+mod audience;
 mod client;
 mod creation;
 mod events;
@@ -103,7 +106,8 @@ struct Shared {
     logger: PathBuf,
     records: Mutex<Records>,
     events: broadcast::Sender<Event>,
-    tasks: Mutex<JoinSet<()>>,
+    /// None once the runtime is dropped: nothing is begun any more.
+    tasks: Mutex<Option<JoinSet<()>>>,
     execs: Semaphore,
     exec_count: AtomicU64,
     /// How often the kernel had killed for memory in a container whose first process lived on after that.
@@ -113,8 +117,8 @@ struct Shared {
 impl Drop for Containerd {
     /// Ends the tasks that listen; containers go on.
     fn drop(&mut self) {
-        let mut tasks = self.shared.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        tasks.abort_all();
+        let tasks = self.shared.tasks.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(tasks);
     }
 }
 
@@ -158,7 +162,7 @@ impl Containerd {
             logger,
             records: Mutex::new(records),
             events: broadcast::channel(1024).0,
-            tasks: Mutex::new(JoinSet::new()),
+            tasks: Mutex::new(Some(JoinSet::new())),
             execs: Semaphore::new(EXECS),
             exec_count: AtomicU64::new(0),
             oom_kills: Mutex::default(),
@@ -224,8 +228,10 @@ impl Shared {
     /// Work that must be finished although who asked for it may go away.
     fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        while tasks.try_join_next().is_some() {}
-        tasks.spawn(work);
+        if let Some(tasks) = tasks.as_mut() {
+            while tasks.try_join_next().is_some() {}
+            tasks.spawn(work);
+        }
     }
 
     /// Runs work that blocks for a moment beside the executor.
@@ -242,6 +248,7 @@ impl Shared {
     /// Adopts what an earlier agent left, removes what it left half made, and listens from now on.
     async fn take_over(self: &Arc<Self>, unfinished: Vec<String>) -> Result<(), Error> {
         self.release_execs();
+        self.close_inputs();
         for id in unfinished {
             if check_id("sandbox id", &id).is_ok() {
                 tracing::info!(sandbox = id, "removing a sandbox whose creation was not finished");

@@ -10,7 +10,7 @@ use containerd_client::services::v1::{DeleteContainerRequest, DeleteTaskRequest,
 use nix::libc;
 
 use super::client::{CALL, Meaning, TASK, meaning, or_gone, within};
-use super::{Shared, creation, holding};
+use super::{Shared, creation, holding, logger};
 use crate::{Container, Error, State};
 
 /// Killed processes have so long to be gone.
@@ -44,6 +44,7 @@ impl Shared {
                 failures.push(format!("kill processes of {}: {error}", group.display()));
             }
             failures.extend(shared.cgroups.remove(&group));
+            logger::dismiss(&directory);
             remove_directory(&directory, &mut failures);
             failures
         });

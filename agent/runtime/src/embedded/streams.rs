@@ -22,43 +22,11 @@ use tokio::sync::oneshot;
 use super::connection::{Connection, Reply};
 use super::{Shared, io_error, unexpected};
 use crate::protocol::{Answer, Call};
-use crate::session::{Input, Output, Session, Terminal};
+use crate::session::{Pipes, Session, Terminal};
 use crate::{Error, Refusal, Size, StreamSpec, Streams, sys};
 
 /// The time that a program has to make its terminal.
 const TERMINAL: Duration = Duration::from_secs(30);
-
-/// Our ends of pipes, and the other ones.
-struct Pipes {
-    stdin: Option<Input>,
-    stdout: Option<Output>,
-    stderr: Option<Output>,
-    theirs: Vec<OwnedFd>,
-}
-
-impl Pipes {
-    fn make(streams: Streams) -> io::Result<Self> {
-        let mut pipes = Self {
-            stdin: None,
-            stdout: None,
-            stderr: None,
-            theirs: Vec::new(),
-        };
-        if streams.stdin {
-            let (reader, writer) = io::pipe()?;
-            pipes.stdin = Some(Box::pin(Sender::from_owned_fd(writer.into())?));
-            pipes.theirs.push(reader.into());
-        }
-        for (wanted, end) in [(streams.stdout, &mut pipes.stdout), (streams.stderr, &mut pipes.stderr)] {
-            if wanted {
-                let (reader, writer) = io::pipe()?;
-                *end = Some(Box::pin(Receiver::from_owned_fd(reader.into())?));
-                pipes.theirs.push(writer.into());
-            }
-        }
-        Ok(pipes)
-    }
-}
 
 /// Tells the supervisor when nobody waits for the end any more.
 struct Begun {

@@ -8,12 +8,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::unistd::{read, write};
+use nix::unistd::read;
 
 use super::exec_calls::missing;
 use super::job::Ticket;
 use super::log::Stream;
+use super::sink::{Sinks, nonblocking, put};
 use super::state::{Entry, Pipe, Stdio, Supervisor, pipe, wrong_state};
 use super::{CONTAINERS, dev_null, terminal};
 use crate::protocol::{self, Answer};
@@ -26,20 +26,13 @@ const ATTACHMENTS: usize = 16;
 /// Input that is taken from a client at once.
 const INPUT: usize = 4096;
 
-/// A client's end of one output, and what it has not taken yet.
-struct Sink {
-    stream: Stream,
-    fd: OwnedFd,
-    waiting: Vec<u8>,
-}
-
 /// One client.
 pub(super) struct Attachment {
     pub(super) ticket: Ticket,
     /// Where its input comes from, and what the container has not taken yet.
     stdin: Option<OwnedFd>,
     typed: Vec<u8>,
-    sinks: Vec<Sink>,
+    sinks: Sinks,
     /// It ends with its input.
     typing: bool,
     ended: bool,
@@ -51,11 +44,6 @@ pub(super) struct Ours {
     pub(super) stdin: Option<OwnedFd>,
     pub(super) once: bool,
     pub(super) terminal: Option<OwnedFd>,
-}
-
-fn nonblocking(fd: &OwnedFd) -> io::Result<()> {
-    fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-    Ok(())
 }
 
 /// Streams of a new container: our ends, and its standard input, output and error.
@@ -126,11 +114,12 @@ impl Attachment {
             Ok(taken)
         };
         let stdin = take(streams.stdin)?;
-        let mut sinks = Vec::new();
+        let mut sinks = Sinks::default();
         for (stream, wanted) in [(Stream::Stdout, streams.stdout), (Stream::Stderr, streams.stderr)] {
             if let Some(fd) = take(wanted)? {
-                let waiting = Vec::new();
-                sinks.push(Sink { stream, fd, waiting });
+                sinks
+                    .add(stream, fd)
+                    .map_err(|error| Refusal::failed("take the streams", &error))?;
             }
         }
         let (typing, typed, ended) = (stdin.is_some(), Vec::new(), false);
@@ -145,8 +134,9 @@ impl Attachment {
     }
 
     pub(super) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
-        let outputs = self.sinks.iter().map(|sink| sink.fd.as_raw_fd());
-        outputs.chain(self.stdin.iter().map(AsRawFd::as_raw_fd))
+        self.sinks
+            .descriptors()
+            .chain(self.stdin.iter().map(AsRawFd::as_raw_fd))
     }
 
     /// Nobody wants it any more.
@@ -156,16 +146,9 @@ impl Attachment {
         self.stdin = None;
     }
 
-    fn idle(&self) -> bool {
-        self.sinks.iter().all(|sink| sink.waiting.is_empty())
-    }
-
     /// What to wait for on behalf of this client: writing where something waits, reading where nothing does.
     pub(super) fn writes(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.sinks
-            .iter()
-            .filter(|sink| !sink.waiting.is_empty())
-            .map(|sink| sink.fd.as_fd())
+        self.sinks.waiting()
     }
 
     /// The client's input, while the container has taken what came before.
@@ -177,39 +160,16 @@ impl Attachment {
         !self.typed.is_empty()
     }
 
-    fn holds_up(&self, stream: Stream) -> bool {
-        self.sinks
-            .iter()
-            .any(|sink| sink.stream == stream && !sink.waiting.is_empty())
-    }
-
     fn flush(&mut self) {
-        self.sinks.retain_mut(|sink| match put(&sink.fd, &mut sink.waiting) {
-            Ok(()) => true,
-            // Nobody reads any more.
-            Err(_) => false,
-        });
+        self.sinks.flush();
         self.ended |= self.sinks.is_empty() && self.stdin.is_none() && self.typed.is_empty();
     }
-}
-
-/// Writes as much as goes.
-fn put(fd: &OwnedFd, waiting: &mut Vec<u8>) -> io::Result<()> {
-    while !waiting.is_empty() {
-        match write(fd, waiting) {
-            Ok(length) => drop(waiting.drain(..length)),
-            Err(nix::Error::EAGAIN) => return Ok(()),
-            Err(nix::Error::EINTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
 }
 
 impl Entry {
     /// Whether a client still has to take what came from this stream.
     pub(super) fn held_up(&self, stream: Stream) -> bool {
-        self.attachments.iter().any(|own| own.holds_up(stream))
+        self.attachments.iter().any(|own| own.sinks.hold_up(stream))
     }
 
     /// Moves what can be moved between the container and one client.
@@ -251,12 +211,22 @@ impl Entry {
     }
 }
 
+impl Entry {
+    /// Clients that left: what would have ended with their input ends now.
+    pub(super) fn release(&mut self, left: impl Fn(Ticket) -> bool) {
+        for own in self.attachments.iter_mut().filter(|own| left(own.ticket)) {
+            if own.typing && self.once {
+                self.stdin = None;
+            }
+            own.end();
+        }
+    }
+}
+
 /// Gives every client its copy of what a container wrote.
 pub(super) fn copy(attachments: &mut [Attachment], stream: Stream, bytes: &[u8]) {
     for own in attachments.iter_mut().filter(|own| !own.ended) {
-        for sink in own.sinks.iter_mut().filter(|sink| sink.stream == stream) {
-            sink.waiting.extend_from_slice(bytes);
-        }
+        own.sinks.give(stream, bytes);
         own.flush();
     }
 }
@@ -305,7 +275,7 @@ impl Supervisor {
         for entry in &mut self.entries {
             let over = matches!(entry.container.state, State::Exited { .. });
             entry.attachments.retain(|own| {
-                let done = own.ended || (over && own.idle());
+                let done = own.ended || (over && own.sinks.idle());
                 if done {
                     ended.push(own.ticket);
                 }

@@ -82,6 +82,10 @@ impl Supervisor {
         else {
             return;
         };
+        if !self.clients.iter().any(|client| client.key == ticket.client) {
+            // The agent that asked is gone, and the next one may have looked before this came to be.
+            return self.begin_removal(&container.id, Vec::new(), Ok(Answer::Done));
+        }
         let made = result.and_then(|pid| {
             let ours = attach::ours(stdio).map_err(|error| Refusal::failed("take the container's terminal", &error))?;
             Ok((pid, ours))

@@ -155,9 +155,7 @@ impl Supervisor {
             exec.deadline = Duration::ZERO;
         }
         for entry in &mut self.entries {
-            for own in entry.attachments.iter_mut().filter(|own| own.ticket == ticket) {
-                own.end();
-            }
+            entry.release(|own| own == ticket);
         }
     }
 
@@ -187,7 +185,7 @@ impl Supervisor {
             exec.deadline = Duration::ZERO;
         }
         for entry in &mut self.entries {
-            entry.attachments.retain(|own| own.ticket.client != client);
+            entry.release(|own| own.client == client);
         }
     }
 

@@ -17,6 +17,7 @@ pub(crate) mod memory;
 mod pause;
 mod poll;
 mod remove;
+pub(crate) mod sink;
 mod state;
 mod terminal;
 pub(crate) mod user;

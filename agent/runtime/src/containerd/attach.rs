@@ -1,0 +1,251 @@
+//! Attaching to a container: its output comes from its logger, its input goes to the pipe that its shim reads.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use containerd_client::services::v1::{CloseIoRequest, ResizePtyRequest};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::io::{AsyncReadExt, AsyncWrite};
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
+use tokio::sync::oneshot;
+
+use super::client::{CALL, or_gone, within};
+use super::logger::{self, Order};
+use super::methods::wrong_state;
+use super::{Shared, audience};
+use crate::embedded::io_error;
+use crate::session::{Input, Pipes, Session, Terminal};
+use crate::{Error, Refusal, Size, State, Stdin, Streams, record, sys};
+
+/// In the directory of a container whose input ends with that of its first client, once there was one.
+const ONCE: &str = "once";
+
+/// A client's way to a container's input.
+struct Writer {
+    /// None: the container has no input, or the client has ended its own.
+    pipe: Option<pipe::Sender>,
+    /// Whose input ends with the client's.
+    once: Option<Target>,
+    /// The session ends when this goes.
+    over: Option<oneshot::Sender<()>>,
+}
+
+/// A container.
+struct Target {
+    shared: Arc<Shared>,
+    container: String,
+}
+
+impl Writer {
+    fn close(&mut self) {
+        self.pipe = None;
+        drop(self.over.take());
+        let Some(Target { shared, container }) = self.once.take() else {
+            return;
+        };
+        Arc::clone(&shared).spawn(async move { shared.close_input(&container).await });
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl AsyncWrite for Writer {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        match &mut self.pipe {
+            Some(pipe) => Pin::new(pipe).poll_write(context, from),
+            None => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.close();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Terminal for Target {
+    fn resize(&self, size: Size) -> BoxFuture<'_, Result<(), Error>> {
+        async move {
+            let request = self.shared.client.request(ResizePtyRequest {
+                container_id: self.container.clone(),
+                exec_id: String::new(),
+                width: size.width.into(),
+                height: size.height.into(),
+            });
+            let mut tasks = self.shared.client.tasks();
+            let resized = within(CALL, "resize the terminal", tasks.resize_pty(request)).await;
+            or_gone(resized).map(drop)
+        }
+        .boxed()
+    }
+}
+
+fn failed(doing: &'static str) -> impl FnOnce(io::Error) -> Error {
+    move |error| Refusal::failed(doing, &error).into()
+}
+
+impl Shared {
+    /// Joins the streams of a running container.
+    pub(super) async fn attach(
+        self: &Arc<Self>,
+        sandbox: &str,
+        container: &str,
+        streams: Streams,
+    ) -> Result<Session, Error> {
+        let found = self.container(sandbox, container)?;
+        if !matches!(found.state, State::Running { .. }) {
+            return Err(wrong_state(&found));
+        }
+        let directory = self.container_directory(sandbox, container);
+        let order = record::read::<Order>(&directory.join(logger::ORDER)).map_err(io_error("read", &directory))?;
+        let order = order.ok_or_else(|| Refusal::ContainerNotFound(container.to_owned()))?;
+        let outputs = Streams {
+            stdin: false,
+            stderr: streams.stderr && !order.terminal,
+            ..streams
+        };
+        let pipes = Pipes::make(outputs).map_err(failed("make pipes"))?;
+        let joining = tokio::time::timeout(CALL, join(&directory, outputs, pipes.theirs));
+        let mut connection = joining
+            .await
+            .map_err(io::Error::from)
+            .flatten()
+            .map_err(failed("join the container's logger"))?;
+        let target = || Target {
+            shared: Arc::clone(self),
+            container: container.to_owned(),
+        };
+        let mut typed = None;
+        let stdin = if streams.stdin {
+            let (writer, over) = input(&directory, &order, target())?;
+            typed = over;
+            Some(Box::pin(writer) as Input)
+        } else {
+            None
+        };
+        let end = async move {
+            let ended = async {
+                // It says nothing; its end is that of the output, or its own.
+                drop(connection.read(&mut [0]).await);
+            };
+            match typed {
+                Some(typed) => tokio::select! {
+                    () = ended => {}
+                    _ = typed => {}
+                },
+                None => ended.await,
+            }
+            // The other end goes with this one.
+            drop(connection);
+            Ok(0)
+        };
+        let terminal: Option<Box<dyn Terminal>> = if order.terminal { Some(Box::new(target())) } else { None };
+        Ok(Session {
+            stdin,
+            stdout: pipes.stdout,
+            stderr: pipes.stderr,
+            terminal,
+            end: end.boxed(),
+        })
+    }
+
+    /// No more input will come.
+    async fn close_input(&self, container: &str) {
+        let request = self.client.request(CloseIoRequest {
+            container_id: container.to_owned(),
+            exec_id: String::new(),
+            stdin: true,
+        });
+        let closed = within(CALL, "close the input", self.client.tasks().close_io(request)).await;
+        if let Err(error) = or_gone(closed) {
+            tracing::warn!(container, %error, "the end of an input is not told");
+        }
+    }
+
+    /// Inputs that had a client of an earlier agent, and end with it.
+    pub(super) fn close_inputs(self: &Arc<Self>) {
+        let containers: Vec<(String, PathBuf)> = {
+            let records = self.records();
+            let all = records.iter().flat_map(|entry| {
+                let sandbox = &entry.record.sandbox;
+                let running = |container: &&crate::Container| matches!(container.state, State::Running { .. });
+                let own = sandbox.containers.iter().filter(running);
+                own.map(|container| {
+                    let directory = self.container_directory(&sandbox.id, &container.id);
+                    (container.id.clone(), directory.join(ONCE))
+                })
+            });
+            all.collect()
+        };
+        for (container, mark) in containers {
+            if mark.exists() {
+                let shared = Arc::clone(self);
+                self.spawn(async move { shared.close_input(&container).await });
+            }
+        }
+    }
+}
+
+/// A way to the container's input; with it what ends when the client's input does, if that ends the session.
+fn input(directory: &Path, order: &Order, target: Target) -> Result<(Writer, Option<oneshot::Receiver<()>>), Error> {
+    let mut writer = Writer {
+        pipe: None,
+        once: None,
+        over: None,
+    };
+    if order.stdin == Stdin::Closed {
+        return Ok((writer, None));
+    }
+    let path = directory.join(logger::INPUT);
+    match pipe::OpenOptions::new().open_sender(&path) {
+        Ok(pipe) => writer.pipe = Some(pipe),
+        // Nobody reads it: the container has closed its input.
+        Err(error) if error.raw_os_error() == Some(nix::libc::ENXIO) => return Ok((writer, None)),
+        Err(error) => return Err(io_error("open", &path)(error)),
+    }
+    if order.stdin == Stdin::Once && !order.terminal {
+        // On disk first: an agent that dies now has ended the input all the same.
+        fs::File::create(directory.join(ONCE)).map_err(io_error("mark", directory))?;
+        writer.once = Some(target);
+        return Ok((writer, None));
+    }
+    let (over, typed) = oneshot::channel();
+    writer.over = Some(over);
+    Ok((writer, Some(typed)))
+}
+
+/// Hands our ends of pipes to a container's logger, and waits until it has taken them.
+async fn join(directory: &Path, outputs: Streams, descriptors: Vec<std::os::fd::OwnedFd>) -> io::Result<UnixStream> {
+    let directory = fs::File::open(directory)?;
+    // A short name of it, whatever that of the state directory is.
+    let path = format!("/proc/self/fd/{}/{}", directory.as_raw_fd(), audience::SOCKET);
+    let mut connection = UnixStream::connect(path).await?;
+    let mut words = vec![audience::REQUEST];
+    words.extend(outputs.stdout.then_some(audience::STDOUT));
+    words.extend(outputs.stderr.then_some(audience::STDERR));
+    // There is room in a new socket. Who refuses may have gone by now; its answer is there all the same.
+    match sys::send_with_descriptors(connection.as_fd(), &words, &descriptors) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error),
+        Ok(_) | Err(_) => drop(descriptors),
+    }
+    match connection.read_u8().await? {
+        audience::JOINED => Ok(connection),
+        audience::FULL => Err(io::Error::other("too many at the same time")),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}

@@ -1,0 +1,149 @@
+//! Those who attached to a container, as its logger serves them: each has a connection, and ends of pipes that came over it.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+
+use crate::supervisor::log::Stream;
+use crate::supervisor::sink::Sinks;
+use crate::sys;
+
+/// The socket in the container's directory.
+pub(super) const SOCKET: &str = "attach";
+/// Clients of one container at the same time.
+const CLIENTS: usize = 16;
+/// A request is this, then a letter for each descriptor that comes with it.
+pub(super) const REQUEST: u8 = b'a';
+pub(super) const STDOUT: u8 = b'1';
+pub(super) const STDERR: u8 = b'2';
+/// The answer: from now on it gets all output, or there are too many already.
+pub(super) const JOINED: u8 = b'+';
+pub(super) const FULL: u8 = b'-';
+
+struct Client {
+    connection: UnixStream,
+    sinks: Sinks,
+    joined: bool,
+    gone: bool,
+}
+
+/// All clients of a container.
+pub(super) struct Audience {
+    listener: UnixListener,
+    clients: Vec<Client>,
+}
+
+/// What a client is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    Read,
+    Write,
+}
+
+impl Audience {
+    /// Listens in the working directory: the name of a socket must be short.
+    pub(super) fn open() -> io::Result<Self> {
+        match std::fs::remove_file(SOCKET) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        let listener = UnixListener::bind(Path::new(SOCKET))?;
+        listener.set_nonblocking(true)?;
+        let clients = Vec::new();
+        Ok(Self { listener, clients })
+    }
+
+    /// Whether somebody still has to take what came from this stream.
+    pub(super) fn holds_up(&self, stream: Stream) -> bool {
+        self.clients.iter().any(|client| client.sinks.hold_up(stream))
+    }
+
+    /// Whether everybody has everything.
+    pub(super) fn is_done(&self) -> bool {
+        self.clients.iter().all(|client| client.sinks.idle())
+    }
+
+    pub(super) fn give(&mut self, stream: Stream, bytes: &[u8]) {
+        for client in &mut self.clients {
+            client.sinks.give(stream, bytes);
+        }
+    }
+
+    /// What to wait for.
+    pub(super) fn sources(&self) -> Vec<(BorrowedFd<'_>, Wait)> {
+        let mut all = vec![(self.listener.as_fd(), Wait::Read)];
+        for client in &self.clients {
+            all.push((client.connection.as_fd(), Wait::Read));
+            all.extend(client.sinks.waiting().map(|fd| (fd, Wait::Write)));
+        }
+        all
+    }
+
+    /// Does what can be done without waiting. Those who left make room first.
+    pub(super) fn serve(&mut self) {
+        self.attend();
+        self.admit();
+        self.attend();
+    }
+
+    fn attend(&mut self) {
+        for client in &mut self.clients {
+            client.serve();
+        }
+        self.clients.retain(|client| !client.gone);
+    }
+
+    fn admit(&mut self) {
+        while let Ok((mut connection, _)) = self.listener.accept() {
+            if self.clients.len() >= CLIENTS {
+                // Whether it hears of it is its own affair.
+                connection.write_all(&[FULL]).ok();
+            } else if connection.set_nonblocking(true).is_ok() {
+                let (sinks, joined, gone) = (Sinks::default(), false, false);
+                self.clients.push(Client {
+                    connection,
+                    sinks,
+                    joined,
+                    gone,
+                });
+            }
+        }
+    }
+}
+
+impl Client {
+    fn serve(&mut self) {
+        self.sinks.flush();
+        if self.joined {
+            // It has nothing more to say: what comes is its end.
+            let said = self.connection.read(&mut [0]);
+            self.gone = !said.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+            return;
+        }
+        let mut words = [0; 4];
+        match sys::receive_with_descriptors(self.connection.as_fd(), &mut words) {
+            Ok((length, descriptors)) => {
+                let words = words.get(..length).unwrap_or_default();
+                self.joined = self.join(words, descriptors).is_ok();
+                self.gone = !self.joined;
+            }
+            Err(error) => self.gone = error.kind() != io::ErrorKind::WouldBlock,
+        }
+    }
+
+    fn join(&mut self, words: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<()> {
+        let Some((&REQUEST, streams)) = words.split_first() else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        for (stream, fd) in streams.iter().zip(descriptors) {
+            let stream = match *stream {
+                STDOUT => Stream::Stdout,
+                STDERR => Stream::Stderr,
+                _ => return Err(io::ErrorKind::InvalidData.into()),
+            };
+            self.sinks.add(stream, fd)?;
+        }
+        self.connection.write_all(&[JOINED])
+    }
+}
