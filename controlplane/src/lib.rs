@@ -7,6 +7,7 @@ pub mod backup;
 pub mod clock;
 pub mod config;
 pub mod credentials;
+pub mod heap;
 pub mod notify;
 
 use std::convert::Infallible;

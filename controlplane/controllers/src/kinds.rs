@@ -16,7 +16,7 @@ use k8s_openapi::{
     api::{
         apps::v1::{Deployment, ReplicaSet},
         coordination::v1::Lease,
-        core::v1::{Container, Namespace, Node, Pod, ResourceQuota, Service},
+        core::v1::{Container, ContainerStatus, Namespace, Node, Pod, ResourceQuota, Service},
         discovery::v1::EndpointSlice,
         policy::v1::PodDisruptionBudget,
         rbac::v1::ClusterRole,
@@ -64,8 +64,17 @@ fn owner_entry(metadata: &ObjectMeta) -> String {
     )
 }
 
+/// Lists grow by doubling while they are read, from four items: most hold one or two.
+fn tighten<T>(list: &mut Option<Vec<T>>) {
+    if let Some(list) = list {
+        list.shrink_to_fit();
+    }
+}
+
 fn trim_metadata(metadata: &mut ObjectMeta) {
     metadata.managed_fields = None;
+    tighten(&mut metadata.owner_references);
+    tighten(&mut metadata.finalizers);
     if let Some(annotations) = metadata.annotations.as_mut() {
         annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
     }
@@ -107,8 +116,24 @@ impl Cached for Pod {
                     restart_policy: container.restart_policy.take(),
                     ..Container::default()
                 };
+                tighten(&mut container.ports);
             }
             spec.containers.shrink_to_fit();
+            tighten(&mut spec.tolerations);
+        }
+        if let Some(status) = self.status.as_mut() {
+            status.init_container_statuses = None;
+            status.ephemeral_container_statuses = None;
+            status.host_ips = None;
+            for container in status.container_statuses.iter_mut().flatten() {
+                *container = ContainerStatus {
+                    name: std::mem::take(&mut container.name),
+                    restart_count: container.restart_count,
+                    ..ContainerStatus::default()
+                };
+            }
+            tighten(&mut status.container_statuses);
+            tighten(&mut status.conditions);
         }
     }
 
