@@ -9,12 +9,13 @@ use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 /// Where a server is, and with which certificate to talk to it.
 #[derive(Clone)]
@@ -77,10 +78,7 @@ impl Target {
     /// # Errors
     /// When the server cannot be reached or its certificate is not the cluster's.
     pub async fn connect(&self) -> anyhow::Result<Connection> {
-        let stream = TcpStream::connect(&self.address).await?;
-        stream.set_nodelay(true)?;
-        let name = ServerName::try_from(self.host.clone())?;
-        let stream = TlsConnector::from(Arc::clone(&self.tls)).connect(name, stream).await?;
+        let stream = self.stream(Arc::clone(&self.tls)).await?;
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         let mut driver = JoinSet::new();
         driver.spawn(async move {
@@ -94,6 +92,53 @@ impl Target {
             driver,
         })
     }
+}
+
+impl Target {
+    async fn stream(&self, tls: Arc<rustls::ClientConfig>) -> anyhow::Result<TlsStream<TcpStream>> {
+        let stream = TcpStream::connect(&self.address).await?;
+        stream.set_nodelay(true)?;
+        let name = ServerName::try_from(self.host.clone())?;
+        Ok(TlsConnector::from(tls).connect(name, stream).await?)
+    }
+
+    /// Opens a connection of HTTP/2 and starts as many watches on it.
+    ///
+    /// # Errors
+    /// When the server cannot be reached or refuses one.
+    pub async fn watches(&self, path: &str, count: usize) -> anyhow::Result<Watches> {
+        let mut tls = rustls::ClientConfig::clone(&self.tls);
+        tls.alpn_protocols = vec![b"h2".to_vec()];
+        let stream = self.stream(Arc::new(tls)).await?;
+        let client = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+        let (mut sender, connection) = client.handshake(TokioIo::new(stream)).await?;
+        let mut driver = JoinSet::new();
+        driver.spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "connection ended");
+            }
+        });
+        let mut bodies = Vec::new();
+        for _ in 0..count {
+            let uri = format!("https://{}{path}", self.address);
+            let request = Request::builder().uri(uri).body(Full::new(Bytes::new()))?;
+            sender.ready().await?;
+            let response = sender.send_request(request).await?;
+            if !response.status().is_success() {
+                bail!("watch {path}: {}", response.status());
+            }
+            bodies.push(response.into_body());
+        }
+        Ok(Watches { bodies, driver })
+    }
+}
+
+/// Watches that share a connection.
+pub struct Watches {
+    /// Their events, one JSON line each.
+    pub bodies: Vec<Incoming>,
+    /// Drives the connection; ends with it.
+    pub driver: JoinSet<()>,
 }
 
 fn text<'a>(config: &'a serde_json::Value, pointer: &str) -> anyhow::Result<&'a str> {

@@ -166,3 +166,23 @@ pub fn kubectls() -> anyhow::Result<Vec<PathBuf>> {
     }
     Ok(found)
 }
+
+/// Forgets the highest resident size so far and returns today's, in KiB.
+///
+/// # Errors
+/// When the process is gone.
+pub fn reset_peak(pid: i32) -> anyhow::Result<u64> {
+    std::fs::write(format!("/proc/{pid}/clear_refs"), "5")?;
+    peak_kib(pid)
+}
+
+/// The highest resident size of a process since [`reset_peak`], in KiB.
+///
+/// # Errors
+/// When the process is gone.
+pub fn peak_kib(pid: i32) -> anyhow::Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let figure = line.and_then(|line| line.split_whitespace().next());
+    Ok(figure.context("VmHWM")?.parse()?)
+}

@@ -8,6 +8,7 @@ mod memory;
 mod pods;
 mod requests;
 mod start;
+mod watchers;
 
 use std::path::PathBuf;
 
@@ -43,7 +44,8 @@ fn main() -> anyhow::Result<()> {
         machine.import(&archive)?;
         runtime.block_on(pods::measure(&machine, &target, &mut table))?;
     }
-    runtime.block_on(requests::measure(&target, &mut table, stored))?;
+    runtime.block_on(watchers::measure(&machine, &target, &mut table))?;
+    runtime.block_on(requests::measure(&machine, &target, &mut table, stored))?;
     memory::idle(&machine, &mut table, &format!("{stored} pods stored"))?;
     machine.finish()?;
     table.print();

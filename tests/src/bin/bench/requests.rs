@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
+use http_body_util::BodyExt as _;
 use tests::http::Target;
+use tests::machine::Machine;
+use tests::process;
 use tokio::task::JoinSet;
 
 use crate::figures::{Table, milliseconds, now, percentiles, rate};
@@ -16,7 +19,12 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 const SPAN: Duration = Duration::from_secs(3);
 
 /// Creates per second at 1, 16 and 64 connections, reads, and the list of `stored` pods.
-pub(crate) async fn measure(target: &Target, table: &mut Table, stored: usize) -> anyhow::Result<()> {
+pub(crate) async fn measure(
+    machine: &Machine,
+    target: &Target,
+    table: &mut Table,
+    stored: usize,
+) -> anyhow::Result<()> {
     let counter = Arc::new(AtomicUsize::new(0));
     for connections in [1, 16, 64] {
         let counter = Arc::clone(&counter);
@@ -41,6 +49,12 @@ pub(crate) async fn measure(target: &Target, table: &mut Table, stored: usize) -
     let mut connection = target.connect().await?;
     connection.expect(Method::DELETE, CONFIG_MAPS, Bytes::new()).await?;
     store_pods(target, stored).await?;
+    lists(machine.daemon("skiff-controlplane")?, target, table, stored).await
+}
+
+/// One client's list of all pods, and sixteen at once.
+async fn lists(server: i32, target: &Target, table: &mut Table, stored: usize) -> anyhow::Result<()> {
+    let mut connection = target.connect().await?;
     let mut times = Vec::new();
     let mut size = 0;
     for _ in 0..7 {
@@ -53,6 +67,27 @@ pub(crate) async fn measure(target: &Target, table: &mut Table, stored: usize) -
     table.row(
         format!("LIST of {stored} pods"),
         format!("{}, {} KiB", milliseconds(middle), size / 1024),
+    );
+    let before = process::reset_peak(server)?;
+    let mut readers = JoinSet::new();
+    for _ in 0..16 {
+        let mut connection = target.connect().await?;
+        readers.spawn(async move {
+            // Nothing is kept of it here: what is measured is the server.
+            let mut body = connection.open(Method::GET, PODS, Bytes::new()).await?.into_body();
+            while let Some(frame) = body.frame().await {
+                frame?;
+            }
+            anyhow::Ok(())
+        });
+    }
+    while let Some(ended) = readers.join_next().await {
+        ended??;
+    }
+    let more = process::peak_kib(server)?.saturating_sub(before);
+    table.row(
+        format!("16 LISTs of {stored} pods at once, more memory"),
+        format!("{} MiB", more.div_ceil(1024)),
     );
     Ok(())
 }
