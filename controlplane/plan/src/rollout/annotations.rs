@@ -120,7 +120,8 @@ pub(super) fn stamp(view: &View<'_>) -> Option<Vec<Step>> {
     }
     if annotation(&view.deployment.metadata, REVISION) != Some(&current.to_string()) {
         let body = json!({ "metadata": { "annotations": { REVISION: current.to_string() } } });
-        steps.push(patch_deployment(view, None, body));
+        // With the status, as upstream writes it: the generation counts what users change.
+        steps.push(patch_deployment(view, Some("status"), body));
     }
     (!steps.is_empty()).then_some(steps)
 }
