@@ -72,8 +72,10 @@ pub fn validate_update(new: &ObjectMeta, old: &ObjectMeta, scope: Scope, rule: R
             .filter(|name| !known.contains(name))
             .collect();
         if !added.is_empty() {
+            let added: Vec<String> = added.iter().map(|name| format!("{name:?}")).collect();
             let text = format!(
-                "no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"
+                "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+                added.join(", ")
             );
             errors.push(Invalid::forbidden("metadata.finalizers", text));
         }
