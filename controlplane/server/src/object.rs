@@ -66,14 +66,25 @@ pub(crate) fn decode(
     duplicates: &[String],
     validation: FieldValidation,
 ) -> Result<(Box<dyn Object>, Vec<String>), Failure> {
+    let (object, mut complaints) =
+        decode_bare(registration, json, validation).map_err(|error| mismatch(registration, json, &error))?;
+    complaints.extend(duplicates.iter().map(|path| api::strict::duplicate_field(path)));
+    Ok((object, complaints))
+}
+
+/// As [`decode`], of JSON that is no client's; the error is the bare text.
+pub(crate) fn decode_bare(
+    registration: &Registration,
+    json: &[u8],
+    validation: FieldValidation,
+) -> Result<(Box<dyn Object>, Vec<String>), String> {
     let decoded = match validation {
         FieldValidation::Ignore => registration.decode(json).map(|object| (object, Vec::new())),
         FieldValidation::Strict | FieldValidation::Warn => registration.decode_reporting(json),
     };
-    let (object, unknown) = decoded.map_err(|error| mismatch(registration, json, &error.to_string()))?;
-    let unknown = unknown.iter().map(|path| api::strict::unknown_field(path));
-    let duplicates = duplicates.iter().map(|path| api::strict::duplicate_field(path));
-    Ok((object, unknown.chain(duplicates).collect()))
+    let (object, unknown) = decoded.map_err(|error| error.to_string())?;
+    let complaints = unknown.iter().map(|path| api::strict::unknown_field(path));
+    Ok((object, complaints.collect()))
 }
 
 /// Why JSON is no object of the kind: another kind, another version, or a field that does not fit.

@@ -44,6 +44,11 @@ pub fn apply(schema: Schema, document: &mut Value, patch: &Value) -> Result<(), 
     Ok(())
 }
 
+/// A patch as upstream's error texts show it, which is how Go prints it: `map[data:map[a:1]]`.
+pub fn go_text(patch: &Value) -> String {
+    go::text(patch)
+}
+
 /// What is known of a member while it is merged.
 #[derive(Clone, Copy, Default)]
 struct Known {

@@ -54,7 +54,51 @@ impl Patch {
         }
         let value = serde_json::from_slice(body)
             .map_err(|error| Failure::bad_request(format!("error decoding patch: {error}")))?;
-        Ok(kind(value))
+        let patch = kind(value);
+        patch.check_type()?;
+        Ok(patch)
+    }
+
+    /// Refuses a list where an object is needed, and so on, in the words of Go's decoder.
+    fn check_type(&self) -> Result<(), Failure> {
+        const OBJECT: &str = "map[string]interface {}";
+        let (value, prefix, wanted) = match self {
+            Self::Json(Value::Array(_) | Value::Null)
+            | Self::Merge(Value::Object(_) | Value::Null)
+            | Self::Strategic(Value::Object(_) | Value::Null) => return Ok(()),
+            Self::Json(value) => (value, "error decoding patch: ", "[]handlers.jsonPatchOp"),
+            Self::Merge(value) => (value, "error decoding patch: ", OBJECT),
+            Self::Strategic(value) => (value, "", OBJECT),
+        };
+        let found = match value {
+            Value::Null => "null",
+            Value::Bool(_) => "bool",
+            Value::Number(_) => "number",
+            Value::String(_) => "string",
+            Value::Array(_) => "array",
+            Value::Object(_) => "object",
+        };
+        let message = format!("{prefix}json: cannot unmarshal {found} into Go value of type {wanted}");
+        Err(Failure::bad_request(message))
+    }
+
+    /// 422 for a patch after which the object is none of its kind.
+    fn spoils(&self, patched: &str, because: &str) -> Failure {
+        let (shown, because) = match self {
+            Self::Json(_) | Self::Merge(_) => (patched.to_owned(), because.to_owned()),
+            Self::Strategic(patch) => (strategic::go_text(patch), unrestorable(because)),
+        };
+        let message = format!("Invalid value: {shown:?}: {because}");
+        Failure::Invalid {
+            kind: GroupResource::new("", ""),
+            name: String::new(),
+            causes: vec![Cause {
+                reason: "FieldValueInvalid".into(),
+                field: "patch".to_owned(),
+                text: format!("patch: {message}"),
+                message,
+            }],
+        }
     }
 
     /// Whether the patch may look at or change `metadata.managedFields`, which the others are spared.
@@ -86,7 +130,13 @@ impl Patch {
             Self::Strategic(patch) => {
                 let schema = Schema::of_kind(api_version, kind)
                     .ok_or_else(|| Failure::internal(format!("no schema of {api_version} {kind}")))?;
-                strategic::apply(schema, document, patch)
+                let outcome = strategic::apply(schema, document, patch);
+                // Upstream decodes what is left into the type that the path names, whatever the patch calls it.
+                if let Some(members) = document.as_object_mut() {
+                    members.insert("apiVersion".to_owned(), api_version.into());
+                    members.insert("kind".to_owned(), kind.into());
+                }
+                outcome
             }
         };
         outcome.map_err(|error| failure(&error))
@@ -157,27 +207,35 @@ fn patched(
     }
     patch.apply(&registration.api_version(), registration.kind, &mut document)?;
     let json = document.to_string();
-    let (object, complaints) = object::decode(registration, json.as_bytes(), &[], validation)?;
+    let (object, complaints) = object::decode_bare(registration, json.as_bytes(), validation)
+        .map_err(|because| patch.spoils(&json, &because))?;
     if validation == FieldValidation::Strict && !complaints.is_empty() {
-        return Err(strict(&json, &complaints));
+        return Err(patch.spoils(&json, &format!("strict decoding error: {}", complaints.join(", "))));
     }
     Ok((object, complaints))
 }
 
-/// What upstream says of a patch that leaves unknown fields behind.
-fn strict(json: &str, complaints: &[String]) -> Failure {
-    let message = format!(
-        "Invalid value: {json:?}: strict decoding error: {}",
-        complaints.join(", ")
-    );
-    Failure::Invalid {
-        kind: GroupResource::new("", ""),
-        name: String::new(),
-        causes: vec![Cause {
-            reason: "FieldValueInvalid".into(),
-            field: "patch".to_owned(),
-            text: format!("patch: {message}"),
-            message,
-        }],
+/// Upstream decodes what a strategic merge patch leaves by a converter with words of its own.
+fn unrestorable(because: &str) -> String {
+    let parts = because.strip_prefix("json: cannot unmarshal ").and_then(|rest| {
+        let (found, rest) = rest.split_once(" into Go struct field ")?;
+        Some((found, rest.rsplit_once(" of type ")?.1))
+    });
+    let Some((found, wanted)) = parts else {
+        return because.to_owned();
+    };
+    let found = match found {
+        "array" => "slice",
+        "object" => "map",
+        "number" => "int64",
+        other if other.starts_with("number ") => "float64",
+        other => other,
+    };
+    match (found, wanted) {
+        (_, wanted) if wanted.starts_with("map[") => format!("cannot restore map from {found}"),
+        (_, wanted) if wanted.starts_with("[]") => format!("cannot restore slice from {found}"),
+        (_, wanted) if wanted.starts_with("v1.") => format!("cannot restore struct from: {found}"),
+        ("int64", "string") | ("float64", "int32" | "int64") => format!("cannot convert {found} to {wanted}"),
+        (_, wanted) => format!("unrecognized type: {wanted}"),
     }
 }
