@@ -47,6 +47,9 @@ and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex use
 const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and \
 must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
 '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+const WILDCARD: &str = "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must \
+consist of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character (e.g. '*.example.com', regex \
+used for validation is '\\*\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
 const LABEL_1035: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an \
 alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is \
 '[a-z]([-a-z0-9]*[a-z0-9])?')";
@@ -81,6 +84,18 @@ pub fn dns1123_label(text: &str) -> Vec<String> {
         } else {
             LABEL.to_owned()
         });
+    }
+    errors
+}
+
+/// What is wrong with a subdomain whose first label is `*`.
+pub fn wildcard_subdomain(text: &str) -> Vec<String> {
+    let mut errors = Vec::new();
+    if text.len() > 253 {
+        errors.push(too_long(253));
+    }
+    if !text.strip_prefix("*.").is_some_and(is_subdomain) {
+        errors.push(WILDCARD.to_owned());
     }
     errors
 }

@@ -8,8 +8,10 @@ pub mod metadata;
 pub mod pod_spec;
 mod probe;
 pub(crate) mod rbac;
-mod resources;
+pub(crate) mod resources;
 mod restart;
+pub(crate) mod selector;
+pub(crate) mod storage;
 mod volume;
 pub mod workload;
 
@@ -94,13 +96,70 @@ pub(crate) fn port_or_name(errors: &mut Vec<Invalid>, field: &str, value: &IntOr
     }
 }
 
+/// The protocols that ports may have.
+pub(crate) const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
+
+/// Reads an address and a prefix length.
+pub(crate) fn range(text: &str) -> Option<(IpAddr, u8)> {
+    let (address, length) = text.split_once('/')?;
+    let (address, length) = (address.parse::<IpAddr>().ok()?, length.parse::<u8>().ok()?);
+    (length <= if address.is_ipv4() { 32 } else { 128 }).then_some((address, length))
+}
+
 /// Whether a text is an address and a prefix length.
 pub(crate) fn is_range(text: &str) -> bool {
-    let Some((address, length)) = text.split_once('/') else {
-        return false;
+    range(text).is_some()
+}
+
+/// Upstream's text for what is no address.
+pub(crate) const ADDRESS: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+
+/// An error when a text is no IP address.
+pub(crate) fn address(errors: &mut Vec<Invalid>, field: &str, text: &str) {
+    if text.parse::<IpAddr>().is_err() {
+        errors.push(Invalid::value(field, text, ADDRESS));
+    }
+}
+
+/// Errors for addresses that nothing behind a Service can have.
+pub(crate) fn endpoint_address(errors: &mut Vec<Invalid>, field: &str, text: &str) {
+    let Ok(address) = text.parse::<IpAddr>() else { return };
+    let (link_local, multicast) = match address {
+        IpAddr::V4(address) => (address.is_link_local(), matches!(address.octets(), [224, 0, 0, _])),
+        IpAddr::V6(address) => {
+            let first = address.segments().into_iter().next().unwrap_or_default();
+            (address.is_unicast_link_local(), first & 0xff0f == 0xff02)
+        }
     };
-    let (Ok(address), Ok(length)) = (address.parse::<IpAddr>(), length.parse::<u8>()) else {
-        return false;
-    };
-    length <= if address.is_ipv4() { 32 } else { 128 }
+    let mut wrong = |detail: String| errors.push(Invalid::value(field, text, detail));
+    if address.is_unspecified() {
+        wrong(format!("may not be unspecified ({text})"));
+    }
+    if address.is_loopback() {
+        wrong("may not be in the loopback range (127.0.0.0/8, ::1/128)".to_owned());
+    }
+    if link_local {
+        wrong("may not be in the link-local range (169.254.0.0/16, fe80::/10)".to_owned());
+    }
+    if multicast {
+        wrong("may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)".to_owned());
+    }
+}
+
+/// A reference to an object of any kind in the same place.
+pub(crate) fn reference(errors: &mut Vec<Invalid>, path: &str, group: Option<&str>, kind: &str, name: &str) {
+    if let Some(group) = group {
+        each(
+            errors,
+            &format!("{path}.apiGroup"),
+            group,
+            names::dns1123_subdomain(group),
+        );
+    }
+    for (field, text) in [("kind", kind), ("name", name)] {
+        let field = format!("{path}.{field}");
+        if required(errors, &field, Some(text)) {
+            each(errors, &field, text, names::Rule::PathSegment.check(text, false));
+        }
+    }
 }

@@ -2,8 +2,10 @@
 
 use k8s_openapi::api::apps::v1::ControllerRevision;
 
+use crate::invalid::Invalid;
 use crate::kind::{Column, Kind};
 use crate::table::age_column;
+use crate::validation::{immutable, non_negative};
 
 impl Kind for ControllerRevision {
     const COLUMNS: &'static [Column<Self>] = &[
@@ -13,6 +15,21 @@ impl Kind for ControllerRevision {
         Column::integer("Revision", "Its number.", |revision, _| revision.revision.into()),
         age_column(),
     ];
+
+    fn validate(&self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        if self.data.is_none() {
+            errors.push(Invalid::required("data", "data is mandatory"));
+        }
+        non_negative(&mut errors, "revision", self.revision);
+        errors
+    }
+
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        let mut errors = self.validate();
+        immutable(&mut errors, "data", &self.data, &old.data);
+        errors
+    }
 }
 
 /// `statefulset.apps/web`

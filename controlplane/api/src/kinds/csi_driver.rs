@@ -2,8 +2,10 @@
 
 use k8s_openapi::api::storage::v1::CSIDriver;
 
+use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Updates};
 use crate::table::age_column;
+use crate::validation::{immutable, one_of_or_none};
 
 impl Kind for CSIDriver {
     const ANSWERS_DELETED: bool = true;
@@ -57,5 +59,65 @@ impl Kind for CSIDriver {
         }
         spec.requires_republish.get_or_insert(false);
         spec.se_linux_mount.get_or_insert(false);
+    }
+
+    fn validate(&self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        let spec = &self.spec;
+        let policies = ["File", "None", "ReadWriteOnceWithFSType"];
+        let policy = spec.fs_group_policy.as_deref();
+        one_of_or_none(&mut errors, "spec.fsGroupPolicy", policy, &policies);
+        let requests = spec.token_requests.as_deref().unwrap_or_default();
+        for (index, request) in requests.iter().enumerate() {
+            let path = format!("spec.tokenRequests[{index}]");
+            if requests
+                .iter()
+                .take(index)
+                .any(|earlier| earlier.audience == request.audience)
+            {
+                errors.push(Invalid::duplicate(format!("{path}.audience"), &request.audience));
+                continue;
+            }
+            let (field, seconds) = (format!("{path}.expirationSeconds"), request.expiration_seconds);
+            if let Some(short) = seconds.filter(|seconds| *seconds < 600) {
+                let detail = "may not specify a duration less than 10 minutes";
+                errors.push(Invalid::value(field.as_str(), short, detail));
+            }
+            if let Some(long) = seconds.filter(|seconds| *seconds > 1 << 32) {
+                let detail = "may not specify a duration larger than 2^32 seconds";
+                errors.push(Invalid::value(field, long, detail));
+            }
+        }
+        for mode in spec.volume_lifecycle_modes.iter().flatten() {
+            let modes = ["Ephemeral", "Persistent"];
+            one_of_or_none(&mut errors, "spec.volumeLifecycleModes", Some(mode), &modes);
+        }
+        if let Some(period) = spec
+            .node_allocatable_update_period_seconds
+            .filter(|period| *period < 10)
+        {
+            let detail = "must be greater than or equal to 10 seconds";
+            errors.push(Invalid::value(
+                "spec.nodeAllocatableUpdatePeriodSeconds",
+                period,
+                detail,
+            ));
+        }
+        errors
+    }
+
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        let mut errors = self.validate();
+        let (new, old) = (&self.spec, &old.spec);
+        let attach = "spec.attachedRequired";
+        immutable(&mut errors, attach, &new.attach_required, &old.attach_required);
+        let modes = "spec.volumeLifecycleModes";
+        immutable(
+            &mut errors,
+            modes,
+            &new.volume_lifecycle_modes,
+            &old.volume_lifecycle_modes,
+        );
+        errors
     }
 }

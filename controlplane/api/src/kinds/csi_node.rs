@@ -1,9 +1,12 @@
 //! `CSINode`: the storage drivers on a node.
 
-use k8s_openapi::api::storage::v1::CSINode;
+use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver};
 
+use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Updates};
+use crate::names;
 use crate::table::age_column;
+use crate::validation::{each, immutable, non_negative, required};
 
 impl Kind for CSINode {
     const ANSWERS_DELETED: bool = true;
@@ -14,4 +17,60 @@ impl Kind for CSINode {
         }),
         age_column(),
     ];
+
+    fn validate(&self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        for (index, driver) in self.spec.drivers.iter().enumerate() {
+            let path = format!("spec.drivers[{index}]");
+            validate_driver(&mut errors, driver, &path);
+            let mut earlier = self.spec.drivers.iter().take(index);
+            if earlier.any(|earlier| earlier.name == driver.name) {
+                errors.push(Invalid::duplicate(format!("{path}.name"), &driver.name));
+            }
+            validate_keys(&mut errors, driver.topology_keys.as_deref().unwrap_or_default(), &path);
+        }
+        errors
+    }
+
+    /// Drivers come and go; one that stays changes only how many volumes it takes.
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        let mut errors = self.validate();
+        let counted = |driver: &CSINodeDriver| CSINodeDriver {
+            allocatable: None,
+            ..driver.clone()
+        };
+        for before in &old.spec.drivers {
+            for driver in self.spec.drivers.iter().filter(|driver| driver.name == before.name) {
+                immutable(&mut errors, "spec.drivers", &counted(driver), &counted(before));
+            }
+        }
+        errors
+    }
+}
+
+/// Bytes of a node's name in a driver's own words.
+const IDENTIFIER: usize = 192;
+
+fn validate_driver(errors: &mut Vec<Invalid>, driver: &CSINodeDriver, path: &str) {
+    let name = format!("{path}.name");
+    each(errors, &name, &driver.name, names::dns1123_subdomain(&driver.name));
+    let field = format!("{path}.nodeID");
+    required(errors, &field, Some(&driver.node_id));
+    if driver.node_id.len() > IDENTIFIER {
+        let detail = format!("must be {IDENTIFIER} characters or less");
+        errors.push(Invalid::value(field, &driver.node_id, detail));
+    }
+    if let Some(count) = driver.allocatable.as_ref().and_then(|allocatable| allocatable.count) {
+        non_negative(errors, &format!("{path}.allocatable.count"), count.into());
+    }
+}
+
+fn validate_keys(errors: &mut Vec<Invalid>, keys: &[String], path: &str) {
+    for (index, key) in keys.iter().enumerate() {
+        required(errors, path, Some(key));
+        if keys.iter().take(index).any(|earlier| earlier == key) {
+            errors.push(Invalid::duplicate(path, key));
+        }
+        each(errors, path, key, names::qualified_name(key));
+    }
 }

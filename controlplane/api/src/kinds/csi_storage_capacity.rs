@@ -2,8 +2,12 @@
 
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 
+use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Updates};
-use crate::quantity::canonicalize;
+use crate::names::dns1123_subdomain;
+use crate::quantity::{Quantity, canonicalize};
+use crate::validation::selector::label_selector;
+use crate::validation::{each, immutable};
 
 impl Kind for CSIStorageCapacity {
     const UPDATES: Updates = Updates::CONDITIONAL;
@@ -20,5 +24,31 @@ impl Kind for CSIStorageCapacity {
     fn set_defaults(&mut self) {
         self.capacity.iter_mut().for_each(canonicalize);
         self.maximum_volume_size.iter_mut().for_each(canonicalize);
+    }
+
+    fn validate(&self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        if let Some(topology) = &self.node_topology {
+            label_selector(&mut errors, topology, "nodeTopology");
+        }
+        let class = &self.storage_class_name;
+        each(&mut errors, "storageClassName", class, dns1123_subdomain(class));
+        if let Some(capacity) = self
+            .capacity
+            .as_ref()
+            .filter(|capacity| Quantity::of(capacity).is_negative())
+        {
+            let detail = "must be greater than or equal to 0";
+            errors.push(Invalid::value("capacity", &capacity.0, detail));
+        }
+        errors
+    }
+
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        immutable(&mut errors, "nodeTopology", &self.node_topology, &old.node_topology);
+        let class = "storageClassName";
+        immutable(&mut errors, class, &self.storage_class_name, &old.storage_class_name);
+        errors
     }
 }

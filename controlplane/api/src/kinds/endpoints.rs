@@ -1,10 +1,13 @@
 //! `Endpoints`: addresses behind a Service, in the form before `EndpointSlice`.
 
-use k8s_openapi::api::core::v1::{EndpointSubset, Endpoints};
+use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints};
 
+use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Updates};
+use crate::names;
 use crate::pod::defaults::text;
 use crate::table::{age_column, shortened};
+use crate::validation::{PROTOCOLS, address, each, endpoint_address, one_of, port, required};
 
 impl Kind for Endpoints {
     const DEPRECATED: Option<&'static str> =
@@ -25,6 +28,76 @@ impl Kind for Endpoints {
                 text(&mut port.protocol, "TCP");
             }
         }
+    }
+
+    fn validate(&self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        for (index, subset) in self.subsets.iter().flatten().enumerate() {
+            validate_subset(&mut errors, subset, &format!("subsets[{index}]"));
+        }
+        errors
+    }
+
+    /// Subsets that stay as they are stay allowed.
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        if self.subsets == old.subsets {
+            return Vec::new();
+        }
+        self.validate()
+    }
+}
+
+fn validate_subset(errors: &mut Vec<Invalid>, subset: &EndpointSubset, path: &str) {
+    let ready = subset.addresses.as_deref().unwrap_or_default();
+    let others = subset.not_ready_addresses.as_deref().unwrap_or_default();
+    if ready.is_empty() && others.is_empty() {
+        errors.push(Invalid::required(
+            path,
+            "must specify `addresses` or `notReadyAddresses`",
+        ));
+    }
+    for (addresses, field) in [(ready, "addresses"), (others, "notReadyAddresses")] {
+        for (index, own) in addresses.iter().enumerate() {
+            validate_address(errors, own, &format!("{path}.{field}[{index}]"));
+        }
+    }
+    let ports = subset.ports.as_deref().unwrap_or_default();
+    for (index, own) in ports.iter().enumerate() {
+        validate_port(errors, own, ports.len() > 1, &format!("{path}.ports[{index}]"));
+    }
+}
+
+fn validate_address(errors: &mut Vec<Invalid>, own: &EndpointAddress, path: &str) {
+    let field = format!("{path}.ip");
+    address(errors, &field, &own.ip);
+    if let Some(host) = own.hostname.as_deref().filter(|host| !host.is_empty()) {
+        each(errors, &format!("{path}.hostname"), host, names::dns1123_label(host));
+    }
+    if let Some(node) = &own.node_name {
+        each(
+            errors,
+            &format!("{path}.nodeName"),
+            node,
+            names::dns1123_subdomain(node),
+        );
+    }
+    endpoint_address(errors, &field, &own.ip);
+}
+
+fn validate_port(errors: &mut Vec<Invalid>, own: &EndpointPort, named: bool, path: &str) {
+    let field = format!("{path}.name");
+    let name = own.name.as_deref().filter(|name| !name.is_empty());
+    if named {
+        required(errors, &field, name);
+    }
+    if let Some(name) = name {
+        each(errors, &field, name, names::dns1123_label(name));
+    }
+    port(errors, &format!("{path}.port"), own.port);
+    one_of(errors, &format!("{path}.protocol"), own.protocol.as_deref(), &PROTOCOLS);
+    if let Some(protocol) = &own.app_protocol {
+        let field = format!("{path}.appProtocol");
+        each(errors, &field, protocol, names::qualified_name(protocol));
     }
 }
 

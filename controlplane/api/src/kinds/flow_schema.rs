@@ -2,6 +2,9 @@
 
 use k8s_openapi::api::flowcontrol::v1::FlowSchema;
 
+mod validation;
+
+use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
 use crate::table::age_column;
 
@@ -47,4 +50,10 @@ impl Kind for FlowSchema {
     }
 
     crate::spec_and_status!();
+
+    fn validate(&self) -> Vec<Invalid> {
+        let name = self.metadata.name.as_deref().unwrap_or_default();
+        let spec = self.spec.as_ref();
+        spec.map(|spec| validation::validate(name, spec)).unwrap_or_default()
+    }
 }

@@ -4,6 +4,9 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::networking::v1::{Ingress, IngressSpec};
 
+mod validation;
+
+use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
 use crate::table::age_column;
 
@@ -45,6 +48,19 @@ impl Kind for Ingress {
 
     fn prepare_status(&mut self, old: &Self) {
         self.spec.clone_from(&old.spec);
+    }
+
+    fn validate(&self) -> Vec<Invalid> {
+        validation::create(self)
+    }
+
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        let spec = self.spec.clone().unwrap_or_default();
+        validation::validate(&spec, old.spec.as_ref())
+    }
+
+    fn validate_status(&self, old: &Self) -> Vec<Invalid> {
+        validation::status(self, old)
     }
 
     crate::spec_alone!();

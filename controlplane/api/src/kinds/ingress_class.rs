@@ -1,10 +1,13 @@
 //! `IngressClass`: who serves Ingresses.
 
-use k8s_openapi::api::networking::v1::IngressClass;
+use k8s_openapi::api::networking::v1::{IngressClass, IngressClassParametersReference};
 
+use crate::invalid::Invalid;
 use crate::kind::{Column, Kind};
+use crate::names;
 use crate::pod::defaults::text;
 use crate::table::age_column;
+use crate::validation::{each, immutable, reference, required};
 
 impl Kind for IngressClass {
     const GENERATION: bool = true;
@@ -25,7 +28,68 @@ impl Kind for IngressClass {
         }
     }
 
+    fn validate(&self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        let spec = self.spec.as_ref();
+        let controller = spec.and_then(|spec| spec.controller.as_deref());
+        if required(&mut errors, CONTROLLER, controller) {
+            validate_controller(&mut errors, controller.unwrap_or_default());
+        }
+        if let Some(parameters) = spec.and_then(|spec| spec.parameters.as_ref()) {
+            validate_parameters(&mut errors, parameters, "spec.parameters");
+        }
+        errors
+    }
+
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        let controller = |class: &Self| class.spec.as_ref().and_then(|spec| spec.controller.clone());
+        immutable(&mut errors, CONTROLLER, &controller(self), &controller(old));
+        errors.extend(self.validate());
+        errors
+    }
+
     crate::spec_alone!();
+}
+
+const CONTROLLER: &str = "spec.controller";
+
+/// `example.com/ingress-controller`
+fn validate_controller(errors: &mut Vec<Invalid>, controller: &str) {
+    if controller.len() > 250 {
+        errors.push(Invalid::too_long(CONTROLLER, 250));
+    }
+    let parts = controller
+        .split_once('/')
+        .filter(|(host, path)| !host.is_empty() && !path.is_empty());
+    let Some((host, path)) = parts else {
+        let detail = "must be a domain-prefixed path (such as \"acme.io/foo\")";
+        return errors.push(Invalid::value(CONTROLLER, controller, detail));
+    };
+    each(errors, CONTROLLER, host, names::dns1123_subdomain(host));
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&byte);
+    if !path.bytes().all(fits) {
+        let detail = r"Invalid path (regex used for validation is '[A-Za-z0-9/\-._~%!$&'()*+,;=:]+')";
+        errors.push(Invalid::value(CONTROLLER, path, detail));
+    }
+}
+
+fn validate_parameters(errors: &mut Vec<Invalid>, parameters: &IngressClassParametersReference, path: &str) {
+    let group = parameters.api_group.as_deref();
+    reference(errors, path, group, &parameters.kind, &parameters.name);
+    let (scope, namespace) = (format!("{path}.scope"), format!("{path}.namespace"));
+    match (parameters.scope.as_deref(), &parameters.namespace) {
+        (None, _) => errors.push(Invalid::required(scope, "")),
+        (Some("Namespace"), None) => {
+            errors.push(Invalid::required(namespace, "`parameters.scope` is set to 'Namespace'"));
+        }
+        (Some("Namespace"), Some(own)) => each(errors, &namespace, own, names::dns1123_label(own)),
+        (Some("Cluster"), Some(_)) => {
+            errors.push(Invalid::forbidden(namespace, "`parameters.scope` is set to 'Cluster'"));
+        }
+        (Some("Cluster"), None) => {}
+        (Some(other), _) => errors.push(Invalid::not_supported(scope, other, &["Cluster", "Namespace"])),
+    }
 }
 
 /// `Kind.group/name`

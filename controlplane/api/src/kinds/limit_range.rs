@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{LimitRange, LimitRangeItem};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
+mod validation;
+
+use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Updates};
 use crate::pod::defaults::amounts;
 use crate::table::created_column;
@@ -17,6 +20,10 @@ impl Kind for LimitRange {
     fn set_defaults(&mut self) {
         let items = self.spec.iter_mut().flat_map(|spec| &mut spec.limits);
         items.for_each(set_item_defaults);
+    }
+
+    fn validate(&self) -> Vec<Invalid> {
+        validation::validate(self)
     }
 }
 

@@ -2,6 +2,9 @@
 
 use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyPort, NetworkPolicySpec};
 
+mod validation;
+
+use crate::invalid::Invalid;
 use crate::kind::{Column, Kind};
 use crate::pod::defaults::text;
 use crate::table::{age_column, selector_or_none};
@@ -28,6 +31,10 @@ impl Kind for NetworkPolicy {
             spec.policy_types = Some(types);
         }
         ports(spec).for_each(|port| text(&mut port.protocol, "TCP"));
+    }
+
+    fn validate(&self) -> Vec<Invalid> {
+        self.spec.as_ref().map(validation::validate).unwrap_or_default()
     }
 
     crate::spec_alone!();

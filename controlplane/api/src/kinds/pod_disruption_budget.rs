@@ -5,9 +5,9 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource, Updates};
-use crate::selector::LabelSelector;
 use crate::table::age_column;
 use crate::validation::one_of_or_none;
+use crate::validation::selector::label_selector;
 use crate::validation::workload::number_or_percent;
 
 impl Kind for PodDisruptionBudget {
@@ -72,9 +72,8 @@ impl Kind for PodDisruptionBudget {
                 errors.push(Invalid::rendered(field, value, "must not be greater than 100%"));
             }
         }
-        if let Err(error) = LabelSelector::of(spec.selector.as_ref()) {
-            let value = serde_json::to_string(&spec.selector).unwrap_or_default();
-            errors.push(Invalid::rendered("spec.selector", value, error.to_string()));
+        if let Some(selector) = &spec.selector {
+            label_selector(&mut errors, selector, "spec.selector");
         }
         let policies = ["AlwaysAllow", "IfHealthyBudget"];
         let policy = spec.unhealthy_pod_eviction_policy.as_deref();

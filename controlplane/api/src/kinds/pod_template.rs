@@ -2,9 +2,11 @@
 
 use k8s_openapi::api::core::v1::PodTemplate;
 
+use crate::invalid::Invalid;
 use crate::kind::{Column, Kind};
 use crate::pod::defaults::set_template_defaults;
 use crate::table::{containers, labels};
+use crate::validation::workload::pod_template;
 
 impl Kind for PodTemplate {
     const ANSWERS_DELETED: bool = true;
@@ -25,6 +27,13 @@ impl Kind for PodTemplate {
     fn set_defaults(&mut self) {
         let template = self.template.get_or_insert_default();
         set_template_defaults(template.spec.get_or_insert_default());
+    }
+
+    fn validate(&self) -> Vec<Invalid> {
+        let template = self.template.as_ref();
+        template
+            .map(|template| pod_template(template, "template"))
+            .unwrap_or_default()
     }
 
     fn spec_changed(&self, old: &Self) -> bool {

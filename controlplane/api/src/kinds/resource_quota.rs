@@ -2,6 +2,9 @@
 
 use k8s_openapi::api::core::v1::{ResourceQuota, ResourceQuotaStatus};
 
+mod validation;
+
+use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
 use crate::pod::defaults::amounts;
 use crate::table::age_column;
@@ -39,6 +42,30 @@ impl Kind for ResourceQuota {
 
     fn prepare_status(&mut self, old: &Self) {
         self.spec.clone_from(&old.spec);
+    }
+
+    fn validate(&self) -> Vec<Invalid> {
+        self.spec.as_ref().map(validation::validate).unwrap_or_default()
+    }
+
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        let (new, old) = (
+            self.spec.clone().unwrap_or_default(),
+            old.spec.clone().unwrap_or_default(),
+        );
+        validation::update(&new, &old)
+    }
+
+    fn validate_status(&self, _old: &Self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        let status = self.status.as_ref();
+        for (amounts, path) in [
+            (status.and_then(|status| status.hard.as_ref()), "status.hard"),
+            (status.and_then(|status| status.used.as_ref()), "status.used"),
+        ] {
+            validation::amounts(&mut errors, amounts, path);
+        }
+        errors
     }
 }
 

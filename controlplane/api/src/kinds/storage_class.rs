@@ -4,9 +4,8 @@ use k8s_openapi::api::storage::v1::StorageClass;
 
 use crate::invalid::Invalid;
 use crate::kind::{Column, Kind};
-use crate::names::qualified_name;
 use crate::table::age_column;
-use crate::validation::{each, immutable, one_of, required};
+use crate::validation::{immutable, one_of, storage};
 
 impl Kind for StorageClass {
     const ANSWERS_DELETED: bool = true;
@@ -36,10 +35,8 @@ impl Kind for StorageClass {
 
     fn validate(&self) -> Vec<Invalid> {
         let mut errors = Vec::new();
-        if required(&mut errors, "provisioner", Some(&self.provisioner)) {
-            let lower = self.provisioner.to_lowercase();
-            each(&mut errors, "provisioner", &self.provisioner, qualified_name(&lower));
-        }
+        storage::driver(&mut errors, "provisioner", &self.provisioner);
+        storage::parameters(&mut errors, self.parameters.as_ref());
         let policies = ["Delete", "Retain"];
         one_of(&mut errors, "reclaimPolicy", self.reclaim_policy.as_deref(), &policies);
         let modes = ["Immediate", "WaitForFirstConsumer"];
@@ -49,6 +46,7 @@ impl Kind for StorageClass {
             self.volume_binding_mode.as_deref(),
             &modes,
         );
+        storage::topologies(&mut errors, self.allowed_topologies.as_deref().unwrap_or_default());
         errors
     }
 

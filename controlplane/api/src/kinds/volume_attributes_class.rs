@@ -2,8 +2,10 @@
 
 use k8s_openapi::api::storage::v1::VolumeAttributesClass;
 
+use crate::invalid::Invalid;
 use crate::kind::{Column, Kind};
 use crate::table::age_column;
+use crate::validation::storage;
 
 impl Kind for VolumeAttributesClass {
     const ANSWERS_DELETED: bool = true;
@@ -14,4 +16,34 @@ impl Kind for VolumeAttributesClass {
         }),
         age_column(),
     ];
+
+    fn validate(&self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        storage::driver(&mut errors, "driverName", &self.driver_name);
+        storage::parameters(&mut errors, self.parameters.as_ref());
+        if self
+            .parameters
+            .as_ref()
+            .is_none_or(std::collections::BTreeMap::is_empty)
+        {
+            errors.push(Invalid::required(
+                "parameters",
+                "must contain at least one key/value pair",
+            ));
+        }
+        errors
+    }
+
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        let changed = [
+            (self.driver_name != old.driver_name, "driverName"),
+            (self.parameters != old.parameters, "parameters"),
+        ];
+        let changed = changed.into_iter().filter(|(changed, _)| *changed);
+        let forbidden =
+            changed.map(|(_, field)| Invalid::forbidden(field, format!("updates to {field} are forbidden.")));
+        let mut errors: Vec<_> = forbidden.collect();
+        errors.extend(self.validate());
+        errors
+    }
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{Container, PodSecurityContext, PodSpec, SeccompProfile, Sysctl};
 
 use super::container::{self, Context};
-use super::{affinity, each, ephemeral, id, metadata, non_negative, one_of, required, resources, volume};
+use super::{ADDRESS, affinity, each, ephemeral, id, metadata, non_negative, one_of, required, resources, volume};
 use crate::invalid::Invalid;
 use crate::names;
 use crate::pod::ephemeral::as_container;
@@ -187,8 +187,6 @@ fn dns(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
         required(errors, &format!("{path}.options[{index}].name"), option.name.as_deref());
     }
 }
-
-const ADDRESS: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
 
 fn host_aliases(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
     for (index, alias) in spec.host_aliases.iter().flatten().enumerate() {

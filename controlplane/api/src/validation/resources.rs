@@ -38,7 +38,7 @@ pub(super) fn requirements(errors: &mut Vec<Invalid>, resources: &ResourceRequir
 }
 
 /// Whether a request may be smaller than the limit.
-fn may_differ(name: &str) -> bool {
+pub(crate) fn may_differ(name: &str) -> bool {
     matches!(name, "cpu" | "memory" | "ephemeral-storage")
 }
 
@@ -51,7 +51,7 @@ pub(super) fn amounts<'a>(
     let mut read = BTreeMap::new();
     for (name, text) in amounts.into_iter().flatten() {
         let field = format!("{path}[{name}]");
-        resource_name(errors, name, &field);
+        container_resource_name(errors, name, &field);
         match Quantity::parse(&text.0) {
             Err(error) => errors.push(Invalid::value(field, &text.0, error.to_string())),
             Ok(amount) if amount.is_negative() => {
@@ -68,7 +68,37 @@ pub(super) fn amounts<'a>(
     read
 }
 
-fn resource_name(errors: &mut Vec<Invalid>, name: &str, field: &str) {
+/// The name of anything that can be counted.
+pub(crate) fn resource_name(errors: &mut Vec<Invalid>, name: &str, field: &str) {
+    each(errors, field, name, names::qualified_name(name));
+    if !name.contains('/') && !is_standard(name) {
+        let detail = "must be a standard resource type or fully qualified";
+        errors.push(Invalid::value(field, name, detail));
+    }
+}
+
+/// Whether a name without a domain means something somewhere.
+fn is_standard(name: &str) -> bool {
+    let counted = [
+        "pods",
+        "services",
+        "replicationcontrollers",
+        "resourcequotas",
+        "secrets",
+        "configmaps",
+        "persistentvolumeclaims",
+        "storage",
+    ];
+    let split = name.strip_prefix("limits.").or_else(|| name.strip_prefix("requests."));
+    may_differ(split.unwrap_or(name))
+        || name == "requests.storage"
+        || counted.contains(&name)
+        || name.starts_with("hugepages-")
+        || name.starts_with("requests.hugepages-")
+}
+
+/// The name of what a container can ask for.
+pub(crate) fn container_resource_name(errors: &mut Vec<Invalid>, name: &str, field: &str) {
     each(errors, field, name, names::qualified_name(name));
     if !name.contains('/') && !may_differ(name) && !name.starts_with("hugepages-") {
         errors.push(Invalid::value(

@@ -39,20 +39,28 @@ pub fn selector_and_template(selector: &Structure, template: Option<&PodTemplate
     errors
 }
 
-fn template(template: &PodTemplateSpec, kind: &str) -> Vec<Invalid> {
+/// A template at a path.
+pub fn pod_template(template: &PodTemplateSpec, path: &str) -> Vec<Invalid> {
     let mut errors = Vec::new();
     if let Some(own) = &template.metadata {
-        errors.extend(metadata::labels(own.labels.as_ref(), "spec.template.labels"));
+        errors.extend(metadata::labels(own.labels.as_ref(), &format!("{path}.labels")));
         errors.extend(metadata::annotations(
             own.annotations.as_ref(),
-            "spec.template.annotations",
+            &format!("{path}.annotations"),
         ));
     }
+    match &template.spec {
+        Some(spec) => errors.extend(pod_spec::validate(spec, &format!("{path}.spec"))),
+        None => errors.push(Invalid::required(format!("{path}.spec.containers"), "")),
+    }
+    errors
+}
+
+fn template(template: &PodTemplateSpec, kind: &str) -> Vec<Invalid> {
+    let mut errors = pod_template(template, "spec.template");
     let Some(spec) = &template.spec else {
-        errors.push(Invalid::required("spec.template.spec.containers", ""));
         return errors;
     };
-    errors.extend(pod_spec::validate(spec, "spec.template.spec"));
     if let Some(policy) = spec
         .restart_policy
         .as_deref()

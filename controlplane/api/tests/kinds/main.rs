@@ -7,17 +7,20 @@
     reason = "a test fails by panicking"
 )]
 
+mod amounts;
 mod applied;
 mod decode;
 mod defaults;
 mod every;
 mod hostile;
 mod names;
+mod networks;
 mod quantity;
 mod refused;
 mod rules;
 mod selector;
 mod shown;
+mod storage;
 
 /// The lines of a table: cells between bars, without the blanks around them.
 fn table(text: &str) -> impl Iterator<Item = Vec<&str>> {

@@ -9,12 +9,11 @@ use super::{is, is_headless, is_reachable_from_outside, needs_cluster_ip, needs_
 use crate::invalid::Invalid;
 use crate::names;
 use crate::validation::metadata::labels;
-use crate::validation::{self, each, one_of, one_of_or_none, port_or_name, required};
+use crate::validation::{self, ADDRESS, each, one_of, one_of_or_none, port_or_name, required};
 
 /// Ports of nodes that can be handed out.
 pub const NODE_PORTS: std::ops::RangeInclusive<i32> = 30000..=32767;
 
-const ADDRESS: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
 const FOR_EXTERNAL_NAME: &str = "may not be set for ExternalName services";
 const FOR_LOAD_BALANCER: &str = "may only be used when `type` is 'LoadBalancer'";
 

@@ -1,0 +1,153 @@
+//! The rules of network policies, with upstream's words (`pkg/apis/networking/validation`).
+
+use std::net::IpAddr;
+
+use k8s_openapi::api::networking::v1::{IPBlock, NetworkPolicyPeer, NetworkPolicyPort, NetworkPolicySpec};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use crate::invalid::Invalid;
+use crate::validation::selector::label_selector;
+use crate::validation::{PROTOCOLS, one_of_or_none, port, port_or_name, range};
+
+/// A spec.
+pub(super) fn validate(spec: &NetworkPolicySpec) -> Vec<Invalid> {
+    let mut errors = Vec::new();
+    if let Some(selector) = &spec.pod_selector {
+        label_selector(&mut errors, selector, "spec.podSelector");
+    }
+    for (index, rule) in spec.ingress.iter().flatten().enumerate() {
+        let path = format!("spec.ingress[{index}]");
+        ports(&mut errors, rule.ports.as_deref(), &path);
+        peers(&mut errors, rule.from.as_deref(), &format!("{path}.from"));
+    }
+    for (index, rule) in spec.egress.iter().flatten().enumerate() {
+        let path = format!("spec.egress[{index}]");
+        ports(&mut errors, rule.ports.as_deref(), &path);
+        peers(&mut errors, rule.to.as_deref(), &format!("{path}.to"));
+    }
+    let types = spec.policy_types.as_deref().unwrap_or_default();
+    if types.len() > 2 {
+        let value = serde_json::to_string(types).unwrap_or_default();
+        let detail = "may not specify more than two policyTypes";
+        errors.push(Invalid::rendered("spec.policyTypes", value, detail));
+        return errors;
+    }
+    for (index, own) in types.iter().enumerate() {
+        let field = format!("spec.policyTypes[{index}]");
+        one_of_or_none(&mut errors, &field, Some(own), &["Egress", "Ingress"]);
+    }
+    errors
+}
+
+fn ports(errors: &mut Vec<Invalid>, ports: Option<&[NetworkPolicyPort]>, path: &str) {
+    for (index, own) in ports.unwrap_or_default().iter().enumerate() {
+        policy_port(errors, own, &format!("{path}.ports[{index}]"));
+    }
+}
+
+fn policy_port(errors: &mut Vec<Invalid>, own: &NetworkPolicyPort, path: &str) {
+    let protocol = own.protocol.as_deref();
+    one_of_or_none(errors, &format!("{path}.protocol"), protocol, &PROTOCOLS);
+    let (field, end) = (format!("{path}.port"), format!("{path}.endPort"));
+    match (&own.port, own.end_port) {
+        (None, Some(last)) => {
+            errors.push(Invalid::value(
+                end,
+                last,
+                "may not be specified when `port` is not specified",
+            ));
+        }
+        (Some(first @ IntOrString::Int(number)), last) => {
+            port_or_name(errors, &field, first);
+            let Some(last) = last else { return };
+            if last < *number {
+                errors.push(Invalid::value(
+                    end.as_str(),
+                    last,
+                    "must be greater than or equal to `port`",
+                ));
+            }
+            port(errors, &end, last);
+        }
+        (Some(name @ IntOrString::String(_)), last) => {
+            if let Some(last) = last {
+                errors.push(Invalid::value(
+                    end,
+                    last,
+                    "may not be specified when `port` is non-numeric",
+                ));
+            }
+            port_or_name(errors, &field, name);
+        }
+        (None, None) => {}
+    }
+}
+
+fn peers(errors: &mut Vec<Invalid>, peers: Option<&[NetworkPolicyPeer]>, path: &str) {
+    for (index, own) in peers.unwrap_or_default().iter().enumerate() {
+        peer(errors, own, &format!("{path}[{index}]"));
+    }
+}
+
+fn peer(errors: &mut Vec<Invalid>, peer: &NetworkPolicyPeer, path: &str) {
+    let selectors = [
+        (&peer.pod_selector, "podSelector"),
+        (&peer.namespace_selector, "namespaceSelector"),
+    ];
+    let mut selects = false;
+    for (selector, field) in selectors {
+        let Some(selector) = selector else { continue };
+        selects = true;
+        label_selector(errors, selector, &format!("{path}.{field}"));
+    }
+    match &peer.ip_block {
+        Some(own) => {
+            block(errors, own, &format!("{path}.ipBlock"));
+            if selects {
+                errors.push(Invalid::forbidden(
+                    path,
+                    "may not specify both ipBlock and another peer",
+                ));
+            }
+        }
+        None if !selects => errors.push(Invalid::required(path, "must specify a peer")),
+        None => {}
+    }
+}
+
+fn block(errors: &mut Vec<Invalid>, block: &IPBlock, path: &str) {
+    let field = format!("{path}.cidr");
+    if block.cidr.is_empty() {
+        return errors.push(Invalid::required(field, ""));
+    }
+    let detail = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
+    let Some(whole) = range(&block.cidr) else {
+        return errors.push(Invalid::value(field, &block.cidr, detail));
+    };
+    for (index, except) in block.except.iter().flatten().enumerate() {
+        let field = format!("{path}.except[{index}]");
+        match range(except) {
+            None => errors.push(Invalid::value(field, except, detail)),
+            Some(part) if !is_part(whole, part) => {
+                errors.push(Invalid::value(field, except, "must be a strict subset of `cidr`"));
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+/// Whether a range is within another and smaller.
+fn is_part(whole: (IpAddr, u8), part: (IpAddr, u8)) -> bool {
+    let same_beginning = match (whole.0, part.0) {
+        (IpAddr::V4(whole_address), IpAddr::V4(address)) => {
+            let differs = whole_address.to_bits() ^ address.to_bits();
+            differs.leading_zeros() >= u32::from(whole.1)
+        }
+        (IpAddr::V6(whole_address), IpAddr::V6(address)) => {
+            let differs = whole_address.to_bits() ^ address.to_bits();
+            differs.leading_zeros() >= u32::from(whole.1)
+        }
+        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
+    };
+    same_beginning && whole.1 < part.1
+}

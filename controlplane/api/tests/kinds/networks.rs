@@ -1,0 +1,375 @@
+//! Rules of kinds that lead traffic: one change of a fixture and what it is refused with.
+
+use serde_json::{Value, json};
+
+use crate::refused::{refused, update_refused};
+
+const GROUP: &str = "networking.k8s.io";
+
+type Case<'a> = (Value, &'a [&'a str]);
+
+fn all(group: &str, plural: &str, cases: &[Case<'_>]) {
+    for (patch, expected) in cases {
+        refused(group, plural, patch, expected);
+    }
+}
+
+/// An Ingress with one path.
+fn path(path: &Value) -> Value {
+    json!({"spec": {"rules": [{"http": {"paths": [path]}}]}})
+}
+
+fn backend(backend: &Value) -> Value {
+    json!({"spec": {"defaultBackend": backend}})
+}
+
+#[test]
+fn ingresses() {
+    let web = json!({"service": {"name": "web", "port": {"number": 80}}});
+    let at = |text: &str, kind: &str| path(&json!({"path": text, "pathType": kind, "backend": web}));
+    let wildcard = "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character (e.g. '*.example.com', regex used for validation is '\\*\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+    let star = format!("spec.rules[0].host: Invalid value: \"foo.*\": {wildcard}");
+    let tls = format!("spec.tls[0].hosts[0]: Invalid value: \"*\": {wildcard}");
+    all(
+        GROUP,
+        "ingresses",
+        &[
+            (
+                json!({"spec": {"rules": null, "tls": null}}),
+                &["spec: Invalid value: null: either `defaultBackend` or `rules` must be specified"],
+            ),
+            (
+                path(&json!({"path": "/", "backend": web})),
+                &["spec.rules[0].http.paths[0].pathType: Required value: pathType must be specified"],
+            ),
+            (
+                at("", "Prefix"),
+                &["spec.rules[0].http.paths[0].path: Invalid value: \"\": must be an absolute path"],
+            ),
+            (at("", "ImplementationSpecific"), &[]),
+            (
+                at("/a//../%2F..", "Exact"),
+                &[
+                    "spec.rules[0].http.paths[0].path: Invalid value: \"/a//../%2F..\": must not contain '//'",
+                    "spec.rules[0].http.paths[0].path: Invalid value: \"/a//../%2F..\": must not contain '/../'",
+                    "spec.rules[0].http.paths[0].path: Invalid value: \"/a//../%2F..\": must not contain '%2F'",
+                ],
+            ),
+            (
+                at("/a/.", "Prefix"),
+                &["spec.rules[0].http.paths[0].path: Invalid value: \"/a/.\": cannot end with '/.'"],
+            ),
+            (
+                at("/", "Regex"),
+                &[
+                    "spec.rules[0].http.paths[0].pathType: Unsupported value: \"Regex\": supported values: \"Exact\", \"ImplementationSpecific\", \"Prefix\"",
+                ],
+            ),
+            (
+                json!({"spec": {"rules": [{"http": {"paths": []}}]}}),
+                &["spec.rules[0].http.paths: Required value"],
+            ),
+            (
+                json!({"spec": {"rules": [{"host": "127.0.0.1"}]}}),
+                &["spec.rules[0].host: Invalid value: \"127.0.0.1\": must be a DNS name, not an IP address"],
+            ),
+            (json!({"spec": {"rules": [{"host": "foo.*"}]}}), &[&star]),
+            (json!({"spec": {"tls": [{"hosts": ["*"]}]}}), &[&tls]),
+        ],
+    );
+}
+
+#[test]
+fn ingress_backends() {
+    all(
+        GROUP,
+        "ingresses",
+        &[
+            (
+                backend(&json!({})),
+                &["spec.defaultBackend: Invalid value: \"\": resource or service backend is required"],
+            ),
+            (
+                backend(&json!({"service": {"name": "", "port": {"number": 80}}})),
+                &["spec.defaultBackend.service.name: Required value"],
+            ),
+            (
+                backend(&json!({"service": {"name": "web"}})),
+                &["spec.defaultBackend: Required value: port name or number is required"],
+            ),
+            (
+                backend(&json!({"service": {"name": "web", "port": {"name": "a", "number": 1}}})),
+                &["spec.defaultBackend: Invalid value: \"\": cannot set both port name & port number"],
+            ),
+            (
+                backend(&json!({"service": {"name": "web", "port": {"number": 65536}}})),
+                &[
+                    "spec.defaultBackend.service.port.number: Invalid value: 65536: must be between 1 and 65535, inclusive",
+                ],
+            ),
+            (
+                backend(
+                    &json!({"service": {"name": "a", "port": {"number": 1}}, "resource": {"kind": "K", "name": "n"}}),
+                ),
+                &["spec.defaultBackend: Invalid value: \"\": cannot set both resource and service backends"],
+            ),
+            (
+                backend(&json!({"resource": {"kind": "", "name": "a/b"}})),
+                &[
+                    "spec.defaultBackend.resource.kind: Required value",
+                    "spec.defaultBackend.resource.name: Invalid value: \"a/b\": may not contain '/'",
+                ],
+            ),
+            (
+                json!({"metadata": {"annotations": {"kubernetes.io/ingress.class": "other"}}}),
+                &[
+                    "annotations.kubernetes.io/ingress.class: Invalid value: \"other\": must match `ingressClassName` when both are specified",
+                ],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn ingress_classes() {
+    all(
+        GROUP,
+        "ingressclasses",
+        &[
+            (
+                json!({"spec": {"controller": null}}),
+                &["spec.controller: Required value"],
+            ),
+            (
+                json!({"spec": {"controller": "nginx"}}),
+                &[
+                    "spec.controller: Invalid value: \"nginx\": must be a domain-prefixed path (such as \"acme.io/foo\")",
+                ],
+            ),
+            (
+                json!({"spec": {"controller": "a.io/b c"}}),
+                &[
+                    "spec.controller: Invalid value: \"b c\": Invalid path (regex used for validation is '[A-Za-z0-9/\\-._~%!$&'()*+,;=:]+')",
+                ],
+            ),
+            (
+                json!({"spec": {"parameters": {"scope": "Namespace"}}}),
+                &["spec.parameters.namespace: Required value: `parameters.scope` is set to 'Namespace'"],
+            ),
+            (
+                json!({"spec": {"parameters": {"namespace": "a"}}}),
+                &["spec.parameters.namespace: Forbidden: `parameters.scope` is set to 'Cluster'"],
+            ),
+            (
+                json!({"spec": {"parameters": {"scope": "World"}}}),
+                &["spec.parameters.scope: Unsupported value: \"World\": supported values: \"Cluster\", \"Namespace\""],
+            ),
+        ],
+    );
+    let changed = ["spec.controller: Invalid value: \"a.io/b\": field is immutable"];
+    update_refused(
+        GROUP,
+        "ingressclasses",
+        &json!({"spec": {"controller": "a.io/b"}}),
+        &changed,
+    );
+}
+
+fn rule(peer: &Value, port: &Value) -> Value {
+    json!({"spec": {"ingress": [{"from": [peer], "ports": [port]}], "egress": null}})
+}
+
+#[test]
+fn peers_of_network_policies() {
+    let port = json!({"port": 80});
+    let of = |peer: &Value| rule(peer, &port);
+    all(
+        GROUP,
+        "networkpolicies",
+        &[
+            (
+                of(&json!({})),
+                &["spec.ingress[0].from[0]: Required value: must specify a peer"],
+            ),
+            (
+                of(&json!({"podSelector": {}, "ipBlock": {"cidr": "10.0.0.0/8"}})),
+                &["spec.ingress[0].from[0]: Forbidden: may not specify both ipBlock and another peer"],
+            ),
+            (
+                of(&json!({"ipBlock": {"cidr": ""}})),
+                &["spec.ingress[0].from[0].ipBlock.cidr: Required value"],
+            ),
+            (
+                of(&json!({"ipBlock": {"cidr": "192.168.5.6"}})),
+                &[
+                    "spec.ingress[0].from[0].ipBlock.cidr: Invalid value: \"192.168.5.6\": must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)",
+                ],
+            ),
+            (
+                of(
+                    &json!({"ipBlock": {"cidr": "192.168.8.0/24", "except": ["192.168.9.1/24", "192.168.8.0/24", "192.168.8.8/30"]}}),
+                ),
+                &[
+                    "spec.ingress[0].from[0].ipBlock.except[0]: Invalid value: \"192.168.9.1/24\": must be a strict subset of `cidr`",
+                    "spec.ingress[0].from[0].ipBlock.except[1]: Invalid value: \"192.168.8.0/24\": must be a strict subset of `cidr`",
+                ],
+            ),
+            (
+                of(&json!({"ipBlock": {"cidr": "fd00::/64", "except": ["fd00::1:0/112"]}})),
+                &[],
+            ),
+            (
+                of(&json!({"namespaceSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}})),
+                &[
+                    "spec.ingress[0].from[0].namespaceSelector.matchExpressions[0].values: Required value: must be specified when `operator` is 'In' or 'NotIn'",
+                ],
+            ),
+            (
+                of(&json!({"podSelector": {"matchExpressions": [{"key": "a", "operator": "Is", "values": []}]}})),
+                &[
+                    "spec.ingress[0].from[0].podSelector.matchExpressions[0].operator: Invalid value: \"Is\": not a valid selector operator",
+                ],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn ports_of_network_policies() {
+    let peer = json!({"podSelector": {}});
+    let on = |port: &Value| rule(&peer, port);
+    all(
+        GROUP,
+        "networkpolicies",
+        &[
+            (
+                on(&json!({"protocol": "ICMP"})),
+                &[
+                    "spec.ingress[0].ports[0].protocol: Unsupported value: \"ICMP\": supported values: \"SCTP\", \"TCP\", \"UDP\"",
+                ],
+            ),
+            (
+                on(&json!({"port": 123_456})),
+                &["spec.ingress[0].ports[0].port: Invalid value: 123456: must be between 1 and 65535, inclusive"],
+            ),
+            (
+                on(&json!({"port": 32000, "endPort": 31000})),
+                &["spec.ingress[0].ports[0].endPort: Invalid value: 31000: must be greater than or equal to `port`"],
+            ),
+            (
+                on(&json!({"port": "dns", "endPort": 53})),
+                &[
+                    "spec.ingress[0].ports[0].endPort: Invalid value: 53: may not be specified when `port` is non-numeric",
+                ],
+            ),
+            (
+                on(&json!({"endPort": 53})),
+                &[
+                    "spec.ingress[0].ports[0].endPort: Invalid value: 53: may not be specified when `port` is not specified",
+                ],
+            ),
+            (
+                json!({"spec": {"policyTypes": ["foo"]}}),
+                &["spec.policyTypes[0]: Unsupported value: \"foo\": supported values: \"Egress\", \"Ingress\""],
+            ),
+            (
+                json!({"spec": {"policyTypes": ["Ingress", "Egress", "Ingress"]}}),
+                &[
+                    "spec.policyTypes: Invalid value: [\"Ingress\",\"Egress\",\"Ingress\"]: may not specify more than two policyTypes",
+                ],
+            ),
+        ],
+    );
+}
+
+fn subset(address: &Value, ports: &Value) -> Value {
+    json!({"subsets": [{"addresses": [address], "ports": ports}]})
+}
+
+#[test]
+fn endpoints() {
+    let good = json!({"ip": "10.0.0.1"});
+    let at = |ip: &str| subset(&json!({"ip": ip}), &json!([]));
+    all(
+        "",
+        "endpoints",
+        &[
+            (
+                json!({"subsets": [{"ports": []}]}),
+                &["subsets[0]: Required value: must specify `addresses` or `notReadyAddresses`"],
+            ),
+            (
+                at("2001:4860:4860::8888x"),
+                &[
+                    "subsets[0].addresses[0].ip: Invalid value: \"2001:4860:4860::8888x\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+                ],
+            ),
+            (
+                at("127.0.0.1"),
+                &[
+                    "subsets[0].addresses[0].ip: Invalid value: \"127.0.0.1\": may not be in the loopback range (127.0.0.0/8, ::1/128)",
+                ],
+            ),
+            (
+                at("169.254.169.254"),
+                &[
+                    "subsets[0].addresses[0].ip: Invalid value: \"169.254.169.254\": may not be in the link-local range (169.254.0.0/16, fe80::/10)",
+                ],
+            ),
+            (
+                at("224.0.0.1"),
+                &[
+                    "subsets[0].addresses[0].ip: Invalid value: \"224.0.0.1\": may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)",
+                ],
+            ),
+            (
+                at("0.0.0.0"),
+                &["subsets[0].addresses[0].ip: Invalid value: \"0.0.0.0\": may not be unspecified (0.0.0.0)"],
+            ),
+            (
+                subset(&good, &json!([{"port": 80}, {"name": "a", "port": 81}])),
+                &["subsets[0].ports[0].name: Required value"],
+            ),
+            (
+                subset(&good, &json!([{"port": 66000, "protocol": "SCTP"}])),
+                &["subsets[0].ports[0].port: Invalid value: 66000: must be between 1 and 65535, inclusive"],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn endpoint_slices() {
+    let endpoint = |endpoint: Value| json!({"endpoints": [endpoint]});
+    let hints = vec![json!({"name": "z"}); 9];
+    all(
+        "discovery.k8s.io",
+        "endpointslices",
+        &[
+            (
+                endpoint(json!({"addresses": ["127.0.0.1"]})),
+                &[
+                    "endpoints[0].addresses[0]: Invalid value: \"127.0.0.1\": may not be in the loopback range (127.0.0.0/8, ::1/128)",
+                ],
+            ),
+            (
+                json!({"addressType": "FQDN", "endpoints": [{"addresses": ["localhost"]}]}),
+                &[
+                    "endpoints[0].addresses[0]: Invalid value: \"localhost\": should be a domain with at least two segments separated by dots",
+                ],
+            ),
+            (
+                endpoint(json!({"addresses": ["10.0.0.1"], "hints": {"forZones": [{"name": "a"}, {"name": "a"}]}})),
+                &["endpoints[0].hints.forZones[1].name: Duplicate value: \"a\""],
+            ),
+            (
+                endpoint(json!({"addresses": ["10.0.0.1"], "hints": {"forZones": hints}})),
+                &["endpoints[0].hints.forZones: Too many: 9: must have at most 8 items"],
+            ),
+            (
+                json!({"ports": [{"name": "a", "port": 1}, {"name": "a", "port": 2}]}),
+                &["ports[1].name: Duplicate value: \"a\""],
+            ),
+        ],
+    );
+}
