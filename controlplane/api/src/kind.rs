@@ -282,9 +282,13 @@ pub trait Kind:
     fn validate_update(&self, _old: &Self) -> Vec<Invalid> {
         self.validate()
     }
-    /// Rules for an update of `status`, or of the kind's own subresource.
+    /// Rules for an update of `status`.
     fn validate_status(&self, _old: &Self) -> Vec<Invalid> {
         Vec::new()
+    }
+    /// Rules for an update of the kind's own subresource. The default applies those for `status`.
+    fn validate_own(&self, old: &Self) -> Vec<Invalid> {
+        self.validate_status(old)
     }
     /// The `scale` subresource, where there is one.
     fn scale(&self) -> Option<Scale> {

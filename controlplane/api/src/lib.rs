@@ -4,6 +4,7 @@
 //! A kind is a row of [`KINDS`]: one file in `kinds/` that implements [`Kind`], one line in `kinds.rs`, one fixture.
 
 pub mod bounds;
+pub mod certificate;
 pub mod decode;
 pub mod invalid;
 pub mod kind;

@@ -103,6 +103,7 @@ pub struct Registration {
     validate: fn(&dyn Object) -> Vec<Invalid>,
     validate_update: fn(&dyn Object, &dyn Object) -> Vec<Invalid>,
     validate_status: fn(&dyn Object, &dyn Object) -> Vec<Invalid>,
+    validate_own: fn(&dyn Object, &dyn Object) -> Vec<Invalid>,
     field_labels: fn() -> Vec<&'static str>,
     fields: fn(&dyn Object) -> Vec<(&'static str, String)>,
     columns: fn() -> Vec<ColumnDefinition>,
@@ -159,6 +160,7 @@ impl Registration {
             validate: erased::validate::<K>,
             validate_update: erased::validate_update::<K>,
             validate_status: erased::validate_status::<K>,
+            validate_own: erased::validate_own::<K>,
             field_labels: || K::FIELDS.iter().map(|field| field.label).collect(),
             fields: erased::fields::<K>,
             columns: erased::columns::<K>,
@@ -254,10 +256,17 @@ impl Registration {
         errors
     }
 
-    /// What is wrong with an update of `status` or of the kind's own subresource, the metadata included.
+    /// What is wrong with an update of `status`, the metadata included.
     pub fn validate_status(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
         let mut errors = metadata::validate_update(new.metadata(), old.metadata(), self.scope, self.name_rule);
         errors.extend((self.validate_status)(new, old));
+        errors
+    }
+
+    /// What is wrong with an update of the kind's own subresource, the metadata included.
+    pub fn validate_own(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
+        let mut errors = metadata::validate_update(new.metadata(), old.metadata(), self.scope, self.name_rule);
+        errors.extend((self.validate_own)(new, old));
         errors
     }
 

@@ -4,6 +4,7 @@
 //! Steps see the store, never change it; every step may run again on its own result, because a commit whose ground has
 //! moved meanwhile starts over.
 
+mod certificates;
 mod classes;
 mod limits;
 mod namespace;
@@ -12,7 +13,6 @@ mod pod_security;
 mod priority;
 mod protection;
 pub(crate) mod quota;
-mod requester;
 mod service;
 mod service_account;
 mod tolerations;
@@ -46,10 +46,11 @@ const MUTATING: &[Mutating] = &[
     classes::of_runtime,
     classes::of_ingress,
     service::allocate,
-    requester::note,
+    certificates::note,
 ];
 
 const VALIDATING: &[Validating] = &[
+    certificates::check,
     limits::check,
     pod_security::check,
     priority::check_class,

@@ -7,7 +7,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -28,35 +28,47 @@ const CONNECT: Duration = Duration::from_secs(10);
 
 /// Asks agents over the network.
 pub struct NodeProxy {
-    connector: TlsConnector,
+    connector: RwLock<TlsConnector>,
     loopback: bool,
 }
 
 impl NodeProxy {
     /// `identity` is what agents know the server by; `loopback` says whether nodes may have loopback addresses.
     pub fn new(pki: &Pki, identity: &Identity, loopback: bool) -> Result<Self, TlsError> {
-        let mut roots = RootCertStore::empty();
-        roots
-            .add(pki.authority_der().map_err(TlsError::Certificates)?)
-            .map_err(TlsError::Setup)?;
-        let (chain, key) = identity.to_der().map_err(TlsError::Certificates)?;
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(TlsError::Setup)?
-            .with_root_certificates(roots)
-            .with_client_auth_cert(chain, key)
-            .map_err(TlsError::Setup)?;
         Ok(Self {
-            connector: TlsConnector::from(Arc::new(config)),
+            connector: RwLock::new(connector(pki, identity)?),
             loopback,
         })
     }
+
+    /// Shows agents another certificate from now on; connections that there are go on.
+    pub fn renew(&self, pki: &Pki, identity: &Identity) -> Result<(), TlsError> {
+        let renewed = connector(pki, identity)?;
+        *self.connector.write().unwrap_or_else(PoisonError::into_inner) = renewed;
+        Ok(())
+    }
+}
+
+fn connector(pki: &Pki, identity: &Identity) -> Result<TlsConnector, TlsError> {
+    let mut roots = RootCertStore::empty();
+    roots
+        .add(pki.authority_der().map_err(TlsError::Certificates)?)
+        .map_err(TlsError::Setup)?;
+    let (chain, key) = identity.to_der().map_err(TlsError::Certificates)?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Setup)?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(chain, key)
+        .map_err(TlsError::Setup)?;
+    Ok(TlsConnector::from(Arc::new(config)))
 }
 
 impl Agents for NodeProxy {
     fn ask(&self, agent: Agent, request: Request<Body>) -> BoxFuture<'static, Result<Answer, AgentError>> {
-        let (connector, loopback) = (self.connector.clone(), self.loopback);
+        let connector = self.connector.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let loopback = self.loopback;
         Box::pin(async move {
             let asked = ask(connector, loopback, &agent, request).await;
             asked.map_err(|error| AgentError::Unreachable {

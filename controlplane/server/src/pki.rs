@@ -15,10 +15,12 @@
 mod certificate;
 mod files;
 mod kubeconfig;
+mod request;
 
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 use rcgen::{Issuer, KeyPair};
@@ -33,6 +35,8 @@ pub use kubeconfig::kubeconfig;
 
 /// The user of the server when it asks an agent for something.
 pub const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
+/// How long certificates live unless it is said otherwise.
+pub const LIFETIME: Duration = Duration::from_hours(365 * 24);
 /// The user of `admin.kubeconfig`.
 pub const ADMIN: &str = "kubernetes-admin";
 
@@ -161,6 +165,7 @@ pub struct Pki {
     directory: PathBuf,
     authority: String,
     issuer: Issuer<'static, KeyPair>,
+    lifetime: Duration,
 }
 
 impl Pki {
@@ -187,7 +192,14 @@ impl Pki {
             directory: directory.to_owned(),
             authority,
             issuer,
+            lifetime: LIFETIME,
         })
+    }
+
+    /// Lets the certificates that are made from now on live so long; as it is they live for a year.
+    #[must_use]
+    pub fn with_lifetime(self, lifetime: Duration) -> Self {
+        Self { lifetime, ..self }
     }
 
     /// The authority's certificate, as PEM.
@@ -205,15 +217,16 @@ impl Pki {
 
     /// Makes a certificate that is kept nowhere.
     pub fn issue(&self, profile: &Profile, now: Timestamp) -> Result<Identity, PkiError> {
-        certificate::leaf(profile, &self.issuer, now)
+        certificate::leaf(profile, &self.issuer, now, self.lifetime)
     }
 
-    /// The certificate of this name in the directory. It is made when it is missing, nearly over, of another authority, or
-    /// for something else.
+    /// The certificate of this name in the directory. It is made when it is missing, nearly over, of another authority or
+    /// another key, or for something else.
     pub fn keep(&self, name: &str, profile: &Profile, now: Timestamp) -> Result<Identity, PkiError> {
         let path = |kind: &str| self.directory.join(format!("{name}.{kind}"));
         if let (Some(certificate), Some(key)) = (files::read(&path("crt"))?, files::read(&path("key"))?)
             && certificate::still_good(&certificate, &self.authority, profile, now)
+            && certificate::is_of(&certificate, &key)
         {
             return Ok(Identity { certificate, key });
         }

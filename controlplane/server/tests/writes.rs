@@ -3,6 +3,8 @@ mod support;
 
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use support::{Api, config_map, pod};
@@ -28,8 +30,9 @@ async fn whoever_uses_a_deprecated_kind_is_told() {
 #[tokio::test]
 async fn nobody_asks_for_a_certificate_in_anothers_name() {
     let api = Api::start().await;
+    let asked = STANDARD.encode(include_str!("../../api/tests/requests/jane.pem"));
     let request = json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
-        "metadata": {"name": "r"}, "spec": {"request": "eA==", "signerName": "example.com/signer",
+        "metadata": {"name": "r"}, "spec": {"request": asked, "signerName": "example.com/signer",
         "usages": ["client auth"], "username": "root", "uid": "0", "extra": {"a": ["b"]}, "groups": ["system:masters"]}});
     let body = serde_json::to_vec(&request).unwrap();
     let path = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
@@ -41,7 +44,7 @@ async fn nobody_asks_for_a_certificate_in_anothers_name() {
     let spec = api.request(Method::POST, path, &headers, body).await.json()["spec"].clone();
     assert_eq!(
         spec,
-        json!({"request": "eA==", "signerName": "example.com/signer", "usages": ["client auth"],
+        json!({"request": asked, "signerName": "example.com/signer", "usages": ["client auth"],
             "username": "jane", "groups": ["system:masters", "system:authenticated"]})
     );
 }

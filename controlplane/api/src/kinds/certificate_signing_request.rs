@@ -5,7 +5,11 @@ use k8s_openapi::api::certificates::v1::{
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
+mod validation;
+
+use crate::invalid::Invalid;
 use crate::kind::{Column, Field, Kind, Subresource};
+use crate::names::Rule;
 use crate::table::{age, age_column, or};
 
 impl Kind for CertificateSigningRequest {
@@ -31,6 +35,8 @@ impl Kind for CertificateSigningRequest {
         value: |request| request.spec.signer_name.clone(),
     }];
 
+    const NAME: Rule = Rule::PathSegment;
+
     fn prepare_create(&mut self) {
         self.status = Some(CertificateSigningRequestStatus::default());
     }
@@ -40,13 +46,22 @@ impl Kind for CertificateSigningRequest {
         self.status.clone_from(&old.status);
     }
 
-    /// A signer may not decide: decisions stay as they are.
+    /// A signer may not decide: decisions stay as they are. Where some come or go, the rules say no.
     fn prepare_status(&mut self, old: &Self) {
         self.spec.clone_from(&old.spec);
-        let new = conditions(self).iter().filter(|condition| !is_decision(condition));
-        let old = conditions(old).iter().filter(|condition| is_decision(condition));
-        let all: Vec<_> = new.chain(old).cloned().collect();
-        self.status.get_or_insert_default().conditions = Some(all).filter(|all| !all.is_empty());
+        for kind in DECISIONS {
+            let mut kept = conditions(old).iter().filter(|condition| condition.type_ == kind);
+            let status = self.status.get_or_insert_default();
+            let mut own: Vec<_> = status.conditions.iter_mut().flatten().collect();
+            own.retain(|condition| condition.type_ == kind);
+            if own.len() == kept.clone().count() {
+                for condition in own {
+                    if let Some(kept) = kept.next() {
+                        condition.clone_from(kept);
+                    }
+                }
+            }
+        }
     }
 
     /// An approver only decides: the conditions alone are taken.
@@ -56,17 +71,35 @@ impl Kind for CertificateSigningRequest {
         self.status.clone_from(&old.status);
         self.status.get_or_insert_default().conditions = decided;
     }
+
+    fn validate(&self) -> Vec<Invalid> {
+        validation::create(self)
+    }
+
+    /// Nothing but metadata can change.
+    fn validate_update(&self, _old: &Self) -> Vec<Invalid> {
+        Vec::new()
+    }
+
+    fn validate_status(&self, old: &Self) -> Vec<Invalid> {
+        validation::status(self, old)
+    }
+
+    fn validate_own(&self, old: &Self) -> Vec<Invalid> {
+        validation::approval(self, old)
+    }
 }
+
+const APPROVED: &str = "Approved";
+const DENIED: &str = "Denied";
+/// What an approver says, and nobody else.
+const DECISIONS: [&str; 2] = [APPROVED, DENIED];
 
 fn conditions(request: &CertificateSigningRequest) -> &[CertificateSigningRequestCondition] {
     let status = request.status.as_ref();
     status
         .and_then(|status| status.conditions.as_deref())
         .unwrap_or_default()
-}
-
-fn is_decision(condition: &CertificateSigningRequestCondition) -> bool {
-    condition.type_ == "Approved" || condition.type_ == "Denied"
 }
 
 fn requested_duration(request: &CertificateSigningRequest, now: Timestamp) -> String {

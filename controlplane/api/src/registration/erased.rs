@@ -137,6 +137,10 @@ pub(super) fn validate_status<K: Kind>(new: &dyn Object, old: &dyn Object) -> Ve
     pair::<K>(new, old).map_or_else(|| wrong_kind(K::KIND), |(new, old)| new.validate_status(old))
 }
 
+pub(super) fn validate_own<K: Kind>(new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
+    pair::<K>(new, old).map_or_else(|| wrong_kind(K::KIND), |(new, old)| new.validate_own(old))
+}
+
 fn wrong_kind(kind: &'static str) -> Vec<Invalid> {
     vec![Invalid::internal("kind", format!("the object is not a {kind}"))]
 }

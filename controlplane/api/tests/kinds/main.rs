@@ -9,6 +9,7 @@
 
 mod amounts;
 mod applied;
+mod certificates;
 mod decode;
 mod defaults;
 mod every;

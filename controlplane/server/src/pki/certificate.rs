@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    KeyUsagePurpose, PublicKeyData as _,
 };
 use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
@@ -17,16 +17,14 @@ use crate::identity::User;
 const DAY: Duration = Duration::from_hours(24);
 /// How long an authority lives, in days: ten years.
 const AUTHORITY_DAYS: u32 = 3653;
-/// How long everything else lives, in days.
-const LEAF_DAYS: u32 = 365;
-/// A certificate with fewer days left is replaced at start.
-const RENEW_DAYS: u32 = 60;
+/// A certificate is replaced when less than this part of its life is left: two months of a year.
+const LAST_PART: i64 = 6;
 /// Certificates are valid from a little before now, for clients whose clocks are behind.
 const SKEW: Duration = Duration::from_hours(1);
 
 /// A new authority.
 pub(super) fn authority(now: Timestamp) -> Result<Identity, PkiError> {
-    let mut params = params(Vec::new(), now, AUTHORITY_DAYS)?;
+    let mut params = params(Vec::new(), now, DAY * AUTHORITY_DAYS)?;
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![
         KeyUsagePurpose::KeyCertSign,
@@ -43,9 +41,14 @@ pub(super) fn authority(now: Timestamp) -> Result<Identity, PkiError> {
 }
 
 /// A new certificate for a purpose.
-pub(super) fn leaf(profile: &Profile, issuer: &Issuer<'_, KeyPair>, now: Timestamp) -> Result<Identity, PkiError> {
+pub(super) fn leaf(
+    profile: &Profile,
+    issuer: &Issuer<'_, KeyPair>,
+    now: Timestamp,
+    lifetime: Duration,
+) -> Result<Identity, PkiError> {
     let (common_name, organizations, names, usage) = parts(profile);
-    let mut params = params(names.to_vec(), now, LEAF_DAYS)?;
+    let mut params = params(names.to_vec(), now, lifetime)?;
     params.distinguished_name = distinguished_name(common_name, organizations)?;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![usage];
@@ -69,7 +72,7 @@ fn parts(profile: &Profile) -> (&str, &[String], &[String], ExtendedKeyUsagePurp
     }
 }
 
-fn params(names: Vec<String>, now: Timestamp, days: u32) -> Result<CertificateParams, PkiError> {
+fn params(names: Vec<String>, now: Timestamp, lifetime: Duration) -> Result<CertificateParams, PkiError> {
     let mut params = CertificateParams::new(names).map_err(PkiError::Make)?;
     params.distinguished_name = DistinguishedName::new();
     let now = OffsetDateTime::from_unix_timestamp(now.as_second()).map_err(|error| PkiError::Unreadable {
@@ -77,7 +80,7 @@ fn params(names: Vec<String>, now: Timestamp, days: u32) -> Result<CertificatePa
         source: error.into(),
     })?;
     params.not_before = now - SKEW;
-    params.not_after = now + DAY * days;
+    params.not_after = now + lifetime;
     Ok(params)
 }
 
@@ -108,14 +111,30 @@ pub(super) fn still_good(certificate: &str, authority: &str, profile: &Profile, 
     let (Ok(certificate), Ok(authority)) = (certificate.parse_x509(), authority.parse_x509()) else {
         return false;
     };
-    let renew_at = certificate.validity().not_after.timestamp() - i64::from(RENEW_DAYS) * 86_400;
+    let (begin, end) = (
+        certificate.validity().not_before.timestamp(),
+        certificate.validity().not_after.timestamp(),
+    );
+    let skew = i64::try_from(SKEW.as_secs()).unwrap_or(0);
+    let renew_at = end - (end - begin - skew) / LAST_PART;
     let (common_name, organizations, names, _) = parts(profile);
     certificate.issuer() == authority.subject()
         && key_identifier(&certificate) == key_identifier(&authority)
-        && certificate.validity().not_before.timestamp() <= now.as_second()
+        && begin <= now.as_second()
         && now.as_second() < renew_at
         && subject_of(&certificate).is_some_and(|(user, groups)| user == common_name && groups == organizations)
         && names.iter().all(|name| alternative_names(&certificate).contains(name))
+}
+
+/// Whether a certificate is that of a key. A crash may have left the one without the other.
+pub(super) fn is_of(certificate: &str, key: &str) -> bool {
+    let Ok((_, pem)) = x509_parser::pem::parse_x509_pem(certificate.as_bytes()) else {
+        return false;
+    };
+    match (pem.parse_x509(), KeyPair::from_pem(key)) {
+        (Ok(certificate), Ok(key)) => certificate.public_key().raw == key.subject_public_key_info(),
+        (_, _) => false,
+    }
 }
 
 /// The identifier of the key that signed a certificate (of an authority: its own).
@@ -171,10 +190,5 @@ pub fn client(certificate: &[u8]) -> Option<(User, i64)> {
 }
 
 fn subject_of(certificate: &X509Certificate<'_>) -> Option<(String, Vec<String>)> {
-    let subject = certificate.subject();
-    let user = subject.iter_common_name().next()?.as_str().ok()?;
-    let groups = subject
-        .iter_organization()
-        .map(|group| group.as_str().map(str::to_owned));
-    (!user.is_empty()).then_some((user.to_owned(), groups.collect::<Result<_, _>>().ok()?))
+    api::certificate::subject_of(certificate.subject()).filter(|(user, _)| !user.is_empty())
 }

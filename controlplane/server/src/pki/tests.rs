@@ -1,5 +1,7 @@
 use std::os::unix::fs::PermissionsExt;
 
+use x509_parser::prelude::{FromDer, X509Certificate};
+
 use super::*;
 
 fn now() -> Timestamp {
@@ -88,4 +90,64 @@ fn what_others_could_read_is_closed() {
         .unwrap();
     assert_eq!(mode(&pki), 0o700);
     assert!(secret.iter().all(|path| mode(path) == 0o600));
+}
+
+#[test]
+fn what_others_ask_for_is_signed_for_its_usages() {
+    let directory = tempfile::tempdir().unwrap();
+    let pki = Pki::open(directory.path(), now()).unwrap();
+    let (jane, rsa) = (
+        include_str!("../../../api/tests/requests/jane.pem"),
+        include_str!("../../../api/tests/requests/rsa.pem"),
+    );
+    let sign = |pem: &str, usages: &[&str], seconds| {
+        let usages: Vec<String> = usages.iter().map(|usage| (*usage).to_owned()).collect();
+        let request = api::certificate::Request::parse(pem.as_bytes()).unwrap();
+        let signed = pki.sign(&request, &usages, seconds, now()).unwrap();
+        CertificateDer::from_pem_slice(signed.as_bytes()).unwrap()
+    };
+    let (authority, usual) = (pki.authority_der().unwrap(), ["client auth", "digital signature"]);
+    let (_, authority) = X509Certificate::from_der(&authority).unwrap();
+    let signed = sign(jane, &usual, None);
+    let (user, until) = client(&signed).unwrap();
+    assert_eq!((user.name.as_str(), until), ("jane", later(365).as_second() - 300));
+    assert_eq!(user.groups, ["dev", "ops", "qa", "system:authenticated"]);
+    let (rest, certificate) = X509Certificate::from_der(&signed).unwrap();
+    assert!(rest.is_empty() && !certificate.is_ca());
+    assert_eq!(certificate.verify_signature(Some(authority.public_key())), Ok(()));
+    assert_eq!(certificate.issuer(), authority.subject());
+    assert_eq!(
+        certificate.subject().to_string(),
+        "O=dev, O=ops, O=qa, OU=Team, CN=jane"
+    );
+    let usage = certificate.key_usage().unwrap().unwrap();
+    assert!(usage.critical && usage.value.digital_signature() && !usage.value.key_encipherment());
+    let extended = certificate.extended_key_usage().unwrap().unwrap().value;
+    assert!(extended.client_auth && !extended.server_auth);
+
+    let signed = sign(rsa, &["server auth", "key encipherment", "decipher only"], Some(600));
+    let (_, certificate) = X509Certificate::from_der(&signed).unwrap();
+    let life = certificate.validity();
+    let (from, until) = (life.not_before.timestamp(), life.not_after.timestamp());
+    let start = now().as_second();
+    assert_eq!(
+        (from, until),
+        (start - 300, start + 600),
+        "a short life is not cut by the skew"
+    );
+    let usage = certificate.key_usage().unwrap().unwrap().value;
+    assert!(usage.key_encipherment() && usage.decipher_only() && !usage.digital_signature());
+    let names = certificate.subject_alternative_name().unwrap().unwrap();
+    assert_eq!((names.critical, names.value.general_names.len()), (false, 2));
+    let (_, far) = client(&sign(jane, &usual, Some(i32::MAX))).unwrap();
+    assert_eq!(far, later(365).as_second() - 300, "no longer than a year");
+    let old = Timestamp::from_second(authority.validity().not_after.timestamp() - 86_400).unwrap();
+    let request = api::certificate::Request::parse(jane.as_bytes()).unwrap();
+    let last = pki.sign(&request, &[], None, old).unwrap();
+    let (_, until) = client(&CertificateDer::from_pem_slice(last.as_bytes()).unwrap()).unwrap();
+    assert_eq!(
+        until,
+        authority.validity().not_after.timestamp(),
+        "nor than its authority"
+    );
 }

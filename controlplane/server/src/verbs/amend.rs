@@ -176,7 +176,8 @@ fn prepare<'a>(
         }
         Part::Own => {
             registration.prepare_own(new, old);
-            registration.validate_status(new, old)
+            review.mutate(new)?;
+            registration.validate_own(new, old)
         }
     };
     if found.is_empty() {

@@ -3,15 +3,19 @@
     dead_code,
     unreachable_pub,
     missing_docs,
+    clippy::disallowed_methods,
     clippy::unwrap_used,
     clippy::panic,
     clippy::indexing_slicing,
     reason = "helpers of tests, shared by several test crates, each of which uses a part"
 )]
 
-use std::sync::Arc;
+pub mod rights;
+
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::Body;
+use controlplane_server::audit::{Record, Sink};
 use controlplane_server::identity::{MASTERS, User, assume};
 use controlplane_server::tokens::SigningKey;
 use controlplane_server::{Options, Server};
@@ -28,6 +32,29 @@ pub struct Api {
     pub server: Server,
     pub store: Store,
     pub key: Arc<SigningKey>,
+}
+
+/// An audit log in memory.
+#[derive(Default)]
+pub struct Kept(pub Mutex<Vec<Record>>);
+
+impl Sink for Kept {
+    fn record(&self, record: Record) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(record);
+    }
+}
+
+impl Kept {
+    /// `VERB RESOURCE/NAME CODE STAGE` of each record.
+    pub fn brief(&self) -> Vec<String> {
+        let records = self.0.lock().unwrap();
+        let brief = records.iter().map(|record| {
+            let object = record.object.clone().unwrap_or_default();
+            let (verb, code, stage) = (&record.verb, record.code, record.stage);
+            format!("{verb} {}/{} {code} {stage:?}", object.resource, object.name)
+        });
+        brief.collect()
+    }
 }
 
 pub struct Answer {
