@@ -1,15 +1,16 @@
 //! Who a request comes from: a certificate's user that the transport found, a bearer token, or nobody in particular.
 
 mod impersonation;
+mod websocket;
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
 
 use crate::failure::Failure;
-use crate::identity::User;
+use crate::identity::{ANONYMOUS, User};
 use crate::server::Shared;
-use crate::tls::RefusedCertificate;
+use crate::tls::{Known, RefusedCertificate};
 use crate::tokens::ISSUER;
 
 pub(crate) use impersonation::impersonated;
@@ -31,14 +32,31 @@ pub(crate) fn audiences() -> Vec<String> {
 /// # Errors
 /// 401 for a token or a certificate that proves nothing.
 pub(crate) fn caller(shared: &Shared, parts: &mut Parts) -> Result<Caller, Failure> {
+    let known = parts.extensions.remove::<Known>();
+    let caller = prove(shared, parts)?;
+    if let Some(known) = known.filter(|_| caller.user.name != ANONYMOUS) {
+        known.set();
+    }
+    Ok(caller)
+}
+
+fn prove(shared: &Shared, parts: &mut Parts) -> Result<Caller, Failure> {
     let token = bearer(&parts.headers).map(str::to_owned);
     parts.headers.remove(AUTHORIZATION);
+    let offered = websocket::take_token(&mut parts.headers);
     if let Some(user) = parts.extensions.get::<User>() {
         return Ok(Caller {
             user: user.clone(),
             annotations: Vec::new(),
         });
     }
+    let token = match token {
+        Some(token) => Some(token),
+        None => offered.map_err(|refused| {
+            tracing::debug!(%refused, "a WebSocket's token was refused");
+            Failure::Unauthorized
+        })?,
+    };
     let Some(token) = token else {
         if parts.extensions.get::<RefusedCertificate>().is_some() {
             return Err(Failure::Unauthorized);

@@ -44,7 +44,7 @@ pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Respo
     respond::add_warnings(&mut response, &recording.outcome.warnings);
     let info = &recording.outcome.info;
     let row = api::find(&info.group, &info.version, &info.resource);
-    let took = (!lasts(info)).then(|| began.elapsed());
+    let took = (!info.lasts()).then(|| began.elapsed());
     shared.metrics.count(info, row, response.status().as_u16(), took);
     recording.end(response, failure)
 }
@@ -78,7 +78,7 @@ async fn route(
         });
     };
     let outside = parts.extensions.get::<Source>().is_some();
-    let lasts = lasts(&info);
+    let lasts = info.lasts();
     let pass = if outside {
         Some(shared.gates.enter(&info, lasts, &user.name).await?)
     } else {
@@ -108,18 +108,12 @@ async fn route(
     outcome.annotations = context.annotations.into_vec();
     outcome.notes = context.notes;
     match pass {
-        Some(pass) if lasts => answer.map(|response| response.map(|body| Body::new(pass.hold(body)))),
+        Some(pass) if lasts => {
+            let ending = shared.gates.ending();
+            answer.map(|response| response.map(|body| Body::new(pass.hold(body, ending))))
+        }
         Some(_) | None => answer,
     }
-}
-
-/// Whether a request may last as long as its client likes.
-fn lasts(info: &RequestInfo) -> bool {
-    info.verb == "watch"
-        || matches!(
-            info.subresource.as_str(),
-            "log" | "exec" | "attach" | "portforward" | "proxy"
-        )
 }
 
 /// Lets the request pass or says why not; the log is told both.

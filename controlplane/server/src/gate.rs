@@ -15,6 +15,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::body;
 use crate::failure::Failure;
@@ -44,6 +45,7 @@ pub(crate) struct Gates {
     writes: Arc<Gate>,
     lasting: Arc<Semaphore>,
     bodies: Arc<Semaphore>,
+    ending: CancellationToken,
 }
 
 /// What a request holds while it is answered.
@@ -54,16 +56,22 @@ pub(crate) struct Pass {
 }
 
 impl Pass {
-    /// The body of an answer, which holds the pass until its end.
-    pub(crate) fn hold(self, body: Body) -> Held {
-        Held { body, _pass: self }
+    /// The body of an answer, which holds the pass until its end, or until `ending`.
+    pub(crate) fn hold(self, body: Body, ending: CancellationToken) -> Held {
+        Held {
+            body,
+            ending: Box::pin(ending.cancelled_owned()),
+            _pass: self,
+        }
     }
 }
 
-/// A body that counts as a request in flight.
+/// A body that counts as a request in flight. When the server stops, one without an end of its own ends between two
+/// frames: its client sees a complete answer and asks elsewhere.
 #[derive(Debug)]
 pub(crate) struct Held {
     body: Body,
+    ending: Pin<Box<WaitForCancellationFutureOwned>>,
     _pass: Pass,
 }
 
@@ -75,7 +83,14 @@ impl http_body::Body for Held {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        if frame.is_pending()
+            && self.body.size_hint().exact().is_none()
+            && self.ending.as_mut().poll(context).is_ready()
+        {
+            return Poll::Ready(None);
+        }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {
@@ -94,7 +109,13 @@ impl Gates {
             writes: Gate::new(WRITES),
             lasting: Arc::new(Semaphore::new(LASTING)),
             bodies: Arc::new(Semaphore::new(PIECES)),
+            ending: CancellationToken::new(),
         }
+    }
+
+    /// When requests that last come to their end.
+    pub(crate) fn ending(&self) -> CancellationToken {
+        self.ending.clone()
     }
 
     /// Waits for a place for a request.

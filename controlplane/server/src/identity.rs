@@ -10,6 +10,8 @@ use tower::Service;
 
 /// The group of everybody who may do everything.
 pub const MASTERS: &str = "system:masters";
+/// The user that nobody in particular is.
+pub const ANONYMOUS: &str = "system:anonymous";
 /// The group of all who proved who they are.
 pub const AUTHENTICATED: &str = "system:authenticated";
 /// The group of those who did not.
@@ -48,7 +50,7 @@ impl User {
     /// Nobody in particular.
     pub fn anonymous() -> Self {
         Self {
-            name: "system:anonymous".to_owned(),
+            name: ANONYMOUS.to_owned(),
             groups: vec![UNAUTHENTICATED.to_owned()],
             ..Self::default()
         }

@@ -1,5 +1,5 @@
 //! From a request to its audit records: when it arrives (where somebody wants to know), when its answer begins or is
-//! complete, and when a watch ends.
+//! complete, and when one ends that lasts: a watch, a log, a session.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -57,10 +57,10 @@ impl Recording {
         }
     }
 
-    /// Records the answer; that of a watch, or of a connection that switches protocols, again when it ends.
+    /// Records the answer; one that lasts, again when it ends.
     pub(crate) fn end(mut self, mut response: Response, failure: Option<Failure>) -> Response {
         let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-        let lasts = switched || (self.outcome.info.verb == "watch" && failure.is_none());
+        let lasts = switched || (self.outcome.info.lasts() && failure.is_none());
         let Some(record) = self.record(response.status().as_u16(), failure, lasts) else {
             return response;
         };
@@ -84,9 +84,9 @@ impl Recording {
         response.map(|body| Body::new(Followed { body, _end: end }))
     }
 
-    fn record(&mut self, code: u16, failure: Option<Failure>, watching: bool) -> Option<Record> {
+    fn record(&mut self, code: u16, failure: Option<Failure>, lasts: bool) -> Option<Record> {
         let trail = self.trail.take()?;
-        let stage = if watching {
+        let stage = if lasts {
             Stage::ResponseStarted
         } else {
             Stage::ResponseComplete

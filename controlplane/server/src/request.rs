@@ -35,6 +35,12 @@ pub struct RequestInfo {
 const NAMESPACE_SUBRESOURCES: [&str; 2] = ["status", "finalize"];
 
 impl RequestInfo {
+    /// Whether the request may last as long as its client likes.
+    pub fn lasts(&self) -> bool {
+        let subresource = self.subresource.as_str();
+        self.verb == "watch" || matches!(subresource, "log" | "exec" | "attach" | "portforward" | "proxy")
+    }
+
     /// Reads a request.
     ///
     /// # Errors

@@ -123,8 +123,13 @@ impl Server {
         Ok(())
     }
 
-    /// Reports not ready from now on, so that clients go elsewhere. Watches end when the store is closed.
+    /// Reports not ready from now on, so that clients go elsewhere.
     pub fn stop(&self) {
         self.shared.stopping.store(true, Ordering::Release);
+    }
+
+    /// Ends what would last, as if each watch had come to its time; other requests go on.
+    pub fn drain(&self) {
+        self.shared.gates.ending().cancel();
     }
 }

@@ -3,6 +3,7 @@
 //! What a client may hold is
 //! bounded: connections, handshakes, headers, streams, and the time for each of them; a client that goes over is cut off.
 
+mod strangers;
 mod transport;
 
 use std::convert::Infallible;
@@ -31,11 +32,14 @@ use tracing::{debug, warn};
 use crate::identity::Source;
 use crate::pki::PkiError;
 use crate::tunnel::Tunnel;
+use strangers::{Guest, Strangers};
 use transport::Caller;
 
+pub(crate) use strangers::Known;
 pub use transport::Transport;
 
-/// Connections at a time; further ones wait in the kernel's queue.
+/// Connections at a time. When there are so many, the oldest goes whose client has not proved who it is; where all have,
+/// further ones wait.
 const CONNECTIONS: usize = 8192;
 /// The time that a client has for its TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -56,7 +60,7 @@ const PING_ANSWER: Duration = Duration::from_secs(15);
 const KEEP_ALIVE: Duration = Duration::from_mins(1);
 const KEEP_ALIVE_AGAIN: Duration = Duration::from_secs(15);
 /// How long requests may go on after the server was told to stop.
-const GRACE: Duration = Duration::from_secs(1);
+const GRACE: Duration = Duration::from_secs(8);
 
 /// Why TLS cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -74,30 +78,37 @@ pub enum TlsError {
 
 /// Serves until `cancel`, then lets requests finish for a moment.
 pub async fn serve(listener: TcpListener, transport: Transport, router: Router, cancel: CancellationToken) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let places = Arc::new(Semaphore::new(transport.connections));
+    let mut strangers = Strangers::default();
     let mut connections = JoinSet::new();
     loop {
-        let place = tokio::select! {
-            biased;
-            () = cancel.cancelled() => break,
-            Some(_) = connections.join_next() => continue,
-            place = Arc::clone(&places).acquire_owned() => place,
-        };
         let accepted = tokio::select! {
             biased;
             () = cancel.cancelled() => break,
+            Some(_) = connections.join_next() => continue,
             accepted = listener.accept() => accepted,
         };
-        match accepted {
-            Ok((stream, peer)) => {
-                let connection = connection(stream, peer, transport.clone(), router.clone(), cancel.clone());
-                connections.spawn(async move {
-                    connection.await;
-                    drop(place);
-                });
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                after_failed_accept(&error).await;
+                continue;
             }
-            Err(error) => after_failed_accept(&error).await,
+        };
+        if places.available_permits() == 0 {
+            strangers.shed_oldest();
         }
+        let place = tokio::select! {
+            biased;
+            () = cancel.cancelled() => break,
+            place = Arc::clone(&places).acquire_owned() => place,
+        };
+        let guest = strangers.welcome();
+        let connection = connection(stream, peer, transport.clone(), router.clone(), guest, cancel.clone());
+        connections.spawn(async move {
+            connection.await;
+            drop(place);
+        });
     }
     drop(listener);
     let finished = tokio::time::timeout(GRACE, async { while connections.join_next().await.is_some() {} }).await;
@@ -124,18 +135,43 @@ async fn connection(
     peer: SocketAddr,
     transport: Transport,
     router: Router,
+    guest: Guest,
+    cancel: CancellationToken,
+) {
+    let shed = guest.shed();
+    let served = serve_connection(stream, peer, transport, router, guest, cancel);
+    if shed.run_until_cancelled(served).await.is_none() {
+        debug!(%peer, "shed");
+    }
+}
+
+async fn serve_connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    transport: Transport,
+    router: Router,
+    guest: Guest,
     cancel: CancellationToken,
 ) {
     if let Err(error) = stream.set_nodelay(true).and_then(|()| keep_alive(&stream)) {
         debug!(%peer, error = &error as &dyn std::error::Error, "set up a connection");
     }
     let acceptor = TlsAcceptor::from(Arc::clone(&transport.config));
-    let stream = match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
+    let shaken = tokio::select! {
+        biased;
+        () = cancel.cancelled() => return,
+        shaken = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)) => shaken,
+    };
+    let stream = match shaken {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return debug!(%peer, error = &error as &dyn std::error::Error, "TLS handshake"),
         Err(_) => return debug!(%peer, "TLS handshake took too long"),
     };
     let caller = transport.caller(stream.get_ref().1.peer_certificates());
+    if let Caller::Known { .. } = caller {
+        guest.known().set();
+    }
+    let known = guest.known();
     let spoken = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&spoken);
     let tunnel = Tunnel::nothing();
@@ -143,8 +179,9 @@ async fn connection(
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
         asked.store(true, Ordering::Relaxed);
         let (router, caller, next) = (router.clone(), caller.clone(), next.clone());
+        let known = known.clone();
         async move {
-            let mut response = answer(router, caller, peer, request).await;
+            let mut response = answer(router, caller, known, peer, request).await;
             next.fill(&mut response);
             Ok::<_, Infallible>(response)
         }
@@ -211,13 +248,20 @@ fn builder() -> auto::Builder<TokioExecutor> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RefusedCertificate;
 
-async fn answer(mut router: Router, caller: Caller, peer: SocketAddr, mut request: Request<Incoming>) -> Response {
+async fn answer(
+    mut router: Router,
+    caller: Caller,
+    known: Known,
+    peer: SocketAddr,
+    mut request: Request<Incoming>,
+) -> Response {
     let now = i64::try_from(UnixTime::now().as_secs()).unwrap_or(i64::MAX);
     match caller {
         Caller::Nobody => {}
         Caller::Known { user, until } if now <= until => drop(request.extensions_mut().insert(user)),
         Caller::Known { .. } | Caller::Refused => drop(request.extensions_mut().insert(RefusedCertificate)),
     }
+    request.extensions_mut().insert(known);
     request.extensions_mut().insert(Source(peer));
     match router.call(request).await {
         Ok(response) => response,

@@ -9,11 +9,15 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use axum::body::Body;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use controlplane_server::agents::{Agent, AgentError, Agents, Answer};
+use controlplane_server::audit::Sink;
 use futures::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode};
-use serde_json::json;
-use support::{Api, pod};
+use serde_json::{Value, json};
+use support::rights::{as_user, binding, give, jane, role, user};
+use support::{Api, Kept, pod};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -57,6 +61,7 @@ impl AsyncWrite for Back {
 #[derive(Clone, Default)]
 struct Recorder {
     asked: Arc<Mutex<Vec<String>>>,
+    protocols: Arc<Mutex<Vec<String>>>,
     switches: Arc<AtomicBool>,
     closed: Arc<AtomicBool>,
 }
@@ -73,6 +78,9 @@ impl Agents for Recorder {
             names.join(" ")
         );
         self.asked.lock().unwrap().push(line);
+        let protocols = request.headers().get_all("sec-websocket-protocol").iter();
+        let protocols = protocols.map(|value| value.to_str().unwrap().to_owned());
+        self.protocols.lock().unwrap().extend(protocols);
         let answer = if self.switches.load(Ordering::Relaxed) {
             let head = Response::builder()
                 .status(StatusCode::SWITCHING_PROTOCOLS)
@@ -95,10 +103,15 @@ impl Agents for Recorder {
 }
 
 async fn with_pod() -> (Api, Recorder) {
+    with_pod_and(None).await
+}
+
+async fn with_pod_and(audit: Option<Arc<dyn Sink>>) -> (Api, Recorder) {
     let recorder = Recorder::default();
     let agents = Arc::new(recorder.clone());
     let api = Api::start_with(|mut options| {
         options.agents = Some(agents);
+        options.audit = audit;
         options
     })
     .await;
@@ -239,6 +252,91 @@ async fn attack_27_a_proxy_reaches_pods_and_agents_alone() {
         [
             "n1 GET /dial/default/a/8080 [connection upgrade]",
             "n1 GET /logs/?q=1 [host x-forwarded-proto x-forwarded-uri]"
+        ]
+    );
+}
+
+fn streams(verb: &str) -> Value {
+    json!([{"apiGroups": [""], "resources": ["pods", "pods/exec"], "verbs": [verb]}])
+}
+
+#[tokio::test]
+async fn opening_a_stream_by_get_needs_what_opening_it_by_post_does() {
+    let (api, recorder) = with_pod().await;
+    bind(&api).await;
+    give(&api, "default", "roles", &role("Role", "reader", &streams("get"))).await;
+    let bound = binding("RoleBinding", "reader", "Role/reader", &user("jane"));
+    give(&api, "default", "rolebindings", &bound).await;
+    let path = format!("{PODS}/a/exec?container=c&command=ls&stdout=true");
+    let answer = as_user(&api, &jane(), "GET", &path, &Value::Null).await;
+    assert_eq!(
+        (answer.code.as_u16(), answer.message().as_str()),
+        (
+            403,
+            "pods \"a\" is forbidden: User \"jane\" cannot create resource \"pods/exec\" in API group \"\" in the namespace \
+             \"default\""
+        )
+    );
+    assert_eq!(recorder.asked.lock().unwrap().len(), 0);
+}
+
+#[tokio::test]
+async fn a_browser_shows_its_token_among_the_protocols() {
+    let (api, recorder) = with_pod().await;
+    bind(&api).await;
+    let made = api
+        .post("/api/v1/namespaces/default/serviceaccounts/default/token", &json!({}))
+        .await
+        .json();
+    let encoded = URL_SAFE_NO_PAD.encode(made["status"]["token"].as_str().unwrap());
+    let path = format!("{PODS}/a/exec?container=c&command=ls&stdout=true");
+    let open = async |protocols: String| {
+        let headers = [
+            ("connection", "Upgrade"),
+            ("upgrade", "websocket"),
+            ("sec-websocket-protocol", protocols.as_str()),
+        ];
+        api.outside(Method::GET, &path, &headers, &Value::Null).await
+    };
+    let both = || format!("base64url.bearer.authorization.k8s.io.{encoded}, v5.channel.k8s.io");
+    let refused = open(both()).await;
+    assert_eq!(refused.code.as_u16(), 403);
+    let who = "User \"system:serviceaccount:default:default\" cannot get resource \"pods/exec\"";
+    assert!(refused.message().contains(who), "{}", refused.message());
+    let rules = json!([{"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create", "get"]}]);
+    give(&api, "default", "roles", &role("Role", "shell", &rules)).await;
+    let account = json!({"kind": "ServiceAccount", "name": "default", "namespace": "default"});
+    let bound = binding("RoleBinding", "shell", "Role/shell", &account);
+    give(&api, "default", "rolebindings", &bound).await;
+    assert_eq!(open(both()).await.code.as_u16(), 500, "the agent's own answer");
+    assert_eq!(
+        *recorder.protocols.lock().unwrap(),
+        ["v5.channel.k8s.io"],
+        "the agent sees no token"
+    );
+    for wrong in [
+        "base64url.bearer.authorization.k8s.io.eA, v5.channel.k8s.io",
+        both().as_str(),
+    ] {
+        let wrong = wrong.trim_end_matches(", v5.channel.k8s.io").to_owned();
+        assert_eq!(open(wrong).await.code.as_u16(), 401);
+    }
+}
+
+#[tokio::test]
+async fn what_lasts_is_recorded_when_it_begins_and_when_it_ends() {
+    let kept = Arc::new(Kept::default());
+    let (api, _recorder) = with_pod_and(Some(kept.clone())).await;
+    bind(&api).await;
+    kept.0.lock().unwrap().clear();
+    api.get("/api/v1/nodes/n1/proxy/logs/").await;
+    api.get(&format!("{PODS}/none/log")).await;
+    assert_eq!(
+        kept.brief(),
+        [
+            "get nodes/n1 500 ResponseStarted",
+            "get nodes/n1 500 ResponseComplete",
+            "get pods/none 404 ResponseComplete",
         ]
     );
 }

@@ -1,15 +1,15 @@
 //! `scale` and `log`, and what the audit log is told.
 mod support;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use axum::body::Body;
 use controlplane_server::agents::{Agent, AgentError, Agents, Answer};
-use controlplane_server::audit::{Record, Sink, Stage};
+use controlplane_server::audit::{Sink, Stage};
 use futures::future::BoxFuture;
 use http::{Method, Request, Response};
 use serde_json::{Value, json};
-use support::{Api, config_map, deployment, pod};
+use support::{Api, Kept, config_map, deployment, pod};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
@@ -128,18 +128,6 @@ async fn logs_come_from_the_node() {
     assert_eq!(api.get(&format!("{PODS}/none/log")).await.code, 404);
 }
 
-#[derive(Default)]
-struct Kept(Mutex<Vec<Record>>);
-
-impl Sink for Kept {
-    fn record(&self, record: Record) {
-        self.0
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .push(record);
-    }
-}
-
 #[tokio::test]
 async fn every_request_is_recorded() {
     let kept = Arc::new(Kept::default());
@@ -160,17 +148,7 @@ async fn every_request_is_recorded() {
         .await;
     api.post("/api/v1/namespaces/default/configmaps", &config_map("Bad"))
         .await;
-    let records = kept.0.lock().unwrap();
-    let brief: Vec<String> = records
-        .iter()
-        .map(|record| {
-            let object = record.object.clone().unwrap_or_default();
-            format!(
-                "{} {}/{} {} {:?}",
-                record.verb, object.resource, object.name, record.code, record.stage
-            )
-        })
-        .collect();
+    let brief = kept.brief();
     assert_eq!(
         brief,
         [
@@ -182,6 +160,7 @@ async fn every_request_is_recorded() {
             "create configmaps/Bad 422 ResponseComplete",
         ]
     );
+    let records = kept.0.lock().unwrap();
     assert_eq!(records[3].id, records[4].id, "one request");
     let first = &records[0];
     assert_eq!(first.uri, format!("{DEPLOYMENTS}?fieldManager=me"));

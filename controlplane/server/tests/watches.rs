@@ -223,3 +223,51 @@ async fn a_client_librarys_watcher_keeps_up() {
         api.delete(&format!("{CONFIG_MAPS}/b"), "").await;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn attack_40_a_watcher_that_does_not_read_misses_nothing_or_is_told() {
+    // More than the ring of recent changes holds.
+    const CHANGES: usize = 5000;
+    let api = Api::start().await;
+    api.post(CONFIG_MAPS, &config_map("a")).await;
+    let change = async |round: usize| {
+        for at in 0..CHANGES {
+            let patch = json!({"data": {"at": format!("{round}/{at}")}});
+            let answer = api.patch(&format!("{CONFIG_MAPS}/a"), "merge-patch+json", &patch).await;
+            assert_eq!(answer.code, 200);
+        }
+    };
+    let path = format!(
+        "{CONFIG_MAPS}?watch=true&resourceVersion={}&timeoutSeconds=86400",
+        api.store.revision()
+    );
+    let mut slow = Frames::open(&api, &path, "application/json").await;
+    let mut never = Frames::open(&api, &path, "application/json").await;
+    change(1).await;
+    let mut last = 0;
+    for at in 0..CHANGES {
+        let event = slow.next().await.unwrap();
+        assert_eq!(event["object"]["data"]["at"], format!("1/{at}"), "{event}");
+        let revision = event["object"]["metadata"]["resourceVersion"]
+            .as_str()
+            .unwrap()
+            .parse::<u64>()
+            .unwrap();
+        assert!(revision > last, "{revision} after {last}");
+        last = revision;
+    }
+    change(2).await;
+    for _ in 0..3 {
+        api.store.maintain().await;
+        tokio::time::advance(Duration::from_hours(1)).await;
+        change(3).await;
+    }
+    api.store.maintain().await;
+    let error = never.next().await.unwrap();
+    assert_eq!(
+        (&error["type"], &error["object"]["code"]),
+        (&json!("ERROR"), &json!(410)),
+        "{error}"
+    );
+    assert_eq!(never.brief().await, "end");
+}

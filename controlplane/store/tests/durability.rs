@@ -203,7 +203,7 @@ fn chain(error: &OpenError) -> String {
 }
 
 #[tokio::test]
-async fn damage_is_refused() {
+async fn attack_35_damage_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let good = directory.path().join("good.db");
     filled(&good).await;
@@ -264,7 +264,7 @@ async fn damage_is_refused() {
 }
 
 #[tokio::test]
-async fn damage_in_the_middle_of_the_log_is_refused() {
+async fn attack_35_damage_in_the_middle_of_the_log_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let database = directory.path().join("test.db");
     let (copy, log) = (directory.path().join("copy.db"), directory.path().join("copy.db-wal"));
@@ -305,7 +305,7 @@ async fn damage_in_the_middle_of_the_log_is_refused() {
 }
 
 #[tokio::test]
-async fn a_failed_batch_leaves_no_trace() {
+async fn attack_33_a_failed_batch_leaves_no_trace() {
     let (store, disk) = failing();
     store.commit(create(&pod("a"), "1")).await.unwrap();
     let mut watch = store.watch(&pods(), 1).unwrap();
@@ -334,7 +334,7 @@ async fn a_failed_batch_leaves_no_trace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_disk_does_not_keep_the_writer_from_the_writes() {
+async fn attack_33_a_full_disk_does_not_keep_the_writer_from_the_writes() {
     let (store, disk) = failing();
     let event = Key::new("", "events", "default", "e").unwrap();
     store.commit(create(&event, "1")).await.unwrap();

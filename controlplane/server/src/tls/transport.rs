@@ -24,6 +24,7 @@ pub struct Transport {
     clients: Arc<dyn ClientCertVerifier>,
     own: Arc<Own>,
     provider: Arc<CryptoProvider>,
+    pub(super) connections: usize,
 }
 
 /// Who is at the other end.
@@ -62,7 +63,14 @@ impl Transport {
             clients,
             own,
             provider,
+            connections: super::CONNECTIONS,
         })
+    }
+
+    /// Serves so many connections at a time, instead of 8192.
+    #[must_use]
+    pub fn with_connections(self, connections: usize) -> Self {
+        Self { connections, ..self }
     }
 
     /// Shows another certificate from now on; connections that there are go on.

@@ -11,6 +11,7 @@
 )]
 
 pub mod rights;
+pub mod served;
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,0 +1,159 @@
+//! Clients that hold connections or flood them, and what becomes of the others meanwhile.
+#![allow(missing_docs, reason = "tests")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests fail by panicking"
+)]
+
+mod support;
+
+use axum::body::Body;
+use http::{Request, StatusCode};
+use http_body_util::BodyExt;
+use hyper::client::conn::http1::SendRequest;
+use support::served::{PATIENCE, Served, connect, dial, get, serve, speak};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const LISTS: &str = "/api/v1/namespaces";
+
+async fn answers(sender: &mut SendRequest<Body>, path: &str) -> StatusCode {
+    let answer = tokio::time::timeout(PATIENCE, get(sender, path))
+        .await
+        .expect("an answer");
+    let code = answer.status();
+    answer.into_body().collect().await.unwrap();
+    code
+}
+
+/// Somebody else gets an answer, over a connection of his own.
+async fn others_are_served(served: &Served) {
+    let dialled = tokio::time::timeout(PATIENCE, connect(served)).await;
+    let (mut sender, _) = dialled.expect("a connection");
+    assert_eq!(answers(&mut sender, LISTS).await, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn attack_26_idle_strangers_keep_nobody_out() {
+    let served = serve(|transport| transport.with_connections(4)).await;
+    let (mut known, _) = connect(&served).await;
+    assert_eq!(answers(&mut known, LISTS).await, StatusCode::OK);
+    // Some say nothing, some shake hands and are silent, some ask as nobody and stay.
+    let mut silent = Vec::new();
+    let mut greeted = Vec::new();
+    let mut asked = Vec::new();
+    for _ in 0..4 {
+        silent.push(TcpStream::connect(served.address).await.unwrap());
+        greeted.push(dial(&served, None, "http/1.1").await.unwrap());
+        let mut sender = speak(dial(&served, None, "http/1.1").await.unwrap()).await;
+        assert_eq!(answers(&mut sender, "/version").await, StatusCode::OK);
+        asked.push(sender);
+    }
+    for _ in 0..3 {
+        others_are_served(&served).await;
+    }
+    assert_eq!(answers(&mut known, LISTS).await, StatusCode::OK, "who is known stays");
+    let mut byte = [0];
+    let first = tokio::time::timeout(PATIENCE, silent[0].read(&mut byte))
+        .await
+        .expect("the oldest is shed");
+    assert!(matches!(first, Ok(0) | Err(_)));
+}
+
+#[tokio::test]
+async fn attack_26_who_shows_a_token_is_no_stranger() {
+    let served = serve(|transport| transport.with_connections(2)).await;
+    let path = "/api/v1/namespaces/default/serviceaccounts/default/token";
+    let made = served.api.post(path, &serde_json::json!({})).await.json();
+    let token = made["status"]["token"].as_str().unwrap().to_owned();
+    let mut bearer = speak(dial(&served, None, "http/1.1").await.unwrap()).await;
+    let ask = || {
+        Request::get("/version")
+            .header("host", "localhost")
+            .header("authorization", format!("Bearer {token}"))
+            .body(Body::empty())
+            .unwrap()
+    };
+    let answer = bearer.send_request(ask()).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::OK);
+    answer.into_body().collect().await.unwrap();
+    let mut strangers = Vec::new();
+    for _ in 0..4 {
+        strangers.push(dial(&served, None, "http/1.1").await.unwrap());
+    }
+    assert_eq!(bearer.send_request(ask()).await.unwrap().status(), StatusCode::OK);
+}
+
+/// A frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut frame = length[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+const HEADERS: u8 = 1;
+const RESET: u8 = 3;
+const SETTINGS: u8 = 4;
+const CONTINUATION: u8 = 9;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+/// GET of the root of localhost, compressed.
+const GET: &[u8] = b"\x82\x84\x87\x41\x09localhost";
+
+/// Sends until the server ends the connection; how many bytes it took.
+async fn flood(served: &Served, mut next: impl FnMut(u32) -> Vec<u8>) -> usize {
+    let stream = dial(served, None, "h2").await.unwrap();
+    let (mut from, mut to) = tokio::io::split(stream);
+    let reader = tokio::spawn(async move {
+        let mut buffer = vec![0; 1 << 14];
+        while let Ok(1..) = from.read(&mut buffer).await {}
+    });
+    to.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+    to.write_all(&frame(SETTINGS, 0, 0, &[])).await.unwrap();
+    let mut sent = 0;
+    for number in 0..1_000_000_u32 {
+        let bytes = next(number);
+        sent += bytes.len();
+        if reader.is_finished() || to.write_all(&bytes).await.is_err() {
+            return sent;
+        }
+    }
+    panic!("{sent} bytes, and the server goes on");
+}
+
+#[tokio::test]
+async fn attack_26_streams_that_are_reset_at_once_end_the_connection() {
+    let served = serve(|transport| transport).await;
+    let flooded = flood(&served, |number| {
+        let stream = number * 2 + 1;
+        let mut bytes = frame(HEADERS, END_STREAM | END_HEADERS, stream, GET);
+        bytes.extend(frame(RESET, 0, stream, &8_u32.to_be_bytes()));
+        bytes
+    });
+    let (sent, ()) = futures::join!(flooded, others_are_served(&served));
+    assert!(sent < 16 << 20, "{sent} bytes");
+    others_are_served(&served).await;
+}
+
+#[tokio::test]
+async fn attack_26_headers_without_an_end_end_the_connection() {
+    let served = serve(|transport| transport).await;
+    let flooded = flood(&served, |number| {
+        if number == 0 {
+            return frame(HEADERS, END_STREAM, 1, GET);
+        }
+        // A header that is new each time: "x: " and sixteen thousand letters.
+        let mut header = b"\x00\x01x\x7f\x81\x7c".to_vec();
+        header.extend(vec![b'a'; 127 + 1 + 124 * 128]);
+        frame(CONTINUATION, 0, 1, &header)
+    });
+    let (sent, ()) = futures::join!(flooded, others_are_served(&served));
+    assert!(sent < 16 << 20, "{sent} bytes");
+    others_are_served(&served).await;
+}
