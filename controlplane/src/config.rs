@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use server::audit::file::Limits;
-use server::pki::Profile;
+use server::pki::{self, Profile};
 
 /// Options of `run`.
 #[derive(Debug, Clone, Args)]
@@ -39,6 +39,12 @@ pub struct Config {
     /// An audit.k8s.io/v1 Policy that says what the audit log records, instead of the built-in one
     #[arg(long, value_name = "FILE")]
     pub audit_policy_file: Option<PathBuf>,
+    /// How many seconds /readyz says no before the server stops to take requests, for balancers to notice
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=3600))]
+    pub shutdown_delay_seconds: u64,
+    /// How many seconds the server's own certificates live; they are renewed when a sixth is left
+    #[arg(long, default_value_t = pki::LIFETIME.as_secs(), value_parser = clap::value_parser!(u64).range(60..=315_360_000))]
+    pub certificate_seconds: u64,
 }
 
 impl Config {
@@ -109,6 +115,11 @@ impl Config {
             class: server::storage::class,
             ..store::Options::default()
         }
+    }
+
+    /// How long the server's own certificates live.
+    pub fn certificate_lifetime(&self) -> Duration {
+        Duration::from_secs(self.certificate_seconds)
     }
 
     /// The bounds of the audit log; nothing when it is off.

@@ -2,10 +2,11 @@
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
-use server::pki::{Pki, Profile, kubeconfig, node_user, write_private};
+use server::pki::{LIFETIME, Pki, Profile, kubeconfig, node_user, write_private};
 
 use crate::clock;
 
@@ -24,6 +25,9 @@ pub struct Issue {
     /// URL of the server; by default the one in admin.kubeconfig
     #[arg(long)]
     pub server: Option<String>,
+    /// How many seconds the certificate is valid
+    #[arg(long, default_value_t = LIFETIME.as_secs(), value_parser = clap::value_parser!(u64).range(60..=315_360_000))]
+    pub certificate_seconds: u64,
     /// Where to write the kubeconfig
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
@@ -44,6 +48,9 @@ pub struct IssueNode {
     /// URL of the server; by default the one in admin.kubeconfig
     #[arg(long)]
     pub server: Option<String>,
+    /// How many seconds the certificates are valid; the agent has them renewed
+    #[arg(long, default_value_t = LIFETIME.as_secs(), value_parser = clap::value_parser!(u64).range(60..=315_360_000))]
+    pub certificate_seconds: u64,
     /// Directory to write agent.kubeconfig, serving.crt, serving.key and ca.crt into
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
@@ -52,7 +59,7 @@ pub struct IssueNode {
 /// Writes a kubeconfig for a user.
 pub fn issue(options: &Issue) -> anyhow::Result<()> {
     ensure!(!options.user.is_empty(), "the user's name is empty");
-    let authority = authority(&options.state_dir)?;
+    let authority = authority(&options.state_dir, options.certificate_seconds)?;
     let server = server(options.server.as_deref(), &options.state_dir)?;
     let profile = Profile::Client {
         user: options.user.clone(),
@@ -69,7 +76,7 @@ pub fn issue(options: &Issue) -> anyhow::Result<()> {
 /// Writes what a node's agent needs: its kubeconfig, its serving certificate, and the authority that it trusts.
 pub fn issue_node(options: &IssueNode) -> anyhow::Result<()> {
     check_name(&options.name)?;
-    let authority = authority(&options.state_dir)?;
+    let authority = authority(&options.state_dir, options.certificate_seconds)?;
     let server = server(options.server.as_deref(), &options.state_dir)?;
     let now = clock::now();
     let user = node_user(&options.name);
@@ -87,7 +94,7 @@ pub fn issue_node(options: &IssueNode) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn authority(state_dir: &Path) -> anyhow::Result<Pki> {
+fn authority(state_dir: &Path, lifetime: u64) -> anyhow::Result<Pki> {
     let directory = state_dir.join("controlplane/pki");
     // Only the server makes an authority: a mistyped directory must not give a new one.
     ensure!(
@@ -95,7 +102,7 @@ fn authority(state_dir: &Path) -> anyhow::Result<Pki> {
         "{} holds no certificate authority: start the control plane first",
         directory.display()
     );
-    Ok(Pki::open(&directory, clock::now())?)
+    Ok(Pki::open(&directory, clock::now())?.with_lifetime(Duration::from_secs(lifetime)))
 }
 
 /// The server's URL: as given, or as the administrator's kubeconfig says.

@@ -9,6 +9,7 @@ pub mod config;
 pub mod credentials;
 pub mod heap;
 pub mod notify;
+pub mod renewal;
 
 use std::convert::Infallible;
 use std::io;
@@ -20,9 +21,8 @@ use server::audit::Sink;
 use server::audit::file::FileSink;
 use server::audit::policy::{Policy, PolicyError};
 use server::identity::{User, assume};
-use server::node_proxy::NodeProxy;
-use server::pki::{self, Pki, PkiError, Profile};
-use server::tls::{self, TlsError, Transport};
+use server::pki::{self, Pki};
+use server::tls;
 use server::tokens::SigningKey;
 use server::{Options, Server};
 use store::Store;
@@ -32,19 +32,17 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use crate::config::Config;
+use crate::renewal::{Certificates, RenewalError};
 
 /// How long tasks have to end after they were told to.
-const GRACE: Duration = Duration::from_secs(5);
+const GRACE: Duration = Duration::from_secs(10);
 
 /// Why the control plane did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The certificates cannot be made or read.
+    /// The certificates cannot be made, read or used.
     #[error("set up certificates")]
-    Certificates(#[from] PkiError),
-    /// TLS cannot be set up.
-    #[error("set up the transport")]
-    Transport(#[from] TlsError),
+    Certificates(#[from] RenewalError),
     /// The database cannot be opened.
     #[error("open the store")]
     Open(#[from] store::OpenError),
@@ -81,32 +79,28 @@ pub enum Error {
 ///
 /// The first task that fails stops the others and is the error.
 pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error> {
-    pki::private_directory(&config.directory())?;
+    pki::private_directory(&config.directory()).map_err(RenewalError::Make)?;
     // First of all: the store's lock keeps a second process from touching what the first one serves with.
     let store = Store::open(&config.database(), config.store_options())?;
     let now = clock::now();
-    let authority = Pki::open(&config.pki(), now)?;
-    let serving = authority.keep("apiserver", &config.serving_profile(), now)?;
-    let client = authority.keep(
-        pki::KUBELET_CLIENT,
-        &Profile::client(pki::KUBELET_CLIENT, &["system:masters"]),
-        now,
-    )?;
-    let transport = Transport::new(&authority, &serving)?;
-    let agents = NodeProxy::new(&authority, &client, config.listen.ip().is_loopback())?;
+    let certificates = Certificates::open(&config, now)?;
 
     let listener = listen(config.listen).await?;
     let address = listener.local_addr().map_err(|source| Error::Listen {
         address: config.listen,
         source,
     })?;
-    authority.admin_kubeconfig(&config.admin_kubeconfig(), &config::url(address), now)?;
+    let authority = Arc::clone(certificates.authority());
+    let kubeconfig = config.admin_kubeconfig();
+    authority
+        .admin_kubeconfig(&kubeconfig, &config::url(address), now)
+        .map_err(RenewalError::Make)?;
 
     let audit = open_audit(&config)?;
     let mut options = Options::new(Arc::new(clock::now));
     options.audit = audit.clone().map(|sink| sink as Arc<dyn Sink>);
-    options.agents = Some(Arc::new(agents));
-    let key = Arc::new(authority.token_key()?);
+    options.agents = Some(certificates.nodes());
+    let key = Arc::new(authority.token_key().map_err(RenewalError::Make)?);
     let credentials = credentials(&authority, Arc::clone(&key));
     options.signing_key = Some(key);
     options.address = config.reachable(address).to_string();
@@ -118,7 +112,14 @@ pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error>
     };
     info!(%address, revision = store.revision(), "serving");
 
-    let outcome = supervise(&server, &store, listener, transport, controllers, cancel).await;
+    let running = Running {
+        config,
+        server: server.clone(),
+        store: store.clone(),
+        certificates,
+        address,
+    };
+    let outcome = running.supervise(listener, controllers, cancel).await;
     if let Err(failure) = store.close().await {
         error!(error = &failure as &dyn std::error::Error, "close the store");
     }
@@ -130,55 +131,75 @@ pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error>
     outcome
 }
 
-/// Runs the tasks; the first that ends, or `cancel`, ends all.
-async fn supervise(
-    server: &Server,
-    store: &Store,
-    listener: TcpListener,
-    transport: Transport,
-    controllers: controllers::Options,
-    cancel: CancellationToken,
-) -> Result<(), Error> {
-    let stop = cancel.child_token();
-    let mut tasks: JoinSet<Result<Infallible, Error>> = JoinSet::new();
-    let (router, stopped) = (server.router(), stop.clone());
-    tasks.spawn(async move {
-        tls::serve(listener, transport, router, stopped).await;
-        Err(Error::Ended)
-    });
-    let (maintained, stopped) = (store.clone(), stop.clone());
-    tasks.spawn(async move {
-        tokio::select! {
-            () = maintained.run() => Err(Error::Ended),
-            () = stopped.cancelled() => Err(Error::Ended),
+/// What the tasks work on.
+struct Running {
+    config: Config,
+    server: Server,
+    store: Store,
+    certificates: Certificates,
+    address: SocketAddr,
+}
+
+impl Running {
+    /// Runs the tasks; the first that ends, or `cancel`, ends all.
+    async fn supervise(
+        self,
+        listener: TcpListener,
+        controllers: controllers::Options,
+        cancel: CancellationToken,
+    ) -> Result<(), Error> {
+        let stop = CancellationToken::new();
+        let mut tasks: JoinSet<Result<Infallible, Error>> = JoinSet::new();
+        let (router, transport, stopped) = (self.server.router(), self.certificates.transport(), stop.clone());
+        tasks.spawn(async move {
+            tls::serve(listener, transport, router, stopped).await;
+            Err(Error::Ended)
+        });
+        let (maintained, stopped) = (self.store.clone(), stop.clone());
+        tasks.spawn(async move {
+            tokio::select! {
+                () = maintained.run() => Err(Error::Ended),
+                () = stopped.cancelled() => Err(Error::Ended),
+            }
+        });
+        let (certificates, config, address, stopped) =
+            (self.certificates, self.config.clone(), self.address, stop.clone());
+        tasks.spawn(async move {
+            tokio::select! {
+                never = certificates.run(&config, address) => match never {},
+                () = stopped.cancelled() => Err(Error::Ended),
+            }
+        });
+        let outcome = tokio::select! {
+            ready = bootstrap(&self.server) => ready,
+            () = cancel.cancelled() => Ok(()),
+        };
+        let outcome = match outcome {
+            Ok(()) => {
+                let (clients, stopped) = (clients(&self.server), stop.clone());
+                tasks.spawn(async move {
+                    controllers::run(clients, controllers, stopped)
+                        .await
+                        .map_err(Error::Controllers)
+                });
+                first_end(&mut tasks, &cancel).await
+            }
+            Err(failure) => Err(failure),
+        };
+        notify::stopping();
+        self.server.stop();
+        if outcome.is_ok() {
+            tokio::time::sleep(Duration::from_secs(self.config.shutdown_delay_seconds)).await;
         }
-    });
-    let ready = bootstrap(server);
-    let outcome = tokio::select! {
-        ready = ready => ready,
-        () = stop.cancelled() => Ok(()),
-    };
-    let outcome = match outcome {
-        Ok(()) => {
-            let (clients, options, stopped) = (clients(server), controllers, stop.clone());
-            tasks.spawn(async move {
-                controllers::run(clients, options, stopped)
-                    .await
-                    .map_err(Error::Controllers)
-            });
-            first_end(&mut tasks, &stop).await
+        self.server.drain();
+        stop.cancel();
+        let ended = tokio::time::timeout(GRACE, async { while tasks.join_next().await.is_some() {} }).await;
+        if ended.is_err() {
+            error!(tasks = tasks.len(), "did not end in time");
         }
-        Err(failure) => Err(failure),
-    };
-    notify::stopping();
-    server.stop();
-    stop.cancel();
-    let ended = tokio::time::timeout(GRACE, async { while tasks.join_next().await.is_some() {} }).await;
-    if ended.is_err() {
-        error!(tasks = tasks.len(), "did not end in time");
+        tasks.shutdown().await;
+        outcome
     }
-    tasks.shutdown().await;
-    outcome
 }
 
 async fn bootstrap(server: &Server) -> Result<(), Error> {
@@ -220,13 +241,21 @@ fn open_audit(config: &Config) -> Result<Option<Arc<FileSink>>, Error> {
 }
 
 /// What the controllers hand out in the authority's name.
-fn credentials(authority: &Pki, key: Arc<SigningKey>) -> controllers::Credentials {
+fn credentials(authority: &Arc<Pki>, key: Arc<SigningKey>) -> controllers::Credentials {
+    let certificate = authority.authority().into();
+    let authority = Arc::clone(authority);
     controllers::Credentials {
-        certificate: authority.authority().into(),
+        certificate,
         sign: Arc::new(move |namespace, account, uid, secret| {
             let signed = key.secret_token(namespace, account, uid, secret);
             signed
                 .inspect_err(|failure| error!(error = failure as &dyn std::error::Error, "sign a token"))
+                .ok()
+        }),
+        certify: Arc::new(move |request, usages, seconds| {
+            let signed = authority.sign(request, usages, seconds, clock::now());
+            signed
+                .inspect_err(|failure| error!(error = failure as &dyn std::error::Error, "sign a certificate"))
                 .ok()
         }),
     }

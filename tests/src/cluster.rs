@@ -12,11 +12,19 @@ mod agent;
 mod chaos;
 mod oracle;
 
-use std::{fmt::Debug, future::Future, sync::Arc, time::Duration};
+use std::{
+    fmt::Debug,
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
-use server::{Options, Server, User, identity::assume, tokens::SigningKey};
+use server::{Options, Server, User, identity::assume, pki::Pki, tokens::SigningKey};
 use store::Store;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -53,7 +61,8 @@ impl Builder {
 
     /// Starts everything.
     pub async fn start(self) -> Cluster {
-        let clock = clock();
+        let beside = Arc::new(AtomicI64::new(0));
+        let clock = clock(Arc::clone(&beside));
         let options = store::Options {
             index: server::storage::index,
             class: server::storage::class,
@@ -74,6 +83,9 @@ impl Builder {
             let service = faults.around(assume(account(user), agent, router.clone()));
             kube::Client::new(service, "default")
         });
+        let directory = tempfile::tempdir().expect("a directory");
+        let authority = Pki::open(&directory.path().join("pki"), (clock)()).expect("an authority");
+        let now = clock.clone();
         let options = controllers::Options {
             clock: clock.clone(),
             credentials: Some(controllers::Credentials {
@@ -81,6 +93,7 @@ impl Builder {
                 sign: Arc::new(move |namespace, account, uid, secret| {
                     key.secret_token(namespace, account, uid, secret).ok()
                 }),
+                certify: Arc::new(move |request, usages, seconds| authority.sign(request, usages, seconds, now()).ok()),
             }),
             ..controllers::Options::default()
         };
@@ -89,7 +102,6 @@ impl Builder {
             let Err(error) = running.await;
             tracing::debug!(%error, "controllers ended");
         });
-        let directory = tempfile::tempdir().expect("a directory");
         let mut cluster = Cluster {
             server,
             store,
@@ -97,6 +109,7 @@ impl Builder {
             cancel,
             tasks,
             clock,
+            beside,
             directory,
         };
         for number in 1..=self.nodes {
@@ -114,12 +127,13 @@ fn account(user: &str) -> User {
     }
 }
 
-/// A wall clock that follows tokio's.
-fn clock() -> server::Clock {
+/// A wall clock that follows tokio's, so many seconds beside it.
+fn clock(beside: Arc<AtomicI64>) -> server::Clock {
     let start = tokio::time::Instant::now();
     Arc::new(move || {
         let elapsed = i64::try_from(start.elapsed().as_millis()).unwrap_or(i64::MAX);
-        Timestamp::from_millisecond(EPOCH * 1000 + elapsed).expect("the clock is in range")
+        let beside = beside.load(Ordering::Relaxed);
+        Timestamp::from_millisecond((EPOCH + beside) * 1000 + elapsed).expect("the clock is in range")
     })
 }
 
@@ -133,6 +147,7 @@ pub struct Cluster {
     cancel: CancellationToken,
     tasks: JoinSet<()>,
     clock: server::Clock,
+    beside: Arc<AtomicI64>,
     directory: tempfile::TempDir,
 }
 
@@ -148,7 +163,8 @@ impl Cluster {
         self.client(User::new("kubernetes-admin", ["system:masters"]), "tests")
     }
 
-    fn client(&self, user: User, agent: &str) -> kube::Client {
+    /// A client of a user, without faults.
+    pub fn client(&self, user: User, agent: &str) -> kube::Client {
         kube::Client::new(assume(user, agent, self.server.router()), "default")
     }
 
@@ -166,6 +182,11 @@ impl Cluster {
             cancel.clone(),
         ));
         cancel
+    }
+
+    /// Sets every wall clock of the cluster forwards or back, as an operator or a broken time server would.
+    pub fn jump(&self, seconds: i64) {
+        self.beside.fetch_add(seconds, Ordering::Relaxed);
     }
 
     /// POST, as the administrator.

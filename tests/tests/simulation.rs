@@ -277,3 +277,75 @@ async fn a_pod_whose_worker_panics_gets_a_new_one() {
             .await;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn attack_36_a_clock_that_jumps_evicts_nobody() {
+    let cluster = Cluster::builder().nodes(3).start().await;
+    cluster.create(DEPLOYMENTS, &deployment("web", 6, "nginx:1")).await;
+    rolled_out(&cluster, "web", 6, "nginx:1").await;
+    let names = async || {
+        let mut names: Vec<String> = cluster
+            .list(PODS)
+            .await
+            .iter()
+            .map(|pod| pod["metadata"]["uid"].to_string())
+            .collect();
+        names.sort_unstable();
+        names
+    };
+    let before = names().await;
+    for jump in [3600, -7200, 3600] {
+        cluster.jump(jump);
+        for _ in 0..60 {
+            tokio::time::sleep(std::time::Duration::from_secs(10)).await;
+            for node in cluster.list("/api/v1/nodes").await {
+                let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
+                let ready = conditions
+                    .iter()
+                    .find(|condition| condition["type"] == "Ready")
+                    .cloned();
+                assert_eq!(ready.unwrap_or_default()["status"], "True", "after {jump} s: {node}");
+            }
+        }
+        assert_eq!(names().await, before, "after {jump} s");
+    }
+    rolled_out(&cluster, "web", 6, "nginx:1").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_that_are_over_make_room_in_their_quota() {
+    let cluster = Cluster::builder().start().await;
+    let quotas = "/api/v1/namespaces/default/resourcequotas";
+    let quota = json!({ "metadata": { "name": "few" }, "spec": { "hard": { "count/events": "1" } } });
+    cluster.create(quotas, &quota).await;
+    let used = async |wanted: &str| {
+        let what = format!("the quota says {wanted}");
+        let look = || async {
+            let found = cluster.get(&format!("{quotas}/few")).await;
+            let used = found["status"]["used"]["count/events"] == wanted;
+            if used { Ok(()) } else { Err(found) }
+        };
+        cluster.eventually(&what, look).await;
+    };
+    used("0").await;
+    let event = |name: &str| {
+        json!({
+            "metadata": { "name": name }, "reason": "Tested", "type": "Normal",
+            "involvedObject": { "kind": "Pod", "name": "p", "namespace": "default" },
+        })
+    };
+    let events = "/api/v1/namespaces/default/events";
+    cluster.create(events, &event("first")).await;
+    used("1").await;
+    let refused = cluster
+        .request("POST", events, "application/json", &event("second"))
+        .await;
+    let refused = refused.expect_err("the quota is full").to_string();
+    assert!(refused.contains("exceeded quota: few"), "{refused}");
+    for _ in 0..8 {
+        cluster.store.maintain().await;
+        tokio::time::sleep(std::time::Duration::from_mins(10)).await;
+    }
+    used("0").await;
+    cluster.create(events, &event("second")).await;
+}

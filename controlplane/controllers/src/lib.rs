@@ -9,6 +9,7 @@
 mod accounts;
 mod aggregation;
 mod cache;
+mod certificates;
 mod clock;
 mod deployments;
 mod disruption;
@@ -30,6 +31,7 @@ mod setup;
 
 use std::{convert::Infallible, sync::Arc};
 
+use api::certificate::Request;
 use k8s_openapi::jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
@@ -45,13 +47,18 @@ pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 /// Makes the token for a Secret: `(namespace, account, the account's uid, Secret)`. Nothing when it cannot be signed.
 pub type Sign = Arc<dyn Fn(&str, &str, &str, &str) -> Option<String> + Send + Sync>;
 
-/// What namespaces and service accounts are given.
+/// Signs a request for a certificate: `(request, usages, seconds)`; the answer is PEM. Nothing when it cannot be signed.
+pub type Certify = Arc<dyn Fn(&Request, &[String], Option<i32>) -> Option<String> + Send + Sync>;
+
+/// What namespaces, service accounts and nodes are given.
 #[derive(Clone)]
 pub struct Credentials {
     /// The authority that the server's certificate is of, as PEM.
     pub certificate: Arc<str>,
     /// Makes tokens.
     pub sign: Sign,
+    /// Makes certificates.
+    pub certify: Certify,
 }
 
 /// What an operator may choose.

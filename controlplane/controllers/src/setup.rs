@@ -14,6 +14,7 @@ use crate::{
     accounts::{self, RootCertificates, ServiceAccounts, TokenSecrets},
     aggregation::{self, Aggregation},
     cache::{Cache, Key},
+    certificates,
     deployments::{self, Deployments},
     disruption::{self, Disruption},
     driver::{self, Context, Controller},
@@ -164,6 +165,9 @@ impl Setup<'_> {
             sign: credentials.sign,
         };
         self.controller(secrets, MANAGER, queue);
+        let queue = certificates::listen(&self.caches);
+        let context = self.context("certificate-controller");
+        self.tasks.spawn(certificates::run(context, queue, credentials.certify));
     }
 
     fn reflect<K: Cached>(&mut self, cache: &Arc<Cache<K>>, resource: Resource) {

@@ -73,6 +73,22 @@ pub const REPLICA_SETS: Resource = Resource {
     plural: "replicasets",
     namespaced: true,
 };
+/// Requests for certificates.
+pub const SIGNING_REQUESTS: Resource = Resource {
+    group: "certificates.k8s.io",
+    version: "v1",
+    kind: "CertificateSigningRequest",
+    plural: "certificatesigningrequests",
+    namespaced: false,
+};
+/// Questions whether somebody may do something.
+pub const ACCESS_REVIEWS: Resource = Resource {
+    group: "authorization.k8s.io",
+    version: "v1",
+    kind: "SubjectAccessReview",
+    plural: "subjectaccessreviews",
+    namespaced: false,
+};
 /// Leases.
 pub const LEASES: Resource = Resource {
     group: "coordination.k8s.io",

@@ -1,0 +1,147 @@
+//! Signing requests: which are approved without asking anybody, which are signed, and when they are forgotten.
+
+use std::time::Duration;
+
+use api::certificate::{self, AlternativeName, CLIENT, NODE_CLIENT, NODE_SERVING, Request, Unfit};
+use k8s_openapi::{
+    api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition},
+    jiff::{SignedDuration, Timestamp},
+};
+
+/// How long a request stays after it was issued, denied or failed.
+const KEPT: SignedDuration = SignedDuration::from_hours(1);
+/// How long it waits for a decision.
+const PENDING: SignedDuration = SignedDuration::from_hours(24);
+
+/// A right by which somebody gets a node's certificate without being asked further: to create this subresource of
+/// signing requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Right {
+    /// The subresource.
+    pub subresource: &'static str,
+    /// What the approval says.
+    pub message: &'static str,
+}
+
+/// A node's agent that has a certificate asks for its next one.
+const RENEWAL: Right = Right {
+    subresource: "selfnodeclient",
+    message: "Auto approving self kubelet client certificate after SubjectAccessReview.",
+};
+/// A node's agent asks for what it shows to the API server, which knows it by the node's name. Addresses are the node's
+/// own word: for those a person must stand.
+const OWN_SERVER: Right = Right {
+    subresource: "selfnodeserver",
+    message: "Auto approving self kubelet serving certificate for the node's own name after SubjectAccessReview.",
+};
+/// Somebody who may add nodes asks for a node's first certificate.
+const FIRST: Right = Right {
+    subresource: "nodeclient",
+    message: "Auto approving kubelet client certificate after SubjectAccessReview.",
+};
+
+/// What is to be done for a request now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Act {
+    /// Approve it, if who asks has one of these rights; the first of them counts.
+    Approve(Vec<Right>),
+    /// Sign it.
+    Sign(Request),
+    /// Say that it is not signed, and why.
+    Fail(Unfit),
+    /// Forget it.
+    Delete,
+    /// Nothing.
+    Rest,
+}
+
+/// What is to be done now, and in how long something else might be.
+pub fn plan(request: &CertificateSigningRequest, now: Timestamp) -> (Act, Option<Duration>) {
+    if request.metadata.deletion_timestamp.is_some() {
+        return (Act::Rest, None);
+    }
+    let end = end(request);
+    let left = end.map(|end| end.duration_since(now));
+    if left.is_some_and(|left| left <= SignedDuration::ZERO) {
+        return (Act::Delete, None);
+    }
+    let left = left.and_then(|left| Duration::try_from(left).ok());
+    (act(request), left)
+}
+
+fn act(request: &CertificateSigningRequest) -> Act {
+    let spec = &request.spec;
+    let signer = spec.signer_name.as_str();
+    if is_issued(request)
+        || has(request, "Denied")
+        || has(request, "Failed")
+        || ![CLIENT, NODE_CLIENT, NODE_SERVING].contains(&signer)
+    {
+        return Act::Rest;
+    }
+    let Ok(asked) = Request::parse(&spec.request.0) else {
+        return Act::Rest;
+    };
+    let checked = certificate::check(signer, &asked, spec.usages.as_deref().unwrap_or_default());
+    if has(request, "Approved") {
+        return checked.map_or_else(Act::Fail, |()| Act::Sign(asked));
+    }
+    if checked.is_err() {
+        return Act::Rest;
+    }
+    let is_own = spec.username.as_ref() == Some(&asked.common_name);
+    let node = asked.common_name.strip_prefix("system:node:").unwrap_or_default();
+    match signer {
+        NODE_CLIENT if is_own => Act::Approve(vec![RENEWAL, FIRST]),
+        NODE_CLIENT => Act::Approve(vec![FIRST]),
+        NODE_SERVING if is_own && asked.names == [AlternativeName::Dns(node.to_owned())] => {
+            Act::Approve(vec![OWN_SERVER])
+        }
+        _ => Act::Rest,
+    }
+}
+
+fn conditions(request: &CertificateSigningRequest) -> &[CertificateSigningRequestCondition] {
+    let status = request.status.as_ref();
+    status
+        .and_then(|status| status.conditions.as_deref())
+        .unwrap_or_default()
+}
+
+fn has(request: &CertificateSigningRequest, kind: &str) -> bool {
+    conditions(request).iter().any(|condition| condition.type_ == kind)
+}
+
+fn certificate(request: &CertificateSigningRequest) -> &[u8] {
+    let certificate = request.status.as_ref().and_then(|status| status.certificate.as_ref());
+    certificate
+        .map(|certificate| certificate.0.as_slice())
+        .unwrap_or_default()
+}
+
+fn is_issued(request: &CertificateSigningRequest) -> bool {
+    !certificate(request).is_empty()
+}
+
+/// When a request is forgotten; nothing for one that is approved and waits for its signer.
+fn end(request: &CertificateSigningRequest) -> Option<Timestamp> {
+    let conditions = conditions(request);
+    if conditions.is_empty() {
+        let made = request.metadata.creation_timestamp.as_ref()?;
+        return Some(made.0 + PENDING);
+    }
+    let is_issued = is_issued(request);
+    let over = conditions.iter().filter(|condition| match condition.type_.as_str() {
+        "Approved" => is_issued,
+        "Denied" | "Failed" => true,
+        _ => false,
+    });
+    let told = over.filter_map(|condition| condition.last_update_time.as_ref());
+    let told = told.map(|told| told.0 + KEPT).min();
+    let own = (is_issued && has(request, "Approved")).then(|| certificate::end_of(certificate(request)));
+    let own = own.flatten().and_then(|second| Timestamp::from_second(second).ok());
+    [told, own].into_iter().flatten().min()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+const NOW: &str = "2026-01-02T00:00:00Z";
+
+fn request(signer: &str, pem: &str, user: &str, status: &Value) -> CertificateSigningRequest {
+    let mut request: CertificateSigningRequest = serde_json::from_value(json!({
+        "metadata": { "name": "r", "creationTimestamp": "2026-01-01T12:00:00Z" },
+        "spec": {
+            "request": "", "signerName": signer, "username": user, "usages": ["client auth", "digital signature"],
+        },
+        "status": status,
+    }))
+    .unwrap();
+    request.spec.request.0 = pem.as_bytes().to_vec();
+    request
+}
+
+fn now() -> Timestamp {
+    NOW.parse().unwrap()
+}
+
+const NODE: &str = include_str!("../../../api/tests/requests/node.pem");
+const SERVING: &str = include_str!("../../../api/tests/requests/serving.pem");
+const OWN_SERVING: &str = include_str!("../../../api/tests/requests/serving-own.pem");
+const JANE: &str = include_str!("../../../api/tests/requests/jane.pem");
+
+fn decided(kind: &str, at: &str) -> Value {
+    json!({ "conditions": [{ "type": kind, "status": "True", "lastUpdateTime": at }] })
+}
+
+#[test]
+fn agents_are_approved_by_what_they_may() {
+    let pending = json!({});
+    let asked = |signer: &str, pem: &str, user: &str| plan(&request(signer, pem, user, &pending), now()).0;
+    assert_eq!(
+        asked(NODE_CLIENT, NODE, "system:node:n1"),
+        Act::Approve(vec![RENEWAL, FIRST])
+    );
+    assert_eq!(
+        asked(NODE_CLIENT, NODE, "system:bootstrap:abcdef"),
+        Act::Approve(vec![FIRST])
+    );
+    assert_eq!(asked(NODE_CLIENT, JANE, "jane"), Act::Rest, "not a node's name");
+    assert_eq!(asked(CLIENT, JANE, "jane"), Act::Rest);
+}
+
+#[test]
+fn what_a_node_shows_is_approved_for_its_name_alone() {
+    let asked = |pem: &str, user: &str| {
+        let mut request = request(NODE_SERVING, pem, user, &json!({}));
+        request.spec.usages = Some(vec!["server auth".to_owned(), "digital signature".to_owned()]);
+        plan(&request, now()).0
+    };
+    assert_eq!(asked(OWN_SERVING, "system:node:n1"), Act::Approve(vec![OWN_SERVER]));
+    assert_eq!(
+        asked(SERVING, "system:node:n1"),
+        Act::Rest,
+        "people look at addresses first"
+    );
+    assert_eq!(
+        asked(OWN_SERVING, "system:node:n2"),
+        Act::Rest,
+        "in another node's name"
+    );
+}
+
+#[test]
+fn what_is_approved_is_signed_once() {
+    let approved = decided("Approved", NOW);
+    let act = |signer: &str, pem: &str, status: &Value| plan(&request(signer, pem, "u", status), now()).0;
+    assert_eq!(
+        act(CLIENT, JANE, &approved),
+        Act::Sign(Request::parse(JANE.as_bytes()).unwrap())
+    );
+    assert_eq!(act(NODE_CLIENT, JANE, &approved), Act::Fail(Unfit::Organization));
+    assert_eq!(act("example.com/own", JANE, &approved), Act::Rest, "somebody else's");
+    let mut issued = approved.clone();
+    issued["certificate"] = json!("eA==");
+    assert_eq!(act(CLIENT, JANE, &issued), Act::Rest);
+    assert_eq!(act(CLIENT, JANE, &decided("Denied", NOW)), Act::Rest);
+    assert_eq!(act(CLIENT, JANE, &decided("Failed", NOW)), Act::Rest);
+}
+
+#[test]
+fn requests_are_forgotten() {
+    let left = |status: &Value| plan(&request("example.com/own", JANE, "u", status), now());
+    assert_eq!(left(&json!({})), (Act::Rest, Some(Duration::from_hours(12))));
+    let recent = "2026-01-01T23:30:00Z";
+    let half = (Act::Rest, Some(Duration::from_mins(30)));
+    let old = "2026-01-01T22:00:00Z";
+    for kind in ["Denied", "Failed"] {
+        assert_eq!(left(&decided(kind, recent)), half, "{kind}");
+        assert_eq!(left(&decided(kind, old)), (Act::Delete, None), "{kind}");
+    }
+    assert_eq!(
+        left(&decided("Approved", old)),
+        (Act::Rest, None),
+        "it waits for its signer"
+    );
+    let issued = |at: &str| {
+        let mut status = decided("Approved", at);
+        status["certificate"] = json!("eA==");
+        status
+    };
+    assert_eq!(left(&issued(recent)), half);
+    assert_eq!(left(&issued(old)), (Act::Delete, None));
+    let mut going = request(CLIENT, JANE, "u", &issued(old));
+    going.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now()));
+    assert_eq!(plan(&going, now()), (Act::Rest, None));
+}

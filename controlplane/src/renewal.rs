@@ -1,0 +1,103 @@
+//! The control plane's certificates, which are renewed while it runs, long before they end. Connections go on.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use server::node_proxy::NodeProxy;
+use server::pki::{self, Pki, PkiError, Profile};
+use server::tls::{TlsError, Transport};
+use tracing::error;
+
+use crate::clock;
+use crate::config::{self, Config};
+
+/// The longest time between two looks at the certificates.
+const LOOK: Duration = Duration::from_hours(12);
+/// Looks in the life of a certificate: several of them fall into its last part, in which it is renewed.
+const LOOKS: u32 = 48;
+
+/// Why there is no certificate, or no new one.
+#[derive(Debug, thiserror::Error)]
+pub enum RenewalError {
+    /// It cannot be made, read or written.
+    #[error("make a certificate")]
+    Make(#[from] PkiError),
+    /// It cannot be used.
+    #[error("use a certificate")]
+    Use(#[from] TlsError),
+}
+
+/// The authority, and what is in use of it.
+pub struct Certificates {
+    authority: Arc<Pki>,
+    transport: Transport,
+    nodes: Arc<NodeProxy>,
+    serving: Profile,
+}
+
+impl Certificates {
+    /// Opens the authority; makes what is missing.
+    ///
+    /// # Errors
+    /// When a certificate cannot be made or used.
+    pub fn open(config: &Config, now: Timestamp) -> Result<Self, RenewalError> {
+        let authority = Pki::open(&config.pki(), now)?.with_lifetime(config.certificate_lifetime());
+        let profile = config.serving_profile();
+        let serving = authority.keep("apiserver", &profile, now)?;
+        let client = authority.keep(pki::KUBELET_CLIENT, &client_profile(), now)?;
+        Ok(Self {
+            transport: Transport::new(&authority, &serving)?,
+            nodes: Arc::new(NodeProxy::new(&authority, &client, config.listen.ip().is_loopback())?),
+            authority: Arc::new(authority),
+            serving: profile,
+        })
+    }
+
+    /// Signs all certificates.
+    pub fn authority(&self) -> &Arc<Pki> {
+        &self.authority
+    }
+
+    /// What clients see.
+    pub fn transport(&self) -> Transport {
+        self.transport.clone()
+    }
+
+    /// The way to the agents.
+    pub fn nodes(&self) -> Arc<NodeProxy> {
+        Arc::clone(&self.nodes)
+    }
+
+    /// Renews what is nearly over, and writes the administrator's kubeconfig anew where it holds something else.
+    ///
+    /// # Errors
+    /// When a certificate cannot be made or used; what is in use stays.
+    pub fn renew(&self, config: &Config, address: SocketAddr, now: Timestamp) -> Result<(), RenewalError> {
+        let serving = self.authority.keep("apiserver", &self.serving, now)?;
+        self.transport.renew(&serving)?;
+        let client = self.authority.keep(pki::KUBELET_CLIENT, &client_profile(), now)?;
+        self.nodes.renew(&self.authority, &client)?;
+        let kubeconfig = config.admin_kubeconfig();
+        self.authority
+            .admin_kubeconfig(&kubeconfig, &config::url(address), now)?;
+        Ok(())
+    }
+
+    /// Looks after the certificates for ever.
+    pub async fn run(&self, config: &Config, address: SocketAddr) -> Infallible {
+        let pause = (config.certificate_lifetime() / LOOKS).min(LOOK);
+        loop {
+            tokio::time::sleep(pause).await;
+            if let Err(failure) = self.renew(config, address, clock::now()) {
+                error!(error = &failure as &dyn std::error::Error, "renew certificates");
+            }
+        }
+    }
+}
+
+fn client_profile() -> Profile {
+    Profile::client(pki::KUBELET_CLIENT, &["system:masters"])
+}
