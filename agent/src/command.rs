@@ -12,7 +12,7 @@ use agent_plan::files::ClusterDns;
 use anyhow::Context;
 use clap::Parser;
 use image::Images;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::Kubeconfig;
 use network::{Bridge, Cidr, Cni, Network};
 use runtime::{Containerd, Embedded, Runtime};
 
@@ -227,14 +227,13 @@ impl Arguments {
         }
     }
 
-    pub(crate) async fn parts(&self, images: &Images) -> anyhow::Result<Parts> {
-        let kubeconfig = Kubeconfig::read_from(&self.kubeconfig).context("read the kubeconfig")?;
-        let mut configuration = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-        // Watches are silent for long; everything else is bounded by its caller.
-        configuration.read_timeout = Some(Duration::from_mins(6));
-        configuration.connect_timeout = Some(Duration::from_secs(5));
+    pub(crate) fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    pub(crate) async fn parts(&self, client: kube::Client, images: &Images) -> anyhow::Result<Parts> {
         Ok(Parts {
-            client: kube::Client::try_from(configuration).context("make the API client")?,
+            client,
             runtime: self.runtime().await?,
             network: self.network()?,
             images: Arc::new(images.clone()),

@@ -2,6 +2,7 @@
 
 mod cleanup;
 mod command;
+mod renewal;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use anyhow::Context as _;
 use tokio_util::sync::CancellationToken;
 
 use command::{Arguments, Command};
+use renewal::Credentials;
 
 fn main() -> ExitCode {
     // The helpers are single-threaded: nothing may start before them.
@@ -56,7 +58,8 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let port = listener.local_addr().context("the own address")?.port();
     let images = image::Images::open(&arguments.state_dir.join("images"), arguments.image_config())
         .context("open the image store")?;
-    let parts = arguments.parts(&images).await?;
+    let (credentials, client) = Credentials::open(arguments.kubeconfig(), arguments.tls_files()).await?;
+    let parts = arguments.parts(client, &images).await?;
     let (context, events) = agent::context(arguments.config(port)?, parts)?;
     let mut tasks = tokio::task::JoinSet::new();
     let socket = arguments.state_dir.join("agent.sock");
@@ -87,6 +90,7 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
             Err(error) => Err(error.into()),
         }
     });
+    tasks.spawn(async move { match credentials.run().await {} });
     tasks.spawn(async move { signalled().await.context("wait for signals") });
     let ended = tasks.join_next().await;
     cancel.cancel();

@@ -1,11 +1,14 @@
 //! The agent's certificate, and whose certificates it takes.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig};
 
 use super::Error;
@@ -33,6 +36,61 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
     found.collect::<Result<_, _>>().map_err(|error| unreadable(path, error))
 }
 
+/// The certificate that the server shows: the one in its files, also after they have changed.
+#[derive(Debug)]
+struct Own {
+    files: Files,
+    provider: Arc<CryptoProvider>,
+    shown: Mutex<Shown>,
+}
+
+#[derive(Debug, Clone)]
+struct Shown {
+    changed: Option<SystemTime>,
+    certified: Arc<CertifiedKey>,
+}
+
+impl Own {
+    fn open(files: &Files, provider: Arc<CryptoProvider>) -> Result<Self, Error> {
+        let shown = Mutex::new(Shown::read(files, &provider)?);
+        Ok(Self {
+            files: files.clone(),
+            provider,
+            shown,
+        })
+    }
+}
+
+impl Shown {
+    fn read(files: &Files, provider: &CryptoProvider) -> Result<Self, Error> {
+        let changed = changed(&files.certificate);
+        let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| unreadable(&files.key, error))?;
+        let certified = CertifiedKey::from_der(certificates(&files.certificate)?, key, provider)?;
+        Ok(Self {
+            changed,
+            certified: Arc::new(certified),
+        })
+    }
+}
+
+fn changed(path: &Path) -> Option<SystemTime> {
+    std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok()
+}
+
+impl ResolvesServerCert for Own {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        if changed(&self.files.certificate) != shown.changed {
+            match Shown::read(&self.files, &self.provider) {
+                Ok(new) => *shown = new,
+                // The other half may still be on its way: the next handshake looks again.
+                Err(error) => tracing::warn!(%error, "the changed certificate is not used"),
+            }
+        }
+        Some(Arc::clone(&shown.certified))
+    }
+}
+
 /// A client without a certificate gets an answer of 401; one with a certificate of another authority gets no connection.
 pub(super) fn configuration(files: &Files) -> Result<Arc<ServerConfig>, Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -43,11 +101,11 @@ pub(super) fn configuration(files: &Files) -> Result<Arc<ServerConfig>, Error> {
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
         .allow_unauthenticated()
         .build()?;
-    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| unreadable(&files.key, error))?;
+    let own = Own::open(files, Arc::clone(&provider))?;
     let mut configuration = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_client_cert_verifier(verifier)
-        .with_single_cert(certificates(&files.certificate)?, key)?;
+        .with_cert_resolver(Arc::new(own));
     configuration.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(configuration))
 }

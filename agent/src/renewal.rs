@@ -1,0 +1,267 @@
+//! What the agent proves itself with: used anew when a file changes, and renewed by the cluster before it ends. Requests
+//! that are under way go on over the connections that they began on.
+
+use std::convert::Infallible;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use agent::serve::Files;
+use anyhow::Context as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::Timestamp;
+use kube::Api;
+use kube::api::PostParams;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::runtime::wait::await_condition;
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
+use serde_json::Value;
+use tracing::{info, warn};
+
+/// How often it is looked for changed files and certificates that are nearly over.
+const LOOK: Duration = Duration::from_mins(1);
+/// A certificate is renewed when less than this part of its life is left.
+const LAST_PART: i64 = 6;
+/// How long the cluster may take to sign.
+const PATIENCE: Duration = Duration::from_mins(10);
+/// The longest pause after a renewal that did not work.
+const PAUSE: i64 = 6 * 3600;
+const CERTIFICATE: &str = "/users/0/user/client-certificate-data";
+const KEY: &str = "/users/0/user/client-key-data";
+
+/// The agent's kubeconfig and the certificate of its server.
+pub(crate) struct Credentials {
+    kubeconfig: PathBuf,
+    serving: Files,
+    current: Arc<RwLock<kube::Client>>,
+    /// The kubeconfig that is in use.
+    used: String,
+}
+
+/// A certificate of ours.
+struct Own {
+    common_name: String,
+    from: i64,
+    until: i64,
+}
+
+/// What the cluster is asked to sign.
+struct Wanted<'a> {
+    signer: &'static str,
+    usage: &'static str,
+    own: &'a Own,
+    names: Vec<String>,
+}
+
+impl Credentials {
+    /// Reads the kubeconfig. The client goes on with what is renewed.
+    pub(crate) async fn open(kubeconfig: &Path, serving: Files) -> anyhow::Result<(Self, kube::Client)> {
+        let used = read(kubeconfig)?;
+        let current = Arc::new(RwLock::new(connect(&used).await?));
+        let namespace = "default";
+        let inner = Arc::clone(&current);
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let client = inner.read().unwrap_or_else(PoisonError::into_inner).clone();
+            async move { client.send(request).await }
+        });
+        let client = kube::Client::new(service, namespace);
+        let own = Self {
+            kubeconfig: kubeconfig.to_owned(),
+            serving,
+            current,
+            used,
+        };
+        Ok((own, client))
+    }
+
+    /// Looks after the credentials for ever.
+    pub(crate) async fn run(mut self) -> Infallible {
+        loop {
+            let mut pause = LOOK;
+            if let Err(error) = self.look(Timestamp::now(), &mut pause).await {
+                warn!(error = format!("{error:#}"), "the agent's credentials are not renewed");
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    async fn look(&mut self, now: Timestamp, pause: &mut Duration) -> anyhow::Result<()> {
+        let text = read(&self.kubeconfig)?;
+        if text != self.used {
+            self.take_up(text).await?;
+        }
+        let mut value = parse(&self.used)?;
+        let encoded = value.pointer(CERTIFICATE).and_then(Value::as_str);
+        // Tokens and files are renewed by whoever put them there.
+        let pem = encoded.and_then(|encoded| STANDARD.decode(encoded).ok());
+        if let Some(own) = pem.as_deref().and_then(Own::read).filter(|own| own.is_nearly_over(now)) {
+            *pause = own.pause(now);
+            let wanted = Wanted {
+                signer: "kubernetes.io/kube-apiserver-client-kubelet",
+                usage: "client auth",
+                own: &own,
+                names: Vec::new(),
+            };
+            let (certificate, key) = self.ask(&wanted).await?;
+            for (pointer, pem) in [(CERTIFICATE, &certificate), (KEY, &key)] {
+                if let Some(old) = value.pointer_mut(pointer) {
+                    *old = STANDARD.encode(pem).into();
+                }
+            }
+            let text = serde_json::to_string_pretty(&value).context("write the kubeconfig")?;
+            write(&self.kubeconfig, &text)?;
+            self.take_up(text).await?;
+        }
+        self.renew_serving(now, pause).await
+    }
+
+    /// The server's certificate is read again by the server itself.
+    async fn renew_serving(&self, now: Timestamp, pause: &mut Duration) -> anyhow::Result<()> {
+        let pem = read(&self.serving.certificate)?;
+        let Some(own) = Own::read(pem.as_bytes()).filter(|own| own.is_nearly_over(now)) else {
+            return Ok(());
+        };
+        *pause = own.pause(now);
+        let node = own.common_name.strip_prefix("system:node:").unwrap_or_default();
+        let wanted = Wanted {
+            signer: "kubernetes.io/kubelet-serving",
+            usage: "server auth",
+            own: &own,
+            names: vec![node.to_owned()],
+        };
+        let (certificate, key) = self.ask(&wanted).await?;
+        write(&self.serving.key, &key)?;
+        write(&self.serving.certificate, &certificate)?;
+        info!("the server's certificate is renewed");
+        Ok(())
+    }
+
+    async fn take_up(&mut self, text: String) -> anyhow::Result<()> {
+        let client = connect(&text).await?;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = client;
+        self.used = text;
+        info!("the client's credentials have changed");
+        Ok(())
+    }
+
+    /// Has the cluster sign a new certificate like one of ours; its key comes with it.
+    async fn ask(&self, wanted: &Wanted<'_>) -> anyhow::Result<(String, String)> {
+        let key = KeyPair::generate().context("make a key")?;
+        let mut params = CertificateParams::new(wanted.names.clone()).context("name the node")?;
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+        params
+            .distinguished_name
+            .push(DnType::CommonName, wanted.own.common_name.as_str());
+        let request = params.serialize_request(&key).and_then(|request| request.pem());
+        let object = CertificateSigningRequest {
+            metadata: ObjectMeta {
+                generate_name: Some("csr-".to_owned()),
+                ..ObjectMeta::default()
+            },
+            spec: CertificateSigningRequestSpec {
+                request: ByteString(request.context("make a request")?.into_bytes()),
+                signer_name: wanted.signer.to_owned(),
+                usages: Some(vec!["digital signature".to_owned(), wanted.usage.to_owned()]),
+                expiration_seconds: i32::try_from(wanted.own.until - wanted.own.from)
+                    .ok()
+                    .map(|life| life.max(600)),
+                ..CertificateSigningRequestSpec::default()
+            },
+            status: None,
+        };
+        let client = self.current.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let requests: Api<CertificateSigningRequest> = Api::all(client);
+        let made = requests.create(&PostParams::default(), &object).await;
+        let name = made.context("ask for a certificate")?.metadata.name.unwrap_or_default();
+        let decided = tokio::time::timeout(PATIENCE, await_condition(requests, &name, is_decided)).await;
+        let decided = decided.with_context(|| format!("nobody has signed the request {name}"))?;
+        let decided = decided.with_context(|| format!("wait for the request {name}"))?;
+        let status = decided.and_then(|request| request.status);
+        let certificate = status
+            .and_then(|status| status.certificate)
+            .map(|certificate| certificate.0);
+        let certificate = certificate.with_context(|| format!("the request {name} is not signed"))?;
+        let certificate = String::from_utf8(certificate).context("read the certificate")?;
+        Ok((certificate, key.serialize_pem()))
+    }
+}
+
+/// Whether a request is signed, or will never be.
+fn is_decided(request: Option<&CertificateSigningRequest>) -> bool {
+    let Some(request) = request else { return true };
+    let Some(status) = &request.status else { return false };
+    let signed = status
+        .certificate
+        .as_ref()
+        .is_some_and(|certificate| !certificate.0.is_empty());
+    let mut conditions = status.conditions.iter().flatten();
+    signed || conditions.any(|condition| matches!(condition.type_.as_str(), "Denied" | "Failed"))
+}
+
+impl Own {
+    fn read(pem: &[u8]) -> Option<Self> {
+        let (_, block) = x509_parser::pem::parse_x509_pem(pem).ok()?;
+        let certificate = block.parse_x509().ok()?;
+        let (common_name, _) = api::certificate::subject_of(certificate.subject())?;
+        Some(Self {
+            common_name,
+            from: certificate.validity().not_before.timestamp(),
+            until: certificate.validity().not_after.timestamp(),
+        })
+    }
+
+    fn is_nearly_over(&self, now: Timestamp) -> bool {
+        self.until - now.as_second() < (self.until - self.from) / LAST_PART
+    }
+
+    /// How long to wait before the next try.
+    fn pause(&self, now: Timestamp) -> Duration {
+        let left = (self.until - now.as_second()) / 24;
+        u64::try_from(left.min(PAUSE)).map_or(LOOK, |left| Duration::from_secs(left).max(LOOK))
+    }
+}
+
+async fn connect(text: &str) -> anyhow::Result<kube::Client> {
+    let kubeconfig = Kubeconfig::from_yaml(text).context("read the kubeconfig")?;
+    let mut configuration = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    // Watches are silent for long; everything else is bounded by its caller.
+    configuration.read_timeout = Some(Duration::from_mins(6));
+    configuration.connect_timeout = Some(Duration::from_secs(5));
+    kube::Client::try_from(configuration).context("make the API client")
+}
+
+fn parse(text: &str) -> anyhow::Result<Value> {
+    Ok(api::yaml::to_json(text.as_bytes())
+        .context("read the kubeconfig")?
+        .value)
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
+}
+
+/// Replaces a file by one that only its owner may read, whole or not at all.
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    let part = path.with_extension("part");
+    let replace = || {
+        if part.exists() {
+            std::fs::remove_file(&part)?;
+        }
+        let mut file = std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&part)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&part, path)
+    };
+    replace().with_context(|| format!("write {}", path.display()))
+}
