@@ -5,21 +5,22 @@
 //! others, not even with requests that take their time. Full queues and long waits answer 429. Requests from inside the
 //! process are never held up: they are bounded where they are made.
 
+mod held;
+
 use std::collections::{BTreeMap, VecDeque};
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
-use http_body::{Body as _, Frame, SizeHint};
+use http_body::Body as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::sync::CancellationToken;
 
 use crate::body;
 use crate::failure::Failure;
 use crate::request::RequestInfo;
+use held::Held;
 
 /// Reads at a time: they are work for the processor alone.
 const READS: usize = 64;
@@ -58,47 +59,7 @@ pub(crate) struct Pass {
 impl Pass {
     /// The body of an answer, which holds the pass until its end, or until `ending`.
     pub(crate) fn hold(self, body: Body, ending: CancellationToken) -> Held {
-        Held {
-            body,
-            ending: Box::pin(ending.cancelled_owned()),
-            _pass: self,
-        }
-    }
-}
-
-/// A body that counts as a request in flight. When the server stops, one without an end of its own ends between two
-/// frames: its client sees a complete answer and asks elsewhere.
-#[derive(Debug)]
-pub(crate) struct Held {
-    body: Body,
-    ending: Pin<Box<WaitForCancellationFutureOwned>>,
-    _pass: Pass,
-}
-
-impl http_body::Body for Held {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(context);
-        if frame.is_pending()
-            && self.body.size_hint().exact().is_none()
-            && self.ending.as_mut().poll(context).is_ready()
-        {
-            return Poll::Ready(None);
-        }
-        frame
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        Held::new(body, ending, self)
     }
 }
 
@@ -392,12 +353,8 @@ mod tests {
     async fn nobody_holds_more_than_half() {
         let gate = Gate::new(4);
         let (first, second) = (gate.enter("slow").await.unwrap(), gate.enter("slow").await.unwrap());
-        let third = tokio::spawn({
-            let gate = Arc::clone(&gate);
-            async move { gate.enter("slow").await.unwrap() }
-        });
-        tokio::task::yield_now().await;
-        assert!(!third.is_finished());
+        let mut third = std::pin::pin!(gate.enter("slow"));
+        assert!(futures::FutureExt::now_or_never(third.as_mut()).is_none());
         // Others find places all the while.
         let good = [gate.enter("good").await.unwrap(), gate.enter("good").await.unwrap()];
         drop(first);

@@ -1,23 +1,12 @@
 //! Deletion: grace periods, finalizers, preconditions, namespaces, collections, eviction.
 mod support;
 
-use std::sync::Arc;
-
 use http::Method;
 use serde_json::{Value, json};
 use support::{Api, START, config_map, deployment, pod};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const PODS: &str = "/api/v1/namespaces/default/pods";
-
-/// What is measured with it is not how long the test takes.
-async fn with_a_clock_that_stands_still() -> Api {
-    Api::start_with(|mut options| {
-        options.clock = Arc::new(|| START.parse().unwrap());
-        options
-    })
-    .await
-}
 
 async fn bind(api: &Api, name: &str, node: &str) -> support::Answer {
     let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
@@ -62,7 +51,7 @@ async fn some_kinds_answer_the_object_that_is_gone() {
 
 #[tokio::test]
 async fn a_pod_on_a_node_gets_its_grace_period() {
-    let api = with_a_clock_that_stands_still().await;
+    let api = Api::start_at_rest().await;
     api.post(PODS, &pod("a")).await;
     let answer = bind(&api, "a", "n1").await;
     assert_eq!(
@@ -106,7 +95,7 @@ async fn a_pod_on_no_node_goes_at_once() {
 
 #[tokio::test]
 async fn finalizers_hold_an_object() {
-    let api = with_a_clock_that_stands_still().await;
+    let api = Api::start_at_rest().await;
     let mut map = config_map("a");
     map["metadata"]["finalizers"] = json!(["example.com/hold"]);
     api.post(CONFIG_MAPS, &map).await;

@@ -5,6 +5,9 @@ use k8s_openapi::api::flowcontrol::v1::{
 };
 use serde_json::Value;
 
+mod validation;
+
+use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
 use crate::pod::defaults::positive;
 use crate::table::age_column;
@@ -37,6 +40,12 @@ impl Kind for PriorityLevelConfiguration {
     }
 
     crate::spec_and_status!();
+
+    fn validate(&self) -> Vec<Invalid> {
+        let name = self.metadata.name.as_deref().unwrap_or_default();
+        let spec = self.spec.as_ref();
+        spec.map(|spec| validation::validate(name, spec)).unwrap_or_default()
+    }
 }
 
 fn set_spec_defaults(spec: &mut PriorityLevelConfigurationSpec) {

@@ -201,3 +201,41 @@ fn flow_schemas() {
         refused("flowcontrol.apiserver.k8s.io", "flowschemas", &patch, &[expected]);
     }
 }
+
+#[test]
+fn priority_levels() {
+    let queuing = |queuing: &Value| json!({"spec": {"limited": {"limitResponse": {"queuing": queuing}}}});
+    for (patch, expected) in [
+        (
+            json!({"metadata": {"name": "exempt"}}),
+            "spec.type: Invalid value: \"Limited\": type must be 'Exempt' if and only if name is 'exempt'",
+        ),
+        (
+            json!({"spec": {"limited": null}}),
+            "spec.limited: Required value: must not be empty when type is Limited",
+        ),
+        (
+            json!({"spec": {"limited": {"limitResponse": {"type": "Reject"}}}}),
+            "spec.limited.limitResponse.queuing: Forbidden: must be nil if limited.limitResponse.type is not Limited",
+        ),
+        (
+            json!({"spec": {"limited": {"lendablePercent": 101}}}),
+            "spec.limited.lendablePercent: Invalid value: 101: must be between 0 and 100, inclusive",
+        ),
+        (
+            queuing(&json!({"queues": 8, "handSize": 9})),
+            "spec.limited.limitResponse.queuing.handSize: Invalid value: 9: should not be greater than queues (8)",
+        ),
+        (
+            queuing(&json!({"queues": 512, "handSize": 8})),
+            "spec.limited.limitResponse.queuing.handSize: Invalid value: 8: required entropy bits of deckSize 512 and handSize 8 should not be greater than 60",
+        ),
+    ] {
+        refused(
+            "flowcontrol.apiserver.k8s.io",
+            "prioritylevelconfigurations",
+            &patch,
+            &[expected],
+        );
+    }
+}

@@ -91,6 +91,15 @@ impl Api {
         Self::start_with(|options| options).await
     }
 
+    /// A server whose clock stands still: what a test measures with it is not how long the test takes.
+    pub async fn start_at_rest() -> Self {
+        Self::start_with(|mut options| {
+            options.clock = Arc::new(|| START.parse().unwrap());
+            options
+        })
+        .await
+    }
+
     pub async fn start_with(change: impl FnOnce(Options) -> Options) -> Self {
         let store = Store::in_memory(store::Options {
             index: controlplane_server::storage::index,
