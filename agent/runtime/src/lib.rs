@@ -11,6 +11,7 @@ mod embedded;
 mod error;
 mod model;
 mod opened;
+mod overlay;
 mod protocol;
 mod record;
 mod session;

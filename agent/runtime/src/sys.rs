@@ -189,16 +189,17 @@ pub(crate) fn join_namespaces(pidfd: BorrowedFd<'_>, flags: nix::sched::CloneFla
     nix::sched::setns(pidfd, flags).map_err(io::Error::from)
 }
 
-/// Whether this kernel's overlay file system can do without syncing its writable layer (from 5.10 on).
-pub(crate) fn overlay_can_be_volatile() -> bool {
-    static KNOWN: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
-    *KNOWN.get_or_init(|| {
+/// Whether the kernel is of this version or a later one.
+pub(crate) fn kernel_since(version: (u32, u32)) -> bool {
+    static KNOWN: std::sync::OnceLock<(u32, u32)> = std::sync::OnceLock::new();
+    let running = KNOWN.get_or_init(|| {
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let mut numbers = release
             .split(['.', '-'])
             .map(|part| part.trim().parse::<u32>().unwrap_or(0));
-        (numbers.next(), numbers.next()) >= (Some(5), Some(10))
-    })
+        (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+    });
+    *running >= version
 }
 
 /// Makes the other end of a terminal usable and opens it, by its descriptor: no path can lead elsewhere.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -20,12 +20,11 @@ use super::logger::{self, Order};
 use super::pause::Process;
 use super::records::Record;
 use super::{Shared, holding};
+use crate::overlay;
 use crate::record::{self, Durability};
 use crate::supervisor::confine::{Place, confine};
-use crate::supervisor::create::joined;
 use crate::supervisor::memory::TARGET;
 use crate::supervisor::user;
-use crate::sys::{self, FileSystem};
 use crate::{ContainerSpec, Error, Refusal, State, Stdin};
 
 /// The shim that every containerd has.
@@ -56,7 +55,7 @@ pub(super) fn prepare(shared: &Shared, record: &Record, spec: &ContainerSpec) ->
     let made = fs::DirBuilder::new().mode(0o700).create(&directory);
     made.map_err(failed("create the container's directory"))?;
     let mounts = root_mounts(&directory, &spec.layers).map_err(failed("prepare the root file system"))?;
-    let root = view(&spec.layers).map_err(failed("read the root file system"))?;
+    let root = overlay::view(&spec.layers, &directory.join("view")).map_err(failed("read the root file system"))?;
     let identity = user::resolve_in(&root, &spec.user)?;
     let memory = if record.spec.host_ipc {
         PathBuf::from(TARGET)
@@ -159,7 +158,7 @@ fn root_mounts(directory: &Path, layers: &[PathBuf]) -> io::Result<Vec<Mount>> {
             "the state directory's path holds a comma",
         ));
     }
-    if sys::overlay_can_be_volatile() {
+    if overlay::can_be_volatile() {
         // Nothing of a container's writable layer is needed after a crash of the machine, so unmounting need not sync it.
         options.push("volatile".to_owned());
     }
@@ -171,18 +170,21 @@ fn root_mounts(directory: &Path, layers: &[PathBuf]) -> io::Result<Vec<Mount>> {
     }])
 }
 
-/// The image's own root, to look users up; mounted nowhere.
-fn view(layers: &[PathBuf]) -> io::Result<OwnedFd> {
-    use nix::fcntl::{OFlag, open};
-    if let [only] = layers {
-        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        return Ok(open(only, flags, Mode::empty())?);
+/// As containerd takes them, which shortens them by itself.
+fn joined(layers: &[PathBuf]) -> Vec<u8> {
+    let mut all = Vec::new();
+    for layer in layers.iter().rev() {
+        if !all.is_empty() {
+            all.push(b':');
+        }
+        for byte in layer.as_os_str().as_bytes() {
+            if matches!(byte, b':' | b'\\') {
+                all.push(b'\\');
+            }
+            all.push(*byte);
+        }
     }
-    let overlay = FileSystem::open("overlay")?;
-    overlay.set("source", b"overlay")?;
-    overlay.set("lowerdir", &joined(layers))?;
-    let attributes = u32::try_from(nix::libc::MOUNT_ATTR_RDONLY).map_err(io::Error::other)?;
-    Ok(overlay.mount(attributes)?.0)
+    all
 }
 
 /// A limit of memory is one of memory and swap together, where the kernel counts swap.

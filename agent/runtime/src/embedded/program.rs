@@ -1,16 +1,15 @@
 //! The program that supervisors run: a read-only view of our own.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
-use crate::sys::FileSystem;
+use crate::overlay;
 
 /// A program file that nobody can write through the descriptor that runs it.
 ///
@@ -49,25 +48,7 @@ fn seal(path: &Path, empty: &Path) -> io::Result<OwnedFd> {
         return Err(io::ErrorKind::InvalidInput.into());
     };
     fs::create_dir_all(empty)?;
-    let overlay = FileSystem::open("overlay")?;
-    overlay.set("source", b"skiff")?;
-    overlay.set("lowerdir", &lower(directory.as_os_str(), empty.as_os_str()))?;
-    let mount = overlay.mount(u32::try_from(nix::libc::MOUNT_ATTR_RDONLY).map_err(io::Error::other)?)?;
-    Ok(openat(&mount.0, name, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?)
-}
-
-fn lower(first: &OsStr, second: &OsStr) -> Vec<u8> {
-    let mut all = Vec::new();
-    for (index, directory) in [first, second].into_iter().enumerate() {
-        if index > 0 {
-            all.push(b':');
-        }
-        for byte in directory.as_bytes() {
-            if matches!(byte, b':' | b'\\') {
-                all.push(b'\\');
-            }
-            all.push(*byte);
-        }
-    }
-    all
+    let layers = [empty.to_owned(), directory.to_owned()];
+    let view = overlay::view(&layers, &empty.with_extension("view"))?;
+    Ok(openat(&view, name, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?)
 }

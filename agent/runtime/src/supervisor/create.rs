@@ -14,7 +14,8 @@ use super::confine::{PidNamespace, Place, confine};
 use super::memory::{self, SharedMemory};
 use super::user;
 use crate::cgroup::Cgroups;
-use crate::sys::{FileSystem, Mount};
+use crate::overlay::{self, Writable};
+use crate::sys::Mount;
 use crate::{ContainerSpec, Refusal, record};
 
 /// The name that libcontainer knows every container by: its directory below the container's own.
@@ -151,11 +152,8 @@ fn mount_rootfs(directory: &Path, rootfs: &Path, layers: &[PathBuf]) -> io::Resu
     if let Some(top) = layers.last() {
         fs::set_permissions(&upper, fs::metadata(top)?.permissions())?;
     }
-    match overlay(layers, &upper, &work, rootfs, true) {
-        // A kernel before 6.5 knows no lowerdir+; one before 5.10 no volatile.
-        Err(error) if error.raw_os_error() == Some(nix::libc::EINVAL) => overlay(layers, &upper, &work, rootfs, false),
-        result => result,
-    }
+    let (upper, work) = (upper.as_path(), work.as_path());
+    overlay::attach(layers, Writable { upper, work }, rootfs)
 }
 
 /// Gives the pod's shared memory a path for the configuration.
@@ -164,40 +162,4 @@ fn attach_memory(mount: &Mount, directory: &Path) -> io::Result<PathBuf> {
     fs::create_dir(&path)?;
     mount.attach(&path)?;
     Ok(path)
-}
-
-/// One option for each layer, so that their number and the length of their paths are not bounded by a page.
-fn overlay(layers: &[PathBuf], upper: &Path, work: &Path, target: &Path, modern: bool) -> io::Result<()> {
-    use std::os::unix::ffi::OsStrExt;
-    let overlay = FileSystem::open("overlay")?;
-    overlay.set("source", b"overlay")?;
-    if modern {
-        for layer in layers.iter().rev() {
-            overlay.set("lowerdir+", layer.as_os_str().as_bytes())?;
-        }
-        // Nothing of a container's writable layer is needed after a crash of the machine, so unmounting need not sync it.
-        overlay.set("volatile", b"")?;
-    } else {
-        overlay.set("lowerdir", &joined(layers))?;
-    }
-    overlay.set("upperdir", upper.as_os_str().as_bytes())?;
-    overlay.set("workdir", work.as_os_str().as_bytes())?;
-    overlay.mount(0)?.attach(target)
-}
-
-pub(crate) fn joined(layers: &[PathBuf]) -> Vec<u8> {
-    use std::os::unix::ffi::OsStrExt;
-    let mut all = Vec::new();
-    for layer in layers.iter().rev() {
-        if !all.is_empty() {
-            all.push(b':');
-        }
-        for byte in layer.as_os_str().as_bytes() {
-            if matches!(byte, b':' | b'\\') {
-                all.push(b'\\');
-            }
-            all.push(*byte);
-        }
-    }
-    all
 }
