@@ -9,9 +9,15 @@
 mod decode;
 mod encode;
 mod forms;
+mod list;
 mod wire;
 
 use serde_json::Value;
+
+use self::wire::Writer;
+use crate::schema::Schema;
+
+pub use list::ListEncoder;
 
 /// The media type of such bodies.
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
@@ -98,6 +104,9 @@ pub enum ProtobufError {
         #[source]
         source: serde_json::Error,
     },
+    /// JSON that is no object of the message.
+    #[error("the object does not fit its message")]
+    Unfit(#[source] serde_json::Error),
     /// Deeper than [`MAX_DEPTH`].
     #[error("messages are nested deeper than {MAX_DEPTH}")]
     TooDeep,
@@ -114,12 +123,37 @@ pub fn decode(body: &[u8]) -> Result<Decoded, ProtobufError> {
     decode::body(body, &mut decode::Budget::new())
 }
 
-/// Encodes an object of a kind of the table; members that the kind does not have are left out.
+/// Encodes an object of a kind of the table from its JSON; members that the kind does not have are left out.
 ///
 /// # Errors
-/// [`ProtobufError::UnknownKind`], and [`ProtobufError::InvalidValue`] for members of a wrong type.
-pub fn encode(api_version: &str, kind: &str, object: &Value) -> Result<Vec<u8>, ProtobufError> {
-    encode::body(api_version, kind, object)
+/// [`ProtobufError::UnknownKind`], and [`ProtobufError::Unfit`] for members of a wrong type.
+pub fn encode(api_version: &str, kind: &str, json: &[u8]) -> Result<Vec<u8>, ProtobufError> {
+    let mut raw = Writer(Vec::with_capacity(json.len()));
+    encode::message(schema_of(api_version, kind)?, json, &mut raw)?;
+    let mut body = list::head(api_version, kind, raw.0.len());
+    body.0.reserve_exact(raw.0.len() + list::TAIL.len());
+    body.0.extend_from_slice(&raw.0);
+    body.0.extend_from_slice(&list::TAIL);
+    Ok(body.0)
+}
+
+/// One frame of a watch: an event's type and its object, encoded as a body of its own, after four bytes that tell how
+/// long they are.
+pub fn frame(event: &str, object: &[u8]) -> Vec<u8> {
+    // Four bytes for the length, and what stands around the object.
+    let mut frame = Writer(Vec::with_capacity(object.len() + event.len() + 24));
+    frame.0.extend_from_slice(&[0; 4]);
+    frame.bytes(1, event.as_bytes());
+    frame.message_of_bytes(2, object);
+    let length = u32::try_from(frame.0.len() - 4).unwrap_or(u32::MAX);
+    if let Some(place) = frame.0.first_chunk_mut() {
+        *place = length.to_be_bytes();
+    }
+    frame.0
+}
+
+fn schema_of(api_version: &str, kind: &str) -> Result<Schema, ProtobufError> {
+    Schema::of_kind(api_version, kind).ok_or_else(|| unknown_kind(api_version, kind))
 }
 
 fn unknown_kind(api_version: &str, kind: &str) -> ProtobufError {
@@ -131,5 +165,5 @@ fn unknown_kind(api_version: &str, kind: &str) -> ProtobufError {
 
 /// Whether [`decode()`] knows the kind.
 pub fn knows(api_version: &str, kind: &str) -> bool {
-    crate::schema::Schema::of_kind(api_version, kind).is_some()
+    Schema::of_kind(api_version, kind).is_some()
 }

@@ -26,12 +26,14 @@ impl Schema {
             "Status",
             "WatchEvent",
         ];
-        const META: [&str; 4] = ["List", "APIGroup", "APIGroupList", "APIResourceList"];
+        const META: [&str; 5] = ["List", "APIGroup", "APIGroupList", "APIResourceList", "APIVersions"];
         if EVERYWHERE.contains(&kind) || (api_version == "v1" && META.contains(&kind)) {
             return Self::named(&format!("meta.v1.{kind}"));
         }
         let (group, version) = api_version.rsplit_once('/').unwrap_or(("core", api_version));
         let group = match group.split_once('.') {
+            // Metadata alone is the same in both versions.
+            Some(("meta", "k8s.io")) => return Self::named(&format!("meta.v1.{kind}")),
             None => group,
             Some((first, domain)) if domain == "k8s.io" || domain.ends_with(".k8s.io") => first,
             Some(_) => return None,

@@ -17,8 +17,9 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::failure::Failure;
-use crate::negotiation::clauses;
+use crate::negotiation::{Encoding, clauses};
 use crate::respond::Response;
+use crate::shape;
 
 /// A document with its entity tag.
 #[derive(Debug, Clone)]
@@ -120,10 +121,19 @@ impl Discovery {
 
     fn negotiate(&self, path: &str, legacy: &Document, headers: &HeaderMap) -> Result<Response, Failure> {
         for clause in clauses(headers) {
+            let wanted = clause.parameter("as");
             if !clause.matches("application", "json") {
+                if wanted.is_none() && clause.matches("application", "vnd.kubernetes.protobuf") {
+                    return shape::document(
+                        Encoding::Protobuf,
+                        StatusCode::OK,
+                        ("v1", kind(path)),
+                        legacy.bytes.clone(),
+                    );
+                }
                 continue;
             }
-            let Some(wanted) = clause.parameter("as") else {
+            let Some(wanted) = wanted else {
                 return Ok(respond(legacy, "application/json", headers));
             };
             if wanted != "APIGroupDiscoveryList" || clause.parameter("g") != Some("apidiscovery.k8s.io") {
@@ -139,9 +149,19 @@ impl Discovery {
                 return Ok(respond(document, &kind, headers));
             }
         }
-        Err(Failure::NotAcceptable {
-            accepted: "application/json",
-        })
+        Err(Failure::accepts_only(
+            "application/json, application/yaml, application/vnd.kubernetes.protobuf",
+        ))
+    }
+}
+
+/// What stands at a path.
+fn kind(path: &str) -> &'static str {
+    match (path, path.split('/').count()) {
+        ("api", _) => "APIVersions",
+        ("apis", _) => "APIGroupList",
+        (_, 2) if path.starts_with("apis/") => "APIGroup",
+        _ => "APIResourceList",
     }
 }
 

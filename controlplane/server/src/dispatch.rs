@@ -5,6 +5,7 @@ use std::sync::Arc;
 use api::kind::{Scope, Subresource, Verbs};
 use axum::body::Body;
 use http::Request;
+use http::header::ACCEPT;
 use http::request::Parts;
 
 use crate::authentication::{self, Caller};
@@ -26,6 +27,7 @@ pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Respo
     let received = (shared.options.clock)();
     let began = tokio::time::Instant::now();
     let (mut parts, body) = request.into_parts();
+    let accept = parts.headers.get(ACCEPT).cloned();
     let caller = authentication::caller(&shared, &mut parts);
     let mut recording = Recording::begin(&shared, &parts, caller.as_ref().ok(), received);
     let answer = match caller {
@@ -38,7 +40,7 @@ pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Respo
             if let Failure::Internal { message } = &failure {
                 tracing::error!(message, "request failed");
             }
-            (respond::failure(&failure), Some(failure))
+            (respond::failure(&failure, accept.as_ref()), Some(failure))
         }
     };
     respond::add_warnings(&mut response, &recording.outcome.warnings);
@@ -232,7 +234,7 @@ async fn serve(context: &mut Context, body: Body) -> Result<Response, Failure> {
         Verbs::ReadOnly => {
             return match (context.info.verb, context.info.named) {
                 ("get", true) => verbs::component_status::get(context),
-                ("list", false) => verbs::component_status::list(context),
+                ("list", false) => verbs::component_status::list(context).await,
                 _ => Err(Failure::MethodNotAllowed),
             };
         }

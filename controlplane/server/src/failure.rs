@@ -49,10 +49,10 @@ pub enum Failure {
     #[error("the server does not allow this method on the requested resource")]
     MethodNotAllowed,
     /// 406
-    #[error("only the following media types are accepted: {accepted}")]
+    #[error("{message}")]
     NotAcceptable {
-        /// What is accepted, joined.
-        accepted: &'static str,
+        /// The whole message.
+        message: Cow<'static, str>,
     },
     /// 409 reason `AlreadyExists`
     #[error("{} {:?} already exists", target.resource, target.name)]
@@ -177,6 +177,13 @@ impl Failure {
     pub fn bad_request(message: impl Into<Cow<'static, str>>) -> Self {
         Self::BadRequest {
             message: message.into(),
+        }
+    }
+
+    /// 406 for a client that takes nothing of what is served.
+    pub fn accepts_only(types: &str) -> Self {
+        Self::NotAcceptable {
+            message: format!("only the following media types are accepted: {types}").into(),
         }
     }
 

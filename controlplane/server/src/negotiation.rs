@@ -1,14 +1,14 @@
 //! Content negotiation: which encoding and which shape of an object a client accepts.
 
-use http::HeaderMap;
 use http::header::{ACCEPT, ACCEPT_ENCODING};
+use http::{HeaderMap, HeaderValue};
 
 use crate::failure::Failure;
 use crate::query::Query;
 
 /// What a 406 says.
-const ACCEPTED: &str = "application/json, application/yaml";
-const ACCEPTED_WATCH: &str = "application/json, application/json;stream=watch";
+const ACCEPTED: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
+const ACCEPTED_WATCH: &str = "application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch";
 
 /// How a body is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub enum Encoding {
     PrettyJson,
     /// YAML.
     Yaml,
+    /// Kubernetes protobuf.
+    Protobuf,
 }
 
 impl Encoding {
@@ -27,7 +29,28 @@ impl Encoding {
         match self {
             Self::Json | Self::PrettyJson => "application/json",
             Self::Yaml => "application/yaml",
+            Self::Protobuf => api::protobuf::MEDIA_TYPE,
         }
+    }
+
+    /// The same of a watch's frames.
+    pub fn frames_type(self) -> &'static str {
+        match self {
+            Self::Json | Self::PrettyJson | Self::Yaml => self.content_type(),
+            Self::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
+        }
+    }
+
+    /// In the order in which a client that takes anything gets them, by their second word.
+    const ALL: [(&'static str, Self); 3] = [
+        ("json", Self::Json),
+        ("yaml", Self::Yaml),
+        ("vnd.kubernetes.protobuf", Self::Protobuf),
+    ];
+
+    /// Whether watches are served in it.
+    fn streams(self) -> bool {
+        self != Self::Yaml
     }
 }
 
@@ -59,6 +82,8 @@ pub enum Shape {
     Table(MetaVersion),
     /// Its metadata alone.
     Metadata(MetaVersion),
+    /// The metadata of a list's objects.
+    MetadataList(MetaVersion),
 }
 
 /// The outcome of a negotiation.
@@ -95,6 +120,11 @@ impl Clause<'_> {
             .map(|(_, value)| *value)
     }
 
+    /// How many of its two words are `*`.
+    fn wildcards(&self) -> usize {
+        usize::from(self.kind == "*") + usize::from(self.subtype == "*")
+    }
+
     pub(crate) fn matches(&self, kind: &str, subtype: &str) -> bool {
         (self.kind == "*" || self.kind.eq_ignore_ascii_case(kind))
             && (self.subtype == "*" || self.subtype.eq_ignore_ascii_case(subtype))
@@ -118,9 +148,16 @@ pub(crate) fn clauses(headers: &HeaderMap) -> Vec<Clause<'_>> {
             quality: 1.0,
         });
     }
-    // Stable: among equals the client's order counts.
-    clauses.sort_by(|left, right| right.quality.total_cmp(&left.quality));
+    sort(&mut clauses);
     clauses
+}
+
+/// Stable: among equals the client's order counts, but what it names goes before what it takes besides.
+fn sort(clauses: &mut [Clause<'_>]) {
+    clauses.sort_by(|left, right| {
+        let quality = right.quality.total_cmp(&left.quality);
+        quality.then(left.wildcards().cmp(&right.wildcards()))
+    });
 }
 
 fn clause(text: &str) -> Option<Clause<'_>> {
@@ -148,59 +185,77 @@ fn clause(text: &str) -> Option<Clause<'_>> {
 /// # Errors
 /// 406 when nothing that the client accepts can be served.
 pub fn negotiate(headers: &HeaderMap, query: &Query) -> Result<Representation, Failure> {
-    for clause in clauses(headers) {
-        let encoding = if clause.matches("application", "json") {
-            if pretty(query) {
-                Encoding::PrettyJson
-            } else {
-                Encoding::Json
-            }
-        } else if clause.matches("application", "yaml") {
-            Encoding::Yaml
-        } else {
-            continue;
-        };
-        if let Some(shape) = shape(&clause) {
-            return Ok(Representation { encoding, shape });
-        }
+    let mut representation = best(headers).ok_or_else(|| Failure::accepts_only(ACCEPTED))?;
+    if representation.encoding == Encoding::Json && pretty(query) {
+        representation.encoding = Encoding::PrettyJson;
     }
-    Err(Failure::NotAcceptable { accepted: ACCEPTED })
+    Ok(representation)
 }
 
-/// Negotiates for a watch: frames are JSON.
+/// Negotiates for the frames of a watch.
 ///
 /// # Errors
-/// 406 when the client does not accept JSON.
+/// 406 when what the client likes best is no stream.
 pub fn negotiate_watch(headers: &HeaderMap) -> Result<Representation, Failure> {
-    clauses(headers)
-        .iter()
-        .filter(|clause| clause.matches("application", "json"))
-        .find_map(shape)
-        .map(|shape| Representation {
-            encoding: Encoding::Json,
-            shape,
-        })
-        .ok_or(Failure::NotAcceptable {
-            accepted: ACCEPTED_WATCH,
-        })
+    best(headers)
+        .filter(|representation| representation.encoding.streams())
+        .ok_or_else(|| Failure::accepts_only(ACCEPTED_WATCH))
 }
 
-/// Nothing when the clause asks for a shape that does not exist.
-fn shape(clause: &Clause<'_>) -> Option<Shape> {
-    let Some(wanted) = clause.parameter("as") else {
-        return Some(Shape::Object);
+/// Negotiates for the `Status` of a failure, which has no other shapes: JSON when the client accepts nothing else that is
+/// served.
+pub(crate) fn negotiate_failure(accept: Option<&HeaderValue>) -> Encoding {
+    let Some(text) = accept.and_then(|accept| accept.to_str().ok()) else {
+        return Encoding::Json;
     };
-    if clause.parameter("g").is_some_and(|group| group != "meta.k8s.io") {
+    let mut clauses: Vec<Clause<'_>> = text.split(',').filter_map(clause).collect();
+    sort(&mut clauses);
+    let plain = |clause: &&Clause<'_>| ["as", "g", "v"].iter().all(|name| clause.parameter(name).is_none());
+    let mut encodings = clauses
+        .iter()
+        .filter(plain)
+        .filter_map(|clause| candidates(clause).next());
+    encodings.next().unwrap_or(Encoding::Json)
+}
+
+fn best(headers: &HeaderMap) -> Option<Representation> {
+    clauses(headers)
+        .iter()
+        .find_map(|clause| candidates(clause).find_map(|encoding| representation(clause, encoding)))
+}
+
+/// The encodings that a media range covers.
+fn candidates(clause: &Clause<'_>) -> impl Iterator<Item = Encoding> {
+    Encoding::ALL
+        .into_iter()
+        .filter(|(subtype, _)| clause.matches("application", subtype))
+        .map(|(_, encoding)| encoding)
+}
+
+/// Nothing when the clause asks for a shape that does not exist in this encoding.
+fn representation(clause: &Clause<'_>, encoding: Encoding) -> Option<Representation> {
+    let stream = clause.parameter("stream").filter(|stream| !stream.is_empty());
+    if stream.is_some_and(|stream| stream != "watch" || !encoding.streams()) {
         return None;
     }
-    let version = match clause.parameter("v") {
-        Some("v1") => MetaVersion::V1,
-        Some("v1beta1") => MetaVersion::V1Beta1,
-        Some(_) | None => return None,
+    let shape = shape(clause)?;
+    // Upstream's tables have no protobuf form.
+    let is_table = matches!(shape, Shape::Table(_));
+    (!is_table || encoding != Encoding::Protobuf).then_some(Representation { encoding, shape })
+}
+
+fn shape(clause: &Clause<'_>) -> Option<Shape> {
+    let parameters = ["as", "g", "v"].map(|name| clause.parameter(name));
+    let version = match parameters {
+        [None, None, None] => return Some(Shape::Object),
+        [_, Some("meta.k8s.io"), Some("v1")] => MetaVersion::V1,
+        [_, Some("meta.k8s.io"), Some("v1beta1")] => MetaVersion::V1Beta1,
+        _ => return None,
     };
-    match wanted {
-        "Table" => Some(Shape::Table(version)),
-        "PartialObjectMetadata" | "PartialObjectMetadataList" => Some(Shape::Metadata(version)),
+    match parameters {
+        [Some("Table"), ..] => Some(Shape::Table(version)),
+        [Some("PartialObjectMetadata"), ..] => Some(Shape::Metadata(version)),
+        [Some("PartialObjectMetadataList"), ..] => Some(Shape::MetadataList(version)),
         _ => None,
     }
 }

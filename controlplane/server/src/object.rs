@@ -119,7 +119,7 @@ fn mismatch(registration: &Registration, json: &[u8], error: &str) -> Failure {
 }
 
 /// The name of upstream's internal package of a group.
-fn group_package(group: &str) -> &str {
+pub(crate) fn group_package(group: &str) -> &str {
     if group.is_empty() {
         "core"
     } else {

@@ -129,9 +129,9 @@ fn v2(documents: &Documents, headers: &HeaderMap) -> Result<Response, Failure> {
             );
         }
     }
-    Err(Failure::NotAcceptable {
-        accepted: "application/json, application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
-    })
+    Err(Failure::accepts_only(
+        "application/json, application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
+    ))
 }
 
 /// The schemas of all v3 documents under their v2 names.

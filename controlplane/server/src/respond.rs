@@ -8,18 +8,20 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::negotiation::negotiate_failure;
+use crate::shape;
 
 /// What every handler returns.
 pub type Response = http::Response<Body>;
 
 /// JSON bytes with a status.
-pub(crate) fn json(code: StatusCode, bytes: impl Into<Bytes>) -> Response {
-    with_type(code, "application/json", bytes)
+pub(crate) fn json(code: StatusCode, body: impl Into<Body>) -> Response {
+    with_type(code, "application/json", body)
 }
 
 /// Bytes of a media type.
-pub(crate) fn with_type(code: StatusCode, content_type: &'static str, bytes: impl Into<Bytes>) -> Response {
-    let mut response = Response::new(Body::from(bytes.into()));
+pub(crate) fn with_type(code: StatusCode, content_type: &'static str, body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
     *response.status_mut() = code;
     response
         .headers_mut()
@@ -28,7 +30,7 @@ pub(crate) fn with_type(code: StatusCode, content_type: &'static str, bytes: imp
 }
 
 /// Plain text.
-pub(crate) fn text(code: StatusCode, text: impl Into<Bytes>) -> Response {
+pub(crate) fn text(code: StatusCode, text: impl Into<Body>) -> Response {
     let mut response = with_type(code, "text/plain; charset=utf-8", text);
     response
         .headers_mut()
@@ -41,13 +43,15 @@ pub(crate) fn encode(value: &impl Serialize) -> Bytes {
     serde_json::to_vec(value).unwrap_or_default().into()
 }
 
-/// A failure as the client sees it.
-pub(crate) fn failure(failure: &Failure) -> Response {
+/// A failure as the client sees it, in the encoding that its `Accept` asks for.
+pub(crate) fn failure(failure: &Failure, accept: Option<&HeaderValue>) -> Response {
     if matches!(failure, Failure::NoSuchPath) {
         return text(StatusCode::NOT_FOUND, "404 page not found\n");
     }
     let code = StatusCode::from_u16(failure.code()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = json(code, encode(&failure.status()));
+    let status = encode(&failure.status());
+    let encoding = negotiate_failure(accept);
+    let mut response = shape::status(encoding, code, status.clone()).unwrap_or_else(|_unencodable| json(code, status));
     if let Some(seconds) = failure.retry_after() {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     }

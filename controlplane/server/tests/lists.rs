@@ -163,7 +163,7 @@ async fn encodings_are_negotiated() {
     assert_eq!(code("application/vnd.kubernetes.protobuf,application/json").await, 200);
     assert_eq!(code("*/*").await, 200);
     assert_eq!(code("text/html;q=0.9, */*;q=0.1").await, 200);
-    assert_eq!(code("application/vnd.kubernetes.protobuf").await, 406);
+    assert_eq!(code("application/xml").await, 406);
     let yaml = api
         .request(Method::GET, CONFIG_MAPS, &[("accept", "application/yaml")], "")
         .await;

@@ -1,133 +1,334 @@
-//! From JSON to protobuf.
+//! From JSON to protobuf, in one pass over the text: no tree of values stands in between.
+
+use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::{Map, Value};
+use serde::Deserialize as _;
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Unexpected, Visitor};
+use serde_json::value::RawValue;
 
 use super::wire::Writer;
-use super::{MAGIC, MAX_DEPTH, ProtobufError, forms, unknown_kind};
+use super::{MAX_DEPTH, ProtobufError, forms};
 use crate::schema::{Field, Form, Schema, Shape};
 
-pub(super) fn body(api_version: &str, kind: &str, object: &Value) -> Result<Vec<u8>, ProtobufError> {
-    let schema = Schema::of_kind(api_version, kind).ok_or_else(|| unknown_kind(api_version, kind))?;
-    let members = object.as_object().ok_or(ProtobufError::InvalidValue {
-        field: "object",
-        what: "object",
-    })?;
-    let mut type_meta = Writer::default();
-    type_meta.bytes(1, api_version.as_bytes());
-    type_meta.bytes(2, kind.as_bytes());
-    let mut unknown = Writer(MAGIC.to_vec());
-    unknown.bytes(1, &type_meta.0);
-    unknown.bytes(2, &message(schema, members, MAX_DEPTH)?);
-    // Upstream writes these two even when they are empty.
-    unknown.bytes(3, b"");
-    unknown.bytes(4, b"");
-    Ok(unknown.0)
-}
-
-fn message(schema: Schema, members: &Map<String, Value>, depth: usize) -> Result<Vec<u8>, ProtobufError> {
-    let depth = depth.checked_sub(1).ok_or(ProtobufError::TooDeep)?;
-    let mut writer = Writer::default();
-    for field in schema.fields() {
-        if field.shape == Shape::Inline {
-            if let Some(schema) = field.message() {
-                writer.bytes(field.number, &message(schema, members, depth)?);
-            }
-            continue;
-        }
-        let Some(value) = members.get(field.json).filter(|value| !value.is_null()) else {
-            continue;
-        };
-        match (field.shape, value) {
-            (Shape::One | Shape::Inline, value) => one(&mut writer, field.number, field, value, depth)?,
-            (Shape::List, Value::Array(items)) => {
-                items
-                    .iter()
-                    .try_for_each(|item| one(&mut writer, field.number, field, item, depth))?;
-            }
-            (Shape::Map, Value::Object(entries)) => {
-                for (key, value) in entries {
-                    let mut entry = Writer::default();
-                    entry.bytes(1, key.as_bytes());
-                    one(&mut entry, 2, field, value, depth)?;
-                    writer.bytes(field.number, &entry.0);
-                }
-            }
-            (Shape::List, _) => return Err(invalid(field, "list")),
-            (Shape::Map, _) => return Err(invalid(field, "map")),
-        }
-    }
-    Ok(writer.0)
-}
-
-fn invalid(field: &Field, what: &'static str) -> ProtobufError {
-    ProtobufError::InvalidValue {
-        field: field.json,
-        what,
-    }
-}
-
-fn one(writer: &mut Writer, number: u32, field: &Field, value: &Value, depth: usize) -> Result<(), ProtobufError> {
-    let name = field.json;
-    let text = || value.as_str().ok_or_else(|| invalid(field, "string"));
-    let int = || {
-        value
-            .as_i64()
-            .map(i64::cast_unsigned)
-            .ok_or_else(|| invalid(field, "number"))
+/// Appends the message of an object's JSON.
+pub(super) fn message(schema: Schema, json: &[u8], out: &mut Writer) -> Result<(), ProtobufError> {
+    let mut deserializer = serde_json::Deserializer::from_slice(json);
+    let object = Object {
+        schema,
+        out,
+        depth: MAX_DEPTH,
     };
-    match field.form {
-        Form::String => writer.bytes(number, text()?.as_bytes()),
-        Form::Bool => writer.varint(
-            number,
-            u64::from(value.as_bool().ok_or_else(|| invalid(field, "boolean"))?),
-        ),
-        Form::Int32 | Form::Int64 => writer.varint(number, int()?),
-        Form::Double => writer.fixed64(
-            number,
-            value.as_f64().ok_or_else(|| invalid(field, "number"))?.to_bits(),
-        ),
-        Form::Bytes => writer.bytes(
-            number,
-            &STANDARD.decode(text()?).map_err(|_invalid| invalid(field, "base64"))?,
-        ),
-        Form::Quantity => {
-            let mut quantity = Writer::default();
-            // A bare number is a quantity too.
-            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            quantity.bytes(1, text.as_bytes());
-            writer.bytes(number, &quantity.0);
-        }
-        Form::IntOrString => {
-            let text = value.as_str();
-            let mut either = Writer::default();
-            either.varint(1, u64::from(text.is_some()));
-            either.varint(2, if text.is_some() { 0 } else { int()? });
-            either.bytes(3, text.unwrap_or_default().as_bytes());
-            writer.bytes(number, &either.0);
-        }
+    object
+        .deserialize(&mut deserializer)
+        .and_then(|()| deserializer.end())
+        .map_err(ProtobufError::Unfit)
+}
 
-        Form::Time => writer.bytes(number, &forms::write_time(text()?, name, false)?),
-        Form::MicroTime => writer.bytes(number, &forms::write_time(text()?, name, true)?),
-        Form::Duration => writer.bytes(number, &forms::write_duration(text()?, name)?),
-        Form::RawExtension | Form::FieldsV1 => {
-            let mut raw = Writer::default();
-            raw.bytes(1, value.to_string().as_bytes());
-            writer.bytes(number, &raw.0);
+/// Writes an object's members.
+struct Object<'w> {
+    schema: Schema,
+    out: &'w mut Writer,
+    depth: usize,
+}
+
+impl<'de> DeserializeSeed<'de> for Object<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Object<'_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "an object of {}", self.schema.name())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
+        let Self { schema, out, depth } = self;
+        let depth = depth
+            .checked_sub(1)
+            .ok_or_else(|| A::Error::custom(ProtobufError::TooDeep))?;
+        let mut inlined = Inlined::default();
+        while let Some(place) = members.next_key_seed(Key(schema))? {
+            let Some(Place { field, within }) = place else {
+                members.next_value::<IgnoredAny>()?;
+                continue;
+            };
+            let out = inlined.at(&within).unwrap_or(&mut *out);
+            members.next_value_seed(Member::of(field, out, depth))?;
         }
-        Form::Strings => {
-            let mut strings = Writer::default();
-            for item in value.as_array().ok_or_else(|| invalid(field, "list"))? {
-                strings.bytes(1, item.as_str().ok_or_else(|| invalid(field, "string"))?.as_bytes());
-            }
-            writer.bytes(number, &strings.0);
+        inlined.close(out);
+        Ok(())
+    }
+}
+
+/// Finds a member's field; nothing for one that the message does not have.
+struct Key(Schema);
+
+/// Where a member belongs.
+struct Place {
+    field: &'static Field,
+    /// Numbers of the structs around it that JSON inlines, outermost first.
+    within: Vec<u32>,
+}
+
+impl<'de> DeserializeSeed<'de> for Key {
+    type Value = Option<Place>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for Key {
+    type Value = Option<Place>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a name")
+    }
+
+    fn visit_str<E: Error>(self, name: &str) -> Result<Self::Value, E> {
+        Ok(find(self.0, name))
+    }
+}
+
+fn find(schema: Schema, name: &str) -> Option<Place> {
+    let fields = schema.fields();
+    let own = fields
+        .iter()
+        .find(|field| field.json == name && field.shape != Shape::Inline);
+    if let Some(field) = own {
+        return Some(Place {
+            field,
+            within: Vec::new(),
+        });
+    }
+    let mut inlined = fields.iter().filter(|field| field.shape == Shape::Inline);
+    inlined.find_map(|outer| {
+        let mut place = find(outer.message()?, name)?;
+        place.within.insert(0, outer.number);
+        Some(place)
+    })
+}
+
+/// Messages whose members stand among their parent's in JSON, until the parent ends: number, members, those inside.
+#[derive(Default)]
+struct Inlined(Vec<(u32, Writer, Inlined)>);
+
+impl Inlined {
+    fn at(&mut self, within: &[u32]) -> Option<&mut Writer> {
+        let (number, deeper) = within.split_first()?;
+        let known = self.0.iter().position(|(own, ..)| own == number);
+        let index = known.unwrap_or(self.0.len());
+        if known.is_none() {
+            self.0.push((*number, Writer::default(), Self::default()));
         }
-        Form::Message(_) => {
-            let members = value.as_object().ok_or_else(|| invalid(field, "object"))?;
-            let Some(schema) = field.message() else { return Ok(()) };
-            writer.bytes(number, &message(schema, members, depth)?);
+        let (_, writer, inner) = self.0.get_mut(index)?;
+        if deeper.is_empty() {
+            Some(writer)
+        } else {
+            inner.at(deeper)
         }
     }
-    Ok(())
+
+    fn close(self, out: &mut Writer) {
+        for (number, mut writer, inner) in self.0 {
+            inner.close(&mut writer);
+            out.bytes(number, &writer.0);
+        }
+    }
+}
+
+/// Writes one member's value: nothing for null.
+struct Member<'w> {
+    field: &'static Field,
+    number: u32,
+    shape: Shape,
+    out: &'w mut Writer,
+    depth: usize,
+}
+
+impl<'w> Member<'w> {
+    fn of(field: &'static Field, out: &'w mut Writer, depth: usize) -> Self {
+        Self {
+            field,
+            number: field.number,
+            shape: field.shape,
+            out,
+            depth,
+        }
+    }
+
+    /// One value of a list or a map.
+    fn item(field: &'static Field, number: u32, out: &'w mut Writer, depth: usize) -> Self {
+        Self {
+            field,
+            number,
+            shape: Shape::One,
+            out,
+            depth,
+        }
+    }
+
+    fn integer<E: Error>(self, value: i64) -> Result<(), E> {
+        match (self.shape, self.field.form) {
+            (Shape::One, Form::Int32 | Form::Int64) => self.out.varint(self.number, value.cast_unsigned()),
+            (Shape::One, Form::IntOrString) => forms::write_int_or_string(self.out, self.number, value, None),
+            // A bare number is a quantity too.
+            (Shape::One, Form::Quantity) => self.out.message_of_bytes(self.number, value.to_string().as_bytes()),
+            #[expect(
+                clippy::cast_precision_loss,
+                reason = "what JSON's other readers make of such numbers"
+            )]
+            (Shape::One, Form::Double) => self.out.fixed64(self.number, (value as f64).to_bits()),
+            _ => return Err(Error::invalid_type(Unexpected::Signed(value), &self)),
+        }
+        Ok(())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Member<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        let raw = matches!(self.field.form, Form::RawExtension | Form::FieldsV1);
+        if !(raw && self.shape == Shape::One) {
+            return deserializer.deserialize_any(self);
+        }
+        let raw = <&RawValue>::deserialize(deserializer)?.get();
+        if raw != "null" {
+            self.out.message_of_bytes(self.number, raw.as_bytes());
+        }
+        Ok(())
+    }
+}
+
+impl<'de> Visitor<'de> for Member<'_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Field { json, form, .. } = self.field;
+        write!(formatter, "{:?} of {form:?} for {json}", self.shape)
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<(), E> {
+        if (self.shape, self.field.form) != (Shape::One, Form::Bool) {
+            return Err(Error::invalid_type(Unexpected::Bool(value), &self));
+        }
+        self.out.varint(self.number, u64::from(value));
+        Ok(())
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<(), E> {
+        self.integer(value)
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<(), E> {
+        match i64::try_from(value) {
+            Ok(value) => self.integer(value),
+            Err(_too_large) => Err(Error::invalid_value(Unexpected::Unsigned(value), &self)),
+        }
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<(), E> {
+        match (self.shape, self.field.form) {
+            (Shape::One, Form::Double) => self.out.fixed64(self.number, value.to_bits()),
+            (Shape::One, Form::Quantity) => self.out.message_of_bytes(self.number, value.to_string().as_bytes()),
+            _ => return Err(Error::invalid_type(Unexpected::Float(value), &self)),
+        }
+        Ok(())
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
+        let Self { field, number, .. } = self;
+        if self.shape != Shape::One {
+            return Err(Error::invalid_type(Unexpected::Str(text), &self));
+        }
+        match field.form {
+            Form::String => self.out.bytes(number, text.as_bytes()),
+            Form::Bytes => {
+                let bytes = STANDARD.decode(text).map_err(Error::custom)?;
+                self.out.bytes(number, &bytes);
+            }
+            Form::Quantity => self.out.message_of_bytes(number, text.as_bytes()),
+            Form::IntOrString => forms::write_int_or_string(self.out, number, 0, Some(text)),
+            Form::Time | Form::MicroTime => {
+                let micro = field.form == Form::MicroTime;
+                let time = forms::write_time(text, field.json, micro).map_err(Error::custom)?;
+                self.out.bytes(number, &time);
+            }
+            Form::Duration => {
+                let duration = forms::write_duration(text, field.json).map_err(Error::custom)?;
+                self.out.bytes(number, &duration);
+            }
+            Form::Bool
+            | Form::Int32
+            | Form::Int64
+            | Form::Double
+            | Form::RawExtension
+            | Form::FieldsV1
+            | Form::Strings
+            | Form::Message(_) => return Err(Error::invalid_type(Unexpected::Str(text), &self)),
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        let Self {
+            field,
+            number,
+            shape,
+            out,
+            depth,
+        } = self;
+        match (shape, field.form) {
+            (Shape::List, _) => {
+                while items
+                    .next_element_seed(Member::item(field, number, &mut *out, depth))?
+                    .is_some()
+                {}
+                Ok(())
+            }
+            (Shape::One, Form::Strings) => out.nested(number, |out| {
+                while let Some(text) = items.next_element::<String>()? {
+                    out.bytes(1, text.as_bytes());
+                }
+                Ok(())
+            }),
+            _ => Err(Error::custom(format_args!("unexpected list in {}", field.json))),
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
+        let Self {
+            field,
+            number,
+            shape,
+            out,
+            depth,
+        } = self;
+        if shape == Shape::Map {
+            // Entries are messages: 1 is the key, 2 the value.
+            while let Some(key) = members.next_key::<String>()? {
+                out.nested(number, |out| {
+                    out.bytes(1, key.as_bytes());
+                    members.next_value_seed(Member::item(field, 2, out, depth))
+                })?;
+            }
+            return Ok(());
+        }
+        match (shape, field.message()) {
+            (Shape::One, Some(schema)) => out.nested(number, |out| Object { schema, out, depth }.visit_map(members)),
+            _ => Err(Error::custom(format_args!("unexpected object in {}", field.json))),
+        }
+    }
 }

@@ -66,6 +66,15 @@ pub(super) fn int_or_string(message: &[u8], field: &'static str) -> Result<Value
     }
 }
 
+/// A number or a text to `{1: 0 or 1, 2: number, 3: text}`.
+pub(super) fn write_int_or_string(out: &mut Writer, number: u32, int: i64, text: Option<&str>) {
+    let mut either = Writer::default();
+    either.varint(1, u64::from(text.is_some()));
+    either.varint(2, int.cast_unsigned());
+    either.bytes(3, text.unwrap_or_default().as_bytes());
+    out.bytes(number, &either.0);
+}
+
 /// `{1: seconds, 2: nanoseconds}` to RFC 3339; an empty message is a time that is not set. Without `micro` the
 /// fraction is dropped, as upstream does.
 #[expect(clippy::cast_possible_truncation, reason = "an int32 stands on the wire as 64 bits")]

@@ -94,15 +94,53 @@ impl Writer {
         self.0.extend_from_slice(value);
     }
 
-    fn tag(&mut self, number: u32, wire_type: u64) {
+    /// A message whose only field is a string or bytes: quantities, embedded objects.
+    pub(super) fn message_of_bytes(&mut self, number: u32, value: &[u8]) {
+        self.tag(number, 2);
+        self.raw_varint(field_length(value.len()) as u64);
+        self.bytes(1, value);
+    }
+
+    /// A message whose length is known only after it was written.
+    pub(super) fn nested<E>(&mut self, number: u32, write: impl FnOnce(&mut Self) -> Result<(), E>) -> Result<(), E> {
+        self.tag(number, 2);
+        let at = self.0.len();
+        // Most messages are short: one byte tells their length.
+        self.0.push(0);
+        write(self)?;
+        let end = self.0.len();
+        let length = (end - at - 1) as u64;
+        let more = varint_length(length) - 1;
+        self.0.resize(end + more, 0);
+        self.0.copy_within(at + 1..end, at + 1 + more);
+        let mut digits = Self::default();
+        digits.raw_varint(length);
+        if let Some(place) = self.0.get_mut(at..at + digits.0.len()) {
+            place.copy_from_slice(&digits.0);
+        }
+        Ok(())
+    }
+
+    pub(super) fn tag(&mut self, number: u32, wire_type: u64) {
         self.raw_varint(u64::from(number) << 3 | wire_type);
     }
 
-    fn raw_varint(&mut self, mut value: u64) {
+    pub(super) fn raw_varint(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.0.push(u8::try_from(value & 0x7f).unwrap_or_default() | 0x80);
             value >>= 7;
         }
         self.0.push(u8::try_from(value).unwrap_or_default());
     }
+}
+
+/// Bytes of a field of bytes, with its number below 16.
+pub(super) fn field_length(value: usize) -> usize {
+    1 + varint_length(value as u64) + value
+}
+
+/// Bytes of a number on the wire: seven of its bits stand in each.
+fn varint_length(value: u64) -> usize {
+    let bits = (u64::BITS - (value | 1).leading_zeros()) as usize;
+    bits.div_ceil(7)
 }

@@ -52,7 +52,7 @@ fn fixture(row: &Registration) -> Value {
 fn every_fixture_survives_protobuf() {
     for row in KINDS {
         let expected = fixture(row);
-        let body = protobuf::encode(&row.api_version(), row.kind, &expected).unwrap();
+        let body = protobuf::encode(&row.api_version(), row.kind, expected.to_string().as_bytes()).unwrap();
         let decoded = protobuf::decode(&body).unwrap();
         let object = row.decode(decoded.json.to_string().as_bytes()).unwrap();
         let found: Value = serde_json::from_slice(&object.to_json()).unwrap();

@@ -76,7 +76,7 @@ fn every_kind_survives_the_way_there_and_back() {
     let others = OTHERS.map(|(api_version, kind)| (api_version.to_owned(), kind));
     for (api_version, kind) in rows.chain(others) {
         let object = whole(&api_version, kind);
-        let body = protobuf::encode(&api_version, kind, &object).unwrap();
+        let body = protobuf::encode(&api_version, kind, object.to_string().as_bytes()).unwrap();
         assert_eq!(protobuf::decode(&body).unwrap().json, object, "{kind}");
     }
 }
@@ -125,7 +125,7 @@ fn an_independent_decoder_reads_what_we_write() {
     let mut object = full(schema, 9);
     object["apiVersion"] = json!("v1");
     object["kind"] = json!("Pod");
-    let ours = protobuf::encode("v1", "Pod", &object).unwrap();
+    let ours = protobuf::encode("v1", "Pod", object.to_string().as_bytes()).unwrap();
     let unknown = Unknown::decode(&ours[4..]).unwrap();
     let pod = core::Pod::decode(&unknown.raw.unwrap()[..]).unwrap();
     assert_eq!(

@@ -4,6 +4,7 @@ use api::{Object, Registration};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::context::Context;
 use crate::failure::Failure;
 use crate::negotiation::MetaVersion;
 use crate::query::Query;
@@ -46,18 +47,17 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn new(
-        registration: &'static Registration,
-        version: MetaVersion,
-        include: IncludeObject,
-        now: Timestamp,
-    ) -> Self {
-        Self {
-            registration,
+    /// For the context's kind.
+    ///
+    /// # Errors
+    /// 400 for an `includeObject` that does not exist.
+    pub(crate) fn of(context: &Context, version: MetaVersion) -> Result<Self, Failure> {
+        Ok(Self {
+            registration: context.registration,
             version,
-            include,
-            now,
-        }
+            include: IncludeObject::read(&context.query)?,
+            now: context.now(),
+        })
     }
 
     /// The same table at another time: ages grow while a watch runs.
@@ -70,7 +70,7 @@ impl Table {
         let cells = self.registration.row(object, self.now);
         let shown = match self.include {
             IncludeObject::None => Value::Null,
-            IncludeObject::Metadata => super::metadata(object, self.version),
+            IncludeObject::Metadata => super::partial(object.metadata(), self.version),
             IncludeObject::Object => serde_json::from_slice(bytes).unwrap_or_default(),
         };
         json!({"cells": cells, "object": shown})

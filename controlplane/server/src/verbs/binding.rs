@@ -12,9 +12,11 @@ use k8s_openapi::jiff::Timestamp;
 use crate::body;
 use crate::context::Context;
 use crate::failure::{Failure, GroupResource, Target};
+use crate::negotiation::negotiate;
 use crate::object;
 use crate::options::WriteOptions;
 use crate::respond::{self, Response};
+use crate::shape;
 use crate::verbs::amend::{Amendment, Part, amend};
 
 /// `POST pods/NAME/binding`
@@ -30,6 +32,7 @@ pub(crate) async fn create_by_body(context: &mut Context, body: Body) -> Result<
 }
 
 async fn bind(context: &mut Context, name: Option<String>, body: Body) -> Result<Response, Failure> {
+    let representation = negotiate(&context.headers, &context.query)?;
     let options = WriteOptions::read(&context.query, "CreateOptions")?;
     let body = body::read(body).await?;
     let kind = api::find_kind("", "v1", "Binding").ok_or(Failure::NoSuchResource)?;
@@ -64,7 +67,7 @@ async fn bind(context: &mut Context, name: Option<String>, body: Body) -> Result
     .await?;
     let answer = respond::success(201, StatusDetails::default());
     context.notes.response = Some(answer.clone());
-    Ok(respond::json(StatusCode::CREATED, answer))
+    shape::status(representation.encoding, StatusCode::CREATED, answer)
 }
 
 fn refused(name: &str, because: String) -> Failure {

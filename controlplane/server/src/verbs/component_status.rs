@@ -32,7 +32,7 @@ pub(crate) fn get(context: &mut Context) -> Result<Response, Failure> {
 }
 
 /// Answers all components that the selectors match.
-pub(crate) fn list(context: &mut Context) -> Result<Response, Failure> {
+pub(crate) async fn list(context: &mut Context) -> Result<Response, Failure> {
     let representation = negotiate(&context.headers, &context.query)?;
     let selection = Selection::read(context.registration, &context.query)?;
     let named = COMPONENTS
@@ -44,7 +44,7 @@ pub(crate) fn list(context: &mut Context) -> Result<Response, Failure> {
         remainder: None,
         remaining: None,
     };
-    shape::list(context, representation, &head, items)
+    shape::list(context, representation, &head, items).await
 }
 
 fn component(context: &Context, name: &str) -> Bytes {

@@ -36,7 +36,7 @@ pub(crate) async fn delete_collection(context: &mut Context, body: Body) -> Resu
         remainder: None,
         remaining: None,
     };
-    shape::list(context, representation, &head, items)
+    shape::list(context, representation, &head, items).await
 }
 
 /// Others may be faster: an object that is gone already is no failure.

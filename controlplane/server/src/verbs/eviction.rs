@@ -13,13 +13,16 @@ use serde_json::Value;
 use crate::body;
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::negotiation::negotiate;
 use crate::options::{Deletion, WriteOptions};
 use crate::respond::{self, Response};
+use crate::shape;
 use crate::verbs::binding::set_condition;
 use crate::verbs::delete::remove_with;
 
 /// `POST pods/NAME/eviction`
 pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response, Failure> {
+    let representation = negotiate(&context.headers, &context.query)?;
     let options = WriteOptions::read(&context.query, "CreateOptions")?;
     let body = body::read(body).await?;
     let decoded = body::to_json(&context.headers, body, false)?;
@@ -53,7 +56,7 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     .await?;
     let answer = respond::success(201, StatusDetails::default());
     context.notes.response = Some(answer.clone());
-    Ok(respond::json(StatusCode::CREATED, answer))
+    shape::status(representation.encoding, StatusCode::CREATED, answer)
 }
 
 fn evicted(now: Time) -> PodCondition {

@@ -73,7 +73,7 @@ pub(crate) async fn list(context: &mut Context) -> Result<Response, Failure> {
         .iter()
         .map(|entry| object::external(registration, entry))
         .collect::<Result<_, _>>()?;
-    shape::list(context, representation, &page.head, items)
+    shape::list(context, representation, &page.head, items).await
 }
 
 /// The page that the query asks for.

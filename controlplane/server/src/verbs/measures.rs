@@ -118,7 +118,7 @@ pub(crate) async fn list(context: &mut Context) -> Result<Response, Failure> {
     let known = page.entries.iter().map(Known::read).collect::<Result<Vec<_>, _>>()?;
     let answers = measure(context, subject, &known).await;
     let items = tell(subject, &known, &answers, context);
-    shape::list(context, representation, &page.head, items)
+    shape::list(context, representation, &page.head, items).await
 }
 
 /// The row of what is measured.

@@ -157,16 +157,19 @@ fn scale(context: &Context, object: &dyn Object) -> Result<Scale, Failure> {
 }
 
 fn answer(context: &Context, scale: &Scale) -> Result<Response, Failure> {
-    let negotiated = negotiate(&context.headers, &context.query)?;
-    let representation = Representation {
-        shape: Shape::Object,
-        ..negotiated
+    let Representation { encoding, shape } = negotiate(&context.headers, &context.query)?;
+    let (kind, bytes) = match shape {
+        Shape::Object => (("autoscaling/v1", "Scale"), encode(scale)),
+        Shape::Table(version) => (
+            (version.api_version(), "Table"),
+            encode(&table(context, scale, version)?),
+        ),
+        Shape::Metadata(version) | Shape::MetadataList(version) => (
+            (version.api_version(), shape::PARTIAL),
+            encode(&shape::partial(&scale.metadata, version)),
+        ),
     };
-    let bytes = match negotiated.shape {
-        Shape::Table(version) => encode(&table(context, scale, version)?),
-        Shape::Object | Shape::Metadata(_) => encode(scale),
-    };
-    shape::one(context, StatusCode::OK, representation, bytes)
+    shape::document(encoding, StatusCode::OK, kind, bytes)
 }
 
 /// What `kubectl get --subresource=scale` shows.

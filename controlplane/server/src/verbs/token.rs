@@ -18,11 +18,14 @@ use crate::body;
 use crate::context::Context;
 use crate::failure::{Failure, GroupResource, Target};
 use crate::identity::User;
-use crate::respond::{self, Response, encode};
+use crate::negotiation::negotiate;
+use crate::respond::{Response, encode};
+use crate::shape;
 use crate::tokens::{Claims, ISSUER, Named, Private};
 
 const GROUP: &str = "authentication.k8s.io";
 const KIND: &str = "TokenRequest";
+const VERSION: &str = "authentication.k8s.io/v1";
 /// Seconds that a token lives when the request does not say.
 const DEFAULT: i64 = 3600;
 const SHORTEST: i64 = 600;
@@ -34,6 +37,7 @@ const YEAR: i64 = 365 * 24 * 3600;
 
 /// `POST serviceaccounts/NAME/token`
 pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response, Failure> {
+    let representation = negotiate(&context.headers, &context.query)?;
     let body = body::read(body).await?;
     let decoded = body::to_json(&context.headers, body, false)?;
     let mut request = parse(&decoded.json)?;
@@ -45,7 +49,8 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     admission::may_request_token(context, &request.spec)?;
     let private = bind(context, &request.spec, &account)?;
     request.status = Some(issue(context, &request.spec, private, now)?);
-    Ok(respond::json(StatusCode::CREATED, encode(&request)))
+    let answer = encode(&request);
+    shape::document(representation.encoding, StatusCode::CREATED, (VERSION, KIND), answer)
 }
 
 fn parse(json: &[u8]) -> Result<Parsed, Failure> {

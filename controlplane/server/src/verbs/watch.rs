@@ -53,16 +53,15 @@ pub(crate) async fn watch(context: &mut Context) -> Result<Response, Failure> {
     let bookmarks = context.query.flag("allowWatchBookmarks");
     let start = start(&context.query, bookmarks)?;
     let timeout = timeout(&context.query)?;
-    let frames = Frames::new(context, representation.shape, selection)?;
+    let frames = Frames::new(context, representation, selection)?;
     let watcher = Watcher::open(context, frames, start, bookmarks, timeout).await?;
     let stream = unfold(watcher, |mut watcher| async move {
         let frame = watcher.next().await?;
         Some((Ok::<Bytes, Infallible>(frame), watcher))
     });
     let mut response = Response::new(Body::from_stream(stream));
-    response
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let content_type = HeaderValue::from_static(representation.encoding.frames_type());
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
     Ok(response)
 }
 
@@ -149,7 +148,7 @@ impl Watcher {
         };
         let (changes, last) = match store.watch(&prefix, from) {
             Ok(changes) => (Some(changes), None),
-            Err(error) => (None, Some(Frames::error(&ended(&error, current)))),
+            Err(error) => (None, Some(frames.error(&ended(&error, current)))),
         };
         let now = Instant::now();
         let bookmarks = bookmarks.then(|| {
@@ -189,7 +188,7 @@ impl Watcher {
                     }
                     Err(WatchError::Closed) => self.changes = None,
                     Err(error) => {
-                        let frame = Frames::error(&ended(&error, 0));
+                        let frame = self.frames.error(&ended(&error, 0));
                         self.changes = None;
                         return Some(frame);
                     }

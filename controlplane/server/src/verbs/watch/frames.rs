@@ -1,20 +1,21 @@
-//! Frames of a watch: an event's type and its object, in the shape that the client asked for.
+//! Frames of a watch: an event's type and its object, in the shape and encoding that the client asked for.
 //!
-//! The object's JSON is the store's own, encoded once when it was written; a frame adds a few bytes around it.
+//! The object's JSON is the store's own, encoded once when it was written; a frame adds a few bytes around it, or makes
+//! protobuf of it.
 
-use api::Registration;
+use api::{Object, Registration, protobuf};
 use bytes::{BufMut, Bytes, BytesMut};
 use serde_json::json;
 use store::{Entry, Event, EventKind};
 
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::negotiation::{MetaVersion, Shape};
+use crate::negotiation::{Encoding, MetaVersion, Representation, Shape};
 use crate::object;
 use crate::respond::encode;
 use crate::selection::Selection;
 use crate::server::Clock;
-use crate::shape::{self, IncludeObject, Table};
+use crate::shape::{self, Table};
 
 /// What happened, as the client sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,24 +50,35 @@ pub(super) struct Frames {
     registration: &'static Registration,
     selection: Selection,
     body: Body,
+    encoding: Encoding,
+    /// Of what the frames hold.
+    api_version: String,
     clock: Clock,
 }
 
 impl Frames {
-    pub(super) fn new(context: &Context, shape: Shape, selection: Selection) -> Result<Self, Failure> {
+    pub(super) fn new(
+        context: &Context,
+        representation: Representation,
+        selection: Selection,
+    ) -> Result<Self, Failure> {
         let registration = context.registration;
-        let body = match shape {
-            Shape::Object => Body::Object,
-            Shape::Metadata(version) => Body::Metadata(version),
+        let (body, api_version) = match representation.shape {
+            Shape::Object => (Body::Object, registration.api_version()),
+            Shape::Metadata(version) | Shape::MetadataList(version) => {
+                (Body::Metadata(version), version.api_version().to_owned())
+            }
             Shape::Table(version) => {
-                let include = IncludeObject::read(&context.query)?;
-                Body::Table(Table::new(registration, version, include, context.now()), false)
+                let table = Table::of(context, version)?;
+                (Body::Table(table, false), version.api_version().to_owned())
             }
         };
         Ok(Self {
             registration,
             selection,
             body,
+            encoding: representation.encoding,
+            api_version,
             clock: context.server.options.clock.clone(),
         })
     }
@@ -93,7 +105,7 @@ impl Frames {
     pub(super) fn of(&mut self, kind: Kind, entry: &Entry) -> Bytes {
         match object::external(self.registration, entry) {
             Ok(bytes) => self.frame(kind, &bytes),
-            Err(failure) => Self::error(&failure),
+            Err(failure) => self.error(&failure),
         }
     }
 
@@ -104,34 +116,29 @@ impl Frames {
                 let bytes = object::unstored(&mut *object, Some(revision), object::managed(before));
                 self.frame(Kind::Deleted, &bytes)
             }
-            Err(failure) => Self::error(&failure),
+            Err(failure) => self.error(&failure),
         }
     }
 
     fn frame(&mut self, kind: Kind, bytes: &Bytes) -> Bytes {
-        if matches!(self.body, Body::Object) {
-            return wrap(kind.name(), bytes);
-        }
-        let object = match self.registration.decode(bytes) {
-            Ok(object) => object,
-            Err(error) => return Self::error(&Failure::internal(error)),
-        };
         let shaped = match &mut self.body {
-            Body::Object => return wrap(kind.name(), bytes),
-            Body::Metadata(version) => shape::metadata(&*object, *version),
+            Body::Object => return self.wrap(kind.name(), bytes),
+            // Its message leaves out all else.
+            Body::Metadata(_) if self.encoding == Encoding::Protobuf => return self.wrap(kind.name(), bytes),
+            Body::Metadata(version) => shape::partial_of(bytes, *version).map_err(Failure::internal),
             Body::Table(table, headed) => {
                 let table = table.at((self.clock)());
-                let revision = object.metadata().resource_version.clone().unwrap_or_default();
-                let metadata = json!({ "resourceVersion": revision });
-                let rows = [table.row(&*object, bytes)];
-                if std::mem::replace(headed, true) {
-                    table.rows_only(&metadata, &rows)
-                } else {
-                    table.document(&metadata, &rows)
-                }
+                let headed = std::mem::replace(headed, true);
+                self.registration
+                    .decode(bytes)
+                    .map(|object| rows(table, &*object, bytes, headed))
+                    .map_err(Failure::internal)
             }
         };
-        wrap(kind.name(), &encode(&shaped))
+        match shaped {
+            Ok(shaped) => self.wrap(kind.name(), &shaped),
+            Err(failure) => self.error(&failure),
+        }
     }
 
     /// A bookmark: no change, only a revision up to which all were sent. `mark` says that the synthetic events end here.
@@ -140,35 +147,66 @@ impl Frames {
         if mark && let Some(members) = metadata.as_object_mut() {
             members.insert("annotations".to_owned(), json!({"k8s.io/initial-events-end": "true"}));
         }
-        let (kind, version) = match &self.body {
-            Body::Object => (self.registration.kind, self.registration.api_version()),
-            Body::Metadata(version) => ("PartialObjectMetadata", version.api_version().to_owned()),
-            Body::Table(table, _) => {
-                let object =
-                    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata});
-                let rows = [json!({"cells": [], "object": object})];
-                return wrap(
-                    "BOOKMARK",
-                    &encode(&table.rows_only(&json!({"resourceVersion": revision.to_string()}), &rows)),
-                );
-            }
-        };
-        wrap(
+        if let Body::Table(table, _) = &self.body {
+            let object = json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata});
+            let rows = [json!({"cells": [], "object": object})];
+            let metadata = json!({"resourceVersion": revision.to_string()});
+            return self.wrap("BOOKMARK", &encode(&table.rows_only(&metadata, &rows)));
+        }
+        let (kind, version) = (self.kind(), &self.api_version);
+        self.wrap(
             "BOOKMARK",
             &encode(&json!({"kind": kind, "apiVersion": version, "metadata": metadata})),
         )
     }
 
     /// The last frame of a watch that failed.
-    pub(super) fn error(failure: &Failure) -> Bytes {
-        wrap("ERROR", &encode(&failure.status()))
+    pub(super) fn error(&self, failure: &Failure) -> Bytes {
+        let status = encode(&failure.status());
+        if self.encoding != Encoding::Protobuf {
+            return text("ERROR", &status);
+        }
+        protobuf::encode("v1", "Status", &status)
+            .map(|status| protobuf::frame("ERROR", &status).into())
+            .unwrap_or_default()
+    }
+
+    fn kind(&self) -> &'static str {
+        match self.body {
+            Body::Object => self.registration.kind,
+            Body::Metadata(_) => shape::PARTIAL,
+            Body::Table(..) => "Table",
+        }
+    }
+
+    fn wrap(&self, event: &str, object: &[u8]) -> Bytes {
+        if self.encoding != Encoding::Protobuf {
+            return text(event, object);
+        }
+        match protobuf::encode(&self.api_version, self.kind(), object) {
+            Ok(object) => protobuf::frame(event, &object).into(),
+            Err(error) => self.error(&Failure::internal(error)),
+        }
     }
 }
 
-fn wrap(kind: &str, object: &[u8]) -> Bytes {
+/// A table of one row.
+fn rows(table: Table, object: &dyn Object, bytes: &[u8], headed: bool) -> Vec<u8> {
+    let revision = object.metadata().resource_version.clone().unwrap_or_default();
+    let metadata = json!({ "resourceVersion": revision });
+    let rows = [table.row(object, bytes)];
+    let table = if headed {
+        table.rows_only(&metadata, &rows)
+    } else {
+        table.document(&metadata, &rows)
+    };
+    encode(&table).into()
+}
+
+fn text(event: &str, object: &[u8]) -> Bytes {
     let mut frame = BytesMut::with_capacity(object.len() + 40);
     frame.put_slice(b"{\"type\":\"");
-    frame.put_slice(kind.as_bytes());
+    frame.put_slice(event.as_bytes());
     frame.put_slice(b"\",\"object\":");
     frame.put_slice(object);
     frame.put_slice(b"}\n");

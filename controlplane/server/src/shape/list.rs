@@ -1,0 +1,297 @@
+//! Lists: objects stand in them as they are stored, and long lists are put together while they are sent, so that no list
+//! is in memory twice.
+
+use std::io;
+
+use api::Registration;
+use api::protobuf::ListEncoder;
+use axum::body::Body;
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, StatusCode};
+use serde_json::{Value, json};
+
+use super::{PARTIAL, Table, decode, document, misshapen, partial_of, unencodable};
+use crate::compress;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::negotiation::{Encoding, MetaVersion, Representation, Shape, accepts_gzip};
+use crate::respond::{Response, encode, with_type};
+use crate::verbs::list::Head;
+
+/// Bytes of one chunk of a long list.
+const CHUNK: usize = 256 * 1024;
+/// Answers over this size are compressed for clients that take it.
+const COMPRESS_OVER: usize = 128 * 1024;
+/// Bytes of items in protobuf that are kept while a list is measured; those of longer lists are encoded twice.
+const KEPT: usize = 1024 * 1024;
+
+/// Answers a list of objects, given as their JSON.
+pub(crate) async fn list(
+    context: &Context,
+    representation: Representation,
+    head: &Head,
+    items: Vec<Bytes>,
+) -> Result<Response, Failure> {
+    let registration = context.registration;
+    let metadata = metadata(head);
+    let Representation { encoding, shape } = representation;
+    let partial = match shape {
+        Shape::Object => None,
+        Shape::MetadataList(version) => Some(version),
+        Shape::Metadata(_) => return Err(misshapen(PARTIAL, "a list", registration, registration.list_kind)),
+        Shape::Table(version) => return table(context, encoding, version, &metadata, &items),
+    };
+    let own = registration.api_version();
+    let kind = match partial {
+        None => (own.as_str(), registration.list_kind),
+        Some(version) => (version.api_version(), "PartialObjectMetadataList"),
+    };
+    if encoding == Encoding::Protobuf {
+        return protobuf(context, kind, &metadata, items, partial).await;
+    }
+    let chunks = texts(registration, kind, &metadata, items, partial);
+    if encoding == Encoding::Json {
+        return send(context, encoding, chunks);
+    }
+    let whole = chunks.whole().map_err(Failure::internal)?;
+    document(encoding, StatusCode::OK, kind, whole)
+}
+
+fn metadata(head: &Head) -> Value {
+    let mut metadata = json!({ "resourceVersion": head.revision.to_string() });
+    if let Some(members) = metadata.as_object_mut() {
+        if let Some(remainder) = &head.remainder {
+            members.insert("continue".to_owned(), Value::from(remainder.as_str()));
+        }
+        if let Some(remaining) = head.remaining {
+            members.insert("remainingItemCount".to_owned(), Value::from(remaining));
+        }
+    }
+    metadata
+}
+
+fn table(
+    context: &Context,
+    encoding: Encoding,
+    version: MetaVersion,
+    metadata: &Value,
+    items: &[Bytes],
+) -> Result<Response, Failure> {
+    let table = Table::of(context, version)?;
+    let rows: Vec<Value> = items
+        .iter()
+        .map(|item| Ok(table.row(&*decode(context.registration, item)?, item)))
+        .collect::<Result<_, Failure>>()?;
+    let bytes = encode(&table.document(metadata, &rows));
+    if encoding == Encoding::Json && bytes.len() > COMPRESS_OVER && accepts_gzip(&context.headers) {
+        return Ok(compress::respond(StatusCode::OK, encoding.content_type(), &bytes));
+    }
+    document(encoding, StatusCode::OK, (version.api_version(), "Table"), bytes)
+}
+
+/// Sends a list, a long one chunk by chunk.
+fn send<P: Pieces + Send + 'static>(
+    context: &Context,
+    encoding: Encoding,
+    chunks: Chunks<P>,
+) -> Result<Response, Failure> {
+    let content_type = encoding.content_type();
+    if chunks.length > COMPRESS_OVER && accepts_gzip(&context.headers) {
+        let compressed = Body::from_stream(futures::stream::iter(compress::stream(chunks)));
+        return Ok(compress::compressed_response(StatusCode::OK, content_type, compressed));
+    }
+    if chunks.length <= CHUNK {
+        let whole = chunks.whole().map_err(Failure::internal)?;
+        return Ok(with_type(StatusCode::OK, content_type, whole));
+    }
+    let mut response = Response::new(Body::from_stream(futures::stream::iter(chunks)));
+    let content_type = HeaderValue::from_static(content_type);
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    Ok(response)
+}
+
+/// What stands between a list's head and its tail.
+trait Pieces {
+    /// Appends the next piece; `false` when there is none.
+    fn append(&mut self, buffer: &mut Vec<u8>) -> io::Result<bool>;
+}
+
+/// A list as chunks that are put together when they are sent.
+struct Chunks<P> {
+    head: Option<Vec<u8>>,
+    pieces: P,
+    tail: Option<&'static [u8]>,
+    /// Bytes that it takes, more or less.
+    length: usize,
+}
+
+impl<P: Pieces> Chunks<P> {
+    fn whole(mut self) -> io::Result<Bytes> {
+        let mut whole = Vec::with_capacity(self.length);
+        self.fill(&mut whole, usize::MAX)?;
+        Ok(whole.into())
+    }
+
+    /// Appends what comes next, until the buffer has this many bytes.
+    fn fill(&mut self, buffer: &mut Vec<u8>, enough: usize) -> io::Result<()> {
+        if let Some(head) = self.head.take() {
+            buffer.extend_from_slice(&head);
+        }
+        while buffer.len() < enough && self.tail.is_some() {
+            if !self.pieces.append(buffer)? {
+                buffer.extend_from_slice(self.tail.take().unwrap_or_default());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<P: Pieces> Iterator for Chunks<P> {
+    type Item = io::Result<Bytes>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.tail?;
+        let mut chunk = Vec::with_capacity(CHUNK + 4096);
+        let filled = self.fill(&mut chunk, CHUNK);
+        if filled.is_err() {
+            self.tail = None;
+        }
+        Some(filled.map(|()| chunk.into()))
+    }
+}
+
+/// Objects as JSON.
+struct Texts {
+    left: std::vec::IntoIter<Bytes>,
+    shown: Shown,
+    first: bool,
+}
+
+enum Shown {
+    /// Without their own `apiVersion` and `kind`, which the list's say: what every object of the kind begins with.
+    After(String),
+    Metadata(MetaVersion),
+}
+
+fn texts(
+    registration: &Registration,
+    (api_version, kind): (&str, &str),
+    metadata: &Value,
+    items: Vec<Bytes>,
+    partial: Option<MetaVersion>,
+) -> Chunks<Texts> {
+    let head = format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",\"metadata\":{metadata},\"items\":[");
+    let shown = partial.map_or_else(
+        || {
+            Shown::After(format!(
+                "{{\"apiVersion\":\"{api_version}\",\"kind\":\"{}\",",
+                registration.kind
+            ))
+        },
+        Shown::Metadata,
+    );
+    let tail = "]}\n".as_bytes();
+    let length = items.iter().map(|item| item.len() + 1).sum::<usize>() + head.len() + tail.len();
+    Chunks {
+        head: Some(head.into_bytes()),
+        pieces: Texts {
+            left: items.into_iter(),
+            shown,
+            first: true,
+        },
+        tail: Some(tail),
+        length,
+    }
+}
+
+impl Pieces for Texts {
+    fn append(&mut self, buffer: &mut Vec<u8>) -> io::Result<bool> {
+        let Some(item) = self.left.next() else {
+            return Ok(false);
+        };
+        if !std::mem::replace(&mut self.first, false) {
+            buffer.push(b',');
+        }
+        match &self.shown {
+            Shown::After(type_meta) => match item.strip_prefix(type_meta.as_bytes()) {
+                Some(rest) => {
+                    buffer.push(b'{');
+                    buffer.extend_from_slice(rest);
+                }
+                None => buffer.extend_from_slice(&item),
+            },
+            Shown::Metadata(version) => buffer.extend_from_slice(&partial_of(&item, *version)?),
+        }
+        Ok(true)
+    }
+}
+
+/// Objects as protobuf.
+struct Messages {
+    encoder: ListEncoder,
+    /// All of them encoded, when they are few.
+    kept: Option<Vec<u8>>,
+    left: std::vec::IntoIter<Bytes>,
+}
+
+impl Pieces for Messages {
+    fn append(&mut self, buffer: &mut Vec<u8>) -> io::Result<bool> {
+        if let Some(kept) = self.kept.take() {
+            buffer.extend_from_slice(&kept);
+            return Ok(true);
+        }
+        let Some(item) = self.left.next() else {
+            return Ok(false);
+        };
+        self.encoder.item(&item, buffer).map_err(io::Error::other)?;
+        Ok(true)
+    }
+}
+
+async fn protobuf(
+    context: &Context,
+    (api_version, kind): (&str, &str),
+    metadata: &Value,
+    items: Vec<Bytes>,
+    partial: Option<MetaVersion>,
+) -> Result<Response, Failure> {
+    let item = match partial {
+        None => context.registration.kind,
+        Some(_) => PARTIAL,
+    };
+    let encoder = ListEncoder::of(api_version, item).map_err(|error| unencodable(&error))?;
+    let (mut length, mut unbroken) = (0, 0);
+    let mut kept = Some(Vec::new());
+    let mut scratch = Vec::new();
+    for item in &items {
+        scratch.clear();
+        encoder.item(item, &mut scratch).map_err(|error| unencodable(&error))?;
+        length += scratch.len();
+        kept = kept.filter(|_| length <= KEPT);
+        if let Some(kept) = &mut kept {
+            kept.extend_from_slice(&scratch);
+        }
+        unbroken += item.len();
+        if unbroken > CHUNK {
+            // Other requests come in between.
+            unbroken = 0;
+            tokio::task::yield_now().await;
+        }
+    }
+    let head = encoder
+        .head(api_version, kind, metadata.to_string().as_bytes(), length)
+        .map_err(|error| unencodable(&error))?;
+    let left = if kept.is_some() { Vec::new() } else { items };
+    let chunks = Chunks {
+        length: head.len() + length + ListEncoder::TAIL.len(),
+        head: Some(head),
+        pieces: Messages {
+            encoder,
+            kept,
+            left: left.into_iter(),
+        },
+        tail: Some(ListEncoder::TAIL),
+    };
+    send(context, Encoding::Protobuf, chunks)
+}
