@@ -3,6 +3,8 @@
 mod examples;
 #[cfg(test)]
 mod fixtures;
+#[cfg(test)]
+mod independent;
 mod malformed;
 #[cfg(test)]
 mod round_trips;

@@ -62,7 +62,7 @@ const OTHERS: [(&str, &str); 5] = [
 ];
 
 /// An object of a kind with every field set.
-fn whole(api_version: &str, kind: &str) -> Value {
+pub(crate) fn whole(api_version: &str, kind: &str) -> Value {
     let schema = Schema::of_kind(api_version, kind).unwrap_or_else(|| panic!("{api_version} {kind}"));
     let mut object = full(schema, 9);
     object["apiVersion"] = json!(api_version);
