@@ -1,13 +1,17 @@
-//! OpenAPI documents, generated from the table of kinds: one v3 document per group version, with upstream's names, so
-//! that stock clients find fields (`explain`), patch keys (`apply`, `diff`) and what each path understands
+//! OpenAPI documents, generated from the table of kinds: one v3 document per group version and one v2 document of all,
+//! with upstream's names, so that stock clients find fields (`explain`), patch keys (`apply`, `diff`) and what each path understands
 //! (`create --validate`, `--dry-run=server`).
 //!
 //! A document is built anew on each call and is large (megabytes for the core group): the server keeps what it answers,
 //! compressed.
 
 mod components;
+mod gnostic;
+mod marks;
+mod operation;
 mod parameters;
 mod paths;
+mod v2;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -17,11 +21,13 @@ use sha2::{Digest as _, Sha256};
 
 use crate::registration::Registration;
 
-/// The content type for which clients of 1.27 and 1.28 take an answer without a body as an empty v2 document.
+pub use v2::{v2_json, v2_protobuf};
+
+/// The content type of [`v2_protobuf`], for which clients up to 1.28 ask.
 pub const V2_PROTOBUF_MEDIA_TYPE: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
 /// Counts the changes to the generator itself, so that clients do not use what they cached of an older one.
-const REVISION: u32 = 1;
+const REVISION: u32 = 2;
 
 /// The answer to `/openapi/v3`: where each group version's document is, with a hash that changes with its content.
 pub fn v3_index(kinds: &[Registration]) -> Value {
@@ -34,16 +40,27 @@ pub fn v3_index(kinds: &[Registration]) -> Value {
 
 /// The document at `/openapi/v3/PATH`; the path is `api/v1` or `apis/apps/v1`. `None` when there is no such group version.
 pub fn v3_document(kinds: &[Registration], path: &str) -> Option<Value> {
-    let rows: Vec<&Registration> = kinds.iter().filter(|row| path_of(row) == path).collect();
+    let rows = rows_of(kinds, path);
     if rows.is_empty() {
         return None;
     }
     Some(json!({
         "openapi": "3.0.0",
-        "info": {"title": "Kubernetes", "version": concat!("v", env!("CARGO_PKG_VERSION"))},
+        "info": title(),
         "paths": paths::of(&rows),
-        "components": {"schemas": components::of(&rows)},
+        "components": {
+            "schemas": components::of(&rows),
+            "securitySchemes": {"BearerToken": components::bearer_token()},
+        },
     }))
+}
+
+fn rows_of<'k>(kinds: &'k [Registration], path: &str) -> Vec<&'k Registration> {
+    kinds.iter().filter(|row| path_of(row) == path).collect()
+}
+
+fn title() -> Value {
+    json!({"title": "Kubernetes", "version": "v1.36.0"})
 }
 
 /// The paths of all documents: `api/v1`, `apis/apps/v1`.

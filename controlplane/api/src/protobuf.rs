@@ -14,7 +14,7 @@ mod wire;
 
 use serde_json::Value;
 
-use self::wire::Writer;
+pub(crate) use self::wire::Writer;
 use crate::schema::Schema;
 
 pub use list::ListEncoder;

@@ -1,5 +1,6 @@
 //! OpenAPI documents: what stock clients look for in them.
 
+use controlplane_api::schema::Schema;
 use controlplane_api::{KINDS, openapi};
 use serde_json::{Value, json};
 
@@ -106,6 +107,47 @@ fn patches_say_what_they_take() {
         scale["x-kubernetes-group-version-kind"],
         json!({"group": "autoscaling", "version": "v1", "kind": "Scale"})
     );
+}
+
+#[test]
+fn defaults_and_values_are_upstreams() {
+    let document = document("api/v1");
+    let schemas = &document["components"]["schemas"];
+    let property =
+        |message: &str, field: &str| schemas[format!("io.k8s.api.core.v1.{message}")]["properties"][field].clone();
+    assert_eq!(property("Container", "name")["default"], "");
+    assert_eq!(property("Container", "image")["default"], json!(null));
+    assert_eq!(property("ContainerPort", "containerPort")["default"], 0);
+    assert_eq!(property("ContainerPort", "protocol")["default"], "TCP");
+    assert_eq!(property("Pod", "spec")["default"], json!({}));
+    assert_eq!(property("Container", "securityContext")["default"], json!(null));
+    assert_eq!(
+        property("Container", "args")["items"],
+        json!({"type": "string", "default": ""})
+    );
+    assert_eq!(
+        property("PodSpec", "containers")["items"],
+        json!({"allOf": [{"$ref": "#/components/schemas/io.k8s.api.core.v1.Container"}], "default": {}})
+    );
+    let policy = property("PodSpec", "restartPolicy");
+    assert_eq!(policy["enum"], json!(["Always", "Never", "OnFailure"]));
+    let description = policy["description"].as_str().unwrap();
+    assert!(description.ends_with("\n\nPossible enum values:\n - `\"Always\"`\n - `\"Never\"`\n - `\"OnFailure\"`"));
+    let families = property("ServiceSpec", "ipFamilies");
+    assert_eq!(families["items"]["enum"], json!(["", "IPv4", "IPv6"]));
+}
+
+#[test]
+fn every_enumeration_belongs_to_a_field() {
+    let text = include_str!("../schema/enums.txt");
+    assert!(text.lines().is_sorted());
+    for line in text.lines() {
+        let (name, values) = line.split_once(' ').unwrap();
+        let (message, field) = name.rsplit_once('.').unwrap();
+        let schema = Schema::named(message).unwrap_or_else(|| panic!("{message}"));
+        assert!(schema.field(field).is_some(), "{name}");
+        assert!(values.split(' ').is_sorted(), "{name}");
+    }
 }
 
 #[test]

@@ -2,14 +2,19 @@
 //!
 //! Documents are large and follow from the table of kinds: each is made when it is first asked for and kept compressed.
 
-use std::io::Read;
+use std::fmt::Write as _;
+use std::io::{self, Read};
 use std::sync::OnceLock;
 
 use bytes::Bytes;
+use flate2::Compression;
 use flate2::read::GzDecoder;
-use http::header::{CACHE_CONTROL, ETAG, IF_NONE_MATCH, VARY};
+use flate2::write::GzEncoder;
+use http::header::{CACHE_CONTROL, ETAG, EXPIRES, IF_NONE_MATCH, LOCATION, VARY};
 use http::{HeaderMap, HeaderValue, StatusCode};
-use serde_json::{Map, Value, json};
+use k8s_openapi::jiff::SignedDuration;
+use k8s_openapi::jiff::fmt::rfc2822::DateTimePrinter;
+use sha2::{Digest, Sha256};
 
 use crate::compress;
 use crate::failure::Failure;
@@ -18,26 +23,73 @@ use crate::query::Query;
 use crate::respond::{Response, json, with_type};
 use crate::server::Shared;
 
+const JSON: &str = "application/json";
+/// What clients ask for; the answer says it in a way that parsers of media types accept.
+const V2_PROTOBUF: [&str; 2] = [
+    "com.github.proto-openapi.spec.v2@v1.0+protobuf",
+    "com.github.proto-openapi.spec.v2.v1.0+protobuf",
+];
+
+/// A document with its entity tag.
+struct Document {
+    hash: String,
+    compressed: OnceLock<Bytes>,
+}
+
+impl Document {
+    fn new(hash: String) -> Self {
+        Self {
+            hash,
+            compressed: OnceLock::new(),
+        }
+    }
+
+    fn etag(&self) -> String {
+        format!("\"{}\"", self.hash)
+    }
+}
+
 /// Documents, made when they are first asked for.
 pub(crate) struct Documents {
     index: Bytes,
-    /// Path (`apis/apps/v1`), hash, and the compressed document.
-    v3: Vec<(String, String, OnceLock<Bytes>)>,
-    v2: OnceLock<Bytes>,
+    index_hash: String,
+    /// By path (`apis/apps/v1`).
+    v3: Vec<(String, Document)>,
+    v2: Document,
+    v2_protobuf: Document,
 }
 
 impl Documents {
     pub(crate) fn new() -> Self {
-        let v3 = api::openapi::group_versions(api::KINDS).into_iter().map(|path| {
-            let hash = api::openapi::hash(api::KINDS, &path);
-            (path, hash, OnceLock::new())
-        });
+        let v3: Vec<_> = api::openapi::group_versions(api::KINDS)
+            .into_iter()
+            .map(|path| {
+                let hash = api::openapi::hash(api::KINDS, &path);
+                (path, Document::new(hash))
+            })
+            .collect();
+        let of_all = |form: &str| {
+            let hashes = v3.iter().map(|(_, document)| document.hash.as_str());
+            hash(hashes.chain([form]))
+        };
         Self {
             index: api::openapi::v3_index(api::KINDS).to_string().into(),
-            v3: v3.collect(),
-            v2: OnceLock::new(),
+            index_hash: of_all("index"),
+            v2: Document::new(of_all("v2")),
+            v2_protobuf: Document::new(of_all("v2 protobuf")),
+            v3,
         }
     }
+}
+
+fn hash<'t>(parts: impl Iterator<Item = &'t str>) -> String {
+    let mut hasher = Sha256::new();
+    parts.for_each(|part| hasher.update(part));
+    hasher.finalize().iter().fold(String::new(), |mut text, byte| {
+        // Writing to a String cannot fail.
+        write!(text, "{byte:02X}").unwrap_or_default();
+        text
+    })
 }
 
 /// Answers a path of OpenAPI, or nothing when it is none.
@@ -51,57 +103,119 @@ pub(crate) fn answer(
     let documents = &shared.documents;
     match rest {
         "v2" => Some(v2(documents, headers)),
-        "v3" => Some(Ok(json(StatusCode::OK, documents.index.clone()))),
+        "v3" => Some(Ok(index(documents, headers))),
         _ => {
             let wanted = rest.strip_prefix("v3/")?;
-            let (path, hash, document) = documents.v3.iter().find(|(path, ..)| path == wanted)?;
-            let document = document.get_or_init(|| {
-                compressed(
-                    &api::openapi::v3_document(api::KINDS, path)
-                        .unwrap_or_default()
-                        .to_string(),
-                )
-            });
-            Some(v3(document, hash, headers, query))
+            let (path, document) = documents.v3.iter().find(|(path, _)| path == wanted)?;
+            Some(v3(shared, (path, document), headers, query))
         }
     }
 }
 
-fn compressed(text: &str) -> Bytes {
-    compress::gzip(text.as_bytes()).unwrap_or_default()
+fn index(documents: &Documents, headers: &HeaderMap) -> Response {
+    let etag = format!("\"{}\"", documents.index_hash);
+    let mut response = if is_known(&etag, headers) {
+        with_type(StatusCode::NOT_MODIFIED, JSON, Bytes::new())
+    } else {
+        json(StatusCode::OK, documents.index.clone())
+    };
+    set(&mut response, ETAG, &etag);
+    response
 }
 
-fn v3(document: &Bytes, hash: &str, headers: &HeaderMap, query: &Query) -> Result<Response, Failure> {
-    let etag = format!("\"{hash}\"");
-    let fresh = headers
-        .get(IF_NONE_MATCH)
-        .is_some_and(|tag| tag.as_bytes() == etag.as_bytes());
-    let mut response = if fresh {
-        with_type(StatusCode::NOT_MODIFIED, "application/json", Bytes::new())
-    } else {
-        inflated(document, headers)?
-    };
-    let headers = response.headers_mut();
-    if let Ok(etag) = HeaderValue::from_str(&etag) {
-        headers.insert(ETAG, etag);
+fn v3(
+    shared: &Shared,
+    (path, document): (&str, &Document),
+    headers: &HeaderMap,
+    query: &Query,
+) -> Result<Response, Failure> {
+    let asked = query.text("hash").filter(|hash| !hash.is_empty());
+    if asked.is_some_and(|asked| asked != document.hash) {
+        // The client knows an older one.
+        let mut response = with_type(StatusCode::MOVED_PERMANENTLY, JSON, Bytes::new());
+        let location = format!("/openapi/v3/{path}?hash={}", document.hash);
+        set(&mut response, LOCATION, &location);
+        return Ok(response);
     }
-    headers.insert(VARY, HeaderValue::from_static("Accept, Accept-Encoding"));
-    // A path with the right hash names one document for ever.
-    let lasting = query.text("hash") == Some(hash);
-    let control = if lasting {
-        "public, immutable"
+    let mut response = served(document, JSON, headers, |out| {
+        let whole = api::openapi::v3_document(api::KINDS, path).unwrap_or_default();
+        serde_json::to_writer(out, &whole).map_err(io::Error::from)
+    })?;
+    if asked.is_some() {
+        // A path with the right hash names one document for ever.
+        set(&mut response, CACHE_CONTROL, "public, immutable");
+        let year = (shared.options.clock)() + SignedDuration::from_hours(365 * 24);
+        let year = DateTimePrinter::new().timestamp_to_rfc9110_string(&year);
+        set(&mut response, EXPIRES, &year.unwrap_or_default());
     } else {
-        "no-cache, private"
-    };
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static(control));
+        set(&mut response, CACHE_CONTROL, "no-cache, private");
+    }
     Ok(response)
 }
 
-fn inflated(document: &Bytes, headers: &HeaderMap) -> Result<Response, Failure> {
+fn v2(documents: &Documents, headers: &HeaderMap) -> Result<Response, Failure> {
+    for clause in clauses(headers) {
+        if clause.matches("application", "json") {
+            return served(&documents.v2, JSON, headers, |out| {
+                api::openapi::v2_json(api::KINDS, out)
+            });
+        }
+        if V2_PROTOBUF.iter().any(|subtype| clause.matches("application", subtype)) {
+            let media_type = api::openapi::V2_PROTOBUF_MEDIA_TYPE;
+            return served(&documents.v2_protobuf, media_type, headers, |out| {
+                api::openapi::v2_protobuf(api::KINDS, out)
+            });
+        }
+    }
+    let [asked, _] = V2_PROTOBUF;
+    Err(Failure::accepts_only(&format!("application/json, application/{asked}")))
+}
+
+/// The document, or that the client knows it.
+fn served(
+    document: &Document,
+    media_type: &'static str,
+    headers: &HeaderMap,
+    write: impl FnOnce(&mut GzEncoder<Vec<u8>>) -> io::Result<()>,
+) -> Result<Response, Failure> {
+    let etag = document.etag();
+    let mut response = if is_known(&etag, headers) {
+        with_type(StatusCode::NOT_MODIFIED, media_type, Bytes::new())
+    } else {
+        let compressed = document.compressed.get_or_init(|| {
+            let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+            // Nothing that writes to memory fails.
+            let written = write(&mut encoder).and_then(|()| encoder.finish());
+            let mut bytes = written.unwrap_or_default();
+            bytes.shrink_to_fit();
+            bytes.into()
+        });
+        inflated(compressed, media_type, headers)?
+    };
+    set(&mut response, ETAG, &etag);
+    set(&mut response, VARY, "Accept, Accept-Encoding");
+    Ok(response)
+}
+
+fn is_known(etag: &str, headers: &HeaderMap) -> bool {
+    let tags = headers.get(IF_NONE_MATCH).and_then(|tags| tags.to_str().ok());
+    tags.into_iter()
+        .flat_map(|tags| tags.split(','))
+        .map(|tag| tag.trim().trim_start_matches("W/"))
+        .any(|tag| tag == etag || tag == "*")
+}
+
+fn set(response: &mut Response, name: http::HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        response.headers_mut().insert(name, value);
+    }
+}
+
+fn inflated(document: &Bytes, media_type: &'static str, headers: &HeaderMap) -> Result<Response, Failure> {
     if accepts_gzip(headers) {
         return Ok(compress::compressed_response(
             StatusCode::OK,
-            "application/json",
+            media_type,
             document.clone(),
         ));
     }
@@ -109,59 +223,5 @@ fn inflated(document: &Bytes, headers: &HeaderMap) -> Result<Response, Failure> 
     GzDecoder::new(&**document)
         .read_to_end(&mut plain)
         .map_err(Failure::internal)?;
-    Ok(json(StatusCode::OK, plain))
-}
-
-/// Old clients ask for protobuf here and are content with a document without content; others get the schemas as JSON.
-fn v2(documents: &Documents, headers: &HeaderMap) -> Result<Response, Failure> {
-    for clause in clauses(headers) {
-        if clause.kind == "application" && clause.subtype.starts_with("com.github.proto-openapi.spec.v2") {
-            return Ok(with_type(
-                StatusCode::OK,
-                api::openapi::V2_PROTOBUF_MEDIA_TYPE,
-                Bytes::new(),
-            ));
-        }
-        if clause.matches("application", "json") {
-            return inflated(
-                documents.v2.get_or_init(|| compressed(&v2_document().to_string())),
-                headers,
-            );
-        }
-    }
-    Err(Failure::accepts_only(
-        "application/json, application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
-    ))
-}
-
-/// The schemas of all v3 documents under their v2 names.
-fn v2_document() -> Value {
-    let mut definitions = Map::new();
-    for path in api::openapi::group_versions(api::KINDS) {
-        let mut document = api::openapi::v3_document(api::KINDS, &path).unwrap_or_default();
-        if let Some(Value::Object(schemas)) = document.pointer_mut("/components/schemas").map(Value::take) {
-            definitions.extend(schemas);
-        }
-    }
-    let mut definitions = Value::Object(definitions);
-    rename_references(&mut definitions);
-    json!({
-        "swagger": "2.0",
-        "info": {"title": "Kubernetes", "version": "v1.36.0"},
-        "paths": {},
-        "definitions": definitions,
-    })
-}
-
-fn rename_references(value: &mut Value) {
-    match value {
-        Value::Object(members) => members.values_mut().for_each(rename_references),
-        Value::Array(items) => items.iter_mut().for_each(rename_references),
-        Value::String(text) => {
-            if let Some(name) = text.strip_prefix("#/components/schemas/") {
-                *text = format!("#/definitions/{name}");
-            }
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
-    }
+    Ok(with_type(StatusCode::OK, media_type, plain))
 }

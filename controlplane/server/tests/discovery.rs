@@ -81,6 +81,12 @@ async fn openapi_is_there_for_old_and_new_clients() {
     let document = api.get(url).await;
     assert!(document.json()["components"]["schemas"]["io.k8s.api.apps.v1.Deployment"].is_object());
     assert_eq!(document.headers["cache-control"], "public, immutable");
+    assert!(document.headers["expires"].to_str().unwrap().ends_with(" GMT"));
+    let old = api.get("/openapi/v3/apis/apps/v1?hash=OLD").await;
+    assert_eq!(
+        (old.code.as_u16(), old.headers["location"].to_str().unwrap()),
+        (301, url)
+    );
     let protobuf = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
     let answer = api
         .request(Method::GET, "/openapi/v2", &[("accept", protobuf)], "")
@@ -89,7 +95,16 @@ async fn openapi_is_there_for_old_and_new_clients() {
         answer.headers["content-type"],
         "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
     );
-    assert!(answer.bytes.is_empty());
+    assert!(answer.bytes.len() > 100_000);
+    let etag = answer.headers["etag"].to_str().unwrap().to_owned();
+    let known = [("accept", protobuf), ("if-none-match", etag.as_str())];
+    let answer = api.request(Method::GET, "/openapi/v2", &known, "").await;
+    assert_eq!((answer.code.as_u16(), answer.bytes.len()), (304, 0));
+    let zipped = api
+        .request(Method::GET, "/openapi/v2", &[("accept-encoding", "gzip")], "")
+        .await;
+    assert_eq!(zipped.headers["content-encoding"], "gzip");
+    assert_ne!(zipped.headers["etag"], etag.as_str());
     let definitions = api.get("/openapi/v2").await.json();
     assert!(definitions["definitions"]["io.k8s.api.core.v1.Pod"].is_object());
 }

@@ -1,21 +1,24 @@
 //! The schemas of a document: k8s-openapi's definitions, brought into upstream's form, with the marks of our table.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::api::policy::v1::Eviction;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ListMeta, Patch, Status};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIResourceList, DeleteOptions, ListMeta, Patch, Status};
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use super::group_version_kind;
+use super::{group_version_kind, marks};
 use crate::kind::{Subresource, Verbs};
 use crate::registration::Registration;
-use crate::schema::{Field, ListType, Schema};
+use crate::schema::Schema;
 
 /// Where definitions are found inside of a document.
 const DEFINITIONS: &str = "#/components/schemas/";
 const INT_OR_STRING: &str = "io.k8s.apimachinery.pkg.util.intstr.IntOrString";
 const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
+pub(super) const RESOURCES: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.APIResourceList";
 pub(super) const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
 pub(super) const PATCH: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Patch";
 pub(super) const STATUS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Status";
@@ -29,6 +32,7 @@ pub(super) fn of(rows: &[&Registration]) -> Map<String, Value> {
     settings.transforms.clear();
     let mut generator = settings.into_generator();
     let has = |subresource| rows.iter().any(|row| row.has(subresource));
+    generator.subschema_for::<APIResourceList>();
     generator.subschema_for::<DeleteOptions>();
     generator.subschema_for::<ListMeta>();
     generator.subschema_for::<Patch>();
@@ -78,16 +82,11 @@ pub(super) fn reference(name: &str) -> Value {
 
 /// The kinds that belong to no row, or to every group version.
 fn mark_common(rows: &[&Registration], definitions: &mut Map<String, Value>) {
-    let mut group_versions: Vec<_> = rows.iter().map(|row| (row.group, row.version)).collect();
-    group_versions.push(("", "v1"));
-    group_versions.sort_unstable();
-    group_versions.dedup();
-    let options: Vec<_> = group_versions
-        .iter()
-        .map(|(group, version)| group_version_kind(group, version, "DeleteOptions"))
-        .collect();
+    if let Some(definition) = definitions.get_mut(DELETE_OPTIONS) {
+        mark_options(definition, rows.iter().copied());
+    }
     let marks = [
-        (DELETE_OPTIONS, options),
+        (RESOURCES, vec![group_version_kind("", "v1", "APIResourceList")]),
         (STATUS, vec![group_version_kind("", "v1", "Status")]),
         (SCALE, vec![group_version_kind("autoscaling", "v1", "Scale")]),
         (EVICTION, vec![group_version_kind("policy", "v1", "Eviction")]),
@@ -101,6 +100,27 @@ fn mark_common(rows: &[&Registration], definitions: &mut Map<String, Value>) {
             mark_kind(definition, &kinds);
         }
     }
+}
+
+/// The options of deletions are a kind of every group version.
+pub(super) fn mark_options<'r>(definition: &mut Value, rows: impl IntoIterator<Item = &'r Registration>) {
+    let own = rows.into_iter().map(|row| (row.group, row.version));
+    let group_versions: BTreeSet<_> = own.chain([("", "v1")]).collect();
+    let kinds: Vec<_> = group_versions
+        .into_iter()
+        .map(|(group, version)| group_version_kind(group, version, "DeleteOptions"))
+        .collect();
+    mark_kind(definition, &kinds);
+}
+
+/// How clients say who they are.
+pub(super) fn bearer_token() -> Value {
+    json!({
+        "type": "apiKey",
+        "in": "header",
+        "name": "authorization",
+        "description": "Authentication by a bearer token",
+    })
 }
 
 fn mark_kind(definition: &mut Value, kinds: &[Value]) {
@@ -161,11 +181,16 @@ fn finish(name: &str, definition: &mut Value) {
         }
     }
     let schema = short_name(name).and_then(|name| Schema::named(&name));
+    let required = members.get("required").and_then(Value::as_array).cloned();
+    let required = required.unwrap_or_default();
     if let Some(Value::Object(properties)) = members.get_mut("properties") {
         for (json, property) in properties {
             wrap_references(property);
-            if let Some(field) = schema.and_then(|schema| schema.field(json)) {
-                mark_field(property, field);
+            if let Some(schema) = schema
+                && let Some(field) = schema.field(json)
+            {
+                let required = required.iter().any(|name| name == json);
+                marks::mark(property, schema, field, required);
             }
         }
     }
@@ -185,6 +210,11 @@ fn wrap_references(property: &mut Value) {
     let Some(members) = property.as_object_mut() else {
         return;
     };
+    // What may be there or not, of types of our own.
+    if let Some(Value::Array(choices)) = members.remove("anyOf") {
+        let reference = choices.into_iter().find_map(|choice| choice.get("$ref").cloned());
+        members.extend(reference.map(|reference| ("$ref".to_owned(), reference)));
+    }
     if members.len() > 1
         && let Some(reference) = members.remove("$ref")
     {
@@ -193,34 +223,6 @@ fn wrap_references(property: &mut Value) {
     for nested in ["items", "additionalProperties"] {
         if let Some(inner) = members.get_mut(nested) {
             wrap_references(inner);
-        }
-    }
-}
-
-fn mark_field(property: &mut Value, field: &Field) {
-    let Some(members) = property.as_object_mut() else {
-        return;
-    };
-    let is_list = members.get("type").and_then(Value::as_str) == Some("array");
-    let mut mark = |name: &str, value: Value| members.insert(format!("x-kubernetes-{name}"), value);
-    if !field.patch.merge_key.is_empty() {
-        mark("patch-merge-key", Value::from(field.patch.merge_key));
-    }
-    match (field.patch.merge, field.patch.retain_keys) {
-        (true, true) => drop(mark("patch-strategy", Value::from("merge,retainKeys"))),
-        (true, false) => drop(mark("patch-strategy", Value::from("merge"))),
-        (false, true) => drop(mark("patch-strategy", Value::from("retainKeys"))),
-        (false, false) => {}
-    }
-    match &field.list_type {
-        None => {}
-        Some(ListType::Atomic) if is_list => drop(mark("list-type", Value::from("atomic"))),
-        Some(ListType::Atomic) => drop(mark("map-type", Value::from("atomic"))),
-        Some(ListType::Granular) => drop(mark("map-type", Value::from("granular"))),
-        Some(ListType::Set) => drop(mark("list-type", Value::from("set"))),
-        Some(ListType::Map(keys)) => {
-            mark("list-map-keys", Value::from(keys.to_vec()));
-            mark("list-type", Value::from("map"));
         }
     }
 }

@@ -2,27 +2,19 @@
 
 use serde_json::{Map, Value, json};
 
-use super::components::{self, reference};
-use super::{group_version_kind, parameters, path_of};
+use super::components;
+use super::operation::{BODIES, LISTS, Operation, PATCHES, Type};
+use super::{parameters, path_of};
 use crate::kind::{Scope, Subresource, Verbs};
 use crate::registration::Registration;
-
-const JSON_AND_YAML: [&str; 2] = ["application/json", "application/yaml"];
-const BODIES: [&str; 3] = [
-    "application/json",
-    "application/yaml",
-    "application/vnd.kubernetes.protobuf",
-];
-const PATCHES: [&str; 4] = [
-    "application/apply-patch+yaml",
-    "application/json-patch+json",
-    "application/merge-patch+json",
-    "application/strategic-merge-patch+json",
-];
 
 /// All paths of the rows of one group version.
 pub(super) fn of(rows: &[&Registration]) -> Map<String, Value> {
     let mut paths = Map::new();
+    if let Some(first) = rows.first() {
+        let (path, item) = Resource::new(first).resources();
+        paths.insert(path, item);
+    }
     for row in rows {
         let resource = Resource::new(row);
         resource.collection(&mut paths);
@@ -36,21 +28,6 @@ pub(super) fn of(rows: &[&Registration]) -> Map<String, Value> {
         }
     }
     paths
-}
-
-/// What a request's body or an answer is.
-struct Type {
-    definition: String,
-    group_version_kind: Value,
-}
-
-impl Type {
-    fn new(definition: &str, group: &str, version: &str, kind: &str) -> Self {
-        Self {
-            definition: definition.to_owned(),
-            group_version_kind: group_version_kind(group, version, kind),
-        }
-    }
 }
 
 struct Resource<'r> {
@@ -87,6 +64,18 @@ impl<'r> Resource<'r> {
             tag: format!("{camel}_{}", row.version),
             own: Type::new(&components::name_of(row), row.group, row.version, row.kind),
         }
+    }
+
+    /// What the group version has, at its own path.
+    fn resources(&self) -> (String, Value) {
+        let of = Type::new(components::RESOURCES, "", "v1", "APIResourceList");
+        let operation = Operation(json!({
+            "description": "get available resources",
+            "operationId": format!("get{}APIResources", self.group),
+            "tags": [self.tag],
+        }));
+        let item = json!({ "get": operation.answers(&["200"], &of) });
+        (format!("/{}/", path_of(self.row)), item)
     }
 
     /// Parameters of the path itself.
@@ -156,7 +145,7 @@ impl<'r> Resource<'r> {
         } else {
             read.with(parameters)
         };
-        read.answers(&["200"], &list)
+        read.answers_in(&LISTS, &["200"], &list)
     }
 
     fn object(&self, paths: &mut Map<String, Value>) {
@@ -322,71 +311,6 @@ impl<'r> Resource<'r> {
         });
         Operation(operation)
     }
-}
-
-/// One method of a path, while it is put together.
-struct Operation(Value);
-
-impl Operation {
-    fn set(mut self, member: &str, value: Value) -> Self {
-        if let Value::Object(members) = &mut self.0 {
-            members.insert(member.to_owned(), value);
-        }
-        self
-    }
-
-    fn with(self, parameters: Vec<Value>) -> Self {
-        self.set("parameters", Value::from(parameters))
-    }
-
-    fn takes(self, types: &[&str], definition: &str) -> Self {
-        self.set(
-            "requestBody",
-            json!({"content": content(types, definition), "required": true}),
-        )
-    }
-
-    /// What deletions take and answer.
-    fn deletes(self, parameters: Vec<Value>, answer: Option<&Type>) -> Value {
-        let status = Type::new(components::STATUS, "", "v1", "Status");
-        let body = json!({"content": content(&BODIES, components::DELETE_OPTIONS)});
-        self.set("requestBody", body)
-            .with(parameters)
-            .answers(&["200", "202"], answer.unwrap_or(&status))
-    }
-
-    fn answers(self, codes: &[&str], of: &Type) -> Value {
-        let mut responses = Map::new();
-        for code in codes {
-            let description = match *code {
-                "201" => "Created",
-                "202" => "Accepted",
-                _ => "OK",
-            };
-            responses.insert(
-                (*code).to_owned(),
-                json!({"description": description, "content": content(&JSON_AND_YAML, &of.definition)}),
-            );
-        }
-        responses.insert("401".to_owned(), json!({"description": "Unauthorized"}));
-        self.set("responses", Value::Object(responses)).0
-    }
-
-    fn answers_text(self) -> Value {
-        let text = json!({"description": "OK", "content": {"text/plain": {"schema": {"type": "string"}}}});
-        self.set(
-            "responses",
-            json!({"200": text, "401": {"description": "Unauthorized"}}),
-        )
-        .0
-    }
-}
-
-fn content(types: &[&str], definition: &str) -> Map<String, Value> {
-    types
-        .iter()
-        .map(|name| ((*name).to_owned(), json!({"schema": reference(definition)})))
-        .collect()
 }
 
 fn capital(word: &str) -> String {

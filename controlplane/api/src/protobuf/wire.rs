@@ -75,34 +75,34 @@ impl<'b> Reader<'b> {
 
 /// Writes one message.
 #[derive(Default)]
-pub(super) struct Writer(pub(super) Vec<u8>);
+pub(crate) struct Writer(pub(crate) Vec<u8>);
 
 impl Writer {
-    pub(super) fn varint(&mut self, number: u32, value: u64) {
+    pub(crate) fn varint(&mut self, number: u32, value: u64) {
         self.tag(number, 0);
         self.raw_varint(value);
     }
 
-    pub(super) fn fixed64(&mut self, number: u32, value: u64) {
+    pub(crate) fn fixed64(&mut self, number: u32, value: u64) {
         self.tag(number, 1);
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
-    pub(super) fn bytes(&mut self, number: u32, value: &[u8]) {
+    pub(crate) fn bytes(&mut self, number: u32, value: &[u8]) {
         self.tag(number, 2);
         self.raw_varint(value.len() as u64);
         self.0.extend_from_slice(value);
     }
 
     /// A message whose only field is a string or bytes: quantities, embedded objects.
-    pub(super) fn message_of_bytes(&mut self, number: u32, value: &[u8]) {
+    pub(crate) fn message_of_bytes(&mut self, number: u32, value: &[u8]) {
         self.tag(number, 2);
         self.raw_varint(field_length(value.len()) as u64);
         self.bytes(1, value);
     }
 
     /// A message whose length is known only after it was written.
-    pub(super) fn nested<E>(&mut self, number: u32, write: impl FnOnce(&mut Self) -> Result<(), E>) -> Result<(), E> {
+    pub(crate) fn nested<E>(&mut self, number: u32, write: impl FnOnce(&mut Self) -> Result<(), E>) -> Result<(), E> {
         self.tag(number, 2);
         let at = self.0.len();
         // Most messages are short: one byte tells their length.
@@ -121,11 +121,11 @@ impl Writer {
         Ok(())
     }
 
-    pub(super) fn tag(&mut self, number: u32, wire_type: u64) {
+    pub(crate) fn tag(&mut self, number: u32, wire_type: u64) {
         self.raw_varint(u64::from(number) << 3 | wire_type);
     }
 
-    pub(super) fn raw_varint(&mut self, mut value: u64) {
+    pub(crate) fn raw_varint(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.0.push(u8::try_from(value & 0x7f).unwrap_or_default() | 0x80);
             value >>= 7;

@@ -1,0 +1,189 @@
+//! The v2 document: what the v3 documents say, in the older form, for all group versions at once.
+//!
+//! It is written path by path and definition by definition, so that making it takes the memory of one group version.
+
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+
+use serde_json::{Map, Value, json};
+
+use super::{components, gnostic, group_versions, paths, rows_of, title};
+use crate::registration::Registration;
+
+const V3: &str = "#/components/schemas/";
+const V2: &str = "#/definitions/";
+
+/// Writes the document as JSON.
+///
+/// # Errors
+/// What the writer fails with.
+pub fn v2_json(kinds: &[Registration], out: &mut impl Write) -> io::Result<()> {
+    let info = title();
+    write!(out, r#"{{"swagger":"2.0","info":{info},"paths":{{"#)?;
+    let mut separator = "";
+    each_path(kinds, |path, item| {
+        write!(out, "{separator}{}:{item}", json!(path))?;
+        separator = ",";
+        Ok(())
+    })?;
+    write!(out, r#"}},"definitions":{{"#)?;
+    separator = "";
+    each_definition(kinds, |name, definition| {
+        write!(out, "{separator}{}:{definition}", json!(name))?;
+        separator = ",";
+        Ok(())
+    })?;
+    let token = components::bearer_token();
+    write!(
+        out,
+        r#"}},"securityDefinitions":{{"BearerToken":{token}}},"security":[{{"BearerToken":[]}}]}}"#
+    )
+}
+
+/// Writes the document as clients up to 1.28 ask for it: in gnostic's protobuf.
+///
+/// # Errors
+/// What the writer fails with.
+pub fn v2_protobuf(kinds: &[Registration], out: &mut impl Write) -> io::Result<()> {
+    out.write_all(&gnostic::head(&title()))?;
+    each_path(kinds, |path, item| out.write_all(&gnostic::path(path, item)))?;
+    each_definition(kinds, |name, definition| {
+        out.write_all(&gnostic::definition(name, definition))
+    })
+}
+
+fn each_path(kinds: &[Registration], mut visit: impl FnMut(&str, &Value) -> io::Result<()>) -> io::Result<()> {
+    for group_version in group_versions(kinds) {
+        for (path, item) in paths::of(&rows_of(kinds, &group_version)) {
+            visit(&path, &path_item(item))?;
+        }
+    }
+    Ok(())
+}
+
+fn each_definition(kinds: &[Registration], mut visit: impl FnMut(&str, &Value) -> io::Result<()>) -> io::Result<()> {
+    let mut seen = BTreeSet::new();
+    for group_version in group_versions(kinds) {
+        for (name, mut definition) in components::of(&rows_of(kinds, &group_version)) {
+            if seen.contains(&name) {
+                continue;
+            }
+            if name == components::DELETE_OPTIONS {
+                components::mark_options(&mut definition, kinds);
+            }
+            schema(&mut definition);
+            visit(&name, &definition)?;
+            seen.insert(name);
+        }
+    }
+    Ok(())
+}
+
+/// A v3 schema in the form of v2.
+fn schema(value: &mut Value) {
+    let Some(members) = value.as_object_mut() else {
+        return;
+    };
+    // Upstream's v2 says none.
+    members.remove("default");
+    if let Some(all) = members.remove("allOf")
+        && let Some(only) = all.get(0).and_then(|first| first.get("$ref"))
+    {
+        members.insert("$ref".to_owned(), only.clone());
+    }
+    if members.remove("oneOf").is_some() {
+        members.insert("type".to_owned(), Value::from("string"));
+    }
+    if let Some(Value::String(reference)) = members.get_mut("$ref")
+        && let Some(name) = reference.strip_prefix(V3)
+    {
+        *reference = format!("{V2}{name}");
+    }
+    for nested in ["items", "additionalProperties"] {
+        members.get_mut(nested).into_iter().for_each(schema);
+    }
+    if let Some(Value::Object(properties)) = members.get_mut("properties") {
+        properties.values_mut().for_each(schema);
+    }
+}
+
+fn path_item(mut item: Value) -> Value {
+    if let Some(members) = item.as_object_mut() {
+        for (name, member) in members {
+            if name == "parameters" {
+                flatten(member);
+            } else {
+                operation(member);
+            }
+        }
+    }
+    item
+}
+
+/// Parameters say their type themselves.
+fn flatten(parameters: &mut Value) {
+    for parameter in parameters.as_array_mut().into_iter().flatten() {
+        let Some(members) = parameter.as_object_mut() else {
+            continue;
+        };
+        if let Some(Value::Object(own)) = members.remove("schema") {
+            members.extend(own);
+        }
+    }
+}
+
+fn operation(operation: &mut Value) {
+    let Some(members) = operation.as_object_mut() else {
+        return;
+    };
+    let mut parameters = members.remove("parameters").unwrap_or_else(|| json!([]));
+    flatten(&mut parameters);
+    let mut consumes = vec!["*/*".to_owned()];
+    if let Some(Value::Object(mut body)) = members.remove("requestBody") {
+        let mut parameter = json!({"name": "body", "in": "body"});
+        if let (Some(content), Some(parameter)) = (body.remove("content"), parameter.as_object_mut()) {
+            let (types, of) = content_of(content);
+            consumes = types;
+            parameter.insert("schema".to_owned(), of);
+            parameter.extend(body);
+        }
+        if let Some(all) = parameters.as_array_mut() {
+            all.insert(0, parameter);
+        }
+    }
+    let mut produces = BTreeSet::new();
+    for response in members
+        .get_mut("responses")
+        .and_then(Value::as_object_mut)
+        .into_iter()
+        .flat_map(Map::values_mut)
+        .filter_map(Value::as_object_mut)
+    {
+        if let Some(content) = response.remove("content") {
+            let (types, of) = content_of(content);
+            produces.extend(types);
+            response.insert("schema".to_owned(), of);
+        }
+    }
+    members.insert("consumes".to_owned(), json!(consumes));
+    members.insert("produces".to_owned(), json!(produces));
+    members.insert("schemes".to_owned(), json!(["https"]));
+    if parameters.as_array().is_some_and(|all| !all.is_empty()) {
+        members.insert("parameters".to_owned(), parameters);
+    }
+}
+
+/// The media types of a content, and its one schema.
+fn content_of(content: Value) -> (Vec<String>, Value) {
+    let Value::Object(content) = content else {
+        return (Vec::new(), Value::Null);
+    };
+    let types = content.keys().cloned().collect();
+    let mut of = content
+        .into_iter()
+        .next()
+        .and_then(|(_, mut media)| media.get_mut("schema").map(Value::take))
+        .unwrap_or_default();
+    schema(&mut of);
+    (types, of)
+}
