@@ -15,7 +15,7 @@ use kube::Client;
 use network::{Cidr, Network};
 use runtime::Runtime;
 use tokio::sync::{Semaphore, watch};
-use volume::Volumes;
+use volume::{LocalPath, Volumes};
 
 use crate::events::Recorder;
 use crate::images;
@@ -74,6 +74,8 @@ pub struct Context {
     pub(crate) config: Config,
     pub(crate) parts: Parts,
     pub(crate) volumes: Volumes,
+    /// The persistent volumes that the node has itself.
+    pub(crate) local_path: LocalPath,
     /// What volumes show of the API.
     pub(crate) objects: Objects,
     /// The tokens of the pods' accounts.

@@ -92,6 +92,10 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
     let context = Context {
         machine: machine::Machine::probe(&config.state_directory),
         volumes: volume::Volumes::new(config.state_directory.join("pods"), config.secrets_in_memory),
+        local_path: volume::LocalPath::new(
+            config.state_directory.join("local-path"),
+            config.state_directory.join("pods"),
+        ),
         objects: objects::Objects::new(parts.client.clone()),
         tokens: tokens::Tokens::default(),
         services: watch::Sender::new(None),

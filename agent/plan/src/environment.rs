@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVar, EnvVarSource, Pod, Secret};
 
+use crate::claims::Backing;
 use crate::tokens::TokenWish;
 use crate::{pods, resources};
 
@@ -16,6 +17,8 @@ pub struct Sources {
     pub secrets: BTreeMap<String, Secret>,
     /// Tokens of the pod's account.
     pub tokens: BTreeMap<TokenWish, String>,
+    /// What is behind the pod's volumes that are claims, by the volume's name. One that is mounted already may be missing.
+    pub claims: BTreeMap<String, Backing>,
 }
 
 /// What the node contributes to a container's environment.

@@ -5,6 +5,7 @@
 
 pub mod action;
 pub mod admission;
+pub mod claims;
 pub mod environment;
 pub mod files;
 pub mod lifecycle;

@@ -1,5 +1,6 @@
 //! What the agent answers: logs and streams to the API server over TLS, images to the operator over a private socket.
 
+mod local_path;
 mod logs;
 mod measures;
 mod socket;
@@ -18,7 +19,7 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, put};
 use axum::{Extension, Json, Router, middleware};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -211,6 +212,7 @@ fn router(context: Arc<Context>) -> Router {
             "/portForward/{namespace}/{pod}",
             get(streams::forward).post(streams::forward),
         )
+        .route("/local-path/{name}", put(local_path::make).delete(local_path::remove))
         .route("/dial/{namespace}/{pod}/{port}", get(streams::dial))
         .fallback(|| async { (StatusCode::NOT_FOUND, "404 page not found\n") })
         .layer(middleware::from_fn(authorize))

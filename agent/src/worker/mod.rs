@@ -4,6 +4,7 @@
 
 mod act;
 mod adopt;
+mod claims;
 mod hook;
 mod mailbox;
 mod mounts;
@@ -102,6 +103,8 @@ pub(crate) struct Worker {
     tasks: JoinSet<Done>,
     publisher: publish::Publisher,
     watching: bool,
+    /// Who writes the pod's volumes when.
+    turns: Arc<volume::Turns>,
     /// Wakes the task that brings volumes up to date.
     stale: Arc<Notify>,
     /// What the pod's volumes show; watched for as long as they are held here.
@@ -137,6 +140,7 @@ impl Worker {
             }
         }
         Self {
+            turns: context.volumes.turns(pods::uid(&pod)),
             context,
             pod,
             view,

@@ -11,8 +11,9 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec, Volume};
 use network::{AttachSpec, PortMapping};
 use runtime::{Limits, PodId, SandboxSpec};
 use tracing::{info, warn};
+use volume::Turns;
 
-use super::{Done, Worker};
+use super::{Done, Worker, claims};
 use crate::context::Context;
 use crate::events::Kind;
 use crate::sources;
@@ -59,8 +60,9 @@ impl Worker {
         );
         self.publisher.sandbox_failures = failures;
         self.follow_sources();
+        let turns = Arc::clone(&self.turns);
         self.tasks.spawn(async move {
-            let outcome = make(&context, &pod, &id, attempt).await;
+            let outcome = make(&context, &pod, &id, attempt, &turns).await;
             if outcome.is_err()
                 && let Err(failures) = remove_sandbox(&context, &id).await
             {
@@ -88,7 +90,7 @@ impl Worker {
     }
 }
 
-async fn make(context: &Context, pod: &Pod, id: &str, attempt: u32) -> Result<Prepared, Failure> {
+async fn make(context: &Context, pod: &Pod, id: &str, attempt: u32, turns: &Arc<Turns>) -> Result<Prepared, Failure> {
     let spec = pod
         .spec
         .as_ref()
@@ -137,10 +139,10 @@ async fn make(context: &Context, pod: &Pod, id: &str, attempt: u32) -> Result<Pr
     let needs_address = spec.volumes.iter().flatten().any(shows_address);
     let addresses = if needs_address {
         let addresses = sandboxed.await?;
-        volumes(context, pod, &addresses).await?;
+        volumes(context, pod, &addresses, turns).await?;
         addresses
     } else {
-        let (addresses, made) = tokio::join!(sandboxed, volumes(context, pod, &[]));
+        let (addresses, made) = tokio::join!(sandboxed, volumes(context, pod, &[], turns));
         made?;
         addresses?
     };
@@ -220,8 +222,13 @@ fn sandbox_spec(
     }
 }
 
-/// Makes the volumes, or brings those with contents from the API up to date; answers what they were made from.
-pub(super) async fn volumes(context: &Context, pod: &Pod, addresses: &[IpAddr]) -> Result<(), Failure> {
+/// Makes the volumes, or brings those with contents from the API up to date.
+pub(super) async fn volumes(
+    context: &Context,
+    pod: &Pod,
+    addresses: &[IpAddr],
+    turns: &Arc<Turns>,
+) -> Result<(), Failure> {
     let Some(spec) = pod
         .spec
         .as_ref()
@@ -229,6 +236,7 @@ pub(super) async fn volumes(context: &Context, pod: &Pod, addresses: &[IpAddr]) 
     else {
         return Ok(());
     };
+    let turn = turns.take();
     let references = References::of_volumes(spec);
     let fetched = sources::fetch(context, pods::namespace(pod), &references).await;
     let mut sources = fetched.map_err(|error| Failure::mount(error.to_string()))?;
@@ -238,8 +246,9 @@ pub(super) async fn volumes(context: &Context, pod: &Pod, addresses: &[IpAddr]) 
     tokens
         .await
         .map_err(|error| Failure::mount(format!("failed to fetch token: {error}")))?;
+    sources.claims = claims::fetch(context, pod).await.map_err(Failure::mount)?;
     let (volumes, pod, surroundings) = (context.volumes.clone(), pod.clone(), context.surroundings(addresses));
-    let made = tokio::task::spawn_blocking(move || volumes.prepare(&pod, &sources, &surroundings)).await;
+    let made = tokio::task::spawn_blocking(move || volumes.prepare(&turn, &pod, &sources, &surroundings)).await;
     match made {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err(Failure::mount(message(&error))),
@@ -250,7 +259,9 @@ pub(super) async fn volumes(context: &Context, pod: &Pod, addresses: &[IpAddr]) 
 /// A volume's failure already names its cause.
 fn message(error: &volume::Error) -> String {
     match error {
-        volume::Error::Payload { .. } | volume::Error::HostPath { .. } => error.to_string(),
+        volume::Error::Payload { .. } | volume::Error::HostPath { .. } | volume::Error::Claim { .. } => {
+            error.to_string()
+        }
         volume::Error::Name(_)
         | volume::Error::Missing(_)
         | volume::Error::Unsupported(_)

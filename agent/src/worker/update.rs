@@ -11,6 +11,7 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, pending, select_all};
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
+use volume::Turns;
 
 use super::Worker;
 use crate::context::Context;
@@ -60,7 +61,7 @@ impl Worker {
             return;
         }
         let (context, pod, addresses) = (Arc::clone(&self.context), Arc::clone(&self.pod), self.pod_addresses());
-        let stale = Arc::clone(&self.stale);
+        let (stale, turns) = (Arc::clone(&self.stale), Arc::clone(&self.turns));
         let mut changes: Vec<_> = self.sources.iter().map(|(_, changes)| changes.clone()).collect();
         self.tasks.spawn(async move {
             let mut again = None;
@@ -72,7 +73,7 @@ impl Worker {
                     () = super::sleep_for(renewal) => {}
                 }
                 let newest = context.known_pod(pods::uid(&pod));
-                if !refresh(&context, newest.as_ref().unwrap_or(&pod), &addresses).await {
+                if !refresh(&context, newest.as_ref().unwrap_or(&pod), &addresses, &turns).await {
                     again = Some(RETRY);
                 }
             }
@@ -118,8 +119,8 @@ async fn changed(change: &mut watch::Receiver<Seen>) {
     }
 }
 
-async fn refresh(context: &Context, pod: &Pod, addresses: &[std::net::IpAddr]) -> bool {
-    let refreshed = super::prepare::volumes(context, pod, addresses).await;
+async fn refresh(context: &Context, pod: &Pod, addresses: &[std::net::IpAddr], turns: &Arc<Turns>) -> bool {
+    let refreshed = super::prepare::volumes(context, pod, addresses, turns).await;
     let Err(failure) = refreshed else { return true };
     let message = failure.into_message();
     tracing::warn!(

@@ -4,28 +4,40 @@
 //! All calls block. Making is repeatable; tear-down may be called in any state, twice, and goes on past failures.
 
 mod atomic;
+mod claims;
+mod empty;
 mod host_path;
+mod local_path;
 mod memory;
+mod ownership;
 mod payload;
+mod removal;
 mod subpath;
+mod turns;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use agent_plan::environment::{ReferenceError, Sources, Surroundings};
-use agent_plan::{oci, pods, resources};
-use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, Pod, Volume};
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use agent_plan::{oci, pods};
+use k8s_openapi::api::core::v1::{Container, Pod, Volume};
+use nix::mount::{MntFlags, umount2};
 use nix::unistd::{Gid, chown};
 
+pub use local_path::{LocalPath, LocalPathError};
 pub use payload::PayloadError;
+pub use turns::{Turn, Turns};
 
 /// Where the volumes of all pods are.
 #[derive(Clone, Debug)]
 pub struct Volumes {
     root: PathBuf,
     secrets_in_memory: bool,
+    /// By uid; those of pods that somebody works on.
+    turns: Arc<Mutex<BTreeMap<String, Weak<Turns>>>>,
 }
 
 /// A volume that cannot be had.
@@ -56,6 +68,12 @@ pub enum Error {
     HostPath {
         /// The volume.
         volume: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// What is behind a claim cannot be mounted. The text is upstream's.
+    #[error("{problem}")]
+    Claim {
         /// What is wrong.
         problem: String,
     },
@@ -113,7 +131,20 @@ impl Volumes {
         Self {
             root,
             secrets_in_memory,
+            turns: Arc::default(),
         }
+    }
+
+    /// The turns of a pod: the same for all who work on it.
+    pub fn turns(&self, uid: &str) -> Arc<Turns> {
+        let mut all = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(turns) = all.get(uid).and_then(Weak::upgrade) {
+            return turns;
+        }
+        all.retain(|_, turns| turns.strong_count() > 0);
+        let turns = Arc::default();
+        all.insert(uid.to_owned(), Arc::downgrade(&turns));
+        turns
     }
 
     /// The directory of one pod.
@@ -135,8 +166,13 @@ impl Volumes {
         Ok(uids)
     }
 
-    /// Makes what is missing of a pod's volumes, and brings those with contents from the API up to date.
-    pub fn prepare(&self, pod: &Pod, sources: &Sources, surroundings: &Surroundings) -> Result<(), Error> {
+    /// Makes what is missing of a pod's volumes, and brings those with contents from the API up to date. It does nothing if
+    /// somebody who took a later turn has done it, or if the volumes were removed.
+    pub fn prepare(&self, turn: &Turn, pod: &Pod, sources: &Sources, surroundings: &Surroundings) -> Result<(), Error> {
+        turn.use_for(|| self.make(pod, sources, surroundings))
+    }
+
+    fn make(&self, pod: &Pod, sources: &Sources, surroundings: &Surroundings) -> Result<(), Error> {
         let volumes = pod
             .spec
             .as_ref()
@@ -159,9 +195,12 @@ impl Volumes {
             return host_path::check(&volume.name, host_path);
         }
         let directory = self.volume_directory(pod, volume)?;
+        if is_claim(volume) {
+            return claims::mount(&self.root, &directory, pod, volume, sources);
+        }
         let group = fs_group(pod);
         if let Some(empty) = &volume.empty_dir {
-            return empty_dir(&directory, empty, group);
+            return empty::make(&directory, empty, group);
         }
         let payload = payload::build(pod, volume, sources, surroundings)
             .map_err(|source| Error::Payload {
@@ -175,7 +214,7 @@ impl Volumes {
         if !directory.exists() {
             make_directory(&directory)?;
             chown(&directory, None, group).map_err(|error| io_error("chown", &directory, error))?;
-            set_mode(&directory, mode(group))?;
+            set_mode(&directory, empty::mode(group))?;
         }
         atomic::write(&directory, &payload, group)
     }
@@ -183,6 +222,8 @@ impl Volumes {
     fn volume_directory(&self, pod: &Pod, volume: &Volume) -> Result<PathBuf, Error> {
         let volumes = if self.secrets_in_memory && is_secret(volume) {
             self.memory_directory(pod)?
+        } else if is_claim(volume) {
+            self.pod_directory(pods::uid(pod))?.join(claims::DIRECTORY)
         } else {
             self.pod_directory(pods::uid(pod))?.join("volumes")
         };
@@ -191,6 +232,15 @@ impl Volumes {
 
     fn memory_directory(&self, pod: &Pod) -> Result<PathBuf, Error> {
         Ok(self.pod_directory(pods::uid(pod))?.join("memory"))
+    }
+
+    /// Whether the storage of a claim is mounted for the pod.
+    pub fn is_mounted(&self, uid: &str, volume: &str) -> Result<bool, Error> {
+        let directory = self
+            .pod_directory(uid)?
+            .join(claims::DIRECTORY)
+            .join(component(volume)?);
+        subpath::is_mounted(&directory).map_err(|error| io_error("find the mount at", &directory, error))
     }
 
     /// What a container mounts of its pod's volumes. `variables` are for `subPathExpr`.
@@ -235,11 +285,14 @@ impl Volumes {
                 })?;
                 target
             };
-            let written_by_agent = volume.host_path.is_none() && volume.empty_dir.is_none();
+            let written_by_agent = volume.host_path.is_none() && volume.empty_dir.is_none() && !is_claim(volume);
+            let claim = volume.persistent_volume_claim.as_ref();
+            let read_only =
+                wanted.read_only.unwrap_or(false) || claim.is_some_and(|claim| claim.read_only == Some(true));
             mounts.push(oci::Mount {
                 source,
                 destination: wanted.mount_path.clone(),
-                read_only: wanted.read_only.unwrap_or(false) || written_by_agent,
+                read_only: read_only || written_by_agent,
                 follows_node: wanted.mount_propagation.as_deref() == Some("HostToContainer"),
             });
         }
@@ -249,16 +302,21 @@ impl Volumes {
     /// Removes everything of a pod: mounts, volumes and files. Success when there is nothing.
     pub fn tear_down(&self, uid: &str) -> Result<(), Error> {
         let directory = self.pod_directory(uid)?;
+        let turns = self.turns(uid);
+        let mut state = turns.hold();
+        state.removed = true;
         let mut failures = Vec::new();
         for target in mounts_below(&directory, &mut failures) {
             if let Err(error) = umount2(&target, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
                 failures.push(format!("unmount {}: {error}", target.display()));
             }
         }
-        // With something still mounted a removal would reach into what is not ours.
+        // With something still mounted a removal would reach into what is not ours: of claims only the mount points go.
+        if failures.is_empty() {
+            claims::remove(&directory, &mut failures);
+        }
         if failures.is_empty()
-            && let Err(error) = std::fs::remove_dir_all(&directory)
-            && error.kind() != io::ErrorKind::NotFound
+            && let Err(error) = self.remove(&directory)
         {
             failures.push(format!("remove {}: {error}", directory.display()));
         }
@@ -267,6 +325,15 @@ impl Volumes {
         } else {
             Err(Error::Incomplete(failures))
         }
+    }
+
+    fn remove(&self, directory: &Path) -> io::Result<()> {
+        let root = match std::fs::File::open(&self.root) {
+            Ok(root) => root,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        removal::remove(&root, directory.file_name().unwrap_or_default())
     }
 }
 
@@ -292,6 +359,10 @@ fn mounts_below(directory: &Path, failures: &mut Vec<String>) -> Vec<PathBuf> {
     targets
 }
 
+fn is_claim(volume: &Volume) -> bool {
+    volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some()
+}
+
 /// Whether a volume shows what must not lie on a disk.
 fn is_secret(volume: &Volume) -> bool {
     let sources = volume
@@ -314,59 +385,4 @@ pub(crate) fn make_directory(path: &Path) -> Result<(), Error> {
 pub(crate) fn set_mode(path: &Path, mode: u32) -> Result<(), Error> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
         .map_err(|error| io_error("chmod", path, error))
-}
-
-/// An emptyDir that stands at its path is whole: a crash while it is made leaves only what the next attempt removes.
-fn empty_dir(directory: &Path, volume: &EmptyDirVolumeSource, group: Option<Gid>) -> Result<(), Error> {
-    if volume.medium.as_deref() == Some("Memory") {
-        return memory_dir(directory, volume, group);
-    }
-    if directory.exists() {
-        return Ok(());
-    }
-    let (Some(parent), Some(name)) = (directory.parent(), directory.file_name()) else {
-        return Err(Error::Name(directory.display().to_string()));
-    };
-    make_directory(parent)?;
-    // No volume has a name that begins with a dot.
-    let draft = parent.join(format!(".{}", name.to_string_lossy()));
-    match std::fs::remove_dir(&draft) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error("remove", &draft, error)),
-        Ok(()) | Err(_) => {}
-    }
-    make_directory(&draft)?;
-    if group.is_some() {
-        chown(&draft, None, group).map_err(|error| io_error("chown", &draft, error))?;
-    }
-    set_mode(&draft, mode(group))?;
-    std::fs::rename(&draft, directory).map_err(|error| io_error("rename", &draft, error))
-}
-
-fn mode(group: Option<Gid>) -> u32 {
-    if group.is_some() { 0o2777 } else { 0o777 }
-}
-
-/// The mount gives owner, mode and size at once.
-fn memory_dir(directory: &Path, volume: &EmptyDirVolumeSource, group: Option<Gid>) -> Result<(), Error> {
-    make_directory(directory)?;
-    if subpath::is_mounted(directory).map_err(|error| io_error("find the mount at", directory, error))? {
-        return Ok(());
-    }
-    let size = volume
-        .size_limit
-        .as_ref()
-        .and_then(|size| resources::units(&size.0))
-        .filter(|size| *size > 0);
-    let mut options = vec![format!("mode={:o}", mode(group))];
-    options.extend(group.map(|group| format!("gid={group}")));
-    options.extend(size.map(|size| format!("size={size}")));
-    let options = options.join(",");
-    mount(
-        Some("tmpfs"),
-        directory,
-        Some("tmpfs"),
-        MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
-        Some(options.as_str()),
-    )
-    .map_err(|error| io_error("mount tmpfs at", directory, error))
 }

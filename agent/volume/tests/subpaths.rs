@@ -37,7 +37,12 @@ impl Place {
             ..Sources::default()
         };
         self.volumes
-            .prepare(&self.pod, &sources, &Surroundings::default())
+            .prepare(
+                &self.volumes.turns("u").take(),
+                &self.pod,
+                &sources,
+                &Surroundings::default(),
+            )
             .unwrap();
     }
 

@@ -10,11 +10,16 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use agent_plan::environment::{Sources, Surroundings};
 use agent_plan::tokens::TokenWish;
-use agent_volume::Volumes;
+use agent_volume::{Error, Turn, Volumes};
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod};
 
 fn pod(spec: &str) -> Pod {
     serde_json::from_str(&format!(r#"{{"metadata":{{"name":"p","uid":"uid-1"}},"spec":{spec}}}"#)).unwrap()
+}
+
+fn prepare(volumes: &Volumes, pod: &Pod, sources: &Sources) -> Result<(), Error> {
+    let turn = volumes.turns("uid-1").take();
+    volumes.prepare(&turn, pod, sources, &Surroundings::default())
 }
 
 fn sources(data: &str) -> Sources {
@@ -30,9 +35,7 @@ fn a_config_map_changes_all_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let volumes = Volumes::new(directory.path().to_owned(), true);
     let pod = pod(r#"{"containers":[],"volumes":[{"name":"v","configMap":{"name":"cm","defaultMode":256}}]}"#);
-    volumes
-        .prepare(&pod, &sources(r#"{"a":"1","b":"2"}"#), &Surroundings::default())
-        .unwrap();
+    prepare(&volumes, &pod, &sources(r#"{"a":"1","b":"2"}"#)).unwrap();
     let volume = directory.path().join("uid-1/volumes/v");
     assert_eq!(fs::read_to_string(volume.join("a")).unwrap(), "1");
     assert_eq!(
@@ -40,17 +43,13 @@ fn a_config_map_changes_all_at_once() {
         0o400
     );
     let first = fs::read_link(volume.join("..data")).unwrap();
-    volumes
-        .prepare(&pod, &sources(r#"{"a":"1","b":"2"}"#), &Surroundings::default())
-        .unwrap();
+    prepare(&volumes, &pod, &sources(r#"{"a":"1","b":"2"}"#)).unwrap();
     assert_eq!(
         fs::read_link(volume.join("..data")).unwrap(),
         first,
         "nothing changed, nothing is written"
     );
-    volumes
-        .prepare(&pod, &sources(r#"{"a":"3","c":"4"}"#), &Surroundings::default())
-        .unwrap();
+    prepare(&volumes, &pod, &sources(r#"{"a":"3","c":"4"}"#)).unwrap();
     assert_eq!(fs::read_to_string(volume.join("a")).unwrap(), "3");
     assert!(!volume.join("b").exists() && volume.join("c").exists());
     assert_eq!(
@@ -67,30 +66,28 @@ fn a_config_map_changes_all_at_once() {
 fn what_is_missing_or_leads_outside_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let volumes = Volumes::new(directory.path().to_owned(), true);
-    let prepare = |volume: &str| {
+    let attempt = |volume: &str| {
         let pod = pod(&format!(r#"{{"containers":[],"volumes":[{volume}]}}"#));
-        volumes
-            .prepare(&pod, &sources(r#"{"a":"1"}"#), &Surroundings::default())
-            .map_err(|error| error.to_string())
+        prepare(&volumes, &pod, &sources(r#"{"a":"1"}"#)).map_err(|error| error.to_string())
     };
-    let missing = prepare(r#"{"name":"v","configMap":{"name":"other"}}"#).unwrap_err();
+    let missing = attempt(r#"{"name":"v","configMap":{"name":"other"}}"#).unwrap_err();
     assert_eq!(
         missing,
         "MountVolume.SetUp failed for volume \"v\" : configmap \"other\" not found"
     );
-    prepare(r#"{"name":"v","configMap":{"name":"other","optional":true}}"#).unwrap();
+    attempt(r#"{"name":"v","configMap":{"name":"other","optional":true}}"#).unwrap();
     for path in ["../x", "/x", "a/../../x", "..x", "a//b"] {
-        prepare(&format!(
+        attempt(&format!(
             r#"{{"name":"w","configMap":{{"name":"cm","items":[{{"key":"a","path":"{path}"}}]}}}}"#
         ))
         .unwrap_err();
     }
-    let wrong = prepare(r#"{"name":"h","hostPath":{"path":"/etc/passwd","type":"Directory"}}"#).unwrap_err();
+    let wrong = attempt(r#"{"name":"h","hostPath":{"path":"/etc/passwd","type":"Directory"}}"#).unwrap_err();
     assert!(
         wrong.ends_with("hostPath type check failed: /etc/passwd is not a directory"),
         "{wrong}"
     );
-    prepare(r#"{"name":"../../x","emptyDir":{}}"#).unwrap_err();
+    attempt(r#"{"name":"../../x","emptyDir":{}}"#).unwrap_err();
 }
 
 #[test]
@@ -98,9 +95,7 @@ fn attack_01_a_sub_path_cannot_leave_its_volume() {
     let directory = tempfile::tempdir().unwrap();
     let volumes = Volumes::new(directory.path().to_owned(), true);
     let pod = pod(r#"{"containers":[],"volumes":[{"name":"v","emptyDir":{}}]}"#);
-    volumes
-        .prepare(&pod, &Sources::default(), &Surroundings::default())
-        .unwrap();
+    prepare(&volumes, &pod, &Sources::default()).unwrap();
     let volume = directory.path().join("uid-1/volumes/v");
     symlink("/", volume.join("root")).unwrap();
     symlink("../../..", volume.join("up")).unwrap();
@@ -149,12 +144,8 @@ fn secrets_lie_in_memory_and_tokens_are_for_their_pod_alone() {
         (r#"{"runAsUser":1000,"fsGroup":2000}"#, 0o640, 1000, 2000),
     ] {
         let pod = with(context);
-        volumes
-            .prepare(&pod, &sources("first"), &Surroundings::default())
-            .unwrap();
-        volumes
-            .prepare(&pod, &sources("second"), &Surroundings::default())
-            .unwrap();
+        prepare(&volumes, &pod, &sources("first")).unwrap();
+        prepare(&volumes, &pod, &sources("second")).unwrap();
         let memory = directory.path().join("uid-1/memory");
         let token = memory.join("t/token");
         assert_eq!(fs::read_to_string(&token).unwrap(), "second");
@@ -175,7 +166,7 @@ fn secrets_lie_in_memory_and_tokens_are_for_their_pod_alone() {
         volumes.tear_down("uid-1").unwrap();
         assert!(volumes.pods().unwrap().is_empty());
     }
-    let missing = volumes.prepare(&with("{}"), &Sources::default(), &Surroundings::default());
+    let missing = prepare(&volumes, &with("{}"), &Sources::default());
     let message = missing.unwrap_err().to_string();
     assert_eq!(
         message,
@@ -196,9 +187,7 @@ fn an_empty_dir_that_a_crash_left_half_made_is_made_whole() {
         fs::set_permissions(below.join(half), fs::Permissions::from_mode(0o700)).unwrap();
     }
     for _ in 0..2 {
-        volumes
-            .prepare(&pod, &Sources::default(), &Surroundings::default())
-            .unwrap();
+        prepare(&volumes, &pod, &Sources::default()).unwrap();
         for name in ["disk", "memory"] {
             let made = fs::metadata(below.join(name)).unwrap();
             assert_eq!(
@@ -213,4 +202,41 @@ fn an_empty_dir_that_a_crash_left_half_made_is_made_whole() {
     assert_ne!(fs::metadata(below.join("memory")).unwrap().dev(), parent, "in memory");
     assert!(!below.join(".disk").exists() && below.join("disk/kept").exists());
     volumes.tear_down("uid-1").unwrap();
+}
+
+#[test]
+fn what_was_read_earlier_never_replaces_what_was_read_later() {
+    let directory = tempfile::tempdir().unwrap();
+    let volumes = Volumes::new(directory.path().to_owned(), false);
+    let pod = pod(r#"{"containers":[],"volumes":[{"name":"v","configMap":{"name":"cm"}}]}"#);
+    let file = directory.path().join("uid-1/volumes/v/a");
+    let turns = volumes.turns("uid-1");
+    let make = |turn: &Turn, data: &str| {
+        let sources = sources(&format!(r#"{{"a":"{data}"}}"#));
+        volumes.prepare(turn, &pod, &sources, &Surroundings::default()).unwrap();
+    };
+    let (slow, quick) = (turns.take(), volumes.turns("uid-1").take());
+    make(&quick, "new");
+    make(&slow, "old");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "new");
+
+    // Side by side with a new preparation, as after a sandbox was lost: neither finds the other's half-made files.
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (turns, make) = (&turns, &make);
+            scope.spawn(move || (0..100).for_each(|round| make(&turns.take(), &format!("{thread}-{round}"))));
+        }
+    });
+    assert_eq!(
+        fs::read_dir(file.parent().unwrap()).unwrap().count(),
+        3,
+        "a, ..data and its directory"
+    );
+
+    // A refresh that was under way while the volumes were removed makes nothing any more.
+    let late = turns.take();
+    volumes.tear_down("uid-1").unwrap();
+    make(&late, "late");
+    make(&turns.take(), "later");
+    assert!(volumes.pods().unwrap().is_empty());
 }

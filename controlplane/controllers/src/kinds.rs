@@ -1,34 +1,33 @@
 //! What the caches keep of each kind: what plans read, and no more.
 
-use std::{collections::BTreeMap, sync::Arc};
+mod caches;
 
-use api::{
-    kind::{Scope, Verbs},
-    kinds::KINDS,
-    registration::Registration,
-};
+use std::collections::BTreeMap;
+
 use controlplane_plan::{
     objects::{controller_of, node_of},
-    step::{self, Resource},
+    storage::{claim_class, claim_of, volume_class, volume_of},
 };
 use k8s_openapi::{
     Metadata,
     api::{
         apps::v1::{Deployment, ReplicaSet},
         coordination::v1::Lease,
-        core::v1::{Container, ContainerStatus, Namespace, Node, Pod, ResourceQuota, Service},
+        core::v1::{
+            Container, ContainerStatus, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota,
+            Service,
+        },
         discovery::v1::EndpointSlice,
         policy::v1::PodDisruptionBudget,
         rbac::v1::ClusterRole,
+        storage::v1::StorageClass,
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use serde::{Deserialize, de::DeserializeOwned};
 
-use crate::{
-    accounts::{ACCOUNT_NAME, BOOTSTRAP, CERTIFICATE, TOKEN},
-    cache::{Cache, Change, Progress},
-};
+pub(crate) use self::caches::{Caches, resource_of, stored_kinds};
+use crate::accounts::{ACCOUNT_NAME, BOOTSTRAP, CERTIFICATE, TOKEN};
 
 /// A kind that is cached.
 pub(crate) trait Cached: DeserializeOwned + Clone + Send + Sync + 'static {
@@ -102,7 +101,10 @@ impl Cached for Pod {
     fn trim(&mut self) {
         trim_metadata(&mut self.metadata);
         if let Some(spec) = self.spec.as_mut() {
-            spec.volumes = None;
+            let mut volumes = spec.volumes.take().unwrap_or_default();
+            volumes.retain(|volume| volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some());
+            volumes.shrink_to_fit();
+            spec.volumes = Some(volumes).filter(|volumes| !volumes.is_empty());
             spec.ephemeral_containers = None;
             for container in spec
                 .containers
@@ -180,8 +182,53 @@ plain!(
     Service,
     EndpointSlice,
     ResourceQuota,
-    PodDisruptionBudget
+    PodDisruptionBudget,
+    StorageClass
 );
+
+/// The index entry of claims without a volume that ask for a class, and of the class's volumes.
+pub(crate) fn in_class(class: &str) -> String {
+    format!("class/{class}")
+}
+
+/// The index entry of claims that name a volume.
+pub(crate) fn on_volume(name: &str) -> String {
+    format!("volume/{name}")
+}
+
+/// The index entry of volumes that name a claim.
+pub(crate) fn for_claim(namespace: &str, name: &str) -> String {
+    format!("claim/{namespace}/{name}")
+}
+
+impl Cached for PersistentVolumeClaim {
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn trim(&mut self) {
+        trim_metadata(&mut self.metadata);
+    }
+
+    fn index(&self) -> Vec<String> {
+        vec![volume_of(self).map_or_else(|| in_class(claim_class(self)), on_volume)]
+    }
+}
+
+impl Cached for PersistentVolume {
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn trim(&mut self) {
+        trim_metadata(&mut self.metadata);
+    }
+
+    fn index(&self) -> Vec<String> {
+        let claim = claim_of(self).map(|(namespace, name)| for_claim(namespace, name));
+        claim.into_iter().chain([in_class(volume_class(self))]).collect()
+    }
+}
 
 impl Cached for Node {
     fn metadata(&self) -> &ObjectMeta {
@@ -256,162 +303,5 @@ impl Cached for Partial {
 
     fn trim(&mut self) {
         trim_all(&mut self.metadata);
-    }
-}
-
-fn hear<K: Cached>(
-    cache: &Cache<K>,
-    resource: Resource,
-    listener: impl Fn(Resource, &Change<'_, ObjectMeta>) + Send + Sync + 'static,
-) {
-    cache.listen(move |change| {
-        let change = Change {
-            old: change.old.map(Cached::metadata),
-            new: change.new.map(Cached::metadata),
-        };
-        listener(resource, &change);
-    });
-}
-
-/// A row of the table of kinds.
-pub(crate) fn resource_of(row: &Registration) -> Resource {
-    Resource {
-        group: row.group,
-        version: row.version,
-        kind: row.kind,
-        plural: row.plural,
-        namespaced: row.scope == Scope::Namespaced,
-    }
-}
-
-/// The kinds that are stored: not those that are only requests or answers.
-pub(crate) fn stored_kinds() -> impl Iterator<Item = Resource> {
-    KINDS.iter().filter(|row| row.verbs == Verbs::All).map(resource_of)
-}
-
-/// The kinds of which metadata is enough. Events own nothing and are not owned.
-fn partial_kinds() -> impl Iterator<Item = Resource> {
-    const TYPED: [Resource; 13] = [
-        step::CLUSTER_ROLES,
-        step::PODS,
-        step::REPLICA_SETS,
-        step::DEPLOYMENTS,
-        step::NODES,
-        step::NAMESPACES,
-        step::SERVICES,
-        step::LEASES,
-        step::ENDPOINT_SLICES,
-        step::RESOURCE_QUOTAS,
-        step::DISRUPTION_BUDGETS,
-        step::CONFIG_MAPS,
-        step::SECRETS,
-    ];
-    stored_kinds().filter(|resource| resource.kind != "Event" && !TYPED.contains(resource))
-}
-
-/// All caches.
-pub(crate) struct Caches {
-    pub(crate) pods: Arc<Cache<Pod>>,
-    pub(crate) replica_sets: Arc<Cache<ReplicaSet>>,
-    pub(crate) deployments: Arc<Cache<Deployment>>,
-    pub(crate) nodes: Arc<Cache<Node>>,
-    pub(crate) namespaces: Arc<Cache<Namespace>>,
-    pub(crate) services: Arc<Cache<Service>>,
-    pub(crate) leases: Arc<Cache<Lease>>,
-    pub(crate) endpoint_slices: Arc<Cache<EndpointSlice>>,
-    pub(crate) quotas: Arc<Cache<ResourceQuota>>,
-    pub(crate) budgets: Arc<Cache<PodDisruptionBudget>>,
-    pub(crate) cluster_roles: Arc<Cache<ClusterRole>>,
-    pub(crate) config_maps: Arc<Cache<Contents>>,
-    pub(crate) secrets: Arc<Cache<Contents>>,
-    /// The kinds of which only metadata is kept.
-    pub(crate) partial: BTreeMap<Resource, Arc<Cache<Partial>>>,
-}
-
-impl Caches {
-    pub(crate) fn new() -> Self {
-        Self {
-            pods: Cache::new(),
-            replica_sets: Cache::new(),
-            deployments: Cache::new(),
-            nodes: Cache::new(),
-            namespaces: Cache::new(),
-            services: Cache::new(),
-            leases: Cache::new(),
-            endpoint_slices: Cache::new(),
-            quotas: Cache::new(),
-            budgets: Cache::new(),
-            cluster_roles: Cache::new(),
-            config_maps: Cache::new(),
-            secrets: Cache::new(),
-            partial: partial_kinds().map(|resource| (resource, Cache::new())).collect(),
-        }
-    }
-
-    /// Calls `listener` with the metadata of every object of every kind that can own or be owned.
-    pub(crate) fn listen_to_all(
-        &self,
-        listener: impl Fn(Resource, &Change<'_, ObjectMeta>) + Clone + Send + Sync + 'static,
-    ) {
-        hear(&self.pods, step::PODS, listener.clone());
-        hear(&self.replica_sets, step::REPLICA_SETS, listener.clone());
-        hear(&self.deployments, step::DEPLOYMENTS, listener.clone());
-        hear(&self.nodes, step::NODES, listener.clone());
-        hear(&self.namespaces, step::NAMESPACES, listener.clone());
-        hear(&self.services, step::SERVICES, listener.clone());
-        hear(&self.leases, step::LEASES, listener.clone());
-        hear(&self.endpoint_slices, step::ENDPOINT_SLICES, listener.clone());
-        hear(&self.quotas, step::RESOURCE_QUOTAS, listener.clone());
-        hear(&self.budgets, step::DISRUPTION_BUDGETS, listener.clone());
-        hear(&self.cluster_roles, step::CLUSTER_ROLES, listener.clone());
-        hear(&self.config_maps, step::CONFIG_MAPS, listener.clone());
-        hear(&self.secrets, step::SECRETS, listener.clone());
-        for (resource, cache) in &self.partial {
-            hear(cache, *resource, listener.clone());
-        }
-    }
-
-    /// Waits until every kind has been listed: a plan on half a world would make things twice.
-    pub(crate) async fn synced(&self) {
-        self.pods.synced().await;
-        self.replica_sets.synced().await;
-        self.deployments.synced().await;
-        self.nodes.synced().await;
-        self.namespaces.synced().await;
-        self.services.synced().await;
-        self.leases.synced().await;
-        self.endpoint_slices.synced().await;
-        self.quotas.synced().await;
-        self.budgets.synced().await;
-        self.cluster_roles.synced().await;
-        self.config_maps.synced().await;
-        self.secrets.synced().await;
-        for cache in self.partial.values() {
-            cache.synced().await;
-        }
-    }
-
-    /// The cache of a resource, if it has one.
-    pub(crate) fn of(&self, resource: &Resource) -> Option<&dyn Progress> {
-        let typed: [(&Resource, &dyn Progress); 13] = [
-            (&step::CLUSTER_ROLES, &*self.cluster_roles),
-            (&step::PODS, &*self.pods),
-            (&step::REPLICA_SETS, &*self.replica_sets),
-            (&step::DEPLOYMENTS, &*self.deployments),
-            (&step::NODES, &*self.nodes),
-            (&step::NAMESPACES, &*self.namespaces),
-            (&step::SERVICES, &*self.services),
-            (&step::LEASES, &*self.leases),
-            (&step::ENDPOINT_SLICES, &*self.endpoint_slices),
-            (&step::RESOURCE_QUOTAS, &*self.quotas),
-            (&step::DISRUPTION_BUDGETS, &*self.budgets),
-            (&step::CONFIG_MAPS, &*self.config_maps),
-            (&step::SECRETS, &*self.secrets),
-        ];
-        let found = typed
-            .into_iter()
-            .find(|(known, _)| *known == resource)
-            .map(|(_, cache)| cache);
-        found.or_else(|| self.partial.get(resource).map(|cache| &**cache as &dyn Progress))
     }
 }

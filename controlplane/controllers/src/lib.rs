@@ -15,12 +15,14 @@ mod deployments;
 mod disruption;
 mod driver;
 mod endpoints;
+mod ephemeral;
 mod events;
 mod garbage;
 mod kinds;
 mod namespaces;
 mod nodes;
 mod protection;
+mod provisioner;
 mod queue;
 mod quotas;
 mod reflector;
@@ -28,6 +30,7 @@ mod replica_sets;
 mod request;
 mod scheduler;
 mod setup;
+mod volumes;
 
 use std::{convert::Infallible, sync::Arc};
 

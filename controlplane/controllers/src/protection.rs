@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use controlplane_plan::{
     objects::{is_finished, node_of},
+    placement,
     step::{CLAIMS, PODS, Resource, VOLUMES},
 };
 use http::Method;
@@ -13,7 +14,7 @@ use serde_json::Value;
 use tracing::debug;
 
 use crate::{
-    cache::Key,
+    cache::{Cache, Key},
     driver::Context,
     kinds::{Cached, Caches},
     queue::Queue,
@@ -51,23 +52,14 @@ impl Guard {
 /// Wakes what is being deleted, and the claims of a namespace whose pod has gone or ended.
 pub(crate) fn listen(caches: &Arc<Caches>, guard: Guard) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new();
-    if let Some(cache) = caches.partial.get(&guard.resource()) {
-        let wake = queue.clone();
-        cache.listen(move |change| {
-            if let Some(metadata) = change.new.map(Cached::metadata)
-                && metadata.deletion_timestamp.is_some()
-            {
-                wake.push(Key::of(metadata));
-            }
-        });
+    match guard {
+        Guard::Claims => wake_deleted(&caches.claims, &queue),
+        Guard::Volumes => wake_deleted(&caches.volumes, &queue),
     }
     if guard == Guard::Claims {
-        let (wake, all) = (queue.clone(), Arc::downgrade(caches));
+        let (wake, claims) = (queue.clone(), caches.claims.clone());
         caches.pods.listen(move |change| {
             let Some(old) = change.old.filter(|_| change.new.is_none_or(is_finished)) else {
-                return;
-            };
-            let Some(claims) = all.upgrade().and_then(|caches| caches.partial.get(&CLAIMS).cloned()) else {
                 return;
             };
             for claim in claims.in_namespace(old.metadata.namespace.as_deref().unwrap_or_default()) {
@@ -79,6 +71,17 @@ pub(crate) fn listen(caches: &Arc<Caches>, guard: Guard) -> Arc<Queue<Key>> {
         });
     }
     queue
+}
+
+fn wake_deleted<K: Cached>(cache: &Cache<K>, queue: &Arc<Queue<Key>>) {
+    let wake = queue.clone();
+    cache.listen(move |change| {
+        if let Some(metadata) = change.new.map(Cached::metadata)
+            && metadata.deletion_timestamp.is_some()
+        {
+            wake.push(Key::of(metadata));
+        }
+    });
 }
 
 /// Lets go for ever.
@@ -139,17 +142,12 @@ struct Pods {
     items: Vec<Pod>,
 }
 
-/// Whether a pod that has a node and has not ended uses a claim. The caches do not keep volumes, so the server is asked.
+/// Whether a pod that has a node and has not ended uses a claim. The server is asked: a cache may be a moment behind.
 async fn is_mounted(context: &Context, claim: &Key) -> Result<bool, Error> {
     let path = request::path(&PODS, &claim.namespace, "", "");
     let pods: Pods = request::send(&context.client, Method::GET, path, JSON, Vec::new()).await?;
     Ok(pods.items.iter().any(|pod| {
-        let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-        let mut claims = volumes.map(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
-            (Some(source), _) => source.claim_name.clone(),
-            (None, Some(_)) => format!("{}-{}", pod.metadata.name.as_deref().unwrap_or_default(), volume.name),
-            (None, None) => String::new(),
-        });
-        node_of(pod).is_some() && !is_finished(pod) && claims.any(|own| own == claim.name)
+        let mut claims = placement::claims::names(pod).into_iter();
+        node_of(pod).is_some() && !is_finished(pod) && claims.any(|(own, _)| own == claim.name)
     }))
 }

@@ -1,6 +1,7 @@
 //! The scheduler: takes pods without a node, most important first, and binds each to the best one.
 
 mod bind;
+mod claims;
 mod line;
 
 use std::{
@@ -16,10 +17,13 @@ use controlplane_plan::{
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::json;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tracing::{debug, info, warn};
 
-use self::{bind::Bound, line::Line};
+use self::{
+    bind::{Bound, NotBound},
+    line::Line,
+};
 use crate::{
     cache::{Change, Key},
     driver::Context,
@@ -28,8 +32,8 @@ use crate::{
     request,
 };
 
-/// Bindings under way at once.
-const IN_FLIGHT: usize = 256;
+/// Bindings under way at once. One that waits for a volume to be made may take minutes.
+const IN_FLIGHT: usize = 1024;
 /// A pod that fits nowhere is looked at again after this long even if nothing happens.
 const FORGOTTEN: Duration = Duration::from_mins(5);
 
@@ -43,6 +47,8 @@ struct State {
 pub(crate) struct Scheduler {
     state: Mutex<State>,
     changed: Notify,
+    /// Counts the changes of claims and the ends of pods: who waits for a claim looks again.
+    claims: watch::Sender<u64>,
 }
 
 impl Scheduler {
@@ -55,11 +61,18 @@ impl Scheduler {
         let this = Arc::new(Self {
             state: Mutex::new(state),
             changed: Notify::new(),
+            claims: watch::Sender::new(0),
         });
         let scheduler = this.clone();
         caches.pods.listen(move |change| scheduler.pod_changed(change));
         let scheduler = this.clone();
         caches.nodes.listen(move |change| scheduler.node_changed(change));
+        let scheduler = this.clone();
+        caches.claims.listen(move |_| scheduler.storage_changed());
+        let scheduler = this.clone();
+        caches.volumes.listen(move |_| scheduler.storage_changed());
+        let scheduler = this.clone();
+        caches.storage_classes.listen(move |_| scheduler.storage_changed());
         this
     }
 
@@ -67,7 +80,17 @@ impl Scheduler {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Pods that wait for claims or volumes may go; so may those that are bound as soon as their claims are.
+    fn storage_changed(&self) {
+        self.lock().line.stir();
+        self.claims.send_modify(|count| *count = count.wrapping_add(1));
+        self.changed.notify_one();
+    }
+
     fn pod_changed(&self, change: &Change<'_, Pod>) {
+        if change.new.is_none() {
+            self.claims.send_modify(|count| *count = count.wrapping_add(1));
+        }
         let mut state = self.lock();
         // A namesake took the place of the old one.
         let replaced = change
@@ -200,15 +223,24 @@ impl Scheduler {
             let message = "Scheduling is blocked due to non-empty scheduling gates";
             return report(context, &pod, "SchedulingGated", message);
         }
+        let claims = claims::of(&context.caches, &pod);
         let mut state = self.lock();
         if state.board.find(uid(&*pod)).is_some() {
             return None;
         }
-        match state.board.choose(&pod) {
+        match state.board.choose(&pod, &claims) {
             Ok(node) => {
-                state.board.place(&pod, &node, true);
-                debug!(pod = %key, node, "chosen");
-                Some(Box::pin(bind::bind(context.clone(), key.clone(), pod, node)))
+                state.board.place(&pod, name(&*node), true);
+                debug!(pod = %key, node = name(&*node), "chosen");
+                let bonds = claims.bonds(&node).unwrap_or_default();
+                let bound = bind::bind(
+                    context.clone(),
+                    pod,
+                    name(&*node).to_owned(),
+                    bonds,
+                    self.claims.subscribe(),
+                );
+                Some(Box::pin(bound))
             }
             Err(unplaceable) => {
                 state.line.refuse(
@@ -224,7 +256,8 @@ impl Scheduler {
 
     /// Takes the outcome of a binding.
     fn settle(&self, context: &Context, bound: Bound) {
-        let Bound { key, pod, node, result } = bound;
+        let Bound { pod, node, result } = bound;
+        let key = Key::of(&pod.metadata);
         match result {
             Ok(()) => {
                 info!(pod = %key, node, "bound");
@@ -235,7 +268,12 @@ impl Scheduler {
                     .note(SCHEDULER, Some(note(&pod, Severity::Normal, "Scheduled", message)));
             }
             Err(reason) => {
-                warn!(pod = %key, node, reason, "not bound");
+                warn!(pod = %key, node, %reason, "not bound");
+                if let NotBound::Claims(_) = &reason {
+                    let message = format!("running PreBind plugin \"VolumeBinding\": binding volumes: {reason}");
+                    let told = note(&pod, Severity::Warning, "FailedScheduling", message);
+                    context.recorder.note(SCHEDULER, Some(told));
+                }
                 let mut state = self.lock();
                 let assumed = state.board.find(uid(&*pod)).is_some_and(|placed| placed.assumed);
                 if assumed {

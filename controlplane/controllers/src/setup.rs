@@ -19,16 +19,19 @@ use crate::{
     disruption::{self, Disruption},
     driver::{self, Context, Controller},
     endpoints::{self, EndpointSlices},
+    ephemeral::{self, Ephemeral},
     events::{self, Recorder},
     garbage,
     kinds::{Cached, Caches},
     namespaces,
     nodes::{self, Leftovers, Nodes},
     protection::{self, Guard},
+    provisioner,
     queue::Queue,
     quotas, reflector,
     replica_sets::{self, ReplicaSets},
     scheduler::{self, Scheduler},
+    volumes::{self, Claims, Volumes},
 };
 
 /// The namespace of the controllers' service accounts.
@@ -39,6 +42,9 @@ const MANAGER: &str = "system:kube-controller-manager";
 /// The accounts that are not named like the source of their events.
 const GARBAGE: &str = "generic-garbage-collector";
 const ENDPOINTS: &str = "endpointslice-controller";
+const BINDER: &str = "persistent-volume-binder";
+const PROVISIONER: &str = "local-path-provisioner";
+const EPHEMERAL: &str = "ephemeral-volume-controller";
 
 /// What start-up hands around.
 struct Setup<'a> {
@@ -85,6 +91,7 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
     let queue = nodes::listen_leftovers(&caches);
     setup.controller(Leftovers::new(caches.clone()), "pod-garbage-collector", queue);
     setup.keepers(&caches);
+    setup.storage(&caches);
     let scheduler = Scheduler::listen(&caches);
     let context = setup.context(events::SCHEDULER);
     setup.tasks.spawn(scheduler::run(scheduler, context));
@@ -103,6 +110,9 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
     setup.reflect(&caches.cluster_roles, step::CLUSTER_ROLES);
     setup.reflect(&caches.config_maps, step::CONFIG_MAPS);
     setup.reflect(&caches.secrets, step::SECRETS);
+    setup.reflect(&caches.claims, step::CLAIMS);
+    setup.reflect(&caches.volumes, step::VOLUMES);
+    setup.reflect(&caches.storage_classes, step::STORAGE_CLASSES);
     for (resource, cache) in &caches.partial {
         setup.reflect(cache, *resource);
     }
@@ -128,6 +138,19 @@ impl Setup<'_> {
         let queue = namespaces::listen(caches);
         let context = self.context("namespace-controller");
         self.tasks.spawn(namespaces::run(context, queue));
+    }
+
+    /// Starts those that bind claims, make volumes, and remove them.
+    fn storage(&mut self, caches: &Arc<Caches>) {
+        let queue = volumes::listen_claims(caches);
+        self.controller(Claims::new(caches.clone()), BINDER, queue);
+        let queue = volumes::listen_volumes(caches);
+        self.controller(Volumes::new(caches.clone()), BINDER, queue);
+        let queue = ephemeral::listen(caches);
+        self.controller(Ephemeral(caches.clone()), EPHEMERAL, queue);
+        let queue = provisioner::listen(caches);
+        let context = self.context(PROVISIONER);
+        self.tasks.spawn(provisioner::run(context, queue));
     }
 
     fn context(&self, account: &str) -> Context {
@@ -219,6 +242,9 @@ fn account_of(component: &str) -> &str {
     match component {
         "garbage-collector-controller" => GARBAGE,
         "endpoint-slice-controller" => ENDPOINTS,
+        volumes::COMPONENT => BINDER,
+        provisioner::COMPONENT => PROVISIONER,
+        ephemeral::COMPONENT => EPHEMERAL,
         own => own,
     }
 }

@@ -18,3 +18,4 @@ pub mod ranges;
 pub mod replicas;
 pub mod rollout;
 pub mod step;
+pub mod storage;

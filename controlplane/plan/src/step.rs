@@ -101,6 +101,14 @@ pub const LEASES: Resource = Resource {
 pub const CLAIMS: Resource = core("PersistentVolumeClaim", "persistentvolumeclaims", true);
 /// Volumes.
 pub const VOLUMES: Resource = core("PersistentVolume", "persistentvolumes", false);
+/// Classes of volumes.
+pub const STORAGE_CLASSES: Resource = Resource {
+    group: "storage.k8s.io",
+    version: "v1",
+    kind: "StorageClass",
+    plural: "storageclasses",
+    namespaced: false,
+};
 /// Resource quotas.
 pub const RESOURCE_QUOTAS: Resource = core("ResourceQuota", "resourcequotas", true);
 /// Disruption budgets of pods.

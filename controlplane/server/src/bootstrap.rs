@@ -77,15 +77,31 @@ fn namespaces() -> impl Iterator<Item = First> {
     })
 }
 
+/// The class of claims that name none: directories on the nodes.
+fn storage_class() -> First {
+    First {
+        path: "/apis/storage.k8s.io/v1/storageclasses",
+        body: json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+            "metadata": {
+                "name": "local-path", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"},
+            },
+            "provisioner": "skiff.dev/local-path", "reclaimPolicy": "Delete",
+            "volumeBindingMode": "WaitForFirstConsumer", "allowVolumeExpansion": true,
+        }),
+    }
+}
+
 /// What may lie in a namespace: it is made after them.
 fn firsts() -> impl Iterator<Item = First> {
-    PRIORITY_CLASSES.into_iter().map(|(name, value, description)| First {
+    let classes = PRIORITY_CLASSES.into_iter().map(|(name, value, description)| First {
         path: "/apis/scheduling.k8s.io/v1/priorityclasses",
         body: json!({
             "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
             "value": value, "description": description,
         }),
-    })
+    });
+    classes.chain([storage_class()])
 }
 
 /// Creates what is missing.

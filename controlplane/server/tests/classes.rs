@@ -33,6 +33,18 @@ async fn storage_class(api: &Api, name: &str, default: bool, grows: bool) {
 #[tokio::test]
 async fn claims_get_the_default_class_and_grow_where_it_lets_them() {
     let api = Api::start().await;
+    let first = made(&api, CLAIMS, &claim("first", "1Gi")).await;
+    assert_eq!(
+        first["spec"]["storageClassName"], "local-path",
+        "every cluster has this one"
+    );
+    let not = json!({"metadata": {"annotations": {"storageclass.kubernetes.io/is-default-class": "false"}}});
+    let own = api.patch(
+        "/apis/storage.k8s.io/v1/storageclasses/local-path",
+        "merge-patch+json",
+        &not,
+    );
+    assert_eq!(own.await.code, StatusCode::OK);
     storage_class(&api, "fast", false, true).await;
     let bare = made(&api, CLAIMS, &claim("bare", "1Gi")).await;
     assert_eq!(bare["spec"]["storageClassName"], Value::Null);

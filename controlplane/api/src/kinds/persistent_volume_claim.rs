@@ -182,7 +182,7 @@ fn requested(spec: &PersistentVolumeClaimSpec) -> Option<Amount> {
 }
 
 /// What is wrong with a claim's spec, wherever it stands.
-fn validate_spec(spec: &PersistentVolumeClaimSpec, path: &str) -> Vec<Invalid> {
+pub(crate) fn validate_spec(spec: &PersistentVolumeClaimSpec, path: &str) -> Vec<Invalid> {
     let mut errors = Vec::new();
     access_modes(&mut errors, spec.access_modes.as_deref(), path);
     let field = format!("{path}.resources[storage]");

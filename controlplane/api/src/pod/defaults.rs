@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
 use super::ephemeral;
+use crate::kinds::persistent_volume_claim::set_spec_defaults;
 use crate::quantity::{Quantity, canonicalize};
 
 /// Sets a text that is missing or empty.
@@ -233,6 +234,13 @@ fn volume(volume: &mut Volume) {
     }
     if let Some(source) = &mut volume.host_path {
         source.type_.get_or_insert_default();
+    }
+    if let Some(template) = volume
+        .ephemeral
+        .as_mut()
+        .and_then(|source| source.volume_claim_template.as_mut())
+    {
+        set_spec_defaults(&mut template.spec);
     }
     if let Some(source) = &mut volume.secret {
         source.default_mode.get_or_insert(MODE);

@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::container::{field_ref, resource_ref};
 use super::{each, one_of_or_none, required};
 use crate::invalid::Invalid;
+use crate::kinds::persistent_volume_claim::validate_spec;
 use crate::names;
 use crate::quantity::Quantity;
 
@@ -72,6 +73,17 @@ fn details(errors: &mut Vec<Invalid>, volume: &Volume, path: &str) {
             "Socket",
         ];
         one_of_or_none(errors, &format!("{path}.hostPath.type"), host.type_.as_deref(), &kinds);
+    }
+    if let Some(claim) = &volume.persistent_volume_claim {
+        let field = format!("{path}.persistentVolumeClaim.claimName");
+        required(errors, &field, Some(&claim.claim_name));
+    }
+    if let Some(ephemeral) = &volume.ephemeral {
+        let path = format!("{path}.ephemeral.volumeClaimTemplate");
+        match &ephemeral.volume_claim_template {
+            Some(template) => errors.extend(validate_spec(&template.spec, &format!("{path}.spec"))),
+            None => errors.push(Invalid::required(path, "")),
+        }
     }
     if let Some(empty) = &volume.empty_dir {
         let limit = empty.size_limit.as_ref().map(|limit| Quantity::parse(&limit.0));

@@ -254,14 +254,14 @@ fn what_the_node_agent_cannot_do_names_its_field() {
             &[&format!("spec.{field}: Forbidden: {node}")],
         );
     }
-    let volume = json!({"name": "v", "persistentVolumeClaim": {"claimName": "c"}});
+    let volume = json!({"name": "v", "nfs": {"server": "s", "path": "/"}});
     let spec = json!({"spec": {"volumes": [volume], "containers": [{"name": "a", "image": "b", "volumeMounts": [{"name": "v", "mountPath": "/v", "mountPropagation": "Bidirectional"}]}]}});
     refused(
         "",
         "pods",
         &spec,
         &[
-            &format!("spec.volumes[0].persistentVolumeClaim: Forbidden: {node}"),
+            &format!("spec.volumes[0].nfs: Forbidden: {node}"),
             &format!(
                 "spec.containers[0].volumeMounts[0].mountPropagation: Forbidden: \"Bidirectional\" {node}; supported: \"HostToContainer\", \"None\""
             ),

@@ -1,14 +1,18 @@
-//! One binding. Binding to the same node again is harmless, so an unanswered request is simply repeated.
+//! One binding: first of the pod's claims, then of the pod. Binding to the same node again is harmless, so an unanswered
+//! request is simply repeated.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use controlplane_plan::{
-    objects::{name, node_of, uid},
-    step::PODS,
+    objects::{annotation, name, node_of, target, uid},
+    placement::Bond,
+    step::{CLAIMS, PODS, PatchKind, Target, VOLUMES},
+    storage::{SELECTED_NODE, claims::claim_reference, is_bound},
 };
 use http::Method;
-use k8s_openapi::api::core::v1::Pod;
-use serde_json::json;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::{
     cache::Key,
@@ -18,20 +22,137 @@ use crate::{
 
 const ATTEMPTS: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(20);
+/// How long a pod's claims may take, as upstream's scheduler has it.
+const PATIENCE: Duration = Duration::from_mins(10);
 
 /// A pod and what became of its binding.
 pub(super) struct Bound {
-    pub(super) key: Key,
     pub(super) pod: Arc<Pod>,
     pub(super) node: String,
-    /// Why it is not bound to that node.
-    pub(super) result: Result<(), String>,
+    pub(super) result: Result<(), NotBound>,
 }
 
-/// Binds a pod to a node.
-pub(super) async fn bind(context: Context, key: Key, pod: Arc<Pod>, node: String) -> Option<Bound> {
-    let result = settle(&context, &key, &pod, &node).await;
-    Some(Bound { key, pod, node, result })
+/// Why a pod is not bound to that node.
+pub(super) enum NotBound {
+    /// Its claims are not.
+    Claims(String),
+    /// The server did not do it.
+    Pod(String),
+}
+
+impl fmt::Display for NotBound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Claims(reason) | Self::Pod(reason) => f.write_str(reason),
+        }
+    }
+}
+
+/// Binds a pod to a node. `changed` tells of changes of claims.
+pub(super) async fn bind(
+    context: Context,
+    pod: Arc<Pod>,
+    node: String,
+    bonds: Vec<Bond>,
+    changed: watch::Receiver<u64>,
+) -> Option<Bound> {
+    let result = match bind_claims(&context, &pod, &node, &bonds, changed).await {
+        Ok(()) => settle(&context, &Key::of(&pod.metadata), &pod, &node)
+            .await
+            .map_err(NotBound::Pod),
+        Err(reason) => Err(NotBound::Claims(reason)),
+    };
+    Some(Bound { pod, node, result })
+}
+
+/// Says which volumes the claims get, or where theirs are made, and waits until they are bound.
+async fn bind_claims(
+    context: &Context,
+    pod: &Pod,
+    node: &str,
+    bonds: &[Bond],
+    mut changed: watch::Receiver<u64>,
+) -> Result<(), String> {
+    for bond in bonds {
+        match bond {
+            Bond::Take(claim, volume) => {
+                let named = volume
+                    .spec
+                    .as_ref()
+                    .and_then(|spec| spec.claim_ref.as_ref()?.uid.as_deref());
+                if named != Some(uid(&**claim)) {
+                    change(context, &target(VOLUMES, &**volume), &claim_reference(volume, claim)).await?;
+                }
+            }
+            Bond::Make(claim) => {
+                if annotation(&claim.metadata, SELECTED_NODE) != Some(node) {
+                    change(context, &target(CLAIMS, &**claim), &selection(claim, node)).await?;
+                }
+            }
+        }
+    }
+    if bonds.is_empty() {
+        return Ok(());
+    }
+    let waiting = async {
+        loop {
+            changed.mark_unchanged();
+            if are_bound(context, pod, node, bonds)? {
+                return Ok(());
+            }
+            if changed.changed().await.is_err() {
+                return Err("the scheduler ends".to_owned());
+            }
+        }
+    };
+    let waited = tokio::time::timeout(PATIENCE, waiting).await;
+    waited.unwrap_or_else(|_| Err("context deadline exceeded".to_owned()))
+}
+
+fn selection(claim: &PersistentVolumeClaim, node: &str) -> Value {
+    json!({ "metadata": {
+        "uid": claim.metadata.uid, "resourceVersion": claim.metadata.resource_version,
+        "annotations": { SELECTED_NODE: node },
+    }})
+}
+
+async fn change(context: &Context, target: &Target, body: &Value) -> Result<(), String> {
+    let mut last = String::new();
+    for attempt in 0..ATTEMPTS {
+        match request::patch(&context.client, target, None, PatchKind::Merge, body).await {
+            Ok(_) => return Ok(()),
+            Err(Error::Refused(status)) => return Err(status.message),
+            Err(error) => last = error.to_string(),
+        }
+        tokio::time::sleep(PAUSE.saturating_mul(1 << attempt)).await;
+    }
+    Err(last)
+}
+
+/// Whether all claims are bound by now, or why they never will be.
+fn are_bound(context: &Context, pod: &Pod, node: &str, bonds: &[Bond]) -> Result<bool, String> {
+    let still = context.caches.pods.get(&Key::of(&pod.metadata));
+    if still.is_none_or(|still| uid(&*still) != uid(pod) || still.metadata.deletion_timestamp.is_some()) {
+        return Err(format!("pod {:?} is gone", name(pod)));
+    }
+    let mut all = true;
+    for bond in bonds {
+        let (Bond::Take(claim, _) | Bond::Make(claim)) = bond;
+        let now = context.caches.claims.get(&Key::of(&claim.metadata));
+        let Some(now) = now.filter(|now| uid(&**now) == uid(&**claim)) else {
+            return Err(format!("persistentvolumeclaim {:?} is gone", name(&**claim)));
+        };
+        if is_bound(&now) {
+            continue;
+        }
+        all = false;
+        let seen = now.metadata.resource_version != claim.metadata.resource_version;
+        let selected = annotation(&now.metadata, SELECTED_NODE) == Some(node);
+        if matches!(bond, Bond::Make(_)) && seen && !selected {
+            return Err(format!("provisioning failed for PVC {:?}", name(&**claim)));
+        }
+    }
+    Ok(all)
 }
 
 async fn settle(context: &Context, key: &Key, pod: &Pod, node: &str) -> Result<(), String> {

@@ -1,6 +1,6 @@
 //! Which nodes a pod asks for by their labels and names.
 
-use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, PodSpec};
+use k8s_openapi::api::core::v1::{Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSpec};
 
 use crate::objects::name;
 
@@ -17,7 +17,12 @@ pub fn required(spec: &PodSpec, node: &Node) -> bool {
         .as_ref()
         .and_then(|affinity| affinity.node_affinity.as_ref());
     let wanted = affinity.and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
-    selected && wanted.is_none_or(|wanted| wanted.node_selector_terms.iter().any(|term| meets(term, node)))
+    selected && wanted.is_none_or(|wanted| selects(wanted, node))
+}
+
+/// Whether the node meets one of the terms.
+pub fn selects(selector: &NodeSelector, node: &Node) -> bool {
+    selector.node_selector_terms.iter().any(|term| meets(term, node))
 }
 
 /// The weights of the preferred terms that the node meets.

@@ -9,7 +9,7 @@ use api::quantity::Quantity;
 use k8s_openapi::api::core::v1::{Node, Pod};
 
 use super::{
-    Misfit, Needs, Score, Unplaceable, filters,
+    Claims, Misfit, Needs, Score, Unplaceable, filters,
     needs::{HostPort, amount},
     neighbours, score, spread,
 };
@@ -139,30 +139,41 @@ impl Board {
         self.repelling.iter().filter_map(|uid| self.pods.get(uid))
     }
 
-    /// The best node for a pod, or why there is none.
-    pub fn choose(&self, pod: &Pod) -> Result<String, Unplaceable> {
+    /// The best node for a pod with these claims, or why there is none.
+    pub fn choose(&self, pod: &Pod, claims: &Claims) -> Result<Arc<Node>, Unplaceable> {
+        let never = pod.spec.as_ref().and_then(|spec| spec.preemption_policy.as_deref()) == Some("Never");
+        if let Err(reason) = claims.check_pod(pod) {
+            return Err(Unplaceable {
+                misfits: self.nodes().map(|_| Misfit::unresolvable(reason.clone())).collect(),
+                of_pod: Some(reason),
+                preempts: !never,
+            });
+        }
+        let exclusive = claims.check_exclusive(self, pod);
         let needs = Needs::of(pod);
         let neighbourhood = neighbours::Neighbourhood::of(self, pod);
         let spread = spread::Spread::of(self, pod);
         let mut misfits: Vec<Misfit> = Vec::new();
-        let mut best: Option<Score<'_>> = None;
+        let mut best: Option<(Score<'_>, &Arc<Node>)> = None;
         for (node, place) in self.nodes() {
             let verdict = filters::check(pod, &needs, node, place)
+                .and_then(|()| exclusive.clone())
+                .and_then(|()| claims.check(node))
                 .and_then(|()| spread.check(node))
                 .and_then(|()| neighbourhood.check(node));
             match verdict {
                 Ok(()) => {
                     let score = score::of(pod, &needs, node, place, &neighbourhood, &spread);
-                    if best.as_ref().is_none_or(|best| score < *best) {
-                        best = Some(score);
+                    if best.as_ref().is_none_or(|(best, _)| score < *best) {
+                        best = Some((score, node));
                     }
                 }
                 Err(misfit) => misfits.push(misfit),
             }
         }
-        let never = pod.spec.as_ref().and_then(|spec| spec.preemption_policy.as_deref()) == Some("Never");
-        best.map(|best| best.name.to_owned()).ok_or(Unplaceable {
+        best.map(|(_, node)| Arc::clone(node)).ok_or(Unplaceable {
             misfits,
+            of_pod: None,
             preempts: !never,
         })
     }

@@ -5,6 +5,7 @@
 
 pub mod affinity;
 mod board;
+pub mod claims;
 pub mod filters;
 mod needs;
 mod neighbours;
@@ -16,6 +17,7 @@ mod verdict;
 
 pub use self::{
     board::{Board, Place, Placed},
+    claims::{Bond, Claim, Claims},
     needs::{HostPort, Needs},
     score::Score,
     verdict::{Misfit, Unplaceable},

@@ -4,7 +4,8 @@ use expect_test::{Expect, expect};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::{Value, json};
 
-use super::Board;
+use super::{Board, Claims};
+use crate::objects::name;
 
 fn node(name: &str, cpu: &str, extra: &Value) -> Arc<Node> {
     let mut node = json!({
@@ -43,7 +44,8 @@ fn board(nodes: &[Arc<Node>]) -> Board {
 }
 
 fn check(board: &Board, pod: &Pod, expected: &Expect) {
-    let text = board.choose(pod).unwrap_or_else(|unplaceable| unplaceable.to_string());
+    let chosen = board.choose(pod, &Claims::default());
+    let text = chosen.map_or_else(|unplaceable| unplaceable.to_string(), |node| name(&*node).to_owned());
     expected.assert_eq(&text);
 }
 
@@ -55,11 +57,11 @@ fn spreads_the_pods_of_one_owner() {
         node("n3", "4", &json!({})),
     ]);
     let mut chosen = Vec::new();
-    for name in ["a", "b", "c", "d"] {
-        let pod = pod(name, "100m", &json!({}));
-        let node = board.choose(&pod).unwrap();
-        board.place(&pod, &node, true);
-        chosen.push(node);
+    for own in ["a", "b", "c", "d"] {
+        let pod = pod(own, "100m", &json!({}));
+        let node = board.choose(&pod, &Claims::default()).unwrap();
+        board.place(&pod, name(&*node), true);
+        chosen.push(name(&*node).to_owned());
     }
     assert_eq!(chosen, ["n1", "n2", "n3", "n1"]);
 }

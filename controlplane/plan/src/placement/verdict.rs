@@ -34,6 +34,8 @@ impl Misfit {
 pub struct Unplaceable {
     /// One for each node.
     pub misfits: Vec<Misfit>,
+    /// Why none could, whichever it is.
+    pub of_pod: Option<String>,
     /// Whether the pod may displace others.
     pub preempts: bool,
 }
@@ -48,7 +50,10 @@ impl fmt::Display for Unplaceable {
             .misfits
             .iter()
             .flat_map(|misfit| misfit.reasons.iter().map(String::as_str));
-        write!(f, "0/{nodes} nodes are available: {}.", histogram(reasons))?;
+        match &self.of_pod {
+            Some(reason) => write!(f, "0/{nodes} nodes are available: {reason}.")?,
+            None => write!(f, "0/{nodes} nodes are available: {}.", histogram(reasons))?,
+        }
         if !self.preempts {
             return f.write_str(" preemption: not eligible due to preemptionPolicy=Never.");
         }

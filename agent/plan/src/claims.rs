@@ -1,0 +1,208 @@
+//! What is behind the volumes of a pod that are claims.
+
+use k8s_openapi::api::core::v1::{HostPathVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod};
+
+use crate::pods;
+
+/// A volume of a pod that is a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// The volume's name within the pod.
+    pub volume: String,
+    /// The claim's name.
+    pub claim: String,
+    /// Whether the claim was made for this pod alone.
+    pub own: bool,
+}
+
+/// The claims among a pod's volumes.
+pub fn wishes(pod: &Pod) -> Vec<Wish> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let claims = volumes.filter_map(|volume| {
+        let (claim, own) = match (&volume.persistent_volume_claim, &volume.ephemeral) {
+            (Some(source), _) => (source.claim_name.clone(), false),
+            (None, Some(_)) => (format!("{}-{}", pods::name(pod), volume.name), true),
+            (None, None) => return None,
+        };
+        Some(Wish {
+            volume: volume.name.clone(),
+            claim,
+            own,
+        })
+    });
+    claims.collect()
+}
+
+/// Where the storage is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Place {
+    /// A path of the node, as pods name them themselves.
+    HostPath(HostPathVolumeSource),
+    /// A path of the node that must be there; it belongs to the group that the pod names.
+    Local(String),
+}
+
+/// What is behind a claim.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Backing {
+    /// The name of the persistent volume.
+    pub volume: String,
+    /// Where it is.
+    pub place: Place,
+    /// Whether only one pod may use it.
+    pub exclusive: bool,
+}
+
+/// Why there is nothing behind a claim. The texts are upstream's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClaimError {
+    /// There is no such claim.
+    #[error("failed to fetch PVC from API server: persistentvolumeclaims {0:?} not found")]
+    NoClaim(String),
+    /// It goes away.
+    #[error("PVC is being deleted")]
+    Deleted,
+    /// It belongs to another pod.
+    #[error("PVC {namespace}/{claim} was not created for pod {namespace}/{pod} (pod is not owner)")]
+    NotOwner {
+        /// Of both.
+        namespace: String,
+        /// The claim.
+        claim: String,
+        /// The pod.
+        pod: String,
+    },
+    /// It has no volume yet.
+    #[error("PVC is not bound")]
+    NotBound,
+    /// There is no such volume.
+    #[error("failed to fetch PV {0:?} from API server: persistentvolumes {0:?} not found")]
+    NoVolume(String),
+    /// The volume is another claim's.
+    #[error("found PV object {0:?} with a pv.Spec.ClaimRef that does not point to the claimed PVC")]
+    Stolen(String),
+    /// A device, which containers mount no file system of.
+    #[error("volume {0} has volumeMode Block, but is specified in volumeMounts")]
+    Block(String),
+    /// A kind of storage that this node cannot mount.
+    #[error("no volume plugin matched for persistent volume {0:?}: this node mounts only hostPath and local volumes")]
+    Unsupported(String),
+}
+
+/// The volume that a pod's claim names, if the pod may use it.
+pub fn volume_of(pod: &Pod, wish: &Wish, claim: Option<&PersistentVolumeClaim>) -> Result<String, ClaimError> {
+    let claim = claim.ok_or_else(|| ClaimError::NoClaim(wish.claim.clone()))?;
+    let owners = claim.metadata.owner_references.iter().flatten();
+    if wish.own
+        && !owners
+            .map(|owner| owner.uid.as_str())
+            .any(|owner| owner == pods::uid(pod))
+    {
+        return Err(ClaimError::NotOwner {
+            namespace: pods::namespace(pod).to_owned(),
+            claim: wish.claim.clone(),
+            pod: pods::name(pod).to_owned(),
+        });
+    }
+    if claim.metadata.deletion_timestamp.is_some() {
+        return Err(ClaimError::Deleted);
+    }
+    let bound = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
+    let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone());
+    volume
+        .filter(|name| bound && !name.is_empty())
+        .ok_or(ClaimError::NotBound)
+}
+
+/// What is behind a claim that names this volume.
+pub fn backing(
+    wish: &Wish,
+    claim: &PersistentVolumeClaim,
+    name: &str,
+    volume: Option<&PersistentVolume>,
+) -> Result<Backing, ClaimError> {
+    let spec = volume.and_then(|volume| volume.spec.as_ref());
+    let spec = spec.ok_or_else(|| ClaimError::NoVolume(name.to_owned()))?;
+    let bound_to = spec.claim_ref.as_ref().and_then(|reference| reference.uid.as_ref());
+    if bound_to.is_none() || bound_to != claim.metadata.uid.as_ref() {
+        return Err(ClaimError::Stolen(name.to_owned()));
+    }
+    if spec.volume_mode.as_deref() == Some("Block") {
+        return Err(ClaimError::Block(wish.volume.clone()));
+    }
+    let place = match (&spec.host_path, &spec.local) {
+        (Some(source), _) => Place::HostPath(source.clone()),
+        (None, Some(source)) => Place::Local(source.path.clone()),
+        (None, None) => return Err(ClaimError::Unsupported(name.to_owned())),
+    };
+    let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_deref());
+    Ok(Backing {
+        volume: name.to_owned(),
+        place,
+        exclusive: modes.unwrap_or_default().iter().any(|mode| mode == "ReadWriteOncePod"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::from_value;
+
+    use super::*;
+
+    #[test]
+    fn only_a_bound_claim_of_the_pod_leads_to_a_volume() {
+        let pod: Pod = from_value(serde_json::json!({
+            "metadata": {"name": "p", "namespace": "n", "uid": "u"},
+            "spec": {"containers": [], "volumes": [
+                {"name": "a", "persistentVolumeClaim": {"claimName": "c"}}, {"name": "b", "ephemeral": {}},
+                {"name": "e", "emptyDir": {}},
+            ]},
+        }))
+        .unwrap();
+        let wishes = wishes(&pod);
+        let names: Vec<_> = wishes.iter().map(|wish| wish.claim.as_str()).collect();
+        assert_eq!(names, ["c", "p-b"]);
+        let claim = |status: &str, more: serde_json::Value| -> PersistentVolumeClaim {
+            let mut claim = serde_json::json!({
+                "metadata": {"name": "c", "uid": "claim"}, "spec": {"volumeName": "v"}, "status": {"phase": status},
+            });
+            if let Some(metadata) = claim["metadata"].as_object_mut() {
+                metadata.extend(more.as_object().cloned().unwrap_or_default());
+            }
+            from_value(claim).unwrap()
+        };
+        let volume = |index: usize, claim: Option<&PersistentVolumeClaim>| {
+            volume_of(&pod, &wishes[index], claim).map_err(|error| error.to_string())
+        };
+        let bound = claim("Bound", serde_json::json!({}));
+        let deleted = claim(
+            "Bound",
+            serde_json::json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}),
+        );
+        assert_eq!(volume(0, Some(&bound)), Ok("v".to_owned()));
+        assert_eq!(
+            volume(0, Some(&claim("Pending", serde_json::json!({})))),
+            Err("PVC is not bound".to_owned())
+        );
+        assert_eq!(volume(0, Some(&deleted)), Err("PVC is being deleted".to_owned()));
+        assert!(
+            volume(0, None).is_err() && volume(1, Some(&bound)).is_err(),
+            "another's claim"
+        );
+
+        let persistent = |uid: &str| -> PersistentVolume {
+            from_value(serde_json::json!({
+                "metadata": {"name": "v"}, "spec": {"local": {"path": "/d"}, "claimRef": {"uid": uid}},
+            }))
+            .unwrap()
+        };
+        let place =
+            |volume: Option<&PersistentVolume>| backing(&wishes[0], &bound, "v", volume).map(|found| found.place);
+        assert_eq!(place(Some(&persistent("claim"))), Ok(Place::Local("/d".to_owned())));
+        assert_eq!(
+            place(Some(&persistent("other"))),
+            Err(ClaimError::Stolen("v".to_owned()))
+        );
+        assert_eq!(place(None), Err(ClaimError::NoVolume("v".to_owned())));
+    }
+}

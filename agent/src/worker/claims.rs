@@ -1,0 +1,54 @@
+//! Asks the API what is behind a pod's claims.
+
+use std::collections::BTreeMap;
+
+use agent_plan::claims::{Backing, Wish, backing, volume_of, wishes};
+use agent_plan::pods;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::Api;
+
+use crate::context::Context;
+
+/// What is behind the claims that are not mounted yet; the error is what the pod's event says.
+pub(super) async fn fetch(context: &Context, pod: &Pod) -> Result<BTreeMap<String, Backing>, String> {
+    let mut found = BTreeMap::new();
+    let mut problems: Vec<String> = Vec::new();
+    let mut failed: Vec<String> = Vec::new();
+    for wish in wishes(pod) {
+        let mounted = context.volumes.is_mounted(pods::uid(pod), &wish.volume);
+        if mounted.map_err(|error| image::chain(&error))? {
+            continue;
+        }
+        match look(context, pod, &wish).await {
+            Ok(backing) => drop(found.insert(wish.volume, backing)),
+            Err(problem) => {
+                let claim = format!("{}/{}", pods::namespace(pod), wish.claim);
+                problems.push(format!("error processing PVC {claim}: {problem}"));
+                failed.push(wish.volume);
+            }
+        }
+    }
+    if problems.is_empty() {
+        return Ok(found);
+    }
+    let failed = failed.join(" ");
+    let problems = problems.join(", ");
+    Err(format!(
+        "Unable to attach or mount volumes: unmounted volumes=[{failed}], unattached volumes=[], failed to process \
+         volumes=[{failed}]: {problems}"
+    ))
+}
+
+async fn look(context: &Context, pod: &Pod, wish: &Wish) -> Result<Backing, String> {
+    let client = &context.parts.client;
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), pods::namespace(pod));
+    let claim = claims
+        .get_opt(&wish.claim)
+        .await
+        .map_err(|error| image::chain(&error))?;
+    let name = volume_of(pod, wish, claim.as_ref()).map_err(|error| error.to_string())?;
+    let volumes: Api<PersistentVolume> = Api::all(client.clone());
+    let volume = volumes.get_opt(&name).await.map_err(|error| image::chain(&error))?;
+    let claim = claim.unwrap_or_default();
+    backing(wish, &claim, &name, volume.as_ref()).map_err(|error| error.to_string())
+}

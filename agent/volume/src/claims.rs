@@ -1,0 +1,144 @@
+//! Claims: what is behind one is bound to a directory of the pod, so that an agent that comes later finds it there.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use agent_plan::claims::{Backing, Place};
+use agent_plan::environment::Sources;
+use k8s_openapi::api::core::v1::{Pod, Volume};
+use nix::fcntl::OFlag;
+use nix::mount::{MsFlags, mount as bind};
+
+use crate::{Error, host_path, io_error, make_directory, ownership, subpath};
+
+/// Where they are in a pod's directory.
+pub(crate) const DIRECTORY: &str = "claims";
+
+/// Mounts what is behind a claim at `target`, once.
+pub(crate) fn mount(root: &Path, target: &Path, pod: &Pod, volume: &Volume, sources: &Sources) -> Result<(), Error> {
+    if subpath::is_mounted(target).map_err(|error| io_error("find the mount at", target, error))? {
+        return Ok(());
+    }
+    let backing = sources
+        .claims
+        .get(&volume.name)
+        .ok_or_else(|| Error::Unsupported(volume.name.clone()))?;
+    let source = open(backing)?;
+    let found = source
+        .metadata()
+        .map_err(|error| io_error("look at", &path_of(&backing.place), error))?;
+    let others = users(root, &found).map_err(|error| io_error("read", root, error))?;
+    if backing.exclusive && others > 0 {
+        return Err(Error::Claim {
+            problem: format!(
+                "MountVolume.SetUp failed for volume {:?} : volume uses the ReadWriteOncePod access mode and is already \
+                 in use by another pod",
+                backing.volume
+            ),
+        });
+    }
+    let claim = volume.persistent_volume_claim.as_ref();
+    let written = claim.is_none_or(|claim| claim.read_only != Some(true));
+    // Another pod's files are not given away under it.
+    if matches!(backing.place, Place::Local(_)) && written && others == 0 {
+        ownership::give(&source, pod).map_err(|error| io_error("chown", &path_of(&backing.place), error))?;
+    }
+    make_target(target, found.is_dir())?;
+    let from = PathBuf::from(format!("/proc/self/fd/{}", source.as_raw_fd()));
+    let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
+    bind(Some(&from), target, None::<&str>, flags, None::<&str>).map_err(|error| io_error("bind to", target, error))
+}
+
+fn path_of(place: &Place) -> PathBuf {
+    match place {
+        Place::HostPath(source) => PathBuf::from(&source.path),
+        Place::Local(path) => PathBuf::from(path),
+    }
+}
+
+/// What is bound from here on is what was opened, whatever becomes of the path.
+fn open(backing: &Backing) -> Result<File, Error> {
+    let path = path_of(&backing.place);
+    match &backing.place {
+        Place::HostPath(source) => host_path::check(&backing.volume, source)?,
+        Place::Local(_) if path.is_absolute() => {}
+        Place::Local(_) => {
+            let problem = format!(
+                "MountVolume.NewMounter initialization failed for volume {:?} : path {:?} is not absolute",
+                backing.volume,
+                path.display().to_string()
+            );
+            return Err(Error::Claim { problem });
+        }
+    }
+    let opened = OpenOptions::new()
+        .read(true)
+        .custom_flags(OFlag::O_PATH.bits())
+        .open(&path);
+    match opened {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Error::Claim {
+            problem: format!(
+                "MountVolume.NewMounter initialization failed for volume {:?} : path {:?} does not exist",
+                backing.volume,
+                path.display().to_string()
+            ),
+        }),
+        opened => opened.map_err(|error| io_error("open", &path, error)),
+    }
+}
+
+fn make_target(target: &Path, directory: bool) -> Result<(), Error> {
+    if directory {
+        return make_directory(target);
+    }
+    if let Some(parent) = target.parent() {
+        make_directory(parent)?;
+    }
+    File::create(target)
+        .map(drop)
+        .map_err(|error| io_error("create", target, error))
+}
+
+/// How many pods have this very file or directory mounted as a claim.
+pub(crate) fn users(root: &Path, wanted: &fs::Metadata) -> io::Result<usize> {
+    let pods = match fs::read_dir(root) {
+        Ok(pods) => pods,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        Err(error) => return Err(error),
+    };
+    let mut users = 0;
+    for pod in pods {
+        let claims = match fs::read_dir(pod?.path().join(DIRECTORY)) {
+            Ok(claims) => claims,
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => continue,
+            Err(error) => return Err(error),
+        };
+        for claim in claims {
+            let found = fs::metadata(claim?.path())?;
+            users += usize::from((found.dev(), found.ino()) == (wanted.dev(), wanted.ino()));
+        }
+    }
+    Ok(users)
+}
+
+/// Removes the mount points of a pod's claims, which are empty when nothing is mounted there any more.
+pub(crate) fn remove(pod: &Path, failures: &mut Vec<String>) {
+    let directory = pod.join(DIRECTORY);
+    for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let removed = match fs::symlink_metadata(&path) {
+            Ok(found) if found.is_dir() => fs::remove_dir(&path),
+            Ok(found) if found.len() == 0 => fs::remove_file(&path),
+            Ok(_) => Err(io::Error::other("it is not empty")),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = removed
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            failures.push(format!("remove {}: {error}", path.display()));
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Directories that are persistent volumes of this node: `ROOT/NAME`. Only who may enter the agent's own directory reaches
+//! them by path; containers get them mounted.
+
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::{claims, removal};
+
+/// The directories below one root.
+#[derive(Clone, Debug)]
+pub struct LocalPath {
+    root: PathBuf,
+    /// Where the volumes of pods are.
+    pods: PathBuf,
+}
+
+/// A directory that cannot be made or removed.
+#[derive(Debug, thiserror::Error)]
+pub enum LocalPathError {
+    /// Not a name that a volume has.
+    #[error("{0:?} is not the name of a volume")]
+    Name(String),
+    /// It is mounted.
+    #[error("volume {0:?} is used by a pod")]
+    Used(String),
+    /// A file operation failed.
+    #[error("{doing} {}", path.display())]
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LocalPathError {
+    let path = path.to_owned();
+    move |source| LocalPathError::Io { doing, path, source }
+}
+
+/// Volumes are named after the uid of their claim.
+fn check(name: &str) -> Result<(), LocalPathError> {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if name.len() > "pvc-".len() && name.len() <= 63 && name.starts_with("pvc-") && name.bytes().all(plain) {
+        Ok(())
+    } else {
+        Err(LocalPathError::Name(name.to_owned()))
+    }
+}
+
+impl LocalPath {
+    /// Directories below `root`; `pods` is where the volumes of pods are.
+    pub fn new(root: PathBuf, pods: PathBuf) -> Self {
+        Self { root, pods }
+    }
+
+    /// Makes a directory that every user may write to, or finds it.
+    pub fn make(&self, name: &str) -> Result<PathBuf, LocalPathError> {
+        check(name)?;
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.root);
+        made.map_err(failed("create", &self.root))?;
+        let path = self.root.join(name);
+        // It gets its name when it is whole.
+        let draft = self.root.join(format!(".{name}"));
+        if path.is_dir() {
+            return Ok(path);
+        }
+        match DirBuilder::new().mode(0o700).create(&draft) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed("create", &draft)(error)),
+            Ok(()) | Err(_) => {}
+        }
+        fs::set_permissions(&draft, Permissions::from_mode(0o777)).map_err(failed("chmod", &draft))?;
+        fs::rename(&draft, &path).map_err(failed("rename", &draft))?;
+        let synced = File::open(&self.root).and_then(|root| root.sync_all());
+        synced.map_err(failed("sync", &self.root))?;
+        Ok(path)
+    }
+
+    /// Removes a directory with all that is in it, unless a pod uses it; whether it was there.
+    pub fn remove(&self, name: &str) -> Result<bool, LocalPathError> {
+        check(name)?;
+        let path = self.root.join(name);
+        // What an earlier removal began, and did not end.
+        let grave = self.root.join(format!(".removed-{name}"));
+        let there = match fs::symlink_metadata(&path) {
+            Ok(found) => {
+                let users = claims::users(&self.pods, &found).map_err(failed("read", &self.pods))?;
+                if users > 0 {
+                    return Err(LocalPathError::Used(name.to_owned()));
+                }
+                true
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            Err(error) => return Err(failed("look at", &path)(error)),
+        };
+        let root = match File::open(&self.root) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            root => root.map_err(failed("open", &self.root))?,
+        };
+        let remove = |path: &Path| {
+            let name = path.file_name().unwrap_or(OsStr::new(""));
+            removal::remove(&root, name).map_err(failed("remove", path))
+        };
+        remove(&grave)?;
+        if there {
+            fs::rename(&path, &grave).map_err(failed("rename", &path))?;
+            remove(&grave)?;
+        }
+        Ok(there)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attack_3_only_names_of_volumes_are_made_and_removed() {
+        let home = tempfile::tempdir().expect("a directory");
+        let root = home.path().join("local-path");
+        let volumes = LocalPath::new(root.clone(), home.path().join("pods"));
+        fs::write(home.path().join("pvc-outside"), "").expect("written");
+        for name in [
+            "",
+            "pvc-",
+            "../pvc-outside",
+            "pvc-/../x",
+            "pvc-A",
+            ".",
+            "pvc-a\0",
+            "local",
+            &"pvc-a".repeat(20),
+        ] {
+            assert!(volumes.make(name).is_err() && volumes.remove(name).is_err(), "{name:?}");
+        }
+        let path = volumes.make("pvc-1").expect("made");
+        assert_eq!(path, root.join("pvc-1"));
+        fs::write(path.join("file"), "").expect("written");
+        std::os::unix::fs::symlink(home.path(), path.join("link")).expect("linked");
+        assert_eq!(volumes.make("pvc-1").expect("found"), path);
+        assert!(path.join("file").exists(), "what is there stays");
+        let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
+        assert_eq!((mode(&root), mode(&path)), (0o700, 0o777));
+        assert!(volumes.remove("pvc-1").expect("removed"));
+        assert!(!volumes.remove("pvc-1").expect("it is gone"));
+        assert!(home.path().join("pvc-outside").exists());
+        assert_eq!(fs::read_dir(&root).expect("read").count(), 0);
+    }
+}

@@ -1,0 +1,126 @@
+//! A volume's files for the group that a pod names: all belong to the group, which may read and write them, and what is
+//! made in its directories will as well.
+
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::core::v1::Pod;
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::unistd::{Gid, fchownat};
+
+/// What the group may do with files, and with directories besides.
+const FILES: u32 = 0o660;
+const DIRECTORIES: u32 = 0o2110;
+
+/// Gives what is behind `root` to the pod's group, if it names one. With the policy `OnRootMismatch` only if the root is not
+/// the group's already.
+pub(crate) fn give(root: &File, pod: &Pod) -> io::Result<()> {
+    let context = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
+    let Some(context) = context else { return Ok(()) };
+    let Some(group) = context.fs_group.and_then(|group| u32::try_from(group).ok()) else {
+        return Ok(());
+    };
+    if context.fs_group_change_policy.as_deref() == Some("OnRootMismatch") && is_given(root, group)? {
+        return Ok(());
+    }
+    // The root comes last: while it is not the group's, the work is not done.
+    let mut waiting = vec![PathBuf::new()];
+    while let Some(path) = waiting.pop() {
+        let directory = open(root, &path)?;
+        if !metadata(&directory)?.is_dir() {
+            change(&directory, group)?;
+            continue;
+        }
+        for entry in fs::read_dir(by_number(&directory))? {
+            waiting.push(path.join(entry?.file_name()));
+        }
+        if !path.as_os_str().is_empty() {
+            change(&directory, group)?;
+        }
+    }
+    change(&open(root, Path::new(""))?, group)
+}
+
+fn is_given(root: &File, group: u32) -> io::Result<bool> {
+    let found = root.metadata()?;
+    let wanted = FILES | if found.is_dir() { DIRECTORIES } else { 0 };
+    Ok(found.gid() == group && found.mode() & wanted == wanted)
+}
+
+/// A path below the root, without following any link.
+fn open(root: &File, path: &Path) -> io::Result<OwnedFd> {
+    let path = if path.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        path
+    };
+    if path == Path::new(".") && !root.metadata()?.is_dir() {
+        return Ok(root.try_clone()?.into());
+    }
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    Ok(openat2(root, path, how)?)
+}
+
+fn by_number(file: &impl AsFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()))
+}
+
+fn metadata(file: &OwnedFd) -> io::Result<fs::Metadata> {
+    File::from(file.try_clone()?).metadata()
+}
+
+fn change(file: &OwnedFd, group: u32) -> io::Result<()> {
+    fchownat(file, "", None, Some(Gid::from_raw(group)), AtFlags::AT_EMPTY_PATH)?;
+    let found = metadata(file)?;
+    if found.is_symlink() {
+        return Ok(());
+    }
+    let mode = found.mode() & 0o7777 | FILES | if found.is_dir() { DIRECTORIES } else { 0 };
+    fs::set_permissions(by_number(file), Permissions::from_mode(mode))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn attack_1_a_link_in_a_volume_gives_nothing_outside_to_the_group() {
+        let home = tempfile::tempdir().expect("a directory");
+        let (outside, volume) = (home.path().join("outside"), home.path().join("volume"));
+        fs::create_dir_all(volume.join("sub")).expect("made");
+        fs::write(&outside, "").expect("written");
+        fs::write(volume.join("sub/file"), "").expect("written");
+        fs::set_permissions(volume.join("sub/file"), Permissions::from_mode(0o600)).expect("set");
+        symlink(&outside, volume.join("link")).expect("linked");
+        let own = fs::metadata(&outside).expect("there").gid();
+        let pod = |policy: &str| -> Pod {
+            serde_json::from_value(
+                serde_json::json!({"metadata": {}, "spec": {"containers": [], "securityContext": {
+                    "fsGroup": 4321, "fsGroupChangePolicy": policy,
+                }}}),
+            )
+            .expect("a pod")
+        };
+        give(&File::open(&volume).expect("opened"), &pod("Always")).expect("given");
+        let look = |path: &str| fs::metadata(volume.join(path)).map(|found| (found.gid(), found.mode() & 0o7777));
+        assert_eq!(look("sub/file").expect("there"), (4321, 0o660));
+        assert_eq!(look("sub").expect("there").0, 4321);
+        assert_eq!(look("").expect("there").1 & 0o2770, 0o2770);
+        assert_eq!(fs::metadata(&outside).expect("there").gid(), own, "outside");
+
+        fs::set_permissions(volume.join("sub/file"), Permissions::from_mode(0o600)).expect("set");
+        give(&File::open(&volume).expect("opened"), &pod("OnRootMismatch")).expect("given");
+        assert_eq!(
+            look("sub/file").expect("there").1,
+            0o600,
+            "the root is the group's: nothing is looked at"
+        );
+    }
+}

@@ -1,0 +1,306 @@
+//! Makes volumes for claims of the class that every cluster has, and removes them: directories, which the agent of the node
+//! keeps. It asks the agent through the API server, as people ask it for logs, so nobody but the API server reaches agents.
+
+use std::{sync::Arc, time::Duration};
+
+use controlplane_plan::{
+    objects::{name, target, uid},
+    step::{CLAIMS, NODES, Note, PatchKind, Severity, Target, VOLUMES},
+    storage::{
+        SELECTED_NODE, claim_class,
+        provision::{self, End, FINALIZER, News, Wish},
+        volume_of,
+    },
+};
+use futures::{StreamExt, stream::FuturesUnordered};
+use http::Method;
+use k8s_openapi::{
+    Metadata,
+    api::{
+        core::v1::{Node, PersistentVolume, PersistentVolumeClaim},
+        storage::v1::StorageClass,
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tracing::{debug, info, warn};
+
+use crate::{
+    cache::Key,
+    driver::Context,
+    kinds::Caches,
+    queue::Queue,
+    request::{self, Error, JSON},
+};
+
+/// The source of events.
+pub(crate) const COMPONENT: &str = provision::NAME;
+/// Volumes that are made or removed at once.
+const TOGETHER: usize = 16;
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_mins(1));
+
+/// What there is to do.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Work {
+    /// A volume for a claim.
+    Make(Key),
+    /// More room for a claim.
+    Grow(Key),
+    /// The end of a volume.
+    Remove(Key),
+}
+
+/// How it went.
+enum Outcome {
+    Done,
+    /// It is tried again, with more patience each time.
+    Again,
+}
+
+/// Wakes claims that want a volume, and volumes that have had their time.
+pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Work>> {
+    let queue = Queue::new();
+    let (wake, classes, volumes) = (queue.clone(), caches.storage_classes.clone(), caches.volumes.clone());
+    caches.claims.listen(move |change| {
+        if let Some(claim) = change.new {
+            let volume = volume_of(claim).and_then(|name| volumes.get(&Key::new("", name)));
+            if volume.is_some_and(|volume| provision::growth(claim, &volume).is_some()) {
+                wake.push(Work::Grow(Key::of(&claim.metadata)));
+            }
+            let class = classes.get(&Key::new("", claim_class(claim)));
+            if provision::wish(claim, class.as_deref()) != Wish::Nothing {
+                wake.push(Work::Make(Key::of(&claim.metadata)));
+            }
+        }
+    });
+    let wake = queue.clone();
+    caches.volumes.listen(move |change| {
+        if let Some(volume) = change.new.filter(|volume| provision::end(volume) != End::None) {
+            wake.push(Work::Remove(Key::of(&volume.metadata)));
+        }
+    });
+    queue
+}
+
+/// Works for ever.
+pub(crate) async fn run(context: Context, queue: Arc<Queue<Work>>) {
+    context.caches.synced().await;
+    let mut under_way = FuturesUnordered::new();
+    let mut busy = std::collections::BTreeSet::new();
+    let mut attempts: std::collections::BTreeMap<Work, u32> = std::collections::BTreeMap::new();
+    loop {
+        tokio::select! {
+            biased;
+            Some((work, outcome)) = under_way.next(), if !under_way.is_empty() => {
+                busy.remove(&work);
+                match outcome {
+                    Outcome::Done => drop(attempts.remove(&work)),
+                    Outcome::Again => {
+                        let tried = attempts.entry(work.clone()).or_default();
+                        *tried = tried.saturating_add(1);
+                        let delay = BACKOFF.0.saturating_mul(1 << (*tried).min(9)).min(BACKOFF.1);
+                        queue.push_after(work, delay);
+                    }
+                }
+            }
+            work = queue.next(), if under_way.len() < TOGETHER => {
+                if busy.contains(&work) {
+                    queue.push_after(work, BACKOFF.0);
+                    continue;
+                }
+                busy.insert(work.clone());
+                let first = !attempts.contains_key(&work);
+                let context = context.clone();
+                under_way.push(async move {
+                    let outcome = match &work {
+                        Work::Make(key) => Box::pin(make(&context, key, first)).await,
+                        Work::Grow(key) => finished(Box::pin(grow(&context, key)).await),
+                        Work::Remove(key) => Box::pin(remove(&context, key, first)).await,
+                    };
+                    (work, outcome)
+                });
+            }
+        }
+    }
+}
+
+fn tell(context: &Context, note: Note) {
+    context.recorder.note(COMPONENT, Some(note));
+}
+
+/// Makes a claim's volume. The claim is read from the server: the cache may not show yet that it has one.
+async fn make(context: &Context, key: &Key, first: bool) -> Outcome {
+    let read = request::get::<PersistentVolumeClaim>(&context.client, &CLAIMS, &key.namespace, &key.name);
+    let claim = match read.await {
+        Ok(claim) => claim,
+        Err(error) if error.code() == 404 => return Outcome::Done,
+        Err(_) => return Outcome::Again,
+    };
+    let class = context.caches.storage_classes.get(&Key::new("", claim_class(&claim)));
+    let fail = |why: &str| tell(context, provision::note(&claim, News::Failed(why)));
+    let node = match provision::wish(&claim, class.as_deref()) {
+        Wish::Nothing => return Outcome::Done,
+        Wish::Impossible(why) => {
+            fail(why);
+            return Outcome::Done;
+        }
+        Wish::Directory(node) => node,
+    };
+    if first {
+        tell(context, provision::note(&claim, News::Begun));
+    }
+    let node = context.caches.nodes.get(&Key::new("", node));
+    let (Some(class), Some(node)) = (class, node) else {
+        fail("the selected node does not exist");
+        return unselect(context, &claim).await;
+    };
+    match directory_and_volume(context, &claim, &class, &node).await {
+        Ok(volume) => {
+            info!(claim = %key, volume, node = name(&*node), "volume made");
+            tell(context, provision::note(&claim, News::Made(&volume)));
+            Outcome::Done
+        }
+        Err(error) => {
+            warn!(claim = %key, %error, "no volume made");
+            if first || error.code() != 0 {
+                fail(&error.to_string());
+            }
+            Outcome::Again
+        }
+    }
+}
+
+/// Where an agent has put a directory.
+#[derive(Deserialize)]
+struct Made {
+    path: String,
+}
+
+fn directory(node: &str, volume: &str) -> String {
+    format!("{}/local-path/{volume}", request::path(&NODES, "", node, "proxy"))
+}
+
+async fn directory_and_volume(
+    context: &Context,
+    claim: &PersistentVolumeClaim,
+    class: &StorageClass,
+    node: &Node,
+) -> Result<String, Error> {
+    let volume = provision::volume_name(claim);
+    let path = directory(name(node), &volume);
+    let made: Made = request::send(&context.client, Method::PUT, path, JSON, Vec::new()).await?;
+    let body = provision::volume(claim, class, node, &made.path);
+    match request::create(&context.client, &VOLUMES, "", &body).await {
+        Ok(_) => Ok(volume),
+        // An answer of an earlier attempt was lost.
+        Err(Error::Refused(status)) if status.reason == "AlreadyExists" => Ok(volume),
+        Err(error) => Err(error),
+    }
+}
+
+/// Says that a claim's volume holds what the claim asks for, the volume first.
+async fn grow(context: &Context, key: &Key) -> Result<(), Error> {
+    let claim: PersistentVolumeClaim = request::get(&context.client, &CLAIMS, &key.namespace, &key.name).await?;
+    let name = volume_of(&claim).unwrap_or_default();
+    let volume: PersistentVolume = request::get(&context.client, &VOLUMES, "", name).await?;
+    let Some(size) = provision::growth(&claim, &volume) else {
+        return Ok(());
+    };
+    let capacity = json!({ "storage": size });
+    let body = json!({ "metadata": { "uid": volume.metadata.uid }, "spec": { "capacity": capacity } });
+    let of = target(VOLUMES, &volume);
+    request::patch(&context.client, &of, None, PatchKind::Merge, &body).await?;
+    let body = json!({ "metadata": { "uid": claim.metadata.uid }, "status": { "capacity": capacity } });
+    let of = target(CLAIMS, &claim);
+    request::patch(&context.client, &of, Some("status"), PatchKind::Merge, &body).await?;
+    info!(claim = %key, size = size.0, "volume grown");
+    tell(context, provision::note(&claim, News::Grown));
+    Ok(())
+}
+
+/// Lets the scheduler choose another node.
+async fn unselect(context: &Context, claim: &PersistentVolumeClaim) -> Outcome {
+    let body = json!({ "metadata": {
+        "uid": claim.metadata.uid, "resourceVersion": claim.metadata.resource_version,
+        "annotations": { SELECTED_NODE: null },
+    }});
+    let target = target(CLAIMS, claim);
+    let patched = request::patch(&context.client, &target, None, PatchKind::Merge, &body).await;
+    finished(patched.map(drop))
+}
+
+fn finished(result: Result<(), Error>) -> Outcome {
+    match result {
+        Ok(()) => Outcome::Done,
+        Err(error) if matches!(error.code(), 404 | 409) => Outcome::Done,
+        Err(error) => {
+            debug!(%error, "tried again");
+            Outcome::Again
+        }
+    }
+}
+
+/// Ends a volume: its directory, the object, and what held it.
+async fn remove(context: &Context, key: &Key, first: bool) -> Outcome {
+    let volume = match request::get::<PersistentVolume>(&context.client, &VOLUMES, "", &key.name).await {
+        Ok(volume) => volume,
+        Err(error) if error.code() == 404 => return Outcome::Done,
+        Err(_) => return Outcome::Again,
+    };
+    let end = provision::end(&volume);
+    if end == End::None {
+        return Outcome::Done;
+    }
+    if end == End::Remove
+        && let Err(error) = remove_directory(context, &volume).await
+    {
+        warn!(volume = %key, %error, "a volume's directory was not removed");
+        if first {
+            let mut about = target(VOLUMES, &volume).reference();
+            about.resource_version.clone_from(&volume.metadata.resource_version);
+            tell(
+                context,
+                Note {
+                    about,
+                    severity: Severity::Warning,
+                    reason: "VolumeFailedDelete",
+                    message: error.to_string(),
+                },
+            );
+        }
+        return Outcome::Again;
+    }
+    info!(volume = %key, ?end, "volume removed");
+    finished(release(context, &volume).await)
+}
+
+/// The directory on its node. A node that is gone has taken it along.
+async fn remove_directory(context: &Context, volume: &PersistentVolume) -> Result<(), Error> {
+    let node = provision::node_of(volume).filter(|node| context.caches.nodes.get(&Key::new("", node)).is_some());
+    let Some(node) = node else { return Ok(()) };
+    let path = directory(node, name(volume));
+    match request::send::<Value>(&context.client, Method::DELETE, path, JSON, Vec::new()).await {
+        Err(error) if error.code() != 404 => Err(error),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+async fn release(context: &Context, volume: &PersistentVolume) -> Result<(), Error> {
+    let target: Target = target(VOLUMES, volume);
+    if volume.metadata.deletion_timestamp.is_none() {
+        request::delete(&context.client, &target, None, None, None).await?;
+    }
+    let current: PersistentVolume = request::get(&context.client, &VOLUMES, "", &target.name).await?;
+    if uid(&current) != target.uid {
+        return Ok(());
+    }
+    let metadata: &ObjectMeta = current.metadata();
+    let mut finalizers = metadata.finalizers.clone().unwrap_or_default();
+    finalizers.retain(|own| own != FINALIZER);
+    let body = json!({ "metadata": {
+        "uid": metadata.uid, "resourceVersion": metadata.resource_version, "finalizers": finalizers,
+    }});
+    let patched = request::patch(&context.client, &target, None, PatchKind::Merge, &body);
+    patched.await.map(drop)
+}

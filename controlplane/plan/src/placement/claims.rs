@@ -1,0 +1,225 @@
+//! The claims of a pod: where their volumes can be reached, and what is to be bound or made once a node is chosen.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use k8s_openapi::api::{
+    core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, TopologySelectorTerm},
+    storage::v1::StorageClass,
+};
+
+use super::{Board, Misfit, affinity::selects};
+use crate::{
+    objects::{annotation, name, uid},
+    storage::{
+        NO_PROVISIONER, SELECTED_NODE, Wanted, affinity, best, claim_class, claim_phase, is_bound, volume_of, waits,
+    },
+};
+
+const NO_VOLUME: &str = "node(s) didn't find available persistent volumes to bind";
+const ELSEWHERE: &str = "node(s) didn't match PersistentVolume's node affinity";
+const NO_SUCH_VOLUME: &str = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)";
+const OTHER_ZONE: &str = "node(s) had no available volume zone";
+const EXCLUSIVE: &str = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
+/// Labels of volumes that their nodes must share.
+const ZONES: [&str; 4] = [
+    "failure-domain.beta.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "topology.kubernetes.io/zone",
+];
+
+/// A claim that a pod names.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    /// Its name.
+    pub name: String,
+    /// Whether it is made for this pod alone.
+    pub own: bool,
+    /// The claim, if it is there.
+    pub found: Option<Arc<PersistentVolumeClaim>>,
+}
+
+/// The names of a pod's claims, and whether they are made for it.
+pub fn names(pod: &Pod) -> Vec<(String, bool)> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let named = volumes.filter_map(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
+        (Some(source), _) => Some((source.claim_name.clone(), false)),
+        (None, Some(_)) => Some((format!("{}-{}", name(pod), volume.name), true)),
+        (None, None) => None,
+    });
+    named.collect()
+}
+
+/// All that the scheduler looks at of a pod's claims.
+#[derive(Debug, Clone, Default)]
+pub struct Claims {
+    /// In the pod's order.
+    pub claims: Vec<Claim>,
+    /// The volumes of their classes, and those that they name.
+    pub volumes: Vec<Arc<PersistentVolume>>,
+    /// Their classes.
+    pub classes: BTreeMap<String, Arc<StorageClass>>,
+}
+
+/// What is to be done for a claim before its pod is bound.
+#[derive(Debug, Clone)]
+pub enum Bond {
+    /// It gets this volume.
+    Take(Arc<PersistentVolumeClaim>, Arc<PersistentVolume>),
+    /// A volume is made for it on the node.
+    Make(Arc<PersistentVolumeClaim>),
+}
+
+impl Claims {
+    fn class(&self, claim: &PersistentVolumeClaim) -> Option<&StorageClass> {
+        self.classes.get(claim_class(claim)).map(Arc::as_ref)
+    }
+
+    /// Whether any node can do.
+    pub(super) fn check_pod(&self, pod: &Pod) -> Result<(), String> {
+        let mut immediate = false;
+        for Claim { name, own, found } in &self.claims {
+            let Some(claim) = found else {
+                return Err(if *own {
+                    format!("waiting for ephemeral volume controller to create the persistentvolumeclaim {name:?}")
+                } else {
+                    format!("persistentvolumeclaim {name:?} not found")
+                });
+            };
+            if claim_phase(claim) == "Lost" {
+                let volume = volume_of(claim).unwrap_or_default();
+                return Err(format!(
+                    "persistentvolumeclaim {name:?} bound to non-existent persistentvolume {volume:?}"
+                ));
+            }
+            if claim.metadata.deletion_timestamp.is_some() {
+                return Err(format!("persistentvolumeclaim {name:?} is being deleted"));
+            }
+            let mut owners = claim.metadata.owner_references.iter().flatten();
+            if *own && !owners.any(|owner| owner.uid == uid(pod)) {
+                let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+                let pod = crate::objects::name(pod);
+                return Err(format!(
+                    "PVC {namespace}/{name} was not created for pod {namespace}/{pod} (pod is not owner)"
+                ));
+            }
+            immediate |= !is_bound(claim) && (volume_of(claim).is_some() || !waits(self.class(claim)));
+        }
+        if immediate {
+            return Err("pod has unbound immediate PersistentVolumeClaims".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Whether a claim that only one pod may use is used by another. All nodes are as good as each other then.
+    pub(super) fn check_exclusive(&self, board: &Board, pod: &Pod) -> Result<(), Misfit> {
+        let exclusive = |claim: &&Claim| {
+            let spec = claim.found.as_ref().and_then(|claim| claim.spec.as_ref());
+            let modes = spec.and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default();
+            modes.iter().any(|mode| mode == "ReadWriteOncePod")
+        };
+        let wanted: Vec<&Claim> = self.claims.iter().filter(exclusive).collect();
+        let used = !wanted.is_empty()
+            && board.pods().any(|placed| {
+                placed.pod.metadata.namespace == pod.metadata.namespace
+                    && names(&placed.pod)
+                        .iter()
+                        .any(|(own, _)| wanted.iter().any(|claim| claim.name == *own))
+            });
+        if used {
+            Err(Misfit::resolvable(EXCLUSIVE))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Whether a node reaches all volumes, or could.
+    pub(super) fn check(&self, node: &Node) -> Result<(), Misfit> {
+        self.bonds(node).map(drop)
+    }
+
+    /// What is to be bound and made if the pod goes to this node.
+    pub fn bonds(&self, node: &Node) -> Result<Vec<Bond>, Misfit> {
+        let mut bonds: Vec<Bond> = Vec::new();
+        for claim in self.claims.iter().filter_map(|claim| claim.found.as_ref()) {
+            if is_bound(claim) {
+                self.reaches(claim, node)?;
+            } else {
+                bonds.push(self.bond(claim, node, &bonds)?);
+            }
+        }
+        Ok(bonds)
+    }
+
+    fn reaches(&self, claim: &PersistentVolumeClaim, node: &Node) -> Result<(), Misfit> {
+        let named = volume_of(claim);
+        let Some(volume) = self.volumes.iter().find(|volume| Some(name(&***volume)) == named) else {
+            return Err(Misfit::unresolvable(NO_SUCH_VOLUME));
+        };
+        if !affinity(volume).is_none_or(|wanted| selects(wanted, node)) {
+            return Err(Misfit::unresolvable(ELSEWHERE));
+        }
+        let labels = node.metadata.labels.as_ref();
+        let shares = |zone: &&'static str| {
+            let own = volume.metadata.labels.as_ref().and_then(|labels| labels.get(*zone));
+            let there = labels.and_then(|labels| labels.get(*zone));
+            // A volume that several zones reach names them all.
+            own.zip(there)
+                .is_none_or(|(own, there)| own.split("__").any(|own| own == there))
+        };
+        if ZONES.iter().all(shares) {
+            Ok(())
+        } else {
+            Err(Misfit::unresolvable(OTHER_ZONE))
+        }
+    }
+
+    fn bond(&self, claim: &Arc<PersistentVolumeClaim>, node: &Node, before: &[Bond]) -> Result<Bond, Misfit> {
+        let make = || Ok(Bond::Make(Arc::clone(claim)));
+        if let Some(selected) = annotation(&claim.metadata, SELECTED_NODE) {
+            // It is being made already.
+            return if selected == name(node) {
+                make()
+            } else {
+                Err(Misfit::unresolvable(NO_VOLUME))
+            };
+        }
+        let taken: Vec<&str> = before
+            .iter()
+            .filter_map(|bond| match bond {
+                Bond::Take(_, volume) => Some(name(&**volume)),
+                Bond::Make(_) => None,
+            })
+            .collect();
+        let wanted = Wanted {
+            claim,
+            node: Some(node),
+            named_only: false,
+            taken: &taken,
+        };
+        let found = best(&wanted, self.volumes.iter().map(Arc::as_ref)).map(name);
+        if let Some(volume) = self.volumes.iter().find(|volume| Some(name(&***volume)) == found) {
+            return Ok(Bond::Take(Arc::clone(claim), Arc::clone(volume)));
+        }
+        let class = self.class(claim).filter(|class| class.provisioner != NO_PROVISIONER);
+        match class {
+            Some(class) if in_topology(class.allowed_topologies.as_deref(), node) => make(),
+            Some(_) | None => Err(Misfit::unresolvable(NO_VOLUME)),
+        }
+    }
+}
+
+/// Whether a class makes volumes for the node.
+fn in_topology(terms: Option<&[TopologySelectorTerm]>, node: &Node) -> bool {
+    let labels = node.metadata.labels.as_ref();
+    let terms = terms.unwrap_or_default();
+    terms.is_empty()
+        || terms.iter().any(|term| {
+            let mut wanted = term.match_label_expressions.iter().flatten();
+            wanted.all(|wanted| {
+                labels
+                    .and_then(|own| own.get(&wanted.key))
+                    .is_some_and(|own| wanted.values.contains(own))
+            })
+        })
+}

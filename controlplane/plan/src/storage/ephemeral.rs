@@ -1,0 +1,60 @@
+//! The claims that a pod brings along.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Volume};
+use serde_json::json;
+
+use crate::{
+    objects::{controlled_by, is_finished, name, target},
+    step::{CLAIMS, Note, Outcome, PODS, Plan, Severity, Step},
+};
+
+/// Whether a pod brings claims along.
+pub fn has_claims(pod: &Pod) -> bool {
+    volumes(pod).next().is_some()
+}
+
+fn volumes(pod: &Pod) -> impl Iterator<Item = &Volume> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    volumes.filter(|volume| volume.ephemeral.is_some())
+}
+
+/// Makes the claims that are missing. One of that name which is another's is left alone: the scheduler tells of it.
+pub fn plan(pod: &Pod, find: impl Fn(&str) -> Option<Arc<PersistentVolumeClaim>>) -> Plan {
+    let mut plan = Plan::default();
+    if pod.metadata.deletion_timestamp.is_some() || is_finished(pod) {
+        return plan;
+    }
+    let missing = volumes(pod).filter(|volume| find(&format!("{}-{}", name(pod), volume.name)).is_none());
+    plan.stage(missing.filter_map(|volume| create(pod, volume)).collect());
+    plan
+}
+
+fn create(pod: &Pod, volume: &Volume) -> Option<Step> {
+    let template = volume.ephemeral.as_ref()?.volume_claim_template.as_ref()?;
+    let owner = target(PODS, pod);
+    let metadata = template.metadata.clone().unwrap_or_default();
+    let failed = Note {
+        about: owner.reference(),
+        severity: Severity::Warning,
+        reason: "EphemeralVolumeFailed",
+        message: "ephemeral volume controller failed to create PVC: {}".to_owned(),
+    };
+    Some(Step::Create {
+        resource: CLAIMS,
+        namespace: owner.namespace.clone(),
+        body: Box::new(json!({
+            "metadata": {
+                "name": format!("{}-{}", owner.name, volume.name),
+                "labels": metadata.labels, "annotations": metadata.annotations,
+                "ownerReferences": [controlled_by(&owner)],
+            },
+            "spec": template.spec,
+        })),
+        outcome: Outcome {
+            done: None,
+            failed: Some(failed),
+        },
+    })
+}

@@ -1,0 +1,70 @@
+//! The volume that suits a claim best: the smallest that is large enough, as upstream chooses.
+
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+
+use super::{affinity, allows, capacity, claim_class, is_for, modes_agree, phase, requested, volume_class};
+use crate::{
+    objects::{matches, name},
+    placement::affinity::selects,
+};
+
+/// What is looked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// The claim.
+    pub claim: &'a PersistentVolumeClaim,
+    /// The node that must reach the volume.
+    pub node: Option<&'a Node>,
+    /// Take only volumes that name the claim: the others wait for a node.
+    pub named_only: bool,
+    /// Names of volumes that other claims of the same pod get.
+    pub taken: &'a [&'a str],
+}
+
+/// The best of the volumes, if one will do.
+pub fn best<'a>(
+    wanted: &Wanted<'_>,
+    volumes: impl IntoIterator<Item = &'a PersistentVolume>,
+) -> Option<&'a PersistentVolume> {
+    let size = requested(wanted.claim);
+    let mut best: Option<&PersistentVolume> = None;
+    for volume in volumes {
+        let reached = wanted
+            .node
+            .is_none_or(|node| affinity(volume).is_none_or(|wanted| selects(wanted, node)));
+        let fits = modes_agree(volume, wanted.claim)
+            && volume.metadata.deletion_timestamp.is_none()
+            && !wanted.taken.contains(&name(volume))
+            && capacity(volume) >= size;
+        if !fits {
+            continue;
+        }
+        if is_for(volume, wanted.claim) {
+            // It was meant for this claim. Where it cannot be reached, no other will do.
+            return reached.then_some(volume);
+        }
+        if wanted.named_only || !reached || !is_free(volume, wanted.claim) {
+            continue;
+        }
+        let order = |volume: &PersistentVolume| (capacity(volume), name(volume).to_owned());
+        if best.is_none_or(|best| order(volume) < order(best)) {
+            best = Some(volume);
+        }
+    }
+    best
+}
+
+/// Whether the volume is anybody's, and what the claim asks for.
+fn is_free(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let spec = claim.spec.as_ref();
+    let selector = spec.and_then(|spec| spec.selector.as_ref());
+    let attributes = |name: Option<&String>| name.cloned().unwrap_or_default();
+    let own = volume.spec.as_ref();
+    own.is_some_and(|own| own.claim_ref.is_none())
+        && phase(volume) == "Available"
+        && selector.is_none_or(|selector| matches(selector, volume.metadata.labels.as_ref()))
+        && volume_class(volume) == claim_class(claim)
+        && attributes(own.and_then(|own| own.volume_attributes_class_name.as_ref()))
+            == attributes(spec.and_then(|spec| spec.volume_attributes_class_name.as_ref()))
+        && allows(volume, claim)
+}

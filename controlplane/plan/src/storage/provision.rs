@@ -1,0 +1,203 @@
+//! The volumes that Skiff makes itself: directories on the node that the claim's first pod goes to.
+
+use k8s_openapi::{
+    api::{
+        core::v1::{Node, PersistentVolume, PersistentVolumeClaim},
+        storage::v1::StorageClass,
+    },
+    apimachinery::pkg::api::resource::Quantity,
+};
+use serde_json::{Value, json};
+
+use super::{
+    PROVISIONED_BY, PROVISIONER, SELECTED_NODE, capacity, claim_class, full_name, is_bound, is_for, phase, policy,
+    requested, storage, volume_of, volumes::provisioner, waits,
+};
+use crate::{
+    objects::{annotation, name, target, uid},
+    step::{CLAIMS, Note, Severity},
+};
+
+/// The provisioner's name, in classes and volumes.
+pub const NAME: &str = "skiff.dev/local-path";
+/// Keeps a volume until its directory is gone. All provisioners outside of upstream's own tree use this one.
+pub const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
+/// The node that has the directory.
+const NODE: &str = "skiff.dev/node";
+const HOSTNAME: &str = "kubernetes.io/hostname";
+
+/// What a claim wants of this provisioner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wish<'a> {
+    /// Nothing, or not yet.
+    Nothing,
+    /// A directory on this node.
+    Directory(&'a str),
+    /// Something that it cannot do.
+    Impossible(&'static str),
+}
+
+/// What a claim wants.
+pub fn wish<'a>(claim: &'a PersistentVolumeClaim, class: Option<&StorageClass>) -> Wish<'a> {
+    let asked = annotation(&claim.metadata, PROVISIONER) == Some(NAME)
+        && class.is_some_and(|class| class.provisioner == NAME)
+        && volume_of(claim).is_none()
+        && claim.metadata.deletion_timestamp.is_none();
+    let Some(spec) = claim.spec.as_ref().filter(|_| asked) else {
+        return Wish::Nothing;
+    };
+    let shared = |mode: &String| mode == "ReadWriteMany" || mode == "ReadOnlyMany";
+    if !waits(class) {
+        return Wish::Impossible("the class must have the volumeBindingMode WaitForFirstConsumer");
+    }
+    if spec.volume_mode.as_deref() == Some("Block") {
+        return Wish::Impossible("block volumes are not supported");
+    }
+    if spec.access_modes.iter().flatten().any(shared) {
+        return Wish::Impossible("only the access modes ReadWriteOnce and ReadWriteOncePod are supported");
+    }
+    if spec.data_source.is_some() || spec.data_source_ref.is_some() {
+        return Wish::Impossible("volumes cannot be made from a data source");
+    }
+    if spec.selector.is_some() {
+        return Wish::Impossible("claim.Spec.Selector is not supported");
+    }
+    match annotation(&claim.metadata, SELECTED_NODE) {
+        Some(node) if !node.is_empty() => Wish::Directory(node),
+        Some(_) | None => Wish::Nothing,
+    }
+}
+
+/// How much a bound claim asks for, if that is more than its volume of this provisioner is said to hold. A directory holds
+/// whatever its disk does: growing it is a matter of saying so.
+pub fn growth(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<Quantity> {
+    let ours = provisioner(volume) == Some(NAME) && is_bound(claim) && is_for(volume, claim);
+    let shown = claim.status.as_ref().and_then(|status| status.capacity.as_ref());
+    let wanted = requested(claim);
+    (ours && (wanted > capacity(volume) || wanted > storage(shown))).then(|| wanted.to_text())
+}
+
+/// The name of a claim's volume and of its directory.
+pub fn volume_name(claim: &PersistentVolumeClaim) -> String {
+    format!("pvc-{}", uid(claim))
+}
+
+/// The volume for a claim.
+pub fn volume(claim: &PersistentVolumeClaim, class: &StorageClass, node: &Node, path: &str) -> Value {
+    let labels = node.metadata.labels.as_ref();
+    let hostname = labels
+        .and_then(|labels| labels.get(HOSTNAME))
+        .map_or_else(|| name(node), String::as_str);
+    let spec = claim.spec.clone().unwrap_or_default();
+    let requests = spec
+        .resources
+        .and_then(|resources| resources.requests)
+        .unwrap_or_default();
+    json!({
+        "metadata": {
+            "name": volume_name(claim),
+            "annotations": { PROVISIONED_BY: NAME, NODE: name(node) },
+            "finalizers": [FINALIZER],
+        },
+        "spec": {
+            "accessModes": spec.access_modes,
+            "capacity": { "storage": requests.get("storage") },
+            "claimRef": {
+                "apiVersion": "v1", "kind": CLAIMS.kind, "namespace": claim.metadata.namespace,
+                "name": claim.metadata.name, "uid": claim.metadata.uid,
+                "resourceVersion": claim.metadata.resource_version,
+            },
+            "local": { "path": path },
+            "nodeAffinity": { "required": { "nodeSelectorTerms": [{ "matchExpressions": [
+                { "key": HOSTNAME, "operator": "In", "values": [hostname] },
+            ]}]}},
+            "persistentVolumeReclaimPolicy": class.reclaim_policy.as_deref().unwrap_or("Delete"),
+            "storageClassName": claim_class(claim),
+            "volumeMode": "Filesystem",
+        },
+    })
+}
+
+/// What becomes of a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// It stays.
+    None,
+    /// It goes, and its directory before it.
+    Remove,
+    /// It goes, but its directory stays.
+    Release,
+}
+
+/// Whether a volume of this provisioner has had its time.
+pub fn end(volume: &PersistentVolume) -> End {
+    let held = volume.metadata.finalizers.iter().flatten().any(|own| own == FINALIZER);
+    let deleted = volume.metadata.deletion_timestamp.is_some();
+    if provisioner(volume) != Some(NAME) || (deleted && !held) {
+        return End::None;
+    }
+    match (phase(volume), policy(volume), deleted) {
+        ("Released" | "Failed", "Delete", _) => End::Remove,
+        ("Bound", _, _) | (_, _, false) => End::None,
+        (_, "Delete", true) => End::Remove,
+        (_, _, true) => End::Release,
+    }
+}
+
+/// The node that has the volume's directory.
+pub fn node_of(volume: &PersistentVolume) -> Option<&str> {
+    annotation(&volume.metadata, NODE)
+}
+
+/// An event about a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum News<'a> {
+    /// It begins.
+    Begun,
+    /// There is a volume.
+    Made(&'a str),
+    /// There is none.
+    Failed(&'a str),
+    /// It holds more.
+    Grown,
+}
+
+/// What the provisioner tells of a claim, in the words of upstream's library for provisioners.
+pub fn note(claim: &PersistentVolumeClaim, news: News<'_>) -> Note {
+    let (severity, reason, message) = match news {
+        News::Begun => (
+            Severity::Normal,
+            "Provisioning",
+            format!(
+                "External provisioner is provisioning volume for claim {:?}",
+                full_name(claim)
+            ),
+        ),
+        News::Made(volume) => (
+            Severity::Normal,
+            "ProvisioningSucceeded",
+            format!("Successfully provisioned volume {volume}"),
+        ),
+        News::Failed(why) => (
+            Severity::Warning,
+            "ProvisioningFailed",
+            format!(
+                "failed to provision volume with StorageClass {:?}: {why}",
+                claim_class(claim)
+            ),
+        ),
+        News::Grown => (
+            Severity::Normal,
+            "VolumeResizeSuccessful",
+            "Resize volume succeeded".to_owned(),
+        ),
+    };
+    let mut about = target(CLAIMS, claim).reference();
+    about.resource_version.clone_from(&claim.metadata.resource_version);
+    Note {
+        about,
+        severity,
+        reason,
+        message,
+    }
+}

@@ -1,0 +1,158 @@
+//! What is to be done for a volume: which phase it is in, and what becomes of it after its claim.
+
+use k8s_openapi::{
+    api::core::v1::{PersistentVolume, PersistentVolumeClaim},
+    jiff::Timestamp,
+};
+use serde_json::{Value, json};
+
+use super::{BOUND_BY_CONTROLLER, PROVISIONED_BY, phase, policy, volume_of};
+use crate::{
+    objects::{annotation, name, seconds, target, uid},
+    step::{CLAIMS, Note, Outcome, PatchKind, Plan, Severity, Step, Target, VOLUMES},
+};
+
+/// What is known of the claim that a volume names.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Claim<'a> {
+    /// It is there.
+    There(&'a PersistentVolumeClaim),
+    /// The watch does not show it; whether it is gone was not asked yet.
+    Unseen,
+    /// The server was asked: it is gone.
+    Gone,
+}
+
+/// Decides. `claim` is the claim with the uid that the volume names.
+pub fn plan(volume: &PersistentVolume, claim: Claim<'_>, now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+    let wanted = reference
+        .and_then(|reference| reference.uid.as_deref())
+        .unwrap_or_default();
+    if wanted.is_empty() {
+        plan.stage(enter(volume, "Available", None, None, now));
+        return plan;
+    }
+    match claim {
+        Claim::There(claim) if uid(claim) == wanted => match volume_of(claim) {
+            // Whoever looks after the claim completes the bond.
+            None => {}
+            Some(own) if own == name(volume) => plan.stage(enter(volume, "Bound", None, None, now)),
+            Some(_) if provisioner(volume).is_some() && policy(volume) == "Delete" => {
+                plan.stage(enter(volume, "Released", None, None, now));
+            }
+            Some(_) => plan.stage(unbind(volume)),
+        },
+        Claim::There(_) | Claim::Gone => release(&mut plan, volume, now),
+        Claim::Unseen => plan.stage(vec![Step::Look(Target {
+            resource: CLAIMS,
+            namespace: reference.and_then(|claim| claim.namespace.clone()).unwrap_or_default(),
+            name: reference.and_then(|claim| claim.name.clone()).unwrap_or_default(),
+            uid: wanted.to_owned(),
+        })]),
+    }
+    plan
+}
+
+/// Who made the volume, if it was not put there by hand.
+pub fn provisioner(volume: &PersistentVolume) -> Option<&str> {
+    annotation(&volume.metadata, PROVISIONED_BY)
+}
+
+/// The claim is gone.
+fn release(plan: &mut Plan, volume: &PersistentVolume, now: Timestamp) {
+    match phase(volume) {
+        "Failed" => {}
+        "Released" => plan.stage(reclaim(volume, now)),
+        _ => plan.stage(enter(volume, "Released", None, None, now)),
+    }
+}
+
+/// What cannot be reclaimed as it says is shown to have failed. Provisioners look after what they made.
+fn reclaim(volume: &PersistentVolume, now: Timestamp) -> Vec<Step> {
+    let (reason, message) = match policy(volume) {
+        "Retain" => return Vec::new(),
+        "Delete" if provisioner(volume).is_some_and(|name| !name.starts_with("kubernetes.io/")) => return Vec::new(),
+        "Delete" => ("VolumeFailedDelete", undeletable(volume)),
+        "Recycle" => (
+            "VolumeFailedRecycle",
+            "No recycler plugin found for the volume!".to_owned(),
+        ),
+        _ => (
+            "VolumeUnknownReclaimPolicy",
+            "Volume has unrecognized PersistentVolumeReclaimPolicy".to_owned(),
+        ),
+    };
+    enter(volume, "Failed", Some(&message), Some(reason), now)
+}
+
+fn undeletable(volume: &PersistentVolume) -> String {
+    let host = volume.spec.as_ref().and_then(|spec| spec.host_path.as_ref());
+    match host {
+        Some(host) if !host.path.starts_with("/tmp/") => {
+            format!(
+                "host_path deleter only supports /tmp/.+ but received provided {}",
+                host.path
+            )
+        }
+        Some(_) | None => format!(
+            "error getting deleter volume plugin for volume {:?}: no deletable volume plugin matched",
+            name(volume)
+        ),
+    }
+}
+
+fn enter(
+    volume: &PersistentVolume,
+    wanted: &'static str,
+    message: Option<&str>,
+    event: Option<&'static str>,
+    now: Timestamp,
+) -> Vec<Step> {
+    if phase(volume) == wanted {
+        return Vec::new();
+    }
+    let body = json!({ "metadata": { "uid": volume.metadata.uid }, "status": {
+        "phase": wanted, "message": message, "reason": null, "lastPhaseTransitionTime": seconds(now),
+    }});
+    let done = event.zip(message).map(|(reason, message)| {
+        let mut about = target(VOLUMES, volume).reference();
+        about.resource_version.clone_from(&volume.metadata.resource_version);
+        Note {
+            about,
+            severity: Severity::Warning,
+            reason,
+            message: message.to_owned(),
+        }
+    });
+    vec![patch(volume, Some("status"), body, Outcome { done, failed: None })]
+}
+
+/// The claim took another volume. What its author wrote stays.
+fn unbind(volume: &PersistentVolume) -> Vec<Step> {
+    let ours = annotation(&volume.metadata, BOUND_BY_CONTROLLER).is_some();
+    let claim = if ours {
+        Value::Null
+    } else {
+        json!({ "uid": null, "resourceVersion": null })
+    };
+    let body = json!({
+        "metadata": {
+            "uid": volume.metadata.uid, "resourceVersion": volume.metadata.resource_version,
+            "annotations": { BOUND_BY_CONTROLLER: null },
+        },
+        "spec": { "claimRef": claim },
+    });
+    vec![patch(volume, None, body, Outcome::default())]
+}
+
+fn patch(volume: &PersistentVolume, subresource: Option<&'static str>, body: Value, outcome: Outcome) -> Step {
+    Step::Patch {
+        target: target(VOLUMES, volume),
+        subresource,
+        kind: PatchKind::Merge,
+        body: Box::new(body),
+        outcome,
+    }
+}
