@@ -17,6 +17,7 @@ use runtime::Runtime;
 use tokio::sync::{Semaphore, watch};
 use volume::{LocalPath, Volumes};
 
+use crate::crashes::Crashes;
 use crate::events::Recorder;
 use crate::images;
 use crate::measure::Memory;
@@ -76,6 +77,8 @@ pub struct Context {
     pub(crate) volumes: Volumes,
     /// The persistent volumes that the node has itself.
     pub(crate) local_path: LocalPath,
+    /// What is remembered of containers that failed.
+    pub(crate) crashes: Crashes,
     /// What volumes show of the API.
     pub(crate) objects: Objects,
     /// The tokens of the pods' accounts.

@@ -11,6 +11,7 @@
 pub mod clock;
 mod confined;
 pub mod context;
+mod crashes;
 pub mod events;
 pub mod images;
 pub mod lock;
@@ -96,6 +97,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
             config.state_directory.join("local-path"),
             config.state_directory.join("pods"),
         ),
+        crashes: crashes::Crashes::new(config.state_directory.join("crashes")),
         objects: objects::Objects::new(parts.client.clone()),
         tokens: tokens::Tokens::default(),
         services: watch::Sender::new(None),

@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use futures::AsyncBufRead;
 use http::{Method, Request};
+use k8s_openapi::api::core::v1::Pod;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::Value;
 
@@ -59,6 +60,11 @@ impl Api {
         Ok(Self {
             client: kube::Client::try_from(config)?,
         })
+    }
+
+    /// The pods of a namespace, for streams into their containers.
+    pub(crate) fn pods(&self, namespace: &str) -> kube::Api<Pod> {
+        kube::Api::namespaced(self.client.clone(), namespace)
     }
 
     pub(crate) async fn get(&self, path: &str) -> anyhow::Result<Value> {

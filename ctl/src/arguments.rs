@@ -1,10 +1,13 @@
 //! The command line.
 
+mod backends;
+
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use serde::{Deserialize, Serialize};
+
+pub(crate) use backends::Backends;
 
 /// Real containers on Linux nodes through the Kubernetes API.
 #[derive(Parser)]
@@ -73,12 +76,20 @@ pub(crate) enum Command {
     Delete(DeleteOptions),
     /// Print a container's log
     Logs(LogsOptions),
+    /// Run a program in a container; ends with its exit code
+    Exec(ExecOptions),
+    /// Join the program that a container runs
+    Attach(AttachOptions),
+    /// Forward local ports to a pod
+    PortForward(ForwardOptions),
+    /// Copy files from and to a container, which must have tar
+    Cp(CopyOptions),
     /// Set the number of replicas
     Scale(ScaleOptions),
     /// Watch, list and undo rollouts
     #[command(subcommand)]
     Rollout(RolloutCommand),
-    /// Import and list the images of this machine's node
+    /// Import, pull and list the images of this machine's node
     #[command(subcommand)]
     Image(ImageCommand),
     /// Show how a Deployment became containers, step by step with milliseconds
@@ -113,60 +124,6 @@ pub(crate) struct UpOptions {
     pub(crate) node_address: Vec<IpAddr>,
     #[command(flatten)]
     pub(crate) backends: Backends,
-}
-
-/// What the node makes its pods with.
-#[derive(Args, Default, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct Backends {
-    /// What makes the containers [default: embedded]
-    #[arg(long, value_name = "NAME", value_parser = ["embedded", "containerd"])]
-    pub(crate) runtime: Option<String>,
-    /// containerd's socket [default: /run/containerd/containerd.sock]
-    #[arg(long, value_name = "PATH")]
-    pub(crate) containerd_address: Option<String>,
-    /// The containerd namespace of the node's containers [default: skiff]
-    #[arg(long, value_name = "NAME")]
-    pub(crate) containerd_namespace: Option<String>,
-    /// What connects the pods [default: bridge]
-    #[arg(long, value_name = "NAME", value_parser = ["bridge", "cni"])]
-    pub(crate) network: Option<String>,
-    /// Directory of the CNI configurations [default: /etc/cni/net.d]
-    #[arg(long, value_name = "PATH")]
-    pub(crate) cni_conf_dir: Option<String>,
-    /// Directories of the CNI plugins, separated by colons [default: /opt/cni/bin:/usr/lib/cni]
-    #[arg(long, value_name = "PATH")]
-    pub(crate) cni_bin_dir: Option<String>,
-}
-
-impl Backends {
-    /// These, and where they say nothing the others.
-    pub(crate) fn or(&self, others: &Self) -> Self {
-        let first = |own: &Option<String>, other: &Option<String>| own.clone().or_else(|| other.clone());
-        Self {
-            runtime: first(&self.runtime, &others.runtime),
-            containerd_address: first(&self.containerd_address, &others.containerd_address),
-            containerd_namespace: first(&self.containerd_namespace, &others.containerd_namespace),
-            network: first(&self.network, &others.network),
-            cni_conf_dir: first(&self.cni_conf_dir, &others.cni_conf_dir),
-            cni_bin_dir: first(&self.cni_bin_dir, &others.cni_bin_dir),
-        }
-    }
-
-    /// The agent's flags for them.
-    pub(crate) fn flags(&self) -> impl Iterator<Item = String> {
-        let pairs = [
-            ("--runtime", &self.runtime),
-            ("--containerd-address", &self.containerd_address),
-            ("--containerd-namespace", &self.containerd_namespace),
-            ("--network", &self.network),
-            ("--cni-conf-dir", &self.cni_conf_dir),
-            ("--cni-bin-dir", &self.cni_bin_dir),
-        ];
-        pairs
-            .into_iter()
-            .filter_map(|(flag, value)| Some(format!("{flag}={}", value.as_ref()?)))
-    }
 }
 
 #[derive(Args)]
@@ -283,6 +240,70 @@ pub(crate) struct LogsOptions {
 }
 
 #[derive(Args)]
+pub(crate) struct SessionOptions {
+    #[command(flatten)]
+    pub(crate) scope: Scope,
+    /// Container
+    #[arg(short, long)]
+    pub(crate) container: Option<String>,
+    /// Hand on standard input
+    #[arg(short = 'i', long)]
+    pub(crate) stdin: bool,
+    /// With a terminal
+    #[arg(short, long)]
+    pub(crate) tty: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct ExecOptions {
+    /// POD, pod/NAME, or deployment/NAME for the first of its pods
+    #[arg(value_name = "POD")]
+    pub(crate) target: String,
+    #[command(flatten)]
+    pub(crate) session: SessionOptions,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct AttachOptions {
+    /// POD, pod/NAME, or deployment/NAME for the first of its pods
+    #[arg(value_name = "POD")]
+    pub(crate) target: String,
+    #[command(flatten)]
+    pub(crate) session: SessionOptions,
+}
+
+#[derive(Args)]
+pub(crate) struct ForwardOptions {
+    /// POD, pod/NAME, or deployment/NAME for the first of its pods
+    #[arg(value_name = "POD")]
+    pub(crate) target: String,
+    #[command(flatten)]
+    pub(crate) scope: Scope,
+    /// Where to listen
+    #[arg(long, default_value = "127.0.0.1", value_name = "IP")]
+    pub(crate) address: IpAddr,
+    /// [LOCAL:]REMOTE; an empty or zero LOCAL is any free port
+    #[arg(required = true, value_name = "PORT")]
+    pub(crate) ports: Vec<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct CopyOptions {
+    /// A local path, or [NAMESPACE/]POD:PATH
+    pub(crate) from: String,
+    /// A local path, or [NAMESPACE/]POD:PATH
+    pub(crate) to: String,
+    #[command(flatten)]
+    pub(crate) scope: Scope,
+    /// Container
+    #[arg(short, long)]
+    pub(crate) container: Option<String>,
+}
+
+#[derive(Args)]
 pub(crate) struct ScaleOptions {
     /// TYPE/NAME, or TYPE NAME
     #[arg(required = true, num_args = 1..=2, value_name = "RESOURCE")]
@@ -330,6 +351,18 @@ pub(crate) enum ImageCommand {
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
+    /// Pull an image from its registry to the node of this machine
+    Pull(PullOptions),
     /// List the images of the node of this machine
     List,
+}
+
+#[derive(Args)]
+pub(crate) struct PullOptions {
+    /// The image, as pods name it
+    #[arg(value_name = "IMAGE")]
+    pub(crate) name: String,
+    /// What the registry wants to know
+    #[arg(long, value_name = "USER:PASSWORD")]
+    pub(crate) creds: Option<String>,
 }

@@ -6,15 +6,15 @@ use anyhow::{Context as _, bail};
 use futures::TryStreamExt as _;
 use http::{Method, Request, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt as _, Empty, StreamBody};
+use http_body_util::{BodyExt as _, Empty, Full, StreamBody};
 use hyper::body::{Bytes, Frame};
 use hyper_util::rt::TokioIo;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::net::UnixStream;
 use tokio_util::io::ReaderStream;
 
-use crate::api::text_at;
-use crate::arguments::ImageCommand;
+use crate::api::{text_at, with_query};
+use crate::arguments::{ImageCommand, PullOptions};
 use crate::terminal::{self, Waiting};
 
 pub(crate) async fn run(state_dir: &Path, command: &ImageCommand) -> anyhow::Result<()> {
@@ -25,6 +25,7 @@ pub(crate) async fn run(state_dir: &Path, command: &ImageCommand) -> anyhow::Res
             }
             Ok(())
         }
+        ImageCommand::Pull(options) => pull(state_dir, options).await,
         ImageCommand::List => list(state_dir).await,
     }
 }
@@ -37,7 +38,27 @@ async fn import(state_dir: &Path, file: &PathBuf) -> anyhow::Result<()> {
     let body = StreamBody::new(ReaderStream::with_capacity(archive, 128 << 10).map_ok(Frame::data));
     let answer = ask(state_dir, Method::POST, "/images/import", body.boxed_unsync()).await?;
     waiting.done(&format!("imported {}", file.display()));
-    for name in names(&answer) {
+    for name in strings(&answer, "names") {
+        terminal::line(name)?;
+    }
+    Ok(())
+}
+
+async fn pull(state_dir: &Path, options: &PullOptions) -> anyhow::Result<()> {
+    let credentials = match &options.creds {
+        Some(creds) => {
+            let (username, password) = creds.split_once(':').context("--creds wants USER:PASSWORD")?;
+            json!({ "username": username, "password": password })
+        }
+        None => Value::Null,
+    };
+    let waiting = Waiting::start(format!("pulling {}", options.name));
+    let path = with_query("/images/pull", &[("name", Some(options.name.as_str()))]);
+    let body = Full::new(Bytes::from(credentials.to_string()));
+    let body = body.map_err(|never| match never {}).boxed_unsync();
+    let answer = ask(state_dir, Method::POST, &path, body).await?;
+    waiting.done(&format!("pulled {}", options.name));
+    for name in strings(&answer, "names") {
         terminal::line(name)?;
     }
     Ok(())
@@ -67,15 +88,6 @@ async fn list(state_dir: &Path) -> anyhow::Result<()> {
     terminal::write(&terminal::columns(&rows))
 }
 
-fn names(answer: &Value) -> impl Iterator<Item = &str> {
-    answer
-        .get("images")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .flat_map(|image| strings(image, "names"))
-}
-
 fn strings<'a>(image: &'a Value, key: &str) -> impl Iterator<Item = &'a str> {
     image
         .get(key)
@@ -96,17 +108,36 @@ fn readable(bytes: u64) -> String {
 
 type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
+/// Where an agent may listen: that of `skiff up`, one whose own directory this is, and the one that is a service.
+fn sockets(state_dir: &Path) -> Vec<PathBuf> {
+    let mut sockets = vec![state_dir.join("agent/agent.sock"), state_dir.join("agent.sock")];
+    if state_dir == Path::new("/var/lib/skiff") {
+        sockets.push(PathBuf::from("/var/lib/skiff-agent/agent.sock"));
+    }
+    sockets
+}
+
+async fn connect(state_dir: &Path) -> anyhow::Result<UnixStream> {
+    let sockets = sockets(state_dir);
+    let mut failed = Vec::new();
+    for socket in &sockets {
+        match UnixStream::connect(socket).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failed.push(format!("{}: {error}", socket.display())),
+        }
+    }
+    bail!("connect to the node agent (is the cluster up?): {}", failed.join("; "))
+}
+
 /// One request on the agent's socket, HTTP/1.1.
 async fn ask(state_dir: &Path, method: Method, path: &str, body: Body) -> anyhow::Result<Value> {
-    let socket = state_dir.join("agent/agent.sock");
-    let stream = UnixStream::connect(&socket)
-        .await
-        .with_context(|| format!("connect to the node agent at {} (is the cluster up?)", socket.display()))?;
+    let stream = connect(state_dir).await?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let request = Request::builder()
         .method(method)
         .uri(path)
         .header("Host", "agent")
+        .header("Content-Type", "application/json")
         .body(body)?;
     let exchange = async {
         let response = sender.send_request(request).await?;
@@ -125,14 +156,20 @@ async fn ask(state_dir: &Path, method: Method, path: &str, body: Body) -> anyhow
     let answer: Value = serde_json::from_slice(&bytes)
         .with_context(|| format!("the node agent answered {status}: {}", String::from_utf8_lossy(&bytes)))?;
     if status != StatusCode::OK {
-        bail!("{}", text_at(&answer, "/message"));
+        bail!("{}", text_at(&answer, "/error"));
     }
     Ok(answer)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::readable;
+    use super::*;
+
+    #[test]
+    fn the_agent_is_looked_for_where_it_may_be() {
+        let found = |directory: &str| sockets(Path::new(directory)).len();
+        assert_eq!((found("/tmp/c"), found("/var/lib/skiff")), (2, 3));
+    }
 
     #[test]
     fn sizes_are_readable() {

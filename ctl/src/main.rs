@@ -1,31 +1,32 @@
 //! `skiff`: starts and stops a cluster on this machine, and talks to any cluster through the public API.
 //!
 //! It knows no kind: resources come from discovery, columns from the server's Tables. Exit codes: 0 done, 1 failed,
-//! 2 wrong usage.
+//! 2 wrong usage; `exec` and `attach` end with the program's own.
 
 mod api;
 mod apply;
 mod arguments;
 mod cluster;
+mod copy;
 mod delete;
 mod describe;
+mod forward;
 mod get;
 mod image;
 mod logs;
+mod pods;
 mod resource;
 mod rollout;
 mod scale;
+mod session;
 mod terminal;
 mod trace;
 mod why;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-// Carries the feature that kube needs to build: the version that we speak.
-use k8s_openapi as _;
-
 use arguments::{Arguments, Command};
+use clap::Parser as _;
 
 fn main() -> ExitCode {
     // clap prints help and usage errors itself: exit codes 0 and 2.
@@ -34,10 +35,13 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return terminal::fail(&error.into()),
     };
-    match runtime.block_on(Box::pin(run(arguments))) {
+    let code = match runtime.block_on(Box::pin(run(arguments))) {
         Ok(code) => code,
         Err(error) => terminal::fail(&error),
-    }
+    };
+    // A read of standard input may wait for ever.
+    runtime.shutdown_background();
+    code
 }
 
 async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
@@ -57,6 +61,10 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Rollout(command) => rollout::run(place, &command).await,
         Command::Image(command) => image::run(&place.state_dir(), &command).await,
         Command::Trace(options) => trace::run(place, &options).await,
+        Command::PortForward(options) => forward::run(place, &options).await,
+        Command::Cp(options) => copy::run(place, &options).await,
+        Command::Exec(options) => return session::exec(place, &options).await,
+        Command::Attach(options) => return session::attach(place, &options).await,
         Command::Why(options) => return why::run(place, &options).await,
     };
     done.map(|()| ExitCode::SUCCESS)

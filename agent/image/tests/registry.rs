@@ -196,3 +196,86 @@ async fn basic_credentials_open_a_private_registry() {
     let image = images.pull(&name, &[vec![wrong], credentials].concat()).await.unwrap();
     assert_eq!(image.names, [name]);
 }
+
+/// An authority of its own and what it signed for 127.0.0.1: `ca.pem`, `own.pem`, `own.key`.
+fn certificates(home: &std::path::Path) {
+    std::fs::write(home.join("names"), "subjectAltName=IP:127.0.0.1\n").unwrap();
+    for words in [
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=authority -keyout ca.key -out ca.pem",
+        "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=registry -keyout own.key -out own.csr",
+        "x509 -req -in own.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out own.pem",
+    ] {
+        let done = Command::new("openssl")
+            .args(words.split(' '))
+            .current_dir(home)
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+}
+
+#[tokio::test]
+async fn a_private_registry_behind_its_own_authority_gives_zstd_layers() {
+    let home = tempfile::tempdir().unwrap();
+    certificates(home.path());
+    let passwords = home.path().join("passwords");
+    // bcrypt of "secret".
+    std::fs::write(
+        &passwords,
+        "me:$2y$05$CL3a3zbpujbdtr1uthCWc.TZ05io93iolYColijXWo.XaM7M5XlDe\n",
+    )
+    .unwrap();
+    let registry = DockerRegistry::start(&format!(
+        "  tls: {{certificate: {0}/own.pem, key: {0}/own.key}}\nauth: {{htpasswd: {{realm: test, path: {1}}}}}\n",
+        home.path().display(),
+        passwords.display(),
+    ));
+    let archive = home.path().join("zstd.tar");
+    let done = Command::new("skopeo")
+        .args(["copy", "--quiet", "--insecure-policy", "--dest-compress-format", "zstd"])
+        .arg(format!("oci-archive:{}", busybox().display()))
+        .arg(format!("oci-archive:{}:x", archive.display()))
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    registry.push(&archive, "team/private:1", &["--dest-creds", "me:secret"]);
+    let name = format!("{}/team/private:1", registry.address);
+    let authority = Registry {
+        authorities: vec![home.path().join("ca.pem")],
+        ..Registry::default()
+    };
+    let secret = format!(
+        "{{\"auths\":{{\"https://{}/team\":{{\"username\":\"me\",\"password\":\"secret\"}}}}}}",
+        registry.address
+    );
+    let credentials = Credentials::for_image(secret.as_bytes(), &name).unwrap();
+    assert_eq!(credentials.len(), 1);
+
+    let mut config = quick();
+    config.limits.attempts = 1;
+    config.registries.insert(registry.address.clone(), authority.clone());
+    let (_store, images) = store(config.clone());
+    let denied = images.pull(&name, &[]).await.unwrap_err().message();
+    assert!(denied.contains("pull access denied"), "{denied}");
+    let image = images.pull(&name, &credentials).await.unwrap();
+    assert!(image.layers[0].join("bin/busybox").is_file());
+
+    // Who does not know the authority does not trust it, and tells no password.
+    config.registries.insert(
+        registry.address.clone(),
+        Registry {
+            authorities: vec![home.path().join("other.pem")],
+            ..Registry::default()
+        },
+    );
+    let (_store, images) = store(config.clone());
+    let unread = images.pull(&name, &credentials).await.unwrap_err().message();
+    assert!(unread.contains("other.pem"), "{unread}");
+    certificates(home.path());
+    let (_store, images) = {
+        config.registries.insert(registry.address.clone(), authority);
+        store(config)
+    };
+    let stranger = images.pull(&name, &credentials).await.unwrap_err().message();
+    assert!(stranger.contains("failed to do request"), "{stranger}");
+}

@@ -262,6 +262,8 @@ pub struct Usage {
     pub cpu: Option<Duration>,
     /// Bytes of memory, the page cache's included.
     pub memory: Option<u64>,
+    /// The most bytes of memory that it used at once.
+    pub memory_peak: Option<u64>,
     /// Bytes of memory without pages of files that were not used lately.
     pub working_set: Option<u64>,
     /// Bytes of memory that belong to no file.

@@ -1,5 +1,6 @@
 //! What the agent answers: logs and streams to the API server over TLS, images to the operator over a private socket.
 
+mod crashes;
 mod local_path;
 mod logs;
 mod measures;
@@ -212,6 +213,7 @@ fn router(context: Arc<Context>) -> Router {
             "/portForward/{namespace}/{pod}",
             get(streams::forward).post(streams::forward),
         )
+        .route("/crashes", get(crashes::answer))
         .route("/local-path/{name}", put(local_path::make).delete(local_path::remove))
         .route("/dial/{namespace}/{pod}/{port}", get(streams::dial))
         .fallback(|| async { (StatusCode::NOT_FOUND, "404 page not found\n") })

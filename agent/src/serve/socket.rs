@@ -11,7 +11,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures::TryStreamExt;
-use image::Images;
+use image::{Credentials, Images};
+use serde::Deserialize;
 use serde_json::json;
 use tokio::net::UnixListener;
 use tokio_util::io::StreamReader;
@@ -39,6 +40,7 @@ pub async fn serve(path: &Path, images: Images, cancel: CancellationToken) -> Re
         .route("/healthz", get(|| async { "ok" }))
         .route("/images", get(list).delete(remove))
         .route("/images/import", post(import))
+        .route("/images/pull", post(pull))
         .with_state(images);
     axum::serve(listener, router)
         .with_graceful_shutdown(cancel.cancelled_owned())
@@ -63,6 +65,31 @@ async fn remove(State(images): State<Images>, Query(parameters): Parameters) -> 
         Ok(true) => Json(json!({})).into_response(),
         Ok(false) => failure(StatusCode::NOT_FOUND, &format!("image {name:?} not found")),
         Err(error) => failure(StatusCode::INTERNAL_SERVER_ERROR, &image::chain(&error)),
+    }
+}
+
+#[derive(Deserialize)]
+struct Login {
+    username: String,
+    password: String,
+}
+
+/// Pulls an image; the body is who to be for the registry, or null.
+async fn pull(
+    State(images): State<Images>,
+    Query(parameters): Parameters,
+    Json(login): Json<Option<Login>>,
+) -> Response {
+    let Some(name) = parameters.get("name") else {
+        return failure(StatusCode::BAD_REQUEST, "the parameter name is missing");
+    };
+    let credentials: Vec<Credentials> = login
+        .into_iter()
+        .map(|Login { username, password }| Credentials { username, password })
+        .collect();
+    match images.pull(name, &credentials).await {
+        Ok(image) => Json(json!({"names": image.names})).into_response(),
+        Err(error) => failure(StatusCode::UNPROCESSABLE_ENTITY, &error.message()),
     }
 }
 

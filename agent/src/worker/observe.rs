@@ -9,6 +9,7 @@ use tracing::{info, warn};
 
 use super::{Done, Worker, adopt, mounts};
 use crate::context::{Place, Run};
+use crate::crashes::End;
 use crate::events::Kind;
 
 const MESSAGE_BYTES: u64 = 4096;
@@ -77,7 +78,33 @@ impl Worker {
         let mut ended = adopt::exit(exit, started_at);
         ended.message = self.termination_message(&container, attempt, ended.code);
         info!(pod = %self.id(), container, code = ended.code, reason = ended.reason, "container ended");
+        if ended.code != 0 && pods::deletion_grace(&self.pod).is_none() {
+            self.remember(&container, id, attempt, &ended);
+        }
         self.end(&container, id, &ended);
+    }
+
+    /// Keeps how a container failed for who asks when the pod is gone.
+    fn remember(&mut self, container: &str, id: &str, attempt: u32, exit: &Exit) {
+        let sandbox = self.sandbox_id();
+        let usage = self.context.parts.runtime.usage(Some((&sandbox, Some(id))));
+        let output = last_lines(&self.log_of(container, attempt));
+        let end = End::new(attempt, exit, usage, &output);
+        let (context, pod, container) = (Arc::clone(&self.context), Arc::clone(&self.pod), container.to_owned());
+        self.tasks.spawn(async move {
+            let written = tokio::task::spawn_blocking(move || context.crashes.add(&pod, &container, end)).await;
+            match written {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => warn!(%error, "a failure could not be remembered"),
+                Err(error) => warn!(%error, "a failure could not be remembered"),
+            }
+            Done::Changed
+        });
+    }
+
+    fn log_of(&self, container: &str, attempt: u32) -> std::path::PathBuf {
+        let directory = self.context.log_directory(&self.pod).join(container);
+        directory.join(format!("{attempt}.log"))
     }
 
     fn key(&self, container: &str, attempt: u32) -> Run {
@@ -145,12 +172,7 @@ impl Worker {
         if !message.is_empty() || code == 0 || policy.as_deref() != Some("FallbackToLogsOnError") {
             return message;
         }
-        let log = self
-            .context
-            .log_directory(&self.pod)
-            .join(container)
-            .join(format!("{attempt}.log"));
-        last_lines(&log)
+        last_lines(&self.log_of(container, attempt))
     }
 
     /// The sandbox went away under its containers: they are lost, and a new one is made.

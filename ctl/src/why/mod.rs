@@ -2,6 +2,7 @@
 
 mod containers;
 mod finding;
+mod past;
 mod placement;
 #[cfg(test)]
 mod tests;
@@ -11,7 +12,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use serde_json::Value;
 
-use crate::api::{Api, text_at, with_query};
+use crate::api::{Api, Refused, text_at, with_query};
 use crate::arguments::{Place, TargetOptions};
 use crate::describe::time_of;
 use crate::resource::Resources;
@@ -33,24 +34,23 @@ pub(crate) async fn run(place: &Place, options: &TargetOptions) -> anyhow::Resul
         bail!("only pods can be explained: skiff why pod/NAME");
     }
     let path = resource.object(&options.scope.namespace, &name)?;
-    let pod = api.get(&path).await?;
+    let pod = match api.get(&path).await {
+        Err(error)
+            if error
+                .downcast_ref::<Refused>()
+                .is_some_and(|refused| refused.code == 404) =>
+        {
+            let told = past::run(&api, &options.scope.namespace, &name).await?;
+            return told.ok_or(error);
+        }
+        pod => pod?,
+    };
     let selector = format!(
         "involvedObject.name={name},involvedObject.uid={}",
         text_at(&pod, "/metadata/uid")
     );
-    let events = with_query(
-        &format!("/api/v1/namespaces/{}/events", options.scope.namespace),
-        &[("fieldSelector", Some(selector.as_str()))],
-    );
-    let events = api.get(&events).await?;
-    let mut warnings: Vec<&Value> = events
-        .get("items")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .filter(|event| text_at(event, "/type") == "Warning")
-        .collect();
-    warnings.sort_by_key(|event| time_of(event).to_owned());
+    let warnings = warnings(&api, &options.scope.namespace, &selector).await?;
+    let warnings: Vec<&Value> = warnings.iter().collect();
     let findings = explain(&pod, &warnings);
     terminal::line(terminal::bold(&headline(&pod, &findings)))?;
     for finding in &findings {
@@ -63,6 +63,23 @@ pub(crate) async fn run(place: &Place, options: &TargetOptions) -> anyhow::Resul
     terminal::write(&warned(&warnings))?;
     let trouble = findings.iter().any(|finding| finding.trouble);
     Ok(if trouble { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// The warnings among the events, the newest at the end.
+async fn warnings(api: &Api, namespace: &str, selector: &str) -> anyhow::Result<Vec<Value>> {
+    let events = with_query(
+        &format!("/api/v1/namespaces/{namespace}/events"),
+        &[("fieldSelector", Some(selector))],
+    );
+    let mut events = api.get(&events).await?;
+    let items = events
+        .get_mut("items")
+        .and_then(Value::as_array_mut)
+        .map(std::mem::take);
+    let mut warnings = items.unwrap_or_default();
+    warnings.retain(|event| text_at(event, "/type") == "Warning");
+    warnings.sort_by_key(|event| time_of(event).to_owned());
+    Ok(warnings)
 }
 
 /// Everything that can be said, the cause before what follows from it.
@@ -104,7 +121,10 @@ async fn output(api: &Api, pod: &str, log: &Log) -> Vec<String> {
             ("limitBytes", Some(BYTES)),
         ],
     );
-    let text = api.text(&path).await.unwrap_or_default();
+    lines_of(&api.text(&path).await.unwrap_or_default())
+}
+
+fn lines_of(text: &str) -> Vec<String> {
     text.lines().map(printable).collect()
 }
 

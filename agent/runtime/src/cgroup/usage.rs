@@ -40,6 +40,7 @@ fn memory_v1(dir: &Path, usage: Usage) -> Usage {
     let counted = |name: &str| field(&stat, name);
     Usage {
         memory: used,
+        memory_peak: number(&dir.join("memory.max_usage_in_bytes")),
         working_set: used.map(|used| used.saturating_sub(counted("total_inactive_file").unwrap_or(0))),
         rss: counted("total_rss"),
         page_faults: counted("total_pgfault"),
@@ -60,6 +61,7 @@ fn memory_v2(dir: &Path, usage: Usage) -> Usage {
     let counted = |name: &str| field(&stat, name);
     Usage {
         memory: used,
+        memory_peak: number(&dir.join("memory.peak")),
         working_set: used.map(|used| used.saturating_sub(counted("inactive_file").unwrap_or(0))),
         rss: counted("anon"),
         page_faults: counted("pgfault"),
@@ -107,6 +109,7 @@ mod tests {
             &root.path().join("memory/skiff/pod"),
             &[
                 ("memory.usage_in_bytes", "9000\n"),
+                ("memory.max_usage_in_bytes", "9500\n"),
                 (
                     "memory.stat",
                     "inactive_file 1\ntotal_inactive_file 4000\ntotal_rss 3000\ntotal_pgfault 7\n",
@@ -117,6 +120,7 @@ mod tests {
         let expected = Usage {
             cpu: Some(Duration::from_millis(1500)),
             memory: Some(9000),
+            memory_peak: Some(9500),
             working_set: Some(5000),
             rss: Some(3000),
             page_faults: Some(7),
@@ -134,6 +138,7 @@ mod tests {
             &[
                 ("cpu.stat", "usage_usec 2500\nuser_usec 1\n"),
                 ("memory.current", "5000\n"),
+                ("memory.peak", "6000\n"),
                 ("memory.stat", "anon 300\ninactive_file 6000\npgfault 2\npgmajfault 1\n"),
             ],
         );
@@ -142,6 +147,7 @@ mod tests {
         let expected = Usage {
             cpu: Some(Duration::from_micros(2500)),
             memory: Some(5000),
+            memory_peak: Some(6000),
             working_set: Some(0),
             rss: Some(300),
             page_faults: Some(2),

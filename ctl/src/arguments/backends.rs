@@ -1,0 +1,89 @@
+//! What a node makes its pods with.
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+/// What the node makes its pods with, and where their images come from.
+#[derive(Args, Default, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Backends {
+    /// What makes the containers [default: embedded]
+    #[arg(long, value_name = "NAME", value_parser = ["embedded", "containerd"])]
+    pub(crate) runtime: Option<String>,
+    /// containerd's socket [default: /run/containerd/containerd.sock]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) containerd_address: Option<String>,
+    /// The containerd namespace of the node's containers [default: skiff]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) containerd_namespace: Option<String>,
+    /// What connects the pods [default: bridge]
+    #[arg(long, value_name = "NAME", value_parser = ["bridge", "cni"])]
+    pub(crate) network: Option<String>,
+    /// Directory of the CNI configurations [default: /etc/cni/net.d]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) cni_conf_dir: Option<String>,
+    /// Directories of the CNI plugins, separated by colons [default: /opt/cni/bin:/usr/lib/cni]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) cni_bin_dir: Option<String>,
+    /// Ask this host before the registry; may be repeated
+    #[arg(long, value_name = "REGISTRY=HOST")]
+    pub(crate) registry_mirror: Vec<String>,
+    /// Registry that speaks HTTP without TLS; may be repeated
+    #[arg(long, value_name = "REGISTRY")]
+    pub(crate) registry_plain_http: Vec<String>,
+    /// Authority of a registry (PEM); may be repeated
+    #[arg(long, value_name = "REGISTRY=FILE", value_parser = authority)]
+    pub(crate) registry_ca: Vec<String>,
+}
+
+/// `REGISTRY=FILE` with the file's whole path: the agent runs somewhere else.
+fn authority(text: &str) -> Result<String, String> {
+    let (registry, file) = text
+        .split_once('=')
+        .ok_or_else(|| format!("{text:?} is not REGISTRY=FILE"))?;
+    let file = std::path::absolute(file).map_err(|error| error.to_string())?;
+    Ok(format!("{registry}={}", file.display()))
+}
+
+impl Backends {
+    /// These, and where they say nothing the others.
+    pub(crate) fn or(&self, others: &Self) -> Self {
+        let first = |own: &Option<String>, other: &Option<String>| own.clone().or_else(|| other.clone());
+        let all = |own: &Vec<String>, other: &Vec<String>| if own.is_empty() { other.clone() } else { own.clone() };
+        Self {
+            runtime: first(&self.runtime, &others.runtime),
+            containerd_address: first(&self.containerd_address, &others.containerd_address),
+            containerd_namespace: first(&self.containerd_namespace, &others.containerd_namespace),
+            network: first(&self.network, &others.network),
+            cni_conf_dir: first(&self.cni_conf_dir, &others.cni_conf_dir),
+            cni_bin_dir: first(&self.cni_bin_dir, &others.cni_bin_dir),
+            registry_mirror: all(&self.registry_mirror, &others.registry_mirror),
+            registry_plain_http: all(&self.registry_plain_http, &others.registry_plain_http),
+            registry_ca: all(&self.registry_ca, &others.registry_ca),
+        }
+    }
+
+    /// The agent's flags for them.
+    pub(crate) fn flags(&self) -> impl Iterator<Item = String> {
+        let pairs = [
+            ("--runtime", &self.runtime),
+            ("--containerd-address", &self.containerd_address),
+            ("--containerd-namespace", &self.containerd_namespace),
+            ("--network", &self.network),
+            ("--cni-conf-dir", &self.cni_conf_dir),
+            ("--cni-bin-dir", &self.cni_bin_dir),
+        ];
+        let lists = [
+            ("--registry-mirror", &self.registry_mirror),
+            ("--registry-plain-http", &self.registry_plain_http),
+            ("--registry-ca", &self.registry_ca),
+        ];
+        let lists = lists
+            .into_iter()
+            .flat_map(|(flag, values)| values.iter().map(move |value| format!("{flag}={value}")));
+        pairs
+            .into_iter()
+            .filter_map(|(flag, value)| Some(format!("{flag}={}", value.as_ref()?)))
+            .chain(lists)
+    }
+}
