@@ -50,6 +50,8 @@ pub enum Subresource {
     Log,
     /// `ephemeralcontainers`: containers that are added to a pod that runs.
     EphemeralContainers,
+    /// `resize`: what the containers of a pod that runs may use.
+    Resize,
     /// `exec`: a program in a container, and its streams.
     Exec,
     /// `attach`: a container's own streams.
@@ -76,6 +78,7 @@ impl Subresource {
             Self::Eviction => "eviction",
             Self::Log => "log",
             Self::EphemeralContainers => "ephemeralcontainers",
+            Self::Resize => "resize",
             Self::Exec => "exec",
             Self::Attach => "attach",
             Self::PortForward => "portforward",

@@ -3,6 +3,7 @@
 pub mod defaults;
 pub mod ephemeral;
 mod references;
+pub mod resize;
 mod unsupported;
 
 use std::collections::BTreeMap;

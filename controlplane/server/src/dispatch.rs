@@ -264,16 +264,22 @@ async fn serve_subresource(context: &mut Context, body: Body) -> Result<Response
         return Err(Failure::NoSuchResource);
     };
     match (own, context.info.verb) {
-        (Subresource::Status | Subresource::EphemeralContainers | Subresource::Approval, "get") => {
-            verbs::get::get(context).await
-        }
         (
-            Subresource::Status | Subresource::EphemeralContainers | Subresource::Approval | Subresource::Finalize,
+            Subresource::Status | Subresource::EphemeralContainers | Subresource::Resize | Subresource::Approval,
+            "get",
+        ) => verbs::get::get(context).await,
+        (
+            Subresource::Status
+            | Subresource::EphemeralContainers
+            | Subresource::Resize
+            | Subresource::Approval
+            | Subresource::Finalize,
             "update",
         ) => verbs::update::update(context, body).await,
-        (Subresource::Status | Subresource::EphemeralContainers | Subresource::Approval, "patch") => {
-            verbs::patch::patch(context, body).await
-        }
+        (
+            Subresource::Status | Subresource::EphemeralContainers | Subresource::Resize | Subresource::Approval,
+            "patch",
+        ) => verbs::patch::patch(context, body).await,
         (Subresource::Scale, "get") => verbs::scale::get(context),
         (Subresource::Scale, "update") => verbs::scale::update(context, body).await,
         (Subresource::Scale, "patch") => verbs::scale::patch(context, body).await,
@@ -290,6 +296,7 @@ async fn serve_subresource(context: &mut Context, body: Body) -> Result<Response
             | Subresource::Scale
             | Subresource::Binding
             | Subresource::EphemeralContainers
+            | Subresource::Resize
             | Subresource::Eviction
             | Subresource::Log
             | Subresource::Finalize

@@ -43,7 +43,7 @@ fn proxy_options(registration: &Registration) -> &'static str {
 
 fn describe(registration: &Registration, subresource: Subresource) -> Described {
     let (group, version, kind, verbs): (_, _, _, &[&str]) = match subresource {
-        Subresource::Status | Subresource::EphemeralContainers | Subresource::Approval => (
+        Subresource::Status | Subresource::EphemeralContainers | Subresource::Resize | Subresource::Approval => (
             registration.group,
             registration.version,
             registration.kind,

@@ -251,3 +251,101 @@ async fn ephemeral_containers_can_only_be_added() {
         main.message()
     );
 }
+
+#[tokio::test]
+async fn processor_and_memory_of_a_pod_can_change() {
+    let api = Api::start().await;
+    let mut wanted = pod("p");
+    let resources =
+        |cpu: &str, memory: &str| json!({"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": "1Gi"}});
+    wanted["spec"]["containers"] = json!([
+        {"name": "a", "image": "i:1", "resources": resources("100m", "64Mi")},
+        {"name": "b", "image": "i:1"},
+    ]);
+    api.post(PODS, &wanted).await;
+    let path = format!("{PODS}/p/resize");
+    let change = |containers: Value| json!({"metadata": {"labels": {"x": "y"}}, "spec": {"containers": containers}});
+    let larger = change(json!([{"name": "a", "image": "other:1", "resources": resources("200m", "128Mi")}]));
+    let changed = api.patch(&path, "strategic-merge-patch+json", &larger).await.json();
+    let own = &changed["spec"]["containers"][0];
+    assert_eq!(own["resources"], resources("200m", "128Mi"), "{changed}");
+    assert_eq!(own["image"], "i:1", "nothing else changes");
+    assert_eq!(
+        (&changed["metadata"]["labels"]["x"], &changed["metadata"]["generation"]),
+        (&json!(null), &json!(2))
+    );
+    assert_eq!(api.get(&path).await.json()["metadata"]["name"], "p");
+    let same = api.patch(&path, "strategic-merge-patch+json", &larger).await.json();
+    assert_eq!(same["metadata"]["generation"], 2);
+}
+
+#[tokio::test]
+async fn nothing_but_processor_and_memory_of_a_pod_can_change() {
+    let api = Api::start().await;
+    let mut wanted = pod("p");
+    let resources =
+        |cpu: &str, memory: &str| json!({"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": "1Gi"}});
+    wanted["spec"]["containers"] = json!([
+        {"name": "a", "image": "i:1", "resources": resources("200m", "128Mi")},
+        {"name": "b", "image": "i:1"},
+    ]);
+    api.post(PODS, &wanted).await;
+    let path = format!("{PODS}/p/resize");
+    let merge = |containers: Value| json!({"spec": {"containers": containers}});
+    let b = json!({"name": "b", "image": "i:1"});
+    for (containers, expected) in [
+        (
+            json!([{"name": "a", "image": "i:1", "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}}}, b]),
+            "spec.containers[0].resources.requests: Forbidden: resource requests cannot be removed",
+        ),
+        (
+            json!([{"name": "a", "image": "i:1", "resources": {"requests": {"cpu": "1", "memory": "1Mi"}}}, b]),
+            "spec.containers[0].resources.limits: Forbidden: resource limits cannot be removed",
+        ),
+        (
+            json!([{"name": "a", "image": "i:1", "resources": {"requests": {"cpu": "2", "memory": "2Gi"}, "limits": {"memory": "1Gi"}}}, b]),
+            "spec.containers[0].resources.requests: Invalid value: \"2Gi\": must be less than or equal to memory limit of 1Gi",
+        ),
+        (
+            json!([{"name": "a", "image": "i:1", "resources": {
+                "requests": {"cpu": "1", "memory": "1Mi", "ephemeral-storage": "1Gi"}, "limits": {"memory": "1Gi"}}}, b]),
+            "spec: Forbidden: only cpu and memory resources are mutable",
+        ),
+        (
+            json!([b, {"name": "a", "image": "i:1"}]),
+            "spec.containers[0].name: Forbidden: containers may not be renamed or reordered on resize, \
+             spec.containers[1].name: Forbidden: containers may not be renamed or reordered on resize",
+        ),
+        (
+            json!([b]),
+            "spec.containers: Forbidden: containers may not be added or removed on resize",
+        ),
+    ] {
+        let refused = api.patch(&path, "merge-patch+json", &merge(containers)).await;
+        assert_eq!(refused.code, 422, "{expected}");
+        assert!(refused.message().contains(expected), "{}", refused.message());
+    }
+    api.post(PODS, &pod("plain")).await;
+    let spec =
+        json!([{"name": pod("plain")["spec"]["containers"][0]["name"], "resources": {"requests": {"cpu": "1"}}}]);
+    let refused = api
+        .patch(
+            &format!("{PODS}/plain/resize"),
+            "strategic-merge-patch+json",
+            &merge(spec),
+        )
+        .await;
+    assert_eq!(
+        refused.message(),
+        "Pod \"plain\" is invalid: spec: Invalid value: \"BestEffort\": Pod QOS Class may not change as a result of resizing"
+    );
+    let direct = json!({"spec": {"containers": [{"name": "a", "resources": resources("300m", "128Mi")}]}});
+    let refused = api
+        .patch(&format!("{PODS}/p"), "strategic-merge-patch+json", &direct)
+        .await;
+    assert!(
+        refused.message().contains("pod updates may not change fields"),
+        "{}",
+        refused.message()
+    );
+}

@@ -25,6 +25,7 @@ impl Kind for Pod {
         Subresource::Log,
         Subresource::PortForward,
         Subresource::Proxy,
+        Subresource::Resize,
         Subresource::Status,
     ];
     const GENERATION: bool = true;

@@ -207,7 +207,7 @@ impl<'r> Resource<'r> {
         let suffix = capital(subresource.name());
         let kind = self.row.kind;
         let item = match subresource {
-            Subresource::Status | Subresource::EphemeralContainers | Subresource::Approval => {
+            Subresource::Status | Subresource::EphemeralContainers | Subresource::Resize | Subresource::Approval => {
                 self.readable_and_writable(&self.own, &suffix)
             }
             Subresource::Scale => {

@@ -38,6 +38,8 @@ pub(super) struct Context<'a> {
     pub(super) host_network: bool,
     /// The pod's grace period, seconds.
     pub(super) grace: i64,
+    /// Whether the pod's containers are not started again.
+    pub(super) never_restarts: bool,
 }
 
 /// A container that goes on beside the others.
@@ -108,6 +110,29 @@ pub(super) fn common<'a>(errors: &mut Vec<Invalid>, container: &'a Container, pa
     }
     if let Some(own) = &container.security_context {
         security(errors, own, &format!("{path}.securityContext"));
+    }
+    resize_policy(
+        errors,
+        container,
+        &format!("{path}.resizePolicy"),
+        context.never_restarts,
+    );
+}
+
+/// What becomes of a container whose processor or memory changes.
+fn resize_policy(errors: &mut Vec<Invalid>, container: &Container, path: &str, never_restarts: bool) {
+    let mut known = BTreeSet::new();
+    for (index, policy) in container.resize_policy.iter().flatten().enumerate() {
+        let (resource, restart) = (policy.resource_name.as_str(), policy.restart_policy.as_str());
+        if !known.insert(resource) {
+            errors.push(Invalid::duplicate(format!("{path}[{index}]"), resource));
+        }
+        one_of(errors, path, Some(resource), &["cpu", "memory"]);
+        one_of(errors, path, Some(restart), &["NotRequired", "RestartContainer"]);
+        if never_restarts && restart == "RestartContainer" {
+            let detail = "must be 'NotRequired' when `restartPolicy` is 'Never'";
+            errors.push(Invalid::value(path, restart, detail));
+        }
     }
 }
 

@@ -81,6 +81,7 @@ fn containers(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str, volumes: BT
         host_ports: BTreeSet::new(),
         host_network: spec.host_network == Some(true),
         grace: spec.termination_grace_period_seconds.unwrap_or(30),
+        never_restarts: spec.restart_policy.as_deref() == Some("Never"),
     };
     for (index, item) in spec.containers.iter().enumerate() {
         container::main(errors, item, &format!("{path}.containers[{index}]"), &mut context);

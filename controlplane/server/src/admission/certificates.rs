@@ -69,7 +69,7 @@ pub(super) fn check(review: &mut Review<'_>, object: &dyn Object) -> Result<(), 
     let verb = match review.part {
         Part::Own => "approve",
         Part::Status if is_decided_by_signer(request, old) => "sign",
-        Part::Object | Part::Status | Part::EphemeralContainers | Part::Decided => return Ok(()),
+        Part::Object | Part::Status | Part::EphemeralContainers | Part::Resize | Part::Decided => return Ok(()),
     };
     let signer = &old.spec.signer_name;
     if may(review, verb, signer) {

@@ -106,10 +106,12 @@ fn add_missing(own: &mut Option<Amounts>, defaults: Option<&Amounts>) -> Vec<Str
 
 /// Refuses pods and claims that ask for less or more than the namespace's limits.
 pub(super) fn check(review: &mut Review<'_>, object: &dyn Object) -> Result<(), Failure> {
-    if review.part != Part::Object || object.metadata().deletion_timestamp.is_some() {
+    let resized = review.part == Part::Resize;
+    if !(resized || review.part == Part::Object) || object.metadata().deletion_timestamp.is_some() {
         return Ok(());
     }
-    let pod = object.as_any().downcast_ref::<Pod>().filter(|_| review.is_new());
+    let pod = object.as_any().downcast_ref::<Pod>();
+    let pod = pod.filter(|_| resized || review.is_new());
     let claim = object.as_any().downcast_ref::<PersistentVolumeClaim>();
     if pod.is_none() && claim.is_none() {
         return Ok(());

@@ -1,7 +1,7 @@
 //! The one way to change a stored object: read it, change it, check it, write it if nobody was faster, else again.
 
-use api::Object;
 use api::managed::Managed;
+use api::{Invalid, Object};
 use bytes::Bytes;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use store::{CommitError, Entry, Write};
@@ -25,6 +25,8 @@ pub(crate) enum Part {
     Status,
     /// A pod's ephemeral containers.
     EphemeralContainers,
+    /// What a pod's containers may use.
+    Resize,
     /// What the kind's own subresource changes: a namespace's finalizers, the decision on a signing request.
     Own,
     /// What the server itself decided: not subject to the rules for clients' updates.
@@ -37,6 +39,7 @@ impl Part {
         match subresource {
             "status" => Self::Status,
             "ephemeralcontainers" => Self::EphemeralContainers,
+            "resize" => Self::Resize,
             "finalize" | "approval" => Self::Own,
             _ => Self::Object,
         }
@@ -164,16 +167,8 @@ fn prepare<'a>(
             review.mutate(new)?;
             registration.validate_status(new, old)
         }
-        Part::EphemeralContainers => {
-            let pods = (
-                new.as_any_mut().downcast_mut::<Pod>(),
-                old.as_any().downcast_ref::<Pod>(),
-            );
-            match pods {
-                (Some(new), Some(old)) => api::pod::ephemeral::update(new, old),
-                (_, _) => return Err(Failure::NoSuchResource),
-            }
-        }
+        Part::EphemeralContainers => of_pods(new, old, api::pod::ephemeral::update)?,
+        Part::Resize => of_pods(new, old, api::pod::resize::update)?,
         Part::Own => {
             registration.prepare_own(new, old);
             review.mutate(new)?;
@@ -190,6 +185,19 @@ fn prepare<'a>(
         amendment.name,
         &found,
     ))
+}
+
+/// The rules of a subresource that only pods have.
+fn of_pods(
+    new: &mut dyn Object,
+    old: &dyn Object,
+    update: fn(&mut Pod, &Pod) -> Vec<Invalid>,
+) -> Result<Vec<Invalid>, Failure> {
+    let new = new.as_any_mut().downcast_mut::<Pod>();
+    match (new, old.as_any().downcast_ref::<Pod>()) {
+        (Some(new), Some(old)) => Ok(update(new, old)),
+        (_, _) => Err(Failure::NoSuchResource),
+    }
 }
 
 pub(crate) fn check_name(new: &dyn Object, name: &str) -> Result<(), Failure> {
@@ -236,7 +244,7 @@ fn check_preconditions(
     }
     let Some(given) = given else { return Ok(()) };
     let Ok(given) = given.parse::<u64>() else {
-        let found = api::Invalid::value(
+        let found = Invalid::value(
             "metadata.resourceVersion",
             given.as_str(),
             format!("strconv.ParseUint: parsing {given:?}: invalid syntax"),

@@ -1,0 +1,178 @@
+//! Containers of a pod that runs are given more or less processor and memory.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
+
+use super::qos;
+use crate::invalid::Invalid;
+use crate::validation::pod_spec;
+
+type Amounts = Option<BTreeMap<String, Text>>;
+
+/// What can be changed.
+const RESIZABLE: [&str; 2] = ["cpu", "memory"];
+
+/// An update of the subresource `resize`: everything else of the pod stays as it is.
+pub fn update(new: &mut Pod, old: &Pod) -> Vec<Invalid> {
+    let wanted = new.spec.take().unwrap_or_default();
+    let managed = new.metadata.managed_fields.take();
+    *new = old.clone();
+    new.metadata.managed_fields = managed;
+    let Some(known) = &old.spec else {
+        return vec![Invalid::required("spec", "")];
+    };
+    let mut errors = order(&wanted, known);
+    if !errors.is_empty() {
+        return errors;
+    }
+    let spec = new.spec.get_or_insert_default();
+    take_over(&mut spec.containers, wanted.containers);
+    let init = spec.init_containers.as_deref_mut().unwrap_or_default();
+    take_over(init, wanted.init_containers.unwrap_or_default());
+    crate::pod::defaults::set_pod_defaults(spec);
+    if new.spec == old.spec {
+        return errors;
+    }
+    new.metadata.generation = new.metadata.generation.map(|generation| generation + 1);
+    let (Some(spec), Some(known)) = (&new.spec, &old.spec) else {
+        return errors;
+    };
+    errors.extend(pod_spec::validate(spec, "spec"));
+    errors.extend(crate::pod::unsupported(spec));
+    let class = old.status.as_ref().and_then(|status| status.qos_class.as_deref());
+    let class = class.unwrap_or_else(|| qos(known));
+    if qos(spec) != class {
+        let detail = "Pod QOS Class may not change as a result of resizing";
+        errors.push(Invalid::value("spec", class, detail));
+    }
+    if !is_told(old) {
+        errors.push(Invalid::forbidden(
+            "spec",
+            "Pod running on node without support for resize",
+        ));
+    }
+    changes(&mut errors, spec, known);
+    errors
+}
+
+/// Names are how containers are told apart, so none comes, goes or moves.
+fn order(new: &PodSpec, old: &PodSpec) -> Vec<Invalid> {
+    let mut errors = Vec::new();
+    let lists = [
+        ("containers", new.containers.as_slice(), old.containers.as_slice()),
+        (
+            "initContainers",
+            new.init_containers.as_deref().unwrap_or_default(),
+            old.init_containers.as_deref().unwrap_or_default(),
+        ),
+    ];
+    for (field, new, old) in lists {
+        if new.len() != old.len() {
+            let detail = format!("{field} may not be added or removed on resize");
+            errors.push(Invalid::forbidden(format!("spec.{field}"), detail));
+            continue;
+        }
+        for (index, (new, old)) in new.iter().zip(old).enumerate() {
+            if new.name != old.name {
+                let detail = format!("{field} may not be renamed or reordered on resize");
+                errors.push(Invalid::forbidden(format!("spec.{field}[{index}].name"), detail));
+            }
+        }
+    }
+    errors
+}
+
+fn take_over(into: &mut [Container], from: Vec<Container>) {
+    for (into, from) in into.iter_mut().zip(from) {
+        into.resources = from.resources;
+        into.resize_policy = from.resize_policy;
+    }
+}
+
+/// Whether the node tells what containers that run really have.
+fn is_told(pod: &Pod) -> bool {
+    let statuses = pod
+        .status
+        .iter()
+        .flat_map(|status| status.container_statuses.iter().flatten());
+    let mut running = statuses.filter(|own| own.state.as_ref().is_some_and(|state| state.running.is_some()));
+    running.next().is_none_or(|own| own.resources.is_some())
+}
+
+fn changes(errors: &mut Vec<Invalid>, new: &PodSpec, old: &PodSpec) {
+    let init = |spec: &PodSpec| spec.init_containers.clone().unwrap_or_default();
+    let removed = |new: &Amounts, old: &Amounts| {
+        let left = |name: &String| new.as_ref().is_some_and(|new| new.contains_key(name));
+        old.iter().flatten().any(|(name, _)| !left(name))
+    };
+    for (field, new, old) in [
+        ("containers", new.containers.clone(), old.containers.clone()),
+        ("initContainers", init(new), init(old)),
+    ] {
+        for (index, (new, old)) in new.iter().zip(&old).enumerate() {
+            let of = |container: &Container| container.resources.clone().unwrap_or_default();
+            let (new, old) = (of(new), of(old));
+            let path = format!("spec.{field}[{index}].resources");
+            if removed(&new.requests, &old.requests) {
+                let detail = "resource requests cannot be removed";
+                errors.push(Invalid::forbidden(format!("{path}.requests"), detail));
+            }
+            if removed(&new.limits, &old.limits) {
+                let detail = "resource limits cannot be removed";
+                errors.push(Invalid::forbidden(format!("{path}.limits"), detail));
+            }
+        }
+    }
+    if restored(&new.containers, &old.containers) != old.containers {
+        errors.push(Invalid::forbidden("spec", "only cpu and memory resources are mutable"));
+    }
+    let (new, old) = (init(new), init(old));
+    let restored: Vec<Container> = new
+        .iter()
+        .zip(&old)
+        .map(|(new, old)| {
+            if super::is_sidecar(old) {
+                restore(new, old)
+            } else {
+                new.clone()
+            }
+        })
+        .collect();
+    if restored != old {
+        let detail = "only cpu and memory resources for sidecar containers are mutable";
+        errors.push(Invalid::forbidden("spec", detail));
+    }
+}
+
+fn restored(new: &[Container], old: &[Container]) -> Vec<Container> {
+    new.iter().zip(old).map(|(new, old)| restore(new, old)).collect()
+}
+
+/// The new container with the old one's processor and memory.
+fn restore(new: &Container, old: &Container) -> Container {
+    let of = |container: &Container| container.resources.clone().unwrap_or_default();
+    let (own, before) = (of(new), of(old));
+    let resources = ResourceRequirements {
+        requests: amounts(own.requests, before.requests.as_ref()),
+        limits: amounts(own.limits, before.limits.as_ref()),
+        ..own
+    };
+    let same = resources == before;
+    Container {
+        resources: if same { old.resources.clone() } else { Some(resources) },
+        ..new.clone()
+    }
+}
+
+fn amounts(new: Amounts, old: Option<&BTreeMap<String, Text>>) -> Amounts {
+    let mut all = new.unwrap_or_default();
+    for name in RESIZABLE {
+        all.remove(name);
+        if let Some(amount) = old.and_then(|old| old.get(name)) {
+            all.insert(name.to_owned(), amount.clone());
+        }
+    }
+    (old.is_some() || !all.is_empty()).then_some(all)
+}
