@@ -16,6 +16,8 @@ use kube::config::Kubeconfig;
 use network::{Bridge, Cidr, Cni, Network};
 use runtime::{Containerd, Embedded, Runtime};
 
+use crate::upkeep::UpkeepArguments;
+
 /// A CNI plugin has so long to answer.
 const PLUGIN_LIMIT: Duration = Duration::from_secs(30);
 
@@ -107,9 +109,8 @@ pub(crate) struct Arguments {
     /// How many pods the node takes
     #[arg(long, default_value_t = 110)]
     max_pods: u32,
-    /// Share of the disk under the state directory, in percent, below which the node reports disk pressure
-    #[arg(long, default_value_t = 10, env = "SKIFF_DISK_FLOOR_PERCENT", value_parser = clap::value_parser!(u8).range(..100))]
-    disk_floor_percent: u8,
+    #[command(flatten)]
+    upkeep: UpkeepArguments,
     /// Label of the Node, KEY=VALUE; may be repeated
     #[arg(long, value_parser = pair)]
     node_label: Vec<(String, String)>,
@@ -254,7 +255,7 @@ impl Arguments {
             addresses,
             port,
             max_pods: self.max_pods,
-            disk_floor_percent: self.disk_floor_percent,
+            upkeep: self.upkeep.upkeep()?,
             dns: ClusterDns {
                 servers: self.cluster_dns.iter().map(ToString::to_string).collect(),
                 domain: self.cluster_domain.clone(),

@@ -7,10 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use agent_plan::Timestamp;
 use agent_plan::admission::Host;
+use agent_plan::collection::Policy;
 use agent_plan::environment::Surroundings;
+use agent_plan::eviction::{Pressure, Thresholds};
 use agent_plan::files::ClusterDns;
 use agent_plan::oci::Abilities;
-use k8s_openapi::api::core::v1::Pod;
+use agent_plan::reserve::Amounts;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use network::{Cidr, Network};
 use runtime::Runtime;
@@ -18,7 +22,7 @@ use tokio::sync::{Semaphore, watch};
 use volume::{LocalPath, Volumes};
 
 use crate::crashes::Crashes;
-use crate::events::Recorder;
+use crate::events::{Kind, Recorder};
 use crate::images;
 use crate::measure::Memory;
 use crate::objects::Objects;
@@ -43,8 +47,8 @@ pub struct Config {
     pub port: u16,
     /// How many pods the node takes.
     pub max_pods: u32,
-    /// Free share of the state directory's disk below which the node reports `DiskPressure`, in percent.
-    pub disk_floor_percent: u8,
+    /// What keeps the node able to work.
+    pub upkeep: Upkeep,
     /// Name resolution within the cluster.
     pub dns: ClusterDns,
     /// Where the API server is, for pods that speak to it by its Service.
@@ -53,6 +57,38 @@ pub struct Config {
     pub secrets_in_memory: bool,
     /// Labels of the Node besides the usual ones.
     pub labels: BTreeMap<String, String>,
+}
+
+/// When images are removed and pods have to go. By default never.
+#[derive(Clone, Debug)]
+pub struct Upkeep {
+    /// When pods have to go.
+    pub thresholds: Thresholds,
+    /// When images have to.
+    pub images: Policy,
+    /// What is kept from pods for others on the machine.
+    pub reserved: Vec<Amounts>,
+    /// Processes that a pod may have.
+    pub pod_pids: Option<i64>,
+}
+
+impl Default for Upkeep {
+    fn default() -> Self {
+        Self {
+            thresholds: Thresholds {
+                all: Vec::new(),
+                transition: 0,
+                longest_grace: 0,
+            },
+            images: Policy {
+                high: 100,
+                low: 100,
+                youth: 0,
+            },
+            reserved: Vec::new(),
+            pod_pids: None,
+        }
+    }
 }
 
 /// The world that the agent acts on.
@@ -87,6 +123,8 @@ pub struct Context {
     pub(crate) services: watch::Sender<Option<Arc<Services>>>,
     pub(crate) recorder: Recorder,
     pub(crate) machine: crate::machine::Machine,
+    /// What pods may use of it.
+    pub(crate) allocatable: Amounts,
     /// Pulls that may be under way at once.
     pub(crate) pulls: Semaphore,
     /// Containers that may be created at once: more only fight for the same cores.
@@ -99,6 +137,8 @@ pub struct Context {
     pub(crate) running: watch::Sender<BTreeMap<Run, Place>>,
     /// What was used when somebody last asked.
     pub(crate) measured: Memory,
+    /// What is short on the node.
+    pub(crate) pressures: watch::Sender<BTreeSet<Pressure>>,
 }
 
 /// One run of a container.
@@ -134,11 +174,17 @@ impl Context {
         }
     }
 
+    /// What pods may use, in thousandths, by resource.
+    fn allocatable_milli(&self) -> BTreeMap<String, i64> {
+        let each = self.allocatable.iter();
+        each.map(|(name, amount)| (name.clone(), amount.milli())).collect()
+    }
+
     pub(crate) fn surroundings(&self, pod_addresses: &[IpAddr]) -> Surroundings {
         Surroundings {
             pod_addresses: pod_addresses.iter().map(ToString::to_string).collect(),
             host_addresses: self.config.addresses.iter().map(ToString::to_string).collect(),
-            allocatable: self.machine.allocatable_milli(),
+            allocatable: self.allocatable_milli(),
             services: Vec::new(),
         }
     }
@@ -187,9 +233,27 @@ impl Context {
         others.retain(|other| uid(other) != uid(pod) && !refused.contains(uid(other)));
         Host {
             pods: self.config.max_pods.into(),
-            allocatable: self.machine.allocatable_milli(),
+            allocatable: self.allocatable_milli(),
             others,
+            pressures: self.pressures.borrow().clone(),
         }
+    }
+
+    /// Something happened to this node.
+    pub(crate) fn node_event(&self, kind: Kind, reason: &'static str, message: String) {
+        let node = Node {
+            metadata: ObjectMeta {
+                name: Some(self.config.node_name.clone()),
+                ..ObjectMeta::default()
+            },
+            ..Node::default()
+        };
+        self.recorder.node(&node, kind, reason, message);
+    }
+
+    /// Where the images are.
+    pub(crate) fn image_directory(&self) -> PathBuf {
+        self.config.state_directory.join("images")
     }
 
     pub(crate) fn known_pod(&self, uid: &str) -> Option<Arc<Pod>> {

@@ -6,6 +6,9 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use image::{Credentials, Image, Images};
 
+/// The annotation by which a container's record tells the id of its image.
+pub(crate) const ID: &str = "skiff/image";
+
 /// An image that could not be had.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -26,6 +29,10 @@ pub trait Source: Send + Sync + 'static {
 
     /// All images.
     fn list(&self) -> Vec<Arc<Image>>;
+
+    /// Removes an image, by its id, that no container needs, with the layers that no other image has; answers the bytes that
+    /// this freed. Blocks.
+    fn discard(&self, id: &str) -> Result<u64, Failure>;
 }
 
 impl Source for Images {
@@ -50,6 +57,13 @@ impl Source for Images {
     fn list(&self) -> Vec<Arc<Image>> {
         Self::list(self)
     }
+
+    fn discard(&self, id: &str) -> Result<u64, Failure> {
+        Self::discard(self, id).map_err(|error| Failure {
+            reason: "ImageGCFailed".to_owned(),
+            message: image::chain(&error),
+        })
+    }
 }
 
 /// Every image exists, empty.
@@ -73,6 +87,7 @@ impl Source for Sim {
             size: 0,
             config,
             layers: vec!["/".into()],
+            pinned: false,
         })))
     }
 
@@ -88,5 +103,9 @@ impl Source for Sim {
 
     fn list(&self) -> Vec<Arc<Image>> {
         Vec::new()
+    }
+
+    fn discard(&self, _: &str) -> Result<u64, Failure> {
+        Ok(0)
     }
 }

@@ -21,6 +21,7 @@ mod node;
 pub mod notify;
 mod objects;
 mod pods;
+mod pressure;
 mod probing;
 pub mod serve;
 mod services;
@@ -32,17 +33,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 
+use agent_plan::reserve;
 use k8s_openapi::api::core::v1::Node;
 use network::Cidr;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-pub use context::{Clock, Config, Context, Parts};
+pub use context::{Clock, Config, Context, Parts, Upkeep};
 
 const PULLS: usize = 4;
 const STARTS: usize = 8;
+/// What the pods' workers are told and did not hear yet.
+const ORDERS: usize = 16;
 
 /// Why the agent ends.
 #[derive(Debug, thiserror::Error)]
@@ -90,8 +94,12 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         made.map_err(|source| Error::State { path, source })?;
     }
     let (recorder, sender) = events::channel(parts.client.clone(), &config.node_name, Arc::clone(&parts.clock));
+    let machine = machine::Machine::probe(&config.state_directory);
+    let capacity = machine.capacity(config.max_pods);
+    let upkeep = &config.upkeep;
     let context = Context {
-        machine: machine::Machine::probe(&config.state_directory),
+        allocatable: reserve::allocatable(&capacity, &upkeep.reserved, &upkeep.thresholds),
+        machine,
         volumes: volume::Volumes::new(config.state_directory.join("pods"), config.secrets_in_memory),
         local_path: volume::LocalPath::new(
             config.state_directory.join("local-path"),
@@ -107,6 +115,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         refused: Mutex::new(BTreeSet::new()),
         running: watch::Sender::new(BTreeMap::new()),
         measured: measure::Memory::default(),
+        pressures: watch::Sender::new(BTreeSet::new()),
         config,
         parts,
         recorder,
@@ -132,7 +141,7 @@ pub async fn run(
                 // The Node is in the API while the bridge is made, and Ready as soon as both are done.
                 let (started, node) = tokio::join!(context.parts.network.start(cidr), node::register(&context));
                 started?;
-                node::announce_state(&context, node, Ok(())).await
+                node::announce_state(&context, node, node::health(&context).await).await
             }
             None => start_with_allocated_range(&context).await?,
         };
@@ -147,7 +156,9 @@ pub async fn run(
     tasks.spawn(node::renew(Arc::clone(&context), node.clone()));
     tasks.spawn(node::keep(Arc::clone(&context), node));
     tasks.spawn(services::run(Arc::clone(&context)));
-    tasks.spawn(pods::run(Arc::clone(&context)));
+    let (orders, taken) = mpsc::channel(ORDERS);
+    tasks.spawn(pressure::run(Arc::clone(&context), orders));
+    tasks.spawn(pods::run(Arc::clone(&context), taken));
     let ended = tokio::select! {
         ended = tasks.join_next() => ended,
         () = cancel.cancelled() => return Err(Error::Cancelled),
@@ -172,5 +183,5 @@ async fn start_with_allocated_range(context: &Context) -> Result<Node, Error> {
         node = node::wait_for_range(context).await;
     };
     context.parts.network.start(cidr).await?;
-    Ok(node::announce_state(context, node, Ok(())).await)
+    Ok(node::announce_state(context, node, node::health(context).await).await)
 }

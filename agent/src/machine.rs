@@ -5,6 +5,8 @@ use std::fs;
 use std::path::Path;
 
 use agent_plan::oci::capabilities;
+use agent_plan::reserve::Amounts;
+use api::quantity::Quantity;
 use tracing::warn;
 
 /// The machine.
@@ -89,13 +91,19 @@ impl Machine {
         }
     }
 
-    /// What pods may use, in thousandths, by resource.
-    pub fn allocatable_milli(&self) -> BTreeMap<String, i64> {
-        BTreeMap::from([
-            ("cpu".to_owned(), self.processors.saturating_mul(1000)),
-            ("memory".to_owned(), self.memory_bytes.saturating_mul(1000)),
-            ("ephemeral-storage".to_owned(), self.storage_bytes.saturating_mul(1000)),
-        ])
+    /// What there is, by resource.
+    pub fn capacity(&self, pods: u32) -> Amounts {
+        let kibibytes = |bytes: i64| Quantity::bytes(bytes / 1024 * 1024);
+        let mut all = Amounts::from([
+            ("cpu".to_owned(), Quantity::units(self.processors)),
+            ("memory".to_owned(), kibibytes(self.memory_bytes)),
+            ("ephemeral-storage".to_owned(), kibibytes(self.storage_bytes)),
+            ("pods".to_owned(), Quantity::units(pods.into())),
+        ]);
+        for (size, bytes) in &self.hugepages {
+            all.insert(format!("hugepages-{size}"), Quantity::bytes(*bytes));
+        }
+        all
     }
 }
 

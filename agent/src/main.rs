@@ -3,6 +3,7 @@
 mod cleanup;
 mod command;
 mod renewal;
+mod upkeep;
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -15,11 +15,13 @@ use kube::Api;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch};
 use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
 use crate::Error;
 use crate::context::Context;
+use crate::pressure::Order;
 use crate::worker::{End, Input, Mailbox, Worker, remove};
 
 /// What an earlier agent left, by pod.
@@ -58,7 +60,7 @@ fn owner(sandbox: &str) -> &str {
 }
 
 /// Runs the pods of this node for ever.
-pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
+pub(crate) async fn run(context: Arc<Context>, mut orders: mpsc::Receiver<Order>) -> Result<Infallible, Error> {
     let mut events = context.parts.runtime.events();
     let leftovers = leftovers(&context).await?;
     let api: Api<Pod> = Api::all(context.parts.client.clone());
@@ -89,6 +91,7 @@ pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
                 }
                 Err(RecvError::Closed) => return Err(Error::RuntimeEnded),
             },
+            Some(order) = orders.recv() => dispatcher.order(order),
             Some(ended) = dispatcher.tasks.join_next() => match ended {
                 Ok(ended) => dispatcher.ended(ended),
                 Err(error) => error!(%error, "a task of the agent ended badly"),
@@ -303,6 +306,17 @@ impl Dispatcher {
         };
         if let Some(worker) = self.workers.get(owner(sandbox)) {
             worker.put(Input::Runtime(event));
+        }
+    }
+
+    fn order(&self, order: Order) {
+        match order {
+            Order::End(uid, termination) => {
+                if let Some(worker) = self.workers.get(&uid) {
+                    worker.put(Input::End(termination));
+                }
+            }
+            Order::Shed => self.workers.values().for_each(|worker| worker.put(Input::Shed)),
         }
     }
 

@@ -78,10 +78,45 @@ impl Drop for Namespace {
     }
 }
 
+/// How a cluster is started.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Setup<'a> {
+    /// Environment of the daemons, where it differs from that of other tests.
+    pub environment: &'a [(&'a str, &'a str)],
+    /// The size in MiB of a small disk of its own.
+    pub disk: Option<u32>,
+}
+
+/// A file system in memory, until it is dropped.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn mount(at: &Path, mebibytes: u32) -> anyhow::Result<Self> {
+        let options = format!("size={mebibytes}m,mode=0700");
+        process::run(
+            Command::new("mount")
+                .args(["-t", "tmpfs", "-o", &options, "tmpfs"])
+                .arg(at),
+        )?;
+        Ok(Self(at.to_owned()))
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if let Err(error) = process::run(Command::new("umount").arg(&self.0)) {
+            tracing::error!(%error, "a disk of a test stays mounted");
+        }
+    }
+}
+
 /// One running cluster: control plane and one node, with its state in a folder of its own.
 pub struct Machine {
     namespace: Namespace,
-    home: tempfile::TempDir,
+    state: PathBuf,
+    environment: Vec<(String, String)>,
+    _disk: Option<Disk>,
+    _home: tempfile::TempDir,
     before: BTreeSet<String>,
     down: bool,
 }
@@ -100,11 +135,31 @@ impl Machine {
     /// # Errors
     /// When a daemon does not come up; the message holds what `skiff up` said.
     pub fn start_in(namespace: Namespace) -> anyhow::Result<Self> {
+        Self::start_with(namespace, Setup::default())
+    }
+
+    /// As [`Self::start_in`], with a disk or an environment of its own.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_with(namespace: Namespace, setup: Setup<'_>) -> anyhow::Result<Self> {
         let home = tempfile::Builder::new().prefix("skiff-").tempdir()?;
-        let before = leaks::traces(home.path(), namespace.name())?;
+        let disk = setup.disk.map(|size| Disk::mount(home.path(), size)).transpose()?;
+        let state = match disk {
+            Some(_) => home.path().join("state"),
+            None => home.path().to_owned(),
+        };
+        let before = leaks::traces(&state, namespace.name())?;
+        // How full the disk of the machine that tests is does not matter to them.
+        let environment = [("SKIFF_EVICTION_HARD", ""), ("SKIFF_IMAGE_GC_HIGH_THRESHOLD", "100")];
+        let environment = environment.iter().chain(setup.environment);
+        let environment = environment.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let machine = Self {
             namespace,
-            home,
+            state,
+            environment: environment.collect(),
+            _disk: disk,
+            _home: home,
             before,
             down: false,
         };
@@ -114,7 +169,7 @@ impl Machine {
 
     /// The state directory.
     pub fn state(&self) -> &Path {
-        self.home.path()
+        &self.state
     }
 
     /// The network namespace that stands for the machine.
@@ -134,8 +189,7 @@ impl Machine {
     pub fn skiff<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> anyhow::Result<String> {
         let mut command = self.namespace.command(process::programs()?.join("skiff"));
         command.args(words).arg("--state-dir").arg(self.state());
-        // How full the disk of the machine that tests is does not matter to them.
-        command.env("SKIFF_DISK_FLOOR_PERCENT", "0");
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         process::run(&mut command)
     }
 

@@ -71,7 +71,7 @@ impl World {
             addresses: vec!["192.0.2.1".parse().unwrap()],
             port: 10250,
             max_pods: 110,
-            disk_floor_percent: 0,
+            upkeep: agent::Upkeep::default(),
             dns: agent_plan::files::ClusterDns::default(),
             server: None,
             secrets_in_memory: true,

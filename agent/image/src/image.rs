@@ -21,6 +21,8 @@ pub struct Image {
     /// Directories of the layers, lowest first, ready for overlayfs: whiteouts are character devices 0/0, opaque
     /// directories carry `trusted.overlay.opaque`.
     pub layers: Vec<PathBuf>,
+    /// It was imported: as long as it has a name it is not removed to make room, since no registry need have it.
+    pub pinned: bool,
 }
 
 impl Image {

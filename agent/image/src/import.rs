@@ -302,6 +302,7 @@ fn unpack_candidate(inner: &Inner, archive: &Archive, candidate: Candidate) -> R
         digests,
         size,
         layers,
+        pinned: true,
     })?)
 }
 

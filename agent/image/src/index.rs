@@ -18,6 +18,9 @@ pub(crate) struct Record {
     pub(crate) size: u64,
     /// Chain IDs, lowest first.
     pub(crate) layers: Vec<String>,
+    /// It was brought to the node: no registry need have it.
+    #[serde(default)]
+    pub(crate) pinned: bool,
 }
 
 #[derive(Serialize, Deserialize)]

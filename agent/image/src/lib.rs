@@ -34,7 +34,7 @@ pub use failure::PullError;
 pub use image::Image;
 pub use import::ImportError;
 pub use registry::RegistryError;
-pub use store::{Collected, Images, OpenError, StoreError};
+pub use store::{Images, OpenError, StoreError};
 pub use unpack::UnpackError;
 
 /// The error's own text followed by the text of each of its sources, joined by `: `, as people read it in an event.

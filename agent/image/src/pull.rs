@@ -107,6 +107,7 @@ impl Images {
             names: reference.name().into_iter().collect(),
             digests: vec![format!("{}@{top}", reference.repository())],
             layers: chains.iter().map(|chain| chain.hex().to_owned()).collect(),
+            pinned: false,
         };
         let store = |source| PullError::Store { image: image(), source };
         let added = self.inner.add(record).map_err(store)?;

@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -89,15 +89,6 @@ pub enum StoreError {
     Layer(#[source] unpack::UnpackError),
 }
 
-/// What a collection freed.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Collected {
-    /// Ids of the images that are gone.
-    pub images: Vec<String>,
-    /// Layers that are gone.
-    pub layers: usize,
-}
-
 impl Images {
     /// Opens the store in `directory`, created with mode 0700 where it is missing.
     pub fn open(directory: &Path, config: Config) -> Result<Self, OpenError> {
@@ -152,7 +143,7 @@ impl Images {
         images.iter().filter_map(|record| self.inner.image(record)).collect()
     }
 
-    /// Takes a name from its image, or all names by id. Its layers stay until [`Images::collect`]. Returns whether there was one.
+    /// Takes a name from its image, or all names by id. Its layers stay until [`Images::discard`]. Returns whether there was one.
     pub fn remove(&self, name: &str) -> Result<bool, StoreError> {
         let by_id = Digest::parse(name).ok();
         let reference = match &by_id {
@@ -186,24 +177,15 @@ impl Images {
         })
     }
 
-    /// Removes images that have no name and are not `in_use` (by id), and layers that no image has. Does nothing while an
-    /// image is being added.
-    pub fn collect(&self, in_use: &BTreeSet<String>) -> Result<Collected, StoreError> {
+    /// Removes an image by its id, with all its names, and the layers that no other image has. Answers the bytes that this
+    /// freed: nothing while an image is being added, whose layers look like nobody's. The caller knows that no container
+    /// needs it.
+    pub fn discard(&self, id: &str) -> Result<u64, StoreError> {
         let Ok(_exclusive) = self.inner.adding.try_write() else {
-            return Ok(Collected::default());
+            return Ok(0);
         };
-        let mut collected = Collected::default();
-        self.inner.change(|records| {
-            records.retain(|record| {
-                let keep = !record.names.is_empty() || !record.digests.is_empty() || in_use.contains(&record.id);
-                if !keep {
-                    collected.images.push(record.id.clone());
-                }
-                keep
-            });
-        })?;
-        collected.layers = self.inner.remove_unreferenced_layers().map_err(StoreError::Io)?;
-        Ok(collected)
+        self.inner.change(|records| records.retain(|record| record.id != id))?;
+        self.inner.remove_unreferenced_layers().map_err(StoreError::Io)
     }
 }
 
@@ -268,6 +250,7 @@ impl Inner {
                 Some(record) => {
                     merge(&mut record.names, new.names);
                     merge(&mut record.digests, new.digests);
+                    record.pinned |= new.pinned;
                 }
                 None => records.push(new),
             }
@@ -299,6 +282,7 @@ impl Inner {
             size: record.size,
             config,
             layers,
+            pinned: record.pinned && !record.names.is_empty(),
         }))
     }
 
@@ -327,12 +311,13 @@ impl Inner {
         });
     }
 
-    fn remove_unreferenced_layers(&self) -> io::Result<usize> {
+    /// Answers the bytes that this freed.
+    fn remove_unreferenced_layers(&self) -> io::Result<u64> {
         let referenced: BTreeSet<String> = {
             let images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
             images.iter().flat_map(|record| record.layers.iter().cloned()).collect()
         };
-        let mut removed = 0;
+        let mut freed = 0_u64;
         for layer in fs::read_dir(self.directory.join("layers"))? {
             let layer = layer?;
             if layer.file_name().to_str().is_some_and(|name| referenced.contains(name)) {
@@ -341,11 +326,30 @@ impl Inner {
             // Renamed first: a layer that is half removed must not look complete after a crash.
             let staging = self.staging()?;
             fs::rename(layer.path(), staging.path().join("layer"))?;
+            freed = freed.saturating_add(occupied(staging.path())?);
             staging.close()?;
-            removed += 1;
         }
-        Ok(removed)
+        Ok(freed)
     }
+}
+
+/// Bytes that a directory with all below it takes, each file once.
+fn occupied(directory: &Path) -> io::Result<u64> {
+    let (mut bytes, mut linked) = (0_u64, BTreeSet::new());
+    let mut left = vec![directory.to_owned()];
+    while let Some(next) = left.pop() {
+        for entry in fs::read_dir(next)? {
+            let entry = entry?;
+            let found = entry.metadata()?;
+            if found.is_dir() {
+                left.push(entry.path());
+            } else if found.nlink() > 1 && !linked.insert(found.ino()) {
+                continue;
+            }
+            bytes = bytes.saturating_add(found.blocks().saturating_mul(512));
+        }
+    }
+    Ok(bytes)
 }
 
 fn merge(into: &mut Vec<String>, from: Vec<String>) {

@@ -68,6 +68,8 @@ pub enum Why {
     Startup,
     /// The postStart hook failed.
     PostStart,
+    /// It gets other resources, and wants to be started anew for them.
+    Resize,
 }
 
 /// The next actions, and when to look again if nothing happens.

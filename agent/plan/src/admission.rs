@@ -1,10 +1,11 @@
 //! Whether the node takes a pod at all. One that it refuses has failed, with a reason that names why.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{AppArmorProfile, Pod, PodSpec};
 
+use crate::eviction::{self, Pressure};
 use crate::observed::Rejection;
 use crate::pods;
 
@@ -33,14 +34,17 @@ pub struct Host {
     pub allocatable: BTreeMap<String, i64>,
     /// The pods that it has.
     pub others: Vec<Arc<Pod>>,
+    /// What is short on it.
+    pub pressures: BTreeSet<Pressure>,
 }
 
 /// Why the node refuses the pod, if it does.
 pub fn check(pod: &Pod, host: &Host) -> Option<Rejection> {
     let spec = pod.spec.as_ref()?;
-    sysctls(spec)
+    eviction::refusal(pod, &host.pressures)
+        .or_else(|| sysctls(spec))
         .or_else(|| app_armor(spec))
-        .or_else(|| resources(spec, host))
+        .or_else(|| room(spec, host))
         .or_else(|| ports(spec, host))
         .or_else(|| unsupported(spec))
 }
@@ -106,7 +110,8 @@ fn active(host: &Host) -> impl Iterator<Item = &PodSpec> {
     active.filter_map(|pod| pod.spec.as_ref())
 }
 
-fn resources(spec: &PodSpec, host: &Host) -> Option<Rejection> {
+/// Why there is no room for a pod, if there is none.
+pub fn room(spec: &PodSpec, host: &Host) -> Option<Rejection> {
     let out_of = |reason: &'static str, wanted: i64, used: i64, capacity: i64| {
         let resource = reason.trim_start_matches("OutOf");
         let what = format!("{resource}, requested: {wanted}, used: {used}, capacity: {capacity}");
@@ -186,6 +191,7 @@ mod tests {
             pods: 2,
             allocatable: BTreeMap::from([("cpu".to_owned(), 2000), ("memory".to_owned(), 1 << 40)]),
             others: others.into_iter().map(Arc::new).collect(),
+            pressures: BTreeSet::new(),
         }
     }
 

@@ -6,7 +6,9 @@
 pub mod action;
 pub mod admission;
 pub mod claims;
+pub mod collection;
 pub mod environment;
+pub mod eviction;
 pub mod files;
 pub mod lifecycle;
 pub mod log;
@@ -15,10 +17,13 @@ pub mod oci;
 pub mod patch;
 pub mod pods;
 pub mod probe;
+pub mod reserve;
+pub mod resize;
 pub mod resources;
 pub mod restart;
 pub mod services;
 pub mod status;
+pub mod storage;
 pub mod tokens;
 pub mod user;
 

@@ -18,6 +18,8 @@ pub struct End {
     pub reason: Option<String>,
     /// For `status.message`.
     pub message: Option<String>,
+    /// Seconds until SIGKILL, where that is not for the pod to say.
+    pub grace: Option<i64>,
 }
 
 impl End {
@@ -26,11 +28,20 @@ impl End {
             succeeded,
             reason: None,
             message: None,
+            grace: None,
+        }
+    }
+
+    fn failed(reason: &str, message: String) -> Self {
+        Self {
+            reason: Some(reason.to_owned()),
+            message: Some(message),
+            ..Self::plain(false)
         }
     }
 }
 
-/// Whether the pod has ended: refused, out of time, or nothing of it will be started again.
+/// Whether the pod has ended: refused, ended by the agent, out of time, or nothing of it will be started again.
 pub fn end(pod: &Pod, view: &View, now: Timestamp) -> Option<End> {
     if let Some(phase) = pods::terminal_phase(pod) {
         let status = pod.status.as_ref();
@@ -38,31 +49,34 @@ pub fn end(pod: &Pod, view: &View, now: Timestamp) -> Option<End> {
             succeeded: phase == "Succeeded",
             reason: status.and_then(|status| status.reason.clone()),
             message: status.and_then(|status| status.message.clone()),
+            grace: None,
         });
     }
     if let Some(rejection) = &view.rejection {
-        return Some(End {
-            succeeded: false,
-            reason: Some(rejection.reason.to_owned()),
-            message: Some(rejection.message.clone()),
-        });
+        return Some(End::failed(rejection.reason, rejection.message.clone()));
+    }
+    if let Some(termination) = &view.termination {
+        let end = End::failed(termination.reason, termination.message.clone());
+        let grace = Some(termination.grace);
+        return Some(End { grace, ..end });
     }
     let containers = pods::main_containers(pod);
     let all_done = !containers.is_empty() && containers.iter().all(|container| is_over(pod, view, container));
-    if all_done {
+    let deadline = deadline(pod, view);
+    // Containers that end because the time is over do not end the pod well.
+    let in_time = |container: &Container| {
+        let exit = view.latest(&container.name).and_then(Instance::exit);
+        exit.is_some_and(|exit| deadline.is_none_or(|deadline| exit.finished_at < deadline))
+    };
+    if all_done && containers.iter().all(in_time) {
         let succeeded = containers
             .iter()
             .all(|container| exit_code(view, &container.name) == Some(0));
         return Some(End::plain(succeeded));
     }
-    if let Some(deadline) = deadline(pod, view)
-        && now >= deadline
-    {
-        return Some(End {
-            succeeded: false,
-            reason: Some("DeadlineExceeded".to_owned()),
-            message: Some("Pod was active on the node longer than the specified deadline".to_owned()),
-        });
+    if deadline.is_some_and(|deadline| now >= deadline) {
+        let message = "Pod was active on the node longer than the specified deadline";
+        return Some(End::failed("DeadlineExceeded", message.to_owned()));
     }
     let initial_failed = pods::init_containers(pod).iter().any(|container| {
         is_over(pod, view, container) && exit_code(view, &container.name).is_some_and(|code| code != 0)
@@ -82,7 +96,10 @@ fn exit_code(view: &View, container: &str) -> Option<i32> {
 /// Whether a container has ended and its policy does not start it again.
 pub fn is_over(pod: &Pod, view: &View, container: &Container) -> bool {
     exit_code(view, &container.name).is_some_and(|code| !pods::restarts(pod, container, code))
-        && !view.memory.get(&container.name).is_some_and(|memory| memory.starting)
+        && !view
+            .memory
+            .get(&container.name)
+            .is_some_and(|memory| memory.starting || memory.renewal)
 }
 
 /// Whether the initial containers are behind the pod: all have ended well and all sidecars have started.
@@ -116,7 +133,9 @@ pub fn decide(pod: &Pod, view: &View, now: Timestamp) -> Plan {
     let deletion = pods::deletion_grace(pod);
     let end = end(pod, view, now);
     if deletion.is_some() || end.is_some() {
-        let grace = deletion.unwrap_or_else(|| pods::grace(pod));
+        let own = end.and_then(|end| end.grace);
+        let asked = [deletion, own].into_iter().flatten().min();
+        let grace = asked.unwrap_or_else(|| pods::grace(pod));
         wind_down(pod, view, now, grace, &mut plan);
         if plan.actions.is_empty() && deletion.is_some() && view.sandbox == Sandbox::Removed && view.final_status_stored
         {
@@ -247,12 +266,12 @@ fn keep(pod: &Pod, view: &View, container: &Container, may_start: bool, now: Tim
         None => start(view, container, memory, may_start, now, plan),
         Some(State::Created | State::Running { .. }) => tend(pod, view, container, memory, now, plan),
         Some(State::Exited(exit)) => {
-            let again = pods::is_init(pod, name) && view.current(name).is_none();
+            let again = memory.renewal || pods::is_init(pod, name) && view.current(name).is_none();
             if !again && !pods::restarts(pod, container, exit.code) {
                 return;
             }
             let due = memory.back_off.due(exit.finished_at);
-            if now < due {
+            if now < due && !memory.renewal {
                 plan.wake(due);
             } else {
                 start(view, container, memory, may_start, now, plan);
@@ -304,6 +323,14 @@ fn tend(pod: &Pod, view: &View, container: &Container, memory: &Memory, now: Tim
     let name = &container.name;
     if let Some(stopping) = &memory.stopping {
         carry_on(name, stopping.stage, stopping.deadline, now, plan);
+        return;
+    }
+    if memory.renewal {
+        plan.actions.push(Action::Stop {
+            container: name.clone(),
+            why: Why::Resize,
+            grace: pods::grace(pod),
+        });
         return;
     }
     for (probe, specification, why) in [

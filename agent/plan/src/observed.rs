@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use crate::Timestamp;
 use crate::probe::Probe;
+use crate::resize::{Pending, Progress, Resources};
 use crate::restart::BackOff;
 
 /// Everything that [`crate::lifecycle::decide`] and [`crate::status::build`] look at besides the pod.
@@ -16,10 +17,20 @@ pub struct View {
     pub host_addresses: Vec<IpAddr>,
     /// Why the node does not take the pod at all.
     pub rejection: Option<Rejection>,
+    /// Why the agent ends the pod although it could go on.
+    pub termination: Option<Termination>,
     /// The pod's sandbox: network namespace, address and volumes.
     pub sandbox: Sandbox,
     /// All instances of all containers that are known, oldest first.
     pub instances: BTreeMap<String, Vec<Instance>>,
+    /// What the node has given the containers.
+    pub allocated: Resources,
+    /// What they really have, where they run.
+    pub actual: Resources,
+    /// They are to be given something else.
+    pub resize_pending: Option<Pending>,
+    /// What they were given is not so yet.
+    pub resize_progress: Option<Progress>,
     /// What is remembered per container.
     pub memory: BTreeMap<String, Memory>,
     /// The API was told the last status that will ever be.
@@ -33,6 +44,19 @@ pub struct Rejection {
     pub reason: &'static str,
     /// A sentence for `status.message`.
     pub message: String,
+}
+
+/// The end of a pod that the agent decides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Termination {
+    /// A CamelCase word for `status.reason`.
+    pub reason: &'static str,
+    /// A sentence for `status.message`.
+    pub message: String,
+    /// Seconds until SIGKILL.
+    pub grace: i64,
+    /// Whether the condition `DisruptionTarget` tells of it.
+    pub disruption: bool,
 }
 
 /// The pod's environment.
@@ -135,6 +159,8 @@ pub struct Memory {
     pub failure: Option<Failure>,
     /// Its restart delay.
     pub back_off: BackOff,
+    /// The running instance ends so that the next one has other resources.
+    pub renewal: bool,
     /// The running instance is being stopped.
     pub stopping: Option<Stopping>,
     /// The postStart hook of the running instance has not ended yet.
@@ -213,8 +239,13 @@ impl View {
             start_time,
             host_addresses,
             rejection: None,
+            termination: None,
             sandbox: Sandbox::Absent,
             instances: BTreeMap::new(),
+            allocated: Resources::new(),
+            actual: Resources::new(),
+            resize_pending: None,
+            resize_progress: None,
             memory: BTreeMap::new(),
             final_status_stored: false,
         }

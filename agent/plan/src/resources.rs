@@ -176,6 +176,11 @@ pub fn field(
 
 /// How readily the kernel kills a container of this pod when memory is short.
 pub fn oom_score_adj(pod: &Pod, container: &Container, memory_capacity: i64) -> i64 {
+    const CRITICAL: i32 = 2_000_001_000;
+    let priority = pod.spec.as_ref().and_then(|spec| spec.priority);
+    if priority.is_some_and(|priority| priority >= CRITICAL) {
+        return -997;
+    }
     let class = pod.status.as_ref().and_then(|status| status.qos_class.as_deref());
     match class {
         Some("Guaranteed") => -997,

@@ -8,7 +8,7 @@
 
 use agent_plan::action::Action;
 use agent_plan::lifecycle::decide;
-use agent_plan::observed::{Exit, Image, Instance, Memory, Sandbox, Stage, State, Stopping, View};
+use agent_plan::observed::{Exit, Image, Instance, Memory, Sandbox, Stage, State, Stopping, Termination, View};
 use agent_plan::{Timestamp, after, later, pods, status};
 use expect_test::{Expect, expect};
 use k8s_openapi::api::core::v1::Pod;
@@ -253,17 +253,51 @@ fn a_failed_initial_container_fails_a_pod_that_never_restarts() {
 
 #[test]
 fn a_deadline_fails_the_pod() {
-    let mut world = World::new(r#"{"activeDeadlineSeconds":5,"containers":[{"name":"a"}]}"#);
+    let mut world = World::new(r#"{"activeDeadlineSeconds":5,"restartPolicy":"Never","containers":[{"name":"a"}]}"#);
     world.settle();
     let wake = decide(&world.pod, &world.view, world.now).wake;
     assert_eq!(wake, Some(after(world.now, 5)));
     world.pass(5);
     world.settle();
-    world.check(&expect!["prepare, image a, run a 0, stop a 30 => Failed"]);
+    world.check(&expect!["prepare, image a, run a 0, stop a 30 => Running"]);
+    world.exit("a", 0);
+    world.settle();
+    world.check(&expect!["prepare, image a, run a 0, stop a 30, tear down => Failed"]);
     assert_eq!(
         world.pod.status.as_ref().unwrap().reason.as_deref(),
         Some("DeadlineExceeded")
     );
+}
+
+#[test]
+fn a_pod_that_the_agent_ends_has_failed_when_nothing_of_it_runs() {
+    let mut world = World::new(r#"{"containers":[{"name":"a"}]}"#);
+    world.settle();
+    world.view.termination = Some(Termination {
+        reason: "Evicted",
+        message: "The node was low on resource: memory. ".to_owned(),
+        grace: 1,
+        disruption: true,
+    });
+    world.settle();
+    world.check(&expect!["prepare, image a, run a 0, stop a 1 => Running"]);
+    world.pass(1);
+    world.settle();
+    world.check(&expect![
+        "prepare, image a, run a 0, stop a 1, kill a, tear down => Failed"
+    ]);
+    let status = world.pod.status.as_ref().unwrap();
+    assert_eq!(status.reason.as_deref(), Some("Evicted"));
+    assert_eq!(
+        status.message.as_deref(),
+        Some("The node was low on resource: memory. ")
+    );
+    let told = status.conditions.iter().flatten();
+    let told: Vec<_> = told.filter(|own| own.type_ == "DisruptionTarget").collect();
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].reason.as_deref(), Some("TerminationByKubelet"));
+    let container = &status.container_statuses.as_ref().unwrap()[0];
+    assert!(container.state.as_ref().unwrap().terminated.is_some(), "{container:?}");
 }
 
 #[test]

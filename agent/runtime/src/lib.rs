@@ -20,6 +20,7 @@ pub mod supervisor;
 mod sys;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use futures::future::BoxFuture;
@@ -90,6 +91,15 @@ pub trait Runtime: Send + Sync + 'static {
     /// What a sandbox has used (with a name, one container of it), or without any the whole machine. Reads a few of the kernel's
     /// files and waits for nobody; what is gone or not counted is `None`.
     fn usage(&self, of: Option<(&str, Option<&str>)>) -> Usage;
+
+    /// Gives a sandbox, or with a name one container of it, other limits from now on; those of a container hold until it ends.
+    fn limit(&self, sandbox: &str, container: Option<&str>, limits: Limits) -> BoxFuture<'_, Result<(), Error>>;
+
+    /// Where a container's writable layer is; `None` where there is none on a disk of this machine.
+    fn writable_layer(&self, sandbox: &str, container: &str) -> Option<PathBuf>;
+
+    /// The control group controllers that the machine does not have and pods need, each with what to do about it.
+    fn lacking(&self) -> Vec<String>;
 
     /// News from now on. A receiver that lags must read [`Runtime::sandboxes`] instead: the state there is never behind.
     fn events(&self) -> broadcast::Receiver<Event>;

@@ -272,6 +272,8 @@ pub struct Usage {
     pub page_faults: Option<u64>,
     /// Page faults that waited for a disk.
     pub major_page_faults: Option<u64>,
+    /// Processes and threads that there are.
+    pub processes: Option<u64>,
 }
 
 /// News from a runtime.

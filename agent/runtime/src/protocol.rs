@@ -43,6 +43,8 @@ pub(crate) enum Call {
         stdio: Stdio,
     },
     Start(String),
+    /// Sets the limits of the pod as a whole from the next start of a container on.
+    Limit(Limits),
     Signal(String, i32),
     Exec(String, ExecSpec),
     /// With descriptors: the program's end of each stream that the specification asks for, in their order; with a terminal
@@ -77,6 +79,7 @@ impl Call {
             Self::Inspect
             | Self::Create { .. }
             | Self::Start(_)
+            | Self::Limit(_)
             | Self::Signal(..)
             | Self::Exec(..)
             | Self::Leave(_)

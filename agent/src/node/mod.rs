@@ -137,8 +137,13 @@ fn announce(context: &Context, node: &Node, old: &NodeStatus, new: &NodeStatus) 
 /// Keeps the Node's status true for ever.
 pub(crate) async fn keep(context: Arc<Context>, mut node: Node) -> Result<Infallible, Error> {
     let api: Api<Node> = Api::all(context.parts.client.clone());
+    let mut pressures = context.pressures.subscribe();
     loop {
-        sleep(LOOK).await;
+        tokio::select! {
+            () = sleep(LOOK) => {}
+            // What is short must keep pods away at once. The sender is held here, so the wait does not fail.
+            Ok(()) = pressures.changed() => {}
+        }
         let ready = health(&context).await;
         let current = match api.get_opt(&context.config.node_name).await {
             Ok(Some(current)) => current,
@@ -162,7 +167,11 @@ pub(crate) async fn keep(context: Arc<Context>, mut node: Node) -> Result<Infall
 }
 
 /// Whether pods can run here.
-async fn health(context: &Context) -> Result<(), String> {
+pub(crate) async fn health(context: &Context) -> Result<(), String> {
+    let lacking = context.parts.runtime.lacking();
+    if !lacking.is_empty() {
+        return Err(format!("missing cgroup controllers: {}", lacking.join(", ")));
+    }
     match context.parts.runtime.sandboxes().await {
         Ok(_) => Ok(()),
         Err(error) => Err(format!("container runtime is down: {}", image::chain(&error))),

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use agent_plan::Timestamp;
+use agent_plan::eviction::Pressure;
+use agent_plan::reserve::Amounts;
 use k8s_openapi::api::core::v1::{
     ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeFeatures, NodeSpec,
     NodeStatus, NodeSystemInfo, Taint,
@@ -16,8 +18,6 @@ use crate::context::Context;
 pub(super) const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const IMAGES: usize = 50;
 const NAMES_PER_IMAGE: usize = 5;
-/// Below this much available memory the node reports `MemoryPressure`.
-const MEMORY_FLOOR_BYTES: i64 = 100 << 20;
 /// The version of the interface that the agent speaks.
 const VERSION: &str = "v1.36.0";
 
@@ -57,21 +57,10 @@ pub(super) fn node(context: &Context) -> Node {
 /// The status at `now`; `Err` says why the node is not ready.
 pub(super) fn status(context: &Context, old: &NodeStatus, ready: &Result<(), String>, now: Timestamp) -> NodeStatus {
     let machine = &context.machine;
-    let mut capacity: BTreeMap<String, Quantity> = BTreeMap::from([
-        ("cpu".to_owned(), Quantity(machine.processors.to_string())),
-        (
-            "memory".to_owned(),
-            Quantity(format!("{}Ki", machine.memory_bytes / 1024)),
-        ),
-        (
-            "ephemeral-storage".to_owned(),
-            Quantity(format!("{}Ki", machine.storage_bytes / 1024)),
-        ),
-        ("pods".to_owned(), Quantity(context.config.max_pods.to_string())),
-    ]);
-    for (size, bytes) in &machine.hugepages {
-        capacity.insert(format!("hugepages-{size}"), Quantity(bytes.to_string()));
-    }
+    let texts = |amounts: &Amounts| -> BTreeMap<String, Quantity> {
+        let each = amounts.iter();
+        each.map(|(name, amount)| (name.clone(), amount.to_text())).collect()
+    };
     let mut addresses: Vec<NodeAddress> = context
         .config
         .addresses
@@ -88,8 +77,8 @@ pub(super) fn status(context: &Context, old: &NodeStatus, ready: &Result<(), Str
     let info = context.parts.runtime.info();
     NodeStatus {
         addresses: Some(addresses),
-        allocatable: Some(capacity.clone()),
-        capacity: Some(capacity),
+        allocatable: Some(texts(&context.allocatable)),
+        capacity: Some(texts(&machine.capacity(context.config.max_pods))),
         conditions: Some(conditions(context, old, ready, now)),
         daemon_endpoints: Some(NodeDaemonEndpoints {
             kubelet_endpoint: Some(DaemonEndpoint {
@@ -157,10 +146,11 @@ fn conditions(context: &Context, old: &NodeStatus, ready: &Result<(), String>, n
         reason: if holds { reasons[0] } else { reasons[1] },
         message: if holds { messages[0] } else { messages[1] }.to_owned(),
     };
+    let pressures = context.pressures.borrow().clone();
     let verdicts = [
         verdict(
             "MemoryPressure",
-            memory_is_short(),
+            pressures.contains(&Pressure::Memory),
             ["KubeletHasInsufficientMemory", "KubeletHasSufficientMemory"],
             [
                 "kubelet has insufficient memory available",
@@ -169,13 +159,13 @@ fn conditions(context: &Context, old: &NodeStatus, ready: &Result<(), String>, n
         ),
         verdict(
             "DiskPressure",
-            disk_is_short(context),
+            pressures.contains(&Pressure::Disk),
             ["KubeletHasDiskPressure", "KubeletHasNoDiskPressure"],
             ["kubelet has disk pressure", "kubelet has no disk pressure"],
         ),
         verdict(
             "PIDPressure",
-            false,
+            pressures.contains(&Pressure::Pid),
             ["KubeletHasInsufficientPID", "KubeletHasSufficientPID"],
             [
                 "kubelet has insufficient PID available",
@@ -217,26 +207,6 @@ fn conditions(context: &Context, old: &NodeStatus, ready: &Result<(), String>, n
             }
         })
         .collect()
-}
-
-fn memory_is_short() -> bool {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let available = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))
-        .unwrap_or_default();
-    let kibibytes: Option<i64> = available
-        .split_whitespace()
-        .next()
-        .and_then(|number| number.parse().ok());
-    kibibytes.is_some_and(|kibibytes| kibibytes.saturating_mul(1024) < MEMORY_FLOOR_BYTES)
-}
-
-fn disk_is_short(context: &Context) -> bool {
-    nix::sys::statvfs::statvfs(&context.config.state_directory).is_ok_and(|stat| {
-        let (available, all) = (stat.blocks_available(), stat.blocks());
-        available.saturating_mul(100) < all.saturating_mul(u64::from(context.config.disk_floor_percent))
-    })
 }
 
 /// The last heartbeat that a status shows.

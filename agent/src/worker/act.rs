@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use agent_plan::action::{Action, Why};
-use agent_plan::observed::{Instance, Memory, Sandbox, Stage, Stopping};
-use agent_plan::{Timestamp, after, later, pods, restart};
+use agent_plan::observed::{Instance, Memory, Sandbox, Stage, Stopping, Termination};
+use agent_plan::{Timestamp, after, eviction, later, lifecycle, pods, restart};
 use kube::Api;
 use kube::api::{DeleteParams, Preconditions};
 use tracing::{info, warn};
@@ -48,6 +48,32 @@ impl Worker {
         false
     }
 
+    /// Ends the pod, unless it has ended.
+    pub(super) fn terminate(&mut self, termination: Termination) {
+        if self.gone || lifecycle::end(&self.pod, &self.view, self.context.now()).is_some() {
+            return;
+        }
+        if termination.reason == eviction::REASON {
+            let message = termination.message.clone();
+            let recorder = &self.context.recorder;
+            recorder.pod(&self.pod, None, Kind::Warning, termination.reason, message);
+        }
+        self.view.termination = Some(termination);
+    }
+
+    /// Removes all instances but the newest ones.
+    pub(super) fn shed(&mut self) {
+        let mut old = Vec::new();
+        for (name, instances) in &self.view.instances {
+            let surplus = instances.len().saturating_sub(1);
+            let ended = instances.iter().take(surplus).filter(|instance| !instance.is_alive());
+            old.extend(ended.map(|instance| (name.clone(), instance.id.clone())));
+        }
+        for (name, id) in old {
+            self.remove(&name, &id);
+        }
+    }
+
     pub(super) fn memory(&mut self, container: &str) -> &mut Memory {
         self.view.memory.entry(container.to_owned()).or_default()
     }
@@ -62,6 +88,7 @@ impl Worker {
             Why::Liveness => format!("Container {container} failed liveness probe, will be restarted"),
             Why::Startup => format!("Container {container} failed startup probe, will be restarted"),
             Why::PostStart => "FailedPostStartHook".to_owned(),
+            Why::Resize => format!("Container {container} resize requires restart"),
         };
         self.context
             .recorder

@@ -74,6 +74,7 @@ impl Worker {
         }
         // What changed while nobody looked is news.
         self.watch_sources();
+        self.consider_resize();
     }
 
     fn stored_message(&self, container: &str, id: &str) -> Option<String> {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use agent_plan::observed::Termination;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::Notify;
 
@@ -25,6 +26,8 @@ struct Waiting {
     observed: Option<runtime::Sandbox>,
     missed: bool,
     gone: bool,
+    termination: Option<Termination>,
+    shed: bool,
 }
 
 impl Waiting {
@@ -40,6 +43,12 @@ impl Waiting {
         }
         if std::mem::take(&mut self.missed) {
             return Some(Input::Missed);
+        }
+        if let Some(termination) = self.termination.take() {
+            return Some(Input::End(termination));
+        }
+        if std::mem::take(&mut self.shed) {
+            return Some(Input::Shed);
         }
         std::mem::take(&mut self.gone).then_some(Input::Gone)
     }
@@ -59,6 +68,8 @@ impl Mailbox {
                 Input::Observed(sandbox) => waiting.observed = Some(sandbox),
                 Input::Missed => waiting.missed = true,
                 Input::Gone => waiting.gone = true,
+                Input::End(termination) => waiting.termination = Some(termination),
+                Input::Shed => waiting.shed = true,
                 Input::Runtime(event) if waiting.events.len() < EVENTS => waiting.events.push_back(event),
                 Input::Runtime(_) => {
                     waiting.events.clear();

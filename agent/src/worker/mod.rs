@@ -13,6 +13,7 @@ mod prepare;
 mod probe;
 mod publish;
 mod pull;
+mod resize;
 mod start;
 mod update;
 
@@ -22,7 +23,8 @@ use std::time::Duration;
 
 use agent_plan::action::Plan;
 use agent_plan::lifecycle;
-use agent_plan::observed::{Sandbox, View};
+use agent_plan::observed::{Sandbox, Termination, View};
+use agent_plan::resize::{told, wanted};
 use agent_plan::{Timestamp, admission, pods};
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::Notify;
@@ -50,6 +52,10 @@ pub(crate) enum Input {
     Observed(runtime::Sandbox),
     /// News from the runtime were lost.
     Missed,
+    /// The agent ends the pod.
+    End(Termination),
+    /// What ended before the newest instances is not kept any longer.
+    Shed,
 }
 
 /// Why a worker ends.
@@ -89,6 +95,7 @@ pub(crate) enum Done {
     Published(Box<Result<Pod, kube::Error>>),
     Finished(Result<(), kube::Error>),
     Inspected(Option<runtime::Sandbox>),
+    Resized(resize::Resized),
     Changed,
 }
 
@@ -113,6 +120,7 @@ pub(crate) struct Worker {
     /// Retries of the tear-down and of the deletion wait until then.
     patience: Option<Timestamp>,
     finishing: bool,
+    resize: resize::Turn,
     /// Ends of containers whose start was not reported yet.
     early_exits: BTreeMap<String, runtime::Exit>,
 }
@@ -122,6 +130,11 @@ impl Worker {
         let stored = pod.status.as_ref().and_then(|status| status.start_time.as_ref());
         let start_time = stored.map_or_else(|| context.now(), |time| time.0);
         let mut view = View::new(start_time, context.config.addresses.clone());
+        view.allocated = match stored {
+            Some(_) => told(&pod),
+            None => wanted(&pod),
+        };
+        view.actual = view.allocated.clone();
         // One that an agent of this node took before is not asked again.
         if pods::terminal_phase(&pod).is_none() && stored.is_none() {
             view.rejection = admission::check(&pod, &context.host(&pod));
@@ -154,6 +167,7 @@ impl Worker {
             gone: false,
             patience: None,
             finishing: false,
+            resize: resize::Turn::default(),
             early_exits: BTreeMap::new(),
         }
     }
@@ -227,7 +241,8 @@ impl Worker {
                 continue;
             }
             let publish = self.publish(now);
-            let wakes = [wake, publish, self.patience.filter(|patience| *patience > now)];
+            let resize = self.retry_resize(now);
+            let wakes = [wake, publish, resize, self.patience.filter(|patience| *patience > now)];
             if self.settle_final_status() {
                 continue;
             }
@@ -242,6 +257,8 @@ impl Worker {
             Input::Runtime(event) => self.notice(event),
             Input::Observed(sandbox) => self.compare(&sandbox),
             Input::Missed => self.inspect(),
+            Input::End(termination) => self.terminate(termination),
+            Input::Shed => self.shed(),
         }
     }
 
@@ -250,6 +267,9 @@ impl Worker {
         if version(&pod) >= version(&self.pod) {
             let before = std::mem::replace(&mut self.pod, pod);
             self.update_volumes(&before);
+            if before.spec != self.pod.spec {
+                self.consider_resize();
+            }
         }
     }
 }

@@ -41,6 +41,7 @@ impl Worker {
             Done::Published(outcome) => self.published(*outcome),
             Done::Finished(outcome) => self.finished(outcome),
             Done::Inspected(sandbox) => sandbox.iter().for_each(|sandbox| self.compare(sandbox)),
+            Done::Resized(outcome) => self.resized(outcome),
             Done::Changed => {}
         }
     }

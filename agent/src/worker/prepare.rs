@@ -9,7 +9,7 @@ use agent_plan::{files, pods, resources};
 use api::pod::References;
 use k8s_openapi::api::core::v1::{Pod, PodSpec, Volume};
 use network::{AttachSpec, PortMapping};
-use runtime::{Limits, PodId, SandboxSpec};
+use runtime::{PodId, SandboxSpec};
 use tracing::{info, warn};
 use volume::Turns;
 
@@ -54,7 +54,7 @@ impl Worker {
         self.view.sandbox = Sandbox::Preparing;
         let (context, pod, id, attempt) = (
             Arc::clone(&self.context),
-            Arc::clone(&self.pod),
+            self.given_pod(),
             self.sandbox_id(),
             self.sandbox_attempt,
         );
@@ -78,6 +78,7 @@ impl Worker {
                 info!(pod = %self.id(), ?addresses, "sandbox ready");
                 self.view.sandbox = Sandbox::Ready { addresses };
                 self.watch_sources();
+                self.carry_out_resize();
             }
             Err(failure) => {
                 warn!(pod = %self.id(), reason = failure.reason, message = failure.message, "no sandbox");
@@ -126,7 +127,8 @@ async fn make(context: &Context, pod: &Pod, id: &str, attempt: u32, turns: &Arc<
         let (netns, addresses): (_, Vec<IpAddr>) = connected.await?;
         let hostname = files::kernel_hostname(pod, &context.config.dns.domain);
         let hostname = hostname.map_err(|error| Failure::sandbox(&error))?;
-        let wanted = sandbox_spec(pod, spec, id, attempt, netns, hostname);
+        let mut wanted = sandbox_spec(pod, spec, id, attempt, netns, hostname);
+        wanted.limits.pids = context.config.upkeep.pod_pids;
         context
             .parts
             .runtime
@@ -194,7 +196,6 @@ fn sandbox_spec(
     netns: Option<std::path::PathBuf>,
     hostname: String,
 ) -> SandboxSpec {
-    let limits = resources::pod_limits(spec);
     SandboxSpec {
         id: id.to_owned(),
         pod: PodId {
@@ -212,13 +213,7 @@ fn sandbox_spec(
         share_process_namespace: spec.share_process_namespace.unwrap_or(false),
         host_pid: spec.host_pid.unwrap_or(false),
         host_ipc: spec.host_ipc.unwrap_or(false),
-        limits: Limits {
-            cpu_shares: limits.cpu_shares,
-            cpu_quota: limits.cpu_quota,
-            cpu_period: limits.cpu_quota.map(|_| resources::PERIOD),
-            memory: limits.memory,
-            pids: None,
-        },
+        limits: super::resize::limits(&resources::pod_limits(spec)),
     }
 }
 

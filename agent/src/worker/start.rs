@@ -79,7 +79,7 @@ impl Worker {
         };
         let plan = Plan {
             context: Arc::clone(&self.context),
-            pod: Arc::clone(&self.pod),
+            pod: self.given_pod(),
             sandbox: self.sandbox_id(),
             image,
             addresses,
@@ -91,6 +91,7 @@ impl Worker {
                 running.map(|instance| instance.id.clone()).ok_or_else(missing)
             }),
         };
+        self.note_given(container);
         let memory = self.memory(container);
         memory.starting = true;
         memory.failure = None;
@@ -135,6 +136,7 @@ impl Worker {
             .pod(&self.pod, Some(container), Kind::Warning, "Failed", message);
         let memory = self.memory(container);
         if let Some(instance) = failure.instance {
+            memory.renewal = false;
             if let Some(finished) = finished {
                 memory.back_off = memory.back_off.next(finished);
             }
@@ -166,12 +168,14 @@ impl Worker {
         let pod = Arc::clone(&self.pod);
         let wanted = pods::container(&pod, container);
         self.note_running(container, instance.attempt, &instance.id);
+        self.memory(container).renewal = false;
         self.view
             .instances
             .entry(container.to_owned())
             .or_default()
             .push(instance);
         self.arm(container, since);
+        self.carry_out_resize();
         let hooked = wanted.is_some_and(|wanted| {
             wanted
                 .lifecycle
@@ -355,7 +359,7 @@ async fn specification(plan: &Plan) -> Result<ContainerSpec, Failure> {
             (_, _) => Stdin::Closed,
         },
         log_path: logs.join(format!("{}.log", plan.attempt)),
-        annotations: std::collections::BTreeMap::new(),
+        annotations: std::collections::BTreeMap::from([(crate::images::ID.to_owned(), plan.image.id.clone())]),
     })
 }
 

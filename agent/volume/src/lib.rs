@@ -14,6 +14,7 @@ mod payload;
 mod removal;
 mod subpath;
 mod turns;
+mod usage;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use agent_plan::environment::{ReferenceError, Sources, Surroundings};
-use agent_plan::{oci, pods};
+use agent_plan::{oci, pods, storage};
 use k8s_openapi::api::core::v1::{Container, Pod, Volume};
 use nix::mount::{MntFlags, umount2};
 use nix::unistd::{Gid, chown};
@@ -30,6 +31,7 @@ use nix::unistd::{Gid, chown};
 pub use local_path::{LocalPath, LocalPathError};
 pub use payload::PayloadError;
 pub use turns::{Turn, Turns};
+pub use usage::measure;
 
 /// Where the volumes of all pods are.
 #[derive(Clone, Debug)]
@@ -241,6 +243,14 @@ impl Volumes {
             .join(claims::DIRECTORY)
             .join(component(volume)?);
         subpath::is_mounted(&directory).map_err(|error| io_error("find the mount at", &directory, error))
+    }
+
+    /// The directories of those volumes that take their space from the node's disk, by name.
+    pub fn on_disk(&self, pod: &Pod) -> Result<Vec<(String, PathBuf)>, Error> {
+        let volumes = storage::volumes(pod);
+        volumes
+            .map(|(volume, _)| Ok((volume.name.clone(), self.volume_directory(pod, volume)?)))
+            .collect()
     }
 
     /// What a container mounts of its pod's volumes. `variables` are for `subPathExpr`.

@@ -23,7 +23,7 @@ pub(super) async fn run(
         addresses: vec![IpAddr::from([127, 0, 0, 1])],
         port: 10250,
         max_pods: 110,
-        disk_floor_percent: 0,
+        upkeep: agent::Upkeep::default(),
         dns: agent_plan::files::ClusterDns::default(),
         server: None,
         secrets_in_memory: false,
@@ -83,5 +83,9 @@ impl Source for Stumbling {
 
     fn list(&self) -> Vec<Arc<image::Image>> {
         Sim.list()
+    }
+
+    fn discard(&self, id: &str) -> Result<u64, Failure> {
+        Sim.discard(id)
     }
 }

@@ -17,6 +17,14 @@ const OWN: [&str; 5] = [
     "PodScheduled",
 ];
 
+/// Tells that not the pod itself is why it ends.
+const DISRUPTION: &str = "DisruptionTarget";
+
+/// Other resources were asked for.
+const PENDING: &str = "PodResizePending";
+/// Other resources were granted.
+const IN_PROGRESS: &str = "PodResizeInProgress";
+
 pub(super) fn build(pod: &Pod, view: &View, status: &PodStatus, now: Timestamp) -> Vec<PodCondition> {
     let phase = status.phase.as_deref().unwrap_or_default();
     let containers_ready = containers_ready(pod, view, phase);
@@ -36,11 +44,38 @@ pub(super) fn build(pod: &Pod, view: &View, status: &PodStatus, now: Timestamp) 
         .iter()
         .zip(verdicts)
         .map(|(name, verdict)| condition(name, verdict, old, pod, now));
+    let told = view.termination.as_ref().filter(|termination| termination.disruption);
+    let told = told.map(|termination| {
+        let (reason, message) = ("TerminationByKubelet".to_owned(), termination.message.clone());
+        condition(DISRUPTION, (true, Some(reason), Some(message)), old, pod, now)
+    });
+    let resize = resize(view, old, pod, now);
     let foreign = old
         .iter()
         .filter(|condition| !OWN.contains(&condition.type_.as_str()))
+        .filter(|condition| ![PENDING, IN_PROGRESS].contains(&condition.type_.as_str()))
+        .filter(|condition| told.is_none() || condition.type_ != DISRUPTION)
         .cloned();
-    own.chain(foreign).collect()
+    let foreign: Vec<PodCondition> = foreign.collect();
+    own.chain(foreign).chain(told).chain(resize).collect()
+}
+
+/// What is told of a change of resources, while there is one.
+fn resize(view: &View, old: &[PodCondition], pod: &Pod, now: Timestamp) -> Vec<PodCondition> {
+    let pending = view.resize_pending.as_ref().map(|pending| {
+        let verdict = (true, Some(pending.reason.to_owned()), Some(pending.message.clone()));
+        (PENDING, verdict, pending.generation)
+    });
+    let progress = view.resize_progress.as_ref().map(|progress| {
+        let reason = progress.error.as_ref().map(|_| "Error".to_owned());
+        (IN_PROGRESS, (true, reason, progress.error.clone()), progress.generation)
+    });
+    let told = [pending, progress].into_iter().flatten();
+    told.map(|(name, verdict, generation)| PodCondition {
+        observed_generation: generation,
+        ..condition(name, verdict, old, pod, now)
+    })
+    .collect()
 }
 
 fn condition(name: &str, verdict: Verdict, old: &[PodCondition], pod: &Pod, now: Timestamp) -> PodCondition {

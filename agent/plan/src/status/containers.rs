@@ -82,12 +82,8 @@ fn status(pod: &Pod, view: &View, container: &Container, scheme: &str) -> Contai
         container_id: latest
             .filter(|instance| !instance.id.is_empty())
             .map(|instance| identifier(scheme, &instance.id)),
-        resources: Some(resources(container)).filter(|_| mounted),
-        allocated_resources: container
-            .resources
-            .as_ref()
-            .and_then(|resources| resources.requests.clone())
-            .filter(|_| mounted),
+        resources: mounted.then(|| actual(view, container)),
+        allocated_resources: allocated(view, container).requests.filter(|_| mounted),
         volume_mounts: mounts(container),
         ..ContainerStatus::default()
     }
@@ -101,13 +97,20 @@ fn identifier(scheme: &str, id: &str) -> String {
     }
 }
 
-fn resources(container: &Container) -> ResourceRequirements {
-    let own = container.resources.clone().unwrap_or_default();
-    ResourceRequirements {
-        limits: own.limits,
-        requests: own.requests,
-        claims: None,
-    }
+/// What the node has given a container.
+fn allocated(view: &View, container: &Container) -> ResourceRequirements {
+    let own = || container.resources.clone().unwrap_or_default();
+    let given = view.allocated.get(&container.name).cloned().unwrap_or_else(own);
+    ResourceRequirements { claims: None, ..given }
+}
+
+/// What a container has.
+fn actual(view: &View, container: &Container) -> ResourceRequirements {
+    let known = view
+        .actual
+        .get(&container.name)
+        .filter(|_| view.is_running(&container.name));
+    known.cloned().unwrap_or_else(|| allocated(view, container))
 }
 
 fn mounts(container: &Container) -> Option<Vec<VolumeMountStatus>> {
@@ -164,7 +167,8 @@ fn restart_is_due(pod: &Pod, view: &View, container: &Container, exit: &Exit) ->
             || memory.failure.is_some()
             || matches!(memory.image, Image::Failed { .. })
     });
-    let alive = pods::deletion_grace(pod).is_none() && pods::terminal_phase(pod).is_none() && view.rejection.is_none();
+    let ends = view.rejection.is_some() || view.termination.is_some();
+    let alive = pods::deletion_grace(pod).is_none() && pods::terminal_phase(pod).is_none() && !ends;
     alive && delayed && !lifecycle::is_over(pod, view, container) && pods::restarts(pod, container, exit.code)
 }
 

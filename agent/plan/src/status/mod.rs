@@ -17,7 +17,10 @@ use crate::{Timestamp, lifecycle, pods};
 pub fn build(pod: &Pod, view: &View, scheme: &str, now: Timestamp) -> PodStatus {
     let old = pod.status.clone().unwrap_or_default();
     let end = lifecycle::end(pod, view, now);
-    let phase = phase(pod, view, end.as_ref());
+    // While something of it may still run, the pod has not ended: its place is not free.
+    let settled = pods::terminal_phase(pod).is_some() || !view.any_alive();
+    let shown = end.as_ref().filter(|_| settled);
+    let phase = phase(pod, view, shown);
     let addresses = addresses(pod, view);
     let main = containers::statuses(pod, view, pods::main_containers(pod), scheme, end.is_some());
     let initial = containers::statuses(pod, view, pods::init_containers(pod), scheme, end.is_some());
@@ -25,8 +28,8 @@ pub fn build(pod: &Pod, view: &View, scheme: &str, now: Timestamp) -> PodStatus 
     let added = containers::statuses(pod, view, &added, scheme, end.is_some());
     let mut status = PodStatus {
         phase: Some(phase.to_owned()),
-        reason: end.as_ref().and_then(|end| end.reason.clone()),
-        message: end.as_ref().and_then(|end| end.message.clone()),
+        reason: shown.and_then(|end| end.reason.clone()),
+        message: shown.and_then(|end| end.message.clone()),
         start_time: old.start_time.clone().or(Some(Time(view.start_time))),
         observed_generation: pod.metadata.generation,
         container_statuses: (!main.is_empty()).then_some(main),

@@ -146,6 +146,26 @@ impl Cgroups {
         }
     }
 
+    /// Sets other limits of a group that is there, and of the group of its own processes on v2. What is not limited any longer
+    /// is set free.
+    pub(crate) fn change_limits(&self, group: &Path, limits: &Limits) -> io::Result<()> {
+        check(group)?;
+        if !self.exists(group) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let limits = Limits {
+            cpu_quota: limits.cpu_quota.or(Some(-1)),
+            memory: limits.memory.or(Some(-1)),
+            ..limits.clone()
+        };
+        self.limit(group, &limits)?;
+        let leaf = group.join("main");
+        if self.unified() && self.exists(&leaf) {
+            self.limit(&leaf, &limits)?;
+        }
+        Ok(())
+    }
+
     fn limit_v1(&self, group: &Path, limits: &Limits) -> io::Result<()> {
         let set = |controller: &str, file: &str, value: Option<String>| match (value, self.controller(controller)) {
             (Some(value), Some(mount)) => write(&mount.join(group).join(file), &value),

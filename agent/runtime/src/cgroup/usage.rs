@@ -22,8 +22,10 @@ impl Cgroups {
             }
             (None, None) => None,
         };
+        let counted = self.controller("pids").or(self.v2.as_deref());
         let usage = Usage {
             cpu,
+            processes: counted.and_then(|mount| number(&mount.join(group).join("pids.current"))),
             ..Usage::default()
         };
         match (self.controller("memory"), &self.v2) {
@@ -31,6 +33,28 @@ impl Cgroups {
             (None, Some(mount)) => memory_v2(&mount.join(group), usage),
             (None, None) => usage,
         }
+    }
+}
+
+/// What pods need, and how a machine comes by it.
+const NEEDED: [(&str, &str); 3] = [
+    ("cpu", "use a kernel with CONFIG_CGROUP_SCHED"),
+    ("memory", "boot with cgroup_enable=memory"),
+    ("pids", "use a kernel with CONFIG_CGROUP_PIDS"),
+];
+
+impl Cgroups {
+    /// The controllers that the machine does not have, each with what to do about it.
+    pub(crate) fn lacking(&self) -> Vec<String> {
+        let root = self.v2.as_ref().map(|mount| text(&mount.join("cgroup.controllers")));
+        let on_v2 = |name: &str| {
+            root.as_ref()
+                .is_some_and(|all| all.split_whitespace().any(|own| own == name))
+        };
+        let missing = NEEDED
+            .iter()
+            .filter(|(name, _)| self.controller(name).is_none() && !on_v2(name));
+        missing.map(|(name, remedy)| format!("{name} ({remedy})")).collect()
     }
 }
 
@@ -102,8 +126,10 @@ mod tests {
         let mounts = format!(
             "32 31 0:29 / {at}/cpu rw - cgroup cgroup rw,cpu,cpuacct\n\
              36 31 0:33 / {at}/memory rw - cgroup cgroup rw,memory\n\
+             37 31 0:34 / {at}/pids rw - cgroup cgroup rw,pids\n\
              41 31 0:38 / {at}/unified rw - cgroup2 cgroup2 rw\n"
         );
+        write(&root.path().join("pids/skiff/pod"), &[("pids.current", "12\n")]);
         write(&root.path().join("cpu/skiff/pod"), &[("cpuacct.usage", "1500000000\n")]);
         write(
             &root.path().join("memory/skiff/pod"),
@@ -125,8 +151,15 @@ mod tests {
             rss: Some(3000),
             page_faults: Some(7),
             major_page_faults: None,
+            processes: Some(12),
         };
         assert_eq!(used, expected);
+        assert_eq!(Cgroups::parse(&mounts).lacking(), Vec::<String>::new());
+        let without = mounts.replace("rw,memory", "rw,perf_event");
+        assert_eq!(
+            Cgroups::parse(&without).lacking(),
+            ["memory (boot with cgroup_enable=memory)"]
+        );
     }
 
     #[test]
@@ -137,6 +170,7 @@ mod tests {
             &root.path().join("skiff/pod"),
             &[
                 ("cpu.stat", "usage_usec 2500\nuser_usec 1\n"),
+                ("pids.current", "3\n"),
                 ("memory.current", "5000\n"),
                 ("memory.peak", "6000\n"),
                 ("memory.stat", "anon 300\ninactive_file 6000\npgfault 2\npgmajfault 1\n"),
@@ -152,6 +186,7 @@ mod tests {
             rss: Some(300),
             page_faults: Some(2),
             major_page_faults: Some(1),
+            processes: Some(3),
         };
         assert_eq!(used, expected);
         assert_eq!(cgroups.usage(Some(Path::new("skiff/gone"))), Usage::default());

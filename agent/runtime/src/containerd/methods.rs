@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use containerd_client::services::v1::{KillRequest, StartRequest};
@@ -15,9 +15,9 @@ use super::client::{CALL, TASK, or_gone, within};
 use super::records::Record;
 use super::{Containerd, Shared, creation, holding, pause, records};
 use crate::clock::now;
-use crate::embedded::{check_id, described, io_error};
+use crate::embedded::{change, check_id, described, io_error};
 use crate::{
-    Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Info, Refusal, Runtime, Sandbox, SandboxSpec,
+    Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Info, Limits, Refusal, Runtime, Sandbox, SandboxSpec,
     Session, State, StreamSpec, Streams, Usage,
 };
 
@@ -121,6 +121,20 @@ impl Runtime for Containerd {
     fn usage(&self, of: Option<(&str, Option<&str>)>) -> Usage {
         let group = of.map(|(sandbox, container)| self.shared.group(sandbox).join(container.unwrap_or_default()));
         self.shared.cgroups.usage(group.as_deref())
+    }
+
+    fn limit(&self, sandbox: &str, container: Option<&str>, limits: Limits) -> BoxFuture<'_, Result<(), Error>> {
+        let group = self.shared.group(sandbox).join(container.unwrap_or_default());
+        change(self.shared.cgroups.clone(), group, limits).boxed()
+    }
+
+    fn lacking(&self) -> Vec<String> {
+        self.shared.cgroups.lacking()
+    }
+
+    fn writable_layer(&self, sandbox: &str, container: &str) -> Option<PathBuf> {
+        check_id("container id", container).ok()?;
+        Some(self.shared.container_directory(sandbox, container).join("upper"))
     }
 
     fn events(&self) -> broadcast::Receiver<Event> {

@@ -1,10 +1,13 @@
 //! The trait's methods: what is asked of a supervisor, and what is done here.
 
+use std::path::PathBuf;
+
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::sync::broadcast;
 
-use super::{Embedded, check_id, unexpected};
+use super::{Embedded, check_id, io_error, unexpected};
+use crate::cgroup::Cgroups;
 use crate::clock::now;
 use crate::protocol::{Answer, Call, Stdio};
 use crate::{
@@ -51,6 +54,15 @@ fn as_container((answer, _): (Answer, Vec<u8>)) -> Result<Container, Error> {
         Answer::Container(container) => Ok(container),
         Answer::Done | Answer::Sandbox(_) | Answer::Ready { .. } | Answer::Exec { .. } => Err(unexpected()),
     }
+}
+
+/// Changes the limits of a group; the kernel may have to find memory to give back.
+pub(crate) async fn change(cgroups: Cgroups, group: PathBuf, limits: Limits) -> Result<(), Error> {
+    let failed = io_error("limit the control group", &group);
+    let changed = tokio::task::spawn_blocking(move || cgroups.change_limits(&group, &limits)).await;
+    changed
+        .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+        .map_err(failed)
 }
 
 impl Runtime for Embedded {
@@ -182,6 +194,29 @@ impl Runtime for Embedded {
     fn usage(&self, of: Option<(&str, Option<&str>)>) -> Usage {
         let group = of.map(|(sandbox, container)| self.shared.group(sandbox).join(container.unwrap_or_default()));
         self.shared.cgroups.usage(group.as_deref())
+    }
+
+    fn limit(&self, sandbox: &str, container: Option<&str>, limits: Limits) -> BoxFuture<'_, Result<(), Error>> {
+        let (sandbox, container) = (sandbox.to_owned(), container.map(str::to_owned));
+        async move {
+            if container.is_none() {
+                // The supervisor sets those of the whole whenever it starts a container.
+                self.shared.call(&sandbox, Call::Limit(limits.clone()), &[]).await?;
+            }
+            let group = self.shared.group(&sandbox).join(container.unwrap_or_default());
+            change(self.shared.cgroups.clone(), group, limits).await
+        }
+        .boxed()
+    }
+
+    fn lacking(&self) -> Vec<String> {
+        self.shared.cgroups.lacking()
+    }
+
+    fn writable_layer(&self, sandbox: &str, container: &str) -> Option<PathBuf> {
+        check_id("container id", container).ok()?;
+        let containers = self.shared.directory(sandbox).join(crate::supervisor::CONTAINERS);
+        Some(containers.join(container).join("upper"))
     }
 
     fn events(&self) -> broadcast::Receiver<Event> {

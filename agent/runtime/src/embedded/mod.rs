@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 
-pub(crate) use calls::described;
+pub(crate) use calls::{change, described};
 use connection::Connection;
 pub(crate) use program::Program;
 use supervise::Zygote;
@@ -92,7 +92,7 @@ impl Drop for Embedded {
     }
 }
 
-pub(crate) fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+pub(crate) fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error + use<> {
     let path = path.to_owned();
     move |source| Error::Io { doing, path, source }
 }

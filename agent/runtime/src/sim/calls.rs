@@ -1,14 +1,16 @@
 //! The trait's methods.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use std::time::Duration;
 use tokio::sync::broadcast;
 
 use super::{SIGKILL, SIGTERM, Sim, failed, wrong_state};
 use crate::{
-    Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Info, Input, Output, Runtime, Sandbox, SandboxSpec,
-    Session, State, StreamSpec, Streams, Usage,
+    Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Info, Input, Limits, Output, Runtime, Sandbox,
+    SandboxSpec, Session, State, StreamSpec, Streams, Usage,
 };
 
 fn session(streams: Streams, stdout: Option<Output>, stderr: Option<Output>, exit_code: i32) -> Session {
@@ -172,6 +174,22 @@ impl Runtime for Sim {
     /// Nothing is counted here.
     fn usage(&self, _of: Option<(&str, Option<&str>)>) -> Usage {
         Usage::default()
+    }
+
+    fn limit(&self, sandbox: &str, container: Option<&str>, _limits: Limits) -> BoxFuture<'_, Result<(), Error>> {
+        let found = match container {
+            Some(container) => self.world().container(sandbox, container).map(drop),
+            None => self.world().sandbox(sandbox).map(drop),
+        };
+        async { found }.boxed()
+    }
+
+    fn lacking(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn writable_layer(&self, _sandbox: &str, _container: &str) -> Option<PathBuf> {
+        None
     }
 
     fn events(&self) -> broadcast::Receiver<Event> {

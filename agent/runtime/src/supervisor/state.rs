@@ -265,6 +265,10 @@ impl Supervisor {
                     .map(Err)
             }
             Call::Start(id) => Some(self.start(&id).map(Answer::Container)),
+            Call::Limit(limits) => {
+                self.spec.limits = limits;
+                Some(Ok(Answer::Done))
+            }
             Call::Signal(id, signal) => Some(self.signal(&id, signal).map(|()| Answer::Done)),
             Call::Exec(id, exec) => self.exec(ticket, &id, &exec).err().map(Err),
             Call::Stream(id, spec) => self.stream(ticket, &id, &spec, descriptors).err().map(Err),

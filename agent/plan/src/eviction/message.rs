@@ -1,0 +1,78 @@
+//! What is said of a pod that had to go.
+
+use api::quantity::Quantity;
+use k8s_openapi::api::core::v1::Pod;
+
+use super::{Signal, Starved, Used};
+use crate::pods;
+
+/// Says what was short and which containers used more of it than they had asked for.
+pub fn message(starved: &Starved, pod: &Pod, used: &Used) -> String {
+    let resource = starved.signal.resource();
+    let mut text = format!(
+        "The node was low on resource: {resource}. Threshold quantity: {}, available: {}. ",
+        starved.threshold, starved.available
+    );
+    let amounts: Vec<(&str, i64)> = match starved.signal {
+        Signal::MemoryAvailable => used
+            .containers
+            .iter()
+            .map(|(name, bytes)| (name.as_str(), *bytes))
+            .collect(),
+        Signal::NodefsAvailable | Signal::ImagefsAvailable => {
+            let disk = used.disk.iter().flat_map(|disk| &disk.containers);
+            disk.map(|(name, own)| (name.as_str(), own.bytes)).collect()
+        }
+        Signal::NodefsInodesFree | Signal::ImagefsInodesFree | Signal::PidAvailable => Vec::new(),
+    };
+    for (name, amount) in amounts {
+        let Some(container) = pods::all_containers(pod).find(|container| container.name == name) else {
+            continue;
+        };
+        let requests = container.resources.as_ref().and_then(|own| own.requests.as_ref());
+        let request = requests
+            .and_then(|own| own.get(resource))
+            .map_or(Quantity::ZERO, Quantity::of);
+        let amount = Quantity::bytes(amount);
+        if amount > request {
+            let more = format!(
+                "Container {name} was using {amount}, request is {request}, has larger consumption of {resource}. "
+            );
+            text.push_str(&more);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn it_names_the_containers_that_used_too_much() {
+        let pod: Pod = serde_json::from_value(json!({"spec": {"containers": [
+            {"name": "a", "resources": {"requests": {"memory": "10Mi"}}},
+            {"name": "b", "resources": {"requests": {"memory": "1Gi"}}},
+            {"name": "c"},
+        ]}}))
+        .unwrap();
+        let starved = Starved {
+            signal: Signal::MemoryAvailable,
+            hard: true,
+            threshold: Quantity::parse("100Mi").unwrap(),
+            available: Quantity::bytes(54 << 20),
+        };
+        let used = Used {
+            containers: vec![("a".into(), 20 << 20), ("b".into(), 1 << 20), ("c".into(), 3000 << 10)],
+            ..Used::default()
+        };
+        assert_eq!(
+            message(&starved, &pod, &used),
+            "The node was low on resource: memory. Threshold quantity: 100Mi, available: 54Mi. \
+             Container a was using 20Mi, request is 10Mi, has larger consumption of memory. \
+             Container c was using 3000Ki, request is 0, has larger consumption of memory. "
+        );
+    }
+}

@@ -1,0 +1,332 @@
+//! Thresholds as the operator writes them: `memory.available<100Mi,nodefs.available<10%`.
+
+use std::collections::BTreeMap;
+
+use api::quantity::Quantity;
+
+use super::Pressure;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Signal {
+    /// Memory that pods could still use.
+    MemoryAvailable,
+    /// Space on the file system of pods, logs and writable layers.
+    NodefsAvailable,
+    /// Its inodes.
+    NodefsInodesFree,
+    /// Space on the file system of the images.
+    ImagefsAvailable,
+    /// Its inodes.
+    ImagefsInodesFree,
+    /// Processes that could still be started.
+    PidAvailable,
+}
+
+impl Signal {
+    const ALL: [Self; 6] = [
+        Self::MemoryAvailable,
+        Self::NodefsAvailable,
+        Self::NodefsInodesFree,
+        Self::ImagefsAvailable,
+        Self::ImagefsInodesFree,
+        Self::PidAvailable,
+    ];
+
+    /// As the operator writes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::MemoryAvailable => "memory.available",
+            Self::NodefsAvailable => "nodefs.available",
+            Self::NodefsInodesFree => "nodefs.inodesFree",
+            Self::ImagefsAvailable => "imagefs.available",
+            Self::ImagefsInodesFree => "imagefs.inodesFree",
+            Self::PidAvailable => "pid.available",
+        }
+    }
+
+    /// What is short, as messages name it.
+    pub const fn resource(self) -> &'static str {
+        match self {
+            Self::MemoryAvailable => "memory",
+            Self::NodefsAvailable | Self::ImagefsAvailable => "ephemeral-storage",
+            Self::NodefsInodesFree | Self::ImagefsInodesFree => "inodes",
+            Self::PidAvailable => "pids",
+        }
+    }
+
+    /// The condition of the Node that tells of it.
+    pub const fn pressure(self) -> Pressure {
+        match self {
+            Self::MemoryAvailable => Pressure::Memory,
+            Self::NodefsAvailable | Self::NodefsInodesFree | Self::ImagefsAvailable | Self::ImagefsInodesFree => {
+                Pressure::Disk
+            }
+            Self::PidAvailable => Pressure::Pid,
+        }
+    }
+
+    /// An amount of it, for messages.
+    pub fn quantity(self, amount: i64) -> Quantity {
+        match self {
+            Self::MemoryAvailable | Self::NodefsAvailable | Self::ImagefsAvailable => Quantity::bytes(amount),
+            Self::NodefsInodesFree | Self::ImagefsInodesFree | Self::PidAvailable => Quantity::units(amount),
+        }
+    }
+
+    fn parse(name: &str) -> Result<Self, InvalidThreshold> {
+        let known = Self::ALL.into_iter().find(|signal| signal.name() == name);
+        known.ok_or_else(|| InvalidThreshold::Signal(name.to_owned()))
+    }
+}
+
+/// A part of what there is, or so much.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Amount {
+    /// In the signal's units.
+    Quantity(Quantity),
+    /// Thousandths of a percent of the capacity.
+    Share(u32),
+}
+
+impl Amount {
+    /// In the signal's units, of a capacity.
+    pub fn of(self, capacity: i64) -> i64 {
+        match self {
+            Self::Quantity(quantity) => quantity.value(),
+            Self::Share(thousandths) => {
+                let part = i128::from(capacity) * i128::from(thousandths) / 100_000;
+                i64::try_from(part).unwrap_or(i64::MAX)
+            }
+        }
+    }
+
+    /// The amount as messages tell it.
+    pub fn quantity(self, signal: Signal, capacity: i64) -> Quantity {
+        match self {
+            Self::Quantity(quantity) => quantity,
+            Self::Share(_) => signal.quantity(self.of(capacity)),
+        }
+    }
+
+    fn parse(signal: &str, text: &str) -> Result<Self, InvalidThreshold> {
+        let invalid = || InvalidThreshold::Amount(signal.to_owned(), text.to_owned());
+        if let Some(percent) = text.strip_suffix('%') {
+            let milli = Quantity::parse(percent).map_err(|_unreadable| invalid())?.milli();
+            let share = u32::try_from(milli).ok().filter(|share| *share <= 100_000);
+            return share.map(Self::Share).ok_or_else(invalid);
+        }
+        let quantity = Quantity::parse(text).map_err(|_unreadable| invalid())?;
+        if quantity.is_negative() || quantity.is_zero() {
+            return Err(invalid());
+        }
+        Ok(Self::Quantity(quantity))
+    }
+}
+
+/// Less than this is too little.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Threshold {
+    /// What is measured.
+    pub signal: Signal,
+    /// The least that there should be.
+    pub value: Amount,
+    /// How long in milliseconds it may be short before pods have to go; 0 for a hard threshold.
+    pub grace: i64,
+    /// What is to be won on top once the threshold was met.
+    pub reclaim: Option<Amount>,
+}
+
+/// Everything that the operator says of thresholds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Thresholds {
+    /// Hard ones first.
+    pub all: Vec<Threshold>,
+    /// How long in milliseconds a condition stays after what caused it.
+    pub transition: i64,
+    /// Most seconds that a pod gets after a soft threshold.
+    pub longest_grace: i64,
+}
+
+/// Text that says no threshold.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidThreshold {
+    /// It is not `SIGNAL<AMOUNT`, or `SIGNAL=VALUE`.
+    #[error("{0:?} is not of the form SIGNAL{1}VALUE")]
+    Form(String, char),
+    /// No such signal.
+    #[error("unsupported eviction signal {0}")]
+    Signal(String),
+    /// Not a positive quantity, nor a part of a hundred.
+    #[error("eviction threshold {0} must be a positive quantity or a percentage: {1}")]
+    Amount(String, String),
+    /// Not a length of time.
+    #[error("{0:?} is not a length of time such as 90s or 1m30s")]
+    Duration(String),
+    /// A soft threshold must say how long it is borne.
+    #[error("grace period must be specified for the soft eviction threshold {0}")]
+    Grace(&'static str),
+}
+
+/// A length of time as `1m30s`, in milliseconds.
+pub fn parse_duration(text: &str) -> Result<i64, InvalidThreshold> {
+    let invalid = || InvalidThreshold::Duration(text.to_owned());
+    if text == "0" {
+        return Ok(0);
+    }
+    let (mut rest, mut total) = (text, 0_i64);
+    while !rest.is_empty() {
+        let digits = rest
+            .find(|character: char| !character.is_ascii_digit())
+            .ok_or_else(invalid)?;
+        let (number, tail) = rest.split_at(digits);
+        let end = tail
+            .find(|character: char| character.is_ascii_digit())
+            .unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(end);
+        let scale = match unit {
+            "ms" => 1,
+            "s" => 1000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            _ => return Err(invalid()),
+        };
+        let number: i64 = number.parse().ok().ok_or_else(invalid)?;
+        let part = number.checked_mul(scale).ok_or_else(invalid)?;
+        total = total.checked_add(part).ok_or_else(invalid)?;
+        rest = tail;
+    }
+    if text.is_empty() { Err(invalid()) } else { Ok(total) }
+}
+
+/// `NAME SEPARATOR VALUE, …`
+fn pairs(text: &str, separator: char) -> Result<Vec<(Signal, &str, &str)>, InvalidThreshold> {
+    let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
+    words
+        .map(|word| {
+            let (name, value) = word
+                .split_once(separator)
+                .ok_or_else(|| InvalidThreshold::Form(word.to_owned(), separator))?;
+            Ok((Signal::parse(name.trim())?, name.trim(), value.trim()))
+        })
+        .collect()
+}
+
+impl Thresholds {
+    /// Reads hard and soft thresholds (`SIGNAL<AMOUNT`), the soft ones' patience (`SIGNAL=TIME`) and what is to be won on top
+    /// (`SIGNAL=AMOUNT`), each a list with commas. A threshold of 0 % or 100 % is none.
+    pub fn parse(hard: &str, soft: &str, patience: &str, reclaim: &str) -> Result<Vec<Threshold>, InvalidThreshold> {
+        let mut patiences = BTreeMap::new();
+        for (signal, _, value) in pairs(patience, '=')? {
+            patiences.insert(signal, parse_duration(value)?);
+        }
+        let mut reclaims = BTreeMap::new();
+        for (signal, name, value) in pairs(reclaim, '=')? {
+            reclaims.insert(signal, Amount::parse(name, value)?);
+        }
+        let mut all = Vec::new();
+        for (text, is_soft) in [(hard, false), (soft, true)] {
+            for (signal, name, value) in pairs(text, '<')? {
+                let value = Amount::parse(name, value)?;
+                if matches!(value, Amount::Share(0 | 100_000)) {
+                    continue;
+                }
+                let grace = match (is_soft, patiences.get(&signal)) {
+                    (false, _) => 0,
+                    (true, Some(grace)) => (*grace).max(1),
+                    (true, None) => return Err(InvalidThreshold::Grace(signal.name())),
+                };
+                all.push(Threshold {
+                    signal,
+                    value,
+                    grace,
+                    reclaim: reclaims.get(&signal).copied(),
+                });
+            }
+        }
+        Ok(all)
+    }
+
+    /// What of `capacity` pods do not get because hard thresholds keep it free.
+    pub fn held_back(&self, signal: Signal, capacity: i64) -> i64 {
+        let hard = self.all.iter().filter(|one| one.signal == signal && one.grace == 0);
+        hard.map(|one| one.value.of(capacity)).max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(hard: &str, soft: &str, patience: &str) -> Result<Vec<Threshold>, String> {
+        Thresholds::parse(hard, soft, patience, "").map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn thresholds_are_read_as_upstream_reads_them() {
+        let read = parse(
+            "memory.available<100Mi,nodefs.available<10%",
+            "memory.available<300Mi",
+            "memory.available=1m30s",
+        );
+        let read = read.unwrap();
+        let shown: Vec<_> = read
+            .iter()
+            .map(|one| (one.signal.name(), one.value.of(1000), one.grace))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                ("memory.available", 100 << 20, 0),
+                ("nodefs.available", 100, 0),
+                ("memory.available", 300 << 20, 90_000)
+            ]
+        );
+        assert_eq!(
+            parse("nodefs.available<0%,imagefs.available<100%", "", ""),
+            Ok(Vec::new())
+        );
+        for (hard, soft, expected) in [
+            ("disk.available<1Gi", "", "unsupported eviction signal disk.available"),
+            (
+                "memory.available=1Gi",
+                "",
+                "\"memory.available=1Gi\" is not of the form SIGNAL<VALUE",
+            ),
+            (
+                "memory.available<-1Gi",
+                "",
+                "eviction threshold memory.available must be a positive quantity or a percentage: -1Gi",
+            ),
+            (
+                "nodefs.available<101%",
+                "",
+                "eviction threshold nodefs.available must be a positive quantity or a percentage: 101%",
+            ),
+            (
+                "",
+                "memory.available<1Gi",
+                "grace period must be specified for the soft eviction threshold memory.available",
+            ),
+        ] {
+            assert_eq!(parse(hard, soft, ""), Err(expected.to_owned()));
+        }
+    }
+
+    #[test]
+    fn lengths_of_time_are_read() {
+        for (text, expected) in [
+            ("0", Some(0)),
+            ("5m0s", Some(300_000)),
+            ("1h", Some(3_600_000)),
+            ("250ms", Some(250)),
+            ("", None),
+            ("5", None),
+            ("m", None),
+            ("1d", None),
+            ("99999999999999999999s", None),
+        ] {
+            assert_eq!(parse_duration(text).ok(), expected, "{text}");
+        }
+    }
+}

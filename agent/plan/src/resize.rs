@@ -1,0 +1,254 @@
+//! Containers whose processor and memory change while they run: what the node has given them, what they really have, and
+//! whether it can give them what is wanted.
+
+use std::collections::BTreeMap;
+
+use api::quantity::Quantity;
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
+use serde_json::{Map, Value, json};
+
+use crate::admission::{self, Host};
+use crate::pods;
+
+/// Requests and limits by container.
+pub type Resources = BTreeMap<String, ResourceRequirements>;
+
+/// What becomes of a wish.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The node can give it.
+    Fits,
+    /// The node could never.
+    Infeasible(String),
+    /// Not now.
+    Deferred(String),
+}
+
+/// A wish that was not granted yet, for the condition `PodResizePending`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pending {
+    /// `Infeasible` or `Deferred`.
+    pub reason: &'static str,
+    /// Why.
+    pub message: String,
+    /// The pod's generation.
+    pub generation: Option<i64>,
+}
+
+/// What is granted and not yet so, for the condition `PodResizeInProgress`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Why it did not work.
+    pub error: Option<String>,
+    /// The pod's generation.
+    pub generation: Option<i64>,
+}
+
+/// The containers whose resources can change.
+fn resizable(pod: &Pod) -> impl Iterator<Item = &Container> {
+    let sidecars = pods::init_containers(pod).iter();
+    let sidecars = sidecars.filter(|container| pods::is_sidecar(container));
+    sidecars.chain(pods::main_containers(pod))
+}
+
+fn own(container: &Container) -> ResourceRequirements {
+    let own = container.resources.clone().unwrap_or_default();
+    ResourceRequirements { claims: None, ..own }
+}
+
+/// What the pod asks for.
+pub fn wanted(pod: &Pod) -> Resources {
+    resizable(pod)
+        .map(|container| (container.name.clone(), own(container)))
+        .collect()
+}
+
+/// What an earlier agent told the API that the containers have; what the pod asks for where it said nothing.
+pub fn told(pod: &Pod) -> Resources {
+    let mut all = wanted(pod);
+    for (name, resources) in &mut all {
+        let status = pods::stored_status(pod, name);
+        if let Some(known) = status.and_then(|status| status.resources.clone()) {
+            *resources = known;
+        }
+    }
+    all
+}
+
+/// Whether two containers may use the same.
+fn same(one: &ResourceRequirements, other: &ResourceRequirements) -> bool {
+    let read = |amounts: &Option<BTreeMap<String, Text>>| -> BTreeMap<String, Quantity> {
+        let amounts = amounts.iter().flatten();
+        amounts
+            .map(|(name, amount)| (name.clone(), Quantity::of(amount)))
+            .collect()
+    };
+    read(&one.requests) == read(&other.requests) && read(&one.limits) == read(&other.limits)
+}
+
+/// The containers of which one list says something else than another.
+pub fn changed<'a>(one: &'a Resources, other: &'a Resources) -> impl Iterator<Item = &'a str> {
+    let differs =
+        |(name, own): &(&String, &ResourceRequirements)| other.get(*name).is_none_or(|other| !same(own, other));
+    one.iter().filter(differs).map(|(name, _)| name.as_str())
+}
+
+/// The pod with what the node has given it instead of what it asks for; nothing when that is the same.
+pub fn given(pod: &Pod, allocated: &Resources) -> Option<Pod> {
+    changed(&wanted(pod), allocated).next()?;
+    let mut pod = pod.clone();
+    let spec = pod.spec.as_mut()?;
+    let init = spec.init_containers.iter_mut().flatten();
+    for container in init.chain(&mut spec.containers) {
+        if let Some(resources) = allocated.get(&container.name) {
+            let claims = container.resources.take().and_then(|own| own.claims);
+            container.resources = Some(ResourceRequirements {
+                claims,
+                ..resources.clone()
+            });
+        }
+    }
+    Some(pod)
+}
+
+/// Whether the node can give a pod what it asks for.
+pub fn judge(pod: &Pod, host: &Host) -> Verdict {
+    let Some(spec) = &pod.spec else { return Verdict::Fits };
+    let requests = api::pod::requests(spec);
+    // Memory is named first.
+    for (resource, scale) in [("memory", 1000), ("cpu", 1)] {
+        let wanted = requests.get(resource).map_or(0, |amount| amount.milli());
+        let capacity = host.allocatable.get(resource).copied().unwrap_or(i64::MAX);
+        if wanted > capacity {
+            let (wanted, capacity) = (wanted / scale, capacity / scale);
+            return Verdict::Infeasible(format!(
+                "Node didn't have enough capacity: {resource}, requested: {wanted}, capacity: {capacity}"
+            ));
+        }
+    }
+    match admission::room(spec, host) {
+        None => Verdict::Fits,
+        Some(refusal) => Verdict::Deferred(refusal.message.trim_start_matches("Pod was rejected: ").to_owned()),
+    }
+}
+
+/// Whether a container must be started again for a change.
+pub fn restarts(container: &Container, before: &ResourceRequirements) -> bool {
+    let now = own(container);
+    let amount = |amounts: &Option<BTreeMap<String, Text>>, name: &str| {
+        let amounts = amounts.as_ref()?;
+        amounts.get(name).map(Quantity::of)
+    };
+    let differs = |name: &str| {
+        amount(&now.requests, name) != amount(&before.requests, name)
+            || amount(&now.limits, name) != amount(&before.limits, name)
+    };
+    let mut policies = container.resize_policy.iter().flatten();
+    policies.any(|policy| policy.restart_policy == "RestartContainer" && differs(&policy.resource_name))
+}
+
+/// What is told in events: `Pod resize completed: {…}`.
+pub fn message(what: &str, pod: &Pod, error: Option<&str>) -> String {
+    let list = |containers: &[Container]| -> Vec<Value> {
+        let each = containers.iter();
+        each.map(|container| json!({"name": container.name, "resources": own(container)}))
+            .collect()
+    };
+    let mut summary = Map::new();
+    for (name, containers) in [
+        ("initContainers", list(pods::init_containers(pod))),
+        ("containers", list(pods::main_containers(pod))),
+    ] {
+        if !containers.is_empty() {
+            summary.insert(name.to_owned(), Value::from(containers));
+        }
+    }
+    summary.insert("generation".to_owned(), json!(pod.metadata.generation.unwrap_or(0)));
+    if let Some(error) = error {
+        summary.insert("error".to_owned(), json!(error));
+    }
+    format!("Pod resize {what}: {}", Value::Object(summary))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(cpu: &str, memory: &str, policy: &str) -> Pod {
+        serde_json::from_value(json!({"metadata": {"generation": 2}, "spec": {"containers": [{
+            "name": "a",
+            "resources": {"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": memory}},
+            "resizePolicy": [{"resourceName": "memory", "restartPolicy": policy}],
+        }]}}))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_node_gives_what_it_has() {
+        let other = pod("1500m", "1Gi", "NotRequired");
+        let host = Host {
+            pods: 10,
+            allocatable: BTreeMap::from([("cpu".to_owned(), 2000), ("memory".to_owned(), (4 << 30) * 1000)]),
+            others: vec![std::sync::Arc::new(other)],
+            ..Host::default()
+        };
+        let infeasible = |text: &str| Verdict::Infeasible(format!("Node didn't have enough capacity: {text}"));
+        let deferred = |text: &str| Verdict::Deferred(format!("Node didn't have enough resource: {text}"));
+        for (cpu, memory, expected) in [
+            ("500m", "3Gi", Verdict::Fits),
+            (
+                "501m",
+                "3Gi",
+                deferred("cpu, requested: 501, used: 1500, capacity: 2000"),
+            ),
+            (
+                "1m",
+                "3073Mi",
+                deferred("memory, requested: 3222274048, used: 1073741824, capacity: 4294967296"),
+            ),
+            ("2001m", "1Gi", infeasible("cpu, requested: 2001, capacity: 2000")),
+            (
+                "3",
+                "5Gi",
+                infeasible("memory, requested: 5368709120, capacity: 4294967296"),
+            ),
+        ] {
+            assert_eq!(
+                judge(&pod(cpu, memory, "NotRequired"), &host),
+                expected,
+                "{cpu} {memory}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_given_stands_until_more_is_granted() {
+        let (small, large) = (
+            pod("100m", "64Mi", "RestartContainer"),
+            pod("0.2", "64Mi", "RestartContainer"),
+        );
+        let allocated = wanted(&small);
+        assert_eq!(given(&small, &allocated), None);
+        let same_amounts = pod("0.1", "65536Ki", "RestartContainer");
+        assert_eq!(given(&same_amounts, &allocated), None, "only written otherwise");
+        let shown = given(&large, &allocated).unwrap();
+        assert_eq!(wanted(&shown), allocated);
+        let container = |pod: &Pod| pod.spec.clone().unwrap().containers.remove(0);
+        assert!(
+            !restarts(&container(&large), &allocated["a"]),
+            "only the processor changed"
+        );
+        let larger = pod("0.1", "128Mi", "RestartContainer");
+        assert!(restarts(&container(&larger), &allocated["a"]));
+        assert!(!restarts(
+            &container(&pod("0.1", "128Mi", "NotRequired")),
+            &allocated["a"]
+        ));
+        assert_eq!(
+            message("completed", &small, None),
+            "Pod resize completed: {\"containers\":[{\"name\":\"a\",\"resources\":{\"limits\":{\"memory\":\"64Mi\"},\
+             \"requests\":{\"cpu\":\"100m\",\"memory\":\"64Mi\"}}}],\"generation\":2}"
+        );
+    }
+}

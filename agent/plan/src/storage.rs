@@ -1,0 +1,173 @@
+//! What pods may use of the node's disk, and what those are told that use more.
+
+use std::collections::BTreeMap;
+
+use api::quantity::Quantity;
+use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, Pod, Volume};
+
+use crate::pods;
+
+/// What lies on a disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    /// Bytes that its files occupy.
+    pub bytes: i64,
+    /// Its files and directories.
+    pub inodes: i64,
+}
+
+impl Used {
+    /// Both together.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(other.bytes),
+            inodes: self.inodes.saturating_add(other.inodes),
+        }
+    }
+}
+
+/// What a pod has on the node's disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DiskUse {
+    /// Its volumes that take their space from the node's disk.
+    pub volumes: BTreeMap<String, Used>,
+    /// What its containers wrote: writable layer and log.
+    pub containers: BTreeMap<String, Used>,
+}
+
+impl DiskUse {
+    /// Everything.
+    pub fn total(&self) -> Used {
+        let all = self.volumes.values().chain(self.containers.values());
+        all.fold(Used::default(), |sum, own| sum.plus(*own))
+    }
+}
+
+/// The volumes of a pod that take their space from the node's disk and that the pod may fill.
+pub fn volumes(pod: &Pod) -> impl Iterator<Item = (&Volume, &EmptyDirVolumeSource)> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let own = volumes.filter_map(|volume| Some((volume, volume.empty_dir.as_ref()?)));
+    own.filter(|(_, source)| source.medium.as_deref().unwrap_or_default().is_empty())
+}
+
+fn size_limit(source: &EmptyDirVolumeSource) -> Option<Quantity> {
+    let limit = source.size_limit.as_ref().map(Quantity::of)?;
+    (!limit.is_zero() && !limit.is_negative()).then_some(limit)
+}
+
+fn own_limit(container: &Container) -> Option<Quantity> {
+    let limits = container.resources.as_ref()?.limits.as_ref()?;
+    let limit = Quantity::of(limits.get("ephemeral-storage")?);
+    (!limit.is_zero()).then_some(limit)
+}
+
+/// Whether anything limits what a pod has on the disk: only then somebody has to look.
+pub fn is_limited(pod: &Pod) -> bool {
+    volumes(pod).any(|(_, source)| size_limit(source).is_some())
+        || pods::all_containers(pod).any(|container| own_limit(container).is_some())
+}
+
+/// Why a pod has to go that uses so much, if it has to: a volume, the pod as a whole, or a container is too large.
+pub fn exceeded(pod: &Pod, used: &DiskUse) -> Option<String> {
+    let over = |used: i64, limit: Quantity| Quantity::bytes(used) > limit;
+    let volume = volumes(pod).find_map(|(volume, source)| {
+        let limit = size_limit(source)?;
+        let own = used.volumes.get(&volume.name)?;
+        over(own.bytes, limit).then(|| {
+            let name = &volume.name;
+            format!("Usage of EmptyDir volume \"{name}\" exceeds the limit \"{limit}\". ")
+        })
+    });
+    let whole = || {
+        let limits = api::pod::limits(pod.spec.as_ref()?);
+        let limit = *limits.get("ephemeral-storage")?;
+        over(used.total().bytes, limit)
+            .then(|| format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. "))
+    };
+    let container = || {
+        pods::main_containers(pod).iter().find_map(|container| {
+            let limit = own_limit(container)?;
+            let name = &container.name;
+            over(used.containers.get(name)?.bytes, limit)
+                .then(|| format!("Container {name} exceeded its local ephemeral storage limit \"{limit}\". "))
+        })
+    };
+    volume.or_else(whole).or_else(container)
+}
+
+/// When to look at a pod again whose last look took so long, in milliseconds: all looks together take a fiftieth of the time
+/// of one processor at most, but none waits longer than five minutes.
+pub fn next_look(took_microseconds: i64, pods: i64) -> i64 {
+    const SOONEST: i64 = 10_000;
+    const LATEST: i64 = 300_000;
+    (took_microseconds.saturating_mul(pods.max(1)) / 20).clamp(SOONEST, LATEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(limits: [&str; 2], size: &str) -> Pod {
+        let container = |name: &str, limit: &str| match limit {
+            "" => json!({"name": name}),
+            limit => json!({"name": name, "resources": {"limits": {"ephemeral-storage": limit}}}),
+        };
+        let volume = match size {
+            "" => json!({}),
+            size => json!({"sizeLimit": size}),
+        };
+        let [a, b] = limits;
+        serde_json::from_value(json!({"spec": {
+            "containers": [container("a", a), container("b", b)],
+            "volumes": [{"name": "data", "emptyDir": volume}, {"name": "mem", "emptyDir": {"medium": "Memory"}}],
+        }}))
+        .unwrap()
+    }
+
+    fn used(volume: i64, a: i64, b: i64) -> DiskUse {
+        let own = |kibibytes: i64| Used {
+            bytes: kibibytes << 10,
+            inodes: 1,
+        };
+        DiskUse {
+            volumes: BTreeMap::from([("data".to_owned(), own(volume))]),
+            containers: BTreeMap::from([("a".to_owned(), own(a)), ("b".to_owned(), own(b))]),
+        }
+    }
+
+    #[test]
+    fn who_uses_more_than_its_limit_is_told_in_upstreams_words() {
+        let volume = "Usage of EmptyDir volume \"data\" exceeds the limit \"1Mi\". ";
+        let whole =
+            |limit: &str| format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. ");
+        let own = "Container a exceeded its local ephemeral storage limit \"1Mi\". ";
+        for (limits, size, used, expected) in [
+            (["", ""], "", used(9000, 9000, 9000), ""),
+            (["", ""], "1Mi", used(1024, 9000, 9000), ""),
+            (["", ""], "1Mi", used(1025, 0, 0), volume),
+            (["", ""], "0", used(1025, 0, 0), ""),
+            (["1Mi", "1Mi"], "", used(1024, 512, 513), &whole("2Mi")),
+            (["1Mi", ""], "", used(0, 512, 513), &whole("1Mi")),
+            (["1Mi", "1Mi"], "", used(0, 1025, 0), own),
+            (["1Mi", "1Mi"], "", used(0, 1024, 1024), ""),
+            (["1Mi", "1Mi"], "1Mi", used(1025, 1025, 1025), volume),
+        ] {
+            let pod = pod(limits, size);
+            let told = exceeded(&pod, &used).unwrap_or_default();
+            assert_eq!(told, expected, "{limits:?} {size:?} {used:?}");
+            assert!(told.is_empty() || is_limited(&pod));
+        }
+        assert!(!is_limited(&pod(["", ""], "")));
+    }
+
+    #[test]
+    fn looks_take_a_small_part_of_the_time() {
+        for (took, pods, expected) in [(100, 500, 10_000), (1000, 500, 25_000), (2_000_000, 1, 100_000)] {
+            assert_eq!(next_look(took, pods), expected);
+        }
+        assert_eq!(next_look(i64::MAX, i64::MAX), 300_000);
+    }
+}

@@ -1,0 +1,187 @@
+//! Keeps the node able to work: looks at memory, disks and processes, gives back what nobody needs, and ends pods that use
+//! more of the disk than they may, or one at a time where something is short.
+
+mod images;
+mod signals;
+mod storage;
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_plan::eviction::{self, Candidate, Pressure, Starved, Used, Watch};
+use agent_plan::observed::Termination;
+use agent_plan::pods;
+use k8s_openapi::api::core::v1::Pod;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+
+use crate::Error;
+use crate::context::Context;
+use crate::events::Kind;
+use crate::measure::PodLook;
+
+/// Between two looks.
+const INTERVAL: Duration = Duration::from_secs(10);
+/// How long it is waited for a pod to be gone before the next one is chosen.
+const PATIENCE: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_secs(1);
+
+/// What the pods' workers are told.
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// The pod with this uid ends.
+    End(String, Termination),
+    /// Containers that ended and that nobody asks about any more are removed.
+    Shed,
+}
+
+struct Keeper {
+    context: Arc<Context>,
+    orders: mpsc::Sender<Order>,
+    watch: Watch,
+    storage: storage::Storage,
+    images: images::Collector,
+}
+
+/// Keeps the node able to work for ever.
+pub(crate) async fn run(context: Arc<Context>, orders: mpsc::Sender<Order>) -> Result<Infallible, Error> {
+    let mut keeper = Keeper {
+        watch: Watch::new(context.config.upkeep.thresholds.clone()),
+        storage: storage::Storage::default(),
+        images: images::Collector::new(context.config.upkeep.images),
+        context,
+        orders,
+    };
+    loop {
+        let ended = keeper.round().await?;
+        if ended.is_empty() {
+            sleep(INTERVAL).await;
+        } else {
+            keeper.wait_for(&ended).await;
+        }
+    }
+}
+
+impl Keeper {
+    /// Looks once; answers the pods that have to go.
+    async fn round(&mut self) -> Result<Vec<String>, Error> {
+        let observations = signals::observe(&self.context).await;
+        let (pressures, starved) = self.watch.observe(&observations, self.context.now());
+        self.context.pressures.send_if_modified(|shown| {
+            let news = *shown != pressures;
+            *shown = pressures;
+            news
+        });
+        let mut ended = Vec::new();
+        for (pod, message) in self.storage.exceeding(&self.context).await {
+            if self.evict(&pod, message, eviction::AT_ONCE, false).await? {
+                ended.push(pods::uid(&pod).to_owned());
+            }
+        }
+        if !ended.is_empty() {
+            return Ok(ended);
+        }
+        self.images.turn(&self.context).await;
+        match starved {
+            Some(starved) => self.reclaim(&starved).await,
+            None => Ok(ended),
+        }
+    }
+
+    /// Gives back what nobody needs, and if that is not enough ends one pod.
+    async fn reclaim(&mut self, starved: &Starved) -> Result<Vec<String>, Error> {
+        let resource = starved.signal.resource();
+        let message = format!("Attempting to reclaim {resource}");
+        warn!(signal = starved.signal.name(), available = %starved.available, "{message}");
+        self.context.node_event(Kind::Warning, "EvictionThresholdMet", message);
+        if starved.signal.pressure() == Pressure::Disk {
+            self.order(Order::Shed).await?;
+            self.images.remove_all_unused(&self.context).await;
+            if self.watch.is_satisfied(&signals::observe(&self.context).await) {
+                return Ok(Vec::new());
+            }
+        }
+        let Some(look) = self.context.look().await else {
+            return Ok(Vec::new());
+        };
+        let running: Vec<PodLook> = look.pods.into_iter().filter(|pod| !pod.containers.is_empty()).collect();
+        let mut candidates = Vec::new();
+        for pod in &running {
+            let disk = match starved.signal.pressure() {
+                Pressure::Disk => storage::measure(&self.context, &pod.pod).await,
+                Pressure::Memory | Pressure::Pid => None,
+            };
+            candidates.push(candidate(pod, disk));
+        }
+        eviction::rank(&mut candidates, starved.signal);
+        let thresholds = self.watch.thresholds();
+        let grace = if starved.hard {
+            eviction::AT_ONCE
+        } else {
+            thresholds.longest_grace
+        };
+        for Candidate { pod, used } in candidates {
+            let message = eviction::message(starved, pod, &used);
+            if self.evict(pod, message, grace, true).await? {
+                return Ok(vec![pods::uid(pod).to_owned()]);
+            }
+        }
+        warn!(signal = starved.signal.name(), "no pod can be ended");
+        Ok(Vec::new())
+    }
+
+    /// Ends a pod, unless the node must run it at any price. Answers whether it goes.
+    async fn evict(&self, pod: &Pod, message: String, grace: i64, disruption: bool) -> Result<bool, Error> {
+        if eviction::is_critical(pod) {
+            warn!(pod = pods::name(pod), message, "a critical pod is not evicted");
+            return Ok(false);
+        }
+        info!(
+            pod = pods::name(pod),
+            namespace = pods::namespace(pod),
+            message,
+            "evicted"
+        );
+        let termination = eviction::termination(message, grace, disruption);
+        self.order(Order::End(pods::uid(pod).to_owned(), termination)).await?;
+        Ok(true)
+    }
+
+    async fn order(&self, order: Order) -> Result<(), Error> {
+        self.orders.send(order).await.map_err(|_gone| Error::WatchEnded)
+    }
+
+    /// Waits until nothing is left of some pods, for a while.
+    async fn wait_for(&self, uids: &[String]) {
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            sleep(POLL).await;
+            let left = uids.iter().any(|uid| self.context.pod_directory(uid).exists());
+            if !left {
+                return;
+            }
+        }
+        warn!(?uids, "evicted pods are not gone yet");
+    }
+}
+
+fn candidate(look: &PodLook, disk: Option<agent_plan::storage::DiskUse>) -> Candidate<'_> {
+    let bytes = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
+    let containers: BTreeMap<String, i64> = look
+        .containers
+        .iter()
+        .filter_map(|container| Some((container.name.clone(), bytes(container.usage.working_set?))))
+        .collect();
+    Candidate {
+        pod: &look.pod,
+        used: Used {
+            memory: look.usage.working_set.map(bytes),
+            containers: containers.into_iter().collect(),
+            disk,
+            processes: look.usage.processes.map(bytes),
+        },
+    }
+}

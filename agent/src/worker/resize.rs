@@ -1,0 +1,256 @@
+//! Giving containers that run more or less processor and memory.
+
+use std::sync::Arc;
+
+use agent_plan::observed::Sandbox;
+use agent_plan::resize::{self, Pending, Progress, Resources, Verdict};
+use agent_plan::{Timestamp, after, pods, resources};
+use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
+use runtime::{Limits, Runtime};
+use tracing::{info, warn};
+
+use super::{Done, Worker};
+use crate::events::Kind;
+
+/// How long after a failure, or while there is no room, it is tried again.
+const RETRY_SECONDS: i64 = 10;
+
+/// How far a worker is with it.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    /// Other resources are being given.
+    busy: bool,
+    /// When it is tried again.
+    again: Option<Timestamp>,
+}
+
+/// What a container gets.
+struct Change {
+    container: String,
+    instance: String,
+    resources: ResourceRequirements,
+    limits: Limits,
+}
+
+/// Everything that changes in a sandbox.
+struct Changes {
+    sandbox: String,
+    whole: Limits,
+    containers: Vec<Change>,
+}
+
+/// What came of it: what containers have now, and why the rest do not.
+pub(crate) struct Resized {
+    given: Resources,
+    failure: Option<String>,
+}
+
+/// Limits as the runtime takes them; the number of processes does not change.
+pub(super) fn limits(own: &resources::Limits) -> Limits {
+    Limits {
+        cpu_shares: own.cpu_shares,
+        cpu_quota: own.cpu_quota,
+        cpu_period: own.cpu_quota.map(|_| resources::PERIOD),
+        memory: own.memory,
+        pids: None,
+    }
+}
+
+impl Worker {
+    /// Notes that a container is being started with what it was given.
+    pub(super) fn note_given(&mut self, container: &str) {
+        if let Some(given) = self.view.allocated.get(container).cloned() {
+            self.view.actual.insert(container.to_owned(), given);
+        }
+    }
+
+    /// The pod with what the node has given it.
+    pub(super) fn given_pod(&self) -> Arc<Pod> {
+        resize::given(&self.pod, &self.view.allocated).map_or_else(|| Arc::clone(&self.pod), Arc::new)
+    }
+
+    /// Compares what the pod asks for with what it was given.
+    pub(super) fn consider_resize(&mut self) {
+        self.resize.again = None;
+        let ends = self.view.rejection.is_some() || self.view.termination.is_some();
+        if ends || pods::deletion_grace(&self.pod).is_some() || pods::terminal_phase(&self.pod).is_some() {
+            return;
+        }
+        let wanted = resize::wanted(&self.pod);
+        if resize::changed(&wanted, &self.view.allocated).next().is_none() {
+            self.view.resize_pending = None;
+            self.carry_out_resize();
+            return;
+        }
+        match resize::judge(&self.pod, &self.context.host(&self.pod)) {
+            Verdict::Fits => self.grant(wanted),
+            Verdict::Infeasible(message) => self.postpone("Infeasible", "ResizeInfeasible", message),
+            Verdict::Deferred(message) => {
+                self.resize.again = Some(after(self.context.now(), RETRY_SECONDS));
+                self.postpone("Deferred", "ResizeDeferred", message);
+            }
+        }
+    }
+
+    /// Tries again what could not be done, when it is time; answers when that is.
+    pub(super) fn retry_resize(&mut self, now: Timestamp) -> Option<Timestamp> {
+        let due = self.resize.again?;
+        if now >= due {
+            self.consider_resize();
+        }
+        self.resize.again
+    }
+
+    fn grant(&mut self, wanted: Resources) {
+        let pod = Arc::clone(&self.pod);
+        for container in pods::all_containers(&pod) {
+            let before = self.view.allocated.get(&container.name).cloned();
+            let running = self.view.is_running(&container.name);
+            if running && before.is_some_and(|before| resize::restarts(container, &before)) {
+                self.memory(&container.name).renewal = true;
+            }
+        }
+        self.view.allocated = wanted;
+        self.view.resize_pending = None;
+        self.view.resize_progress = Some(Progress {
+            error: None,
+            generation: pod.metadata.generation,
+        });
+        info!(pod = %self.id(), "other resources are granted");
+        let message = resize::message("started", &pod, None);
+        self.context
+            .recorder
+            .pod(&pod, None, Kind::Normal, "ResizeStarted", message);
+        self.carry_out_resize();
+    }
+
+    fn postpone(&mut self, reason: &'static str, event: &'static str, message: String) {
+        let pending = Pending {
+            reason,
+            message,
+            generation: self.pod.metadata.generation,
+        };
+        if self.view.resize_pending.as_ref() != Some(&pending) {
+            let told = resize::message(reason, &self.pod, Some(&pending.message));
+            self.context.recorder.pod(&self.pod, None, Kind::Warning, event, told);
+        }
+        self.view.resize_pending = Some(pending);
+    }
+
+    /// Makes what was granted so, unless that is under way.
+    pub(super) fn carry_out_resize(&mut self) {
+        if self.view.resize_progress.is_none()
+            || self.resize.busy
+            || !matches!(self.view.sandbox, Sandbox::Ready { .. })
+        {
+            return;
+        }
+        let pod = self.given_pod();
+        let Some(spec) = &pod.spec else { return };
+        let wanting: Vec<&str> = resize::changed(&self.view.allocated, &self.view.actual).collect();
+        let mut containers = Vec::new();
+        for container in pods::all_containers(&pod) {
+            let name = &container.name;
+            let renewed = self.view.memory.get(name).is_some_and(|memory| memory.renewal);
+            let Some(instance) = self
+                .view
+                .latest(name)
+                .filter(|_| self.view.is_running(name) && !renewed)
+            else {
+                continue;
+            };
+            if wanting.contains(&name.as_str()) {
+                containers.push(Change {
+                    container: name.clone(),
+                    instance: instance.id.clone(),
+                    resources: self.view.allocated.get(name).cloned().unwrap_or_default(),
+                    limits: limits(&resources::container_limits(container)),
+                });
+            }
+        }
+        let changes = Changes {
+            sandbox: self.sandbox_id(),
+            whole: limits(&resources::pod_limits(spec)),
+            containers,
+        };
+        self.resize.busy = true;
+        let runtime = Arc::clone(&self.context.parts.runtime);
+        self.tasks
+            .spawn(async move { Done::Resized(carry_out(&*runtime, changes).await) });
+    }
+
+    pub(super) fn resized(&mut self, outcome: Resized) {
+        self.resize.busy = false;
+        self.view.actual.extend(outcome.given);
+        let Some(progress) = &mut self.view.resize_progress else {
+            return;
+        };
+        if let Some(failure) = outcome.failure {
+            self.resize.again = Some(after(self.context.now(), RETRY_SECONDS));
+            if progress.error.as_ref() != Some(&failure) {
+                warn!(pod = %pods::name(&self.pod), failure, "other resources could not be given");
+                let told = resize::message("error", &self.pod, Some(&failure));
+                self.context
+                    .recorder
+                    .pod(&self.pod, None, Kind::Warning, "ResizeError", told);
+                progress.error = Some(failure);
+            }
+            return;
+        }
+        // A container that is started anew has it when it is, and says so itself.
+        if self.view.memory.values().any(|memory| memory.renewal) {
+            return;
+        }
+        let left = resize::changed(&self.view.allocated, &self.view.actual)
+            .filter(|name| self.view.is_running(name))
+            .count();
+        if left > 0 {
+            // What was granted meanwhile.
+            self.carry_out_resize();
+            return;
+        }
+        self.view.resize_progress = None;
+        let message = resize::message("completed", &self.given_pod(), None);
+        self.context
+            .recorder
+            .pod(&self.pod, None, Kind::Normal, "ResizeCompleted", message);
+    }
+}
+
+/// First room for all, then each container, then the pod as a whole as it shall be.
+async fn carry_out(runtime: &dyn Runtime, changes: Changes) -> Resized {
+    let mut given = Resources::new();
+    let sandbox = changes.sandbox.as_str();
+    let failed = |given: Resources, failure: String| Resized {
+        given,
+        failure: Some(failure),
+    };
+    for change in &changes.containers {
+        let used = runtime.usage(Some((sandbox, Some(&change.instance)))).working_set;
+        let used = used.and_then(|used| i64::try_from(used).ok()).unwrap_or(0);
+        if let Some(limit) = change.limits.memory.filter(|limit| *limit < used) {
+            let name = &change.container;
+            let failure =
+                format!("attempting to set container \"{name}\" memory limit ({limit}) below current usage ({used})");
+            return failed(given, failure);
+        }
+    }
+    let free = Limits {
+        cpu_shares: changes.whole.cpu_shares,
+        ..Limits::default()
+    };
+    if let Err(error) = runtime.limit(sandbox, None, free).await {
+        return failed(given, image::chain(&error));
+    }
+    let mut failure = None;
+    for change in changes.containers {
+        match runtime.limit(sandbox, Some(&change.instance), change.limits).await {
+            Ok(()) => drop(given.insert(change.container, change.resources)),
+            Err(error) => failure = failure.or_else(|| Some(image::chain(&error))),
+        }
+    }
+    if let Err(error) = runtime.limit(sandbox, None, changes.whole).await {
+        failure = failure.or_else(|| Some(image::chain(&error)));
+    }
+    Resized { given, failure }
+}

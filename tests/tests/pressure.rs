@@ -1,0 +1,320 @@
+//! Real pods that use more of the node's disk or memory than they may, or than there is.
+
+#![allow(clippy::panic, reason = "a test fails by panicking")]
+
+use std::process::Command;
+
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+use tests::machine::{Machine, Namespace, Setup, eventually};
+use tests::{images, process};
+
+fn read(machine: &Machine, what: &[&str]) -> anyhow::Result<Value> {
+    let text = machine.kubectl(["get", "-o", "json"].into_iter().chain(what.iter().copied()))?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+fn text<'a>(value: &'a Value, path: &str) -> &'a str {
+    value.pointer(path).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn apply(machine: &Machine, name: &str, pods: &[String]) -> anyhow::Result<()> {
+    let file = machine.state().join(format!("{name}.yaml"));
+    std::fs::write(&file, pods.join("\n---\n"))?;
+    machine.kubectl(["apply", "-f", &file.display().to_string()])?;
+    Ok(())
+}
+
+fn pod(name: &str, spec: &str) -> String {
+    format!(
+        "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, spec: {{terminationGracePeriodSeconds: 1, {spec}}}}}"
+    )
+}
+
+/// Waits until a pod has failed; answers its reason and message.
+fn failed(machine: &Machine, name: &str) -> anyhow::Result<(String, String)> {
+    eventually(&format!("{name} fails"), || {
+        let pod = read(machine, &["pod", name]).map_err(|error| error.to_string())?;
+        let status = format!("{:#}", pod.get("status").unwrap_or(&Value::Null));
+        if text(&pod, "/status/phase") != "Failed" {
+            return Err(status);
+        }
+        let alive = pod.pointer("/status/containerStatuses/0/state/running").is_some();
+        if alive {
+            return Err(format!("it has failed and runs: {status}"));
+        }
+        Ok((
+            text(&pod, "/status/reason").to_owned(),
+            text(&pod, "/status/message").to_owned(),
+        ))
+    })
+}
+
+fn phase(machine: &Machine, name: &str) -> anyhow::Result<String> {
+    Ok(text(&read(machine, &["pod", name])?, "/status/phase").to_owned())
+}
+
+#[test]
+fn attack_20_pods_that_fill_the_disk_are_evicted() -> anyhow::Result<()> {
+    tests::logging();
+    let machine = Machine::start("storage")?;
+    let image = images::busybox(&machine)?;
+    let run = |name: &str, script: &str, limit: &str| {
+        let limit = if limit.is_empty() {
+            String::new()
+        } else {
+            format!(", resources: {{limits: {{ephemeral-storage: {limit}}}}}")
+        };
+        let mount = ", volumeMounts: [{name: data, mountPath: /data}]";
+        format!("{{name: {name}, image: \"{image}\", command: [sh, -c, \"{script}; sleep 100000\"]{limit}{mount}}}")
+    };
+    let data = "volumes: [{name: data, emptyDir: {sizeLimit: 1Mi}}]";
+    let write = |file: &str, size: u32| format!("dd if=/dev/zero of={file} bs=1M count={size}");
+    let quiet = run("b", "true", "10Mi");
+    let pods = [
+        pod(
+            "volume",
+            &format!("{data}, containers: [{}]", run("a", &write("/data/it", 2), "")),
+        ),
+        pod(
+            "layer",
+            &format!("{data}, containers: [{}]", run("a", &write("/it", 2), "1Mi")),
+        ),
+        pod(
+            "two",
+            &format!("{data}, containers: [{}, {quiet}]", run("a", &write("/it", 2), "1Mi")),
+        ),
+        pod(
+            "log",
+            &format!("{data}, containers: [{}]", run("a", "yes | head -c 2000000", "1Mi")),
+        ),
+        pod(
+            "modest",
+            &format!("{data}, containers: [{}]", run("a", &write("/it", 2), "4Mi")),
+        ),
+    ];
+    apply(&machine, "pods", &pods)?;
+    let whole = "Pod ephemeral local storage usage exceeds the total limit of containers 1Mi. ";
+    for (name, expected) in [
+        (
+            "volume",
+            "Usage of EmptyDir volume \"data\" exceeds the limit \"1Mi\". ",
+        ),
+        ("layer", whole),
+        (
+            "two",
+            "Container a exceeded its local ephemeral storage limit \"1Mi\". ",
+        ),
+        ("log", whole),
+    ] {
+        let told = failed(&machine, name)?;
+        ensure!(told == ("Evicted".to_owned(), expected.to_owned()), "{name}: {told:?}");
+        let events = machine.kubectl([
+            "get",
+            "events",
+            "--field-selector",
+            &format!("involvedObject.name={name},reason=Evicted"),
+        ])?;
+        ensure!(events.contains(expected.trim_end()), "{events}");
+    }
+    ensure!(phase(&machine, "modest")? == "Running");
+    machine.finish()
+}
+
+/// The Node's condition of a type, and whether it has the taint for it.
+fn condition(machine: &Machine, kind: &str, taint: &str) -> anyhow::Result<(String, bool)> {
+    let nodes = read(machine, &["nodes"])?;
+    let node = nodes.pointer("/items/0").context("a node")?;
+    let list = |path: &str| {
+        node.pointer(path)
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default()
+    };
+    let conditions = list("/status/conditions");
+    let own = conditions
+        .iter()
+        .find(|own| text(own, "/type") == kind)
+        .context("its condition")?;
+    let tainted = list("/spec/taints").iter().any(|own| text(own, "/key") == taint);
+    Ok((text(own, "/status").to_owned(), tainted))
+}
+
+fn until(machine: &Machine, kind: &str, taint: &str, expected: (&str, bool)) -> anyhow::Result<()> {
+    eventually(&format!("{kind} is {expected:?}"), || {
+        let seen = condition(machine, kind, taint).map_err(|error| error.to_string())?;
+        if (seen.0.as_str(), seen.1) == expected {
+            Ok(())
+        } else {
+            Err(format!("{seen:?}"))
+        }
+    })
+}
+
+fn node_name(machine: &Machine) -> anyhow::Result<String> {
+    Ok(text(&read(machine, &["nodes"])?, "/items/0/metadata/name").to_owned())
+}
+
+/// A pod that comes while the disk is full.
+fn refused(machine: &Machine, containers: &str) -> anyhow::Result<()> {
+    let node = node_name(machine)?;
+    apply(
+        machine,
+        "late",
+        &[pod("late", &format!("nodeName: {node}, {containers}"))],
+    )?;
+    let (reason, message) = failed(machine, "late")?;
+    ensure!(reason == "Evicted", "{reason}: {message}");
+    ensure!(
+        message == "Pod was rejected: The node had condition: [DiskPressure]. ",
+        "{message}"
+    );
+    Ok(())
+}
+
+fn evicted_for_its_files(machine: &Machine) -> anyhow::Result<()> {
+    let (reason, message) = failed(machine, "greedy")?;
+    ensure!(reason == "Evicted", "{reason}: {message}");
+    let begin = "The node was low on resource: ephemeral-storage. Threshold quantity: 160Mi, available: ";
+    ensure!(message.starts_with(begin), "{message}");
+    let end = "request is 0, has larger consumption of ephemeral-storage. ";
+    ensure!(
+        message.contains("Container a was using ") && message.ends_with(end),
+        "{message}"
+    );
+    let greedy = read(machine, &["pod", "greedy"])?;
+    let conditions = greedy
+        .pointer("/status/conditions")
+        .map(Value::to_string)
+        .unwrap_or_default();
+    ensure!(
+        conditions.contains("DisruptionTarget") && conditions.contains("TerminationByKubelet"),
+        "{conditions}"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_full_disk_costs_unused_images_and_then_the_pod_that_fills_it() -> anyhow::Result<()> {
+    tests::logging();
+    let environment = [
+        ("SKIFF_EVICTION_HARD", "nodefs.available<40%"),
+        ("SKIFF_EVICTION_PRESSURE_TRANSITION_PERIOD", "12s"),
+        ("SKIFF_MINIMUM_IMAGE_TTL_DURATION", "0"),
+    ];
+    let setup = Setup {
+        environment: &environment,
+        disk: Some(400),
+    };
+    let machine = Machine::start_with(Namespace::new("full")?, setup)?;
+    let (image, unused) = (images::busybox(&machine)?, images::nginx(&machine)?);
+    let run = |name: &str, script: &str| {
+        let script = format!("{script}; sleep 100000");
+        format!("containers: [{{name: {name}, image: \"{image}\", command: [sh, -c, \"{script}\"]}}]")
+    };
+    apply(&machine, "modest", &[pod("modest", &run("a", "true"))])?;
+    machine.kubectl(["wait", "--for=condition=Ready", "pod/modest", "--timeout=60s"])?;
+    let layers = || anyhow::Ok(std::fs::read_dir(machine.state().join("agent/images/layers"))?.count());
+    let before = layers()?;
+    let fill = "dd if=/dev/zero of=/it bs=1M count=270";
+    apply(&machine, "greedy", &[pod("greedy", &run("a", fill))])?;
+    machine.kubectl(["wait", "--for=condition=Ready", "pod/greedy", "--timeout=60s"])?;
+    // Images that were imported are kept for as long as they have a name. One of these is in use all the same.
+    for name in [&image, &unused] {
+        let socket = machine.state().join("agent/agent.sock");
+        let target = format!("http://agent/images?name={name}");
+        process::run(
+            Command::new("curl")
+                .args(["-sS", "--fail", "-X", "DELETE", &target, "--unix-socket"])
+                .arg(socket),
+        )?;
+    }
+    until(
+        &machine,
+        "DiskPressure",
+        "node.kubernetes.io/disk-pressure",
+        ("True", true),
+    )?;
+    refused(&machine, &run("a", "true"))?;
+    evicted_for_its_files(&machine)?;
+    ensure!(layers()? < before, "the unused image is gone");
+    let events = machine.kubectl(["get", "events", "-A"])?;
+    ensure!(events.contains("Attempting to reclaim ephemeral-storage"), "{events}");
+    ensure!(phase(&machine, "modest")? == "Running");
+    until(
+        &machine,
+        "DiskPressure",
+        "node.kubernetes.io/disk-pressure",
+        ("False", false),
+    )?;
+    machine.kubectl(["exec", "modest", "--", "true"])?;
+    machine.finish()
+}
+
+#[test]
+fn short_memory_costs_the_pod_that_uses_most_beyond_its_request() -> anyhow::Result<()> {
+    tests::logging();
+    // There is never so much memory left.
+    let environment = [
+        ("SKIFF_EVICTION_SOFT", "memory.available<99.9%"),
+        ("SKIFF_EVICTION_SOFT_GRACE_PERIOD", "memory.available=30s"),
+    ];
+    let setup = Setup {
+        environment: &environment,
+        disk: None,
+    };
+    let machine = Machine::start_with(Namespace::new("memory")?, setup)?;
+    let image = images::busybox(&machine)?;
+    let run = |script: &str, more: &str| {
+        format!("containers: [{{name: a, image: \"{image}\", command: [sh, -c, \"{script}; sleep 100000\"]{more}}}]")
+    };
+    let requests = ", resources: {requests: {memory: 128Mi}}";
+    let hold = "dd if=/dev/zero of=/dev/shm/it bs=1M count=32";
+    let vital = format!("priorityClassName: system-node-critical, {}", run("true", ""));
+    until(
+        &machine,
+        "MemoryPressure",
+        "node.kubernetes.io/memory-pressure",
+        ("True", true),
+    )?;
+    let (node, tolerated) = (node_name(&machine)?, "tolerations: [{operator: Exists}]");
+    let pods = [
+        pod("vital", &format!("nodeName: {node}, {vital}")),
+        pod("hog", &format!("nodeName: {node}, {tolerated}, {}", run(hold, ""))),
+        pod("modest", &format!("nodeName: {node}, {}", run(hold, requests))),
+        pod("refused", &format!("nodeName: {node}, {}", run("true", ""))),
+    ];
+    apply(&machine, "pods", &pods)?;
+    let (reason, message) = failed(&machine, "refused")?;
+    ensure!(reason == "Evicted", "{reason}: {message}");
+    ensure!(
+        message == "Pod was rejected: The node had condition: [MemoryPressure]. ",
+        "{message}"
+    );
+    let (reason, message) = failed(&machine, "hog")?;
+    ensure!(reason == "Evicted", "{reason}: {message}");
+    ensure!(
+        message.starts_with("The node was low on resource: memory. Threshold quantity: "),
+        "{message}"
+    );
+    let end = "request is 0, has larger consumption of memory. ";
+    ensure!(
+        message.contains("Container a was using ") && message.ends_with(end),
+        "{message}"
+    );
+    let (reason, message) = failed(&machine, "modest")?;
+    ensure!(
+        reason == "Evicted" && !message.contains("larger consumption"),
+        "{reason}: {message}"
+    );
+    ensure!(phase(&machine, "vital")? == "Running", "never a critical one");
+    let ended = |name: &str| -> anyhow::Result<String> {
+        let path = "/status/containerStatuses/0/state/terminated/finishedAt";
+        Ok(text(&read(&machine, &["pod", name])?, path).to_owned())
+    };
+    ensure!(
+        ended("hog")? < ended("modest")?,
+        "who uses more than it asked for goes first"
+    );
+    machine.finish()
+}

@@ -1,0 +1,154 @@
+//! Containers that are given more or less processor and memory while they run.
+
+#![allow(clippy::panic, reason = "a test fails by panicking")]
+
+use anyhow::{Context as _, ensure};
+use serde_json::{Value, json};
+use tests::machine::{Machine, eventually};
+use tests::{images, process};
+
+fn read(machine: &Machine) -> anyhow::Result<Value> {
+    Ok(serde_json::from_str(
+        &machine.kubectl(["get", "pod", "p", "-o", "json"])?,
+    )?)
+}
+
+/// Changes the resources of a container with the newest kubectl.
+fn resize(machine: &Machine, container: &str, cpu: &str, memory: &str) -> anyhow::Result<()> {
+    let resources = json!({"requests": {"cpu": cpu, "memory": memory}, "limits": {"cpu": cpu, "memory": memory}});
+    let patch = json!({"spec": {"containers": [{"name": container, "resources": resources}]}}).to_string();
+    machine.kubectl(["patch", "pod", "p", "--subresource", "resize", "-p", &patch])?;
+    Ok(())
+}
+
+/// Waits until a container has what it was given; answers how often it was started again.
+fn has(machine: &Machine, container: &str, cpu: &str, memory: &str) -> anyhow::Result<u64> {
+    eventually(&format!("{container} has {cpu} and {memory}"), || {
+        let pod = read(machine).map_err(|error| error.to_string())?;
+        let status = pod.get("status").cloned().unwrap_or_default();
+        let seen = format!("{status:#}");
+        let list = |name: &str| status.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
+        let statuses = list("containerStatuses");
+        let own = statuses.iter().find(|own| own.get("name") == Some(&json!(container)));
+        let own = own.ok_or_else(|| seen.clone())?;
+        let expected = json!({"cpu": cpu, "memory": memory});
+        let waits = list("conditions")
+            .iter()
+            .any(|own| own.get("type").is_some_and(|name| name.to_string().contains("Resize")));
+        let same = own.pointer("/resources/limits") == Some(&expected)
+            && own.get("allocatedResources") == Some(&expected)
+            && own.pointer("/state/running").is_some();
+        if waits || !same {
+            return Err(seen);
+        }
+        Ok(own.get("restartCount").and_then(Value::as_u64).unwrap_or(0))
+    })
+}
+
+/// The limit of memory that the kernel keeps the container to, in bytes.
+fn kept_to(machine: &Machine, container: &str) -> anyhow::Result<String> {
+    let script = "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null";
+    let told = machine.kubectl([
+        "exec",
+        "p",
+        "-c",
+        container,
+        "--",
+        "sh",
+        "-c",
+        &format!("{script}; true"),
+    ])?;
+    Ok(told.trim().to_owned())
+}
+
+fn condition(machine: &Machine, kind: &str) -> anyhow::Result<(String, String)> {
+    eventually(&format!("the condition {kind}"), || {
+        let pod = read(machine).map_err(|error| error.to_string())?;
+        let all = pod.pointer("/status/conditions").cloned().unwrap_or_default();
+        let conditions = all.as_array().cloned().unwrap_or_default();
+        let own = conditions.iter().find(|own| own.get("type") == Some(&json!(kind)));
+        let text = |name: &str| own.and_then(|own| own.get(name)?.as_str().map(str::to_owned));
+        match (text("reason"), text("message")) {
+            (Some(reason), Some(message)) => Ok((reason, message)),
+            (_, _) => Err(format!("{all:#}")),
+        }
+    })
+}
+
+/// Too much for the node, and too little for what is in use.
+fn what_cannot_be_given(machine: &Machine) -> anyhow::Result<()> {
+    resize(machine, "a", "10k", "64Mi")?;
+    let (reason, message) = condition(machine, "PodResizePending")?;
+    ensure!(reason == "Infeasible", "{reason}: {message}");
+    let begin = "Node didn't have enough capacity: cpu, requested: 10000300, capacity: ";
+    ensure!(message.starts_with(begin), "{message}");
+    resize(machine, "a", "200m", "4Ki")?;
+    let (reason, message) = condition(machine, "PodResizeInProgress")?;
+    ensure!(reason == "Error", "{reason}: {message}");
+    ensure!(
+        message.contains("memory limit (4096) below current usage ("),
+        "{message}"
+    );
+    ensure!(kept_to(machine, "a")? == (64 << 20).to_string());
+    resize(machine, "a", "100m", "32Mi")?;
+    ensure!(has(machine, "a", "100m", "32Mi")? == 0);
+    ensure!(kept_to(machine, "a")? == (32 << 20).to_string());
+    Ok(())
+}
+
+#[test]
+fn containers_that_run_are_given_more_and_less() -> anyhow::Result<()> {
+    tests::logging();
+    let machine = Machine::start("resize")?;
+    let image = images::busybox(&machine)?;
+    let container = |name: &str, more: &str| {
+        let resources = "resources: {requests: {cpu: 100m, memory: 32Mi}, limits: {cpu: 100m, memory: 32Mi}}";
+        format!("{{name: {name}, image: \"{image}\", command: [sleep, '100000'], {resources}{more}}}")
+    };
+    let restarts = ", resizePolicy: [{resourceName: memory, restartPolicy: RestartContainer}]";
+    let pod = format!(
+        "{{apiVersion: v1, kind: Pod, metadata: {{name: p}}, spec: {{terminationGracePeriodSeconds: 0, containers: [{}, {}]}}}}",
+        container("a", ""),
+        container("b", restarts)
+    );
+    let file = machine.state().join("pod.yaml");
+    std::fs::write(&file, pod)?;
+    machine.kubectl(["apply", "-f", &file.display().to_string()])?;
+    machine.kubectl(["wait", "--for=condition=Ready", "pod/p", "--timeout=60s"])?;
+    ensure!(has(&machine, "a", "100m", "32Mi")? == 0);
+
+    resize(&machine, "a", "200m", "64Mi")?;
+    ensure!(has(&machine, "a", "200m", "64Mi")? == 0, "without a restart");
+    ensure!(
+        kept_to(&machine, "a")? == (64 << 20).to_string(),
+        "{}",
+        kept_to(&machine, "a")?
+    );
+    resize(&machine, "b", "300m", "32Mi")?;
+    ensure!(has(&machine, "b", "300m", "32Mi")? == 0, "only memory wants a restart");
+    resize(&machine, "b", "300m", "48Mi")?;
+    ensure!(has(&machine, "b", "300m", "48Mi")? == 1, "its policy wants a restart");
+    ensure!(kept_to(&machine, "b")? == (48 << 20).to_string());
+    ensure!(has(&machine, "a", "200m", "64Mi")? == 0, "the other one goes on");
+
+    what_cannot_be_given(&machine)?;
+
+    // What was given outlives the agent, and holds for the next start.
+    let agent = machine.daemon("skiff-agent")?;
+    process::run(std::process::Command::new("kill").args(["-9", &agent.to_string()]))?;
+    machine.skiff(["up"])?;
+    machine.kubectl(["exec", "p", "-c", "a", "--", "kill", "1"]).ok();
+    resize(&machine, "a", "150m", "40Mi")?;
+    has(&machine, "a", "150m", "40Mi")?;
+    let events = machine.kubectl(["get", "events", "--field-selector", "involvedObject.name=p"])?;
+    for reason in ["ResizeStarted", "ResizeCompleted", "ResizeInfeasible", "ResizeError"] {
+        ensure!(events.contains(reason), "{reason}: {events}");
+    }
+    let whole = read(&machine)?;
+    let generation = whole.pointer("/metadata/generation").context("a generation")?;
+    ensure!(
+        whole.pointer("/status/observedGeneration") == Some(generation),
+        "{whole:#}"
+    );
+    machine.finish()
+}
