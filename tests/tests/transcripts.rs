@@ -7,7 +7,7 @@
 //! steps for kubectl from or up to a version. `$NS` is the session's own namespace, in commands and in outputs; `$ADMIN`
 //! is the administrator's kubeconfig.
 //!
-//! The newest kubectl plays every transcript, the others share them; `SKIFF_EVERY_KUBECTL=1` makes each play all.
+//! The newest kubectl plays every transcript, each of the others one; `SKIFF_EVERY_KUBECTL=1` makes each play all.
 
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 
@@ -268,8 +268,7 @@ fn plan<'a>(kubectls: &'a [Kubectl], transcripts: &'a [PathBuf]) -> Vec<(&'a Kub
             continue;
         };
         plan.push((newest, transcript));
-        let share = number % others.len().max(1);
-        let players = others.iter().enumerate().filter(|(place, _)| every || *place == share);
+        let players = others.iter().enumerate().filter(|(place, _)| every || *place == number);
         plan.extend(players.map(|(_, kubectl)| (kubectl, transcript)));
     }
     plan
