@@ -234,6 +234,82 @@ async fn an_attachment_that_fails_in_the_middle_leaves_nothing() {
     assert_eq!(nft_tables(), "");
 }
 
+/// Killed at any moment of an attachment, a process leaves it whole or not at all: the next one may not take half of it for all.
+#[test]
+fn attack_25_a_killed_process_leaves_whole_attachments_or_none() {
+    let folder = machine();
+    let executor = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    };
+    let start = |network: &Bridge| {
+        let starting = network.start("10.77.6.0/24".parse().unwrap());
+        executor().block_on(starting).unwrap();
+    };
+    start(&open(folder.path()));
+    for step in 0..60_u64 {
+        let sandbox = format!("s{step}");
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "attaches_for_another_test", "--nocapture", "--ignored"])
+            .env("SKIFF_ATTACH", format!("{}={sandbox}", folder.path().display()))
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        // It says when it begins.
+        let mut begun = Vec::new();
+        let mut output = child.stdout.take().unwrap();
+        while !begun.ends_with(b"begin\n") {
+            let mut byte = [0];
+            output.read_exact(&mut byte).unwrap();
+            begun.extend(byte);
+        }
+        std::thread::park_timeout(Duration::from_micros(step * 100));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let network = open(folder.path());
+        start(&network);
+        let attachment = executor().block_on(attach(&network, &sandbox));
+        let served = SocketAddr::from((address(&attachment), 80));
+        inside(&attachment, move || listen(served));
+        assert_eq!(greeting(served), "hello", "step {step}");
+        executor().block_on(network.detach(&sandbox)).unwrap();
+        assert!(executor().block_on(network.attachments()).unwrap().is_empty());
+    }
+    executor().block_on(open(folder.path()).stop()).unwrap();
+    // The kernel takes the interfaces of a namespace apart a moment after its end.
+    let gone = (0..400).any(|_| {
+        std::thread::park_timeout(Duration::from_millis(10));
+        !ip("-o link").contains("veth")
+    });
+    assert!(gone, "{}", ip("-o link"));
+}
+
+/// Not a test: the process that the one above kills.
+#[test]
+#[ignore = "run by another test"]
+fn attaches_for_another_test() {
+    let Ok(order) = std::env::var("SKIFF_ATTACH") else {
+        return;
+    };
+    let (folder, sandbox) = order.split_once('=').unwrap();
+    let executor = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let network = open(Path::new(folder));
+    executor
+        .block_on(network.start("10.77.6.0/24".parse().unwrap()))
+        .unwrap();
+    std::io::stdout().write_all(b"begin\n").unwrap();
+    executor.block_on(attach(&network, sandbox));
+    loop {
+        std::thread::park();
+    }
+}
+
 #[tokio::test]
 async fn what_is_sent_to_a_gone_pod_stays_here() {
     let folder = machine();

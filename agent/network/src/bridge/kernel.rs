@@ -1,5 +1,6 @@
 //! Links, addresses and routes, by rtnetlink.
 
+use std::fs::File;
 use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
@@ -149,24 +150,27 @@ impl Kernel {
         })
     }
 
-    /// Makes the sandbox's namespace and connects it to the bridge. The calling thread stays where it is.
+    /// Makes the sandbox's namespace and connects it to the bridge. The calling thread stays where it is. The namespace is held
+    /// at last: what this process leaves when it is killed before goes with it, and one that is held is whole.
     pub(super) fn attach(&self, bridge: &str, attachment: &Attachment) -> Result<(), Error> {
         let path = Path::new("/proc/thread-self/ns/net");
-        let outside = std::fs::File::open(path).map_err(|source| Error::io("open", path, source))?;
+        let outside = File::open(path).map_err(|source| Error::io("open", path, source))?;
         // What has this name is left from an attempt that crashed.
         self.remove_link(&names::host_link(&attachment.sandbox_id))?;
         namespace::release(&attachment.netns)?;
-        let inside = self.enter_new(&attachment.netns)?;
+        let (inside, namespace) = self.enter_new(&attachment.netns)?;
         self.runtime
-            .block_on(self.connect(bridge, attachment, &inside, &outside))
+            .block_on(self.connect(bridge, attachment, &inside, &outside))?;
+        namespace::hold(&namespace, &attachment.netns)
     }
 
     /// Makes a namespace and opens a socket in it, on a thread that ends there.
-    fn enter_new(&self, netns: &Path) -> Result<Socket, Error> {
+    fn enter_new(&self, netns: &Path) -> Result<(Socket, File), Error> {
         let make = || {
             let _driven = self.runtime.enter();
-            namespace::make(netns)?;
-            Socket::open().map_err(|source| Error::io("open a socket in", netns, source))
+            let namespace = namespace::enter(netns)?;
+            let socket = Socket::open().map_err(|source| Error::io("open a socket in", netns, source))?;
+            Ok((socket, namespace))
         };
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("namespace".to_owned());
@@ -186,7 +190,7 @@ impl Kernel {
         bridge: &str,
         attachment: &Attachment,
         inside: &Socket,
-        outside: &std::fs::File,
+        outside: &File,
     ) -> Result<(), Error> {
         let name = names::host_link(&attachment.sandbox_id);
         let index = self.host.index(bridge).await?;

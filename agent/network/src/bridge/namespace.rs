@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::ErrorKind;
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -21,13 +22,25 @@ pub(crate) fn path(state: &Path, sandbox: &str) -> PathBuf {
 
 /// Moves the calling thread into a new namespace and holds that at `path`.
 pub(crate) fn make(path: &Path) -> Result<(), Error> {
+    hold(&enter(path)?, path)
+}
+
+/// Moves the calling thread into a new namespace, which is gone when nobody is in it and nobody has this file or a socket of it
+/// any more. `path` is what it is for.
+pub(crate) fn enter(path: &Path) -> Result<File, Error> {
+    unshare(CloneFlags::CLONE_NEWNET).map_err(|source| Error::io("make a namespace for", path, source.into()))?;
+    let own = Path::new("/proc/thread-self/ns/net");
+    File::open(own).map_err(|source| Error::io("open", own, source))
+}
+
+/// Holds a namespace at `path`, whoever is in it.
+pub(crate) fn hold(namespace: &File, path: &Path) -> Result<(), Error> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(|source| Error::io("create", folder, source))?;
     }
-    unshare(CloneFlags::CLONE_NEWNET).map_err(|source| Error::io("make a namespace for", path, source.into()))?;
     File::create(path).map_err(|source| Error::io("create", path, source))?;
-    let own = Path::new("/proc/thread-self/ns/net");
-    mount(Some(own), path, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+    let own = PathBuf::from(format!("/proc/self/fd/{}", namespace.as_raw_fd()));
+    mount(Some(&own), path, None::<&str>, MsFlags::MS_BIND, None::<&str>)
         .map_err(|source| Error::io("hold a namespace at", path, source.into()))
 }
 
