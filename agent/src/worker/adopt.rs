@@ -19,6 +19,7 @@ impl Worker {
         } else if let Some(sandbox) = sandbox {
             self.sandbox_attempt = sandbox.attempt;
             if sandbox.lost {
+                self.remember_started(sandbox);
                 self.remember_lost();
                 self.sandbox_lost();
             } else {
@@ -140,6 +141,36 @@ impl Worker {
             }
             Done::Changed
         });
+    }
+
+    /// Containers of a lost sandbox that ran: the API may not have heard of the last ones.
+    fn remember_started(&mut self, sandbox: &runtime::Sandbox) {
+        let now = self.context.now();
+        if pods::terminal_phase(&self.pod).is_some() {
+            return;
+        }
+        for container in &sandbox.containers {
+            let ran = match container.state {
+                runtime::State::Running { .. } => true,
+                runtime::State::Exited { started_at, .. } => started_at.is_some(),
+                runtime::State::Created => false,
+            };
+            let told = pods::stored_status(&self.pod, &container.name);
+            let told = told.filter(|status| status.container_id.is_some());
+            let told = told.and_then(|status| u32::try_from(status.restart_count).ok());
+            if ran && told.is_none_or(|told| container.attempt > told) {
+                let mut instance = instance(container, now);
+                instance.lost = true;
+                self.view
+                    .instances
+                    .entry(container.name.clone())
+                    .or_default()
+                    .push(instance);
+            }
+        }
+        for instances in self.view.instances.values_mut() {
+            instances.sort_by_key(|instance| instance.attempt);
+        }
     }
 
     /// Containers that the API knows to have run and the runtime does not: the machine was restarted, or somebody cleaned up.
