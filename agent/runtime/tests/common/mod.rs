@@ -14,6 +14,7 @@ use runtime::{
 use tokio::sync::broadcast;
 
 mod daemon;
+pub(crate) mod sessions;
 
 pub(crate) use daemon::Daemon;
 
