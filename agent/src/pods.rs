@@ -24,6 +24,9 @@ use crate::context::Context;
 use crate::pressure::Order;
 use crate::worker::{End, Input, Mailbox, Worker, remove};
 
+/// What an earlier agent left of pods that are gone is removed, or given up, after so many attempts.
+const REMOVALS: u32 = 8;
+
 /// What an earlier agent left, by pod.
 #[derive(Default)]
 struct Leftovers {
@@ -155,8 +158,9 @@ impl Dispatcher {
         let mut sandboxes = leftovers.sandboxes.remove(&uid).unwrap_or_default();
         sandboxes.sort_by_key(|sandbox| sandbox.attempt);
         let newest = sandboxes.pop();
-        for old in sandboxes {
-            self.discard(old.id);
+        let older: BTreeSet<String> = sandboxes.into_iter().map(|sandbox| sandbox.id).collect();
+        if !older.is_empty() {
+            self.discard(older);
         }
         let addresses = newest
             .as_ref()
@@ -237,49 +241,67 @@ impl Dispatcher {
         if std::mem::replace(&mut self.cleaned, true) {
             return;
         }
-        let orphans: Vec<runtime::Sandbox> = std::mem::take(&mut self.leftovers.sandboxes)
-            .into_values()
-            .flatten()
-            .collect();
-        for sandbox in orphans {
+        // Whose they are, so that what belongs together is removed by one task.
+        let mut orphans: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for sandbox in std::mem::take(&mut self.leftovers.sandboxes).into_values().flatten() {
             info!(
                 sandbox = sandbox.id,
                 pod = sandbox.pod.name,
                 "the pod of this sandbox is gone"
             );
-            self.leftovers.addresses.remove(&sandbox.id);
-            self.discard(sandbox.id);
+            orphans
+                .entry(owner(&sandbox.id).to_owned())
+                .or_default()
+                .insert(sandbox.id);
         }
         for id in std::mem::take(&mut self.leftovers.addresses).into_keys() {
             if !self.workers.contains_key(owner(&id)) {
-                self.discard(id);
+                orphans.entry(owner(&id).to_owned()).or_default().insert(id);
             }
         }
         let context = Arc::clone(&self.context);
         let files = tokio::task::spawn_blocking(move || context.volumes.pods()).await;
-        let Ok(Ok(files)) = files else {
+        if let Ok(Ok(files)) = files {
+            for uid in files.into_iter().filter(|uid| !self.listed.contains(uid)) {
+                let first = format!("{uid}-0");
+                let ids = orphans.entry(uid).or_default();
+                if ids.is_empty() {
+                    ids.insert(first);
+                }
+            }
+        } else {
             warn!("the pods' directories could not be read");
-            return;
-        };
-        let unknown: Vec<String> = files.into_iter().filter(|uid| !self.listed.contains(uid)).collect();
-        for uid in unknown {
-            self.discard(format!("{uid}-0"));
+        }
+        for ids in orphans.into_values() {
+            self.discard(ids);
         }
         self.remove_old_logs();
     }
 
-    /// Removes a sandbox that belongs to nobody, with its pod's files unless the pod is alive.
-    fn discard(&mut self, id: String) {
+    /// Removes sandboxes of one pod that belong to nobody, with the pod's files unless it is alive. What fails is tried again.
+    fn discard(&mut self, ids: BTreeSet<String>) {
         let context = Arc::clone(&self.context);
-        let uid = owner(&id).to_owned();
-        let files_of = if self.listed.contains(&uid) || self.workers.contains_key(&uid) {
-            String::from("none")
-        } else {
-            uid
-        };
+        let alive = |uid: &str| self.listed.contains(uid) || self.workers.contains_key(uid);
+        let work: Vec<(String, String)> = ids
+            .into_iter()
+            .map(|id| {
+                let uid = owner(&id).to_owned();
+                (id, if alive(&uid) { String::from("none") } else { uid })
+            })
+            .collect();
         self.tasks.spawn(async move {
-            if let Err(failures) = remove(&context, &id, &files_of).await {
-                warn!(sandbox = id, failures, "leftovers could not be removed");
+            for times in 0..REMOVALS {
+                let mut all = Vec::new();
+                for (id, files_of) in &work {
+                    all.extend(remove(&context, id, files_of).await.err());
+                }
+                if all.is_empty() {
+                    break;
+                }
+                let failures = all.join("; ");
+                warn!(sandbox = ?work.first(), failures, times, "leftovers could not be removed");
+                let delay = restart::sandbox_delay_milliseconds(times);
+                tokio::time::sleep(Duration::from_millis(u64::try_from(delay).unwrap_or(0))).await;
             }
             Ended::Other
         });

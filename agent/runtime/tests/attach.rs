@@ -15,7 +15,7 @@ use std::time::Duration;
 use common::sessions::{ALL, end, until};
 use common::{Kind, Machine, contract};
 use runtime::{Error, Session, Size, Stdin, Streams};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 
 /// Attaches; a refusal may come as the end of the session.
 async fn attached(machine: &Machine, container: &str) -> Result<Session, Error> {
