@@ -7,6 +7,7 @@ pub mod http;
 pub mod images;
 pub mod leaks;
 pub mod machine;
+pub mod parts;
 pub mod process;
 pub mod server;
 

@@ -85,6 +85,8 @@ pub struct Setup<'a> {
     pub environment: &'a [(&'a str, &'a str)],
     /// The size in MiB of a small disk of its own.
     pub disk: Option<u32>,
+    /// More words for the first `skiff up`.
+    pub words: &'a [String],
 }
 
 /// A file system in memory, until it is dropped.
@@ -138,7 +140,7 @@ impl Machine {
         Self::start_with(namespace, Setup::default())
     }
 
-    /// As [`Self::start_in`], with a disk or an environment of its own.
+    /// As [`Self::start_in`], with a disk, an environment or words of its own.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -163,7 +165,7 @@ impl Machine {
             before,
             down: false,
         };
-        machine.skiff(["up"])?;
+        machine.skiff(["up"].into_iter().chain(setup.words.iter().map(String::as_str)))?;
         Ok(machine)
     }
 
@@ -243,7 +245,8 @@ impl Machine {
         process::with_command_line(&folder)?
             .into_iter()
             .find(|(_, line)| {
-                line.split(' ').next().is_some_and(|word| word.ends_with(program)) && !line.contains(" supervisor")
+                let mut words = line.split(' ');
+                words.next().is_some_and(|word| word.ends_with(program)) && words.next() == Some("run")
             })
             .map(|(pid, _)| pid)
             .with_context(|| format!("{program} runs"))

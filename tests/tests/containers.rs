@@ -1,355 +1,388 @@
-//! The node agent with each of its real runtimes and networks, and real images, as root in a network namespace of its own; the
-//! server is in the same process.
+//! One contract for what nodes are made of: each runtime with each network, real images, a real cluster of daemons, and
+//! everything asked and seen through the API, as a user would.
 #![allow(
     clippy::unwrap_used,
-    clippy::panic,
     clippy::indexing_slicing,
-    reason = "helpers of tests may fail like tests"
+    clippy::panic,
+    reason = "a test fails by panicking; absent JSON is null"
 )]
 
-use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+use anyhow::{Context as _, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tests::machine::eventually;
+use tests::parts::Parts;
+use tests::{images, process};
 
-use agent::{Config, Parts};
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, DeleteParams, PostParams};
-use network::{Bridge, Cni, Network};
-use runtime::{Containerd, Embedded, Runtime};
-use server::identity::{MASTERS, User, assume};
-use server::{Options, Server};
-use store::Store;
-use tests::machine::Namespace;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
+use cluster::{Cluster, address, container, ended, is_ready, uid};
 
+#[path = "containers/cluster.rs"]
+mod cluster;
 #[path = "../../agent/runtime/tests/common/daemon.rs"]
 mod daemon;
+#[path = "containers/pods.rs"]
+mod pods;
 
-/// What the node is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Kind {
-    containerd: bool,
-    cni: bool,
+/// A part of the contract, by name.
+type Check<'a> = (&'a str, &'a dyn Fn(&Cluster) -> anyhow::Result<()>);
+
+/// A pod of nginx serves, on its own address and on a port of the node, and its probes pass.
+fn it_serves(cluster: &Cluster) -> anyhow::Result<()> {
+    let web = cluster.until("web", "is ready", is_ready)?;
+    for place in [address(&web), "172.30.0.1:8080"] {
+        let page = cluster.machine.fetch(&format!("http://{place}/"))?;
+        ensure!(page.contains("nginx"), "{place}: {page}");
+    }
+    ensure!(container(&web)["started"] == true, "{web:#}");
+    let page = cluster.exec("tools", &format!("wget -q -O - http://{}/hostname", address(&web)))?;
+    ensure!(page.trim() == "web", "from another pod: {page}");
+    Ok(())
 }
 
-struct World {
-    kind: Kind,
-    /// The containerd of this test alone.
-    daemon: Option<daemon::Daemon>,
-    server: Server,
-    images: image::Images,
-    directory: tempfile::TempDir,
-    agent: Option<(CancellationToken, JoinHandle<()>)>,
-}
-
-/// The control group of this test: named after its process, so that tests side by side have their own.
-fn cgroup() -> String {
-    format!("skiff-test-{}", std::process::id())
-}
-
-impl World {
-    async fn start(kind: Kind) -> Self {
-        let store = Store::in_memory(store::Options {
-            index: server::storage::index,
-            class: server::storage::class,
-            ..store::Options::default()
-        });
-        let server = Server::new(store, Options::new(Arc::new(k8s_openapi::jiff::Timestamp::now)));
-        server.bootstrap().await.unwrap();
-        let directory = tempfile::Builder::new().prefix("skiff-agent-").tempdir().unwrap();
-        let images = image::Images::open(&directory.path().join("images"), image::Config::default()).unwrap();
-        let daemon = if kind.containerd {
-            Some(daemon::Daemon::start(&directory.path().join("containerd")).await)
-        } else {
-            None
+fn it_is_limited(cluster: &Cluster) -> anyhow::Result<()> {
+    let web = cluster.until("web", "is ready", is_ready)?;
+    let groups = std::fs::read_to_string(format!("/proc/{}/cgroup", process::container_of(uid(&web))?))?;
+    let read = |controller: &str, file: &str| {
+        let of = |line: &&str| {
+            line.split(':')
+                .nth(1)
+                .is_some_and(|names| names.split(',').any(|name| name == controller))
         };
-        let mut world = Self {
-            kind,
-            daemon,
-            server,
-            images,
-            directory,
-            agent: None,
-        };
-        let admin = User::new("kubernetes-admin", ["system:masters"]);
-        tests::accounts::quiet(world.client(admin)).await.unwrap();
-        world.start_agent().await;
-        world
-    }
-
-    fn client(&self, user: User) -> kube::Client {
-        kube::Client::new(assume(user, "test", self.server.router()), "default")
-    }
-
-    async fn runtime(&self) -> Arc<dyn Runtime> {
-        let (state, program) = (
-            self.directory.path().join("runtime"),
-            tests::process::programs().unwrap().join("skiff-agent"),
-        );
-        if self.kind.containerd {
-            let folder = self.directory.path().join("containerd");
-            let (address, namespace) = (daemon::Daemon::address(&folder), daemon::Daemon::namespace(&folder));
-            let mut configuration = runtime::ContainerdConfig::new(state, cgroup(), address, namespace);
-            configuration.program = program;
-            return Arc::new(Containerd::open(configuration).await.unwrap());
-        }
-        let mut configuration = runtime::Config::new(state, cgroup());
-        configuration.program = program;
-        Arc::new(Embedded::open(configuration).await.unwrap())
-    }
-
-    fn network(&self) -> Arc<dyn Network> {
-        let state_dir = self.directory.path().join("network");
-        if !self.kind.cni {
-            return Arc::new(
-                Bridge::open(network::Config {
-                    state_dir,
-                    bridge: "skifftest".to_owned(),
-                    direct: Vec::new(),
-                })
-                .unwrap(),
-            );
-        }
-        let conf_dir = self.directory.path().join("cni");
-        let list = serde_json::json!({"cniVersion": "1.0.0", "name": "pods", "plugins": [
-            {"type": "bridge", "bridge": "cnitest", "isGateway": true, "capabilities": {"ipRanges": true},
-             "ipam": {"type": "host-local", "dataDir": self.directory.path().join("ipam"), "routes": [{"dst": "0.0.0.0/0"}]}},
-            {"type": "portmap", "capabilities": {"portMappings": true}},
-        ]});
-        std::fs::create_dir_all(&conf_dir).unwrap();
-        std::fs::write(conf_dir.join("10-pods.conflist"), list.to_string()).unwrap();
-        let configuration = network::CniConfig {
-            state_dir,
-            conf_dir,
-            bin_dirs: vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()],
-            time_limit: Duration::from_secs(30),
-        };
-        Arc::new(Cni::open(configuration).unwrap())
-    }
-
-    async fn start_agent(&mut self) {
-        let config = Config {
-            node_name: "n1".to_owned(),
-            state_directory: self.directory.path().to_owned(),
-            pod_cidr: Some("10.99.0.0/24".parse().unwrap()),
-            addresses: vec!["192.0.2.1".parse().unwrap()],
-            port: 10250,
-            max_pods: 110,
-            upkeep: agent::Upkeep::default(),
-            dns: agent_plan::files::ClusterDns::default(),
-            server: None,
-            secrets_in_memory: true,
-            labels: std::collections::BTreeMap::new(),
-        };
-        let parts = Parts {
-            client: self.client(User::new("system:node:n1", ["system:nodes", "system:authenticated"])),
-            runtime: self.runtime().await,
-            network: self.network(),
-            images: Arc::new(self.images.clone()),
-            clock: agent::clock::wall(),
-        };
-        let (context, events) = agent::context(config, parts).unwrap();
-        let cancel = CancellationToken::new();
-        let own = cancel.clone();
-        let (ready, is_ready) = tokio::sync::oneshot::channel();
-        #[expect(clippy::disallowed_methods, reason = "the test ends it by its handle")]
-        let task = tokio::spawn(async move {
-            let ended = Box::pin(agent::run(context, events, own, move || {
-                assert!(ready.send(()).is_ok());
-            }))
-            .await;
-            assert!(matches!(ended, Err(agent::Error::Cancelled)), "{ended:?}");
-        });
-        is_ready.await.unwrap();
-        self.agent = Some((cancel, task));
-    }
-
-    async fn stop_agent(&mut self) {
-        let (cancel, task) = self.agent.take().unwrap();
-        cancel.cancel();
-        task.await.unwrap();
-    }
-
-    fn pods(&self) -> Api<Pod> {
-        Api::default_namespaced(self.client(User::new("kubernetes-admin", [MASTERS])))
-    }
-
-    async fn until(&self, name: &str, wanted: impl Fn(Option<&Pod>) -> bool) -> Option<Pod> {
-        let mut last = None;
-        for _ in 0..2000 {
-            last = self.pods().get_opt(name).await.unwrap();
-            if wanted(last.as_ref()) {
-                return last;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        panic!(
-            "not reached: {}",
-            serde_json::to_string_pretty(&last.map(|pod| pod.status)).unwrap()
-        );
-    }
-
-    async fn ready(&self, name: &str, restarts: i32) -> Pod {
-        let wanted = |pod: Option<&Pod>| {
-            let status = pod.and_then(|pod| pod.status.as_ref());
-            let statuses = status
-                .and_then(|status| status.container_statuses.as_deref())
-                .unwrap_or(&[]);
-            !statuses.is_empty()
-                && statuses
-                    .iter()
-                    .all(|status| status.ready && status.restart_count == restarts)
-        };
-        self.until(name, wanted).await.unwrap()
-    }
-}
-
-async fn fetch(address: &str) -> std::io::Result<String> {
-    let mut stream = tokio::net::TcpStream::connect((address, 80)).await?;
-    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").await?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await?;
-    Ok(answer)
-}
-
-fn identity(pod: &Pod) -> (String, String) {
-    let status = pod.status.as_ref().unwrap();
-    let container = &status.container_statuses.as_ref().unwrap()[0];
-    (status.pod_ip.clone().unwrap(), container.container_id.clone().unwrap())
-}
-
-fn mounts_below(path: &Path) -> Vec<String> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    table
-        .lines()
-        .filter(|line| line.contains(path.to_str().unwrap()))
-        .map(str::to_owned)
-        .collect()
-}
-
-fn assert_no_address_is_held(world: &World) {
-    let held = std::fs::read_dir(world.directory.path().join("ipam/pods"))
-        .unwrap()
-        .flatten();
-    let held: Vec<_> = held
-        .map(|entry| entry.file_name())
-        .filter(|name| name.to_string_lossy().starts_with("10."))
-        .collect();
-    assert!(held.is_empty(), "addresses are left: {held:?}");
-}
-
-async fn story(kind: Kind) {
-    let mut world = World::start(kind).await;
-    world
-        .images
-        .import(&tests::images::archive("nginx").unwrap())
-        .await
-        .unwrap();
-    let name = world.images.list()[0].names[0].clone();
-    let spec = serde_json::json!({
-        "metadata": {"name": "web"},
-        "spec": {
-            "nodeName": "n1",
-            "terminationGracePeriodSeconds": 5,
-            "volumes": [{"name": "scratch", "emptyDir": {}}],
-            "containers": [{
-                "name": "nginx", "image": name,
-                "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
-                "readinessProbe": {"httpGet": {"path": "/", "port": 80}},
-                "resources": {"limits": {"memory": "64Mi", "cpu": "1"}},
-            }],
-        },
-    });
-    world
-        .pods()
-        .create(&PostParams::default(), &serde_json::from_value(spec).unwrap())
-        .await
-        .unwrap();
-    let pod = world.ready("web", 0).await;
-    let (address, container) = identity(&pod);
-    assert!(fetch(&address).await.unwrap().starts_with("HTTP/1.1 200"));
-    world.stop_agent().await;
-    assert!(
-        fetch(&address).await.unwrap().starts_with("HTTP/1.1 200"),
-        "the pod outlives its agent"
-    );
-    world.start_agent().await;
-    let adopted = world.ready("web", 0).await;
-    assert_eq!(identity(&adopted), (address.clone(), container));
-    let sandbox = world.runtime().await.sandboxes().await.unwrap().remove(0);
-    let runtime::State::Running { pid, .. } = sandbox.containers[0].state else {
-        panic!("{sandbox:?}")
+        let line = groups
+            .lines()
+            .find(of)
+            .or_else(|| groups.lines().find(|line| line.starts_with("0::")));
+        let group = line.and_then(|line| line.splitn(3, ':').nth(2)).unwrap_or_default();
+        let paths = [
+            format!("/sys/fs/cgroup/{controller}{group}/{file}"),
+            format!("/sys/fs/cgroup{group}/{file}"),
+        ];
+        paths.iter().find_map(|path| std::fs::read_to_string(path).ok())
     };
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
-    world.ready("web", 1).await;
-    assert!(fetch(&address).await.unwrap().starts_with("HTTP/1.1 200"));
-    world.pods().delete("web", &DeleteParams::default()).await.unwrap();
-    world.until("web", |pod| pod.is_none()).await;
-    world.stop_agent().await;
-    assert_eq!(
-        std::fs::read_dir(world.directory.path().join("pods")).unwrap().count(),
-        0
+    let memory = read("memory", "memory.limit_in_bytes").or_else(|| read("memory", "memory.max"));
+    ensure!(
+        memory.as_deref().map(str::trim) == Some("67108864"),
+        "{memory:?} in {groups}"
     );
-    nothing_is_left(world, kind).await;
+    let quota = read("cpu", "cpu.cfs_quota_us").or_else(|| read("cpu", "cpu.max"));
+    ensure!(
+        quota.as_ref().is_some_and(|quota| quota.starts_with("50000")),
+        "{quota:?} in {groups}"
+    );
+    let oom = cluster.until("oom", "has ended", ended)?;
+    let state = &container(&oom)["state"]["terminated"];
+    ensure!(state["reason"] == "OOMKilled" && state["exitCode"] == 137, "{state}");
+    ensure!(oom["status"]["phase"] == "Failed", "{}", oom["status"]);
+    Ok(())
 }
 
-async fn nothing_is_left(mut world: World, kind: Kind) {
-    world.runtime().await.cleanup().await.unwrap();
-    world.network().stop().await.unwrap();
-    if let Some(daemon) = world.daemon.take() {
-        daemon.finish().await;
-    }
-    assert_eq!(mounts_below(world.directory.path()), Vec::<String>::new());
-    if kind.cni {
-        assert_no_address_is_held(&world);
-    }
-    assert_eq!(
-        tests::leaks::cgroups(&cgroup()).unwrap(),
-        std::collections::BTreeSet::new()
+fn it_executes(cluster: &Cluster) -> anyhow::Result<()> {
+    cluster.until("tools", "is ready", is_ready)?;
+    let said = cluster.exec("tools", "echo $GREETING $(hostname); id -u; pwd")?;
+    ensure!(said == "hello tools\n0\n/tmp\n", "{said}");
+    let output = cluster.talk(
+        &["exec", "-i", "tools", "--", "sh", "-c", "cat; echo err >&2; exit 7"],
+        "typed\n",
+    )?;
+    let err = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.stdout == b"typed\n" && err.contains("err\n") && err.contains("exit code 7"),
+        "{}",
+        process::both(&output)
     );
+    Ok(())
 }
 
-fn a_real_pod_serves_outlives_its_agent_restarts_and_goes(kind: Kind) {
-    let name = format!("agent{}{}", u8::from(kind.containerd), u8::from(kind.cni));
-    let namespace = Namespace::new(&name).unwrap();
-    namespace.enter().unwrap();
-    let executor = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    executor.block_on(story(kind));
+fn it_tells_what_was_said(cluster: &Cluster) -> anyhow::Result<()> {
+    let speaks = |pod: &Value| container(pod)["restartCount"] == 1 && container(pod)["state"]["running"].is_object();
+    cluster.until("speaker", "has been started again", speaks)?;
+    eventually("the second one speaks", || match cluster.logs("speaker") {
+        Ok(text) if text == "second\noops\n" || text == "oops\nsecond\n" => Ok(()),
+        seen => Err(format!("{seen:?}")),
+    })?;
+    let before = cluster.machine.kubectl(["logs", "speaker", "--previous"])?;
+    ensure!(before == "first\nno newline", "{before:?}");
+    let last = cluster.machine.kubectl(["logs", "speaker", "--tail=1"])?;
+    ensure!(last.lines().count() == 1, "{last}");
+    let speaker = cluster.until("speaker", "is there", |_| true)?;
+    let state = &container(&speaker)["lastState"]["terminated"];
+    ensure!(state["exitCode"] == 3 && state["message"] == "last words", "{state}");
+    Ok(())
+}
+
+fn volumes_are_there(cluster: &Cluster) -> anyhow::Result<()> {
+    let pod = cluster.until("volumes", "has ended", ended)?;
+    let said = cluster.logs("volumes")?;
+    ensure!(
+        container(&pod)["state"]["terminated"]["exitCode"] == 0,
+        "{said} {}",
+        pod["status"]
+    );
+    let expected = [
+        "from the map",
+        "from the secret",
+        "volumes",
+        "default",
+        "projected too",
+        "of the host",
+        "tmpfs",
+        "read-only",
+        "in a part",
+        "from init",
+    ];
+    let lines: Vec<&str> = said.lines().collect();
+    ensure!(lines == expected, "{lines:?}");
+    ensure!(
+        cluster.written("part/made") == "in a part\n",
+        "{:?}",
+        cluster.written("part/made")
+    );
+    Ok(())
+}
+
+fn it_is_confined(cluster: &Cluster) -> anyhow::Result<()> {
+    cluster.until("secure", "has ended", ended)?;
+    let said = cluster.logs("secure")?;
+    for expected in [
+        "uid=1000 gid=3000 groups=2000",
+        "CapEff:\t0000000000000000",
+        "NoNewPrivs:\t1",
+        "Seccomp:\t2",
+        "root is read-only",
+        "volume is mine",
+        "no mount",
+    ] {
+        ensure!(said.contains(expected), "{expected} is not in {said}");
+    }
+    let refused = cluster.until("rootless", "is refused", |pod| {
+        container(pod)["state"]["waiting"]["reason"] == "CreateContainerConfigError"
+    })?;
+    let message = container(&refused)["state"]["waiting"]["message"]
+        .as_str()
+        .unwrap_or_default();
+    ensure!(message.contains("runAsNonRoot"), "{message}");
+    let missing = cluster.until("missing", "fails", |pod| {
+        let state = container(pod);
+        state["lastState"]["terminated"]["reason"] == "StartError"
+            || state["state"]["terminated"]["reason"] == "StartError"
+    })?;
+    ensure!(
+        missing["status"].to_string().contains("/no/such/program"),
+        "{}",
+        missing["status"]
+    );
+    Ok(())
+}
+
+fn probes_decide(cluster: &Cluster) -> anyhow::Result<()> {
+    let late = cluster.until("late", "is ready", is_ready)?;
+    ensure!(container(&late)["restartCount"] == 0, "{}", late["status"]);
+    ensure!(
+        cluster.written("late") == "startup passed\n",
+        "{:?}",
+        cluster.written("late")
+    );
+    let sick = cluster.until("sick", "was restarted", |pod| {
+        container(pod)["restartCount"].as_u64() >= Some(1) && is_ready(pod)
+    })?;
+    let events = cluster
+        .machine
+        .kubectl(["get", "events", "--field-selector", "involvedObject.name=sick"])?;
+    ensure!(
+        events.contains("failed liveness probe, will be restarted"),
+        "{events} {sick}"
+    );
+    Ok(())
+}
+
+fn pods_share_what_they_say(cluster: &Cluster) -> anyhow::Result<()> {
+    cluster.until("shared", "is ready", is_ready)?;
+    let words = ["exec", "shared", "-c", "two", "--"];
+    let processes = cluster.machine.kubectl(words.into_iter().chain(["ps"]))?;
+    ensure!(processes.contains("sleep 4321"), "{processes}");
+    cluster.machine.kubectl([
+        "exec",
+        "shared",
+        "-c",
+        "one",
+        "--",
+        "sh",
+        "-c",
+        "echo hello > /dev/shm/note",
+    ])?;
+    let note = cluster
+        .machine
+        .kubectl(words.into_iter().chain(["cat", "/dev/shm/note"]))?;
+    ensure!(note == "hello\n", "{note}");
+    let of_node = cluster.until("node", "is ready", is_ready)?;
+    let status = &of_node["status"];
+    ensure!(address(&of_node) == status["hostIP"], "{status}");
+    let links = cluster.exec("node", "ip -o link")?;
+    ensure!(links.contains("up0"), "{links}");
+    Ok(())
+}
+
+/// kubectl run -i, attach, and input that ends with its first client.
+fn clients_attach(cluster: &Cluster, busybox: &str) -> anyhow::Result<()> {
+    let image = format!("--image={busybox}");
+    let said = cluster.talk(
+        &[
+            "run",
+            "once",
+            "-i",
+            "--rm",
+            "--restart=Never",
+            "--quiet",
+            &image,
+            "--",
+            "sh",
+            "-c",
+            "cat; echo end",
+        ],
+        "one\ntwo\n",
+    )?;
+    ensure!(
+        said.stdout == b"one\ntwo\nend\n" && said.status.success(),
+        "{}",
+        process::both(&said)
+    );
+    cluster.until("listener", "is ready", is_ready)?;
+    for text in ["three", "four"] {
+        let said = cluster.talk(&["attach", "-i", "listener"], &format!("{text}\n"))?;
+        ensure!(said.status.success(), "{}", process::both(&said));
+        eventually("it was heard", || match cluster.logs("listener") {
+            Ok(log) if log.contains(&format!("got {text}\n")) => Ok(()),
+            seen => Err(format!("{seen:?}")),
+        })?;
+    }
+    let listener = cluster.until("listener", "is there", |_| true)?;
+    ensure!(container(&listener)["restartCount"] == 0, "{listener}");
+    Ok(())
+}
+
+/// Containers outlive their agent, and are those of the next one, which counts from there.
+fn the_next_agent_adopts(cluster: &Cluster) -> anyhow::Result<()> {
+    let before = cluster.until("web", "is ready", is_ready)?;
+    let place = format!("http://{}/", address(&before));
+    kill(Pid::from_raw(cluster.machine.daemon("skiff-agent")?), Signal::SIGKILL)?;
+    eventually("the agent is gone", || match cluster.machine.daemon("skiff-agent") {
+        Ok(pid) => Err(format!("process {pid}")),
+        Err(_) => Ok(()),
+    })?;
+    ensure!(
+        cluster.machine.fetch(&place)?.contains("nginx"),
+        "it serves without an agent"
+    );
+    cluster.machine.skiff(["up"])?;
+    let after = cluster.until("web", "is ready", is_ready)?;
+    ensure!(
+        container(&after)["containerID"] == container(&before)["containerID"],
+        "{after}"
+    );
+    ensure!(container(&after)["restartCount"] == 0, "{after}");
+    kill(Pid::from_raw(process::container_of(uid(&before))?), Signal::SIGKILL)?;
+    let again = cluster.until("web", "was restarted", |pod| {
+        container(pod)["restartCount"] == 1 && is_ready(pod)
+    })?;
+    let last = &container(&again)["lastState"]["terminated"];
+    ensure!(last["exitCode"] == 137 && last["reason"] == "Error", "{last}");
+    ensure!(cluster.machine.fetch(&place)?.contains("nginx"), "it serves again");
+    Ok(())
+}
+
+/// Hooks, signals and grace periods at the end.
+fn it_stops(cluster: &Cluster) -> anyhow::Result<()> {
+    cluster.until("polite", "is ready", is_ready)?;
+    cluster.until("deaf", "is ready", is_ready)?;
+    ensure!(
+        cluster.written("polite") == "postStart\n",
+        "{:?}",
+        cluster.written("polite")
+    );
+    cluster.delete(&["polite", "deaf"])?;
+    ensure!(
+        cluster.written("polite") == "postStart\npreStop\nTERM\n",
+        "{:?}",
+        cluster.written("polite")
+    );
+    cluster.delete(&["--all"])?;
+    let agent = cluster.machine.state().join("agent");
+    let (runtime, network) = cluster.parts.folders();
+    let sandboxes = format!("{runtime}/sandboxes");
+    let (held, attached) = (format!("{network}/netns"), format!("{network}/attachments"));
+    eventually("nothing of a pod is left", || {
+        let names = ["pods", "logs", &sandboxes, &held, &attached].map(|folder| {
+            let entries = std::fs::read_dir(agent.join(folder)).into_iter().flatten().flatten();
+            entries
+                .map(|entry| entry.path().display().to_string())
+                .collect::<Vec<_>>()
+        });
+        let left = names.concat();
+        if left.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{left:?}"))
+        }
+    })
+}
+
+async fn contract(parts: Parts) -> anyhow::Result<()> {
+    let cluster = Cluster::start(parts).await?;
+    let (nginx, busybox) = (images::nginx(&cluster.machine)?, images::busybox(&cluster.machine)?);
+    let host = cluster.folder.path().join("host");
+    std::fs::write(host.join("note"), "of the host\n")?;
+    cluster.apply(&pods::all(&nginx, &busybox, &host.display().to_string()))?;
+    let all: [Check<'_>; 11] = [
+        ("serving", &it_serves),
+        ("limits", &it_is_limited),
+        ("exec", &it_executes),
+        ("logs", &it_tells_what_was_said),
+        ("volumes", &volumes_are_there),
+        ("security", &it_is_confined),
+        ("probes", &probes_decide),
+        ("sharing", &pods_share_what_they_say),
+        ("attach", &|cluster| clients_attach(cluster, &busybox)),
+        ("adoption", &the_next_agent_adopts),
+        ("stopping", &it_stops),
+    ];
+    for (name, check) in all {
+        check(&cluster).with_context(|| format!("{name} with {:?}", cluster.parts))?;
+    }
+    cluster.finish().await
+}
+
+fn run(parts: Parts) -> anyhow::Result<()> {
+    tests::logging();
+    let executor = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    executor.block_on(Box::pin(contract(parts)))
 }
 
 #[test]
-fn embedded_and_bridge() {
-    a_real_pod_serves_outlives_its_agent_restarts_and_goes(Kind {
-        containerd: false,
-        cni: false,
-    });
+fn embedded_and_bridge() -> anyhow::Result<()> {
+    run(Parts::default())
 }
 
 #[test]
-fn embedded_and_cni() {
-    a_real_pod_serves_outlives_its_agent_restarts_and_goes(Kind {
+fn embedded_and_cni() -> anyhow::Result<()> {
+    run(Parts {
         containerd: false,
         cni: true,
-    });
+    })
 }
 
 #[test]
-fn containerd_and_bridge() {
-    a_real_pod_serves_outlives_its_agent_restarts_and_goes(Kind {
+fn containerd_and_bridge() -> anyhow::Result<()> {
+    run(Parts {
         containerd: true,
         cni: false,
-    });
+    })
 }
 
 #[test]
-fn containerd_and_cni() {
-    a_real_pod_serves_outlives_its_agent_restarts_and_goes(Kind {
+fn containerd_and_cni() -> anyhow::Result<()> {
+    run(Parts {
         containerd: true,
         cni: true,
-    });
+    })
 }

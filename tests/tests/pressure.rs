@@ -205,6 +205,7 @@ fn a_full_disk_costs_unused_images_and_then_the_pod_that_fills_it() -> anyhow::R
     let setup = Setup {
         environment: &environment,
         disk: Some(400),
+        ..Setup::default()
     };
     let machine = Machine::start_with(Namespace::new("full")?, setup)?;
     let (image, unused) = (images::busybox(&machine)?, images::nginx(&machine)?);
@@ -261,7 +262,7 @@ fn short_memory_costs_the_pod_that_uses_most_beyond_its_request() -> anyhow::Res
     ];
     let setup = Setup {
         environment: &environment,
-        disk: None,
+        ..Setup::default()
     };
     let machine = Machine::start_with(Namespace::new("memory")?, setup)?;
     let image = images::busybox(&machine)?;

@@ -1,0 +1,156 @@
+//! A cluster of these parts, and what is asked of it by kubectl.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::process::{Output, Stdio};
+
+use anyhow::{Context as _, ensure};
+use serde_json::{Value, json};
+use tests::machine::{Machine, Namespace, Setup, eventually};
+use tests::parts::Parts;
+use tests::process;
+
+use super::daemon;
+
+pub(crate) struct Cluster {
+    pub(crate) parts: Parts,
+    pub(crate) machine: Machine,
+    /// CNI's configuration and addresses, containerd's folder, and what pods mount of the machine.
+    pub(crate) folder: tempfile::TempDir,
+    containerd: Option<daemon::Daemon>,
+}
+
+type Pods = BTreeMap<String, Value>;
+
+impl Cluster {
+    pub(crate) async fn start(parts: Parts) -> anyhow::Result<Self> {
+        let namespace = Namespace::new(&parts.name("parts"))?;
+        namespace.enter()?;
+        let folder = tempfile::Builder::new().prefix("skiff-parts-").tempdir()?;
+        let home = folder.path().join("containerd");
+        let containerd = if parts.containerd {
+            Some(daemon::Daemon::start(&home).await)
+        } else {
+            None
+        };
+        let (address, name) = (daemon::Daemon::address(&home), daemon::Daemon::namespace(&home));
+        let options = parts.options(&namespace, folder.path(), (&address, &name))?;
+        let machine = Machine::start_with(
+            namespace,
+            Setup {
+                words: &options,
+                ..Setup::default()
+            },
+        )?;
+        std::fs::create_dir(folder.path().join("host"))?;
+        Ok(Self {
+            parts,
+            machine,
+            folder,
+            containerd,
+        })
+    }
+
+    /// What containers wrote into a file of the machine.
+    pub(crate) fn written(&self, name: &str) -> String {
+        std::fs::read_to_string(self.folder.path().join("host").join(name)).unwrap_or_default()
+    }
+
+    pub(crate) fn apply(&self, objects: &[Value]) -> anyhow::Result<()> {
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string();
+        let output = self.talk(&["apply", "-f", "-"], &list)?;
+        ensure!(output.status.success(), "{}", process::both(&output));
+        Ok(())
+    }
+
+    /// Runs kubectl with this input.
+    pub(crate) fn talk(&self, words: &[&str], input: &str) -> anyhow::Result<Output> {
+        let newest = process::kubectls()?.pop().context("a kubectl")?;
+        let mut child = self
+            .machine
+            .kubectl_command(&newest)
+            .args(words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let mut stdin = child.stdin.take().context("an input")?;
+        stdin.write_all(input.as_bytes())?;
+        drop(stdin);
+        Ok(child.wait_with_output()?)
+    }
+
+    pub(crate) fn exec(&self, pod: &str, script: &str) -> anyhow::Result<String> {
+        self.machine.kubectl(["exec", pod, "--", "sh", "-c", script])
+    }
+
+    pub(crate) fn logs(&self, pod: &str) -> anyhow::Result<String> {
+        self.machine.kubectl(["logs", pod])
+    }
+
+    fn pods(&self) -> anyhow::Result<Pods> {
+        let list: Value = serde_json::from_str(&self.machine.kubectl(["get", "pods", "-o", "json"])?)?;
+        let items = list["items"].as_array().context("items")?;
+        let named = |pod: &Value| {
+            (
+                pod["metadata"]["name"].as_str().unwrap_or_default().to_owned(),
+                pod.clone(),
+            )
+        };
+        Ok(items.iter().map(named).collect())
+    }
+
+    /// Waits until a pod is so, and returns it.
+    pub(crate) fn until(&self, pod: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> anyhow::Result<Value> {
+        eventually(&format!("{pod} {what}"), || {
+            let pods = self.pods().map_err(|error| error.to_string())?;
+            match pods.get(pod) {
+                Some(found) if wanted(found) => Ok(found.clone()),
+                Some(found) => Err(found["status"].to_string()),
+                None => Err("there is no such pod".to_owned()),
+            }
+        })
+    }
+
+    pub(crate) fn delete(&self, words: &[&str]) -> anyhow::Result<()> {
+        let words = ["delete", "pod", "--timeout=60s"]
+            .into_iter()
+            .chain(words.iter().copied());
+        self.machine.kubectl(words).map(drop)
+    }
+
+    pub(crate) async fn finish(mut self) -> anyhow::Result<()> {
+        self.machine.finish()?;
+        if let Some(daemon) = self.containerd.take() {
+            daemon.finish().await;
+        }
+        let held = tests::parts::addresses_held(self.folder.path())?;
+        ensure!(held.is_empty(), "addresses are left: {held:?}");
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+        let folder = self.folder.path().display().to_string();
+        let left: Vec<&str> = mounts.lines().filter(|line| line.contains(&folder)).collect();
+        ensure!(left.is_empty(), "mounts are left: {left:?}");
+        Ok(())
+    }
+}
+
+pub(crate) fn container(pod: &Value) -> &Value {
+    &pod["status"]["containerStatuses"][0]
+}
+
+pub(crate) fn is_ready(pod: &Value) -> bool {
+    let statuses = pod["status"]["containerStatuses"].as_array();
+    statuses.is_some_and(|all| !all.is_empty() && all.iter().all(|status| status["ready"] == true))
+}
+
+pub(crate) fn ended(pod: &Value) -> bool {
+    container(pod)["state"]["terminated"].is_object()
+}
+
+pub(crate) fn uid(pod: &Value) -> &str {
+    pod["metadata"]["uid"].as_str().unwrap_or_default()
+}
+
+pub(crate) fn address(pod: &Value) -> &str {
+    pod["status"]["podIP"].as_str().unwrap_or_default()
+}

@@ -1,0 +1,177 @@
+//! What must hold when things have settled.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use serde_json::Value;
+use tests::machine::PATIENCE;
+use tests::process;
+
+use super::{BYSTANDERS, World, status, uid};
+
+/// First processes of the containers of a pod.
+pub(crate) fn first_processes(uid: &str) -> Vec<i32> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
+        let read = |file: &str| std::fs::read_to_string(entry.path().join(file)).unwrap_or_default();
+        if !read("cgroup").contains(uid) {
+            continue;
+        }
+        let status = read("status");
+        let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+        let first = numbers.is_some_and(|numbers| {
+            let mut numbers = numbers.split_whitespace();
+            numbers.next().is_some() && numbers.next_back() == Some("1")
+        });
+        if first && !status.contains("State:\tZ") {
+            found.push(pid);
+        }
+    }
+    found
+}
+
+/// Whether a container's script has come past the line that writes down its start: it has a child then.
+pub(crate) fn has_written(pid: i32) -> bool {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let shell = std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(b"sh\0"));
+    shell && children.is_ok_and(|children| !children.trim().is_empty())
+}
+
+fn descriptors(pid: i32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
+}
+
+pub(crate) fn parent(pid: i32) -> anyhow::Result<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, fields) = stat.rsplit_once(')').context("a name in brackets")?;
+    Ok(fields.split_whitespace().nth(1).context("a parent")?.parse()?)
+}
+
+impl World {
+    /// Waits until everything is as it shall be, and says what is not.
+    pub(crate) async fn settle(&mut self) -> anyhow::Result<BTreeMap<String, Value>> {
+        let mut wrong = String::new();
+        let settling = async {
+            loop {
+                let pods = self.api.pods().await?;
+                match self.look(&pods) {
+                    Ok(()) => return anyhow::Ok(pods),
+                    Err(seen) => wrong = seen.to_string(),
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let settled = tokio::time::timeout(PATIENCE, settling).await;
+        match settled {
+            Ok(pods) => {
+                self.leaving.clear();
+                pods
+            }
+            Err(_) => bail!("it does not settle: {wrong}"),
+        }
+    }
+
+    pub(crate) fn look(&self, pods: &BTreeMap<String, Value>) -> anyhow::Result<()> {
+        let names: BTreeSet<String> = pods.keys().cloned().collect();
+        ensure!(names == self.wanted, "pods {names:?} instead of {:?}", self.wanted);
+        for (name, pod) in pods {
+            let state = status(pod);
+            ensure!(
+                state["ready"] == true && state["state"]["running"].is_object(),
+                "{name}: {}",
+                pod["status"]
+            );
+            let alive = first_processes(uid(pod));
+            ensure!(alive.len() == 1, "{name} has {alive:?}");
+            if name.starts_with("busy") {
+                let starts = std::fs::read_to_string(self.starts.join(name)).unwrap_or_default();
+                let starts = starts.lines().count();
+                ensure!(
+                    state["restartCount"] == starts.saturating_sub(1),
+                    "{name} was started {starts} times: {}",
+                    pod["status"]
+                );
+            }
+        }
+        self.leftovers(pods)
+    }
+
+    /// What the node has must be what its pods need.
+    pub(crate) fn leftovers(&self, pods: &BTreeMap<String, Value>) -> anyhow::Result<()> {
+        let uids: BTreeSet<&str> = pods.values().map(uid).collect();
+        let agent = self.machine.state().join("agent");
+        let names = |folder: &str| -> BTreeSet<String> {
+            let entries = std::fs::read_dir(agent.join(folder)).into_iter().flatten().flatten();
+            entries
+                .map(|entry| entry.file_name().to_string_lossy().into_owned())
+                .collect()
+        };
+        let (runtime, network) = self.parts.folders();
+        let sandboxes = format!("{runtime}/sandboxes");
+        let (held, attached) = (format!("{network}/netns"), format!("{network}/attachments"));
+        for folder in ["pods", &sandboxes, &held, &attached] {
+            let found = names(folder);
+            let known = |name: &String| uids.iter().any(|uid| name.starts_with(uid));
+            ensure!(
+                found.len() == uids.len() && found.iter().all(known),
+                "{folder}: {found:?} for {uids:?}"
+            );
+        }
+        ensure!(
+            names("logs").len() == uids.len(),
+            "logs: {:?} for {uids:?}",
+            names("logs")
+        );
+        for sandbox in names(&sandboxes) {
+            let containers = names(&format!("{sandboxes}/{sandbox}/containers"));
+            // The one that runs, and the one before it for its logs.
+            ensure!(
+                (1..=2).contains(&containers.len()),
+                "containers of {sandbox}: {containers:?}"
+            );
+        }
+        let links = process::run(
+            self.machine
+                .namespace()
+                .command("ip")
+                .args(["-o", "link", "show", "type", "veth"]),
+        )?;
+        let links = links.lines().filter(|line| !line.contains(": up")).count();
+        ensure!(links == uids.len(), "{links} veths for {} pods", uids.len());
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+        let state = agent.display().to_string();
+        for line in mounts.lines().filter(|line| line.contains(&state)) {
+            ensure!(uids.iter().any(|uid| line.contains(uid)), "mount {line}");
+        }
+        if self.parts.cni {
+            let held = tests::parts::addresses_held(self.folder.path())?;
+            ensure!(held.len() == uids.len(), "{held:?}");
+        }
+        self.groups(&uids)
+    }
+
+    pub(crate) fn groups(&self, uids: &BTreeSet<&str>) -> anyhow::Result<()> {
+        let settings: Value = serde_json::from_slice(&std::fs::read(self.machine.state().join("cluster.json"))?)?;
+        let root = settings["cgroup_root"].as_str().context("a root")?;
+        for group in tests::leaks::cgroups(&format!("/{root}/"))? {
+            let known = uids.iter().any(|uid| group.contains(uid)) || group.contains("/supervisors");
+            ensure!(known, "group {group}");
+        }
+        Ok(())
+    }
+}
+
+/// The supervisors or shims of the pods that nobody touches, with how many descriptors each has open.
+pub(crate) fn holders(pods: &BTreeMap<String, Value>) -> anyhow::Result<Vec<(i32, usize)>> {
+    let mut all = Vec::new();
+    for name in BYSTANDERS {
+        let first = first_processes(uid(&pods[name]));
+        let holder = parent(*first.first().context("a process")?)?;
+        all.push((holder, descriptors(holder)));
+    }
+    Ok(all)
+}
