@@ -12,13 +12,14 @@ use super::{Done, Worker};
 impl Worker {
     /// Rebuilds the view from the runtime, the network and the API.
     pub(crate) fn adopt(&mut self, sandbox: Option<&runtime::Sandbox>, addresses: Option<Vec<std::net::IpAddr>>) {
-        if pods::terminal_phase(&self.pod).is_none()
-            && let Some(sandbox) = sandbox.filter(|sandbox| !sandbox.lost)
-        {
+        let active = pods::terminal_phase(&self.pod).is_none();
+        // Nothing was made in it yet, so the agent that made it may have ended before the pod's volumes and files were whole.
+        let unfinished = |sandbox: &runtime::Sandbox| active && sandbox.containers.is_empty();
+        if active && let Some(sandbox) = sandbox.filter(|sandbox| !sandbox.lost && !unfinished(sandbox)) {
             self.adopt_running(sandbox, addresses);
         } else if let Some(sandbox) = sandbox {
             self.sandbox_attempt = sandbox.attempt;
-            if sandbox.lost {
+            if sandbox.lost || unfinished(sandbox) {
                 self.remember_started(sandbox);
                 self.remember_lost();
                 self.sandbox_lost();
