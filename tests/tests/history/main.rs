@@ -8,6 +8,7 @@
 
 mod check;
 mod clients;
+mod lies;
 mod record;
 mod watchers;
 
@@ -78,5 +79,6 @@ async fn writers_and_watchers_share_one_history() -> anyhow::Result<()> {
         .context("the watchers see the last change")?;
     let seen = seen.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
     check::history(&record, &seen)?;
+    lies::are_found(&record, &seen)?;
     server.finish()
 }

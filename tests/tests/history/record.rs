@@ -173,4 +173,16 @@ impl Record {
     pub(crate) fn readings(&self) -> Vec<Reading> {
         self.readings.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+
+    /// The same record after a lie.
+    pub(crate) fn tampered(&self, lie: impl FnOnce(&mut Vec<Write>, &mut Vec<Reading>)) -> Self {
+        let (mut writes, mut readings) = (self.writes(), self.readings());
+        lie(&mut writes, &mut readings);
+        Self {
+            last: AtomicU64::new(self.last.load(Ordering::SeqCst)),
+            writes: Mutex::new(writes),
+            readings: Mutex::new(readings),
+            ..Self::default()
+        }
+    }
 }
