@@ -116,3 +116,61 @@ pub(super) fn common_name(certificates: Option<&[CertificateDer<'_>]>) -> Option
     let name = certificate.subject().iter_common_name().next()?.as_str().ok()?;
     Some(name.to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair};
+    use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+    use super::*;
+
+    /// Writes a new certificate for n1 and its key into the files.
+    fn make(files: &Files) -> CertificateDer<'static> {
+        let key = KeyPair::generate().unwrap();
+        let made = CertificateParams::new(["n1".to_owned()])
+            .unwrap()
+            .self_signed(&key)
+            .unwrap();
+        std::fs::write(&files.key, key.serialize_pem()).unwrap();
+        std::fs::write(&files.certificate, made.pem()).unwrap();
+        made.der().clone()
+    }
+
+    /// What a client is shown that trusts this certificate.
+    async fn shown(server: &Arc<ServerConfig>, trusted: &CertificateDer<'static>) -> CertificateDer<'static> {
+        let mut roots = RootCertStore::empty();
+        roots.add(trusted.clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let client = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let name = rustls::pki_types::ServerName::try_from("n1").unwrap();
+        let connecting = TlsConnector::from(Arc::new(client)).connect(name, near);
+        let (accepted, connected) = futures::join!(TlsAcceptor::from(Arc::clone(server)).accept(far), connecting);
+        accepted.unwrap();
+        let connected = connected.unwrap();
+        let certificates = connected.get_ref().1.peer_certificates().unwrap();
+        certificates.first().unwrap().clone().into_owned()
+    }
+
+    #[tokio::test]
+    async fn a_certificate_that_has_changed_is_shown() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = Files {
+            certificate: directory.path().join("serving.crt"),
+            key: directory.path().join("serving.key"),
+            client_authority: directory.path().join("serving.crt"),
+        };
+        let first = make(&files);
+        let server = configuration(&files).unwrap();
+        assert_eq!(shown(&server, &first).await, first);
+        let second = make(&files);
+        assert_eq!(shown(&server, &second).await, second);
+        // One half alone is not used.
+        std::fs::write(&files.certificate, "").unwrap();
+        assert_eq!(shown(&server, &second).await, second);
+    }
+}
