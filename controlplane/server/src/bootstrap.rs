@@ -9,7 +9,7 @@ use futures::future::try_join_all;
 use http::header::CONTENT_TYPE;
 use http::{Method, Request, StatusCode};
 use serde_json::{Value, json};
-use store::{Key, Store};
+use store::{Key, Prefix, Store};
 use thiserror::Error;
 use tower::ServiceExt;
 
@@ -34,6 +34,8 @@ const PRIORITY_CLASSES: [(&str, i32, &str); 2] = [
         "Used for system critical pods that must not be moved from their current node.",
     ),
 ];
+
+const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 
 /// Why the first objects could not be made.
 #[derive(Debug, Error)]
@@ -77,15 +79,20 @@ fn namespaces() -> impl Iterator<Item = First> {
     })
 }
 
-/// The class of claims that name none: directories on the nodes.
-fn storage_class() -> First {
+/// The class of directories on the nodes: that of claims which name none, unless the cluster has another one for them.
+fn storage_class(store: &Store) -> First {
+    let classes = store.present(&Prefix::resource("storage.k8s.io", "storageclasses"));
+    let mut classes = classes.iter().map(|entry| serde_json::from_slice(&entry.bytes));
+    let is_default = |class: Result<Value, _>| {
+        let annotations = class.ok()?.pointer_mut("/metadata/annotations").map(Value::take)?;
+        annotations.get(DEFAULT_CLASS).map(|own| own == "true")
+    };
+    let other = classes.any(|class| is_default(class) == Some(true));
     First {
         path: "/apis/storage.k8s.io/v1/storageclasses",
         body: json!({
             "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
-            "metadata": {
-                "name": "local-path", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"},
-            },
+            "metadata": {"name": "local-path", "annotations": {DEFAULT_CLASS: (!other).to_string()}},
             "provisioner": "skiff.dev/local-path", "reclaimPolicy": "Delete",
             "volumeBindingMode": "WaitForFirstConsumer", "allowVolumeExpansion": true,
         }),
@@ -93,7 +100,7 @@ fn storage_class() -> First {
 }
 
 /// What may lie in a namespace: it is made after them.
-fn firsts() -> impl Iterator<Item = First> {
+fn firsts(store: &Store) -> impl Iterator<Item = First> {
     let classes = PRIORITY_CLASSES.into_iter().map(|(name, value, description)| First {
         path: "/apis/scheduling.k8s.io/v1/priorityclasses",
         body: json!({
@@ -101,7 +108,7 @@ fn firsts() -> impl Iterator<Item = First> {
             "value": value, "description": description,
         }),
     });
-    classes.chain([storage_class()])
+    classes.chain([storage_class(store)])
 }
 
 /// Creates what is missing.
@@ -114,7 +121,7 @@ pub(crate) async fn run(router: Router, store: &Store, options: &Options) -> Res
     ));
     let create = |First { path, body }| client.send(Method::POST, path.to_owned(), body);
     try_join_all(namespaces().map(create)).await?;
-    try_join_all(firsts().map(create)).await?;
+    try_join_all(firsts(store).map(create)).await?;
     let own = own_service::objects(options).into_iter();
     try_join_all(own.map(|own| client.keep(store, own))).await?;
     let wanted = policy::wanted()?.into_iter();

@@ -52,6 +52,12 @@ async fn claims_get_the_default_class_and_grow_where_it_lets_them() {
     storage_class(&api, "usual", true, true).await;
     let classed = made(&api, CLAIMS, &claim("classed", "1Gi")).await;
     assert_eq!(classed["spec"]["storageClassName"], "usual");
+    let own = "/apis/storage.k8s.io/v1/storageclasses/local-path";
+    assert_eq!(api.delete(own, "").await.code, StatusCode::OK);
+    api.server.bootstrap().await.unwrap();
+    let again = api.get(own).await.json();
+    let default = &again["metadata"]["annotations"]["storageclass.kubernetes.io/is-default-class"];
+    assert_eq!(default, "false", "the cluster has another one");
 
     let grow = json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}});
     let path = format!("{CLAIMS}/classed");
