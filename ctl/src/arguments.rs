@@ -285,7 +285,7 @@ pub(crate) struct ForwardOptions {
     /// Where to listen
     #[arg(long, default_value = "127.0.0.1", value_name = "IP")]
     pub(crate) address: IpAddr,
-    /// [LOCAL:]REMOTE; an empty or zero LOCAL is any free port
+    /// `LOCAL:REMOTE`, or `REMOTE` for the same on both sides; an empty or zero `LOCAL` is any free port
     #[arg(required = true, value_name = "PORT")]
     pub(crate) ports: Vec<String>,
 }
