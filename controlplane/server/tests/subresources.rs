@@ -295,7 +295,7 @@ async fn nothing_but_processor_and_memory_of_a_pod_can_change() {
     let b = json!({"name": "b", "image": "i:1"});
     for (containers, expected) in [
         (
-            json!([{"name": "a", "image": "i:1", "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}}}, b]),
+            json!([{"name": "a", "image": "i:1", "resources": {"requests": {"memory": "1Mi"}, "limits": {"memory": "1Gi"}}}, b]),
             "spec.containers[0].resources.requests: Forbidden: resource requests cannot be removed",
         ),
         (
