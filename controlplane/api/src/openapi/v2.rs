@@ -52,10 +52,25 @@ pub fn v2_protobuf(kinds: &[Registration], out: &mut impl Write) -> io::Result<(
     })
 }
 
+/// What a patch of this says of validation is what kubectl believes of custom resources.
+const NAMESPACE: &str = "/api/v1/namespaces/{name}";
+
+/// For a kind that it does not find, kubectl reads here whether the server would check fields of custom resources, and if so
+/// asks for their definitions before it says that there is no such kind. Neither is there, so that question would fail.
+fn without_validation(namespace: &mut Value) {
+    if let Some(Value::Array(parameters)) = namespace.pointer_mut("/patch/parameters") {
+        parameters.retain(|parameter| parameter.get("name") != Some(&json!("fieldValidation")));
+    }
+}
+
 fn each_path(kinds: &[Registration], mut visit: impl FnMut(&str, &Value) -> io::Result<()>) -> io::Result<()> {
     for group_version in group_versions(kinds) {
         for (path, item) in paths::of(&rows_of(kinds, &group_version)) {
-            visit(&path, &path_item(item))?;
+            let mut item = path_item(item);
+            if path == NAMESPACE {
+                without_validation(&mut item);
+            }
+            visit(&path, &item)?;
         }
     }
     Ok(())
