@@ -8,16 +8,25 @@ const ROUND: Duration = Duration::from_secs(10);
 /// So much may lie free in the heap: giving it back and taking it again would cost more than it is worth.
 const FREE: usize = 8 << 20;
 
+/// The heap's end may be so long before freeing shortens it at once: growing again costs a page fault for every page.
+#[cfg(target_env = "gnu")]
+const END: libc::c_int = 64 << 20;
+
 /// One heap for all threads. glibc gives each thread one of its own: objects are allocated by one thread and freed by another,
 /// so several heaps end up half empty, which costs more memory than their locks cost time.
 pub fn share() {
     #[cfg(target_env = "gnu")]
     {
         #[expect(unsafe_code, reason = "mallopt has no safe wrapper")]
-        // SAFETY: sets a number; called before any other thread exists.
-        let set = unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
-        if set == 0 {
-            tracing::debug!("the allocator keeps several heaps");
+        // SAFETY: sets numbers; called before any other thread exists.
+        let set = unsafe {
+            [
+                libc::mallopt(libc::M_ARENA_MAX, 1),
+                libc::mallopt(libc::M_TRIM_THRESHOLD, END),
+            ]
+        };
+        if set.contains(&0) {
+            tracing::debug!("the allocator keeps its own settings");
         }
     }
 }
