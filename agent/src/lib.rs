@@ -91,7 +91,11 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         let path = config.state_directory.join(name);
         let made =
             std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o700).create(&path);
-        made.map_err(|source| Error::State { path, source })?;
+        made.map_err(|source| Error::State {
+            path: path.clone(),
+            source,
+        })?;
+        runtime::spread(&path);
     }
     let (recorder, sender) = events::channel(parts.client.clone(), &config.node_name, Arc::clone(&parts.clock));
     let machine = machine::Machine::probe(&config.state_directory);

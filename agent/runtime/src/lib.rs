@@ -16,6 +16,7 @@ mod protocol;
 mod record;
 mod session;
 mod sim;
+mod spread;
 pub mod supervisor;
 mod sys;
 
@@ -35,6 +36,7 @@ pub use model::{
 };
 pub use session::{Input, Output, Session, Terminal};
 pub use sim::{Behaviour, Sim};
+pub use spread::spread;
 
 /// Runs what this program does under another name: the processes that a runtime starts beside the agent. `None` when the
 /// arguments, without the program's own name, say nothing of that. Must be called before the process has any other thread.

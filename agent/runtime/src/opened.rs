@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::Error;
 use crate::cgroup::{self, Cgroups};
 use crate::embedded::io_error;
+use crate::spread::spread;
 
 /// A state directory that is there, by its real path, and the machine's control groups.
 pub(crate) struct Opened {
@@ -29,6 +30,7 @@ impl Opened {
         let state_dir = fs::canonicalize(state_dir).map_err(io_error("find", state_dir))?;
         let sandboxes = state_dir.join("sandboxes");
         make(&sandboxes)?;
+        spread(&sandboxes);
         let cgroups = Cgroups::detect().map_err(io_error("read", Path::new("/proc/self/mountinfo")))?;
         Ok(Self {
             state_dir,
