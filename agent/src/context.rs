@@ -25,6 +25,7 @@ use crate::crashes::Crashes;
 use crate::events::{Kind, Recorder};
 use crate::images;
 use crate::measure::Memory;
+use crate::milestones::{Milestones, Step};
 use crate::objects::Objects;
 use crate::services::Services;
 use crate::tokens::Tokens;
@@ -115,6 +116,7 @@ pub struct Context {
     pub(crate) local_path: LocalPath,
     /// What is remembered of containers that failed.
     pub(crate) crashes: Crashes,
+    pub(crate) milestones: Milestones,
     /// What volumes show of the API.
     pub(crate) objects: Objects,
     /// The tokens of the pods' accounts.
@@ -159,6 +161,11 @@ pub(crate) struct Place {
 impl Context {
     pub(crate) fn now(&self) -> Timestamp {
         (self.parts.clock)()
+    }
+
+    /// Notes that a pod took a step of its start.
+    pub(crate) fn reached(&self, uid: &str, step: Step) {
+        self.milestones.note(uid, step, self.now());
     }
 
     /// `youki`, in front of container identifiers.

@@ -17,6 +17,7 @@ pub mod images;
 pub mod lock;
 pub mod machine;
 mod measure;
+mod milestones;
 mod node;
 pub mod notify;
 mod objects;
@@ -110,6 +111,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
             config.state_directory.join("pods"),
         ),
         crashes: crashes::Crashes::new(config.state_directory.join("crashes")),
+        milestones: milestones::Milestones::default(),
         objects: objects::Objects::new(parts.client.clone()),
         tokens: tokens::Tokens::default(),
         services: watch::Sender::new(None),

@@ -4,6 +4,7 @@ mod crashes;
 mod local_path;
 mod logs;
 mod measures;
+mod milestones;
 mod socket;
 mod streams;
 mod tls;
@@ -214,6 +215,7 @@ fn router(context: Arc<Context>) -> Router {
             get(streams::forward).post(streams::forward),
         )
         .route("/crashes", get(crashes::answer))
+        .route("/milestones", get(milestones::answer))
         .route("/local-path/{name}", put(local_path::make).delete(local_path::remove))
         .route("/dial/{namespace}/{pod}/{port}", get(streams::dial))
         .fallback(|| async { (StatusCode::NOT_FOUND, "404 page not found\n") })

@@ -33,6 +33,7 @@ use tracing::{debug, error, warn};
 
 use crate::context::Context;
 use crate::events::Kind;
+use crate::milestones::Step;
 use crate::objects::{Object, Seen};
 
 pub(crate) use hook::Hook;
@@ -128,6 +129,10 @@ pub(crate) struct Worker {
 impl Worker {
     pub(crate) fn new(context: Arc<Context>, pod: Arc<Pod>) -> Self {
         let stored = pod.status.as_ref().and_then(|status| status.start_time.as_ref());
+        // Of one that an earlier process started, the steps are not known.
+        if stored.is_none() {
+            context.reached(pods::uid(&pod), Step::Seen);
+        }
         let start_time = stored.map_or_else(|| context.now(), |time| time.0);
         let mut view = View::new(start_time, context.config.addresses.clone());
         view.allocated = match stored {

@@ -16,6 +16,7 @@ use volume::Turns;
 use super::{Done, Worker, claims};
 use crate::context::Context;
 use crate::events::Kind;
+use crate::milestones::Step;
 use crate::sources;
 
 /// A sandbox in which containers can be started.
@@ -116,6 +117,7 @@ async fn make(context: &Context, pod: &Pod, id: &str, attempt: u32, turns: &Arc<
             })
             .await;
         let attachment = attached.map_err(|error| Failure::sandbox(&error))?;
+        context.reached(pods::uid(pod), Step::Network);
         let addresses = attachment
             .addresses
             .iter()
@@ -135,6 +137,7 @@ async fn make(context: &Context, pod: &Pod, id: &str, attempt: u32, turns: &Arc<
             .create_sandbox(wanted)
             .await
             .map_err(|error| Failure::sandbox(&error))?;
+        context.reached(pods::uid(pod), Step::Sandbox);
         Ok::<_, Failure>(addresses)
     };
     // `status.podIP` in a downward volume needs the address; everything else does not wait for it.
@@ -231,7 +234,7 @@ pub(super) async fn volumes(
     else {
         return Ok(());
     };
-    let turn = turns.take();
+    let (turn, uid) = (turns.take(), pods::uid(pod));
     let references = References::of_volumes(spec);
     let fetched = sources::fetch(context, pods::namespace(pod), &references).await;
     let mut sources = fetched.map_err(|error| Failure::mount(error.to_string()))?;
@@ -242,10 +245,13 @@ pub(super) async fn volumes(
         .await
         .map_err(|error| Failure::mount(format!("failed to fetch token: {error}")))?;
     sources.claims = claims::fetch(context, pod).await.map_err(Failure::mount)?;
-    let (volumes, pod, surroundings) = (context.volumes.clone(), pod.clone(), context.surroundings(addresses));
-    let made = tokio::task::spawn_blocking(move || volumes.prepare(&turn, &pod, &sources, &surroundings)).await;
+    let (volumes, given, surroundings) = (context.volumes.clone(), pod.clone(), context.surroundings(addresses));
+    let made = tokio::task::spawn_blocking(move || volumes.prepare(&turn, &given, &sources, &surroundings)).await;
     match made {
-        Ok(Ok(())) => Ok(()),
+        Ok(Ok(())) => {
+            context.reached(uid, Step::Volumes);
+            Ok(())
+        }
         Ok(Err(error)) => Err(Failure::mount(message(&error))),
         Err(error) => Err(Failure::mount(error.to_string())),
     }

@@ -10,6 +10,7 @@ use kube::api::{Patch, PatchParams};
 use tracing::{debug, warn};
 
 use super::{Done, Worker};
+use crate::milestones::Step;
 
 /// Changes that nobody waits for are gathered for so long.
 const GATHER_MILLISECONDS: i64 = 50;
@@ -57,6 +58,9 @@ impl Worker {
         }
         self.publisher.gathering_until = None;
         self.publisher.in_flight = true;
+        if ready(&new) {
+            self.context.reached(pods::uid(&self.pod), Step::Ready);
+        }
         debug!(pod = %self.id(), %change, "status");
         let api: Api<Pod> = Api::namespaced(self.context.parts.client.clone(), pods::namespace(&self.pod));
         let name = pods::name(&self.pod).to_owned();
@@ -104,13 +108,11 @@ impl Worker {
 
 /// Whether somebody waits for this change: the phase, readiness, or the address.
 fn matters(old: &PodStatus, new: &PodStatus) -> bool {
-    let ready = |status: &PodStatus| {
-        let conditions = status.conditions.iter().flatten();
-        conditions
-            .filter(|condition| condition.type_ == "Ready")
-            .map(|condition| condition.status.clone())
-            .next()
-    };
     let was_unset = old.start_time.is_none() && new.phase.as_deref() == Some("Pending");
     !was_unset && (old.phase != new.phase || ready(old) != ready(new))
+}
+
+fn ready(status: &PodStatus) -> bool {
+    let mut conditions = status.conditions.iter().flatten();
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }

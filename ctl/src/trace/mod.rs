@@ -1,14 +1,18 @@
 //! `skiff trace`: how an object became containers, step by step.
 //!
 //! Sources, the finest first: the audit log in the state directory (when a request came, when it was answered, to the
-//! microsecond), Events with an `eventTime`, and the times in objects and older Events, which are whole seconds. What no
-//! source tells is shown as unknown. Nothing is derived from anything else.
+//! microsecond), the nodes (which remember the steps of the pods that they started last), Events with an `eventTime`, and the
+//! times in objects and older Events, which are whole seconds. What no source tells is shown as unknown. Nothing is derived
+//! from anything else.
 
 mod audit;
 mod steps;
 mod waterfall;
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context as _, bail};
+use futures::StreamExt as _;
 use serde_json::Value;
 
 use crate::api::{Api, text_at, with_query};
@@ -16,12 +20,17 @@ use crate::arguments::{Place, TargetOptions};
 use crate::resource::Resources;
 use crate::terminal;
 
+/// Requests that are made at once.
+const TOGETHER: usize = 16;
+
 /// Everything that is known of one object and what came from it.
 pub(crate) struct Material {
     pub(crate) target: Value,
     pub(crate) replica_sets: Vec<Value>,
     pub(crate) pods: Vec<Value>,
     pub(crate) events: Vec<Value>,
+    /// What the pods' nodes know of the steps that they took, by the pods' uids.
+    pub(crate) milestones: BTreeMap<String, Value>,
     /// Audit entries that concern the object, its sets and its pods, oldest first; empty where the log is not here.
     pub(crate) audit: Vec<Value>,
 }
@@ -68,6 +77,7 @@ pub(crate) async fn run(place: &Place, options: &TargetOptions) -> anyhow::Resul
         ));
     }
     let material = Material {
+        milestones: milestones(&api, &pods).await,
         target,
         replica_sets,
         pods,
@@ -76,6 +86,25 @@ pub(crate) async fn run(place: &Place, options: &TargetOptions) -> anyhow::Resul
     };
     let steps = steps::of(&material);
     terminal::write(&waterfall::draw(&format!("{}/{name}", resource.display()), &steps))
+}
+
+/// Asks the pods' nodes. One that cannot be asked, or that started again since, has nothing to tell.
+async fn milestones(api: &Api, pods: &[Value]) -> BTreeMap<String, Value> {
+    let questions: Vec<(String, String)> = pods
+        .iter()
+        .filter(|pod| !text_at(pod, "/spec/nodeName").is_empty())
+        .map(|pod| {
+            let uid = text_at(pod, "/metadata/uid");
+            let path = format!("/api/v1/nodes/{}/proxy/milestones", text_at(pod, "/spec/nodeName"));
+            (uid.to_owned(), with_query(&path, &[("uid", Some(uid))]))
+        })
+        .collect();
+    futures::stream::iter(questions)
+        .map(|(uid, path)| async move { Some((uid, api.get(&path).await.ok()?)) })
+        .buffered(TOGETHER)
+        .filter_map(std::future::ready)
+        .collect()
+        .await
 }
 
 /// The set of the newest revision that the target owns; none for a kind without sets.

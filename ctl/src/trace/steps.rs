@@ -49,20 +49,18 @@ pub(super) fn of(material: &Material) -> Vec<Step> {
         step("controller asks for the pods", "audit log", received(&pod)),
         step("pods stored", "audit log", stored(&pod)),
         step("scheduled", "audit log", stored(&binding)),
-        step(
-            "agent saw the pod",
-            "pod status",
-            condition_times(material, &["/status/startTime"]),
-        ),
+        milestone(material, "agent saw the pod", "/seen", || {
+            condition_times(material, &["/status/startTime"])
+        }),
         step("image present", "events", event_times(material, &["Pulled"])),
-        step(
-            "network ready",
-            "pod status",
-            conditions(material, "PodReadyToStartContainers"),
-        ),
+        milestone(material, "network ready", "/network", Vec::new),
+        milestone(material, "volumes ready", "/volumes", Vec::new),
+        milestone(material, "sandbox ready", "/sandbox", || {
+            conditions(material, "PodReadyToStartContainers")
+        }),
         step("container created", "events", event_times(material, &["Created"])),
         step("container started", "events", event_times(material, &["Started"])),
-        step("ready", "pod status", conditions(material, "Ready")),
+        milestone(material, "ready", "/ready", || conditions(material, "Ready")),
         step("ready stored", "audit log", stored(&status)),
     ]
 }
@@ -70,6 +68,21 @@ pub(super) fn of(material: &Material) -> Vec<Step> {
 fn step(name: &'static str, source: &'static str, mut times: Vec<Moment>) -> Step {
     times.sort();
     Step { name, times, source }
+}
+
+/// What the nodes tell, or what the pods' status does where they do not know all.
+fn milestone(material: &Material, name: &'static str, pointer: &str, else_: impl FnOnce() -> Vec<Moment>) -> Step {
+    let told: Vec<Moment> = material
+        .milestones
+        .values()
+        .filter_map(|times| parse(text_at(times, pointer)))
+        .collect();
+    let known = else_();
+    if told.is_empty() || told.len() < known.len() {
+        step(name, "pod status", known)
+    } else {
+        step(name, "node", told)
+    }
 }
 
 /// For each object the first successful create of it, or of this subresource of it. The log holds what the object has
@@ -146,6 +159,8 @@ fn first_time(event: &Value) -> Option<Moment> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use serde_json::json;
 
     use super::*;
@@ -165,6 +180,7 @@ mod tests {
             replica_sets: Vec::new(),
             pods: vec![pod],
             events: vec![event],
+            milestones: BTreeMap::from([("p".to_owned(), json!({"seen": "2026-01-01T00:00:01.000250Z"}))]),
             audit: vec![earlier, created],
         };
         let steps = of(&material);
@@ -173,6 +189,7 @@ mod tests {
         assert_eq!(at("request received"), exact("2026-01-01T00:00:00.1Z"));
         assert_eq!(at("stored"), exact("2026-01-01T00:00:00.1025Z"));
         assert_eq!(at("container started"), exact("2026-01-01T00:00:01.5Z"));
+        assert_eq!(at("agent saw the pod"), exact("2026-01-01T00:00:01.00025Z"));
         assert!(at("ready")[0].whole_second);
         assert!(at("scheduled").is_empty());
         assert!(at("container created").is_empty());
