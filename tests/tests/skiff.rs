@@ -8,7 +8,9 @@
     reason = "a test fails by panicking"
 )]
 
-use std::process::Command;
+use std::process::{Command, Stdio};
+
+use anyhow::Context as _;
 
 use tests::machine::{Machine, Namespace, eventually};
 use tests::{images, process};
@@ -190,6 +192,54 @@ fn state_is_kept_without_purge() -> anyhow::Result<()> {
             .map(|_| ())
             .map_err(|error| format!("{error:#}\n{json}"))
     })?;
+    machine.finish()
+}
+
+#[test]
+fn daemons_that_something_else_started_again_are_found() -> anyhow::Result<()> {
+    tests::logging();
+    let machine = Machine::start("again")?;
+    let mut children = Vec::new();
+    for program in ["skiff-controlplane", "skiff-agent"] {
+        let pid = machine.daemon(program)?;
+        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline"))?;
+        let words: Vec<&str> = line.trim_end_matches('\0').split('\0').collect();
+        let killed = Command::new("kill").args(["-9", &pid.to_string()]).status()?;
+        anyhow::ensure!(killed.success(), "kill {pid}");
+        eventually("it is gone", || {
+            if std::path::Path::new(&format!("/proc/{pid}")).exists() {
+                return Err(format!("{pid} is there"));
+            }
+            Ok(())
+        })?;
+        let (name, arguments) = words.split_first().context("a command line")?;
+        let mut command = machine.namespace().command(name);
+        children.push((
+            program,
+            command
+                .args(arguments)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()?,
+        ));
+    }
+    for (program, child) in &children {
+        eventually("skiff status finds it", || {
+            // Its exit code tells of the node, which may not be ready yet.
+            let said = match machine.skiff(["status"]) {
+                Ok(said) => said,
+                Err(error) => format!("{error:#}"),
+            };
+            let wanted = format!("running, process {}", child.id());
+            said.contains(&wanted)
+                .then_some(())
+                .ok_or(format!("{program}, {wanted}: {said}"))
+        })?;
+    }
+    machine.skiff(["down"])?;
+    for (program, mut child) in children {
+        assert!(child.try_wait()?.is_some(), "{program} still runs");
+    }
     machine.finish()
 }
 

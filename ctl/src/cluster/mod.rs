@@ -30,7 +30,7 @@ fn sibling(name: &str) -> anyhow::Result<PathBuf> {
 }
 
 fn control_plane(state_dir: &Path) -> Daemon {
-    Daemon::new(state_dir, "controlplane")
+    Daemon::new(state_dir, "controlplane").locking(state_dir.join("controlplane/skiff.db.lock"))
 }
 
 fn agent(state_dir: &Path) -> Daemon {

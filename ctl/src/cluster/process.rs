@@ -111,7 +111,7 @@ impl Daemon {
 }
 
 /// The process that a file names, where it still runs. The file holds the pid, when the process began, the boot that it
-/// began in and, in a lock, what it does.
+/// began in and, in an agent's lock, what it does.
 fn recorded(file: &Path) -> Option<Running> {
     let text = fs::read_to_string(file).ok()?;
     let mut words = text.split_whitespace();

@@ -1,7 +1,7 @@
 //! One process per database.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read, Seek, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -14,7 +14,9 @@ pub(super) struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock and leaves the process id in it; fails at once with the holder's id when another process has it.
+    /// Takes the lock and leaves one line in it, `PID BEGAN BOOT`: the process, the clock ticks between the boot and its begin
+    /// (field 22 of `/proc/PID/stat`) and the boot's identifier, so that nobody takes a stranger for the holder. Fails at
+    /// once with the holder's id when another process has it.
     pub(super) fn take(database: &Path) -> Result<Self, OpenError> {
         let path = database.with_added_extension("lock");
         let mut file = OpenOptions::new()
@@ -33,15 +35,25 @@ impl Lock {
                 file.read_to_string(&mut holder).map_err(OpenError::Lock)?;
                 return Err(OpenError::Locked {
                     path: database.to_owned(),
-                    holder: holder.trim().to_owned(),
+                    holder: holder.split(' ').next().unwrap_or_default().trim().to_owned(),
                 });
             }
         }
-        let written = file
-            .set_len(0)
-            .and_then(|()| file.rewind())
-            .and_then(|()| file.write_all(std::process::id().to_string().as_bytes()));
-        written.map_err(OpenError::Lock)?;
+        record(&mut file).map_err(OpenError::Lock)?;
         Ok(Self { _file: file })
     }
+}
+
+/// Writes who has the lock.
+fn record(file: &mut File) -> io::Result<()> {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let (stat, boot) = (read("/proc/self/stat"), read("/proc/sys/kernel/random/boot_id"));
+    // The second field is the program's name in brackets, which may hold anything.
+    let began = stat
+        .rsplit_once(')')
+        .and_then(|(_, rest)| rest.split_whitespace().nth(19));
+    let line = format!("{} {} {}\n", std::process::id(), began.unwrap_or_default(), boot.trim());
+    file.set_len(0)?;
+    file.rewind()?;
+    file.write_all(line.as_bytes())
 }
