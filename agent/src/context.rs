@@ -29,6 +29,7 @@ use crate::milestones::{Milestones, Step};
 use crate::objects::Objects;
 use crate::services::Services;
 use crate::tokens::Tokens;
+use crate::users::UserIds;
 
 /// Reads the wall clock.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -121,6 +122,8 @@ pub struct Context {
     pub(crate) objects: Objects,
     /// The tokens of the pods' accounts.
     pub(crate) tokens: Tokens,
+    /// Which ids of the node are users of pods.
+    pub(crate) users: UserIds,
     /// Nothing until they are listed.
     pub(crate) services: watch::Sender<Option<Arc<Services>>>,
     pub(crate) recorder: Recorder,

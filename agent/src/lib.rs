@@ -28,6 +28,7 @@ pub mod serve;
 mod services;
 mod sources;
 mod tokens;
+mod users;
 mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -114,6 +115,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         milestones: milestones::Milestones::default(),
         objects: objects::Objects::new(parts.client.clone()),
         tokens: tokens::Tokens::default(),
+        users: users::UserIds::new(&config.state_directory),
         services: watch::Sender::new(None),
         pulls: Semaphore::new(PULLS),
         starts: Semaphore::new(STARTS),

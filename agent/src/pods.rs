@@ -106,6 +106,7 @@ pub(crate) async fn run(context: Arc<Context>, mut orders: mpsc::Receiver<Order>
 async fn leftovers(context: &Context) -> Result<Leftovers, Error> {
     let mut sandboxes: BTreeMap<String, Vec<runtime::Sandbox>> = BTreeMap::new();
     for sandbox in context.parts.runtime.sandboxes().await? {
+        context.users.adopt(&sandbox);
         sandboxes.entry(sandbox.pod.uid.clone()).or_default().push(sandbox);
     }
     let attachments = context.parts.network.attachments().await?;

@@ -29,6 +29,9 @@ pub struct AttachSpec {
     pub pod: PodId,
     /// Ports of the node that lead to the pod.
     pub ports: Vec<PortMapping>,
+    /// The namespace belongs to users of the pod's own: the first of the 65536 ids of the node that they are.
+    #[serde(default)]
+    pub user_ids: Option<u32>,
 }
 
 /// A pod.

@@ -256,7 +256,7 @@ mod tests {
         let profile = json!({"appArmorProfile": {"type": "RuntimeDefault"}});
         let confined = pod(json!({"containers": [{"name": "a", "securityContext": profile}]}));
         assert!(says(&confined, &host(Vec::new())).starts_with("AppArmor: Pod was rejected: Cannot enforce AppArmor"));
-        let users = pod(json!({"containers": [], "hostUsers": false}));
-        assert!(says(&users, &host(Vec::new())).contains("spec.hostUsers"));
+        let class = pod(json!({"containers": [], "runtimeClassName": "kata"}));
+        assert!(says(&class, &host(Vec::new())).contains("spec.runtimeClassName"));
     }
 }

@@ -26,6 +26,7 @@ pub mod status;
 pub mod storage;
 pub mod tokens;
 pub mod user;
+pub mod user_ids;
 
 /// A point in time, as everywhere in the API.
 pub type Timestamp = k8s_openapi::jiff::Timestamp;

@@ -103,6 +103,9 @@ pub trait Runtime: Send + Sync + 'static {
     /// The control group controllers that the machine does not have and pods need, each with what to do about it.
     fn lacking(&self) -> Vec<String>;
 
+    /// Why pods cannot have users of their own ([`SandboxSpec::user_ids`]), where they cannot.
+    fn lacks_users(&self) -> Option<&'static str>;
+
     /// News from now on. A receiver that lags must read [`Runtime::sandboxes`] instead: the state there is never behind.
     fn events(&self) -> broadcast::Receiver<Event>;
 }

@@ -63,6 +63,10 @@ pub struct SandboxSpec {
     pub host_ipc: bool,
     /// Limits of the pod as a whole.
     pub limits: Limits,
+    /// The first of the 65536 ids of the machine that are the pod's own users and groups (`hostUsers: false`); otherwise its
+    /// users are the machine's. The network namespace must belong to them.
+    #[serde(default)]
+    pub user_ids: Option<u32>,
 }
 
 /// Who the container's process shall be. Names are looked up in the root file system's `/etc/passwd` and `/etc/group`.
@@ -192,6 +196,9 @@ pub struct Sandbox {
     pub attempt: u32,
     /// When it was made.
     pub created_at: SystemTime,
+    /// As given.
+    #[serde(default)]
+    pub user_ids: Option<u32>,
     /// Its supervisor is gone: only [`crate::Runtime::remove_sandbox`] works on it.
     pub lost: bool,
     /// In order of creation.

@@ -15,6 +15,8 @@ const FSCONFIG_CMD_CREATE: libc::c_long = 6;
 const FSOPEN_CLOEXEC: libc::c_long = 1;
 const FSMOUNT_CLOEXEC: libc::c_long = 1;
 const OPEN_TREE_CLONE: libc::c_long = 1;
+/// `NS_GET_USERNS`: the user namespace that another one belongs to.
+const GET_USERS: libc::c_ulong = 0xb701;
 const OPEN_TREE_CLOEXEC: libc::c_long = 0o2_000_000;
 const MOVE_MOUNT_F_EMPTY_PATH: libc::c_long = 4;
 
@@ -156,12 +158,45 @@ pub(crate) struct Mount(pub(crate) OwnedFd);
 
 impl Mount {
     /// A copy of the mount at a path of this process's mount namespace.
-    #[expect(unsafe_code, reason = "open_tree has no wrapper")]
     pub(crate) fn copy(path: &Path) -> io::Result<Self> {
+        Self::open_tree(path, 0)
+    }
+
+    /// The same with all that is mounted below it.
+    pub(crate) fn copy_tree(path: &Path) -> io::Result<Self> {
+        Self::open_tree(path, libc::AT_RECURSIVE.into())
+    }
+
+    #[expect(unsafe_code, reason = "open_tree has no wrapper")]
+    fn open_tree(path: &Path, more: libc::c_long) -> io::Result<Self> {
         let path = c_string(path.as_os_str().as_bytes())?;
-        let flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC;
+        let flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | more;
         // SAFETY: the string outlives the call.
         owned(unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) }).map(Self)
+    }
+
+    /// Makes ids on the disk those that they are in a user namespace. The mount must not have been attached.
+    #[expect(unsafe_code, reason = "mount_setattr has no wrapper")]
+    pub(crate) fn map_ids(&self, users: BorrowedFd<'_>) -> io::Result<()> {
+        let attributes = libc::mount_attr {
+            attr_set: libc::MOUNT_ATTR_IDMAP,
+            attr_clr: 0,
+            propagation: 0,
+            userns_fd: u64::try_from(users.as_raw_fd()).map_err(io::Error::other)?,
+        };
+        let (here, size) = (self.0.as_raw_fd(), size_of_val(&attributes));
+        // SAFETY: the structure and the empty string outlive the call.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_mount_setattr,
+                here,
+                c"".as_ptr(),
+                libc::AT_EMPTY_PATH,
+                &raw const attributes,
+                size,
+            )
+        };
+        checked(result).map(drop)
     }
 
     /// Attaches it at a path.
@@ -187,6 +222,13 @@ impl Mount {
 /// Joins the namespaces of a process, named by `CLONE_NEW…` flags.
 pub(crate) fn join_namespaces(pidfd: BorrowedFd<'_>, flags: nix::sched::CloneFlags) -> io::Result<()> {
     nix::sched::setns(pidfd, flags).map_err(io::Error::from)
+}
+
+/// The user namespace that a namespace belongs to.
+#[expect(unsafe_code, reason = "NS_GET_USERNS has no wrapper")]
+pub(crate) fn owning_users(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: integers only.
+    owned(unsafe { libc::ioctl(namespace.as_raw_fd(), GET_USERS) }.into())
 }
 
 /// Whether the kernel is of this version or a later one.

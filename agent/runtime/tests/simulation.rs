@@ -25,6 +25,7 @@ fn sandbox() -> SandboxSpec {
         share_process_namespace: false,
         host_pid: false,
         host_ipc: false,
+        user_ids: None,
         limits: Limits::default(),
     }
 }

@@ -6,8 +6,8 @@ use agent_plan::Timestamp;
 use agent_plan::eviction::Pressure;
 use agent_plan::reserve::Amounts;
 use k8s_openapi::api::core::v1::{
-    ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeFeatures, NodeSpec,
-    NodeStatus, NodeSystemInfo, Taint,
+    ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeFeatures,
+    NodeRuntimeHandler, NodeRuntimeHandlerFeatures, NodeSpec, NodeStatus, NodeSystemInfo, Taint,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -89,6 +89,13 @@ pub(super) fn status(context: &Context, old: &NodeStatus, ready: &Result<(), Str
             supplemental_groups_policy: Some(true),
         }),
         images: Some(images(context)),
+        runtime_handlers: Some(vec![NodeRuntimeHandler {
+            features: Some(NodeRuntimeHandlerFeatures {
+                recursive_read_only_mounts: Some(false),
+                user_namespaces: Some(context.parts.runtime.lacks_users().is_none()),
+            }),
+            name: Some(String::new()),
+        }]),
         node_info: Some(NodeSystemInfo {
             architecture: architecture().to_owned(),
             boot_id: machine.boot_id.clone(),
@@ -233,6 +240,7 @@ pub(super) fn same(old: &NodeStatus, new: &NodeStatus) -> bool {
             features: status.features.clone(),
             images: status.images.clone().filter(|images| !images.is_empty()),
             node_info: status.node_info.clone(),
+            runtime_handlers: status.runtime_handlers.clone(),
             ..NodeStatus::default()
         };
         for condition in status.conditions.iter_mut().flatten() {

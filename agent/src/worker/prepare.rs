@@ -32,9 +32,13 @@ pub(crate) struct Failure {
 
 impl Failure {
     fn sandbox(error: &(dyn std::error::Error + 'static)) -> Self {
+        Self::sandbox_text(&image::chain(error))
+    }
+
+    fn sandbox_text(cause: &str) -> Self {
         Self {
             reason: "FailedCreatePodSandBox",
-            message: format!("Failed to create pod sandbox: {}", image::chain(error)),
+            message: format!("Failed to create pod sandbox: {cause}"),
         }
     }
 
@@ -99,6 +103,7 @@ async fn make(context: &Context, pod: &Pod, id: &str, attempt: u32, turns: &Arc<
         .ok_or_else(|| Failure::mount("the pod has no specification".to_owned()))?;
     let directory = context.pod_directory(pods::uid(pod));
     create_directories(&directory.join("etc")).map_err(|error| Failure::mount(error.to_string()))?;
+    let user_ids = context.user_ids(spec, id).map_err(|why| Failure::sandbox_text(&why))?;
     let connected = async {
         if pods::host_network(spec) {
             return Ok((None, context.config.addresses.clone()));
@@ -114,6 +119,7 @@ async fn make(context: &Context, pod: &Pod, id: &str, attempt: u32, turns: &Arc<
                     uid: pods::uid(pod).to_owned(),
                 },
                 ports: host_ports(spec),
+                user_ids,
             })
             .await;
         let attachment = attached.map_err(|error| Failure::sandbox(&error))?;
@@ -131,6 +137,7 @@ async fn make(context: &Context, pod: &Pod, id: &str, attempt: u32, turns: &Arc<
         let hostname = hostname.map_err(|error| Failure::sandbox(&error))?;
         let mut wanted = sandbox_spec(pod, spec, id, attempt, netns, hostname);
         wanted.limits.pids = context.config.upkeep.pod_pids;
+        wanted.user_ids = user_ids;
         context
             .parts
             .runtime
@@ -217,6 +224,7 @@ fn sandbox_spec(
         host_pid: spec.host_pid.unwrap_or(false),
         host_ipc: spec.host_ipc.unwrap_or(false),
         limits: super::resize::limits(&resources::pod_limits(spec)),
+        user_ids: None,
     }
 }
 
@@ -322,6 +330,7 @@ async fn remove_sandbox(context: &Context, id: &str) -> Result<(), String> {
     failures.extend(removed.err().map(|error| image::chain(&error)));
     failures.extend(detached.err().map(|error| image::chain(&error)));
     if failures.is_empty() {
+        context.users.release(id);
         Ok(())
     } else {
         Err(failures.join("; "))

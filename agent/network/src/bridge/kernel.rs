@@ -152,23 +152,23 @@ impl Kernel {
 
     /// Makes the sandbox's namespace and connects it to the bridge. The calling thread stays where it is. The namespace is held
     /// at last: what this process leaves when it is killed before goes with it, and one that is held is whole.
-    pub(super) fn attach(&self, bridge: &str, attachment: &Attachment) -> Result<(), Error> {
+    pub(super) fn attach(&self, bridge: &str, attachment: &Attachment, user_ids: Option<u32>) -> Result<(), Error> {
         let path = Path::new("/proc/thread-self/ns/net");
         let outside = File::open(path).map_err(|source| Error::io("open", path, source))?;
         // What has this name is left from an attempt that crashed.
         self.remove_link(&names::host_link(&attachment.sandbox_id))?;
         namespace::release(&attachment.netns)?;
-        let (inside, namespace) = self.enter_new(&attachment.netns)?;
+        let (inside, namespace) = self.enter_new(&attachment.netns, user_ids)?;
         self.runtime
             .block_on(self.connect(bridge, attachment, &inside, &outside))?;
         namespace::hold(&namespace, &attachment.netns)
     }
 
     /// Makes a namespace and opens a socket in it, on a thread that ends there.
-    fn enter_new(&self, netns: &Path) -> Result<(Socket, File), Error> {
+    fn enter_new(&self, netns: &Path, user_ids: Option<u32>) -> Result<(Socket, File), Error> {
         let make = || {
             let _driven = self.runtime.enter();
-            let namespace = namespace::enter(netns)?;
+            let namespace = namespace::enter(netns, user_ids)?;
             let socket = Socket::open().map_err(|source| Error::io("open a socket in", netns, source))?;
             Ok((socket, namespace))
         };

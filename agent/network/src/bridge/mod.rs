@@ -10,6 +10,7 @@ pub(crate) mod names;
 pub(crate) mod namespace;
 mod ports;
 pub(crate) mod records;
+mod users;
 
 use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
@@ -107,7 +108,7 @@ impl Inner {
             records::Reservation::Known(attachment) => return Ok(attachment),
             records::Reservation::New(attachment) => attachment,
         };
-        let connected = kernel::with(|kernel| kernel.attach(&self.config.bridge, &attachment));
+        let connected = kernel::with(|kernel| kernel.attach(&self.config.bridge, &attachment, spec.user_ids));
         let led = connected.and_then(|()| {
             if attachment.ports.is_empty() {
                 Ok(())

@@ -2,14 +2,15 @@
 
 use std::fs::File;
 use std::io::ErrorKind;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sched::{CloneFlags, unshare};
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::statfs::{FsType, statfs};
 
+use super::users;
 use crate::Error;
 
 /// The file system of namespace files; from linux/magic.h.
@@ -21,13 +22,19 @@ pub(crate) fn path(state: &Path, sandbox: &str) -> PathBuf {
 }
 
 /// Moves the calling thread into a new namespace and holds that at `path`.
-pub(crate) fn make(path: &Path) -> Result<(), Error> {
-    hold(&enter(path)?, path)
+pub(crate) fn make(path: &Path, user_ids: Option<u32>) -> Result<(), Error> {
+    hold(&enter(path, user_ids)?, path)
 }
 
 /// Moves the calling thread into a new namespace, which is gone when nobody is in it and nobody has this file or a socket of it
-/// any more. `path` is what it is for.
-pub(crate) fn enter(path: &Path) -> Result<File, Error> {
+/// any more. It belongs to users of its own where the first of their ids is given. `path` is what it is for.
+pub(crate) fn enter(path: &Path, user_ids: Option<u32>) -> Result<File, Error> {
+    if let Some(first) = user_ids {
+        let made = users::network(first).map_err(|source| Error::io("make users and a namespace for", path, source))?;
+        setns(made.as_fd(), CloneFlags::CLONE_NEWNET)
+            .map_err(|source| Error::io("enter the namespace of", path, source.into()))?;
+        return Ok(made);
+    }
     unshare(CloneFlags::CLONE_NEWNET).map_err(|source| Error::io("make a namespace for", path, source.into()))?;
     let own = Path::new("/proc/thread-self/ns/net");
     File::open(own).map_err(|source| Error::io("open", own, source))

@@ -156,9 +156,9 @@ impl Inner {
     }
 
     async fn make(&self, mut record: Record, list: &List) -> Result<Attachment, Error> {
-        let netns = record.netns.clone();
+        let (netns, user_ids) = (record.netns.clone(), record.spec.user_ids);
         on_a_thread(move || {
-            namespace::make(&netns)?;
+            namespace::make(&netns, user_ids)?;
             kernel::with(kernel::Kernel::raise_loopback)
         })
         .await?;

@@ -41,6 +41,12 @@ impl Runtime for Containerd {
     fn create_sandbox(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<Sandbox, Error>> {
         async move {
             check_id("sandbox id", &spec.id)?;
+            if let Some(first) = spec.user_ids {
+                return Err(Error::Invalid {
+                    what: "first user id",
+                    value: first.to_string(),
+                });
+            }
             self.shared.create_sandbox(spec).await
         }
         .boxed()
@@ -132,6 +138,10 @@ impl Runtime for Containerd {
         self.shared.cgroups.lacking()
     }
 
+    fn lacks_users(&self) -> Option<&'static str> {
+        Some("only the agent's embedded runtime has them")
+    }
+
     fn writable_layer(&self, sandbox: &str, container: &str) -> Option<PathBuf> {
         check_id("container id", container).ok()?;
         Some(self.shared.container_directory(sandbox, container).join("upper"))
@@ -191,6 +201,7 @@ impl Shared {
             pod: spec.pod.clone(),
             attempt: spec.attempt,
             created_at: now(),
+            user_ids: None,
             lost: false,
             containers: Vec::new(),
         };

@@ -213,6 +213,11 @@ impl Runtime for Embedded {
         self.shared.cgroups.lacking()
     }
 
+    fn lacks_users(&self) -> Option<&'static str> {
+        // Files in memory, those of secrets above all, can be mapped since then.
+        (!crate::sys::kernel_since((6, 3))).then_some("Linux 6.3 or later is needed")
+    }
+
     fn writable_layer(&self, sandbox: &str, container: &str) -> Option<PathBuf> {
         check_id("container id", container).ok()?;
         let containers = self.shared.directory(sandbox).join(crate::supervisor::CONTAINERS);

@@ -49,6 +49,7 @@ impl Runtime for Sim {
                 pod,
                 attempt,
                 created_at,
+                user_ids: spec.user_ids,
                 lost: false,
                 containers: Vec::new(),
             };
@@ -186,6 +187,10 @@ impl Runtime for Sim {
 
     fn lacking(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    fn lacks_users(&self) -> Option<&'static str> {
+        None
     }
 
     fn writable_layer(&self, _sandbox: &str, _container: &str) -> Option<PathBuf> {

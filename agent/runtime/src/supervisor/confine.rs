@@ -1,7 +1,8 @@
 //! Turns the agent's configuration of a container into the one that libcontainer gets: our paths, our namespaces, and nothing
 //! that this machine refuses.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use nix::sys::resource::{Resource, getrlimit};
@@ -123,18 +124,12 @@ fn namespaces(wanted: &[(LinuxNamespaceType, Option<PathBuf>)]) -> Result<Vec<Li
 }
 
 impl PidNamespace {
-    /// What a container gets whose parent is in the pod's own ipc, uts and net namespaces: those it inherits.
-    pub(super) fn namespaces(&self) -> Vec<(LinuxNamespaceType, Option<PathBuf>)> {
-        let mut all = vec![(LinuxNamespaceType::Mount, None), (LinuxNamespaceType::Cgroup, None)];
+    /// The one that is joined. A path would be looked up among the container's users, who may not know its process.
+    pub(super) fn open(&self) -> io::Result<Option<File>> {
         match self {
-            Self::Own => all.push((LinuxNamespaceType::Pid, None)),
-            Self::Host => {}
-            Self::Shared(pid) => all.push((
-                LinuxNamespaceType::Pid,
-                Some(PathBuf::from(format!("/proc/{pid}/ns/pid"))),
-            )),
+            Self::Own | Self::Host => Ok(None),
+            Self::Shared(pid) => File::open(format!("/proc/{pid}/ns/pid")).map(Some),
         }
-        all
     }
 }
 

@@ -1,18 +1,20 @@
 //! Making a container, in a forked child of the supervisor: libcontainer's memory goes with it.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
+use oci_spec::runtime::LinuxNamespaceType;
 
 use super::confine::{PidNamespace, Place, confine};
 use super::memory::{self, SharedMemory};
-use super::user;
+use super::users::Users;
+use super::{exec, shifted, user};
 use crate::cgroup::Cgroups;
 use crate::overlay::{self, Writable};
 use crate::sys::Mount;
@@ -31,6 +33,8 @@ pub(super) struct Creation<'a> {
     /// The container's directory, absolute.
     pub(super) directory: PathBuf,
     pub(super) pid_namespace: PidNamespace,
+    /// None: the machine's.
+    pub(super) users: Option<&'a Users>,
     /// None: the machine's.
     pub(super) memory: Option<&'a SharedMemory>,
     pub(super) stdin: OwnedFd,
@@ -58,22 +62,35 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
     let memory = memory.map_err(failed("find the pod's shared memory"))?;
     enter_private_mounts().map_err(failed("unshare the mount namespace"))?;
     let rootfs = creation.directory.join("rootfs");
-    mount_rootfs(&creation.directory, &rootfs, &spec.layers).map_err(failed("mount the root file system"))?;
+    mount_rootfs(&creation, &rootfs, &spec.layers).map_err(failed("mount the root file system"))?;
     let memory = match &memory {
         Some(mount) => attach_memory(mount, &creation.directory).map_err(failed("mount the pod's shared memory"))?,
         None => PathBuf::from(memory::TARGET),
     };
     let identity = user::resolve(&rootfs, &spec.user)?;
+    if let Some(users) = creation.users {
+        users.check(&spec.user.user, &identity)?;
+    }
+    let owner = exec::owner(creation.users, identity.uid);
+    exec::own([&creation.stdin, &creation.stdout, &creation.stderr], owner).map_err(failed("give the streams away"))?;
     let leaf = leaf(creation.cgroups, &creation.group);
     enter_cgroups(&creation, &leaf, tracked).map_err(failed("enter the container's cgroup"))?;
+    let joined = creation
+        .pid_namespace
+        .open()
+        .map_err(failed("open the pid namespace"))?;
     let place = Place {
         rootfs: &rootfs,
         cgroup: Path::new("/").join(&leaf),
-        namespaces: creation.pid_namespace.namespaces(),
+        namespaces: namespaces(&creation, joined.as_ref()),
         memory: &memory,
         limited_later: true,
     };
-    let config = confine(spec.spec, &identity, &place)?;
+    let mut config = confine(spec.spec, &identity, &place)?;
+    if let Some(users) = creation.users {
+        shifted::volumes(users, &mut config, &creation.directory, &memory)?;
+        shifted::open_way(&creation.directory).map_err(failed("open the way to the container"))?;
+    }
     record::write(&creation.directory.join(CONFIG), &config, record::Durability::Process)
         .map_err(failed("write the configuration"))?;
     let broken = |error: libcontainer::error::LibcontainerError| described(&error);
@@ -142,18 +159,39 @@ fn enter_private_mounts() -> io::Result<()> {
     Ok(())
 }
 
+/// The namespaces of a container whose parent is in the pod's own ipc, uts and net namespaces, which it inherits.
+fn namespaces(creation: &Creation<'_>, pids: Option<&File>) -> Vec<(LinuxNamespaceType, Option<PathBuf>)> {
+    let mut all = vec![(LinuxNamespaceType::Mount, None), (LinuxNamespaceType::Cgroup, None)];
+    if let Some(users) = creation.users {
+        all.push((LinuxNamespaceType::User, Some(users.path())));
+    }
+    match (&creation.pid_namespace, pids) {
+        (PidNamespace::Own, _) => all.push((LinuxNamespaceType::Pid, None)),
+        (PidNamespace::Host, _) | (PidNamespace::Shared(_), None) => {}
+        (PidNamespace::Shared(_), Some(pids)) => {
+            let path = PathBuf::from(format!("/proc/self/fd/{}", pids.as_raw_fd()));
+            all.push((LinuxNamespaceType::Pid, Some(path)));
+        }
+    }
+    all
+}
+
 /// Overlays the layers with a writable directory of the container's own.
-fn mount_rootfs(directory: &Path, rootfs: &Path, layers: &[PathBuf]) -> io::Result<()> {
+fn mount_rootfs(creation: &Creation<'_>, rootfs: &Path, layers: &[PathBuf]) -> io::Result<()> {
+    let directory = &creation.directory;
     let (upper, work) = (directory.join("upper"), directory.join("work"));
     for made in [rootfs, &upper, &work] {
         fs::create_dir(made)?;
     }
     // The root directory of the container has the mode of its topmost layer's.
     if let Some(top) = layers.last() {
-        fs::set_permissions(&upper, fs::metadata(top)?.permissions())?;
+        let found = fs::metadata(top)?;
+        shifted::give(creation.users, &upper, &found)?;
+        fs::set_permissions(&upper, found.permissions())?;
     }
     let (upper, work) = (upper.as_path(), work.as_path());
-    overlay::attach(layers, Writable { upper, work }, rootfs)
+    let layers = shifted::layers(creation.users, layers, directory)?;
+    overlay::attach(&layers, Writable { upper, work }, rootfs)
 }
 
 /// Gives the pod's shared memory a path for the configuration.

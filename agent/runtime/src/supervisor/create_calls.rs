@@ -45,6 +45,7 @@ impl Supervisor {
             group,
             directory,
             pid_namespace,
+            users: self.users.as_ref(),
             memory: self.memory.as_ref(),
             stdin,
             stdout,

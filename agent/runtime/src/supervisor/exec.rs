@@ -21,6 +21,7 @@ use oci_spec::runtime::{Process, Spec};
 
 use super::create::CONFIG;
 use super::terminal;
+use super::users::{self, Users};
 use crate::cgroup::Cgroups;
 use crate::{Refusal, record, sys};
 
@@ -38,6 +39,8 @@ pub(super) struct Execution<'a> {
     pub(super) exec_group: PathBuf,
     /// The container's directory, absolute.
     pub(super) directory: PathBuf,
+    /// None: the machine's.
+    pub(super) users: Option<&'a Users>,
     /// The container's first process.
     pub(super) init: OwnedFd,
     pub(super) streams: Streams,
@@ -84,8 +87,9 @@ pub(super) fn start(
     nix::sys::prctl::set_dumpable(false)
         .map_err(io::Error::from)
         .map_err(failed("become undumpable"))?;
-    let flags = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWCGROUP;
-    sys::join_namespaces(execution.init.as_fd(), flags).map_err(failed("join the container's namespaces"))?;
+    let owner = owner(execution.users, process.user().uid());
+    own_streams(&execution.streams, owner).map_err(failed("give the streams away"))?;
+    join(execution).map_err(failed("join the container's namespaces"))?;
     let report = match execution.streams {
         Streams::Collected { .. } => Report::Output,
         Streams::Given(_) | Streams::Terminal(_) => {
@@ -109,6 +113,21 @@ pub(super) fn start(
             sys::exit_now(code)
         }
     }
+}
+
+fn join(execution: &Execution<'_>) -> io::Result<()> {
+    let mut flags = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWCGROUP;
+    flags.set(CloneFlags::CLONE_NEWUSER, execution.users.is_some());
+    sys::join_namespaces(execution.init.as_fd(), flags)?;
+    if execution.users.is_some() {
+        users::become_root()?;
+    }
+    Ok(())
+}
+
+/// What a user of the container is on the machine.
+pub(super) fn owner(users: Option<&Users>, uid: u32) -> u32 {
+    users.map_or(Some(uid), |users| users.on_machine(uid)).unwrap_or(uid)
 }
 
 /// Waits until the child has become the program: that closes the pipe.
@@ -263,20 +282,32 @@ fn become_user(kernel: &dyn Syscall, process: &Process) -> Result<(), Failure> {
     }
 }
 
-/// Descriptors 0, 1 and 2. Pipes become the user's, who may open them again by `/dev/stdout`.
+/// Pipes become the user's, who may open them again by `/dev/stdout`.
+pub(super) fn own(streams: [&OwnedFd; 3], owner: u32) -> io::Result<()> {
+    for stream in streams {
+        let found = nix::sys::stat::fstat(stream)?;
+        if SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == SFlag::S_IFIFO {
+            fchown(stream, Some(Uid::from_raw(owner)), None)?;
+        }
+    }
+    Ok(())
+}
+
+fn own_streams(streams: &Streams, owner: u32) -> io::Result<()> {
+    match streams {
+        Streams::Collected { stdin, output } => own([stdin, output, output], owner),
+        Streams::Given([stdin, stdout, stderr]) => own([stdin, stdout, stderr], owner),
+        Streams::Terminal(_) => Ok(()),
+    }
+}
+
+/// Descriptors 0, 1 and 2.
 fn take_streams(streams: &Streams, user: u32) -> io::Result<()> {
-    let pipes = match streams {
+    let [stdin, stdout, stderr] = match streams {
         Streams::Collected { stdin, output } => [stdin, output, output],
         Streams::Given([stdin, stdout, stderr]) => [stdin, stdout, stderr],
         Streams::Terminal(console) => return terminal::take(console.as_fd(), user),
     };
-    for pipe in pipes {
-        let found = nix::sys::stat::fstat(pipe)?;
-        if SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == SFlag::S_IFIFO {
-            fchown(pipe, Some(Uid::from_raw(user)), None)?;
-        }
-    }
-    let [stdin, stdout, stderr] = pipes;
     dup2_stdin(stdin)?;
     dup2_stdout(stdout)?;
     dup2_stderr(stderr)?;

@@ -113,6 +113,7 @@ impl Supervisor {
             group,
             exec_group: exec_group.clone(),
             directory: self.container_directory(id),
+            users: self.users.as_ref(),
             init: sys::pidfd_open(pid).map_err(failed("open the container's process"))?,
             streams,
         };

@@ -25,14 +25,18 @@ pub(super) struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// Makes it. `somewhere` is any directory; this process's working directory becomes the root.
-    pub(super) fn make(somewhere: &Path) -> io::Result<Self> {
+    /// Makes it, for a user and group of the machine. `somewhere` is any directory; this process's working directory becomes the root.
+    pub(super) fn make(somewhere: &Path, owner: u32) -> io::Result<Self> {
         let home = own_namespace()?;
         let attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
         let memory = FileSystem::open("tmpfs")?;
         memory.set("source", b"shm")?;
         memory.set("size", SIZE)?;
         memory.set("mode", b"1777")?;
+        if owner != 0 {
+            memory.set("uid", owner.to_string().as_bytes())?;
+            memory.set("gid", owner.to_string().as_bytes())?;
+        }
         let memory = memory.mount(u32::try_from(attributes).map_err(io::Error::other)?)?;
         unshare(CloneFlags::CLONE_NEWNS)?;
         let holder = own_namespace().and_then(|holder| become_root(&memory, somewhere).map(|()| holder));
@@ -54,7 +58,7 @@ fn own_namespace() -> io::Result<OwnedFd> {
 }
 
 /// Leaves nothing but this mount in the namespace: what else the machine had mounted must not stay in use because of it.
-fn become_root(memory: &Mount, somewhere: &Path) -> io::Result<()> {
+pub(super) fn become_root(memory: &Mount, somewhere: &Path) -> io::Result<()> {
     let none: Option<&str> = None;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
     memory.attach(somewhere)?;

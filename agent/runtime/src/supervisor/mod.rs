@@ -17,10 +17,12 @@ pub(crate) mod memory;
 mod pause;
 mod poll;
 mod remove;
+mod shifted;
 pub(crate) mod sink;
 mod state;
 mod terminal;
 pub(crate) mod user;
+mod users;
 mod zygote;
 
 use std::fs::{self, File};
@@ -40,6 +42,7 @@ use serde::{Deserialize, Serialize};
 
 use memory::SharedMemory;
 use pause::Pause;
+use users::Users;
 use zygote::Order;
 pub(crate) use zygote::order;
 
@@ -47,7 +50,7 @@ use crate::cgroup::Cgroups;
 use crate::clock::now;
 use crate::protocol::{self, Answer, Configuration, Message};
 use crate::record::{self, Durability};
-use crate::{Refusal, Sandbox, sys};
+use crate::{Refusal, Sandbox, SandboxSpec, sys};
 
 /// The socket in the sandbox's directory.
 pub(crate) const SOCKET: &str = "supervisor.sock";
@@ -134,10 +137,12 @@ fn set_up(directory: &Path, configuration: Configuration) -> Result<state::Super
     // EPERM: it leads a session already.
     setsid().ok();
     umask(Mode::from_bits_truncate(0o022));
+    let users = own_users(&spec).map_err(at("find the pod's users"))?;
     let memory = if spec.host_ipc {
         None
     } else {
-        Some(SharedMemory::make(directory).map_err(at("make the pod's shared memory"))?)
+        let owner = users.as_ref().map_or(0, Users::root);
+        Some(SharedMemory::make(directory, owner).map_err(at("make the pod's shared memory"))?)
     };
     nix::unistd::chdir(directory).map_err(at("enter the sandbox's directory"))?;
     sys::become_subreaper().map_err(at("become a subreaper"))?;
@@ -151,14 +156,18 @@ fn set_up(directory: &Path, configuration: Configuration) -> Result<state::Super
     let mut own = CloneFlags::empty();
     own.set(CloneFlags::CLONE_NEWIPC, !spec.host_ipc);
     own.set(CloneFlags::CLONE_NEWUTS, spec.netns.is_some());
-    unshare(own).map_err(at("unshare namespaces"))?;
+    match &users {
+        Some(users) => users.unshare(own),
+        None => unshare(own).map_err(io::Error::from),
+    }
+    .map_err(at("unshare namespaces"))?;
     if let Some(netns) = &spec.netns {
         let netns = File::open(netns).map_err(at("open the network namespace"))?;
         setns(netns, CloneFlags::CLONE_NEWNET).map_err(at("join the network namespace"))?;
         nix::unistd::sethostname(&spec.hostname).map_err(at("set the host name"))?;
     }
     let pause = if spec.share_process_namespace && !spec.host_pid {
-        Some(Pause::start().map_err(at("make the shared pid namespace"))?)
+        Some(Pause::start(directory, users.as_ref()).map_err(at("make the shared pid namespace"))?)
     } else {
         None
     };
@@ -170,6 +179,7 @@ fn set_up(directory: &Path, configuration: Configuration) -> Result<state::Super
         pod,
         attempt,
         created_at: now(),
+        user_ids: spec.user_ids,
         lost: false,
         containers: Vec::new(),
     };
@@ -183,8 +193,20 @@ fn set_up(directory: &Path, configuration: Configuration) -> Result<state::Super
     record::write(Path::new(SANDBOX), &record, Durability::Process).map_err(at("write the sandbox's record"))?;
     let directory = directory.to_owned();
     Ok(state::Supervisor::new(
-        directory, spec, sandbox, cgroups, group, pause, memory, listener, signals,
+        directory, spec, sandbox, cgroups, group, users, pause, memory, listener, signals,
     ))
+}
+
+fn own_users(spec: &SandboxSpec) -> io::Result<Option<Users>> {
+    let Some(first) = spec.user_ids else { return Ok(None) };
+    let network = || {
+        io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "the pod has no network namespace of its own",
+        )
+    };
+    let netns = File::open(spec.netns.as_ref().ok_or_else(network)?)?;
+    Users::of(&netns, first).map(Some)
 }
 
 /// Start of a process in clock ticks since boot.

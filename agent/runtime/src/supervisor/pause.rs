@@ -2,12 +2,16 @@
 
 use std::io::{self, PipeWriter, Read, Write};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
+use nix::libc;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction};
 use nix::unistd::{ForkResult, Pid, dup2_stdin};
 
-use crate::sys;
+use super::memory;
+use super::users::Users;
+use crate::sys::{self, FileSystem};
 
 /// It only reaps, and ends with the supervisor, however that ends; all processes of its namespace go with it.
 pub(super) struct Pause {
@@ -17,13 +21,15 @@ pub(super) struct Pause {
 }
 
 impl Pause {
-    pub(super) fn start() -> io::Result<Self> {
+    /// `somewhere` is any directory.
+    pub(super) fn start(somewhere: &Path, users: Option<&Users>) -> io::Result<Self> {
         let (mut reader, mut writer) = io::pipe()?;
         let (line, lifeline) = io::pipe()?;
         match sys::fork()? {
             ForkResult::Child => {
-                let made = unshare(CloneFlags::CLONE_NEWPID)
-                    .map_err(io::Error::from)
+                let made = seclude(somewhere)
+                    .and_then(|()| users.map_or(Ok(()), Users::enter))
+                    .and_then(|()| unshare(CloneFlags::CLONE_NEWPID).map_err(io::Error::from))
                     .and_then(|()| sys::fork());
                 match made {
                     Ok(ForkResult::Parent { child }) => {
@@ -50,6 +56,16 @@ impl Pause {
     pub(super) fn end(self) {
         kill(Pid::from_raw(self.pid), Signal::SIGKILL).ok();
     }
+}
+
+/// Leaves this process, which the containers see and may be allowed to trace, nothing of the machine's files.
+fn seclude(somewhere: &Path) -> io::Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    let empty = FileSystem::open("tmpfs")?;
+    empty.set("source", b"empty")?;
+    empty.set("mode", b"0555")?;
+    let attributes = u32::try_from(libc::MOUNT_ATTR_RDONLY).map_err(io::Error::other)?;
+    memory::become_root(&empty.mount(attributes)?, somewhere)
 }
 
 #[expect(unsafe_code, reason = "sigaction is unsafe for handlers; this ignores a signal")]

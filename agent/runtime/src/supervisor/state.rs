@@ -17,6 +17,7 @@ use super::log::{Lines, LogFile, Stream};
 use super::memory::SharedMemory;
 use super::pause::Pause;
 use super::poll::Client;
+use super::users::Users;
 use super::{CONTAINERS, RECORD};
 use crate::cgroup::Cgroups;
 use crate::clock::now;
@@ -108,6 +109,8 @@ pub(super) struct Supervisor {
     pub(super) sandbox: Sandbox,
     pub(super) cgroups: Cgroups,
     pub(super) group: PathBuf,
+    /// None: the machine's.
+    pub(super) users: Option<Users>,
     pub(super) pause: Option<Pause>,
     /// None: the machine's.
     pub(super) memory: Option<SharedMemory>,
@@ -156,6 +159,7 @@ impl Supervisor {
         sandbox: Sandbox,
         cgroups: Cgroups,
         group: PathBuf,
+        users: Option<Users>,
         pause: Option<Pause>,
         memory: Option<SharedMemory>,
         listener: UnixListener,
@@ -169,6 +173,7 @@ impl Supervisor {
             sandbox,
             cgroups,
             group,
+            users,
             pause,
             memory,
             listener,

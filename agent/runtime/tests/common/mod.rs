@@ -149,6 +149,7 @@ impl Machine {
             share_process_namespace,
             host_pid,
             host_ipc,
+            user_ids: None,
             limits,
         }
     }

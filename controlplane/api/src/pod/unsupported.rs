@@ -37,7 +37,6 @@ impl Found {
 /// The fields of a pod that the node agent cannot honour.
 pub fn unsupported(spec: &PodSpec) -> Vec<Invalid> {
     let mut found = Found(Vec::new());
-    found.refuse(spec.host_users == Some(false), "spec.hostUsers");
     found.refuse(spec.runtime_class_name.is_some(), "spec.runtimeClassName");
     found.refuse(
         spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()),

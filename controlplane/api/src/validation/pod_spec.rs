@@ -66,7 +66,26 @@ pub fn validate(spec: &PodSpec, path: &str) -> Vec<Invalid> {
         );
     }
     host_aliases(&mut errors, spec, path);
+    own_users(&mut errors, spec, path);
     errors
+}
+
+/// Users of the pod's own have no rights in the node's other namespaces. The fields are written as upstream writes them.
+fn own_users(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
+    if spec.host_users != Some(false) {
+        return;
+    }
+    let shared = [
+        (spec.host_network, "hostNetwork"),
+        (spec.host_pid, "HostPID"),
+        (spec.host_ipc, "HostIPC"),
+    ];
+    for (_, field) in shared.into_iter().filter(|(shared, _)| *shared == Some(true)) {
+        errors.push(Invalid::forbidden(
+            format!("{path}.{field}"),
+            "when `hostUsers` is false",
+        ));
+    }
 }
 
 fn containers(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str, volumes: BTreeSet<&str>) {

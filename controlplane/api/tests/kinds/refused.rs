@@ -239,10 +239,18 @@ fn pods() {
 }
 
 #[test]
+fn users_of_the_pods_own_share_no_namespace_of_the_node() {
+    let spec = json!({"hostUsers": false, "hostNetwork": true, "hostPID": true, "hostIPC": true});
+    let expected = ["hostNetwork", "HostPID", "HostIPC"]
+        .map(|field| format!("spec.{field}: Forbidden: when `hostUsers` is false"));
+    let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
+    refused("", "pods", &json!({"spec": spec}), &expected);
+}
+
+#[test]
 fn what_the_node_agent_cannot_do_names_its_field() {
     let node = "is not supported by this version of the node agent";
     let cases = [
-        (json!({"hostUsers": false}), "hostUsers"),
         (json!({"runtimeClassName": "kata"}), "runtimeClassName"),
         (json!({"resources": {"limits": {"cpu": "1"}}}), "resources"),
     ];

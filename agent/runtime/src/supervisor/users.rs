@@ -1,0 +1,116 @@
+//! The pod's own users (`hostUsers: false`): a user namespace to which the pod's other namespaces belong.
+//!
+//! The supervisor stays outside: whoever breaks out of a container is nobody on the machine.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, Gid, Pid, Uid, setgroups, setresgid, setresuid};
+
+use super::user::Identity;
+use crate::{Refusal, sys};
+
+/// How many users and groups a pod has.
+const COUNT: u32 = 65_536;
+
+/// The user namespace of a pod.
+pub(super) struct Users {
+    namespace: OwnedFd,
+    first: u32,
+}
+
+impl Users {
+    /// Those to which a network namespace belongs; `first` is what their root is on the machine.
+    pub(super) fn of(netns: &File, first: u32) -> io::Result<Self> {
+        let namespace = sys::owning_users(netns.as_fd())?;
+        Ok(Self { namespace, first })
+    }
+
+    pub(super) fn namespace(&self) -> BorrowedFd<'_> {
+        self.namespace.as_fd()
+    }
+
+    /// Its path for this process and those that it forks.
+    pub(super) fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.namespace.as_raw_fd()))
+    }
+
+    /// What a user or group of the pod is on the machine.
+    pub(super) fn on_machine(&self, id: u32) -> Option<u32> {
+        Some(id).filter(|id| *id < COUNT)?.checked_add(self.first)
+    }
+
+    /// What the pod's root is on the machine.
+    pub(super) fn root(&self) -> u32 {
+        self.first
+    }
+
+    /// Refuses who is nobody among these users.
+    pub(super) fn check(&self, user: &str, identity: &Identity) -> Result<(), Refusal> {
+        let mut all = [identity.uid, identity.gid]
+            .into_iter()
+            .chain(identity.supplementary.iter().copied());
+        match all.find(|id| self.on_machine(*id).is_none()) {
+            None => Ok(()),
+            Some(_) => Err(Refusal::User {
+                user: user.to_owned(),
+                reason: format!(
+                    "ids must be within 0 to {} where the pod has users of its own (hostUsers is false)",
+                    COUNT - 1
+                ),
+            }),
+        }
+    }
+
+    /// Makes this process root of the namespace.
+    pub(super) fn enter(&self) -> io::Result<()> {
+        setns(&self.namespace, CloneFlags::CLONE_NEWUSER)?;
+        become_root()
+    }
+
+    /// Moves this process into new namespaces that belong to these users, but not into theirs.
+    pub(super) fn unshare(&self, flags: CloneFlags) -> io::Result<()> {
+        let (mut ready, told) = io::pipe()?;
+        let (wait, go) = io::pipe()?;
+        match sys::fork()? {
+            ForkResult::Child => {
+                drop(go);
+                let made = self
+                    .enter()
+                    .and_then(|()| unshare(flags).map_err(io::Error::from))
+                    .and_then(|()| nix::unistd::write(&told, &[1]).map_err(io::Error::from));
+                // Ends when the supervisor has joined or is gone.
+                nix::unistd::read(&wait, &mut [0]).ok();
+                sys::exit_now(i32::from(made.is_err()))
+            }
+            ForkResult::Parent { child } => {
+                drop((told, wait));
+                let joined = ready.read_exact(&mut [0]).and_then(|()| join(child, flags));
+                drop(go);
+                let ended = waitpid(child, None);
+                joined?;
+                ended?;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Joins namespaces of a child, which waits.
+fn join(child: Pid, flags: CloneFlags) -> io::Result<()> {
+    let process = sys::pidfd_open(child.as_raw())?;
+    sys::join_namespaces(process.as_fd(), flags)
+}
+
+/// In a user namespace that was just entered, where the caller is nobody yet.
+pub(super) fn become_root() -> io::Result<()> {
+    setgroups(&[])?;
+    let (uid, gid) = (Uid::from_raw(0), Gid::from_raw(0));
+    setresgid(gid, gid, gid)?;
+    setresuid(uid, uid, uid)?;
+    Ok(())
+}
