@@ -13,6 +13,7 @@ mod confined;
 pub mod context;
 mod crashes;
 pub mod events;
+pub mod fuzzing;
 pub mod images;
 pub mod lock;
 pub mod machine;

@@ -16,6 +16,7 @@ mod credentials;
 mod digest;
 mod download;
 mod failure;
+pub mod fuzzing;
 mod image;
 mod import;
 mod index;

@@ -6,6 +6,7 @@
 mod bridge;
 mod cidr;
 mod cni;
+pub mod fuzzing;
 mod sim;
 
 use std::net::{IpAddr, SocketAddrV4};

@@ -6,7 +6,7 @@ mod logs;
 mod measures;
 mod milestones;
 mod socket;
-mod streams;
+pub(crate) mod streams;
 mod tls;
 mod upgrade;
 

@@ -17,6 +17,7 @@ pub mod authorization;
 pub mod body;
 pub mod discovery;
 pub mod failure;
+pub mod fuzzing;
 pub mod identity;
 pub mod negotiation;
 pub mod node_proxy;

@@ -1,6 +1,6 @@
 //! Connections that switch protocols: after the answer's head all bytes go through, both ways, unchanged.
 
-mod frames;
+pub(crate) mod frames;
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};

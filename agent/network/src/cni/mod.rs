@@ -3,6 +3,7 @@
 //! The crates that know CNI's types (`cni-plugin`, `rscni`) are for writing plugins. A caller hands results on as they
 //! came, fields that it does not know included, so it reads two fields of them and keeps the rest as JSON.
 
+pub(crate) mod fuzzing;
 mod list;
 mod outcome;
 mod plugin;

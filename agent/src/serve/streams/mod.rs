@@ -5,6 +5,7 @@
 mod command;
 mod dial;
 mod forward;
+pub(crate) mod fuzzing;
 mod mux;
 mod remote;
 mod spdy;

@@ -8,6 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::{SinkExt, Stream, StreamExt};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
@@ -17,7 +18,6 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 use tracing::debug;
 
 use super::mux::{Gone, Idle, Outgoing};
-use crate::serve::upgrade::Io;
 
 /// Says that a channel is at its end, in the fifth version.
 const END: u8 = 255;
@@ -61,7 +61,7 @@ pub(super) fn handshake(request: &Request, protocol: &str) -> Result<Vec<(Header
     Ok(headers)
 }
 
-pub(super) async fn open(io: Io) -> WebSocketStream<Io> {
+pub(super) async fn open<Transport: AsyncRead + AsyncWrite + Unpin>(io: Transport) -> WebSocketStream<Transport> {
     let config = WebSocketConfig::default()
         .read_buffer_size(BUFFER)
         .write_buffer_size(0)

@@ -5,7 +5,7 @@ const SHORT: usize = 2;
 
 /// Follows the frames of one direction, however they are cut up.
 #[derive(Debug, Default)]
-pub(super) struct Frames {
+pub(crate) struct Frames {
     /// The head of a frame, as far as it came.
     head: [u8; 14],
     known: usize,
@@ -15,7 +15,7 @@ pub(super) struct Frames {
 
 impl Frames {
     /// How many of the next bytes belong to the present frame; 0 only when there are none.
-    pub(super) fn advance(&mut self, bytes: &[u8]) -> usize {
+    pub(crate) fn advance(&mut self, bytes: &[u8]) -> usize {
         let mut taken = 0;
         if self.payload == 0 {
             for byte in bytes {

@@ -1,0 +1,387 @@
+//! Whatever reads bytes from outside, fed with a corpus (`tests/fuzz/TARGET/`) and with what becomes of it by chance:
+//! nothing may panic, take long or take much memory.
+//!
+//! The chance has a fixed seed. `SKIFF_FUZZ_SECONDS=600` looks longer than the second that each target gets otherwise,
+//! `SKIFF_FUZZ_SEED=7` elsewhere. An input that is not survived is left in a file; once it is, it belongs into the corpus.
+
+#![allow(clippy::panic, reason = "a test fails by panicking")]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use api::protobuf;
+use api::quantity::Quantity;
+use api::selector::{FieldSelector, LabelSelector};
+use k8s_openapi::jiff::Timestamp;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom as _;
+use rand::{Rng as _, SeedableRng as _};
+use serde_json::Value;
+use tokio::time::Instant;
+
+/// Longest input. What is longer differs only in length.
+const LONGEST: usize = 16 << 10;
+/// No input of that length may take longer; machines under load included.
+const SLOWEST: Duration = Duration::from_secs(5);
+/// How much memory a target may come to need.
+const MEMORY_KIB: u64 = 256 << 10;
+
+/// Pieces that mean something to one reader or the other.
+const WORDS: &[&str] = &[
+    "{",
+    "}",
+    "[",
+    "]",
+    ":",
+    ",",
+    "\"",
+    "\\u0000",
+    "\\ud800",
+    "null",
+    "true",
+    "-1",
+    "1e999",
+    "0.1",
+    "18446744073709551616",
+    "9223372036854775807",
+    "-9223372036854775808",
+    "&a",
+    "*a",
+    "<<: *a",
+    "---\n",
+    "!!binary ",
+    "|\n ",
+    "? ",
+    "- ",
+    "\t",
+    "..",
+    "/",
+    "%2f",
+    "%",
+    "?",
+    "&",
+    "=",
+    "in (",
+    "notin (",
+    "!",
+    ",",
+    "$patch",
+    "$retainKeys",
+    "$setElementOrder/containers",
+    "$deleteFromPrimitiveList/finalizers",
+    "delete",
+    "replace",
+    "op",
+    "path",
+    "from",
+    "value",
+    "~1",
+    "~0",
+    "/-",
+    "/0",
+    "metadata",
+    "spec",
+    "containers",
+    "name",
+    "kind",
+    "apiVersion",
+    "sha256:",
+    "@",
+    "1Ki",
+    "1e3",
+    "m",
+    "E",
+    "0x",
+    "2026-01-01T00:00:00Z",
+    "stdout F ",
+    "stderr P ",
+    "\n",
+    "\r\n",
+    "\0",
+    "\u{feff}",
+    "é",
+    "𝄞",
+];
+
+macro_rules! targets {
+    ($($name:ident: $read:expr;)*) => {
+        $(#[test]
+        fn $name() -> anyhow::Result<()> {
+            fuzz(stringify!($name), $read)
+        })*
+    };
+}
+
+targets! {
+    attack_24_json_objects: json_object;
+    attack_24_yaml_objects: yaml_object;
+    attack_24_protobuf_objects: protobuf_object;
+    attack_24_patches: server::fuzzing::patch;
+    attack_23_requests: server::fuzzing::request;
+    selectors: selector;
+    tokens: server::fuzzing::token;
+    upgrades: server::fuzzing::frames;
+    attack_06_manifests: image::fuzzing::manifest;
+    attack_05_layers: layer;
+    attack_14_log_lines: log_line;
+    spdy: |bytes| wait(agent::fuzzing::spdy(bytes));
+    websocket: |bytes| wait(agent::fuzzing::websocket(bytes));
+    attack_42_plugins: network::fuzzing::plugin;
+}
+
+/// An object: defaults are set once and for all, and what is written is read again.
+fn json_object(bytes: &[u8]) {
+    let meta: Value = serde_json::from_slice(bytes).unwrap_or_default();
+    let text = |name: &str| meta.get(name).and_then(Value::as_str).unwrap_or_default();
+    let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
+    let Some(registration) = api::find_kind(group, version, text("kind")) else {
+        return;
+    };
+    let Ok((mut object, _unknown)) = registration.decode_reporting(bytes) else {
+        return;
+    };
+    registration.set_defaults(&mut *object);
+    let json = object.to_json();
+    let mut again = registration.decode(&json).expect("what was written is read");
+    registration.set_defaults(&mut *again);
+    assert_eq!(
+        String::from_utf8_lossy(&again.to_json()),
+        String::from_utf8_lossy(&json)
+    );
+    registration.prepare_create(&mut *object);
+    drop(registration.validate(&*object));
+    drop(registration.validate_update(&*object, &*again));
+    drop(registration.row(&*object, Timestamp::UNIX_EPOCH));
+    drop(registration.fields(&*object));
+    drop(protobuf::encode(text("apiVersion"), text("kind"), &json));
+}
+
+fn yaml_object(bytes: &[u8]) {
+    if let Ok(yaml) = api::yaml::to_json(bytes) {
+        json_object(yaml.value.to_string().as_bytes());
+    }
+}
+
+/// An object in protobuf: what is read is written and read as the same.
+fn protobuf_object(bytes: &[u8]) {
+    let Ok(decoded) = protobuf::decode(bytes) else {
+        return;
+    };
+    if let Ok(body) = protobuf::encode(&decoded.api_version, &decoded.kind, decoded.json.to_string().as_bytes()) {
+        let again = protobuf::decode(&body).expect("what was written is read");
+        assert_eq!(again.json, decoded.json);
+    }
+    json_object(decoded.json.to_string().as_bytes());
+}
+
+fn selector(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let labels = [("tier".to_owned(), "front".to_owned())].into();
+    drop(LabelSelector::parse(&text).map(|selector| selector.matches(&labels)));
+    drop(FieldSelector::parse(&text).map(|selector| selector.matches(|_label| Some("front"))));
+    if let Ok(quantity) = Quantity::parse(&text) {
+        let written = quantity.to_text();
+        assert_eq!(
+            Quantity::parse(&written.0).map(Quantity::milli).ok(),
+            Some(quantity.milli()),
+            "{written:?}"
+        );
+    }
+}
+
+fn log_line(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let pairs: Vec<(String, String)> = text
+        .split('&')
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect();
+    let options = agent_plan::log::Options::parse(&pairs, Timestamp::UNIX_EPOCH).unwrap_or_default();
+    for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+        if let Some(record) = agent_plan::log::parse(line) {
+            let mut out = Vec::new();
+            options.render(&record, true, &mut out);
+            assert!(out.len() <= line.len() + 1, "{line:?} became {out:?}");
+        }
+    }
+}
+
+/// Nothing of a layer leaves its folder: the one beside it stays as it is.
+fn layer(bytes: &[u8]) {
+    let home = tempfile::tempdir().expect("a folder");
+    let target = home.path().join("layer");
+    std::fs::create_dir(&target).expect("a folder");
+    std::fs::write(home.path().join("outside"), "as it was").expect("a file");
+    image::fuzzing::layer(bytes, &target);
+    assert_eq!(
+        std::fs::read_to_string(home.path().join("outside")).ok().as_deref(),
+        Some("as it was")
+    );
+    let beside = std::fs::read_dir(home.path()).map(Iterator::count).unwrap_or_default();
+    assert_eq!(beside, 2, "something came beside the layer's folder");
+}
+
+fn wait(reading: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        tokio::time::timeout(SLOWEST, reading)
+            .await
+            .expect("the reader comes to an end");
+    });
+}
+
+/// Replays the corpus, then mutations of it.
+fn fuzz(target: &str, read: fn(&[u8])) -> anyhow::Result<()> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let time = Duration::from_secs(number("SKIFF_FUZZ_SECONDS").unwrap_or(1));
+    let seed = number("SKIFF_FUZZ_SEED").unwrap_or(36);
+    let corpus = corpus(target)?;
+    anyhow::ensure!(!corpus.is_empty(), "{target} has no corpus");
+    // Only the inputs that are not survived are of interest, and they are told below.
+    std::panic::set_hook(Box::new(|_info| {}));
+    let before = memory_kib()?;
+    for input in &corpus {
+        feed(target, read, input)?;
+    }
+    let mut random = StdRng::seed_from_u64(seed);
+    let start = Instant::now();
+    let mut inputs = 0_usize;
+    while start.elapsed() < time {
+        let input = mutated(&corpus, &mut random);
+        feed(target, read, &input).with_context(|| format!("input {inputs} of seed {seed}"))?;
+        inputs += 1;
+    }
+    let grown = memory_kib()?.saturating_sub(before);
+    anyhow::ensure!(grown < MEMORY_KIB, "{target} came to need {grown} KiB");
+    tests::logging();
+    tracing::info!(target, inputs, grown_kib = grown, "survived");
+    Ok(())
+}
+
+/// Hands an input over and leaves it in a file when it is not survived.
+fn feed(target: &str, read: fn(&[u8]), input: &[u8]) -> anyhow::Result<()> {
+    let start = Instant::now();
+    let ended = catch_unwind(AssertUnwindSafe(|| read(input)));
+    let took = start.elapsed();
+    if ended.is_ok() && took < SLOWEST {
+        return Ok(());
+    }
+    let file = std::env::temp_dir().join(format!("{target}-{}", std::process::id()));
+    std::fs::write(&file, input)?;
+    let told = ended.err().map(|panic| match panic.downcast::<String>() {
+        Ok(text) => *text,
+        Err(other) => other
+            .downcast::<&str>()
+            .map_or_else(|_other| "a panic".to_owned(), |text| (*text).to_owned()),
+    });
+    anyhow::bail!(
+        "{target}, input in {}: {told:?} after {took:?}: {}",
+        file.display(),
+        input.escape_ascii()
+    )
+}
+
+/// The target's files; readers of objects get the fixtures of all kinds as well.
+fn corpus(target: &str) -> anyhow::Result<Vec<Vec<u8>>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut inputs = Vec::new();
+    let name = target
+        .rsplit_once(|letter: char| letter.is_ascii_digit())
+        .map_or(target, |(_, name)| name);
+    let folder = root.join("fuzz").join(name.trim_start_matches('_'));
+    if folder.is_dir() {
+        inputs.extend(files(&folder)?);
+    }
+    if target.ends_with("_objects") {
+        let fixtures = files(&root.join("../controlplane/api/tests/kinds/fixtures"))?;
+        let fixtures = fixtures.iter().flat_map(|file| documents(file));
+        for yaml in fixtures {
+            let value = api::yaml::to_json(&yaml)
+                .map_err(|error| anyhow::anyhow!("a fixture: {error}"))?
+                .value;
+            let text = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default();
+            inputs.push(if target.contains("yaml") {
+                yaml
+            } else if target.contains("json") {
+                value.to_string().into_bytes()
+            } else {
+                protobuf::encode(text("apiVersion"), text("kind"), value.to_string().as_bytes())?
+            });
+        }
+    }
+    Ok(inputs)
+}
+
+/// The documents of a file of fixtures.
+fn documents(file: &[u8]) -> Vec<Vec<u8>> {
+    let text = String::from_utf8_lossy(file);
+    let parts = text.split("\n---\n").filter(|part| !part.trim().is_empty());
+    parts.map(|part| part.as_bytes().to_vec()).collect()
+}
+
+fn files(folder: &Path) -> anyhow::Result<Vec<Vec<u8>>> {
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+        paths.push(entry?.path());
+    }
+    paths.sort();
+    paths.iter().map(|path| Ok(std::fs::read(path)?)).collect()
+}
+
+/// One input of the corpus after some accidents.
+fn mutated(corpus: &[Vec<u8>], random: &mut StdRng) -> Vec<u8> {
+    let mut bytes = corpus.choose(random).cloned().unwrap_or_default();
+    for _ in 0..random.random_range(1..=6) {
+        let at = random.random_range(0..=bytes.len());
+        let end = (at + random.random_range(0..=32)).min(bytes.len());
+        let piece = bytes.get(at..end).unwrap_or_default().to_vec();
+        match random.random_range(0..9) {
+            0 => drop(bytes.drain(at..end)),
+            1 => bytes.truncate(at),
+            2 => flip(&mut bytes, at, random),
+            3 => drop(bytes.splice(at..at, [random.random::<u8>()])),
+            4 => {
+                let word = WORDS.choose(random).unwrap_or(&"");
+                drop(bytes.splice(at..at, word.bytes()));
+            }
+            5 => {
+                let word = WORDS.choose(random).unwrap_or(&"");
+                drop(bytes.splice(at..end, word.bytes()));
+            }
+            // A piece again and again, as deep structures are made.
+            6 => {
+                let times = 1_usize << random.random_range(0..10);
+                drop(bytes.splice(at..at, piece.repeat(times)));
+            }
+            7 => {
+                let other = corpus.choose(random).cloned().unwrap_or_default();
+                let from = random.random_range(0..=other.len());
+                drop(bytes.splice(at.., other.into_iter().skip(from)));
+            }
+            _ => drop(bytes.splice(at..end, std::iter::repeat_n(random.random::<u8>(), end - at))),
+        }
+        bytes.truncate(LONGEST);
+    }
+    bytes
+}
+
+fn flip(bytes: &mut [u8], at: usize, random: &mut StdRng) {
+    if let Some(byte) = bytes.get_mut(at) {
+        *byte ^= 1 << random.random_range(0..8);
+    }
+}
+
+/// The most memory that this process has had.
+fn memory_kib() -> anyhow::Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .context("a peak")?;
+    Ok(line.trim().trim_end_matches(" kB").trim().parse()?)
+}
