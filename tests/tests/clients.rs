@@ -51,6 +51,34 @@ fn clients_of_other_languages_work() -> anyhow::Result<()> {
 }
 
 #[test]
+fn helm_and_ansible_work() -> anyhow::Result<()> {
+    tests::logging();
+    let python = installed("python/bin/python")?;
+    let playbook = installed("python/bin/ansible-playbook")?;
+    let (collections, helm) = (installed("collections")?, installed("helm")?);
+    let machine = Machine::start("helm")?;
+    let image = images::nginx(&machine)?;
+    let home = tempfile::tempdir()?;
+    let mut command = machine.namespace().command("timeout");
+    command
+        .arg("120")
+        .arg(python)
+        .arg("-I")
+        .arg(script("helm.py"))
+        .arg(helm);
+    command.arg(machine.kubeconfig()).arg(script("chart")).arg(&image);
+    process::run(command.env("HOME", home.path()))?;
+    let mut command = machine.namespace().command("timeout");
+    command.arg("120").arg(playbook).arg(script("playbook.yaml"));
+    command.arg("--extra-vars").arg(format!("image={image}"));
+    command
+        .env("HOME", home.path())
+        .env("ANSIBLE_COLLECTIONS_PATH", collections);
+    process::run(command.env("K8S_AUTH_KUBECONFIG", machine.kubeconfig()))?;
+    machine.finish()
+}
+
+#[test]
 fn a_rust_controller_follows_its_objects() -> anyhow::Result<()> {
     tests::logging();
     let machine = Machine::start("controller")?;
