@@ -2,19 +2,18 @@
 
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "clients/controller.rs"]
+mod controller;
+#[path = "clients/lease.rs"]
+mod lease;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use anyhow::Context as _;
-use futures::StreamExt;
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::runtime::controller::{self, Action};
-use kube::runtime::{Controller, WatchStreamExt, watcher};
-use kube::{Client, Config, Resource as _, ResourceExt as _};
+use kube::{Client, Config, ResourceExt as _};
 use tests::machine::{Machine, PATIENCE};
 use tests::{images, process};
 
@@ -91,7 +90,8 @@ fn a_rust_controller_follows_its_objects() -> anyhow::Result<()> {
                 let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
                 let client = Client::try_from(config)?;
                 tokio::time::timeout(PATIENCE, call(client.clone())).await??;
-                tokio::time::timeout(PATIENCE, reconcile(client)).await?
+                tokio::time::timeout(PATIENCE, controller::reconcile(client.clone())).await??;
+                tokio::time::timeout(PATIENCE, lease::lead(client)).await?
             })
         });
         work.join().unwrap_or_else(|_| anyhow::bail!("the client panicked"))
@@ -143,93 +143,5 @@ async fn call(client: Client) -> anyhow::Result<()> {
     anyhow::ensure!(partly.name_any() == "called", "{partly:?}");
     maps.delete("called", &DeleteParams::default()).await?;
     anyhow::ensure!(maps.get_opt("called").await?.is_none(), "still there");
-    Ok(())
-}
-
-struct Copier {
-    client: Client,
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error("copy a ConfigMap")]
-struct CopyError(#[source] kube::Error);
-
-/// A Secret of the same name, owned by the `ConfigMap`, with the same value.
-async fn copy(map: Arc<ConfigMap>, copier: Arc<Copier>) -> Result<Action, CopyError> {
-    let mut secret = Secret {
-        string_data: map.data.clone(),
-        ..Secret::default()
-    };
-    secret.metadata.name = Some(map.name_any());
-    secret.metadata.owner_references = map.controller_owner_ref(&()).map(|owner| vec![owner]);
-    let secrets: Api<Secret> = Api::default_namespaced(copier.client.clone());
-    let forced = PatchParams::apply("copier").force();
-    secrets
-        .patch(&map.name_any(), &forced, &Patch::Apply(secret))
-        .await
-        .map_err(CopyError)?;
-    Ok(Action::await_change())
-}
-
-/// A controller keeps copies, an informer that streams its list follows them.
-async fn reconcile(client: Client) -> anyhow::Result<()> {
-    let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
-    let secrets: Api<Secret> = Api::default_namespaced(client.clone());
-    let copied = watcher::Config::default().labels("copied=yes");
-    let failed = Arc::new(Mutex::new(Vec::new()));
-    let failures = Arc::clone(&failed);
-    let controller = Controller::new(maps.clone(), copied)
-        .owns(secrets.clone(), watcher::Config::default())
-        .run(
-            copy,
-            |_, _, _| Action::requeue(Duration::from_millis(100)),
-            Arc::new(Copier { client }),
-        )
-        .for_each(move |outcome| {
-            // An event may come later than the deletion.
-            let gone = matches!(outcome, Err(controller::Error::ObjectNotFound(_)));
-            if let Err(error) = outcome
-                && !gone
-            {
-                failures
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .push(format!("{error:?}"));
-            }
-            std::future::ready(())
-        });
-    let play = async {
-        let informer = watcher(secrets.clone(), watcher::Config::default().streaming_lists()).touched_objects();
-        let mut informer = std::pin::pin!(informer);
-        let mut value_of = async |name: &str, wanted: &str| -> anyhow::Result<Secret> {
-            loop {
-                let secret = informer.next().await.context("the informer ended")??;
-                let value = secret.data.as_ref().and_then(|data| data.get("value"));
-                if secret.name_any() == name && value.is_some_and(|value| value.0 == wanted.as_bytes()) {
-                    return Ok(secret);
-                }
-            }
-        };
-        maps.create(&PostParams::default(), &config_map("one", "first")).await?;
-        let first = value_of("one", "first").await?;
-        let change = Patch::Merge(serde_json::json!({"data": {"value": "second"}}));
-        maps.patch("one", &PatchParams::default(), &change).await?;
-        value_of("one", "second").await?;
-        // What is owned comes back.
-        secrets.delete("one", &DeleteParams::default()).await?;
-        while value_of("one", "second").await?.uid() == first.uid() {}
-        // And goes with its owner.
-        maps.delete("one", &DeleteParams::default()).await?;
-        while secrets.get_opt("one").await?.is_some() {
-            tokio::task::yield_now().await;
-        }
-        anyhow::Ok(())
-    };
-    tokio::select! {
-        () = controller => anyhow::bail!("the controller ended"),
-        played = play => played?,
-    }
-    let failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-    anyhow::ensure!(failed.is_empty(), "{failed:#?}");
     Ok(())
 }
