@@ -22,12 +22,14 @@ mod set;
 pub mod splice;
 mod types;
 mod update;
+mod versions;
 
 pub use apply::{Application, Applied, ApplyError, Conflict, apply, conflict_message};
 pub use compare::{Comparison, compare};
 pub use entries::{Entry, Managed, Operation};
 pub use set::Set;
 pub use update::{MAX_UPDATERS, Writer, update};
+pub use versions::Change;
 
 /// Fields of metadata that nobody owns.
 const UNOWNED: [&str; 9] = [

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use controlplane_api::managed::{
-    Application, ApplyError, Comparison, Managed, Operation, Set, Writer, apply, compare, update,
+    Application, ApplyError, Change, Managed, Operation, Set, Writer, apply, compare, update,
 };
 use controlplane_api::schema::Schema;
 use proptest::prelude::*;
@@ -158,8 +158,13 @@ fn check(shape: Shape, writes: &[Write]) -> Result<(), TestCaseError> {
                 let mut new = new.clone();
                 new.insert("z".to_owned(), "0".to_owned());
                 let new = (shape.wrap)(&new);
-                let difference: Comparison = compare(schema, &live.to_string(), &new.to_string());
-                update(&mut managed, difference, &writer(manager), |_version| true);
+                let change = Change {
+                    kind: shape.kind,
+                    live: &live.to_string(),
+                    new: &new.to_string(),
+                };
+                let difference = compare(schema, change.live, change.new);
+                update(&mut managed, change, difference, &writer(manager));
                 live = new;
                 true
             }
@@ -173,7 +178,7 @@ fn check(shape: Shape, writes: &[Write]) -> Result<(), TestCaseError> {
                     force: *force,
                     ignored: &Set::default(),
                 };
-                match apply(&application, managed.clone(), |_version| true) {
+                match apply(&application, managed.clone()) {
                     Ok(applied) => {
                         (live, managed) = (applied.object, applied.managed);
                         true

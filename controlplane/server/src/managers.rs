@@ -1,7 +1,7 @@
 //! Who manages the fields of what is written: the entries of `metadata.managedFields` after each write.
 
 use api::Object;
-use api::managed::{self, Managed, Set, Writer};
+use api::managed::{self, Change, Managed, Set, Writer};
 use api::schema::Schema;
 use http::header::USER_AGENT;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
@@ -40,15 +40,6 @@ fn from_user_agent(context: &Context) -> String {
     name
 }
 
-/// Whether a version of the request's kind is served.
-pub(crate) fn is_served(context: &Context) -> impl Fn(&str) -> bool + use<> {
-    let (kind, own) = (context.registration.kind, context.registration.api_version());
-    move |api_version: &str| {
-        let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
-        api_version == own || api::find_kind(group, version, kind).is_some()
-    }
-}
-
 /// The schema of the request's kind.
 pub(crate) fn schema(context: &Context) -> Option<Schema> {
     let registration = context.registration;
@@ -79,10 +70,15 @@ pub(crate) fn of_new(context: &Context, object: &dyn Object) -> String {
     let Some(schema) = schema(context) else {
         return String::new();
     };
-    let mut comparison = managed::compare(schema, "{}", &text(object));
+    let change = Change {
+        kind: context.registration.kind,
+        live: "{}",
+        new: &text(object),
+    };
+    let mut comparison = managed::compare(schema, change.live, change.new);
     comparison.changed.subtract_trees(&ignored(context));
     let mut entries = Managed::default();
-    managed::update(&mut entries, comparison, &writer(context), |_version| true);
+    managed::update(&mut entries, change, comparison, &writer(context));
     entries.to_json()
 }
 
@@ -103,7 +99,12 @@ pub(crate) fn after_update(
         return String::new();
     }
     let sent = sent.and_then(parse);
-    let comparison = managed::compare(schema, &text(old), &text(new));
+    let change = Change {
+        kind: context.registration.kind,
+        live: &text(old),
+        new: &text(new),
+    };
+    let comparison = managed::compare(schema, change.live, change.new);
     if comparison.is_empty() && sent.is_none() {
         return live.to_owned();
     }
@@ -113,7 +114,7 @@ pub(crate) fn after_update(
         // Nobody's fields were kept so far: that begins with the first apply.
         return String::new();
     }
-    managed::update(&mut entries, comparison, &writer(context), is_served(context));
+    managed::update(&mut entries, change, comparison, &writer(context));
     if entries == known() {
         return live.to_owned();
     }

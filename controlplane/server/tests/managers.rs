@@ -216,3 +216,91 @@ async fn old_updates_are_merged_into_one_entry() {
         json!({})
     );
 }
+
+#[tokio::test]
+async fn a_field_of_two_versions_is_one_field() {
+    let api = Api::start().await;
+    let scalers = |version: &str| format!("/apis/autoscaling/{version}/namespaces/default/horizontalpodautoscalers");
+    let load = |percent: i32| json!([{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": percent}}}]);
+    let mut scaler = json!({
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "a"},
+        "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}, "maxReplicas": 3},
+    });
+    scaler["spec"]["metrics"] = load(50);
+    api.post(&format!("{}?fieldManager=newer", scalers("v2")), &scaler)
+        .await;
+    let (new, old) = (format!("{}/a", scalers("v2")), format!("{}/a", scalers("v1")));
+    let spec = |object: &serde_json::Value, manager: &str| entry(object, manager)["fieldsV1"]["f:spec"].clone();
+    // Who writes the load through the old version takes it from who wrote it through the new one.
+    let change = json!({"spec": {"targetCPUUtilizationPercentage": 70}});
+    let after = api
+        .patch(&format!("{old}?fieldManager=older"), "merge-patch+json", &change)
+        .await
+        .json();
+    assert_eq!(managers(&after), ["newer Update", "older Update"]);
+    assert_eq!(entry(&after, "older")["apiVersion"], "autoscaling/v1");
+    assert_eq!(spec(&after, "older"), json!({"f:targetCPUUtilizationPercentage": {}}));
+    assert!(spec(&after, "newer").get("f:metrics").is_none(), "{after:#}");
+    assert!(spec(&after, "newer").get("f:maxReplicas").is_some(), "{after:#}");
+    // And back again.
+    let change = json!({"spec": {"metrics": load(30)}});
+    let after = api
+        .patch(&format!("{new}?fieldManager=newer"), "merge-patch+json", &change)
+        .await
+        .json();
+    assert_eq!(managers(&after), ["newer Update"]);
+    assert!(spec(&after, "newer").get("f:metrics").is_some(), "{after:#}");
+    // An apply sees the same conflict.
+    let mut wanted =
+        json!({"apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "a"}});
+    wanted["spec"] = json!({"targetCPUUtilizationPercentage": 70});
+    let refused = api.apply(&old, "fieldManager=me", &wanted).await;
+    assert_eq!(
+        refused.message(),
+        "Apply failed with 1 conflict: conflict with \"newer\" using autoscaling/v2: .spec.metrics"
+    );
+    let after = api.apply(&old, "fieldManager=me&force=true", &wanted).await.json();
+    assert_eq!(managers(&after), ["me Apply", "newer Update"]);
+    assert!(spec(&after, "newer").get("f:metrics").is_none(), "{after:#}");
+    // Who applies through the other version next time lets go of what it applied through the first.
+    wanted["apiVersion"] = json!("autoscaling/v2");
+    wanted["spec"] = json!({"minReplicas": 1});
+    let after = api.apply(&new, "fieldManager=me", &wanted).await.json();
+    assert_eq!(entry(&after, "me")["apiVersion"], "autoscaling/v2");
+    assert_eq!(spec(&after, "me"), json!({"f:minReplicas": {}}));
+    assert_eq!(after["spec"]["metrics"], load(80), "nobody's: the default");
+}
+
+#[tokio::test]
+async fn events_have_one_list_of_managers() {
+    let api = Api::start().await;
+    let event = json!({
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": "a"},
+        "eventTime": "2026-01-02T03:04:05.000000Z",
+        "reportingController": "example.com/tests",
+        "reportingInstance": "a-1",
+        "action": "Test",
+        "reason": "Tested",
+        "type": "Normal",
+        "note": "first",
+        "regarding": {"kind": "ConfigMap", "namespace": "default", "name": "b"},
+    });
+    let (events, core) = (
+        "/apis/events.k8s.io/v1/namespaces/default/events",
+        "/api/v1/namespaces/default/events",
+    );
+    api.post(&format!("{events}?fieldManager=newer"), &event).await;
+    let change = json!({"message": "second"});
+    let path = format!("{core}/a?fieldManager=older");
+    let after = api.patch(&path, "merge-patch+json", &change).await.json();
+    assert_eq!(managers(&after), ["newer Update", "older Update"]);
+    let (newer, older) = (entry(&after, "newer"), entry(&after, "older"));
+    assert_eq!(newer["apiVersion"], "events.k8s.io/v1");
+    assert!(newer["fieldsV1"].get("f:note").is_none(), "{newer:#}");
+    assert!(newer["fieldsV1"].get("f:regarding").is_some(), "{newer:#}");
+    assert_eq!(older["fieldsV1"], json!({"f:message": {}}));
+}

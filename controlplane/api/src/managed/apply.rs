@@ -1,5 +1,7 @@
 //! Server-side apply: merging what a manager wants into an object, as far as nobody else manages it otherwise.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 use thiserror::Error;
 
@@ -12,6 +14,7 @@ use super::merge::{merge, without};
 use super::set::Set;
 use super::strip;
 use super::update::{Writer, take};
+use super::versions::{self, Change, Versions, converted};
 use crate::schema::Schema;
 
 /// What is applied, to what.
@@ -89,17 +92,16 @@ pub fn conflict_message(conflicts: &[Conflict]) -> String {
 ///
 /// # Errors
 /// See [`ApplyError`].
-pub fn apply(
-    application: &Application<'_>,
-    mut managed: Managed,
-    is_served: impl Fn(&str) -> bool,
-) -> Result<Applied, ApplyError> {
+pub fn apply(application: &Application<'_>, mut managed: Managed) -> Result<Applied, ApplyError> {
     check_kind(application)?;
     if managed.is_empty() {
         begin(application, &mut managed);
     }
     check_fields(application)?;
-    managed.entries.retain(|entry| is_served(&entry.api_version));
+    let (kind, own) = (application.kind, &application.writer.api_version);
+    managed
+        .entries
+        .retain(|entry| versions::are_one(kind, own, &entry.api_version));
     let outcome = merged(application, managed.clone(), application.force);
     let mut applied = match outcome {
         Err(conflicts) => retry(application, managed, conflicts)?,
@@ -242,15 +244,23 @@ fn merged(application: &Application<'_>, mut managed: Managed, force: bool) -> R
     managed.put(own.clone());
     let object = merge(schema, live, applied);
     let object = match &before {
-        Some(before) => prune(schema, object, &managed, &before.fields),
+        Some(before) => prune(application, object, &managed, before),
         None => object,
     };
-    let comparison = compare(schema, &live.to_string(), &object.to_string());
-    let mut taken = comparison.changed.clone();
-    taken.subtract_trees(application.ignored);
+    let (old, new) = (live.to_string(), object.to_string());
+    let change = Change {
+        kind: application.kind,
+        live: &old,
+        new: &new,
+    };
+    let mut versions = Versions::new(change, &writer.api_version, compare(schema, &old, &new));
     let mut conflicts = Vec::new();
     for entry in managed.entries.iter_mut().filter(|entry| !entry.is_same_manager(&own)) {
-        let conflict = entry.fields.intersection(&taken);
+        let Some(comparison) = versions.of(&entry.api_version) else {
+            continue;
+        };
+        let mut conflict = entry.fields.intersection(&comparison.changed);
+        conflict.subtract_trees(application.ignored);
         if !conflict.is_empty() {
             entry.fields.subtract(&conflict);
             conflicts.push((entry.clone(), conflict));
@@ -270,26 +280,62 @@ fn merged(application: &Application<'_>, mut managed: Managed, force: bool) -> R
 }
 
 /// Takes out what the manager applied last time and not this time, unless somebody else has it.
-fn prune(schema: Schema, merged: Value, managed: &Managed, last: &Set) -> Value {
-    let mut owned = Set::default();
+fn prune(application: &Application<'_>, merged: Value, managed: &Managed, last: &Entry) -> Value {
+    let own = &application.writer.api_version;
+    let mut owned: BTreeMap<&str, Set> = BTreeMap::new();
     for entry in &managed.entries {
-        owned.union(entry.fields.clone());
+        let fields = owned.entry(&entry.api_version).or_default();
+        fields.union(entry.fields.clone());
     }
-    let mut left_out = last.clone();
-    left_out.subtract(&owned);
+    let mut left_out = last.fields.clone();
+    if let Some(owned) = owned.get(&*last.api_version) {
+        left_out.subtract(owned);
+    }
     if left_out.is_empty() {
         return merged;
     }
-    let all = |object: &Value| with_structs(schema, &fields(schema, &object.to_string()));
-    let last = with_structs(schema, last);
-    let pruned = without(schema, &merged, &last);
-    let whole = all(&merged);
-    // What others have comes back, and what only fell with its parent.
+    // The version of the last time comes first: what is missing in it may not be there to be converted.
+    let first = (&*last.api_version, owned.remove(&*last.api_version).unwrap_or_default());
+    let versions: Vec<(&str, Set)> = std::iter::once(first).chain(owned).collect();
+    let pruned = taken_out(application.kind, own, &merged, &versions, last);
+    pruned.unwrap_or(merged)
+}
+
+/// The object without what only the last application had; `versions` is what each version's managers have, that of
+/// `last` first. Nothing when the object is not served in one of them.
+fn taken_out(kind: &str, own: &str, merged: &Value, versions: &[(&str, Set)], last: &Entry) -> Option<Value> {
+    let schema = Schema::of_kind(&last.api_version, kind)?;
+    let whole = converted(kind, own, &last.api_version, merged)?;
+    let applied = with_structs(schema, &last.fields);
+    let mut left = without(schema, &whole, &applied);
+    let mut current = &*last.api_version;
+    for (version, owned) in versions {
+        // What others have comes back.
+        let schema = Schema::of_kind(version, kind)?;
+        let merged = converted(kind, own, version, merged)?;
+        let rest = converted(kind, current, version, &left)?;
+        let mut gone = missing(schema, &merged, &rest, current != *version);
+        gone.subtract(&with_structs(schema, owned));
+        left = without(schema, &merged, &gone);
+        current = version;
+    }
+    // And what only fell with its parent.
+    let rest = converted(kind, current, &last.api_version, &left)?;
+    let gone = missing(schema, &whole, &rest, current != last.api_version);
+    let pruned = without(schema, &whole, &gone.intersection(&applied));
+    Some(converted(kind, &last.api_version, own, &pruned)?.into_owned())
+}
+
+/// The fields of the whole object that the rest of it lacks, which may have gone through a conversion.
+fn missing(schema: Schema, whole: &Value, rest: &Value, is_converted: bool) -> Set {
+    let all = |object: &str| with_structs(schema, &fields(schema, object));
+    let (before, after) = (whole.to_string(), rest.to_string());
+    let whole = all(&before);
     let mut gone = whole.clone();
-    gone.subtract(&all(&pruned));
-    gone.subtract(&with_structs(schema, &owned));
-    let pruned = without(schema, &merged, &gone);
-    let mut gone = whole;
-    gone.subtract(&all(&pruned));
-    without(schema, &merged, &gone.intersection(&last))
+    gone.subtract(&all(&after));
+    if is_converted {
+        // A conversion sets defaults where something is gone.
+        gone.union(compare(schema, &before, &after).changed.intersection(&whole));
+    }
+    gone
 }

@@ -4,6 +4,7 @@ use super::compare::Comparison;
 use super::entries::{Entry, Managed, Operation};
 use super::set::Set;
 use super::strip;
+use super::versions::{Change, Versions};
 
 /// The most entries of updates; older ones are merged into one.
 pub const MAX_UPDATERS: usize = 10;
@@ -33,19 +34,21 @@ impl Writer {
 
 /// Gives the writer the fields that it changed; nobody has those that are gone.
 ///
-/// `is_served` says whether a version of the object is one of ours: entries of others cannot be kept up and go.
-pub fn update(managed: &mut Managed, comparison: Comparison, writer: &Writer, is_served: impl Fn(&str) -> bool) {
+/// `comparison` is that of the change. Entries of versions in which the object is not served cannot be kept up and go.
+pub fn update(managed: &mut Managed, change: Change<'_>, comparison: Comparison, writer: &Writer) {
     if comparison.is_empty() {
         return;
     }
-    let Comparison { changed, removed } = comparison;
-    managed.entries.retain(|entry| is_served(&entry.api_version));
-    for entry in &mut managed.entries {
-        entry.fields.subtract(&changed);
-        entry.fields.subtract(&removed);
-    }
-    managed.entries.retain(|entry| !entry.fields.is_empty());
-    take(managed, changed, writer);
+    let mut versions = Versions::new(change, &writer.api_version, comparison);
+    managed.entries.retain_mut(|entry| {
+        let Some(Comparison { changed, removed }) = versions.of(&entry.api_version) else {
+            return false;
+        };
+        entry.fields.subtract(changed);
+        entry.fields.subtract(removed);
+        !entry.fields.is_empty()
+    });
+    take(managed, versions.into_own().changed, writer);
     cap(managed);
     managed.tidy();
 }

@@ -33,7 +33,7 @@ fn applied(row: &Registration, schema: Schema, live: &Value, wanted: &Value, man
         force: false,
         ignored: &Set::default(),
     };
-    let done = apply(&application, managed, |_version| true).unwrap_or_else(|error| panic!("{}: {error}", row.kind));
+    let done = apply(&application, managed).unwrap_or_else(|error| panic!("{}: {error}", row.kind));
     let mut object = row.decode(done.object.to_string().as_bytes()).unwrap();
     row.set_defaults(object.as_mut());
     (serde_json::from_slice(&object.to_json()).unwrap(), done.managed)

@@ -176,7 +176,7 @@ fn merged(context: &Context, applying: &Applying, live: &Value, entries: Managed
         force: applying.force,
         ignored: &managers::ignored(context),
     };
-    managed::apply(&application, entries, managers::is_served(context)).map_err(|error| match error {
+    managed::apply(&application, entries).map_err(|error| match error {
         ApplyError::Malformed(message) => Failure::bad_request(message),
         ApplyError::Unfit(message) => Failure::Unexpected { message },
         ApplyError::Conflict(conflicts) => Failure::ApplyConflict { conflicts },
