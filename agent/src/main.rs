@@ -92,6 +92,7 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
     });
     tasks.spawn(async move { match credentials.run().await {} });
+    tasks.spawn(async { match memory::give_back().await {} });
     tasks.spawn(async move { signalled().await.context("wait for signals") });
     let ended = tasks.join_next().await;
     cancel.cancel();

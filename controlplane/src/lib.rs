@@ -7,7 +7,6 @@ pub mod backup;
 pub mod clock;
 pub mod config;
 pub mod credentials;
-pub mod heap;
 pub mod notify;
 pub mod renewal;
 

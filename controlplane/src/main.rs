@@ -71,7 +71,7 @@ fn start_log(directives: &str) -> anyhow::Result<()> {
 }
 
 fn run(config: Config) -> anyhow::Result<()> {
-    controlplane::heap::share();
+    memory::share();
     // Requests are short and the store has its own threads: two workers are enough, and cost little when idle.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -87,7 +87,7 @@ fn run(config: Config) -> anyhow::Result<()> {
         let mut control_plane = std::pin::pin!(controlplane::run(config, cancel.clone()));
         let outcome = tokio::select! {
             outcome = control_plane.as_mut() => outcome,
-            never = controlplane::heap::give_back() => match never {},
+            never = memory::give_back() => match never {},
             _ = terminate.recv() => stop(&cancel, control_plane.as_mut()).await,
             _ = interrupt.recv() => stop(&cancel, control_plane.as_mut()).await,
         };

@@ -10,6 +10,7 @@ use std::process::Command;
 /// Which crates of the workspace a crate may use. An edge that is not here is a mistake, or a change of the design.
 const EDGES: &[(&str, &[&str])] = &[
     ("controlplane-api", &[]),
+    ("controlplane-memory", &[]),
     ("controlplane-plan", &["controlplane-api"]),
     ("controlplane-store", &["controlplane-api"]),
     ("controlplane-server", &["controlplane-api", "controlplane-store"]),
@@ -19,6 +20,7 @@ const EDGES: &[(&str, &[&str])] = &[
         &[
             "controlplane-api",
             "controlplane-controllers",
+            "controlplane-memory",
             "controlplane-server",
             "controlplane-store",
         ],
@@ -37,6 +39,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "agent-runtime",
             "agent-volume",
             "controlplane-api",
+            "controlplane-memory",
         ],
     ),
     ("ctl", &[]),

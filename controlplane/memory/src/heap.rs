@@ -1,10 +1,5 @@
 //! How the allocator keeps memory.
 
-use std::convert::Infallible;
-use std::time::Duration;
-
-/// How often it is looked whether memory can go back.
-const ROUND: Duration = Duration::from_secs(10);
 /// So much may lie free in the heap: giving it back and taking it again would cost more than it is worth.
 const FREE: usize = 8 << 20;
 
@@ -31,20 +26,11 @@ pub fn share() {
     }
 }
 
-/// Gives memory that came free back to the machine, for as long as it is polled. By itself the allocator does that only at
-/// the heap's end, where after a burst of work something that lives on often lies.
-pub async fn give_back() -> Infallible {
-    let mut rounds = tokio::time::interval(ROUND);
-    loop {
-        rounds.tick().await;
-        // It takes milliseconds, in which whoever wants memory waits.
-        tokio::task::spawn_blocking(trim).await.ok();
-    }
-}
-
+/// Gives memory that came free back to the machine. By itself the allocator does that only at the heap's end, where after a
+/// burst of work something that lives on often lies.
 #[cfg(target_env = "gnu")]
 #[expect(unsafe_code, reason = "mallinfo2 and malloc_trim have no safe wrappers")]
-fn trim() {
+pub(crate) fn trim() {
     // SAFETY: reads counters under the allocator's own lock.
     let free = unsafe { libc::mallinfo2() }.fordblks;
     if free > FREE {
@@ -55,4 +41,4 @@ fn trim() {
 }
 
 #[cfg(not(target_env = "gnu"))]
-fn trim() {}
+pub(crate) fn trim() {}

@@ -1,0 +1,52 @@
+//! How a daemon keeps memory, and gives it back to the machine.
+//!
+//! Both daemons run on small machines beside what the machine is for, and are idle most of the time: memory that a burst of
+//! work needed, and code that only the start or that burst ran, need not stay.
+
+mod code;
+mod heap;
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+pub use heap::share;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike as _;
+
+/// How often it is looked whether memory can go back.
+const ROUND: Duration = Duration::from_secs(5);
+/// Who uses the processor for longer in a round is busy.
+const IDLE: Duration = Duration::from_millis(50);
+
+/// Rounds of rest between one release of code and the next.
+const RESTS: u32 = 6;
+
+/// Gives back what is not needed, for as long as it is polled: free heap whenever there is much of it, and pages of code when
+/// the process has come to rest, and now and then while it rests: what a rare request ran is not needed for the next lease.
+pub async fn give_back() -> Infallible {
+    let mut rounds = tokio::time::interval(ROUND);
+    rounds.tick().await;
+    let (mut before, mut rested) = (processor_time(), 0_u32);
+    loop {
+        rounds.tick().await;
+        // It takes milliseconds, in which whoever wants memory waits.
+        tokio::task::spawn_blocking(heap::trim).await.ok();
+        let now = processor_time();
+        let rests = now.saturating_sub(before) < IDLE;
+        before = now;
+        if rests && rested.is_multiple_of(RESTS) {
+            tokio::task::spawn_blocking(code::release).await.ok();
+        }
+        rested = if rests { rested.wrapping_add(1) } else { 0 };
+    }
+}
+
+fn processor_time() -> Duration {
+    let Ok(used) = getrusage(UsageWho::RUSAGE_SELF) else {
+        return Duration::ZERO;
+    };
+    [used.user_time(), used.system_time()]
+        .into_iter()
+        .map(|time| Duration::from_micros(time.num_microseconds().try_into().unwrap_or_default()))
+        .sum()
+}
