@@ -1,20 +1,33 @@
-//! The EndpointSlice controller.
+//! The controllers of what answers for a Service: `EndpointSlice`s, `Endpoints`, and slices of `Endpoints` that people made.
 
 use std::sync::Arc;
 
 use controlplane_plan::{endpoints, rollout::Failure, step::Plan};
 use k8s_openapi::{
     api::{
-        core::v1::{Pod, Service},
+        core::v1::{Node, Pod, Service},
         discovery::v1::EndpointSlice,
     },
     jiff::Timestamp,
 };
 
-use crate::{cache::Key, driver::Controller, kinds::Caches, queue::Queue};
+use crate::{
+    cache::{Change, Key},
+    driver::Controller,
+    kinds::Caches,
+    queue::Queue,
+};
+
+const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// Plans endpoint slices; a key is a Service.
 pub(crate) struct EndpointSlices(pub(crate) Arc<Caches>);
+
+/// Plans `Endpoints`; a key is a Service.
+pub(crate) struct Legacy(pub(crate) Arc<Caches>);
+
+/// Plans slices of `Endpoints`; a key is an `Endpoints`, and the Service of its name.
+pub(crate) struct Mirror(pub(crate) Arc<Caches>);
 
 impl Controller for EndpointSlices {
     fn component(&self) -> &'static str {
@@ -29,31 +42,57 @@ impl Controller for EndpointSlices {
         let slices = self.0.endpoint_slices.in_namespace(&key.namespace);
         let pods: Vec<&Pod> = pods.iter().map(Arc::as_ref).collect();
         let slices: Vec<&EndpointSlice> = slices.iter().map(Arc::as_ref).collect();
-        endpoints::plan(&service, &pods, &slices)
+        let zone_of = |node: &str| self.0.nodes.get(&Key::new("", node)).and_then(|node| zone(&node));
+        endpoints::plan_slices(&service, &pods, &slices, &zone_of)
     }
 }
 
-/// Wakes Services by themselves, their pods and their slices.
-pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
-    let queue: Arc<Queue<Key>> = Queue::new();
-    let wake = queue.clone();
-    caches.services.listen(move |change| {
-        if let Some(service) = change.new {
-            wake.push(Key::of(&service.metadata));
-        }
-    });
-    let wake = queue.clone();
-    caches.endpoint_slices.listen(move |change| {
-        for slice in change.sides() {
-            let labels = slice.metadata.labels.as_ref();
-            if let Some(service) = labels.and_then(|labels| labels.get(endpoints::SERVICE_NAME)) {
-                wake.push(Key::new(
-                    slice.metadata.namespace.as_deref().unwrap_or_default(),
-                    service,
-                ));
-            }
-        }
-    });
+impl Controller for Legacy {
+    fn component(&self) -> &'static str {
+        "endpoint-controller"
+    }
+
+    fn plan(&self, key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
+        let service = self.0.services.get(key);
+        let endpoints = self.0.endpoints.get(key);
+        let pods = match service {
+            Some(_) => self.0.pods.in_namespace(&key.namespace),
+            None => Vec::new(),
+        };
+        let pods: Vec<&Pod> = pods.iter().map(Arc::as_ref).collect();
+        endpoints::plan_endpoints(service.as_deref(), &pods, endpoints.as_deref())
+    }
+}
+
+impl Controller for Mirror {
+    fn component(&self) -> &'static str {
+        "endpoint-slice-mirroring-controller"
+    }
+
+    fn plan(&self, key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
+        let (endpoints, service) = (self.0.endpoints.get(key), self.0.services.get(key));
+        let slices = self.0.endpoint_slices.in_namespace(&key.namespace);
+        let slices: Vec<&EndpointSlice> = slices.iter().map(Arc::as_ref).collect();
+        endpoints::plan_mirror(&key.name, endpoints.as_deref(), service.as_deref(), &slices)
+    }
+}
+
+fn zone(node: &Node) -> Option<String> {
+    let zone = node.metadata.labels.as_ref()?.get(ZONE)?;
+    Some(zone.clone()).filter(|zone| !zone.is_empty())
+}
+
+/// The Service that a slice names.
+fn service_of(slice: &EndpointSlice) -> Option<Key> {
+    let service = slice.metadata.labels.as_ref()?.get(endpoints::SERVICE_NAME)?;
+    Some(Key::new(
+        slice.metadata.namespace.as_deref().unwrap_or_default(),
+        service,
+    ))
+}
+
+/// Wakes the Services that select a pod.
+fn listen_to_pods(caches: &Arc<Caches>, queue: &Arc<Queue<Key>>) {
     let (wake, all) = (queue.clone(), Arc::downgrade(caches));
     caches.pods.listen(move |change| {
         let Some(caches) = all.upgrade() else { return };
@@ -66,6 +105,75 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
                 .filter(|service: &&Arc<Service>| endpoints::selects(service, pod));
             selecting.for_each(|service| wake.push(Key::of(&service.metadata)));
         }
+    });
+}
+
+/// Wakes Services by themselves, their pods, their slices, and the zones of nodes.
+pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
+    let queue: Arc<Queue<Key>> = Queue::new();
+    let wake = queue.clone();
+    caches.services.listen(move |change| {
+        if let Some(service) = change.new {
+            wake.push(Key::of(&service.metadata));
+        }
+    });
+    let wake = queue.clone();
+    caches.endpoint_slices.listen(move |change| {
+        change.sides().filter_map(service_of).for_each(|key| wake.push(key));
+    });
+    let (wake, all) = (queue.clone(), Arc::downgrade(caches));
+    caches.nodes.listen(move |change| {
+        let Some(caches) = all.upgrade() else { return };
+        if change.old.and_then(zone) != change.new.and_then(zone) {
+            for service in caches.services.all() {
+                wake.push(Key::of(&service.metadata));
+            }
+        }
+    });
+    listen_to_pods(caches, &queue);
+    queue
+}
+
+/// Wakes Services by themselves, their pods, and what was made for them.
+pub(crate) fn listen_legacy(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
+    let queue: Arc<Queue<Key>> = Queue::new();
+    let wake = queue.clone();
+    caches.services.listen(move |change| {
+        change.sides().for_each(|service| wake.push(Key::of(&service.metadata)));
+    });
+    let (wake, all) = (queue.clone(), Arc::downgrade(caches));
+    caches.endpoints.listen(move |change| {
+        let Some(caches) = all.upgrade() else { return };
+        for endpoints in change.sides() {
+            // What people made for no Service is theirs.
+            let labels = endpoints.metadata.labels.as_ref();
+            let managed = labels.is_some_and(|labels| labels.contains_key(endpoints::MANAGED_ENDPOINTS));
+            let key = Key::of(&endpoints.metadata);
+            if managed || caches.services.get(&key).is_some() {
+                wake.push(key);
+            }
+        }
+    });
+    listen_to_pods(caches, &queue);
+    queue
+}
+
+/// Wakes `Endpoints` by themselves, the Services of their names, and what was made of them.
+pub(crate) fn listen_mirror(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
+    let queue: Arc<Queue<Key>> = Queue::new();
+    let wake = queue.clone();
+    caches.endpoints.listen(move |change| {
+        change
+            .sides()
+            .for_each(|endpoints| wake.push(Key::of(&endpoints.metadata)));
+    });
+    let wake = queue.clone();
+    caches.services.listen(move |change: &Change<'_, Service>| {
+        change.sides().for_each(|service| wake.push(Key::of(&service.metadata)));
+    });
+    let wake = queue.clone();
+    caches.endpoint_slices.listen(move |change| {
+        change.sides().filter_map(service_of).for_each(|key| wake.push(key));
     });
     queue
 }

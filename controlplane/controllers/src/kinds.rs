@@ -14,8 +14,8 @@ use k8s_openapi::{
         apps::v1::{Deployment, ReplicaSet},
         coordination::v1::Lease,
         core::v1::{
-            Container, ContainerStatus, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota,
-            Service,
+            Container, ContainerStatus, Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+            ResourceQuota, Service,
         },
         discovery::v1::EndpointSlice,
         policy::v1::PodDisruptionBudget,
@@ -177,6 +177,7 @@ macro_rules! plain {
 plain!(
     ClusterRole,
     Deployment,
+    Endpoints,
     Lease,
     Namespace,
     Service,

@@ -18,7 +18,7 @@ use crate::{
     deployments::{self, Deployments},
     disruption::{self, Disruption},
     driver::{self, Context, Controller},
-    endpoints::{self, EndpointSlices},
+    endpoints::{self, EndpointSlices, Legacy, Mirror},
     ephemeral::{self, Ephemeral},
     events::{self, Recorder},
     garbage,
@@ -41,7 +41,8 @@ const MANAGER: &str = "system:kube-controller-manager";
 
 /// The accounts that are not named like the source of their events.
 const GARBAGE: &str = "generic-garbage-collector";
-const ENDPOINTS: &str = "endpointslice-controller";
+const SLICES: &str = "endpointslice-controller";
+const MIRROR: &str = "endpointslicemirroring-controller";
 const BINDER: &str = "persistent-volume-binder";
 const PROVISIONER: &str = "local-path-provisioner";
 const EPHEMERAL: &str = "ephemeral-volume-controller";
@@ -77,8 +78,7 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
 
     let queue = aggregation::listen(&caches);
     setup.controller(Aggregation(caches.clone()), "clusterrole-aggregation-controller", queue);
-    let queue = endpoints::listen(&caches);
-    setup.controller(EndpointSlices(caches.clone()), ENDPOINTS, queue);
+    setup.endpoints();
     setup.accounts();
     let (garbage, queue) = garbage::listen(&caches);
     setup.controller(garbage, GARBAGE, queue);
@@ -104,6 +104,7 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
     setup.reflect(&caches.namespaces, step::NAMESPACES);
     setup.reflect(&caches.services, step::SERVICES);
     setup.reflect(&caches.leases, step::LEASES);
+    setup.reflect(&caches.endpoints, step::ENDPOINTS);
     setup.reflect(&caches.endpoint_slices, step::ENDPOINT_SLICES);
     setup.reflect(&caches.quotas, step::RESOURCE_QUOTAS);
     setup.reflect(&caches.budgets, step::DISRUPTION_BUDGETS);
@@ -120,6 +121,17 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
 }
 
 impl Setup<'_> {
+    /// Starts those that tell what answers for Services.
+    fn endpoints(&mut self) {
+        let caches = self.caches.clone();
+        let queue = endpoints::listen(&caches);
+        self.controller(EndpointSlices(caches.clone()), SLICES, queue);
+        let queue = endpoints::listen_legacy(&caches);
+        self.controller(Legacy(caches.clone()), "endpoint-controller", queue);
+        let queue = endpoints::listen_mirror(&caches);
+        self.controller(Mirror(caches), MIRROR, queue);
+    }
+
     /// Starts those that keep quotas and budgets, and see things out.
     fn keepers(&mut self, caches: &Arc<Caches>) {
         let queue = disruption::listen(caches);
@@ -241,7 +253,8 @@ fn components(clients: &Clients, version: &'static str) -> events::Components {
 fn account_of(component: &str) -> &str {
     match component {
         "garbage-collector-controller" => GARBAGE,
-        "endpoint-slice-controller" => ENDPOINTS,
+        "endpoint-slice-controller" => SLICES,
+        "endpoint-slice-mirroring-controller" => MIRROR,
         volumes::COMPONENT => BINDER,
         provisioner::COMPONENT => PROVISIONER,
         ephemeral::COMPONENT => EPHEMERAL,

@@ -1,25 +1,30 @@
-//! The endpoint slice of a Service: which pods answer for it.
+//! What answers for a Service: its pods as endpoint slices, the same as `Endpoints` for older clients, and slices of the
+//! `Endpoints` that people write for Services without a selector.
+
+mod legacy;
+mod mirror;
+mod slice;
+mod slices;
+#[cfg(test)]
+mod tests;
 
 use k8s_openapi::{
-    api::{
-        core::v1::{ObjectReference, Pod, Service, ServicePort},
-        discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice},
-    },
-    apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
-};
-use serde_json::json;
-
-use crate::{
-    objects::{Map, controlled_by, controller_of, is_finished, is_ready, node_of, target, uid},
-    step::{ENDPOINT_SLICES, Outcome, PatchKind, Plan, SERVICES, Step},
+    api::core::v1::{Container, Pod, Service, ServicePort},
+    apimachinery::pkg::util::intstr::IntOrString,
 };
 
-/// The label that names the Service.
-pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
-const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
-const MANAGER: &str = "endpointslice-controller.k8s.io";
-/// What the API allows in one slice.
-const LIMIT: usize = 1000;
+pub use self::{
+    legacy::{MANAGED as MANAGED_ENDPOINTS, plan as plan_endpoints},
+    mirror::plan as plan_mirror,
+    slice::SERVICE_NAME,
+    slices::plan as plan_slices,
+};
+use crate::objects::{Map, is_finished};
+
+/// The label of what belongs to a Service without an address of its own.
+const HEADLESS: &str = "service.kubernetes.io/headless";
+const IPV4: &str = "IPv4";
+const IPV6: &str = "IPv6";
 
 /// Whether a Service selects a pod.
 pub fn selects(service: &Service, pod: &Pod) -> bool {
@@ -33,132 +38,111 @@ pub fn selects(service: &Service, pod: &Pod) -> bool {
     })
 }
 
-/// Makes the plan: one slice a Service, of at most 1000 pods. `pods` are those of the namespace.
-pub fn plan(service: &Service, pods: &[&Pod], slices: &[&EndpointSlice]) -> Plan {
-    let mut plan = Plan::default();
-    let Some(spec) = service.spec.as_ref() else { return plan };
-    let external = spec.type_.as_deref() == Some("ExternalName");
-    if external || service.metadata.deletion_timestamp.is_some() || spec.selector.as_ref().is_none_or(Map::is_empty) {
-        return plan;
-    }
-    let unready = spec.publish_not_ready_addresses == Some(true);
-    let mut selected: Vec<&Pod> = pods
+/// Whether pods are looked for at all.
+fn has_selector(service: &Service) -> bool {
+    let spec = service.spec.as_ref();
+    spec.and_then(|spec| spec.selector.as_ref())
+        .is_some_and(|selector| !selector.is_empty())
+}
+
+/// Whether this is the controllers' business: not for external names, nor without a selector, nor at the end.
+fn is_served(service: &Service) -> bool {
+    let external = service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("ExternalName");
+    !external && has_selector(service) && service.metadata.deletion_timestamp.is_none()
+}
+
+fn publishes_unready(service: &Service) -> bool {
+    let spec = service.spec.as_ref();
+    spec.and_then(|spec| spec.publish_not_ready_addresses) == Some(true)
+}
+
+/// Whether the Service has no address of its own.
+fn is_headless(service: &Service) -> bool {
+    let address = service.spec.as_ref().and_then(|spec| spec.cluster_ip.as_deref());
+    matches!(address, None | Some("" | "None"))
+}
+
+/// The pods that answer, oldest first: selected, with an address, not finished.
+fn answering<'a>(service: &Service, pods: &[&'a Pod], terminating: bool) -> Vec<&'a Pod> {
+    let mut answering: Vec<&Pod> = pods
         .iter()
         .copied()
-        .filter(|pod| selects(service, pod) && !is_finished(pod))
+        .filter(|pod| {
+            selects(service, pod)
+                && !is_finished(pod)
+                && (terminating || pod.metadata.deletion_timestamp.is_none())
+                && addresses(pod).next().is_some()
+        })
         .collect();
-    selected.sort_by_key(|pod| pod.metadata.creation_timestamp.clone());
-    let endpoints: Vec<Endpoint> = selected
-        .iter()
-        .filter_map(|pod| endpoint(pod, unready))
-        .take(LIMIT)
-        .collect();
-    let ports: Vec<EndpointPort> = spec
-        .ports
-        .iter()
-        .flatten()
-        .filter_map(|port| resolve(port, &selected))
-        .collect();
-    let own = slices.iter().find(|slice| {
-        controller_of(&slice.metadata).is_some_and(|owner| owner.uid == uid(service))
-            && slice.metadata.deletion_timestamp.is_none()
-    });
-    match own {
-        None => plan.stage(vec![create(service, endpoints, ports)]),
-        Some(slice) => {
-            let same = slice.endpoints.as_deref().unwrap_or_default() == endpoints.as_slice()
-                && slice.ports.as_deref().unwrap_or_default() == ports.as_slice();
-            if !same {
-                plan.stage(vec![Step::Patch {
-                    target: target(ENDPOINT_SLICES, *slice),
-                    subresource: None,
-                    kind: PatchKind::Merge,
-                    body: Box::new(json!({
-                        "metadata": {
-                            "uid": slice.metadata.uid, "resourceVersion": slice.metadata.resource_version,
-                        },
-                        "endpoints": endpoints, "ports": ports,
-                    })),
-                    outcome: Outcome::default(),
-                }]);
-            }
-        }
+    let place = |pod: &&Pod| (pod.metadata.creation_timestamp.clone(), pod.metadata.name.clone());
+    answering.sort_by_key(place);
+    answering
+}
+
+/// A pod's addresses, of whatever family.
+fn addresses(pod: &Pod) -> impl Iterator<Item = &str> {
+    let status = pod.status.as_ref();
+    let all = status.and_then(|status| status.pod_ips.as_deref()).unwrap_or_default();
+    let one = status
+        .and_then(|status| status.pod_ip.as_deref())
+        .filter(|_| all.is_empty());
+    let addresses = all.iter().map(|address| address.ip.as_str()).chain(one);
+    addresses.filter(|address| !address.is_empty())
+}
+
+/// The pod's first address of a family.
+fn address_of<'a>(pod: &'a Pod, family: &str) -> Option<&'a str> {
+    addresses(pod).find(|address| family_of(address) == family)
+}
+
+fn family_of(address: &str) -> &'static str {
+    if address.contains(':') { IPV6 } else { IPV4 }
+}
+
+/// The families that a Service serves, the first one first.
+fn families(service: &Service) -> Vec<&'static str> {
+    let spec = service.spec.as_ref();
+    let named = spec.and_then(|spec| spec.ip_families.as_deref()).unwrap_or_default();
+    if named.is_empty() {
+        let address = spec.and_then(|spec| spec.cluster_ip.as_deref());
+        return vec![address.map_or(IPV4, family_of)];
     }
-    plan
+    let known = |name: &String| if name == IPV6 { IPV6 } else { IPV4 };
+    named.iter().map(known).collect()
 }
 
-fn create(service: &Service, endpoints: Vec<Endpoint>, ports: Vec<EndpointPort>) -> Step {
-    let owner = target(SERVICES, service);
-    let mut labels = service.metadata.labels.clone().unwrap_or_default();
-    labels.insert(SERVICE_NAME.to_owned(), owner.name.clone());
-    labels.insert(MANAGED_BY.to_owned(), MANAGER.to_owned());
-    let slice = EndpointSlice {
-        address_type: "IPv4".to_owned(),
-        metadata: ObjectMeta {
-            generate_name: Some(format!("{}-", owner.name)),
-            namespace: Some(owner.namespace.clone()),
-            labels: Some(labels),
-            owner_references: Some(vec![controlled_by(&owner)]),
-            ..ObjectMeta::default()
-        },
-        endpoints: Some(endpoints),
-        ports: Some(ports),
+/// The pod's host name, when the Service gives it a name in DNS.
+fn host_name(service: &Service, pod: &Pod) -> Option<String> {
+    let spec = pod.spec.as_ref()?;
+    let named = spec.subdomain == service.metadata.name && pod.metadata.namespace == service.metadata.namespace;
+    spec.hostname.clone().filter(|name| named && !name.is_empty())
+}
+
+/// The number behind a Service's port in one pod.
+fn number(port: &ServicePort, pod: &Pod) -> Option<i32> {
+    let name = match port.target_port.as_ref() {
+        None | Some(IntOrString::Int(0)) => return Some(port.port),
+        Some(IntOrString::Int(number)) => return Some(*number),
+        Some(IntOrString::String(name)) => name,
     };
-    Step::Create {
-        resource: ENDPOINT_SLICES,
-        namespace: owner.namespace,
-        body: Box::new(json!(slice)),
-        outcome: Outcome::default(),
-    }
+    let protocol = port.protocol.as_deref().unwrap_or("TCP");
+    let spec = pod.spec.as_ref()?;
+    let lasts = |container: &&Container| container.restart_policy.as_deref() == Some("Always");
+    let lasting = spec.init_containers.iter().flatten().filter(lasts);
+    let mut ports = spec
+        .containers
+        .iter()
+        .chain(lasting)
+        .flat_map(|container| container.ports.iter().flatten());
+    let found = ports
+        .find(|known| known.name.as_ref() == Some(name) && known.protocol.as_deref().unwrap_or("TCP") == protocol)?;
+    Some(found.container_port)
 }
 
-fn endpoint(pod: &Pod, publish_unready: bool) -> Option<Endpoint> {
-    let address = pod
-        .status
-        .as_ref()?
-        .pod_ip
-        .clone()
-        .filter(|address| !address.is_empty())?;
-    let serving = is_ready(pod);
-    let terminating = pod.metadata.deletion_timestamp.is_some();
-    Some(Endpoint {
-        addresses: vec![address],
-        conditions: Some(EndpointConditions {
-            ready: Some(publish_unready || (serving && !terminating)),
-            serving: Some(serving),
-            terminating: Some(terminating),
-        }),
-        node_name: node_of(pod).map(str::to_owned),
-        target_ref: Some(ObjectReference {
-            kind: Some("Pod".to_owned()),
-            namespace: pod.metadata.namespace.clone(),
-            name: pod.metadata.name.clone(),
-            uid: pod.metadata.uid.clone(),
-            ..ObjectReference::default()
-        }),
-        ..Endpoint::default()
-    })
-}
-
-/// The number behind a Service's port; a name is looked up in the pods, the first that knows it decides.
-fn resolve(port: &ServicePort, pods: &[&Pod]) -> Option<EndpointPort> {
-    let number = match port.target_port.as_ref() {
-        None => port.port,
-        Some(IntOrString::Int(number)) if *number == 0 => port.port,
-        Some(IntOrString::Int(number)) => *number,
-        Some(IntOrString::String(name)) => {
-            let containers = pods
-                .iter()
-                .filter_map(|pod| pod.spec.as_ref())
-                .flat_map(|spec| &spec.containers);
-            let mut ports = containers.flat_map(|container| container.ports.iter().flatten());
-            ports.find(|known| known.name.as_ref() == Some(name))?.container_port
-        }
-    };
-    Some(EndpointPort {
-        name: Some(port.name.clone().unwrap_or_default()),
-        port: Some(number),
-        protocol: Some(port.protocol.clone().unwrap_or_else(|| "TCP".to_owned())),
-        app_protocol: port.app_protocol.clone(),
-    })
+/// The merge patch that makes a map another one: what is not wanted becomes null.
+fn change_of(have: Option<&Map>, want: &Map) -> serde_json::Value {
+    let gone = have.into_iter().flatten().filter(|(key, _)| !want.contains_key(*key));
+    let gone = gone.map(|(key, _)| (key.clone(), serde_json::Value::Null));
+    let want = want.iter().map(|(key, value)| (key.clone(), value.as_str().into()));
+    gone.chain(want).collect::<serde_json::Map<_, _>>().into()
 }

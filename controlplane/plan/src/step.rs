@@ -127,6 +127,8 @@ pub const CLUSTER_ROLES: Resource = Resource {
     plural: "clusterroles",
     namespaced: false,
 };
+/// Addresses behind Services, in the form before slices.
+pub const ENDPOINTS: Resource = core("Endpoints", "endpoints", true);
 /// Endpoint slices.
 pub const ENDPOINT_SLICES: Resource = Resource {
     group: "discovery.k8s.io",

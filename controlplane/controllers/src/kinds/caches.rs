@@ -12,7 +12,7 @@ use k8s_openapi::{
     api::{
         apps::v1::{Deployment, ReplicaSet},
         coordination::v1::Lease,
-        core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota, Service},
+        core::v1::{Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota, Service},
         discovery::v1::EndpointSlice,
         policy::v1::PodDisruptionBudget,
         rbac::v1::ClusterRole,
@@ -56,7 +56,7 @@ pub(crate) fn stored_kinds() -> impl Iterator<Item = Resource> {
 
 /// The kinds of which metadata is enough. Events own nothing and are not owned.
 fn partial_kinds() -> impl Iterator<Item = Resource> {
-    const TYPED: [Resource; 16] = [
+    const TYPED: [Resource; 17] = [
         step::CLAIMS,
         step::VOLUMES,
         step::STORAGE_CLASSES,
@@ -68,6 +68,7 @@ fn partial_kinds() -> impl Iterator<Item = Resource> {
         step::NAMESPACES,
         step::SERVICES,
         step::LEASES,
+        step::ENDPOINTS,
         step::ENDPOINT_SLICES,
         step::RESOURCE_QUOTAS,
         step::DISRUPTION_BUDGETS,
@@ -86,6 +87,7 @@ pub(crate) struct Caches {
     pub(crate) namespaces: Arc<Cache<Namespace>>,
     pub(crate) services: Arc<Cache<Service>>,
     pub(crate) leases: Arc<Cache<Lease>>,
+    pub(crate) endpoints: Arc<Cache<Endpoints>>,
     pub(crate) endpoint_slices: Arc<Cache<EndpointSlice>>,
     pub(crate) quotas: Arc<Cache<ResourceQuota>>,
     pub(crate) budgets: Arc<Cache<PodDisruptionBudget>>,
@@ -109,6 +111,7 @@ impl Caches {
             namespaces: Cache::new(),
             services: Cache::new(),
             leases: Cache::new(),
+            endpoints: Cache::new(),
             endpoint_slices: Cache::new(),
             quotas: Cache::new(),
             budgets: Cache::new(),
@@ -134,6 +137,7 @@ impl Caches {
         hear(&self.namespaces, step::NAMESPACES, listener.clone());
         hear(&self.services, step::SERVICES, listener.clone());
         hear(&self.leases, step::LEASES, listener.clone());
+        hear(&self.endpoints, step::ENDPOINTS, listener.clone());
         hear(&self.endpoint_slices, step::ENDPOINT_SLICES, listener.clone());
         hear(&self.quotas, step::RESOURCE_QUOTAS, listener.clone());
         hear(&self.budgets, step::DISRUPTION_BUDGETS, listener.clone());
@@ -157,6 +161,7 @@ impl Caches {
         self.namespaces.synced().await;
         self.services.synced().await;
         self.leases.synced().await;
+        self.endpoints.synced().await;
         self.endpoint_slices.synced().await;
         self.quotas.synced().await;
         self.budgets.synced().await;
@@ -173,7 +178,7 @@ impl Caches {
 
     /// The cache of a resource, if it has one.
     pub(crate) fn of(&self, resource: &Resource) -> Option<&dyn Progress> {
-        let typed: [(&Resource, &dyn Progress); 16] = [
+        let typed: [(&Resource, &dyn Progress); 17] = [
             (&step::CLAIMS, &*self.claims),
             (&step::VOLUMES, &*self.volumes),
             (&step::STORAGE_CLASSES, &*self.storage_classes),
@@ -185,6 +190,7 @@ impl Caches {
             (&step::NAMESPACES, &*self.namespaces),
             (&step::SERVICES, &*self.services),
             (&step::LEASES, &*self.leases),
+            (&step::ENDPOINTS, &*self.endpoints),
             (&step::ENDPOINT_SLICES, &*self.endpoint_slices),
             (&step::RESOURCE_QUOTAS, &*self.quotas),
             (&step::DISRUPTION_BUDGETS, &*self.budgets),

@@ -1,0 +1,250 @@
+//! The endpoint slices of a Service: its pods, by family and ports, a hundred to a slice.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::{
+    core::v1::{ObjectReference, Pod, Service},
+    discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice},
+};
+
+use super::{
+    HEADLESS, address_of, answering, families, host_name, is_headless, is_served, number, publishes_unready,
+    slice::{self, Wanted, delete, group, is_of},
+};
+use crate::{
+    objects::{Map, controller_of, is_ready, name, node_of, target, uid},
+    step::{Plan, SERVICES, Step},
+};
+
+const MANAGER: &str = "endpointslice-controller.k8s.io";
+/// What stock controllers put into one slice.
+const LIMIT: usize = 100;
+
+/// Endpoints that can share a slice.
+struct Group {
+    family: &'static str,
+    ports: Vec<EndpointPort>,
+    endpoints: Vec<Endpoint>,
+}
+
+/// A slice that is there and what it is to hold.
+struct Filled<'a> {
+    slice: &'a EndpointSlice,
+    endpoints: Vec<Endpoint>,
+    changed: bool,
+}
+
+/// Makes the plan. `pods` and `slices` are those of the namespace; `zone` tells a node's zone.
+pub fn plan(
+    service: &Service,
+    pods: &[&Pod],
+    slices: &[&EndpointSlice],
+    zone: &dyn Fn(&str) -> Option<String>,
+) -> Plan {
+    let mut plan = Plan::default();
+    if !is_served(service) {
+        return plan;
+    }
+    let mut own: BTreeMap<_, Vec<&EndpointSlice>> = BTreeMap::new();
+    for slice in slices.iter().filter(|slice| is_of(slice, name(service), MANAGER)) {
+        let ports = slice.ports.as_deref().unwrap_or_default();
+        own.entry(group(&slice.address_type, ports)).or_default().push(slice);
+    }
+    let mut work = Work::new(service);
+    for (key, wanted) in groups(service, pods, zone) {
+        let mut there = own.remove(&key).unwrap_or_default();
+        there.sort_by_key(|slice| name(*slice));
+        work.fill(wanted, &there);
+    }
+    work.spare.extend(own.into_values().flatten());
+    plan.stage(work.steps());
+    plan
+}
+
+/// What the slices should say, by family and ports; a family without pods has one empty slice.
+fn groups(
+    service: &Service,
+    pods: &[&Pod],
+    zone: &dyn Fn(&str) -> Option<String>,
+) -> BTreeMap<(String, Vec<String>), Group> {
+    let mut groups = BTreeMap::new();
+    let answering = answering(service, pods, true);
+    for family in families(service) {
+        let before = groups.len();
+        for pod in &answering {
+            let Some(address) = address_of(pod, family) else {
+                continue;
+            };
+            let ports = ports(service, pod);
+            let group = groups.entry(group(family, &ports)).or_insert_with(|| Group {
+                family,
+                ports,
+                endpoints: Vec::new(),
+            });
+            group.endpoints.push(endpoint(service, pod, address, zone));
+        }
+        if groups.len() == before {
+            let empty = Group {
+                family,
+                ports: Vec::new(),
+                endpoints: Vec::new(),
+            };
+            groups.insert(group(family, &[]), empty);
+        }
+    }
+    groups
+}
+
+/// What is to be done, step by step.
+struct Work<'a> {
+    service: &'a Service,
+    labels: Map,
+    updates: Vec<(&'a EndpointSlice, Wanted)>,
+    creations: Vec<Wanted>,
+    spare: Vec<&'a EndpointSlice>,
+}
+
+impl<'a> Work<'a> {
+    fn new(service: &'a Service) -> Self {
+        let mut labels = slice::labels(service.metadata.labels.as_ref(), name(service), MANAGER);
+        labels.remove(HEADLESS);
+        if is_headless(service) {
+            labels.insert(HEADLESS.to_owned(), String::new());
+        }
+        Self {
+            service,
+            labels,
+            updates: Vec::new(),
+            creations: Vec::new(),
+            spare: Vec::new(),
+        }
+    }
+
+    fn wanted(&self, family: &'static str, ports: &[EndpointPort], endpoints: Vec<Endpoint>) -> Wanted {
+        Wanted {
+            family,
+            labels: self.labels.clone(),
+            annotations: None,
+            ports: ports.to_vec(),
+            endpoints,
+        }
+    }
+
+    /// Endpoints stay where they are; new ones fill slices that change anyway, then others, then new slices.
+    fn fill(&mut self, wanted: Group, there: &[&'a EndpointSlice]) {
+        let Group {
+            family,
+            ports,
+            endpoints: mut rest,
+        } = wanted;
+        let is_empty = rest.is_empty();
+        let (own, foreign): (Vec<_>, Vec<_>) = there.iter().copied().partition(|slice| self.owns(slice));
+        self.spare.extend(foreign);
+        let mut filled: Vec<Filled<'_>> = own.into_iter().map(|slice| keep(slice, &mut rest)).collect();
+        for slice in filled.iter_mut().filter(|slice| slice.changed) {
+            let room = LIMIT.saturating_sub(slice.endpoints.len()).min(rest.len());
+            slice.endpoints.extend(rest.drain(..room));
+        }
+        let fits = |slice: &&mut Filled<'_>| slice.endpoints.len() + rest.len() <= LIMIT;
+        if !rest.is_empty()
+            && let Some(slice) = filled.iter_mut().filter(|slice| !slice.changed).find(fits)
+        {
+            slice.endpoints.append(&mut rest);
+        }
+        let mut placeholder = is_empty;
+        for Filled { slice, endpoints, .. } in filled {
+            if endpoints.is_empty() && !std::mem::take(&mut placeholder) {
+                self.spare.push(slice);
+            } else {
+                let wanted = self.wanted(family, &ports, endpoints);
+                self.updates.push((slice, wanted));
+            }
+        }
+        for chunk in rest.chunks(LIMIT) {
+            let wanted = self.wanted(family, &ports, chunk.to_vec());
+            self.creations.push(wanted);
+        }
+        if placeholder {
+            let wanted = self.wanted(family, &ports, Vec::new());
+            self.creations.push(wanted);
+        }
+    }
+
+    /// Whether the slice is of this very Service, not of an earlier one of its name.
+    fn owns(&self, slice: &EndpointSlice) -> bool {
+        controller_of(&slice.metadata).is_some_and(|owner| owner.uid == uid(self.service))
+    }
+
+    /// Slices that nobody needs any more become those that would be made.
+    fn steps(mut self) -> Vec<Step> {
+        let owner = target(SERVICES, self.service);
+        let mut steps = Vec::new();
+        for wanted in std::mem::take(&mut self.creations) {
+            let fits = |slice: &&EndpointSlice| slice.address_type == wanted.family && self.owns(slice);
+            match self.spare.iter().position(fits) {
+                Some(at) => steps.extend(wanted.update(self.spare.remove(at))),
+                None => steps.push(wanted.create(&owner)),
+            }
+        }
+        steps.extend(self.updates.iter().filter_map(|(slice, wanted)| wanted.update(slice)));
+        steps.extend(self.spare.iter().map(|slice| delete(slice)));
+        steps
+    }
+}
+
+/// What of a slice stays, each as it is now; takes it out of what is wanted.
+fn keep<'a>(slice: &'a EndpointSlice, rest: &mut Vec<Endpoint>) -> Filled<'a> {
+    let old = slice.endpoints.as_deref().unwrap_or_default();
+    let same = |new: &Endpoint, old: &Endpoint| {
+        let uid = |endpoint: &Endpoint| endpoint.target_ref.as_ref().and_then(|target| target.uid.clone());
+        new.addresses == old.addresses && uid(new) == uid(old)
+    };
+    let kept = old.iter().filter_map(|old| {
+        let at = rest.iter().position(|new| same(new, old))?;
+        Some(rest.remove(at))
+    });
+    let endpoints: Vec<Endpoint> = kept.take(LIMIT).collect();
+    let changed = endpoints != old;
+    Filled {
+        slice,
+        endpoints,
+        changed,
+    }
+}
+
+fn ports(service: &Service, pod: &Pod) -> Vec<EndpointPort> {
+    let all = service.spec.as_ref().and_then(|spec| spec.ports.as_deref());
+    let known = all.unwrap_or_default().iter().filter_map(|port| {
+        Some(EndpointPort {
+            name: Some(port.name.clone().unwrap_or_default()),
+            port: Some(number(port, pod)?),
+            protocol: Some(port.protocol.clone().unwrap_or_else(|| "TCP".to_owned())),
+            app_protocol: port.app_protocol.clone(),
+        })
+    });
+    known.collect()
+}
+
+fn endpoint(service: &Service, pod: &Pod, address: &str, zone: &dyn Fn(&str) -> Option<String>) -> Endpoint {
+    let serving = is_ready(pod);
+    let terminating = pod.metadata.deletion_timestamp.is_some();
+    Endpoint {
+        addresses: vec![address.to_owned()],
+        conditions: Some(EndpointConditions {
+            ready: Some(publishes_unready(service) || (serving && !terminating)),
+            serving: Some(serving),
+            terminating: Some(terminating),
+        }),
+        hostname: host_name(service, pod),
+        node_name: node_of(pod).map(str::to_owned),
+        target_ref: Some(ObjectReference {
+            kind: Some("Pod".to_owned()),
+            namespace: pod.metadata.namespace.clone(),
+            name: pod.metadata.name.clone(),
+            uid: pod.metadata.uid.clone(),
+            ..ObjectReference::default()
+        }),
+        zone: node_of(pod).and_then(zone),
+        ..Endpoint::default()
+    }
+}

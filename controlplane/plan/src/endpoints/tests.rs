@@ -1,0 +1,290 @@
+//! Pods and Services as they come, and what is made of them.
+
+use k8s_openapi::api::{
+    core::v1::{Endpoints, Pod, Service},
+    discovery::v1::EndpointSlice,
+};
+use serde_json::{Value, json};
+
+use super::{plan_endpoints, plan_mirror, plan_slices};
+use crate::step::{Plan, Step};
+
+fn read<T: k8s_openapi::serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+fn service(spec: &Value) -> Service {
+    let metadata = json!({ "name": "web", "namespace": "default", "uid": "s", "labels": { "app": "web" } });
+    read(json!({ "metadata": metadata, "spec": spec }))
+}
+
+/// A Service on the port named `http` of its pods.
+fn named() -> Service {
+    service(&json!({
+        "clusterIP": "10.96.0.9", "selector": { "app": "web" },
+        "ports": [{ "name": "http", "port": 80, "protocol": "TCP", "targetPort": "http" }],
+    }))
+}
+
+fn pod(number: u32, port: u32, ready: bool) -> Pod {
+    let ready = if ready { "True" } else { "False" };
+    read(json!({
+        "metadata": {
+            "name": format!("p{number:04}"), "namespace": "default", "uid": format!("u{number}"), "labels": { "app": "web" },
+        },
+        "spec": {
+            "nodeName": "n1",
+            "containers": [{ "name": "c", "ports": [{ "name": "http", "containerPort": port, "protocol": "TCP" }] }],
+        },
+        "status": {
+            "podIP": format!("10.0.{}.{}", number / 250, number % 250), "conditions": [{ "type": "Ready", "status": ready }],
+        },
+    }))
+}
+
+fn slices(service: &Service, pods: &[Pod], slices: &[EndpointSlice]) -> Plan {
+    let pods: Vec<&Pod> = pods.iter().collect();
+    let slices: Vec<&EndpointSlice> = slices.iter().collect();
+    plan_slices(service, &pods, &slices, &|node| Some(format!("zone-of-{node}")))
+}
+
+/// The slices that a plan leaves behind, given those before it.
+fn after(plan: Plan, mut before: Vec<EndpointSlice>) -> Vec<EndpointSlice> {
+    for step in plan.stages.into_iter().flatten() {
+        match step {
+            Step::Create { body, .. } => {
+                let mut slice: EndpointSlice = read(*body);
+                slice.metadata.name = Some(format!("web-{}", before.len()));
+                before.push(slice);
+            }
+            Step::Patch { target, body, .. } => {
+                let slice = before
+                    .iter_mut()
+                    .find(|slice| slice.metadata.name.as_ref() == Some(&target.name));
+                let slice = slice.unwrap();
+                slice.endpoints = Some(read(body["endpoints"].clone()));
+                slice.ports = Some(read(body["ports"].clone()));
+            }
+            Step::Delete { target, .. } => before.retain(|slice| slice.metadata.name.as_ref() != Some(&target.name)),
+            Step::Look(_) | Step::Event(_) => panic!("{step}"),
+        }
+    }
+    before
+}
+
+/// `3000:10.0.0.1,10.0.0.2` for each slice.
+fn shown(slices: &[EndpointSlice]) -> Vec<String> {
+    let mut shown: Vec<String> = slices
+        .iter()
+        .map(|slice| {
+            let ports: Vec<String> = slice
+                .ports
+                .iter()
+                .flatten()
+                .map(|port| port.port.unwrap().to_string())
+                .collect();
+            let addresses = slice
+                .endpoints
+                .iter()
+                .flatten()
+                .flat_map(|endpoint| endpoint.addresses.clone());
+            format!("{}:{}", ports.join("+"), addresses.collect::<Vec<_>>().join(","))
+        })
+        .collect();
+    shown.sort();
+    shown
+}
+
+#[test]
+fn pods_whose_port_has_another_number_stand_in_a_slice_of_their_own() {
+    let pods = [pod(1, 3000, true), pod(2, 3001, true), pod(3, 3000, false)];
+    let made = after(slices(&named(), &pods, &[]), Vec::new());
+    assert_eq!(shown(&made), ["3000:10.0.0.1,10.0.0.3", "3001:10.0.0.2"]);
+    let endpoint = made[0].endpoints.as_ref().unwrap().first().unwrap();
+    assert_eq!(endpoint.zone.as_deref(), Some("zone-of-n1"));
+    let labels = json!({
+        "app": "web", "kubernetes.io/service-name": "web",
+        "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
+    });
+    assert_eq!(json!(made[0].metadata.labels), labels);
+    assert!(slices(&named(), &pods, &made).is_empty());
+}
+
+#[test]
+fn a_service_without_pods_has_one_empty_slice_and_it_is_used_again() {
+    let empty = after(slices(&named(), &[], &[]), Vec::new());
+    assert_eq!(shown(&empty), [":"]);
+    assert!(slices(&named(), &[], &empty).is_empty());
+    let plan = slices(&named(), &[pod(1, 80, true)], &empty);
+    assert_eq!(plan.to_string(), "patch EndpointSlice web-0");
+    let one = after(plan, empty);
+    assert_eq!(shown(&one), ["80:10.0.0.1"]);
+    let plan = slices(&named(), &[], &one);
+    assert_eq!(shown(&after(plan, one)), [":"]);
+}
+
+#[test]
+fn a_slice_holds_a_hundred_and_pods_stay_where_they_are() {
+    let pods: Vec<Pod> = (1..=150).map(|number| pod(number, 80, true)).collect();
+    let made = after(slices(&named(), &pods, &[]), Vec::new());
+    let sizes = |slices: &[EndpointSlice]| -> Vec<usize> {
+        slices
+            .iter()
+            .map(|slice| slice.endpoints.as_ref().unwrap().len())
+            .collect()
+    };
+    assert_eq!(sizes(&made), [100, 50]);
+    // One of the first slice goes, one comes: the place that came free is filled, the other slice is left alone.
+    let mut changed = pods[1..].to_vec();
+    changed.push(pod(151, 80, true));
+    let plan = slices(&named(), &changed, &made);
+    assert_eq!(plan.to_string(), "patch EndpointSlice web-0");
+    let made = after(plan, made);
+    assert_eq!(sizes(&made), [100, 50]);
+    // Without the others the second slice goes.
+    let few = &changed[..50];
+    assert_eq!(
+        slices(&named(), few, &made).to_string(),
+        "patch EndpointSlice web-0, delete EndpointSlice web-1"
+    );
+}
+
+#[test]
+fn slices_of_an_earlier_service_of_the_name_go() {
+    let mut made = after(slices(&named(), &[pod(1, 80, true)], &[]), Vec::new());
+    made[0].metadata.owner_references.as_mut().unwrap()[0].uid = "before".to_owned();
+    let plan = slices(&named(), &[pod(1, 80, true)], &made);
+    assert_eq!(
+        plan.to_string(),
+        "create EndpointSlice web-, delete EndpointSlice web-0"
+    );
+}
+
+#[test]
+fn endpoints_keep_those_that_are_not_ready_apart() {
+    let pods = [
+        pod(2, 3000, true),
+        pod(1, 3000, true),
+        pod(3, 3000, false),
+        pod(4, 3001, true),
+    ];
+    let pods: Vec<&Pod> = pods.iter().collect();
+    let plan = plan_endpoints(Some(&named()), &pods, None);
+    let [Step::Create { body, .. }] = plan.stages[0].as_slice() else {
+        panic!("{plan}")
+    };
+    let labels = json!({ "app": "web", "endpoints.kubernetes.io/managed-by": "endpoint-controller" });
+    assert_eq!(body["metadata"], json!({ "name": "web", "labels": labels }));
+    let mut made: Endpoints = read((**body).clone());
+    let ips = |addresses: &Option<Vec<_>>| -> Vec<String> {
+        let addresses: &Option<Vec<k8s_openapi::api::core::v1::EndpointAddress>> = addresses;
+        addresses.iter().flatten().map(|address| address.ip.clone()).collect()
+    };
+    let subsets = made.subsets.clone().unwrap();
+    assert_eq!(subsets.len(), 2);
+    assert_eq!(ips(&subsets[0].addresses), ["10.0.0.1", "10.0.0.2"]);
+    assert_eq!(ips(&subsets[0].not_ready_addresses), ["10.0.0.3"]);
+    assert_eq!(ips(&subsets[1].addresses), ["10.0.0.4"]);
+    assert!(plan_endpoints(Some(&named()), &pods, Some(&made)).is_empty());
+    // A label that nobody gave the Service is taken away.
+    made.metadata
+        .labels
+        .as_mut()
+        .unwrap()
+        .insert("own".to_owned(), "1".to_owned());
+    let plan = plan_endpoints(Some(&named()), &pods, Some(&made));
+    let [Step::Patch { body, .. }] = plan.stages[0].as_slice() else {
+        panic!("{plan}")
+    };
+    assert_eq!(body["metadata"]["labels"]["own"], Value::Null);
+    // With the Service they go.
+    assert_eq!(plan_endpoints(None, &[], Some(&made)).stages.len(), 1);
+}
+
+#[test]
+fn endpoints_without_pods_or_without_ports() {
+    let none = plan_endpoints(Some(&named()), &[], None);
+    let [Step::Create { body, .. }] = none.stages[0].as_slice() else {
+        panic!("{none}")
+    };
+    assert_eq!(body["subsets"], Value::Null);
+    let headless = service(&json!({ "clusterIP": "None", "selector": { "app": "web" } }));
+    let plan = plan_endpoints(Some(&headless), &[&pod(1, 80, true)], None);
+    let [Step::Create { body, .. }] = plan.stages[0].as_slice() else {
+        panic!("{plan}")
+    };
+    assert_eq!(body["metadata"]["labels"]["service.kubernetes.io/headless"], "");
+    assert_eq!(body["subsets"][0]["addresses"][0]["ip"], "10.0.0.1");
+    assert_eq!(body["subsets"][0].get("ports"), None);
+}
+
+#[test]
+fn endpoints_hold_a_thousand_addresses_the_ready_ones_first() {
+    let pods: Vec<Pod> = (1..=1200).map(|number| pod(number, 80, number <= 700)).collect();
+    let pods: Vec<&Pod> = pods.iter().collect();
+    let plan = plan_endpoints(Some(&named()), &pods, None);
+    let [Step::Create { body, .. }] = plan.stages[0].as_slice() else {
+        panic!("{plan}")
+    };
+    assert_eq!(
+        body["metadata"]["annotations"],
+        json!({ "endpoints.kubernetes.io/over-capacity": "truncated" })
+    );
+    let count = |field: &str| body["subsets"][0][field].as_array().map(Vec::len);
+    assert_eq!((count("addresses"), count("notReadyAddresses")), (Some(700), Some(300)));
+    let made: Endpoints = read((**body).clone());
+    assert!(plan_endpoints(Some(&named()), &pods, Some(&made)).is_empty());
+}
+
+fn by_hand() -> Endpoints {
+    read(json!({
+        "metadata": {
+            "name": "web", "namespace": "default", "uid": "e", "labels": { "own": "1" },
+            "annotations": { "kubectl.kubernetes.io/last-applied-configuration": "{}", "note": "x" },
+        },
+        "subsets": [{
+            "addresses": [{ "ip": "10.1.2.3" }], "notReadyAddresses": [{ "ip": "fd00::7" }],
+            "ports": [{ "name": "http", "port": 80, "protocol": "TCP" }],
+        }],
+    }))
+}
+
+#[test]
+fn endpoints_that_people_write_become_slices() {
+    let bare = service(&json!({ "clusterIP": "10.96.0.9", "ports": [{ "port": 80 }] }));
+    let mut endpoints = by_hand();
+    let plan = plan_mirror("web", Some(&endpoints), Some(&bare), &[]);
+    let made = after(plan, Vec::new());
+    assert_eq!(shown(&made), ["80:10.1.2.3", "80:fd00::7"]);
+    let metadata = &made[0].metadata;
+    assert_eq!(json!(metadata.annotations), json!({ "note": "x" }));
+    let manager = &metadata.labels.as_ref().unwrap()["endpointslice.kubernetes.io/managed-by"];
+    assert_eq!(manager, "endpointslicemirroring-controller.k8s.io");
+    assert_eq!(metadata.owner_references.as_ref().unwrap()[0].kind, "Endpoints");
+    let all: Vec<&EndpointSlice> = made.iter().collect();
+    assert!(plan_mirror("web", Some(&endpoints), Some(&bare), &all).is_empty());
+    // Another port: the slices are used again.
+    endpoints.subsets.as_mut().unwrap()[0].ports.as_mut().unwrap()[0].port = 81;
+    let plan = plan_mirror("web", Some(&endpoints), Some(&bare), &all);
+    assert_eq!(plan.to_string(), "patch EndpointSlice web-0, patch EndpointSlice web-1");
+    for (service, endpoints) in [
+        (Some(&named()), Some(&endpoints)),
+        (None, Some(&endpoints)),
+        (Some(&bare), None),
+    ] {
+        let plan = plan_mirror("web", endpoints, service, &all);
+        assert_eq!(
+            plan.to_string(),
+            "delete EndpointSlice web-0, delete EndpointSlice web-1"
+        );
+    }
+}
+
+#[test]
+fn endpoints_that_say_so_are_not_mirrored() {
+    let bare = service(&json!({ "clusterIP": "10.96.0.9", "ports": [{ "port": 80 }] }));
+    let mut endpoints = by_hand();
+    let skip = ("endpointslice.kubernetes.io/skip-mirror".to_owned(), "true".to_owned());
+    endpoints.metadata.labels = Some([skip].into());
+    assert!(plan_mirror("web", Some(&endpoints), Some(&bare), &[]).is_empty());
+}
