@@ -94,6 +94,15 @@ impl Item {
         self.patch(&json!({ "ownerReferences": kept }))
     }
 
+    /// Lets owners go on without waiting for this object.
+    fn unblocking(&self) -> Step {
+        let mut owners = self.owners.clone();
+        for owner in &mut owners {
+            owner.block_owner_deletion = owner.block_owner_deletion.map(|_| false);
+        }
+        self.patch(&json!({ "ownerReferences": owners }))
+    }
+
     fn delete(&self, propagation: Propagation) -> Step {
         Step::Delete {
             target: self.target.clone(),
@@ -273,7 +282,14 @@ impl Graph {
                 plan.stage(vec![item.without_owners(&gone)]);
             }
         } else if waiting && self.dependents_of(&item.target.uid).next().is_some() {
-            plan.stage(vec![item.delete(Propagation::Foreground)]);
+            // A dependent that waits already may wait for this object's owner: a circle in which nobody would ever go.
+            let circle = self.dependents_of(&item.target.uid).any(Item::waits);
+            let blocks = item.owners.iter().any(|owner| owner.block_owner_deletion == Some(true));
+            plan.stage(vec![if circle && blocks {
+                item.unblocking()
+            } else {
+                item.delete(Propagation::Foreground)
+            }]);
         } else if item.holds(ORPHAN) {
             plan.stage(vec![item.delete(Propagation::Orphan)]);
         } else if item.holds(FOREGROUND) {

@@ -93,3 +93,21 @@ fn orphans_are_set_free_before_their_owner_goes() {
     assert!(woken.contains(&"set".to_owned()));
     check(&graph, "set", &expect!["patch ReplicaSet set"]);
 }
+
+#[test]
+fn a_circle_of_owners_does_not_wait_for_itself() {
+    let mut graph = Graph::default();
+    graph.observe(item(PODS, "a", &[owner(PODS, "c")], Some("foregroundDeletion")));
+    graph.observe(item(PODS, "b", &[owner(PODS, "a")], None));
+    graph.observe(item(PODS, "c", &[owner(PODS, "b")], None));
+    check(&graph, "b", &expect!["delete Pod b"]);
+    graph.observe(item(PODS, "b", &[owner(PODS, "a")], Some("foregroundDeletion")));
+    // The last one would be waited for by the others: it stops blocking first.
+    check(&graph, "c", &expect!["patch Pod c"]);
+    let mut free = owner(PODS, "b");
+    free["blockOwnerDeletion"] = false.into();
+    let concerned = graph.observe(item(PODS, "c", &[free], None));
+    assert!(concerned.contains(&"b".to_owned()), "{concerned:?}");
+    check(&graph, "c", &expect!["delete Pod c"]);
+    check(&graph, "b", &expect!["patch Pod b"]);
+}
