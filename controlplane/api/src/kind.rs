@@ -244,6 +244,9 @@ pub trait Kind:
     const NAME_LAST: bool = false;
     /// Fields that selectors may name.
     const FIELDS: &'static [Field<Self>] = &[];
+    /// The names that selectors use instead, each with the label of [`Kind::FIELDS`] that it stands for; none says that
+    /// the labels are the names.
+    const FIELD_NAMES: &'static [(&'static str, &'static str)] = &[];
     /// The rule for `metadata.name`.
     const NAME: Rule = Rule::Subdomain;
     /// Whether `metadata.generation` counts changes of what is asked for.

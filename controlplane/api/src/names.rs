@@ -1,7 +1,11 @@
 //! Names: the rules they follow, in upstream's words (`k8s.io/apimachinery/pkg/util/validation`), and made-up ones.
 
+use std::net::IpAddr;
+
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use serde_json::Value;
+
+use crate::validation::ADDRESS;
 
 /// The rule that a kind's `metadata.name` follows.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -14,6 +18,8 @@ pub enum Rule {
     Label1035,
     /// Anything that can stand between two slashes of a URL.
     PathSegment,
+    /// An IP address, as short as it can be written.
+    Address,
 }
 
 impl Rule {
@@ -30,8 +36,18 @@ impl Rule {
             Self::Label => dns1123_label(&masked),
             Self::Label1035 => dns1035_label(&masked),
             Self::PathSegment => path_segment(name, prefix),
+            Self::Address => address(name),
         }
     }
+}
+
+fn address(name: &str) -> Vec<String> {
+    let detail = match name.parse::<IpAddr>() {
+        Err(_) => ADDRESS.to_owned(),
+        Ok(address) if address.to_string() != name => format!("must be in canonical form ({:?})", address.to_string()),
+        Ok(_) => return Vec::new(),
+    };
+    vec![detail]
 }
 
 fn mask_trailing_dash(name: &str) -> String {

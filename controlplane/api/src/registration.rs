@@ -105,6 +105,7 @@ pub struct Registration {
     validate_status: fn(&dyn Object, &dyn Object) -> Vec<Invalid>,
     validate_own: fn(&dyn Object, &dyn Object) -> Vec<Invalid>,
     field_labels: fn() -> Vec<&'static str>,
+    field_names: &'static [(&'static str, &'static str)],
     fields: fn(&dyn Object) -> Vec<(&'static str, String)>,
     columns: fn() -> Vec<ColumnDefinition>,
     row: fn(&dyn Object, Timestamp) -> Vec<Value>,
@@ -162,6 +163,7 @@ impl Registration {
             validate_status: erased::validate_status::<K>,
             validate_own: erased::validate_own::<K>,
             field_labels: || K::FIELDS.iter().map(|field| field.label).collect(),
+            field_names: K::FIELD_NAMES,
             fields: erased::fields::<K>,
             columns: erased::columns::<K>,
             row: erased::row::<K>,
@@ -273,6 +275,15 @@ impl Registration {
     /// Fields that selectors may name, besides `metadata.name` and `metadata.namespace`.
     pub fn field_labels(&self) -> Vec<&'static str> {
         (self.field_labels)()
+    }
+
+    /// The label behind the name of a field in a selector, if the kind has such a field.
+    pub fn field_behind(&self, name: &str) -> Option<&'static str> {
+        if self.field_names.is_empty() {
+            return self.field_labels().into_iter().find(|label| *label == name);
+        }
+        let mut names = self.field_names.iter();
+        names.find(|(own, _)| *own == name).map(|(_, label)| *label)
     }
 
     /// The values of those fields.

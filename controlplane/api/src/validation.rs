@@ -19,6 +19,8 @@ use std::net::IpAddr;
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
+pub(crate) use self::affinity::volume_node_affinity;
+pub(crate) use self::volume::volume_path;
 use crate::invalid::Invalid;
 use crate::names;
 
@@ -88,6 +90,11 @@ pub(crate) fn required(errors: &mut Vec<Invalid>, field: &str, value: Option<&st
     there
 }
 
+/// A text unless it is missing or empty.
+pub(crate) fn non_empty(text: Option<&str>) -> Option<&str> {
+    text.filter(|text| !text.is_empty())
+}
+
 /// A number or the name of a port.
 pub(crate) fn port_or_name(errors: &mut Vec<Invalid>, field: &str, value: &IntOrString) {
     match value {
@@ -106,9 +113,41 @@ pub(crate) fn range(text: &str) -> Option<(IpAddr, u8)> {
     (length <= if address.is_ipv4() { 32 } else { 128 }).then_some((address, length))
 }
 
-/// Whether a text is an address and a prefix length.
-pub(crate) fn is_range(text: &str) -> bool {
-    range(text).is_some()
+/// Upstream's text for what is no range.
+pub(crate) const RANGE: &str = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
+
+/// Errors when a text is no range, or not written in the one way that a range is: its first address, as short as can be.
+pub(crate) fn canonical_range(errors: &mut Vec<Invalid>, field: &str, text: &str) {
+    let Some((address, length)) = range(text) else {
+        return errors.push(Invalid::value(field, text, RANGE));
+    };
+    let first = first(address, length);
+    if first != address {
+        let detail = "must not have bits set beyond the prefix length";
+        errors.push(Invalid::value(field, text, detail));
+    }
+    let wanted = format!("{address}/{length}");
+    if first == address && wanted != text {
+        errors.push(Invalid::value(
+            field,
+            text,
+            format!("must be in canonical form ({wanted:?})"),
+        ));
+    }
+}
+
+/// The first address of a range.
+fn first(address: IpAddr, length: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(address) => {
+            let mask = u32::MAX.checked_shl(u32::from(32 - length.min(32))).unwrap_or(0);
+            IpAddr::from((u32::from(address) & mask).to_be_bytes())
+        }
+        IpAddr::V6(address) => {
+            let mask = u128::MAX.checked_shl(u32::from(128 - length.min(128))).unwrap_or(0);
+            IpAddr::from((u128::from(address) & mask).to_be_bytes())
+        }
+    }
 }
 
 /// Upstream's text for what is no address.

@@ -27,17 +27,17 @@ impl Selection {
             LabelSelector::parse(query.get("labelSelector").unwrap_or_default()).map_err(|error| bad(&error))?;
         let fields =
             FieldSelector::parse(query.get("fieldSelector").unwrap_or_default()).map_err(|error| bad(&error))?;
-        let supported = registration.field_labels();
         for label in fields.labels() {
-            if matches!(label, "metadata.name" | "metadata.namespace") || supported.contains(&label) {
+            if matches!(label, "metadata.name" | "metadata.namespace") || registration.field_behind(label).is_some() {
                 continue;
             }
-            return Err(Failure::bad_request(if supported.is_empty() {
+            return Err(Failure::bad_request(if registration.field_labels().is_empty() {
                 format!("{label:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
             } else {
                 format!("field label not supported: {label}")
             }));
         }
+        let fields = fields.renamed(|name| registration.field_behind(name).unwrap_or(name).to_owned());
         Ok(Self {
             labels,
             fields,

@@ -118,6 +118,20 @@ const fn fields<E: AsCore>() -> [Field<E>; 11] {
     ]
 }
 
+/// How the newer form calls them.
+const NAMES: [(&str, &str); 10] = [
+    ("regarding.kind", "involvedObject.kind"),
+    ("regarding.namespace", "involvedObject.namespace"),
+    ("regarding.name", "involvedObject.name"),
+    ("regarding.uid", "involvedObject.uid"),
+    ("regarding.apiVersion", "involvedObject.apiVersion"),
+    ("regarding.resourceVersion", "involvedObject.resourceVersion"),
+    ("regarding.fieldPath", "involvedObject.fieldPath"),
+    ("reason", "reason"),
+    ("reportingController", "reportingComponent"),
+    ("type", "type"),
+];
+
 fn text(field: Option<&String>) -> String {
     field.cloned().unwrap_or_default()
 }
@@ -157,6 +171,7 @@ impl Kind for events::Event {
     const NAME_LAST: bool = true;
     // The labels are those of the stored form, so that an event is found alike whichever way it came in.
     const FIELDS: &'static [Field<Self>] = &fields();
+    const FIELD_NAMES: &'static [(&'static str, &'static str)] = &NAMES;
     const STORED_AS: Option<Representation<Self>> = Some(Representation {
         group: "",
         version: "v1",

@@ -2,10 +2,14 @@
 
 use k8s_openapi::api::networking::v1::IPAddress;
 
+use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Updates};
+use crate::names::{self, Rule};
+use crate::validation::{each, immutable, required};
 
 impl Kind for IPAddress {
     const UPDATES: Updates = Updates::CREATE;
+    const NAME: Rule = Rule::Address;
     const SHORT_NAMES: &'static [&'static str] = &["ip"];
     const COLUMNS: &'static [Column<Self>] = &[Column::text("ParentRef", "Whose it is.", |address, _| {
         let parent = &address.spec.parent_ref;
@@ -18,4 +22,40 @@ impl Kind for IPAddress {
         let parts = parts.into_iter().flatten().filter(|part| !part.is_empty());
         parts.collect::<Vec<_>>().join("/").into()
     })];
+
+    fn validate(&self) -> Vec<Invalid> {
+        const PATH: &str = "spec.parentRef";
+        let mut errors = Vec::new();
+        let parent = &self.spec.parent_ref;
+        if let Some(group) = parent.group.as_deref().filter(|group| !group.is_empty()) {
+            each(
+                &mut errors,
+                &format!("{PATH}.group"),
+                group,
+                names::dns1123_subdomain(group),
+            );
+        }
+        for (field, text) in [("resource", &parent.resource), ("name", &parent.name)] {
+            let field = format!("{PATH}.{field}");
+            if required(&mut errors, &field, Some(text)) {
+                each(&mut errors, &field, text, Rule::PathSegment.check(text, false));
+            }
+        }
+        if let Some(namespace) = parent.namespace.as_deref().filter(|namespace| !namespace.is_empty()) {
+            let messages = Rule::PathSegment.check(namespace, false);
+            each(&mut errors, &format!("{PATH}.namespace"), namespace, messages);
+        }
+        errors
+    }
+
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        immutable(
+            &mut errors,
+            "spec.parentRef",
+            &self.spec.parent_ref,
+            &old.spec.parent_ref,
+        );
+        errors
+    }
 }

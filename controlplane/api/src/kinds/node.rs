@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Node, NodeSystemInfo};
 
+mod validation;
+
 use crate::invalid::Invalid;
 use crate::kind::{Column, Field, Kind, Subresource};
-use crate::names;
 use crate::pod::defaults::amounts;
 use crate::table::{age_column, or};
-use crate::validation::{each, is_range, one_of};
 
 impl Kind for Node {
     const SHORT_NAMES: &'static [&'static str] = &["no"];
@@ -79,61 +79,15 @@ impl Kind for Node {
     }
 
     fn validate(&self) -> Vec<Invalid> {
-        let mut errors = Vec::new();
-        let mut known = BTreeSet::new();
-        for (index, taint) in self
-            .spec
-            .iter()
-            .filter_map(|spec| spec.taints.as_ref())
-            .flatten()
-            .enumerate()
-        {
-            let path = format!("spec.taints[{index}]");
-            let value = taint.value.as_deref().unwrap_or_default();
-            each(
-                &mut errors,
-                &format!("{path}.key"),
-                &taint.key,
-                names::qualified_name(&taint.key),
-            );
-            each(&mut errors, &format!("{path}.value"), value, names::label_value(value));
-            let effects = ["NoExecute", "NoSchedule", "PreferNoSchedule"];
-            one_of(&mut errors, &format!("{path}.effect"), Some(&taint.effect), &effects);
-            if !known.insert((&taint.key, &taint.effect)) {
-                let detail = "taints must be unique by key and effect pair";
-                let value = serde_json::to_string(taint).unwrap_or_default();
-                errors.push(Invalid::rendered(path, value, detail));
-            }
-        }
-        for (index, range) in self
-            .spec
-            .iter()
-            .filter_map(|spec| spec.pod_cidrs.as_ref())
-            .flatten()
-            .enumerate()
-        {
-            if !is_range(range) {
-                let detail = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
-                errors.push(Invalid::value(format!("spec.podCIDRs[{index}]"), range, detail));
-            }
-        }
-        errors
+        validation::validate(self)
     }
 
     fn validate_update(&self, old: &Self) -> Vec<Invalid> {
-        let mut errors = self.validate();
-        let (Some(new), Some(old)) = (&self.spec, &old.spec) else {
-            return errors;
-        };
-        if old.pod_cidrs.as_ref().is_some_and(|ranges| !ranges.is_empty()) && new.pod_cidrs != old.pod_cidrs {
-            let detail = "node updates may not change podCIDR except from \"\" to valid";
-            errors.push(Invalid::forbidden("spec.podCIDRs", detail));
-        }
-        if old.provider_id.as_ref().is_some_and(|id| !id.is_empty()) && new.provider_id != old.provider_id {
-            let detail = "node updates may not change providerID except from \"\" to valid";
-            errors.push(Invalid::forbidden("spec.providerID", detail));
-        }
-        errors
+        validation::validate_update(self, old)
+    }
+
+    fn validate_status(&self, old: &Self) -> Vec<Invalid> {
+        validation::validate_update(self, old)
     }
 }
 

@@ -2,12 +2,13 @@
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec, PersistentVolumeStatus};
 
-use super::persistent_volume_claim::{access_modes, modes, storage, storage_class};
+mod validation;
+
+use super::persistent_volume_claim::{modes, storage, storage_class};
 use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
 use crate::pod::defaults::{amounts, text};
 use crate::table::age_column;
-use crate::validation::{immutable, one_of_or_none};
 
 impl Kind for PersistentVolume {
     const ANSWERS_DELETED: bool = true;
@@ -83,49 +84,16 @@ impl Kind for PersistentVolume {
     }
 
     fn validate(&self) -> Vec<Invalid> {
-        let Some(spec) = &self.spec else {
-            return vec![Invalid::required("spec", "")];
-        };
-        let mut errors = Vec::new();
-        access_modes(&mut errors, spec.access_modes.as_deref(), "spec");
-        match spec.capacity.as_ref() {
-            None => errors.push(Invalid::required("spec.capacity", "")),
-            Some(capacity) if !capacity.contains_key("storage") || capacity.len() > 1 => {
-                let names: Vec<&String> = capacity.keys().collect();
-                let value = serde_json::to_string(&names).unwrap_or_default();
-                let mut error = Invalid::not_supported("spec.capacity", "", &["storage"]);
-                error.value = Some(value);
-                errors.push(error);
-            }
-            Some(_) => {}
+        match &self.spec {
+            Some(spec) => validation::validate(spec),
+            None => vec![Invalid::required("spec", "")],
         }
-        let policies = ["Delete", "Recycle", "Retain"];
-        let policy = spec.persistent_volume_reclaim_policy.as_deref();
-        one_of_or_none(&mut errors, "spec.persistentVolumeReclaimPolicy", policy, &policies);
-        let mode = spec.volume_mode.as_deref();
-        one_of_or_none(&mut errors, "spec.volumeMode", mode, &["Block", "Filesystem"]);
-        if source(spec) == PersistentVolumeSpec::default() {
-            errors.push(Invalid::required("spec", "must specify a volume type"));
-        }
-        if spec.local.is_some() && spec.node_affinity.is_none() {
-            let detail = "Local volume requires node affinity";
-            errors.push(Invalid::required("spec.nodeAffinity", detail));
-        }
-        errors
     }
 
     fn validate_update(&self, old: &Self) -> Vec<Invalid> {
         let mut errors = self.validate();
-        let (Some(new), Some(old)) = (&self.spec, &old.spec) else {
-            return errors;
-        };
-        if source(new) != source(old) {
-            let detail = "spec.persistentvolumesource is immutable after creation";
-            errors.push(Invalid::forbidden("spec.persistentvolumesource", detail));
-        }
-        immutable(&mut errors, "spec.volumeMode", &new.volume_mode, &old.volume_mode);
-        if old.node_affinity.is_some() {
-            immutable(&mut errors, "spec.nodeAffinity", &new.node_affinity, &old.node_affinity);
+        if let (Some(new), Some(old)) = (&self.spec, &old.spec) {
+            errors.extend(validation::validate_update(new, old));
         }
         errors
     }
@@ -157,20 +125,4 @@ fn claim(volume: &PersistentVolume) -> String {
         claim.namespace.as_deref().unwrap_or_default(),
         claim.name.as_deref().unwrap_or_default()
     )
-}
-
-/// Where the storage is: the spec without all else.
-fn source(spec: &PersistentVolumeSpec) -> PersistentVolumeSpec {
-    PersistentVolumeSpec {
-        access_modes: None,
-        capacity: None,
-        claim_ref: None,
-        mount_options: None,
-        node_affinity: None,
-        persistent_volume_reclaim_policy: None,
-        storage_class_name: None,
-        volume_attributes_class_name: None,
-        volume_mode: None,
-        ..spec.clone()
-    }
 }

@@ -7,7 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
 use crate::table::age_column;
-use crate::validation::{immutable, is_range};
+use crate::validation::{canonical_range, immutable, range};
 
 impl Kind for ServiceCIDR {
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
@@ -51,31 +51,58 @@ impl Kind for ServiceCIDR {
     }
 
     fn validate(&self) -> Vec<Invalid> {
-        let cidrs = self
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.cidrs.as_deref())
-            .unwrap_or_default();
-        let mut errors = Vec::new();
-        if cidrs.is_empty() {
-            errors.push(Invalid::required("spec.cidrs", "at least one CIDR required"));
-        }
-        if cidrs.len() > 2 {
-            let value = serde_json::to_string(&self.spec).unwrap_or_default();
-            errors.push(Invalid::rendered("spec", value, "may only hold up to 2 values"));
-        }
-        for (index, cidr) in cidrs.iter().enumerate() {
-            if !is_range(cidr) {
-                let detail = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
-                errors.push(Invalid::value(format!("spec.cidrs[{index}]"), cidr, detail));
-            }
-        }
-        errors
+        validate(cidrs(self))
     }
 
+    /// A range may get one of the other family beside it, and nothing else changes.
     fn validate_update(&self, old: &Self) -> Vec<Invalid> {
-        let mut errors = self.validate();
-        immutable(&mut errors, "spec.cidrs", &self.spec, &old.spec);
+        let (new, old) = (cidrs(self), cidrs(old));
+        let mut errors = Vec::new();
+        match (old, new) {
+            ([own], [first, _]) => {
+                fixed(&mut errors, 0, first, own);
+                errors.extend(validate(new));
+            }
+            _ if old.len() == new.len() => {
+                for (index, (new, old)) in new.iter().zip(old).enumerate() {
+                    fixed(&mut errors, index, new, old);
+                }
+            }
+            _ => immutable(&mut errors, "spec.cidrs", &new, &old),
+        }
         errors
     }
+}
+
+fn cidrs(range: &ServiceCIDR) -> &[String] {
+    let spec = range.spec.as_ref();
+    spec.and_then(|spec| spec.cidrs.as_deref()).unwrap_or_default()
+}
+
+fn fixed(errors: &mut Vec<Invalid>, index: usize, new: &String, old: &String) {
+    immutable(errors, &format!("spec.cidrs[{index}]"), new, old);
+}
+
+fn validate(cidrs: &[String]) -> Vec<Invalid> {
+    const FIELD: &str = "spec.cidrs";
+    let mut errors = Vec::new();
+    if cidrs.is_empty() {
+        return vec![Invalid::required(FIELD, "at least one CIDR required")];
+    }
+    if cidrs.len() > 2 {
+        // Upstream shows its own structure, whose fields have the names of Go.
+        let value = serde_json::json!({ "CIDRs": cidrs }).to_string();
+        return vec![Invalid::rendered(FIELD, value, "may only hold up to 2 values")];
+    }
+    for (index, cidr) in cidrs.iter().enumerate() {
+        canonical_range(&mut errors, &format!("{FIELD}[{index}]"), cidr);
+    }
+    if let [Some((first, _)), Some((second, _))] = cidrs.iter().map(|cidr| range(cidr)).collect::<Vec<_>>().as_slice()
+        && first.is_ipv4() == second.is_ipv4()
+    {
+        let detail = "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64";
+        let value = serde_json::to_string(cidrs).unwrap_or_default();
+        errors.push(Invalid::rendered(FIELD, value, detail));
+    }
+    errors
 }

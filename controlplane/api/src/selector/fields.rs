@@ -38,6 +38,15 @@ impl FieldSelector {
         self.requirements.iter().map(|(label, _, _)| label.as_str())
     }
 
+    /// The same with other names for the fields.
+    #[must_use]
+    pub fn renamed(mut self, name: impl Fn(&str) -> String) -> Self {
+        for (label, _, _) in &mut self.requirements {
+            *label = name(label);
+        }
+        self
+    }
+
     /// The value that a field must equal, where one is demanded: lets a list by name be a get.
     pub fn exact(&self, label: &str) -> Option<&str> {
         let found = self

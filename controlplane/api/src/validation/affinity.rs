@@ -1,8 +1,8 @@
 //! Rules for where pods may run.
 
 use k8s_openapi::api::core::v1::{
-    Affinity, NodeSelectorRequirement, NodeSelectorTerm, PodAffinityTerm, Toleration, TopologySpreadConstraint,
-    WeightedPodAffinityTerm,
+    Affinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodAffinityTerm, Toleration,
+    TopologySpreadConstraint, VolumeNodeAffinity, WeightedPodAffinityTerm,
 };
 
 use super::{each, one_of, one_of_or_none, required};
@@ -15,16 +15,8 @@ pub(super) fn affinity(errors: &mut Vec<Invalid>, affinity: &Affinity, path: &st
     if let Some(node) = &affinity.node_affinity {
         let path = format!("{path}.nodeAffinity");
         if let Some(selector) = &node.required_during_scheduling_ignored_during_execution {
-            let path = format!("{path}.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms");
-            if selector.node_selector_terms.is_empty() {
-                errors.push(Invalid::required(
-                    path.as_str(),
-                    "must have at least one node selector term",
-                ));
-            }
-            for (index, term) in selector.node_selector_terms.iter().enumerate() {
-                node_term(errors, term, &format!("{path}[{index}]"));
-            }
+            let path = format!("{path}.requiredDuringSchedulingIgnoredDuringExecution");
+            node_selector(errors, selector, &path);
         }
         let preferred = node
             .preferred_during_scheduling_ignored_during_execution
@@ -47,6 +39,29 @@ pub(super) fn affinity(errors: &mut Vec<Invalid>, affinity: &Affinity, path: &st
         let required = pods.required_during_scheduling_ignored_during_execution.as_deref();
         let preferred = pods.preferred_during_scheduling_ignored_during_execution.as_deref();
         pod_terms(errors, required, preferred, &path);
+    }
+}
+
+/// Terms of which a node must meet one.
+fn node_selector(errors: &mut Vec<Invalid>, selector: &NodeSelector, path: &str) {
+    let path = format!("{path}.nodeSelectorTerms");
+    if selector.node_selector_terms.is_empty() {
+        errors.push(Invalid::required(
+            path.as_str(),
+            "must have at least one node selector term",
+        ));
+    }
+    for (index, term) in selector.node_selector_terms.iter().enumerate() {
+        node_term(errors, term, &format!("{path}[{index}]"));
+    }
+}
+
+/// The nodes from which a volume can be reached.
+pub(crate) fn volume_node_affinity(errors: &mut Vec<Invalid>, affinity: &VolumeNodeAffinity, path: &str) {
+    let path = format!("{path}.required");
+    match &affinity.required {
+        Some(selector) => node_selector(errors, selector, &path),
+        None => errors.push(Invalid::required(path, "must specify required node constraints")),
     }
 }
 

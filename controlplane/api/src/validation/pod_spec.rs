@@ -252,7 +252,8 @@ fn sysctl(errors: &mut Vec<Invalid>, sysctl: &Sysctl, path: &str) {
     let field = format!("{path}.name");
     let part = |text: &str| {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
-        !text.is_empty() && text.bytes().all(plain)
+        let ends = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
+        text.bytes().all(plain) && ends(text.bytes().next()) && ends(text.bytes().last())
     };
     if required(errors, &field, Some(&sysctl.name))
         && (sysctl.name.len() > 253 || !sysctl.name.split(['.', '/']).all(part))

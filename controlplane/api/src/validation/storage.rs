@@ -21,6 +21,16 @@ pub(crate) fn driver(errors: &mut Vec<Invalid>, field: &str, name: &str) {
     }
 }
 
+/// A storage driver's own name.
+pub(crate) fn csi_driver(errors: &mut Vec<Invalid>, field: &str, name: &str) {
+    const LONGEST: usize = 63;
+    required(errors, field, Some(name));
+    if name.len() > LONGEST {
+        errors.push(Invalid::too_long(field, LONGEST));
+    }
+    each(errors, field, name, names::dns1123_subdomain(&name.to_lowercase()));
+}
+
 /// What a driver is told.
 pub(crate) fn parameters(errors: &mut Vec<Invalid>, parameters: Option<&BTreeMap<String, String>>) {
     const FIELD: &str = "parameters";

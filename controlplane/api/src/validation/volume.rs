@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, ProjectedVolumeSource, Volume};
+use k8s_openapi::api::core::v1::{
+    DownwardAPIVolumeFile, HostPathVolumeSource, KeyToPath, ProjectedVolumeSource, Volume,
+};
 use serde_json::Value;
 
 use super::container::{field_ref, resource_ref};
@@ -58,21 +60,7 @@ fn sources(errors: &mut Vec<Invalid>, volume: &Volume, path: &str) {
 
 fn details(errors: &mut Vec<Invalid>, volume: &Volume, path: &str) {
     if let Some(host) = &volume.host_path {
-        let field = format!("{path}.hostPath.path");
-        if required(errors, &field, Some(&host.path)) {
-            no_backsteps(errors, &field, &host.path);
-        }
-        let kinds = [
-            "",
-            "BlockDevice",
-            "CharDevice",
-            "Directory",
-            "DirectoryOrCreate",
-            "File",
-            "FileOrCreate",
-            "Socket",
-        ];
-        one_of_or_none(errors, &format!("{path}.hostPath.type"), host.type_.as_deref(), &kinds);
+        volume_path(errors, host, &format!("{path}.hostPath"));
     }
     if let Some(claim) = &volume.persistent_volume_claim {
         let field = format!("{path}.persistentVolumeClaim.claimName");
@@ -113,6 +101,25 @@ fn details(errors: &mut Vec<Invalid>, volume: &Volume, path: &str) {
     if let Some(projected) = &volume.projected {
         self::projected(errors, projected, &format!("{path}.projected"));
     }
+}
+
+/// A path of the node.
+pub(crate) fn volume_path(errors: &mut Vec<Invalid>, host: &HostPathVolumeSource, path: &str) {
+    let field = format!("{path}.path");
+    if required(errors, &field, Some(&host.path)) {
+        no_backsteps(errors, &field, &host.path);
+    }
+    let kinds = [
+        "",
+        "BlockDevice",
+        "CharDevice",
+        "Directory",
+        "DirectoryOrCreate",
+        "File",
+        "FileOrCreate",
+        "Socket",
+    ];
+    one_of_or_none(errors, &format!("{path}.type"), host.type_.as_deref(), &kinds);
 }
 
 fn projected(errors: &mut Vec<Invalid>, projected: &ProjectedVolumeSource, path: &str) {

@@ -373,3 +373,48 @@ fn endpoint_slices() {
         ],
     );
 }
+
+#[test]
+fn ranges_and_addresses_of_services() {
+    const GROUP: &str = "networking.k8s.io";
+    for (cidrs, expected) in [
+        (json!([]), "spec.cidrs: Required value: at least one CIDR required"),
+        (
+            json!(["10.0.0.0"]),
+            "spec.cidrs[0]: Invalid value: \"10.0.0.0\": must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)",
+        ),
+        (
+            json!(["10.0.0.1/24"]),
+            "spec.cidrs[0]: Invalid value: \"10.0.0.1/24\": must not have bits set beyond the prefix length",
+        ),
+        (
+            json!(["10.0.0.0/24", "10.1.0.0/24"]),
+            "spec.cidrs: Invalid value: [\"10.0.0.0/24\",\"10.1.0.0/24\"]: may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64",
+        ),
+    ] {
+        refused(GROUP, "servicecidrs", &json!({"spec": {"cidrs": cidrs}}), &[expected]);
+    }
+    for (patch, expected) in [
+        (
+            json!({"metadata": {"name": "ten"}}),
+            "metadata.name: Invalid value: \"ten\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+        ),
+        (
+            json!({"metadata": {"name": "2001:DB8::1"}}),
+            "metadata.name: Invalid value: \"2001:DB8::1\": must be in canonical form (\"2001:db8::1\")",
+        ),
+        (
+            json!({"spec": {"parentRef": {"resource": ""}}}),
+            "spec.parentRef.resource: Required value",
+        ),
+        (
+            json!({"spec": {"parentRef": {"name": "a/b"}}}),
+            "spec.parentRef.name: Invalid value: \"a/b\": may not contain '/'",
+        ),
+    ] {
+        refused(GROUP, "ipaddresses", &patch, &[expected]);
+    }
+    let own = json!({"spec": {"parentRef": {"name": "other"}}});
+    let expected = "spec.parentRef: Invalid value: {\"name\":\"other\",\"namespace\":\"kube-system\",\"resource\":\"services\"}: field is immutable";
+    update_refused(GROUP, "ipaddresses", &own, &[expected]);
+}

@@ -394,3 +394,34 @@ fn other_kinds() {
         &["spec.podCIDRs: Forbidden: node updates may not change podCIDR except from \"\" to valid"],
     );
 }
+
+#[test]
+fn nodes() {
+    let taint = json!({"key": "a", "value": "b", "effect": "NoSchedule"});
+    for (patch, expected) in [
+        (
+            json!({"spec": {"taints": [taint, taint]}}),
+            "metadata.taints[1]: Duplicate value: {\"Key\":\"a\",\"Value\":\"b\",\"Effect\":\"NoSchedule\",\"TimeAdded\":null}: taints must be unique by key and effect pair",
+        ),
+        (
+            json!({"spec": {"taints": [{"key": "a", "effect": ""}]}}),
+            "metadata.taints[0].effect: Required value",
+        ),
+        (
+            json!({"spec": {"podCIDR": "10.0.0.0/24", "podCIDRs": ["10.0.0.0/24", "10.1.0.0/24"]}}),
+            "spec.podCIDRs: Invalid value: [\"10.0.0.0/24\",\"10.1.0.0/24\"]: may specify no more than one CIDR for each IP family",
+        ),
+        (
+            json!({"status": {"allocatable": {"pods": "1500m"}}}),
+            "status.allocatable.pods: Invalid value: \"1500m\": must be an integer",
+        ),
+    ] {
+        refused("", "nodes", &patch, &[expected]);
+    }
+    let twice = json!({"type": "Hostname", "address": "node-1"});
+    let row = find("", "v1", "nodes").unwrap();
+    let new = with(row, &json!({"status": {"addresses": [twice, twice]}}));
+    let expected = "status.addresses[1]: Duplicate value: {\"Type\":\"Hostname\",\"Address\":\"node-1\"}";
+    let old = with(row, &json!({}));
+    assert_eq!(texts(&row.validate_status(new.as_ref(), old.as_ref())), [expected]);
+}

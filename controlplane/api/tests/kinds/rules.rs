@@ -145,7 +145,7 @@ fn updates() {
             "networking.k8s.io",
             "servicecidrs",
             json!({"spec": {"cidrs": ["10.98.0.0/16"]}}),
-            "spec.cidrs: Invalid value: {\"cidrs\":[\"10.98.0.0/16\"]}: field is immutable",
+            "spec.cidrs: Invalid value: [\"10.98.0.0/16\"]: field is immutable",
         ),
     ];
     for (group, plural, patch, expected) in cases {

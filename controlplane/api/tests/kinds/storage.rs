@@ -107,3 +107,106 @@ fn updates() {
         update_refused(GROUP, plural, &patch, &[expected]);
     }
 }
+
+#[test]
+fn volumes_and_claims() {
+    let claim = |patch| (patch, "persistentvolumeclaims");
+    let volume = |patch| (patch, "persistentvolumes");
+    let modes = "\"ReadOnlyMany\", \"ReadWriteMany\", \"ReadWriteOnce\", \"ReadWriteOncePod\"";
+    let some = format!("spec.accessModes: Unsupported value: \"Some\": supported values: {modes}");
+    for ((patch, plural), expected) in [
+        (claim(json!({"spec": {"accessModes": ["Some"]}})), vec![some.as_str()]),
+        (
+            claim(json!({"spec": {"accessModes": ["ReadWriteOncePod", "ReadWriteMany"]}})),
+            vec!["spec.accessModes: Forbidden: may not use ReadWriteOncePod with other access modes"],
+        ),
+        (
+            claim(json!({"spec": {"resources": {"requests": {"storage": "0"}}}})),
+            vec!["spec.resources[storage]: Invalid value: \"0\": must be greater than zero"],
+        ),
+        (
+            claim(
+                json!({"spec": {"accessModes": null, "selector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}}),
+            ),
+            vec![
+                "spec.accessModes: Required value: at least 1 access mode is required",
+                "spec.selector.matchExpressions[0].operator: Invalid value: \"Is\": not a valid selector operator",
+            ],
+        ),
+        (
+            claim(json!({"spec": {"dataSourceRef": {"kind": "Disk", "name": ""}}})),
+            vec![
+                "spec.dataSource.name: Required value",
+                "spec.dataSource: Invalid value: \"Disk\": must be 'PersistentVolumeClaim' when referencing the default apiGroup",
+                "spec.dataSourceRef.name: Required value",
+                "spec.dataSourceRef: Invalid value: \"Disk\": must be 'PersistentVolumeClaim' when referencing the default apiGroup",
+            ],
+        ),
+        (
+            volume(json!({"spec": {"accessModes": null, "capacity": null}})),
+            vec![
+                "spec.accessModes: Required value",
+                "spec.capacity: Required value",
+                "spec.capacity: Unsupported value: null: supported values: \"storage\"",
+            ],
+        ),
+        (
+            volume(json!({"spec": {"capacity": {"storage": "-1"}}})),
+            vec![
+                "spec.capacity[storage]: Invalid value: -1: must be a valid resource quantity",
+                "spec.capacity[storage]: Invalid value: \"-1\": must be greater than zero",
+            ],
+        ),
+        (
+            volume(json!({"spec": {"nfs": {"server": "", "path": "x"}}})),
+            vec![
+                "spec.nfs: Forbidden: may not specify more than 1 volume type",
+                "spec.nfs.server: Required value",
+                "spec.nfs.path: Invalid value: \"x\": must be an absolute path",
+            ],
+        ),
+        (
+            volume(json!({"spec": {"hostPath": {"path": "/a/../.."}, "nodeAffinity": {"required": null}}})),
+            vec![
+                "spec.nodeAffinity.required: Required value: must specify required node constraints",
+                "spec.hostPath.path: Invalid value: \"/a/../..\": must not contain '..'",
+            ],
+        ),
+    ] {
+        refused("", plural, &patch, &expected);
+    }
+}
+
+#[test]
+fn changes_of_volumes_and_claims() {
+    let fixed = "spec: Forbidden: spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
+    for (plural, patch, expected) in [
+        (
+            "persistentvolumeclaims",
+            json!({"spec": {"resources": {"requests": {"storage": "1Gi"}}}}),
+            vec![fixed],
+        ),
+        (
+            "persistentvolumeclaims",
+            json!({"spec": {"storageClassName": "fast"}}),
+            vec![fixed],
+        ),
+        (
+            "persistentvolumeclaims",
+            json!({"spec": {"volumeMode": "Block"}}),
+            vec![fixed, "volumeMode: Invalid value: \"Block\": field is immutable"],
+        ),
+        (
+            "persistentvolumes",
+            json!({"spec": {"volumeMode": "Block"}}),
+            vec!["volumeMode: Invalid value: \"Block\": field is immutable"],
+        ),
+        (
+            "persistentvolumes",
+            json!({"spec": {"nodeAffinity": null}}),
+            vec!["nodeAffinity: Invalid value: null: field is immutable, except for updating from beta label to GA"],
+        ),
+    ] {
+        update_refused("", plural, &patch, &expected);
+    }
+}
