@@ -21,6 +21,35 @@ pub fn duplicates(json: &[u8]) -> Result<Vec<String>, serde_json::Error> {
     Ok(walk.found)
 }
 
+/// What a strict reader complains about, in the order of the document: of a field that is unknown and occurs twice, only
+/// that it is unknown.
+pub fn complaints(json: &[u8], unknown: &[String], duplicates: &[String]) -> Vec<String> {
+    if unknown.is_empty() && duplicates.is_empty() {
+        return Vec::new();
+    }
+    let mut walk = Walk {
+        unknown: unknown.iter().map(String::as_str).collect(),
+        ..Walk::default()
+    };
+    let mut deserializer = serde_json::Deserializer::from_slice(json);
+    // It was read before: what cannot be read is told elsewhere.
+    drop(Node(&mut walk).deserialize(&mut deserializer));
+    // What a document lost on its way to JSON has no place there.
+    for path in unknown.iter().chain(duplicates) {
+        if walk.found.len() < MAX_FINDINGS && !walk.found.contains(path) {
+            walk.found.push(path.clone());
+        }
+    }
+    let words = |path: &String| {
+        if walk.unknown.contains(path.as_str()) {
+            unknown_field(path)
+        } else {
+            duplicate_field(path)
+        }
+    };
+    walk.found.iter().map(words).collect()
+}
+
 /// Upstream's words for a field that occurs twice.
 pub fn duplicate_field(path: &str) -> String {
     format!("duplicate field {path:?}")
@@ -76,15 +105,27 @@ impl FieldPath {
     }
 }
 
+/// A walk through a document: finds the fields that are unknown or occur twice.
 #[derive(Default)]
-struct Walk {
+struct Walk<'u> {
     path: FieldPath,
+    unknown: BTreeSet<&'u str>,
     found: Vec<String>,
 }
 
-struct Node<'w>(&'w mut Walk);
+impl Walk<'_> {
+    fn meet(&mut self, again: bool) {
+        let path = &self.path.text;
+        let told = again || self.unknown.contains(path.as_str());
+        if told && self.found.len() < MAX_FINDINGS && !self.found.contains(path) {
+            self.found.push(path.clone());
+        }
+    }
+}
 
-impl<'de> DeserializeSeed<'de> for Node<'_> {
+struct Node<'w, 'u>(&'w mut Walk<'u>);
+
+impl<'de> DeserializeSeed<'de> for Node<'_, '_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -92,7 +133,7 @@ impl<'de> DeserializeSeed<'de> for Node<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Node<'_> {
+impl<'de> Visitor<'de> for Node<'_, '_> {
     type Value = ();
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -142,9 +183,7 @@ impl<'de> Visitor<'de> for Node<'_> {
         let mut seen = BTreeSet::new();
         while let Some(key) = members.next_key::<String>()? {
             self.0.path.push_key(&key);
-            if !seen.insert(key) && self.0.found.len() < MAX_FINDINGS && !self.0.found.contains(&self.0.path.text) {
-                self.0.found.push(self.0.path.text.clone());
-            }
+            self.0.meet(!seen.insert(key));
             members.next_value_seed(Node(self.0))?;
             self.0.path.text.truncate(length);
         }

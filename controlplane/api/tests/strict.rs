@@ -58,3 +58,24 @@ fn attack_24_nesting_and_findings_are_bounded() {
     assert!(strict::duplicates(b"{} x").is_err());
     assert!(strict::duplicates(b"{\"a\"").is_err());
 }
+
+#[test]
+fn complaints_stand_in_the_order_of_the_document() {
+    let json =
+        br#"{"spec": {"new": 1, "twice": 1, "twice": 2, "paused": true, "list": [{"own": 1}], "paused": false}}"#;
+    let unknown = ["spec.new", "spec.twice", "spec.twice", "spec.list[0].own"].map(str::to_owned);
+    let duplicates = ["spec.twice", "spec.paused"].map(str::to_owned);
+    let expected = [
+        r#"unknown field "spec.new""#,
+        r#"unknown field "spec.twice""#,
+        r#"unknown field "spec.list[0].own""#,
+        r#"duplicate field "spec.paused""#,
+    ];
+    assert_eq!(strict::complaints(json, &unknown, &duplicates), expected);
+    // YAML loses what occurs twice.
+    let lost = ["spec.lost".to_owned()];
+    assert_eq!(
+        strict::complaints(b"{}", &[], &lost),
+        [r#"duplicate field "spec.lost""#]
+    );
+}

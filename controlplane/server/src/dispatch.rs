@@ -79,6 +79,10 @@ async fn route(
             Failure::NoSuchPath
         });
     };
+    // The old paths of watches have no other use.
+    if info.verb == "watch" && !matches!(parts.method.as_str(), "GET" | "HEAD") {
+        return Err(Failure::MethodNotAllowed);
+    }
     let outside = parts.extensions.get::<Source>().is_some();
     let lasts = info.lasts();
     let pass = if outside {

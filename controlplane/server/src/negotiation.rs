@@ -185,11 +185,27 @@ fn clause(text: &str) -> Option<Clause<'_>> {
 /// # Errors
 /// 406 when nothing that the client accepts can be served.
 pub fn negotiate(headers: &HeaderMap, query: &Query) -> Result<Representation, Failure> {
-    let mut representation = best(headers).ok_or_else(|| Failure::accepts_only(ACCEPTED))?;
+    of_all(headers, query, |_| true)
+}
+
+fn of_all(
+    headers: &HeaderMap,
+    query: &Query,
+    served: impl Fn(&Representation) -> bool,
+) -> Result<Representation, Failure> {
+    let mut representation = best_of(headers, served).ok_or_else(|| Failure::accepts_only(ACCEPTED))?;
     if representation.encoding == Encoding::Json && pretty(query) {
         representation.encoding = Encoding::PrettyJson;
     }
     Ok(representation)
+}
+
+/// Negotiates for the answer to a question, of which there is no table.
+///
+/// # Errors
+/// 406
+pub(crate) fn negotiate_review(headers: &HeaderMap, query: &Query) -> Result<Representation, Failure> {
+    of_all(headers, query, |found| !matches!(found.shape, Shape::Table(_)))
 }
 
 /// Negotiates for the frames of a watch.
@@ -219,9 +235,14 @@ pub(crate) fn negotiate_failure(accept: Option<&HeaderValue>) -> Encoding {
 }
 
 fn best(headers: &HeaderMap) -> Option<Representation> {
-    clauses(headers)
-        .iter()
-        .find_map(|clause| candidates(clause).find_map(|encoding| representation(clause, encoding)))
+    best_of(headers, |_| true)
+}
+
+fn best_of(headers: &HeaderMap, served: impl Fn(&Representation) -> bool) -> Option<Representation> {
+    clauses(headers).iter().find_map(|clause| {
+        let mut found = candidates(clause).filter_map(|encoding| representation(clause, encoding));
+        found.find(&served)
+    })
 }
 
 /// The encodings that a media range covers.

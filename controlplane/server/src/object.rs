@@ -66,10 +66,9 @@ pub(crate) fn decode(
     duplicates: &[String],
     validation: FieldValidation,
 ) -> Result<(Box<dyn Object>, Vec<String>), Failure> {
-    let (object, mut complaints) =
-        decode_bare(registration, json, validation).map_err(|error| mismatch(registration, json, &error))?;
-    complaints.extend(duplicates.iter().map(|path| api::strict::duplicate_field(path)));
-    Ok((object, complaints))
+    let decoded = decode_reporting(registration, json, validation);
+    let (object, unknown) = decoded.map_err(|error| mismatch(registration, json, &error))?;
+    Ok((object, api::strict::complaints(json, &unknown, duplicates)))
 }
 
 /// As [`decode`], of JSON that is no client's; the error is the bare text.
@@ -78,13 +77,21 @@ pub(crate) fn decode_bare(
     json: &[u8],
     validation: FieldValidation,
 ) -> Result<(Box<dyn Object>, Vec<String>), String> {
+    let (object, unknown) = decode_reporting(registration, json, validation)?;
+    Ok((object, api::strict::complaints(json, &unknown, &[])))
+}
+
+/// As [`decode_bare`], with the paths of unknown fields.
+fn decode_reporting(
+    registration: &Registration,
+    json: &[u8],
+    validation: FieldValidation,
+) -> Result<(Box<dyn Object>, Vec<String>), String> {
     let decoded = match validation {
         FieldValidation::Ignore => registration.decode(json).map(|object| (object, Vec::new())),
         FieldValidation::Strict | FieldValidation::Warn => registration.decode_reporting(json),
     };
-    let (object, unknown) = decoded.map_err(|error| error.to_string())?;
-    let complaints = unknown.iter().map(|path| api::strict::unknown_field(path));
-    Ok((object, complaints.collect()))
+    decoded.map_err(|error| error.to_string())
 }
 
 /// Why JSON is no object of the kind: another kind, another version, or a field that does not fit.

@@ -203,3 +203,46 @@ async fn events_have_two_forms() {
         (&json!("EventList"), &json!("Because"))
     );
 }
+
+#[tokio::test]
+async fn answers_to_questions_have_no_table() {
+    let api = Api::start().await;
+    let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    let review = json!({
+        "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+        "spec": {"nonResourceAttributes": {"path": "/", "verb": "get"}},
+    })
+    .to_string();
+    let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+    let ask = async |accept: &str| {
+        let headers = [("accept", accept), ("content-type", "application/json")];
+        api.request(Method::POST, path, &headers, review.clone()).await
+    };
+    let answer = ask(table).await;
+    assert_eq!(answer.code, 406);
+    assert_eq!(answer.json()["reason"], "NotAcceptable");
+    assert_eq!(ask(TABLE).await.json()["kind"], "SelfSubjectAccessReview");
+}
+
+#[tokio::test]
+async fn newer_events_are_selected_by_the_names_of_their_fields() {
+    const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
+    let api = Api::start().await;
+    for name in ["a", "b"] {
+        let event = json!({
+            "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": name},
+            "eventTime": "2026-01-01T00:00:00.000000Z", "reportingController": format!("test/{name}"),
+            "reportingInstance": "i", "action": "Do", "reason": "Test", "type": "Normal", "note": "n",
+            "regarding": {"kind": "Pod", "namespace": "default", "name": name},
+        });
+        assert_eq!(api.post(EVENTS, &event).await.code, 201);
+    }
+    for selector in ["reportingController=test/a", "regarding.name=a,reason=Test"] {
+        let found = api.get(&format!("{EVENTS}?fieldSelector={selector}")).await.json();
+        assert_eq!(found["items"].as_array().map(Vec::len), Some(1), "{selector}");
+        assert_eq!(found["items"][0]["metadata"]["name"], "a");
+    }
+    let old = api.get(&format!("{EVENTS}?fieldSelector=involvedObject.name=a")).await;
+    assert_eq!(old.code, 400);
+    assert_eq!(old.message(), "field label not supported: involvedObject.name");
+}

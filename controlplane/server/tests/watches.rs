@@ -4,6 +4,7 @@ mod support;
 use std::time::Duration;
 
 use futures::TryStreamExt;
+use http::Method;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::{WatchStreamExt, watcher};
 use serde_json::json;
@@ -270,4 +271,19 @@ async fn attack_40_a_watcher_that_does_not_read_misses_nothing_or_is_told() {
         "{error}"
     );
     assert_eq!(never.brief().await, "end");
+}
+
+#[tokio::test]
+async fn the_old_paths_of_watches_serve_nothing_else() {
+    let api = Api::start().await;
+    for (method, path) in [
+        (Method::POST, "/api/v1/watch/namespaces/default/configmaps"),
+        (Method::DELETE, "/api/v1/watch/namespaces/default/configmaps/a"),
+        (Method::PATCH, "/api/v1/watch/namespaces/default/configmaps/a"),
+    ] {
+        let answer = api.request(method, path, &[], "").await;
+        assert_eq!(answer.code, 405, "{}", answer.text());
+    }
+    let answer = api.get("/api/v1/watch/nothing").await;
+    assert_eq!(answer.code, 404, "{}", answer.text());
 }

@@ -168,6 +168,7 @@ pub(crate) async fn patch(context: &mut Context, body: Body) -> Result<Response,
     let options = WriteOptions::of_patch(&context.query, false)?;
     let body = body::read(body).await?;
     let patch = Patch::read(&context.headers, &body)?;
+    let own = complaints_of(&body, options.field_validation);
     context.notes.request = Some(body);
     let registration = context.registration;
     let name = context.info.name.clone();
@@ -178,7 +179,7 @@ pub(crate) async fn patch(context: &mut Context, body: Body) -> Result<Response,
     };
     let mut warnings = Vec::new();
     let bytes = amend(context, amendment, &mut |entry, _old| {
-        let (object, complaints) = patched(registration, &patch, entry, options.field_validation)?;
+        let (object, complaints) = patched(registration, &patch, &own, entry, options.field_validation)?;
         warnings = complaints;
         Ok(object.into())
     })
@@ -188,9 +189,20 @@ pub(crate) async fn patch(context: &mut Context, body: Body) -> Result<Response,
     shape::one(context, StatusCode::OK, representation, bytes)
 }
 
+/// What a strict reader says of a patch by itself: fields that occur twice.
+fn complaints_of(body: &[u8], validation: FieldValidation) -> Vec<String> {
+    if validation == FieldValidation::Ignore {
+        return Vec::new();
+    }
+    // It was read before.
+    let duplicates = api::strict::duplicates(body).unwrap_or_default();
+    api::strict::complaints(body, &[], &duplicates)
+}
+
 fn patched(
     registration: &Registration,
     patch: &Patch,
+    own: &[String],
     entry: &Entry,
     validation: FieldValidation,
 ) -> Result<(Box<dyn Object>, Vec<String>), Failure> {
@@ -207,8 +219,9 @@ fn patched(
     }
     patch.apply(&registration.api_version(), registration.kind, &mut document)?;
     let json = document.to_string();
-    let (object, complaints) = object::decode_bare(registration, json.as_bytes(), validation)
+    let (object, unknown) = object::decode_bare(registration, json.as_bytes(), validation)
         .map_err(|because| patch.spoils(&json, &because))?;
+    let complaints: Vec<String> = own.iter().cloned().chain(unknown).collect();
     if validation == FieldValidation::Strict && !complaints.is_empty() {
         return Err(patch.spoils(&json, &format!("strict decoding error: {}", complaints.join(", "))));
     }

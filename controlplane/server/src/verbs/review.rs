@@ -12,7 +12,7 @@ use crate::body;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::identity::User;
-use crate::negotiation::negotiate;
+use crate::negotiation::negotiate_review;
 use crate::object;
 use crate::options::WriteOptions;
 use crate::respond::Response;
@@ -24,7 +24,7 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     if context.registration.kind == "Binding" {
         return binding::create_by_body(context, body).await;
     }
-    let representation = negotiate(&context.headers, &context.query)?;
+    let representation = negotiate_review(&context.headers, &context.query)?;
     let options = WriteOptions::read(&context.query, "CreateOptions")?;
     let body = body::read(body).await?;
     let mut read = object::read(context.registration, &context.headers, body, options.field_validation)?;

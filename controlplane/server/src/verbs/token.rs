@@ -18,7 +18,7 @@ use crate::body;
 use crate::context::Context;
 use crate::failure::{Failure, GroupResource, Target};
 use crate::identity::User;
-use crate::negotiation::negotiate;
+use crate::negotiation::negotiate_review;
 use crate::respond::{Response, encode};
 use crate::shape;
 use crate::tokens::{Claims, ISSUER, Named, Private};
@@ -37,7 +37,7 @@ const YEAR: i64 = 365 * 24 * 3600;
 
 /// `POST serviceaccounts/NAME/token`
 pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response, Failure> {
-    let representation = negotiate(&context.headers, &context.query)?;
+    let representation = negotiate_review(&context.headers, &context.query)?;
     let body = body::read(body).await?;
     let decoded = body::to_json(&context.headers, body, false)?;
     let mut request = parse(&decoded.json)?;
