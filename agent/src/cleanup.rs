@@ -14,6 +14,12 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Ok(runtime) => failures.extend(runtime.cleanup().await.err().map(|error| image::chain(&error))),
         Err(error) => failures.push(format!("{error:#}")),
     }
+    if arguments.with_images {
+        match arguments.images().await {
+            Ok(images) => failures.extend(images.purge().await.err().map(|error| image::chain(&error))),
+            Err(error) => failures.push(format!("{error:#}")),
+        }
+    }
     match arguments.network() {
         Ok(network) => failures.extend(network.stop().await.err().map(|error| image::chain(&error))),
         Err(error) => failures.push(format!("{error:#}")),

@@ -91,6 +91,12 @@ pub(crate) struct Arguments {
     /// The containerd namespace of the node's containers
     #[arg(long, default_value = "skiff")]
     containerd_namespace: String,
+    /// containerd's snapshotter that has the images and the containers' root file systems
+    #[arg(long, default_value = "overlayfs")]
+    containerd_snapshotter: String,
+    /// `cleanup` removes the images in containerd too; those of the embedded runtime are in the state directory
+    #[arg(long)]
+    pub(crate) with_images: bool,
     /// What connects the pods
     #[arg(long, value_enum, default_value = "bridge")]
     network: NetworkKind,
@@ -183,6 +189,24 @@ impl Arguments {
         }
     }
 
+    /// The images, where the runtime looks for them.
+    pub(crate) async fn images(&self) -> anyhow::Result<Images> {
+        let (directory, configuration) = (self.state_dir.join("images"), self.image_config());
+        match self.runtime {
+            RuntimeKind::Embedded => Images::open(&directory, configuration).context("open the image store"),
+            RuntimeKind::Containerd => {
+                let place = image::ContainerdConfig {
+                    address: self.containerd_address.clone(),
+                    namespace: self.containerd_namespace.clone(),
+                    snapshotter: self.containerd_snapshotter.clone(),
+                };
+                let opened = Images::open_containerd(&directory, configuration, place).await;
+                let address = self.containerd_address.display();
+                opened.with_context(|| format!("open the images of containerd at {address}"))
+            }
+        }
+    }
+
     pub(crate) async fn runtime(&self) -> anyhow::Result<Arc<dyn Runtime>> {
         let root = self
             .cgroup_root
@@ -198,7 +222,10 @@ impl Arguments {
             RuntimeKind::Containerd => {
                 refuse_others("embedded", &embedded)?;
                 let (address, namespace) = (&self.containerd_address, &self.containerd_namespace);
-                let configuration = runtime::ContainerdConfig::new(containerd, root, address, namespace);
+                let configuration = runtime::ContainerdConfig {
+                    snapshotter: self.containerd_snapshotter.clone(),
+                    ..runtime::ContainerdConfig::new(containerd, root, address, namespace)
+                };
                 let opened = Containerd::open(configuration).await;
                 let opened = opened.with_context(|| format!("open containerd at {}", address.display()))?;
                 Ok(Arc::new(opened))

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddrV4};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use agent_plan::Timestamp;
@@ -263,7 +263,8 @@ impl Context {
 
     /// Where the images are.
     pub(crate) fn image_directory(&self) -> PathBuf {
-        self.config.state_directory.join("images")
+        let own = self.parts.images.directory();
+        own.map_or_else(|| self.config.state_directory.join("images"), Path::to_owned)
     }
 
     pub(crate) fn known_pod(&self, uid: &str) -> Option<Arc<Pod>> {

@@ -1,5 +1,6 @@
 //! Where images come from: the node's store, or in tests a world in which every image exists.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use futures::FutureExt;
@@ -31,8 +32,11 @@ pub trait Source: Send + Sync + 'static {
     fn list(&self) -> Vec<Arc<Image>>;
 
     /// Removes an image, by its id, that no container needs, with the layers that no other image has; answers the bytes that
-    /// this freed. Blocks.
-    fn discard(&self, id: &str) -> Result<u64, Failure>;
+    /// this freed.
+    fn discard<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<u64, Failure>>;
+
+    /// The directory whose file system the images fill; `None` where there is none.
+    fn directory(&self) -> Option<&Path>;
 }
 
 impl Source for Images {
@@ -58,11 +62,19 @@ impl Source for Images {
         Self::list(self)
     }
 
-    fn discard(&self, id: &str) -> Result<u64, Failure> {
-        Self::discard(self, id).map_err(|error| Failure {
-            reason: "ImageGCFailed".to_owned(),
-            message: image::chain(&error),
-        })
+    fn discard<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<u64, Failure>> {
+        async move {
+            let discarded = Self::discard(self, id).await;
+            discarded.map_err(|error| Failure {
+                reason: "ImageGCFailed".to_owned(),
+                message: image::chain(&error),
+            })
+        }
+        .boxed()
+    }
+
+    fn directory(&self) -> Option<&Path> {
+        Some(Self::directory(self))
     }
 }
 
@@ -87,6 +99,7 @@ impl Source for Sim {
             size: 0,
             config,
             layers: vec!["/".into()],
+            snapshot: None,
             pinned: false,
         })))
     }
@@ -105,7 +118,11 @@ impl Source for Sim {
         Vec::new()
     }
 
-    fn discard(&self, _: &str) -> Result<u64, Failure> {
-        Ok(0)
+    fn discard<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<u64, Failure>> {
+        std::future::ready(Ok(0)).boxed()
+    }
+
+    fn directory(&self) -> Option<&Path> {
+        None
     }
 }

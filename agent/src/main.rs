@@ -57,16 +57,15 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("listen on {}", arguments.listen))?;
     let port = listener.local_addr().context("the own address")?.port();
-    let images = image::Images::open(&arguments.state_dir.join("images"), arguments.image_config())
-        .context("open the image store")?;
+    let images = arguments.images().await?;
     let (credentials, client) = Credentials::open(arguments.kubeconfig(), arguments.tls_files()).await?;
     let parts = arguments.parts(client, &images).await?;
     let (context, events) = agent::context(arguments.config(port)?, parts)?;
     let mut tasks = tokio::task::JoinSet::new();
     let socket = arguments.state_dir.join("agent.sock");
-    let (own_images, own_cancel) = (images.clone(), cancel.clone());
+    let (own_images, shared, own_cancel) = (images.clone(), Arc::clone(&context), cancel.clone());
     tasks.spawn(async move {
-        agent::serve::socket(&socket, own_images, own_cancel)
+        agent::serve::socket(&socket, own_images, shared, own_cancel)
             .await
             .context("serve the socket")
     });

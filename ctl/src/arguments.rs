@@ -57,7 +57,7 @@ impl Place {
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Start a cluster of one node on this machine
-    Up(UpOptions),
+    Up(Box<UpOptions>),
     /// Stop its pods and daemons and remove what they made on the machine
     Down(DownOptions),
     /// Write the whole cluster (objects, authority, keys) into one file, while it runs
@@ -355,6 +355,21 @@ pub(crate) enum ImageCommand {
     Pull(PullOptions),
     /// List the images of the node of this machine
     List,
+    /// Write an image of the node of this machine to an OCI archive that `docker load` takes too
+    Export {
+        /// The image, as pods name it, or its id
+        #[arg(value_name = "IMAGE")]
+        name: String,
+        /// Where to; - for the standard output
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+    },
+    /// Remove the images of the node of this machine that no pod uses, and tell what was freed
+    Prune {
+        /// Those too that were imported: no registry need have them
+        #[arg(short, long)]
+        all: bool,
+    },
 }
 
 #[derive(Args)]

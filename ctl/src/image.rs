@@ -10,6 +10,7 @@ use http_body_util::{BodyExt as _, Empty, Full, StreamBody};
 use hyper::body::{Bytes, Frame};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
+use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio_util::io::ReaderStream;
 
@@ -27,6 +28,8 @@ pub(crate) async fn run(state_dir: &Path, command: &ImageCommand) -> anyhow::Res
         }
         ImageCommand::Pull(options) => pull(state_dir, options).await,
         ImageCommand::List => list(state_dir).await,
+        ImageCommand::Export { name, output } => export(state_dir, name, output).await,
+        ImageCommand::Prune { all } => prune(state_dir, *all).await,
     }
 }
 
@@ -88,6 +91,64 @@ async fn list(state_dir: &Path) -> anyhow::Result<()> {
     terminal::write(&terminal::columns(&rows))
 }
 
+/// Writes beside the file first: a failure leaves what was there.
+async fn export(state_dir: &Path, name: &str, output: &Path) -> anyhow::Result<()> {
+    let path = with_query("/images/export", &[("name", Some(name))]);
+    if output == Path::new("-") {
+        return download(state_dir, &path, &mut tokio::io::stdout()).await;
+    }
+    let waiting = Waiting::start(format!("exporting {name}"));
+    let mut partial = output.to_owned().into_os_string();
+    partial.push(".partial");
+    let failed = || format!("write {}", output.display());
+    let mut file = tokio::fs::File::create(&partial).await.with_context(failed)?;
+    let written = async {
+        download(state_dir, &path, &mut file).await?;
+        file.sync_all().await.with_context(failed)?;
+        tokio::fs::rename(&partial, output).await.with_context(failed)
+    };
+    if let Err(error) = written.await {
+        // What was written is of no use.
+        drop(tokio::fs::remove_file(&partial).await);
+        return Err(error);
+    }
+    waiting.done(&format!("exported {name} to {}", output.display()));
+    Ok(())
+}
+
+async fn download(state_dir: &Path, path: &str, target: &mut (impl AsyncWrite + Unpin)) -> anyhow::Result<()> {
+    let nothing = Empty::new().map_err(|never| match never {}).boxed_unsync();
+    let stream = connect(state_dir).await?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let exchange = async {
+        let response = sender.send_request(request(Method::GET, path, nothing)?).await?;
+        let status = response.status();
+        if status != StatusCode::OK {
+            let bytes = response.into_body().collect().await?.to_bytes();
+            return answered(status, &bytes).map(drop);
+        }
+        let mut parts = response.into_body().into_data_stream();
+        while let Some(part) = parts.try_next().await? {
+            target.write_all(&part).await.context("write the archive")?;
+        }
+        target.flush().await.context("write the archive")
+    };
+    together(exchange, connection).await
+}
+
+async fn prune(state_dir: &Path, all: bool) -> anyhow::Result<()> {
+    let nothing = Empty::new().map_err(|never| match never {}).boxed_unsync();
+    let path = with_query("/images/prune", &[("all", all.then_some("true"))]);
+    let answer = ask(state_dir, Method::POST, &path, nothing).await?;
+    for image in answer.get("images").and_then(Value::as_array).into_iter().flatten() {
+        let names = strings(image, "names").chain(strings(image, "digests"));
+        let name = names.take(1).next().unwrap_or_else(|| text_at(image, "/id"));
+        terminal::line(format!("removed {name}"))?;
+    }
+    let bytes = answer.get("bytes").and_then(Value::as_u64).unwrap_or(0);
+    terminal::line(format!("freed {}", readable(bytes)))
+}
+
 fn strings<'a>(image: &'a Value, key: &str) -> impl Iterator<Item = &'a str> {
     image
         .get(key)
@@ -133,28 +194,42 @@ async fn connect(state_dir: &Path) -> anyhow::Result<UnixStream> {
 async fn ask(state_dir: &Path, method: Method, path: &str, body: Body) -> anyhow::Result<Value> {
     let stream = connect(state_dir).await?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let exchange = async {
+        let response = sender.send_request(request(method, path, body)?).await?;
+        let status = response.status();
+        let bytes = response.into_body().collect().await?.to_bytes();
+        answered(status, &bytes)
+    };
+    together(exchange, connection).await
+}
+
+fn request(method: Method, path: &str, body: Body) -> anyhow::Result<Request<Body>> {
     let request = Request::builder()
         .method(method)
         .uri(path)
         .header("Host", "agent")
-        .header("Content-Type", "application/json")
-        .body(body)?;
-    let exchange = async {
-        let response = sender.send_request(request).await?;
-        let status = response.status();
-        let bytes = response.into_body().collect().await?.to_bytes();
-        anyhow::Ok((status, bytes))
-    };
+        .header("Content-Type", "application/json");
+    Ok(request.body(body)?)
+}
+
+/// An exchange needs its connection to be driven.
+async fn together<T>(
+    exchange: impl Future<Output = anyhow::Result<T>>,
+    connection: impl Future<Output = hyper::Result<()>>,
+) -> anyhow::Result<T> {
     tokio::pin!(exchange, connection);
-    let (status, bytes) = tokio::select! {
-        done = &mut exchange => done?,
+    tokio::select! {
+        done = &mut exchange => done,
         ended = &mut connection => {
             ended?;
-            exchange.await?
+            exchange.await
         }
-    };
-    let answer: Value = serde_json::from_slice(&bytes)
-        .with_context(|| format!("the node agent answered {status}: {}", String::from_utf8_lossy(&bytes)))?;
+    }
+}
+
+fn answered(status: StatusCode, bytes: &[u8]) -> anyhow::Result<Value> {
+    let answer: Value = serde_json::from_slice(bytes)
+        .with_context(|| format!("the node agent answered {status}: {}", String::from_utf8_lossy(bytes)))?;
     if status != StatusCode::OK {
         bail!("{}", text_at(&answer, "/error"));
     }

@@ -43,8 +43,12 @@ pub fn traces(state: &Path, namespace: &str) -> anyhow::Result<BTreeSet<String>>
 /// # Errors
 /// When the hierarchies cannot be listed.
 pub fn cgroups(name: &str) -> anyhow::Result<BTreeSet<String>> {
-    let listing =
-        process::run(Command::new("find").args(["/sys/fs/cgroup", "-type", "d", "-path", &format!("*{name}*")]))?;
+    let pattern = format!("*{name}*");
+    let listing = Command::new("find")
+        .args(["/sys/fs/cgroup", "-type", "d", "-path", &pattern])
+        .output()?;
+    // Groups of others that vanish while it looks make it fail, and are of no interest.
+    let listing = String::from_utf8(listing.stdout)?;
     Ok(listing.lines().map(str::to_owned).collect())
 }
 

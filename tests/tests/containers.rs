@@ -21,6 +21,8 @@ use cluster::{Cluster, address, container, ended, is_ready, uid};
 mod cluster;
 #[path = "../../agent/runtime/tests/common/daemon.rs"]
 mod daemon;
+#[path = "containers/exchange.rs"]
+mod exchange;
 #[path = "containers/pods.rs"]
 mod pods;
 
@@ -333,7 +335,7 @@ async fn contract(parts: Parts) -> anyhow::Result<()> {
     let host = cluster.folder.path().join("host");
     std::fs::write(host.join("note"), "of the host\n")?;
     cluster.apply(&pods::all(&nginx, &busybox, &host.display().to_string()))?;
-    let all: [Check<'_>; 11] = [
+    let all: [Check<'_>; 12] = [
         ("serving", &it_serves),
         ("limits", &it_is_limited),
         ("exec", &it_executes),
@@ -345,6 +347,7 @@ async fn contract(parts: Parts) -> anyhow::Result<()> {
         ("attach", &|cluster| clients_attach(cluster, &busybox)),
         ("adoption", &the_next_agent_adopts),
         ("stopping", &it_stops),
+        ("images", &|cluster| exchange::images_come_and_go(cluster, &nginx)),
     ];
     for (name, check) in all {
         check(&cluster).with_context(|| format!("{name} with {:?}", cluster.parts))?;

@@ -26,9 +26,10 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     ("agent-plan", &["controlplane-api"]),
-    ("agent-image", &["agent-plan", "controlplane-api"]),
+    ("agent-containerd", &[]),
+    ("agent-image", &["agent-containerd", "agent-plan", "controlplane-api"]),
     ("agent-network", &["agent-plan", "controlplane-api"]),
-    ("agent-runtime", &["agent-plan", "controlplane-api"]),
+    ("agent-runtime", &["agent-containerd", "agent-plan", "controlplane-api"]),
     ("agent-volume", &["agent-plan", "controlplane-api"]),
     (
         "agent",

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Take};
+use std::io::{self, Read, Seek};
 use std::path::Path;
 
 use crate::config::Limits;
 use crate::content::ContentError;
+use crate::layer::Blob;
 use crate::unpack::{EntryKind, UnpackError, for_each_entry, open_plain};
 
 /// An archive whose members have been located, itself uncompressed.
@@ -47,7 +48,7 @@ impl Archive {
     }
 
     /// The data of a member and their size. docker-save archives may hold one link in the place of a repeated layer.
-    pub(crate) fn member(&self, name: &str) -> Result<(Take<File>, u64), ContentError> {
+    pub(crate) fn member(&self, name: &str) -> Result<(Blob, u64), ContentError> {
         let missing = || ContentError::Missing(name.chars().take(200).collect());
         let mut member = self.members.get(name).ok_or_else(missing)?;
         if let Member::Link(target) = member {
@@ -56,10 +57,8 @@ impl Archive {
         let Member::Data { offset, size } = *member else {
             return Err(missing());
         };
-        let mut file = self.file.try_clone().map_err(ContentError::io("read the archive"))?;
-        file.seek(SeekFrom::Start(offset))
-            .map_err(ContentError::io("read the archive"))?;
-        Ok((file.take(size), size))
+        let file = self.file.try_clone().map_err(ContentError::io("read the archive"))?;
+        Ok((Blob::new(file, offset, size), size))
     }
 
     /// A whole member of at most `limit` bytes.

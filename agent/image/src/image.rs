@@ -19,8 +19,10 @@ pub struct Image {
     /// The configuration: environment, command, user, …
     pub config: ImageConfiguration,
     /// Directories of the layers, lowest first, ready for overlayfs: whiteouts are character devices 0/0, opaque
-    /// directories carry `trusted.overlay.opaque`.
+    /// directories carry `trusted.overlay.opaque`. None where containerd has the image.
     pub layers: Vec<PathBuf>,
+    /// The name of containerd's committed snapshot, where containerd has the image.
+    pub snapshot: Option<String>,
     /// It was imported: as long as it has a name it is not removed to make room, since no registry need have it.
     pub pinned: bool,
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
+use tempfile::TempDir;
 use tokio::io::AsyncRead;
 
 use crate::archive::Archive;
@@ -12,10 +13,10 @@ use crate::content::ContentError;
 use crate::digest::Digest;
 use crate::image::Image;
 use crate::index::Record;
+use crate::layer::{Documents, Have, Hold, LayerError, Staged, Wanted};
 use crate::manifest::{self, Descriptor, Document};
 use crate::reference::{self, Reference};
 use crate::store::{Images, Inner, StoreError};
-use crate::unpack;
 
 /// An archive could not be imported.
 #[derive(Debug, thiserror::Error)]
@@ -53,11 +54,22 @@ pub enum ImportError {
     Interrupted(#[source] tokio::task::JoinError),
 }
 
+impl From<LayerError> for ImportError {
+    fn from(error: LayerError) -> Self {
+        match error {
+            LayerError::Content(error) => Self::Content(error),
+            LayerError::Store(error) => Self::Store(error),
+        }
+    }
+}
+
 /// An image of an archive before its layers are unpacked.
 struct Candidate {
     names: Vec<String>,
     digest: Option<Digest>,
     config: Vec<u8>,
+    /// The outermost first; a docker-save archive has none.
+    manifests: Vec<Vec<u8>>,
     layers: Vec<Layer>,
 }
 
@@ -78,11 +90,19 @@ struct DockerImage {
 impl Images {
     /// Imports every image of an archive: an OCI image layout or the output of `docker save`, as tar, gzip or zstd.
     pub async fn import(&self, path: &Path) -> Result<Vec<Arc<Image>>, ImportError> {
-        let _adding = self.inner.adding.read().await;
+        let hold = self.inner.hold().await?;
         let (inner, path) = (Arc::clone(&self.inner), path.to_owned());
-        tokio::task::spawn_blocking(move || import(&inner, &path))
-            .await
-            .map_err(ImportError::Interrupted)?
+        let read = tokio::task::spawn_blocking(move || read(&inner, &path)).await;
+        let Read {
+            _staging,
+            archive,
+            candidates,
+        } = read.map_err(ImportError::Interrupted)??;
+        let mut images = Vec::new();
+        for candidate in candidates {
+            images.extend(Box::pin(add_candidate(&self.inner, &hold, &archive, candidate)).await?);
+        }
+        Ok(images)
     }
 
     /// The same from a stream, of at most as many bytes as an image may have.
@@ -136,7 +156,14 @@ impl Images {
     }
 }
 
-fn import(inner: &Inner, path: &Path) -> Result<Vec<Arc<Image>>, ImportError> {
+/// An archive whose images are known.
+struct Read {
+    _staging: TempDir,
+    archive: Archive,
+    candidates: Vec<Candidate>,
+}
+
+fn read(inner: &Inner, path: &Path) -> Result<Read, ImportError> {
     let limits = &inner.config.limits;
     let staging = inner.staging().map_err(ContentError::io("create a directory"))?;
     let archive = Archive::open(path, staging.path(), limits)?;
@@ -147,11 +174,11 @@ fn import(inner: &Inner, path: &Path) -> Result<Vec<Arc<Image>>, ImportError> {
     } else {
         return Err(ImportError::NoImage);
     };
-    let mut images = Vec::new();
-    for candidate in candidates {
-        images.extend(unpack_candidate(inner, &archive, candidate)?);
-    }
-    Ok(images)
+    Ok(Read {
+        _staging: staging,
+        archive,
+        candidates,
+    })
 }
 
 /// The named images of an OCI image layout.
@@ -182,8 +209,12 @@ fn layout_images(archive: &Archive, limits: &Limits) -> Result<Vec<Candidate>, I
 
 fn layout_image(archive: &Archive, top: &Descriptor, name: String, limits: &Limits) -> Result<Candidate, ContentError> {
     let mut current = top.clone();
+    let mut manifests = Vec::new();
     for _ in 0..manifest::NESTING {
-        match Document::parse(&blob(archive, &current, "manifest", limits.manifest_bytes)?, limits)? {
+        let json = blob(archive, &current, "manifest", limits.manifest_bytes)?;
+        let document = Document::parse(&json, limits)?;
+        manifests.push(json);
+        match document {
             Document::Index(manifests) => current = manifest::for_this_platform(&manifests)?.clone(),
             Document::Manifest { config, layers } => {
                 let config = blob(archive, &config, "configuration", limits.config_bytes)?;
@@ -195,6 +226,7 @@ fn layout_image(archive: &Archive, top: &Descriptor, name: String, limits: &Limi
                     names: vec![name],
                     digest: Some(top.digest.clone()),
                     config,
+                    manifests,
                     layers: layers.collect(),
                 });
             }
@@ -244,6 +276,7 @@ fn docker_images(archive: &Archive, limits: &Limits) -> Result<Vec<Candidate>, I
             names,
             digest: None,
             config,
+            manifests: Vec::new(),
             layers,
         });
     }
@@ -264,26 +297,39 @@ fn canonical(name: &str) -> Result<String, ImportError> {
     reference.name().ok_or_else(|| invalid(reference::Invalid::Format))
 }
 
-fn unpack_candidate(inner: &Inner, archive: &Archive, candidate: Candidate) -> Result<Option<Arc<Image>>, ImportError> {
+async fn add_candidate(
+    inner: &Inner,
+    hold: &Hold,
+    archive: &Archive,
+    candidate: Candidate,
+) -> Result<Option<Arc<Image>>, ImportError> {
     let (_, diff_ids) = manifest::parse_config(&candidate.config, candidate.layers.len())?;
     let chains = manifest::chain_ids(&diff_ids);
     let mut size = candidate.config.len() as u64;
-    for (position, (layer, diff_id)) in candidate.layers.iter().zip(&diff_ids).enumerate() {
-        let chains = chains.get(..=position).unwrap_or_default();
-        let (data, bytes) = archive.member(&layer.member)?;
+    let mut descriptors = Vec::new();
+    for (position, (layer, diff_id)) in candidate.layers.into_iter().zip(&diff_ids).enumerate() {
+        let (blob, bytes) = archive.member(&layer.member)?;
         size += bytes;
-        if chains.last().is_some_and(|chain| inner.has_layer(chain)) {
-            continue;
-        }
-        let staging = inner.staging().map_err(ContentError::io("create a directory"))?;
-        let target = staging.path().join("layer");
-        std::fs::create_dir(&target).map_err(ContentError::io("create a directory"))?;
-        let unpacked = unpack::unpack(data, &target, &inner.config.limits).map_err(|source| ContentError::Unpack {
-            layer: layer.member.clone(),
-            source,
-        })?;
-        check_layer(&unpacked, diff_id, layer.expected.as_ref())?;
-        inner.place(&target, &unpacked.implicit, chains)?;
+        let wanted = Wanted {
+            name: layer.member,
+            descriptor: layer.expected,
+            diff_id: diff_id.clone(),
+            chains: chains.get(..=position).unwrap_or_default().to_vec(),
+        };
+        let staged = match (inner.have(hold, &wanted).await?, &wanted.descriptor) {
+            (Have::Layer, descriptor) => {
+                descriptors.extend(descriptor.clone());
+                continue;
+            }
+            (Have::Blob, Some(descriptor)) => Staged {
+                descriptor: descriptor.clone(),
+                wanted,
+                unpacked: None,
+            },
+            (Have::Blob | Have::Nothing, _) => inner.stage(hold, blob, wanted).await?,
+        };
+        descriptors.push(staged.descriptor.clone());
+        inner.place(hold, staged).await?;
     }
     let digests = candidate.digest.iter().flat_map(|digest| {
         candidate
@@ -292,51 +338,19 @@ fn unpack_candidate(inner: &Inner, archive: &Archive, candidate: Candidate) -> R
             .filter_map(move |name| Some(format!("{}@{digest}", name.rsplit_once(':')?.0)))
     });
     let digests: Vec<String> = digests.collect();
-    let id = Digest::of(&candidate.config).to_string();
-    let config = String::from_utf8_lossy(&candidate.config).into_owned();
-    let layers = chains.iter().map(|chain| chain.hex().to_owned()).collect();
-    Ok(inner.add(Record {
-        id,
-        config,
+    let record = Record {
+        id: Digest::of(&candidate.config).to_string(),
+        config: String::from_utf8_lossy(&candidate.config).into_owned(),
         names: candidate.names,
         digests,
         size,
-        layers,
+        layers: chains.iter().map(|chain| chain.hex().to_owned()).collect(),
         pinned: true,
-    })?)
-}
-
-/// Checks what was unpacked against the digests that it was asked for by. The directory is not in use yet.
-pub(crate) fn check_layer(
-    unpacked: &unpack::Unpacked,
-    diff_id: &Digest,
-    expected: Option<&Descriptor>,
-) -> Result<(), ContentError> {
-    if let Some(expected) = expected {
-        if unpacked.size != expected.size {
-            return Err(ContentError::Size {
-                what: "layer",
-                actual: unpacked.size,
-                expected: expected.size,
-            });
-        }
-        if unpacked.digest != expected.digest {
-            let (actual, expected) = (unpacked.digest.clone(), expected.digest.clone());
-            return Err(ContentError::Digest {
-                what: "layer",
-                actual,
-                expected,
-            });
-        }
-    }
-    if unpacked.diff_id == *diff_id {
-        Ok(())
-    } else {
-        let (actual, expected) = (unpacked.diff_id.clone(), diff_id.clone());
-        Err(ContentError::Digest {
-            what: "layer content",
-            actual,
-            expected,
-        })
-    }
+        target: None,
+    };
+    let documents = Documents {
+        manifests: candidate.manifests,
+        layers: descriptors,
+    };
+    Ok(inner.add(hold, record, documents).await?)
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::manifest::Descriptor;
 use crate::store::OpenError;
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -21,6 +22,20 @@ pub(crate) struct Record {
     /// It was brought to the node: no registry need have it.
     #[serde(default)]
     pub(crate) pinned: bool,
+    /// What containerd knows it by.
+    #[serde(skip)]
+    pub(crate) target: Option<Target>,
+}
+
+/// An image in containerd.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    /// Its index or manifest.
+    pub(crate) descriptor: Descriptor,
+    /// Bytes of the layers as they were transferred, lowest first.
+    pub(crate) sizes: Vec<u64>,
+    /// Names that are none of an image: they go with it.
+    pub(crate) others: Vec<String>,
 }
 
 #[derive(Serialize, Deserialize)]

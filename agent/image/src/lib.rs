@@ -1,8 +1,9 @@
 //! Container images of a node: pulled from registries or imported from archives, verified by digest, each layer unpacked
-//! once into a directory that overlayfs can use as a lower layer.
+//! once: into a directory that overlayfs can use as a lower layer, or by a containerd into a snapshot of its own.
 //!
 //! ```text
-//! reference ─► registry | archive ─► index ─► manifest ─► config, layers ─► staging/… ─► layers/CHAIN-ID ─► index.json
+//! reference ─► registry | archive ─► index ─► manifest ─► config, layers ─► staging/… ┬► layers/CHAIN-ID ─► index.json
+//!                                                                                     └► content ─► snapshot ─► image (containerd)
 //! ```
 //!
 //! Everything that comes from a registry or an archive is hostile until its digest and its size have been checked, and
@@ -11,16 +12,22 @@
 
 mod archive;
 mod config;
+mod containerd;
 mod content;
 mod credentials;
 mod digest;
 mod download;
+mod export;
 mod failure;
 pub mod fuzzing;
 mod image;
 mod import;
 mod index;
+mod layer;
 mod manifest;
+mod names;
+mod own;
+mod pack;
 mod pull;
 pub mod reference;
 mod registry;
@@ -28,9 +35,11 @@ mod store;
 mod unpack;
 
 pub use config::{Config, Limits, Registry};
+pub use containerd::{Config as ContainerdConfig, OpenError as ContainerdError};
 pub use content::ContentError;
 pub use credentials::{Credentials, CredentialsError};
 pub use digest::{Digest, InvalidDigest};
+pub use export::ExportError;
 pub use failure::PullError;
 pub use image::Image;
 pub use import::ImportError;

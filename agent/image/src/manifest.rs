@@ -4,27 +4,35 @@ use std::collections::BTreeMap;
 
 use oci_spec::image::ImageConfiguration;
 use serde::Deserialize;
+use serde_json::json;
 
 use crate::config::Limits;
 use crate::content::ContentError;
 use crate::digest::Digest;
+use crate::layer::Wanted;
+use crate::unpack::Unpacked;
 
 pub(crate) const ACCEPTED: &[&str] = &[
-    "application/vnd.oci.image.index.v1+json",
-    "application/vnd.oci.image.manifest.v1+json",
+    INDEX,
+    MANIFEST,
     "application/vnd.docker.distribution.manifest.list.v2+json",
     "application/vnd.docker.distribution.manifest.v2+json",
 ];
+pub(crate) const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+pub(crate) const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
+pub(crate) const PLAIN_LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
+const GZIP_LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 const LAYERS: &[&str] = &[
-    "application/vnd.oci.image.layer.v1.tar",
-    "application/vnd.oci.image.layer.v1.tar+gzip",
+    PLAIN_LAYER,
+    GZIP_LAYER,
     "application/vnd.oci.image.layer.v1.tar+zstd",
     "application/vnd.docker.image.rootfs.diff.tar",
     "application/vnd.docker.image.rootfs.diff.tar.gzip",
     "application/vnd.docker.image.rootfs.diff.tar.zstd",
 ];
 const CONFIGS: &[&str] = &[
-    "application/vnd.oci.image.config.v1+json",
+    CONFIG,
     "application/vnd.docker.container.image.v1+json",
     "application/octet-stream",
 ];
@@ -44,6 +52,7 @@ pub(crate) enum Document {
 /// What one document says of another blob.
 #[derive(Debug, Clone)]
 pub(crate) struct Descriptor {
+    pub(crate) media_type: String,
     pub(crate) digest: Digest,
     pub(crate) size: u64,
     platform: Option<Platform>,
@@ -68,6 +77,14 @@ struct RawDescriptor {
     platform: Option<Platform>,
     #[serde(default)]
     annotations: Option<BTreeMap<String, String>>,
+}
+
+/// What a document says of its own kind.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Said {
+    media_type: String,
+    manifests: Option<serde::de::IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -143,6 +160,7 @@ impl RawDescriptor {
         let digest = Digest::parse(&self.digest).map_err(|source| ContentError::InvalidDigest { what, source })?;
         let annotations = self.annotations.unwrap_or_default();
         Ok(Descriptor {
+            media_type: self.media_type,
             digest,
             size: self.size,
             platform: self.platform,
@@ -152,6 +170,39 @@ impl RawDescriptor {
 }
 
 impl Descriptor {
+    pub(crate) fn new(media_type: impl Into<String>, digest: Digest, size: u64) -> Self {
+        Self {
+            media_type: media_type.into(),
+            digest,
+            size,
+            platform: None,
+            annotations: BTreeMap::new(),
+        }
+    }
+
+    /// That of a layer that was read; archives of docker's have none.
+    pub(crate) fn of_layer(wanted: &Wanted, read: &Unpacked) -> Self {
+        wanted.descriptor.clone().unwrap_or_else(|| {
+            let media_type = if read.digest == read.diff_id {
+                PLAIN_LAYER
+            } else {
+                GZIP_LAYER
+            };
+            Self::new(media_type, read.digest.clone(), read.size)
+        })
+    }
+
+    /// That of a document by what it says of itself.
+    pub(crate) fn of_document(json: &[u8]) -> Self {
+        let said: Said = serde_json::from_slice(json).unwrap_or_default();
+        let media_type = match (said.media_type.as_str(), &said.manifests) {
+            ("", Some(_)) => INDEX.to_owned(),
+            ("", None) => MANIFEST.to_owned(),
+            _ => said.media_type,
+        };
+        Self::new(media_type, Digest::of(json), json.len() as u64)
+    }
+
     /// The full image name that archives carry on a manifest.
     pub(crate) fn image_name(&self) -> Option<&str> {
         let name = |key: &str| self.annotations.get(key).map(String::as_str);
@@ -244,4 +295,20 @@ pub(crate) fn chain_ids(diff_ids: &[Digest]) -> Vec<Digest> {
         chains.push(Digest::chained(chains.last(), diff_id));
     }
     chains
+}
+
+/// The manifest of an image whose source has none.
+pub(crate) fn synthesized<'a>(config: &[u8], layers: impl IntoIterator<Item = &'a Descriptor>) -> Vec<u8> {
+    let described = |media_type: &str, digest: &Digest, size: u64| json!({"mediaType": media_type, "digest": digest.as_str(), "size": size});
+    let layers: Vec<_> = layers
+        .into_iter()
+        .map(|layer| described(&layer.media_type, &layer.digest, layer.size))
+        .collect();
+    let manifest = json!({
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": described(CONFIG, &Digest::of(config), config.len() as u64),
+        "layers": layers,
+    });
+    manifest.to_string().into_bytes()
 }

@@ -1,11 +1,9 @@
 //! Pulls: from a name to an image that is complete on this node.
 
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::future::{BoxFuture, FutureExt as _, Shared, WeakShared};
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
-use tempfile::TempDir;
 
 use crate::config::Limits;
 use crate::content::ContentError;
@@ -14,13 +12,12 @@ use crate::digest::Digest;
 use crate::download::download;
 use crate::failure::PullError;
 use crate::image::Image;
-use crate::import::check_layer;
 use crate::index::Record;
+use crate::layer::{Blob, Documents, Have, Hold, LayerError, Staged, Wanted};
 use crate::manifest::{self, Descriptor, Document};
 use crate::reference::Reference;
 use crate::registry::{RegistryError, Retries, Session};
-use crate::store::{Images, StoreError};
-use crate::unpack::{self, Unpacked};
+use crate::store::Images;
 
 type Outcome = Result<Arc<Image>, Arc<PullError>>;
 type Flight = Shared<BoxFuture<'static, Outcome>>;
@@ -67,7 +64,6 @@ impl Images {
     }
 
     async fn pull_bounded(&self, reference: &Reference, credentials: &[Credentials]) -> Result<Arc<Image>, PullError> {
-        let _adding = self.inner.adding.read().await;
         let bound = self.inner.config.limits.pull_time;
         let pull = Box::pin(self.pull_now(reference, credentials));
         tokio::time::timeout(bound, pull).await.unwrap_or_else(|_| {
@@ -80,23 +76,32 @@ impl Images {
 
     async fn pull_now(&self, reference: &Reference, credentials: &[Credentials]) -> Result<Arc<Image>, PullError> {
         let image = || reference.to_string();
-        let (session, top, document) = self
+        let failed = |error| match error {
+            LayerError::Content(source) => PullError::Fetch {
+                image: image(),
+                source: source.into(),
+            },
+            LayerError::Store(source) => PullError::Store { image: image(), source },
+        };
+        let hold = Arc::new(self.inner.hold().await.map_err(failed)?);
+        let (session, top, found) = self
             .find_source(reference, credentials)
             .await
             .map_err(|source| PullError::Resolve { image: image(), source })?;
         let fetch = |source| PullError::Fetch { image: image(), source };
-        let (config, layers) = self.select(&session, document).await.map_err(fetch)?;
+        let (manifests, config, layers) = self.select(&session, found).await.map_err(fetch)?;
         let config_json = self
-            .verified(&session, &config, Blob::Configuration)
+            .verified(&session, &config, Small::Configuration)
             .await
             .map_err(fetch)?;
         let (_, diff_ids) = manifest::parse_config(&config_json, layers.len()).map_err(|error| fetch(error.into()))?;
         let chains = manifest::chain_ids(&diff_ids);
-        self.fetch_layers(&Arc::new(session), &layers, &diff_ids, &chains)
+        let wanted = wanted(&layers, &diff_ids, &chains);
+        self.fetch_layers(&Arc::new(session), &hold, wanted)
             .await
             .map_err(|error| match error {
-                LayerError::Registry(source) => fetch(source),
-                LayerError::Store(source) => PullError::Store { image: image(), source },
+                FetchError::Registry(source) => fetch(source),
+                FetchError::Layer(error) => failed(error),
             })?;
         let record = Record {
             id: config.digest.to_string(),
@@ -108,9 +113,11 @@ impl Images {
             digests: vec![format!("{}@{top}", reference.repository())],
             layers: chains.iter().map(|chain| chain.hex().to_owned()).collect(),
             pinned: false,
+            target: None,
         };
         let store = |source| PullError::Store { image: image(), source };
-        let added = self.inner.add(record).map_err(store)?;
+        let added = self.inner.add(&hold, record, Documents { manifests, layers });
+        let added = added.await.map_err(store)?;
         added.ok_or_else(|| fetch(RegistryError::NotFound(image())))
     }
 
@@ -119,7 +126,7 @@ impl Images {
         &self,
         reference: &Reference,
         credentials: &[Credentials],
-    ) -> Result<(Session, Digest, Document), RegistryError> {
+    ) -> Result<(Session, Digest, Found), RegistryError> {
         let config = &self.inner.config;
         let origin = reference.domain();
         let mirrors = config
@@ -151,7 +158,7 @@ impl Images {
         host: &str,
         reference: &Reference,
         credentials: Option<&Credentials>,
-    ) -> Result<(Session, Digest, Document), RegistryError> {
+    ) -> Result<(Session, Digest, Found), RegistryError> {
         let limits = &self.inner.config.limits;
         let session = Session::new(&self.inner.config, host, reference, credentials)?;
         let wanted = reference
@@ -169,23 +176,26 @@ impl Images {
             }
         };
         let document = Document::parse(&json, limits)?;
-        Ok((session, digest, document))
+        Ok((session, digest, Found { json, document }))
     }
 
     /// Follows indexes to the manifest for this machine.
     async fn select(
         &self,
         session: &Session,
-        mut document: Document,
-    ) -> Result<(Descriptor, Vec<Descriptor>), RegistryError> {
+        found: Found,
+    ) -> Result<(Vec<Vec<u8>>, Descriptor, Vec<Descriptor>), RegistryError> {
         let limits = &self.inner.config.limits;
+        let Found { json, mut document } = found;
+        let mut documents = vec![json];
         for _ in 0..manifest::NESTING {
             match document {
-                Document::Manifest { config, layers } => return Ok((config, layers)),
+                Document::Manifest { config, layers } => return Ok((documents, config, layers)),
                 Document::Index(manifests) => {
                     let descriptor = manifest::for_this_platform(&manifests)?;
-                    let json = self.verified(session, descriptor, Blob::Manifest).await?;
+                    let json = self.verified(session, descriptor, Small::Manifest).await?;
                     document = Document::parse(&json, limits)?;
+                    documents.push(json);
                 }
             }
         }
@@ -193,14 +203,19 @@ impl Images {
     }
 
     /// A small document, checked against its descriptor.
-    async fn verified(&self, session: &Session, descriptor: &Descriptor, blob: Blob) -> Result<Vec<u8>, RegistryError> {
+    async fn verified(
+        &self,
+        session: &Session,
+        descriptor: &Descriptor,
+        blob: Small,
+    ) -> Result<Vec<u8>, RegistryError> {
         let limits = &self.inner.config.limits;
         let mut retries = Retries::new(limits);
         let digest = descriptor.digest.as_str();
         loop {
             let (what, read) = match blob {
-                Blob::Manifest => ("manifest", session.manifest(digest, limits.manifest_bytes).await),
-                Blob::Configuration => (
+                Small::Manifest => ("manifest", session.manifest(digest, limits.manifest_bytes).await),
+                Small::Configuration => (
                     "configuration",
                     session.blob(digest, "configuration", limits.config_bytes).await,
                 ),
@@ -217,78 +232,76 @@ impl Images {
         }
     }
 
-    /// Downloads and unpacks what is missing, several layers at a time, and puts them into place from the lowest up.
+    /// Downloads what is missing, several layers at a time, and puts them into place from the lowest up.
     async fn fetch_layers(
         &self,
         session: &Arc<Session>,
-        layers: &[Descriptor],
-        diff_ids: &[Digest],
-        chains: &[Digest],
-    ) -> Result<(), LayerError> {
-        let mut missing: Vec<BoxFuture<'static, Result<Staged, LayerError>>> = Vec::new();
-        for (position, (layer, diff_id)) in layers.iter().zip(diff_ids).enumerate() {
-            let chains = chains.get(..=position).unwrap_or_default().to_vec();
-            if chains.last().is_some_and(|chain| self.inner.has_layer(chain)) {
-                continue;
+        hold: &Arc<Hold>,
+        wanted: Vec<Wanted>,
+    ) -> Result<(), FetchError> {
+        let mut missing: Vec<BoxFuture<'static, Result<Staged, FetchError>>> = Vec::new();
+        for wanted in wanted {
+            let have = self.inner.have(hold, &wanted).await?;
+            match (have, wanted.descriptor.clone()) {
+                (Have::Layer, _) => {}
+                (Have::Blob, Some(descriptor)) => missing.push(
+                    futures::future::ready(Ok(Staged {
+                        wanted,
+                        descriptor,
+                        unpacked: None,
+                    }))
+                    .boxed(),
+                ),
+                (Have::Blob | Have::Nothing, _) => {
+                    let (images, session, hold) = (self.clone(), Arc::clone(session), Arc::clone(hold));
+                    missing.push(async move { images.fetch_layer(&session, &hold, wanted).await }.boxed());
+                }
             }
-            let (images, session) = (self.clone(), Arc::clone(session));
-            let (layer, diff_id) = (layer.clone(), diff_id.clone());
-            missing.push(async move { images.fetch_layer(&session, &layer, &diff_id, chains).await }.boxed());
         }
         let mut fetched = stream::iter(missing).buffered(self.inner.config.limits.parallel_layers.max(1));
-        while let Some(Staged {
-            directory,
-            implicit,
-            chains,
-        }) = fetched.try_next().await?
-        {
-            let inner = Arc::clone(&self.inner);
-            let placed = blocking(move || inner.place(&directory.path().join("layer"), &implicit, &chains));
-            placed.await?.map_err(LayerError::Store)?;
+        while let Some(staged) = fetched.try_next().await? {
+            self.inner.place(hold, staged).await?;
         }
         Ok(())
     }
 
-    async fn fetch_layer(
-        &self,
-        session: &Session,
-        layer: &Descriptor,
-        diff_id: &Digest,
-        chains: Vec<Digest>,
-    ) -> Result<Staged, LayerError> {
+    async fn fetch_layer(&self, session: &Session, hold: &Hold, wanted: Wanted) -> Result<Staged, FetchError> {
+        let io = |error| FetchError::Registry(ContentError::io("create a directory")(error).into());
+        let Some(descriptor) = &wanted.descriptor else {
+            return Err(FetchError::Registry(ContentError::Missing(wanted.name).into()));
+        };
         // The semaphore is never closed.
         let _slot = self.inner.slots.acquire().await;
-        let io = |error| LayerError::Registry(ContentError::io("create a directory")(error).into());
         let directory = self.inner.staging().map_err(io)?;
-        let limits = self.inner.config.limits.clone();
-        download(session, layer, &directory.path().join("blob"), &limits).await?;
-        // The thread owns the directory: it is not removed under its hands when the pull is given up.
-        let (unpacked, directory) = blocking(move || (unpack_blob(directory.path(), &limits), directory)).await?;
-        let unpacked = unpacked.map_err(|source| {
-            RegistryError::Content(ContentError::Unpack {
-                layer: layer.digest.to_string(),
-                source,
-            })
-        })?;
-        check_layer(&unpacked, diff_id, Some(layer)).map_err(RegistryError::Content)?;
-        Ok(Staged {
-            directory,
-            implicit: unpacked.implicit,
-            chains,
-        })
+        let path = directory.path().join("blob");
+        download(session, descriptor, &path, &self.inner.config.limits).await?;
+        let file = std::fs::File::open(&path).map_err(io)?;
+        // Unlinked at once: its space is free again as soon as it has been read.
+        drop(directory);
+        let blob = Blob::new(file, 0, descriptor.size);
+        Ok(self.inner.stage(hold, blob, wanted).await?)
     }
 }
 
-/// A layer that is unpacked and verified, and not in its place yet.
-struct Staged {
-    directory: TempDir,
-    implicit: Vec<PathBuf>,
-    /// Its chain ID, after those of the layers below.
-    chains: Vec<Digest>,
+/// The outermost document, as it came and as it was understood.
+struct Found {
+    json: Vec<u8>,
+    document: Document,
+}
+
+fn wanted(layers: &[Descriptor], diff_ids: &[Digest], chains: &[Digest]) -> Vec<Wanted> {
+    let positions = layers.iter().zip(diff_ids).enumerate();
+    let each = positions.map(|(position, (layer, diff_id))| Wanted {
+        name: layer.digest.to_string(),
+        descriptor: Some(layer.clone()),
+        diff_id: diff_id.clone(),
+        chains: chains.get(..=position).unwrap_or_default().to_vec(),
+    });
+    each.collect()
 }
 
 #[derive(Clone, Copy)]
-enum Blob {
+enum Small {
     Manifest,
     Configuration,
 }
@@ -324,28 +337,9 @@ fn is_fresh(last: &RegistryError, reference: &Reference) -> bool {
 }
 
 #[derive(Debug, thiserror::Error)]
-enum LayerError {
+enum FetchError {
     #[error(transparent)]
     Registry(#[from] RegistryError),
     #[error(transparent)]
-    Store(StoreError),
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, RegistryError> {
-    let joined = tokio::task::spawn_blocking(work).await;
-    joined.map_err(|error| ContentError::io("unpack a layer")(std::io::Error::other(error)).into())
-}
-
-fn unpack_blob(staging: &Path, limits: &Limits) -> Result<Unpacked, unpack::UnpackError> {
-    let io = |source| unpack::UnpackError::Io {
-        operation: "open",
-        path: "the layer".to_owned(),
-        source,
-    };
-    let blob = std::fs::File::open(staging.join("blob")).map_err(io)?;
-    // Unlinked at once: its space is free again as soon as it has been read.
-    std::fs::remove_file(staging.join("blob")).map_err(io)?;
-    let target = staging.join("layer");
-    std::fs::create_dir(&target).map_err(io)?;
-    unpack::unpack(blob, &target, limits)
+    Layer(#[from] LayerError),
 }

@@ -1,28 +1,30 @@
-//! The images and layers of a node on disk.
+//! The images of a node, and what has their layers: directories of our own, or a containerd.
 //!
 //! ```text
 //! DIR/lock          held while a process has the store open
-//! DIR/index.json    the images; replaced atomically
-//! DIR/layers/HEX/   one directory per chain ID, complete or absent
 //! DIR/staging/      downloads and half-unpacked layers; emptied when the store is opened
 //! ```
 
-use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::fs::{FlockOperation, flock, syncfs};
+use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
 use crate::config::Config;
+use crate::containerd::{self, Daemon};
+use crate::content::ContentError;
 use crate::digest::Digest;
+use crate::export::{self, Whole};
 use crate::image::Image;
-use crate::index::{Record, read_index, sync_directory, write_index};
+use crate::index::Record;
+use crate::layer::{Blob, Documents, Have, Hold, LayerError, Staged, Wanted, blocking};
+use crate::own::Own;
 use crate::reference::{self, Reference};
-use crate::{manifest, pull, unpack};
+use crate::{manifest, names, pull, unpack};
 
 /// The images of a node. Cheap to clone; one process at a time has a directory open.
 #[derive(Clone)]
@@ -34,11 +36,18 @@ pub(crate) struct Inner {
     directory: PathBuf,
     pub(crate) config: Config,
     images: Mutex<Vec<Record>>,
-    /// Read by whoever adds an image, written by the collector: a layer without an image yet is not garbage.
-    pub(crate) adding: tokio::sync::RwLock<()>,
+    /// Held by who changes the images.
+    changing: tokio::sync::Mutex<()>,
+    kept: Kept,
     pub(crate) slots: tokio::sync::Semaphore,
     pub(crate) flights: pull::Flights,
     _lock: File,
+}
+
+/// What has the layers.
+enum Kept {
+    Own(Own),
+    Containerd(Arc<Daemon>),
 }
 
 /// The store could not be opened.
@@ -65,6 +74,9 @@ pub enum OpenError {
         /// Its version.
         version: u32,
     },
+    /// containerd refused, or did not answer.
+    #[error("open the images in containerd")]
+    Containerd(#[from] containerd::OpenError),
     /// The file system refused.
     #[error("open the image store {directory:?}")]
     Io {
@@ -87,38 +99,63 @@ pub enum StoreError {
     /// A directory could not take over the attributes of the layers below.
     #[error("finish a layer")]
     Layer(#[source] unpack::UnpackError),
+    /// containerd refused, or did not answer.
+    #[error(transparent)]
+    Containerd(#[from] agent_containerd::Error),
 }
 
 impl Images {
     /// Opens the store in `directory`, created with mode 0700 where it is missing.
     pub fn open(directory: &Path, config: Config) -> Result<Self, OpenError> {
-        let failed = |source| OpenError::Io {
-            directory: directory.to_owned(),
-            source,
-        };
-        let create = |path: &Path| fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-        create(directory).map_err(failed)?;
-        fs::set_permissions(directory, fs::Permissions::from_mode(0o700)).map_err(failed)?;
-        let lock = File::create(directory.join("lock")).map_err(failed)?;
-        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Err(OpenError::Locked(directory.to_owned()));
-        }
-        remove_if_present(&directory.join("staging")).map_err(failed)?;
-        create(&directory.join("staging")).map_err(failed)?;
-        create(&directory.join("layers")).map_err(failed)?;
-        let images = read_index(directory)?;
+        let lock = prepare(directory)?;
+        let (own, records) = Own::open(directory)?;
+        Ok(Self::assembled(directory, config, Kept::Own(own), records, lock))
+    }
+
+    /// Opens the images of a containerd. `directory` has only what is on its way there. Must be called inside a tokio runtime.
+    pub async fn open_containerd(
+        directory: &Path,
+        config: Config,
+        place: containerd::Config,
+    ) -> Result<Self, OpenError> {
+        let lock = prepare(directory)?;
+        let daemon = Arc::new(Daemon::open(directory, place, &config.limits).await?);
+        let records = daemon.read().await.map_err(containerd::OpenError::Call)?;
+        let images = Self::assembled(directory, config, Kept::Containerd(Arc::clone(&daemon)), records, lock);
+        let inner = Arc::downgrade(&images.inner);
+        daemon.listen(move || {
+            let inner = inner.clone();
+            Box::pin(async move {
+                match inner.upgrade() {
+                    Some(inner) => inner.refresh().await.map(|()| true),
+                    None => Ok(false),
+                }
+            })
+        });
+        Ok(images)
+    }
+
+    fn assembled(directory: &Path, config: Config, kept: Kept, records: Vec<Record>, lock: File) -> Self {
         let slots = tokio::sync::Semaphore::new(config.limits.parallel_layers.max(1));
         let inner = Inner {
             directory: directory.to_owned(),
             config,
-            images: Mutex::new(images),
-            adding: tokio::sync::RwLock::new(()),
+            images: Mutex::new(records),
+            changing: tokio::sync::Mutex::default(),
+            kept,
             slots,
             flights: pull::Flights::default(),
             _lock: lock,
         };
-        inner.drop_incomplete();
-        Ok(Self { inner: Arc::new(inner) })
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// The directory whose file system the layers fill.
+    pub fn directory(&self) -> &Path {
+        match &self.inner.kept {
+            Kept::Own(_) => &self.inner.directory,
+            Kept::Containerd(daemon) => daemon.root().unwrap_or(&self.inner.directory),
+        }
     }
 
     /// The image that this name, name with digest, or id stands for, where it is complete on this node.
@@ -144,118 +181,129 @@ impl Images {
     }
 
     /// Takes a name from its image, or all names by id. Its layers stay until [`Images::discard`]. Returns whether there was one.
-    pub fn remove(&self, name: &str) -> Result<bool, StoreError> {
-        let by_id = Digest::parse(name).ok();
-        let reference = match &by_id {
-            Some(_) => None,
-            None => Some(Reference::parse(name).map_err(StoreError::Reference)?),
-        };
-        self.inner.change(|records| {
-            let mut found = false;
-            for record in records {
-                if by_id.as_ref().is_some_and(|id| id.as_str() == record.id) {
-                    found = true;
-                    record.names.clear();
-                    record.digests.clear();
-                }
-                if let Some(reference) = &reference {
-                    let digest = reference
-                        .digest()
-                        .map(|digest| format!("{}@{digest}", reference.repository()));
-                    let before = record.names.len() + record.digests.len();
-                    record.names.retain(|name| Some(name) != reference.name().as_ref());
-                    record.digests.retain(|name| Some(name) != digest.as_ref());
-                    found |= record.names.len() + record.digests.len() < before;
-                    if record.names.is_empty() && reference.name().is_some() && found {
-                        record
-                            .digests
-                            .retain(|digest| !digest.starts_with(&format!("{}@", reference.repository())));
-                    }
-                }
-            }
-            found
-        })
+    pub async fn remove(&self, name: &str) -> Result<bool, StoreError> {
+        let removing = self.inner.change(|records| names::remove(records, name));
+        removing.await?.0.map_err(StoreError::Reference)
     }
 
     /// Removes an image by its id, with all its names, and the layers that no other image has. Answers the bytes that this
     /// freed: nothing while an image is being added, whose layers look like nobody's. The caller knows that no container
     /// needs it.
-    pub fn discard(&self, id: &str) -> Result<u64, StoreError> {
-        let Ok(_exclusive) = self.inner.adding.try_write() else {
-            return Ok(0);
+    pub async fn discard(&self, id: &str) -> Result<u64, StoreError> {
+        let _alone = match &self.inner.kept {
+            Kept::Own(own) => match own.alone() {
+                Some(alone) => Some(alone),
+                None => return Ok(0),
+            },
+            Kept::Containerd(_) => None,
         };
-        self.inner.change(|records| records.retain(|record| record.id != id))?;
-        self.inner.remove_unreferenced_layers().map_err(StoreError::Io)
+        let removing = self.inner.change(|records| records.retain(|record| record.id != id));
+        let ((), freed) = removing.await?;
+        match &self.inner.kept {
+            Kept::Own(own) => {
+                let (own, records) = (own.clone(), self.inner.records());
+                let swept = tokio::task::spawn_blocking(move || own.sweep(&records)).await;
+                swept.map_err(|error| StoreError::Io(io::Error::other(error)))?
+            }
+            Kept::Containerd(_) => Ok(freed),
+        }
+    }
+
+    /// Removes what this store made in a containerd. What it has in its directory stays.
+    pub async fn purge(&self) -> Result<(), StoreError> {
+        let Kept::Containerd(daemon) = &self.inner.kept else {
+            return Ok(());
+        };
+        let _changing = self.inner.changing.lock().await;
+        Ok(daemon.purge().await?)
     }
 }
 
 impl Inner {
     /// A fresh directory for downloads and half-unpacked layers.
     pub(crate) fn staging(&self) -> io::Result<TempDir> {
-        tempfile::Builder::new()
-            .prefix("image-")
-            .tempdir_in(self.directory.join("staging"))
+        staging(&self.directory)
     }
 
-    pub(crate) fn layer_path(&self, chain: &Digest) -> PathBuf {
-        self.directory.join("layers").join(chain.hex())
+    fn records(&self) -> Vec<Record> {
+        self.images.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn has_layer(&self, chain: &Digest) -> bool {
-        self.layer_path(chain).is_dir()
-    }
-
-    /// Brings a complete layer to the disk and gives it its final name. Another pull may have been faster.
-    pub(crate) fn place(&self, staged: &Path, implicit: &[PathBuf], chains: &[Digest]) -> Result<(), StoreError> {
-        let Some((chain, lower)) = chains.split_last() else {
-            return Ok(());
-        };
-        let target = self.layer_path(chain);
-        if target.is_dir() {
-            return Ok(());
+    /// Until this is dropped, nothing is removed that no image refers to yet.
+    pub(crate) async fn hold(&self) -> Result<Hold, LayerError> {
+        match &self.kept {
+            Kept::Own(own) => Ok(own.hold().await),
+            Kept::Containerd(daemon) => {
+                let unique = self.staging().map_err(ContentError::io("create a directory"))?;
+                let lease = daemon.lease(unique.path()).await.map_err(StoreError::from)?;
+                Ok(Hold::Lease(lease))
+            }
         }
-        let lower: Vec<PathBuf> = lower.iter().map(|chain| self.layer_path(chain)).collect();
-        unpack::inherit(staged, implicit, &lower).map_err(StoreError::Layer)?;
-        let opened = File::open(staged).map_err(StoreError::Io)?;
-        syncfs(&opened).map_err(|error| StoreError::Io(error.into()))?;
-        match fs::rename(staged, &target) {
-            Ok(()) => sync_directory(&self.directory.join("layers")).map_err(StoreError::Io),
-            Err(_) if target.is_dir() => Ok(()),
-            Err(error) => Err(StoreError::Io(error)),
+    }
+
+    /// What there is of a layer already.
+    pub(crate) async fn have(&self, hold: &Hold, wanted: &Wanted) -> Result<Have, LayerError> {
+        match (&self.kept, hold) {
+            (Kept::Containerd(daemon), Hold::Lease(lease)) => {
+                Ok(daemon.have(lease, wanted).await.map_err(StoreError::from)?)
+            }
+            (Kept::Own(own), _) if wanted.chain().is_some_and(|chain| own.has(chain)) => Ok(Have::Layer),
+            (Kept::Own(_) | Kept::Containerd(_), _) => Ok(Have::Nothing),
+        }
+    }
+
+    /// Verifies a layer, and brings it as far as can be done before those below it are there.
+    pub(crate) async fn stage(&self, hold: &Hold, blob: Blob, wanted: Wanted) -> Result<Staged, LayerError> {
+        match (&self.kept, hold) {
+            (Kept::Containerd(daemon), Hold::Lease(lease)) => {
+                daemon.stage(lease, blob, wanted, &self.config.limits).await
+            }
+            (Kept::Containerd(_), Hold::Own { .. }) => Err(ContentError::Missing("a lease".to_owned()).into()),
+            (Kept::Own(own), _) => own.stage(blob, wanted, &self.config.limits).await,
+        }
+    }
+
+    /// Puts a layer into its place; those below it are there.
+    pub(crate) async fn place(&self, hold: &Hold, staged: Staged) -> Result<(), LayerError> {
+        match (&self.kept, hold) {
+            (Kept::Containerd(daemon), Hold::Lease(lease)) => daemon.place(lease, &staged, &self.config.limits).await,
+            (Kept::Containerd(_), Hold::Own { .. }) => Err(ContentError::Missing("a lease".to_owned()).into()),
+            (Kept::Own(own), _) => own.place(staged).await,
+        }
+    }
+
+    /// An image with the bytes of its layers in files; nothing when it is gone.
+    pub(crate) async fn whole(&self, image: &Arc<Image>, staging: &Path) -> Result<Option<Whole>, LayerError> {
+        let found = self.records().into_iter().find(|record| record.id == image.id);
+        let Some(record) = found else { return Ok(None) };
+        match &self.kept {
+            Kept::Own(own) => {
+                // Nothing is removed meanwhile.
+                let hold = own.hold().await;
+                let (image, staging) = (Arc::clone(image), staging.to_owned());
+                let packing = blocking(move || {
+                    let packed = export::packed(&image, &record.config, &staging);
+                    drop(hold);
+                    packed
+                });
+                Ok(Some(packing.await?.map_err(ContentError::io("pack a layer"))?))
+            }
+            Kept::Containerd(daemon) => daemon.whole(&record, staging).await,
         }
     }
 
     /// Records an image whose layers are in place. Its names leave the images that had them.
-    pub(crate) fn add(&self, new: Record) -> Result<Option<Arc<Image>>, StoreError> {
+    pub(crate) async fn add(
+        &self,
+        hold: &Hold,
+        mut new: Record,
+        documents: Documents,
+    ) -> Result<Option<Arc<Image>>, StoreError> {
         let id = new.id.clone();
-        self.change(|records| {
-            for record in records.iter_mut().filter(|record| record.id != new.id) {
-                record.names.retain(|name| !new.names.contains(name));
-                if record.names.is_empty() {
-                    // What is left are digests that the moved tag stood for; they do not keep the image.
-                    let repositories: Vec<&str> = new
-                        .names
-                        .iter()
-                        .filter_map(|name| name.rsplit_once(':'))
-                        .map(|(repository, _)| repository)
-                        .collect();
-                    record.digests.retain(|digest| {
-                        !repositories
-                            .iter()
-                            .any(|repository| digest.starts_with(&format!("{repository}@")))
-                    });
-                }
-            }
-            match records.iter_mut().find(|record| record.id == new.id) {
-                Some(record) => {
-                    merge(&mut record.names, new.names);
-                    merge(&mut record.digests, new.digests);
-                    record.pinned |= new.pinned;
-                }
-                None => records.push(new),
-            }
-            records.sort_by(|left, right| left.id.cmp(&right.id));
-        })?;
+        if let (Kept::Containerd(daemon), Hold::Lease(lease)) = (&self.kept, hold) {
+            daemon.add(lease, &mut new, documents).await?;
+        }
+        self.change(|records| names::add(records, new)).await?;
         Ok(self.find(|record| record.id == id))
     }
 
@@ -269,11 +317,10 @@ impl Inner {
 
     fn image(&self, record: &Record) -> Option<Arc<Image>> {
         let (config, _) = manifest::parse_config(record.config.as_bytes(), record.layers.len()).ok()?;
-        let layers = record
-            .layers
-            .iter()
-            .map(|hex| self.directory.join("layers").join(hex))
-            .collect();
+        let (layers, snapshot) = match &self.kept {
+            Kept::Own(own) => (record.layers.iter().map(|hex| own.path(hex)).collect(), None),
+            Kept::Containerd(_) => (Vec::new(), record.layers.last().map(|hex| format!("sha256:{hex}"))),
+        };
         let (id, names, digests) = (record.id.clone(), record.names.clone(), record.digests.clone());
         Some(Arc::new(Image {
             id,
@@ -282,80 +329,65 @@ impl Inner {
             size: record.size,
             config,
             layers,
+            snapshot,
             pinned: record.pinned && !record.names.is_empty(),
         }))
     }
 
-    /// Changes the records and writes them; memory follows the disk.
-    fn change<T>(&self, change: impl FnOnce(&mut Vec<Record>) -> T) -> Result<T, StoreError> {
-        let mut images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut changed = images.clone();
-        let result = change(&mut changed);
-        write_index(&self.directory, &changed).map_err(StoreError::Io)?;
-        *images = changed;
-        Ok(result)
-    }
-
-    fn drop_incomplete(&self) {
-        let mut images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
-        images.retain(|record| {
-            let complete = record
-                .layers
-                .iter()
-                .all(|hex| self.directory.join("layers").join(hex).is_dir());
-            let intact = Digest::of(record.config.as_bytes()).as_str() == record.id;
-            if !(complete && intact) {
-                tracing::warn!(image = %record.id, names = ?record.names, "dropped an incomplete image");
+    /// Changes the records, where they are kept and then in memory. Answers the bytes that this freed, where that is known.
+    async fn change<T>(&self, change: impl FnOnce(&mut Vec<Record>) -> T) -> Result<(T, u64), StoreError> {
+        let _changing = self.changing.lock().await;
+        let before = self.records();
+        let mut after = before.clone();
+        let result = change(&mut after);
+        let freed = match &self.kept {
+            Kept::Own(own) => {
+                own.write(&after)?;
+                0
             }
-            complete && intact
-        });
-    }
-
-    /// Answers the bytes that this freed.
-    fn remove_unreferenced_layers(&self) -> io::Result<u64> {
-        let referenced: BTreeSet<String> = {
-            let images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
-            images.iter().flat_map(|record| record.layers.iter().cloned()).collect()
+            Kept::Containerd(daemon) => daemon.forget(&before, &after).await?,
         };
-        let mut freed = 0_u64;
-        for layer in fs::read_dir(self.directory.join("layers"))? {
-            let layer = layer?;
-            if layer.file_name().to_str().is_some_and(|name| referenced.contains(name)) {
-                continue;
-            }
-            // Renamed first: a layer that is half removed must not look complete after a crash.
-            let staging = self.staging()?;
-            fs::rename(layer.path(), staging.path().join("layer"))?;
-            freed = freed.saturating_add(occupied(staging.path())?);
-            staging.close()?;
+        *self.images.lock().unwrap_or_else(PoisonError::into_inner) = after;
+        Ok((result, freed))
+    }
+
+    /// Reads what containerd has, which others may have changed.
+    async fn refresh(&self) -> Result<(), agent_containerd::Error> {
+        if let Kept::Containerd(daemon) = &self.kept {
+            let _changing = self.changing.lock().await;
+            let read = daemon.read().await?;
+            *self.images.lock().unwrap_or_else(PoisonError::into_inner) = read;
         }
-        Ok(freed)
+        Ok(())
     }
 }
 
-/// Bytes that a directory with all below it takes, each file once.
-fn occupied(directory: &Path) -> io::Result<u64> {
-    let (mut bytes, mut linked) = (0_u64, BTreeSet::new());
-    let mut left = vec![directory.to_owned()];
-    while let Some(next) = left.pop() {
-        for entry in fs::read_dir(next)? {
-            let entry = entry?;
-            let found = entry.metadata()?;
-            if found.is_dir() {
-                left.push(entry.path());
-            } else if found.nlink() > 1 && !linked.insert(found.ino()) {
-                continue;
-            }
-            bytes = bytes.saturating_add(found.blocks().saturating_mul(512));
-        }
+/// Makes what every store has, and takes it for this process.
+fn prepare(directory: &Path) -> Result<File, OpenError> {
+    let failed = |source| OpenError::Io {
+        directory: directory.to_owned(),
+        source,
+    };
+    make_directory(directory).map_err(failed)?;
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o700)).map_err(failed)?;
+    let lock = File::create(directory.join("lock")).map_err(failed)?;
+    if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return Err(OpenError::Locked(directory.to_owned()));
     }
-    Ok(bytes)
+    remove_if_present(&directory.join("staging")).map_err(failed)?;
+    make_directory(&directory.join("staging")).map_err(failed)?;
+    Ok(lock)
 }
 
-fn merge(into: &mut Vec<String>, from: Vec<String>) {
-    into.extend(from);
-    into.sort();
-    into.dedup();
+/// A fresh directory in a store's own.
+pub(crate) fn staging(directory: &Path) -> io::Result<TempDir> {
+    tempfile::Builder::new()
+        .prefix("image-")
+        .tempdir_in(directory.join("staging"))
+}
+
+pub(crate) fn make_directory(path: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
 fn remove_if_present(directory: &Path) -> io::Result<()> {

@@ -50,12 +50,12 @@ async fn imports_a_layout_and_finds_it_by_every_name() {
 
     // Pinned while it has a name; its layers go with it.
     assert!(image.pinned);
-    assert!(images.remove(&image.names[0]).unwrap());
-    assert!(!images.remove(&image.names[0]).unwrap());
+    assert!(images.remove(&image.names[0]).await.unwrap());
+    assert!(!images.remove(&image.names[0]).await.unwrap());
     assert!(!images.list()[0].pinned);
-    assert_eq!(images.discard("sha256:other").unwrap(), 0);
+    assert_eq!(images.discard("sha256:other").await.unwrap(), 0);
     assert_eq!(layers_of(home.path()), 1);
-    assert!(images.discard(&image.id).unwrap() > 0);
+    assert!(images.discard(&image.id).await.unwrap() > 0);
     assert_eq!(images.list(), []);
     assert_eq!(layers_of(home.path()), 0);
 }
@@ -85,6 +85,46 @@ async fn imports_docker_archives_and_compressed_ones() {
         .unwrap();
     assert_eq!(streamed[0].id, images_found[0].id);
     nothing_staged(home.path());
+}
+
+#[tokio::test]
+async fn what_is_exported_can_be_imported_by_us_and_by_others() {
+    let (home, images) = store(Config::default());
+    let image = images.import(&busybox()).await.unwrap().remove(0);
+    let archive = home.path().join("exported.tar");
+    let mut written = std::fs::File::create(&archive).unwrap();
+    std::io::copy(&mut images.export(&image.names[0]).await.unwrap(), &mut written).unwrap();
+    nothing_staged(home.path());
+    images.export("example.org/none:1").await.unwrap_err();
+    let (_other_home, other) = store(Config::default());
+    let again = other.import(&archive).await.unwrap().remove(0);
+    assert_eq!(again.names, image.names);
+    assert_eq!(again.config.config(), image.config.config());
+    let listing = |image: &agent_image::Image| {
+        let found = Command::new("find")
+            .current_dir(&image.layers[0])
+            .args([".", "-printf", "%p %M %U %G %l %T@ %n\\n"])
+            .output()
+            .unwrap();
+        let mut lines: Vec<String> = String::from_utf8(found.stdout)
+            .unwrap()
+            .lines()
+            .map(str::to_owned)
+            .collect();
+        lines.sort();
+        lines
+    };
+    // The directory of the layer itself is nobody's.
+    assert_eq!(listing(&again)[1..], listing(&image)[1..]);
+    for kind in ["oci-archive", "docker-archive"] {
+        let source = format!("{kind}:{}", archive.display());
+        let read = Command::new("skopeo").args(["inspect", &source]).output().unwrap();
+        assert!(
+            read.status.success(),
+            "{kind}: {}",
+            String::from_utf8_lossy(&read.stderr)
+        );
+    }
 }
 
 #[tokio::test]

@@ -21,7 +21,6 @@ pub mod supervisor;
 mod sys;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use futures::future::BoxFuture;
@@ -32,7 +31,7 @@ pub use embedded::{Config, Embedded};
 pub use error::{Error, Refusal};
 pub use model::{
     Container, ContainerSpec, Event, ExecResult, ExecSpec, Exit, Info, Limits, PodId, Sandbox, SandboxSpec, Size,
-    State, Stdin, StreamSpec, Streams, Usage, User,
+    State, Stdin, StreamSpec, Streams, Usage, User, Written,
 };
 pub use session::{Input, Output, Session, Terminal};
 pub use sim::{Behaviour, Sim};
@@ -97,8 +96,8 @@ pub trait Runtime: Send + Sync + 'static {
     /// Gives a sandbox, or with a name one container of it, other limits from now on; those of a container hold until it ends.
     fn limit(&self, sandbox: &str, container: Option<&str>, limits: Limits) -> BoxFuture<'_, Result<(), Error>>;
 
-    /// Where a container's writable layer is; `None` where there is none on a disk of this machine.
-    fn writable_layer(&self, sandbox: &str, container: &str) -> Option<PathBuf>;
+    /// What a container wrote to its root file system; `None` where that is not on a disk of this machine, or not to be had.
+    fn written(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Option<Written>>;
 
     /// The control group controllers that the machine does not have and pods need, each with what to do about it.
     fn lacking(&self) -> Vec<String>;

@@ -110,8 +110,11 @@ pub struct ContainerSpec {
     pub image: String,
     /// The image's id or digest. Kept and handed back.
     pub image_id: String,
-    /// Unpacked layers, lowest first; at least one.
+    /// Unpacked layers, lowest first: what [`crate::Embedded`] makes the root file system of.
     pub layers: Vec<PathBuf>,
+    /// A committed snapshot of containerd's, by its name: what [`crate::Containerd`] makes it of.
+    #[serde(default)]
+    pub snapshot: Option<String>,
     /// The OCI configuration. `root`, the namespaces and `linux.cgroupsPath` are filled in by the runtime, `process.user` from
     /// [`ContainerSpec::user`]; a tmpfs at `/dev/shm` becomes the pod's; capabilities, resource limits and `oomScoreAdj` are clamped to what the machine allows.
     pub spec: Spec,
@@ -281,6 +284,20 @@ pub struct Usage {
     pub major_page_faults: Option<u64>,
     /// Processes and threads that there are.
     pub processes: Option<u64>,
+}
+
+/// What a container wrote to its root file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// What lies in this directory.
+    In(PathBuf),
+    /// What somebody else counted.
+    Counted {
+        /// Bytes that the files occupy.
+        bytes: i64,
+        /// Files and directories.
+        inodes: i64,
+    },
 }
 
 /// News from a runtime.

@@ -23,6 +23,8 @@ fn poisoned(machine: &Machine, name: &str, make: impl FnOnce(&Path)) -> Containe
     common::busybox(&layer);
     make(&layer);
     let mut spec = machine.shell(name, "exit 0");
+    let daemon = machine.daemon.as_ref();
+    spec.snapshot = daemon.map(|daemon| daemon.snapshot(&format!("poison-{name}"), &layer));
     spec.layers = vec![layer];
     spec
 }

@@ -38,6 +38,7 @@ fn container(id: &str, image: &str) -> ContainerSpec {
         image: image.to_owned(),
         image_id: "sha256:0".to_owned(),
         layers: Vec::new(),
+        snapshot: None,
         spec: oci_spec::runtime::Spec::default(),
         stdin: runtime::Stdin::Closed,
         user: User::default(),

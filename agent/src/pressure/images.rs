@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use agent_plan::collection::{Policy, Records};
 use agent_plan::pods;
+use image::Image;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -115,14 +116,11 @@ impl Collector {
             if freed >= wanted {
                 break;
             }
-            let (images, own) = (Arc::clone(&context.parts.images), id.clone());
-            let removed = tokio::task::spawn_blocking(move || images.discard(&own)).await;
-            match removed {
-                Ok(Ok(bytes)) => {
+            match context.parts.images.discard(&id).await {
+                Ok(bytes) => {
                     info!(image = id, bytes, "removed to make room");
                     freed = freed.saturating_add(bytes);
                 }
-                Ok(Err(error)) => failures.push(error.to_string()),
                 Err(error) => failures.push(error.to_string()),
             }
         }
@@ -134,6 +132,23 @@ impl Collector {
             "wanted to free {wanted} bytes, but freed {freed} bytes space with errors in image deletion: [{failures}]"
         ))
     }
+}
+
+/// Removes the images that nobody uses; those that were brought to the node only if `all` of them shall go. Answers them with the
+/// bytes that each freed.
+pub(crate) async fn prune(context: &Context, all: bool) -> Result<Vec<(Arc<Image>, u64)>, String> {
+    let in_use = in_use(context).await?;
+    let mut removed = Vec::new();
+    for image in context.parts.images.list() {
+        if in_use.contains(&image.id) || (image.pinned && !all) {
+            continue;
+        }
+        let bytes = context.parts.images.discard(&image.id).await;
+        let bytes = bytes.map_err(|error| format!("remove image {}: {error}", image.id))?;
+        info!(image = image.id, bytes, "removed because nobody uses it");
+        removed.push((image, bytes));
+    }
+    Ok(removed)
 }
 
 /// The ids of the images that containers were made of, or are about to be.

@@ -23,6 +23,8 @@ use crate::context::Context;
 use crate::events::Kind;
 use crate::measure::PodLook;
 
+pub(crate) use images::prune;
+
 /// Between two looks.
 const INTERVAL: Duration = Duration::from_secs(10);
 /// How long it is waited for a pod to be gone before the next one is chosen.

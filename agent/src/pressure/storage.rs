@@ -8,6 +8,7 @@ use std::time::Duration;
 use agent_plan::pods;
 use agent_plan::storage::{self, DiskUse, Used};
 use k8s_openapi::api::core::v1::Pod;
+use runtime::Written;
 use tokio::time::Instant;
 use tracing::warn;
 
@@ -48,13 +49,20 @@ impl Storage {
 
 /// What a pod has on the disk; nothing where it cannot be seen.
 pub(super) async fn measure(context: &Arc<Context>, pod: &Arc<Pod>) -> Option<DiskUse> {
+    let mut written = BTreeMap::new();
+    for container in pods::all_containers(pod) {
+        if let Some(place) = context.place(pod, &container.name) {
+            let layer = context.parts.runtime.written(&place.sandbox, &place.instance).await;
+            written.extend(layer.map(|layer| (container.name.clone(), layer)));
+        }
+    }
     let (context, pod) = (Arc::clone(context), Arc::clone(pod));
-    tokio::task::spawn_blocking(move || measure_now(&context, &pod))
+    tokio::task::spawn_blocking(move || measure_now(&context, &pod, &written))
         .await
         .ok()
 }
 
-fn measure_now(context: &Context, pod: &Pod) -> DiskUse {
+fn measure_now(context: &Context, pod: &Pod, written: &BTreeMap<String, Written>) -> DiskUse {
     let size = |path: PathBuf| match volume::measure(&path) {
         Ok(used) => used,
         Err(error) => {
@@ -65,14 +73,15 @@ fn measure_now(context: &Context, pod: &Pod) -> DiskUse {
     let volumes = context.volumes.on_disk(pod).unwrap_or_default();
     let logs = context.log_directory(pod);
     let containers = pods::all_containers(pod).map(|container| {
-        let layer = context.place(pod, &container.name).and_then(|place| {
-            let runtime = &context.parts.runtime;
-            runtime.writable_layer(&place.sandbox, &place.instance)
-        });
-        let used = layer
-            .map(size)
-            .unwrap_or_default()
-            .plus(size(logs.join(&container.name)));
+        let layer = match written.get(&container.name) {
+            Some(Written::In(directory)) => size(directory.clone()),
+            Some(Written::Counted { bytes, inodes }) => Used {
+                bytes: *bytes,
+                inodes: *inodes,
+            },
+            None => Used::default(),
+        };
+        let used = layer.plus(size(logs.join(&container.name)));
         (container.name.clone(), used)
     });
     DiskUse {

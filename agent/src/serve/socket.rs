@@ -3,27 +3,49 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Query, State};
+use axum::extract::{FromRef, Query, State};
 use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures::TryStreamExt;
-use image::{Credentials, Images};
+use image::{Credentials, ExportError, Images};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::net::UnixListener;
-use tokio_util::io::StreamReader;
+use tokio_util::io::{ReaderStream, StreamReader};
 use tokio_util::sync::CancellationToken;
 
 use super::Error;
+use crate::context::Context;
+
+/// What the operator's requests are about.
+#[derive(Clone)]
+struct Operator {
+    images: Images,
+    context: Arc<Context>,
+}
+
+impl FromRef<Operator> for Images {
+    fn from_ref(operator: &Operator) -> Self {
+        operator.images.clone()
+    }
+}
+
+impl FromRef<Operator> for Arc<Context> {
+    fn from_ref(operator: &Operator) -> Self {
+        Self::clone(&operator.context)
+    }
+}
 
 type Parameters = Query<BTreeMap<String, String>>;
 
 /// Answers on `path`, which only the owner may open, until cancelled.
-pub async fn serve(path: &Path, images: Images, cancel: CancellationToken) -> Result<(), Error> {
+pub async fn serve(path: &Path, images: Images, context: Arc<Context>, cancel: CancellationToken) -> Result<(), Error> {
     match std::fs::remove_file(path) {
         Ok(()) => {}
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -41,7 +63,9 @@ pub async fn serve(path: &Path, images: Images, cancel: CancellationToken) -> Re
         .route("/images", get(list).delete(remove))
         .route("/images/import", post(import))
         .route("/images/pull", post(pull))
-        .with_state(images);
+        .route("/images/export", get(export))
+        .route("/images/prune", post(prune))
+        .with_state(Operator { images, context });
     axum::serve(listener, router)
         .with_graceful_shutdown(cancel.cancelled_owned())
         .await?;
@@ -61,7 +85,7 @@ async fn remove(State(images): State<Images>, Query(parameters): Parameters) -> 
     let Some(name) = parameters.get("name") else {
         return failure(StatusCode::BAD_REQUEST, "the parameter name is missing");
     };
-    match images.remove(name) {
+    match images.remove(name).await {
         Ok(true) => Json(json!({})).into_response(),
         Ok(false) => failure(StatusCode::NOT_FOUND, &format!("image {name:?} not found")),
         Err(error) => failure(StatusCode::INTERNAL_SERVER_ERROR, &image::chain(&error)),
@@ -90,6 +114,36 @@ async fn pull(
     match images.pull(name, &credentials).await {
         Ok(image) => Json(json!({"names": image.names})).into_response(),
         Err(error) => failure(StatusCode::UNPROCESSABLE_ENTITY, &error.message()),
+    }
+}
+
+/// An image as an archive, made before the answer begins: so what goes wrong is told.
+async fn export(State(images): State<Images>, Query(parameters): Parameters) -> Response {
+    let Some(name) = parameters.get("name") else {
+        return failure(StatusCode::BAD_REQUEST, "the parameter name is missing");
+    };
+    match images.export(name).await {
+        Ok(file) => {
+            let parts = ReaderStream::with_capacity(tokio::fs::File::from_std(file), 128 << 10);
+            ([(CONTENT_TYPE, "application/x-tar")], Body::from_stream(parts)).into_response()
+        }
+        Err(error @ ExportError::NotFound(_)) => failure(StatusCode::NOT_FOUND, &image::chain(&error)),
+        Err(error @ (ExportError::Reference(_) | ExportError::Content(_) | ExportError::Store(_))) => {
+            failure(StatusCode::UNPROCESSABLE_ENTITY, &image::chain(&error))
+        }
+    }
+}
+
+/// Removes what no pod uses; with `all` also what was brought to the node.
+async fn prune(State(context): State<Arc<Context>>, Query(parameters): Parameters) -> Response {
+    let all = parameters.get("all").is_some_and(|all| all == "true");
+    match crate::pressure::prune(&context, all).await {
+        Ok(removed) => {
+            let bytes = removed.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+            let images = removed.iter().map(|(image, _)| image.to_json());
+            Json(json!({"images": images.collect::<Vec<_>>(), "bytes": bytes})).into_response()
+        }
+        Err(message) => failure(StatusCode::INTERNAL_SERVER_ERROR, &message),
     }
 }
 

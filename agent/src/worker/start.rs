@@ -350,17 +350,22 @@ async fn specification(plan: &Plan) -> Result<ContainerSpec, Failure> {
         image: container.image.clone().unwrap_or_default(),
         image_id: plan.image.image_id().to_owned(),
         layers: plan.image.layers.clone(),
+        snapshot: plan.image.snapshot.clone(),
         spec,
         user,
         pid_of,
-        stdin: match (container.stdin, container.stdin_once) {
-            (Some(true), Some(true)) => Stdin::Once,
-            (Some(true), _) => Stdin::Open,
-            (_, _) => Stdin::Closed,
-        },
+        stdin: stdin(container),
         log_path: logs.join(format!("{}.log", plan.attempt)),
         annotations: std::collections::BTreeMap::from([(crate::images::ID.to_owned(), plan.image.id.clone())]),
     })
+}
+
+fn stdin(container: &Container) -> Stdin {
+    match (container.stdin, container.stdin_once) {
+        (Some(true), Some(true)) => Stdin::Once,
+        (Some(true), _) => Stdin::Open,
+        (_, _) => Stdin::Closed,
+    }
 }
 
 /// The text of the profile on this node that a container names.

@@ -16,6 +16,9 @@ pub(crate) struct Backends {
     /// The containerd namespace of the node's containers [default: skiff]
     #[arg(long, value_name = "NAME")]
     pub(crate) containerd_namespace: Option<String>,
+    /// containerd's snapshotter for images and containers [default: overlayfs]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) containerd_snapshotter: Option<String>,
     /// What connects the pods [default: bridge]
     #[arg(long, value_name = "NAME", value_parser = ["bridge", "cni"])]
     pub(crate) network: Option<String>,
@@ -54,6 +57,7 @@ impl Backends {
             runtime: first(&self.runtime, &others.runtime),
             containerd_address: first(&self.containerd_address, &others.containerd_address),
             containerd_namespace: first(&self.containerd_namespace, &others.containerd_namespace),
+            containerd_snapshotter: first(&self.containerd_snapshotter, &others.containerd_snapshotter),
             network: first(&self.network, &others.network),
             cni_conf_dir: first(&self.cni_conf_dir, &others.cni_conf_dir),
             cni_bin_dir: first(&self.cni_bin_dir, &others.cni_bin_dir),
@@ -69,6 +73,7 @@ impl Backends {
             ("--runtime", &self.runtime),
             ("--containerd-address", &self.containerd_address),
             ("--containerd-namespace", &self.containerd_namespace),
+            ("--containerd-snapshotter", &self.containerd_snapshotter),
             ("--network", &self.network),
             ("--cni-conf-dir", &self.cni_conf_dir),
             ("--cni-bin-dir", &self.cni_bin_dir),

@@ -27,7 +27,7 @@ pub(crate) fn run(state_dir: &Path, purge: bool) -> anyhow::Result<()> {
         });
     waiting.now("stopping pods and removing what they had on the machine");
     if state_dir.join("agent").is_dir()
-        && let Err(error) = clean_up(state_dir, &settings)
+        && let Err(error) = clean_up(state_dir, &settings, purge)
     {
         failures.push(error);
     }
@@ -63,9 +63,12 @@ pub(crate) fn run(state_dir: &Path, purge: bool) -> anyhow::Result<()> {
     bail!("{}", texts.join("\n"))
 }
 
-fn clean_up(state_dir: &Path, settings: &Settings) -> anyhow::Result<()> {
+fn clean_up(state_dir: &Path, settings: &Settings, purge: bool) -> anyhow::Result<()> {
     let mut command = Command::new(super::sibling("skiff-agent")?);
     command.arg("cleanup").args(super::agent_arguments(state_dir, settings));
+    if purge {
+        command.arg("--with-images");
+    }
     let done = command.output().context("clean up after the node agent")?;
     if done.status.success() {
         return Ok(());

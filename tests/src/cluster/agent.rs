@@ -85,7 +85,11 @@ impl Source for Stumbling {
         Sim.list()
     }
 
-    fn discard(&self, id: &str) -> Result<u64, Failure> {
-        Sim.discard(id)
+    fn discard<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<u64, Failure>> {
+        Box::pin(Sim.discard(id))
+    }
+
+    fn directory(&self) -> Option<&std::path::Path> {
+        None
     }
 }

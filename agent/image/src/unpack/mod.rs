@@ -85,23 +85,37 @@ pub(crate) fn unpack(source: impl Read, target: &Path, limits: &Limits) -> Resul
         path: target.display().to_string(),
         source,
     };
-    let mut transferred = BufReader::with_capacity(128 << 10, HashingReader::new(source));
     let mut root = Root::open(target, limits.depth).map_err(open)?;
+    let mut unpacked = walk(source, limits, |entry, data| root.apply(entry, data))?;
+    unpacked.implicit = root.finish()?;
+    Ok(unpacked)
+}
+
+/// Reads the tar stream in `source` to its end, within the same bounds, for somebody else who will unpack it.
+pub(crate) fn examine(source: impl Read, limits: &Limits) -> Result<Unpacked, UnpackError> {
+    walk(source, limits, |_, _| Ok(()))
+}
+
+fn walk(
+    source: impl Read,
+    limits: &Limits,
+    visit: impl FnMut(&Entry, &mut dyn Read) -> Result<(), UnpackError>,
+) -> Result<Unpacked, UnpackError> {
+    let mut transferred = BufReader::with_capacity(128 << 10, HashingReader::new(source));
     let diff_id = {
         let plain = decompress(&mut transferred).map_err(UnpackError::Archive)?;
         let mut plain = Bounded::new(HashingReader::new(plain), limits);
-        for_each_entry(&mut plain, limits.entries, |entry, data| root.apply(entry, data))?;
+        for_each_entry(&mut plain, limits.entries, visit)?;
         io::copy(&mut plain, &mut io::sink()).map_err(read_error)?;
         plain.inner.finish().0
     };
     io::copy(&mut transferred, &mut io::sink()).map_err(read_error)?;
-    let implicit = root.finish()?;
     let (digest, size) = transferred.into_inner().finish();
     Ok(Unpacked {
         diff_id,
         digest,
         size,
-        implicit,
+        implicit: Vec::new(),
     })
 }
 

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -19,8 +18,7 @@ use super::client::{CALL, TASK, within};
 use super::logger::{self, Order};
 use super::pause::Process;
 use super::records::Record;
-use super::{Shared, holding};
-use crate::overlay;
+use super::{Shared, holding, root};
 use crate::record::{self, Durability};
 use crate::supervisor::confine::{Place, confine};
 use crate::supervisor::memory::TARGET;
@@ -35,9 +33,6 @@ const SPEC: &str = "types.containerd.io/opencontainers/runtime-spec/1/Spec";
 const GROUPING: &str = "io.kubernetes.cri.sandbox-id";
 /// The process of a container, for execs.
 pub(super) const PROCESS: &str = "process.json";
-/// Whose a container is: the agent's state directory.
-pub(super) const OWNER: &str = "skiff/owner";
-
 /// A container's files on this machine, and what the OCI runtime is told.
 pub(super) struct Prepared {
     config: Vec<u8>,
@@ -46,7 +41,12 @@ pub(super) struct Prepared {
 }
 
 /// Makes a container's directory with all that its task needs.
-pub(super) fn prepare(shared: &Shared, record: &Record, spec: &ContainerSpec) -> Result<Prepared, Refusal> {
+pub(super) fn prepare(
+    shared: &Shared,
+    record: &Record,
+    spec: &ContainerSpec,
+    mounts: Vec<Mount>,
+) -> Result<Prepared, Refusal> {
     let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
     let sandbox = shared.directory(&record.sandbox.id);
     let directory = shared.container_directory(&record.sandbox.id, &spec.id);
@@ -54,8 +54,7 @@ pub(super) fn prepare(shared: &Shared, record: &Record, spec: &ContainerSpec) ->
     drop(crate::supervisor::log::LogFile::open(&spec.log_path).map_err(failed("open the log"))?);
     let made = fs::DirBuilder::new().mode(0o700).create(&directory);
     made.map_err(failed("create the container's directory"))?;
-    let mounts = root_mounts(&directory, &spec.layers).map_err(failed("prepare the root file system"))?;
-    let root = overlay::view(&spec.layers, &directory.join("view")).map_err(failed("read the root file system"))?;
+    let root = root::view(&mounts, &directory.join("view")).map_err(failed("read the root file system"))?;
     let identity = user::resolve_in(&root, &spec.user)?;
     let memory = if record.spec.host_ipc {
         PathBuf::from(TARGET)
@@ -98,6 +97,7 @@ pub(super) fn prepare(shared: &Shared, record: &Record, spec: &ContainerSpec) ->
         logger::start(&shared.logger, &directory).map_err(failed("start the log's writer"))?;
     }
     let config = serde_json::to_vec(&config).map_err(|error| Refusal::failed("encode the configuration", &error))?;
+    let mounts = root::for_task(mounts);
     Ok(Prepared { config, mounts, order })
 }
 
@@ -132,59 +132,6 @@ fn namespaces(
             state: "not running".to_owned(),
         }),
     }
-}
-
-/// The layers under a writable directory of the container's own.
-fn root_mounts(directory: &Path, layers: &[PathBuf]) -> io::Result<Vec<Mount>> {
-    let (upper, work) = (directory.join("upper"), directory.join("work"));
-    for made in [&upper, &work] {
-        fs::create_dir(made)?;
-    }
-    // The root directory of the container has the mode of its topmost layer's.
-    if let Some(top) = layers.last() {
-        fs::set_permissions(&upper, fs::metadata(top)?.permissions())?;
-    }
-    let option = |name: &str, path: &Path| format!("{name}={}", path.display());
-    let lower =
-        String::from_utf8(joined(layers)).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-    let mut options = vec![
-        format!("lowerdir={lower}"),
-        option("upperdir", &upper),
-        option("workdir", &work),
-    ];
-    if options.iter().any(|option| option.contains(',')) {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "the state directory's path holds a comma",
-        ));
-    }
-    if overlay::can_be_volatile() {
-        // Nothing of a container's writable layer is needed after a crash of the machine, so unmounting need not sync it.
-        options.push("volatile".to_owned());
-    }
-    Ok(vec![Mount {
-        r#type: "overlay".to_owned(),
-        source: "overlay".to_owned(),
-        target: String::new(),
-        options,
-    }])
-}
-
-/// As containerd takes them, which shortens them by itself.
-fn joined(layers: &[PathBuf]) -> Vec<u8> {
-    let mut all = Vec::new();
-    for layer in layers.iter().rev() {
-        if !all.is_empty() {
-            all.push(b':');
-        }
-        for byte in layer.as_os_str().as_bytes() {
-            if matches!(byte, b':' | b'\\') {
-                all.push(b'\\');
-            }
-            all.push(*byte);
-        }
-    }
-    all
 }
 
 /// A limit of memory is one of memory and swap together, where the kernel counts swap.
@@ -224,6 +171,8 @@ impl Shared {
                 type_url: SPEC.to_owned(),
                 value: config,
             }),
+            snapshotter: self.config.snapshotter.clone(),
+            snapshot_key: spec.id.clone(),
             ..Stored::default()
         };
         let request = self.client.request(CreateContainerRequest {
@@ -262,7 +211,7 @@ impl Shared {
     fn labels(&self, record: &Record, spec: &ContainerSpec) -> HashMap<String, String> {
         let pod = &record.sandbox.pod;
         let pairs = [
-            (OWNER, self.owner()),
+            (agent_containerd::OWNER, self.owner()),
             ("io.cri-containerd.kind", "container".to_owned()),
             ("io.kubernetes.container.name", spec.name.clone()),
             ("io.kubernetes.pod.name", pod.name.clone()),

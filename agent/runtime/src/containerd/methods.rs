@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use containerd_client::services::v1::{KillRequest, StartRequest};
@@ -18,7 +18,7 @@ use crate::clock::now;
 use crate::embedded::{change, check_id, described, io_error};
 use crate::{
     Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Info, Limits, Refusal, Runtime, Sandbox, SandboxSpec,
-    Session, State, StreamSpec, Streams, Usage,
+    Session, State, StreamSpec, Streams, Usage, Written,
 };
 
 impl Runtime for Containerd {
@@ -56,12 +56,6 @@ impl Runtime for Containerd {
         let sandbox = sandbox.to_owned();
         async move {
             check_id("container id", &spec.id)?;
-            if spec.layers.is_empty() {
-                return Err(Error::Invalid {
-                    what: "layers",
-                    value: String::new(),
-                });
-            }
             Box::pin(self.shared.create_container(&sandbox, spec)).await
         }
         .boxed()
@@ -142,9 +136,9 @@ impl Runtime for Containerd {
         Some("only the agent's embedded runtime has them")
     }
 
-    fn writable_layer(&self, sandbox: &str, container: &str) -> Option<PathBuf> {
-        check_id("container id", container).ok()?;
-        Some(self.shared.container_directory(sandbox, container).join("upper"))
+    fn written(&self, _sandbox: &str, container: &str) -> BoxFuture<'_, Option<Written>> {
+        let container = container.to_owned();
+        async move { self.shared.written(&container).await }.boxed()
     }
 
     fn events(&self) -> broadcast::Receiver<Event> {
@@ -256,7 +250,7 @@ impl Shared {
         let (id, container) = (spec.id.clone(), described(&spec));
         // Known before it exists: whatever happens now, the sandbox's removal finds it.
         self.change(sandbox, |containers| containers.push(container.clone()))?;
-        let made = self.make_container(record, spec).await;
+        let made = Box::pin(self.make_container(record, spec)).await;
         match made {
             Ok(_pid) => Ok(container),
             Err(error) => {
@@ -273,8 +267,10 @@ impl Shared {
     }
 
     async fn make_container(self: &Arc<Self>, record: Record, spec: ContainerSpec) -> Result<i32, Error> {
+        let snapshot = spec.snapshot.as_deref().unwrap_or_default();
+        let mounts = self.prepare_root(&spec.id, snapshot).await?;
         let preparing = self.blocking("prepare the container", move |shared| {
-            let prepared = creation::prepare(shared, &record, &spec);
+            let prepared = creation::prepare(shared, &record, &spec, mounts);
             prepared.map(|prepared| (record, spec, prepared))
         });
         let (record, spec, prepared) = preparing.await?.map_err(|refusal| {

@@ -4,11 +4,13 @@
 //! STATE/sandboxes/ID/              0700
 //!   sandbox.json                   what it is, its containers, how they ended
 //!   ipc, uts                       namespaces, held by mounts; shm/ is the pod's shared memory
-//!   containers/CID/{upper,work}    the writable layer; process.json and logger.json beside it, the logger's socket `attach`
+//!   containers/CID/                process.json and logger.json, the logger's socket `attach`
 //!   containers/CID/std{in,out,err} pipes, where the container has an input
 //! ```
 //!
-//! Our containerd namespace may be used by others too: only containers with our label are touched. Ends of containers come
+//! A container's root file system is a snapshot of containerd's on top of its image's, named by the container.
+//!
+//! Our containerd namespace may be used by others too: only containers and snapshots with our label are touched. Ends of containers come
 //! as events; after the stream of events broke, what containerd says of all tasks is compared with what was known.
 
 mod attach;
@@ -25,6 +27,7 @@ mod pause;
 mod process;
 mod records;
 mod removal;
+mod root;
 mod streams;
 
 use std::collections::BTreeMap;
@@ -39,9 +42,9 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, broadcast};
 use tokio::task::JoinSet;
 
-pub use client::Failure;
+pub use agent_containerd::Failure;
 
-use client::{CALL, Client, within};
+use client::{CALL, Client, connect, within};
 use records::Records;
 
 use crate::cgroup::Cgroups;
@@ -59,7 +62,7 @@ const UNDOING: Duration = Duration::from_mins(1);
 /// directories and cgroup roots differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Directory of all state; made with mode 0700. Containers' writable layers are here too.
+    /// Directory of all state; made with mode 0700.
     pub state_dir: PathBuf,
     /// Our own root in every cgroup hierarchy, relative: `skiff/node-1`.
     pub cgroup_root: String,
@@ -67,6 +70,8 @@ pub struct Config {
     pub address: PathBuf,
     /// The containerd namespace.
     pub namespace: String,
+    /// containerd's snapshotter that has the images and the containers' root file systems.
+    pub snapshotter: String,
     /// A program that calls [`crate::helper`]: it writes logs and holds shared pid namespaces.
     pub program: PathBuf,
 }
@@ -84,6 +89,7 @@ impl Config {
             cgroup_root: cgroup_root.into(),
             address: address.into(),
             namespace: namespace.into(),
+            snapshotter: "overlayfs".to_owned(),
             program: PathBuf::from("/proc/self/exe"),
         }
     }
@@ -139,7 +145,7 @@ impl Containerd {
             sandboxes,
             cgroups,
         } = Opened::at(&config.state_dir, &config.cgroup_root)?;
-        let client = Client::new(&config.address, &config.namespace)?;
+        let client = connect(&config.address, &config.namespace)?;
         let version = within(
             CALL,
             "ask containerd for its version",
@@ -184,6 +190,13 @@ impl Containerd {
             }
         }
         failures.extend(self.shared.remove_strays().await.err().map(|error| error.to_string()));
+        failures.extend(
+            self.shared
+                .remove_stray_roots()
+                .await
+                .err()
+                .map(|error| error.to_string()),
+        );
         self.shared.end_orphans().await?;
         let root = PathBuf::from(&self.shared.config.cgroup_root);
         failures.extend(self.shared.cgroups.remove(&root));
@@ -269,6 +282,7 @@ impl Shared {
             }
         }
         self.remove_strays().await?;
+        self.remove_stray_roots().await?;
         events::listen(self).await?;
         for id in self.known() {
             self.watch_pause(&id);

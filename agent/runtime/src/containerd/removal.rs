@@ -10,7 +10,7 @@ use containerd_client::services::v1::{DeleteContainerRequest, DeleteTaskRequest,
 use nix::libc;
 
 use super::client::{CALL, Meaning, TASK, meaning, or_gone, within};
-use super::{Shared, creation, holding, logger};
+use super::{Shared, holding, logger};
 use crate::{Container, Error, State};
 
 /// Killed processes have so long to be gone.
@@ -34,6 +34,7 @@ impl Shared {
     /// The same for who has the sandbox's turn.
     pub(super) async fn take_apart(self: &Arc<Self>, sandbox: &str, container: &str) -> Result<(), Error> {
         self.remove_stored(container).await?;
+        self.remove_root(container).await?;
         let (group, directory) = (
             self.group(sandbox).join(container),
             self.container_directory(sandbox, container),
@@ -140,7 +141,7 @@ impl Shared {
 
     /// Removes containers with our label that no sandbox knows: a crash came between two records.
     pub(super) async fn remove_strays(&self) -> Result<(), Error> {
-        let filters = vec![format!("labels.\"{}\"==\"{}\"", creation::OWNER, self.owner())];
+        let filters = vec![format!("labels.\"{}\"==\"{}\"", agent_containerd::OWNER, self.owner())];
         let request = self.client.request(ListContainersRequest { filters });
         let listed = within(CALL, "list containers", self.client.containers().list(request)).await?;
         for stored in listed.containers {

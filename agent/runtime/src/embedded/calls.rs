@@ -12,7 +12,7 @@ use crate::clock::now;
 use crate::protocol::{Answer, Call, Stdio};
 use crate::{
     Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Info, Limits, Refusal, Runtime, Sandbox, SandboxSpec,
-    Session, State, StreamSpec, Streams, Usage,
+    Session, State, StreamSpec, Streams, Usage, Written,
 };
 
 /// Version of libcontainer, which is youki's.
@@ -218,10 +218,11 @@ impl Runtime for Embedded {
         (!crate::sys::kernel_since((6, 3))).then_some("Linux 6.3 or later is needed")
     }
 
-    fn writable_layer(&self, sandbox: &str, container: &str) -> Option<PathBuf> {
-        check_id("container id", container).ok()?;
+    fn written(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Option<Written>> {
         let containers = self.shared.directory(sandbox).join(crate::supervisor::CONTAINERS);
-        Some(containers.join(container).join("upper"))
+        let known = check_id("container id", container).is_ok();
+        let layer = known.then(|| Written::In(containers.join(container).join("upper")));
+        std::future::ready(layer).boxed()
     }
 
     fn events(&self) -> broadcast::Receiver<Event> {

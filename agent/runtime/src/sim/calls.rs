@@ -1,6 +1,5 @@
 //! The trait's methods.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -10,7 +9,7 @@ use tokio::sync::broadcast;
 use super::{SIGKILL, SIGTERM, Sim, failed, wrong_state};
 use crate::{
     Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Info, Input, Limits, Output, Runtime, Sandbox,
-    SandboxSpec, Session, State, StreamSpec, Streams, Usage,
+    SandboxSpec, Session, State, StreamSpec, Streams, Usage, Written,
 };
 
 fn session(streams: Streams, stdout: Option<Output>, stderr: Option<Output>, exit_code: i32) -> Session {
@@ -193,8 +192,8 @@ impl Runtime for Sim {
         None
     }
 
-    fn writable_layer(&self, _sandbox: &str, _container: &str) -> Option<PathBuf> {
-        None
+    fn written(&self, _sandbox: &str, _container: &str) -> BoxFuture<'_, Option<Written>> {
+        std::future::ready(None).boxed()
     }
 
     fn events(&self) -> broadcast::Receiver<Event> {

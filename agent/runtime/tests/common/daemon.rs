@@ -82,6 +82,43 @@ impl Daemon {
         }
     }
 
+    /// What `ctr` answers in this daemon's namespace.
+    pub(crate) fn ctr(&self, words: &[&str]) -> String {
+        let output = Command::new("ctr")
+            .arg("--address")
+            .arg(Self::address(&self.directory))
+            .arg("--namespace")
+            .arg(Self::namespace(&self.directory))
+            .args(words)
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{words:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// A committed snapshot with what a directory has. It stays until somebody removes it.
+    pub(crate) fn snapshot(&self, name: &str, of: &Path) -> String {
+        let key = format!("{name}-making");
+        self.ctr(&["snapshots", "prepare", &key]);
+        // mount -t bind /SOURCE /target -o rw,rbind
+        let mounts = self.ctr(&["snapshots", "mounts", "/target", &key]);
+        let source = mounts.split_whitespace().nth(3).unwrap();
+        let copied = Command::new("cp")
+            .arg("-a")
+            .arg(of.join("."))
+            .arg(source)
+            .status()
+            .unwrap();
+        assert!(copied.success());
+        self.ctr(&["snapshots", "commit", name, &key]);
+        self.ctr(&["snapshots", "label", name, "containerd.io/gc.root=test"]);
+        name.to_owned()
+    }
+
     fn log(&self) -> String {
         fs::read_to_string(self.directory.join("log")).unwrap_or_default()
     }
@@ -98,19 +135,17 @@ impl Daemon {
 
     /// What it still knows of ours must be nothing.
     pub(crate) async fn finish(mut self) {
-        for words in [["tasks", "ls"], ["containers", "ls"]] {
-            let listing = Command::new("ctr")
-                .arg("--address")
-                .arg(Self::address(&self.directory))
-                .arg("--namespace")
-                .arg(Self::namespace(&self.directory))
-                .args(words)
-                .arg("-q")
-                .output()
-                .unwrap();
-            assert!(listing.status.success(), "{}", String::from_utf8_lossy(&listing.stderr));
-            assert_eq!(String::from_utf8_lossy(&listing.stdout), "", "left: {words:?}");
+        for words in [
+            ["tasks", "ls", "-q"],
+            ["containers", "ls", "-q"],
+            ["leases", "ls", "-q"],
+        ] {
+            assert_eq!(self.ctr(&words), "", "left: {words:?}");
         }
+        // Of containers; those of images stay.
+        let snapshots = self.ctr(&["snapshots", "ls"]);
+        let left: Vec<&str> = snapshots.lines().filter(|line| line.ends_with("Active")).collect();
+        assert!(left.is_empty(), "left: {left:?}");
         // A shim ends by itself after its last task.
         let directory = self.directory.display().to_string();
         let alone = async {

@@ -58,6 +58,8 @@ pub(crate) struct Machine {
     pub(crate) cgroup_root: String,
     /// The containerd of this machine alone.
     pub(crate) daemon: Option<Daemon>,
+    /// The same layer as a snapshot of it.
+    pub(crate) snapshot: Option<String>,
 }
 
 pub(crate) fn config(directory: &Path, cgroup_root: &str) -> Config {
@@ -118,6 +120,9 @@ impl Machine {
             Kind::Embedded => None,
             Kind::Containerd => Some(Daemon::start(&directory.path().join("containerd")).await),
         };
+        let snapshot = daemon
+            .as_ref()
+            .map(|daemon| daemon.snapshot("layer", &directory.path().join("layer")));
         let runtime = open(kind, directory.path(), &cgroup_root).await;
         let events = runtime.events();
         Self {
@@ -127,6 +132,7 @@ impl Machine {
             directory,
             cgroup_root,
             daemon,
+            snapshot,
         }
     }
 
@@ -181,6 +187,7 @@ impl Machine {
             image: "busybox:1".to_owned(),
             image_id: "sha256:0".to_owned(),
             layers: vec![self.directory.path().join("layer")],
+            snapshot: self.snapshot.clone(),
             spec,
             user: User::default(),
             pid_of: None,

@@ -1,0 +1,189 @@
+//! Export: an image as an archive, an OCI image layout that `docker load` understands too.
+
+use std::fs::File;
+use std::io::{self, Seek as _, Write};
+use std::path::Path;
+
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use tar::{Builder, Header};
+
+use crate::content::ContentError;
+use crate::digest::Digest;
+use crate::image::Image;
+use crate::layer::{LayerError, blocking};
+use crate::manifest::{self, Descriptor};
+use crate::pack::{mark, pack};
+use crate::reference;
+use crate::store::{Images, StoreError};
+
+/// An image could not be exported.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The name is invalid.
+    #[error("parse the image name")]
+    Reference(#[source] reference::Invalid),
+    /// There is no such image on this node.
+    #[error("image {0:?} not found")]
+    NotFound(String),
+    /// What was written, or read.
+    #[error(transparent)]
+    Content(#[from] ContentError),
+    /// The store refused.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl From<LayerError> for ExportError {
+    fn from(error: LayerError) -> Self {
+        match error {
+            LayerError::Content(error) => Self::Content(error),
+            LayerError::Store(error) => Self::Store(error),
+        }
+    }
+}
+
+/// An image with the bytes of its layers.
+pub(crate) struct Whole {
+    pub(crate) config: Vec<u8>,
+    /// As its source gave it; made anew where there is none.
+    pub(crate) manifest: Option<Vec<u8>>,
+    /// Lowest first.
+    pub(crate) layers: Vec<(Descriptor, File)>,
+}
+
+impl Images {
+    /// Writes an image with all its names, by one of them or by its id, into a file that nobody else has and that is at its
+    /// beginning.
+    ///
+    /// A containerd has the layers as they came, and so the image keeps its id. Of directories of our own the layers are packed
+    /// anew: the image has the same files and another id.
+    pub async fn export(&self, name: &str) -> Result<File, ExportError> {
+        let image = self.resolve(name).map_err(ExportError::Reference)?;
+        let image = image.ok_or_else(|| ExportError::NotFound(name.to_owned()))?;
+        let staging = self.inner.staging().map_err(ContentError::io("create a directory"))?;
+        let whole = self.inner.whole(&image, staging.path()).await?;
+        let whole = whole.ok_or_else(|| ExportError::NotFound(name.to_owned()))?;
+        let names = image.names.clone();
+        // The thread owns the directory: it is not removed under its hands.
+        let written = blocking(move || write(&whole, &names, staging.path())).await?;
+        Ok(written.map_err(ContentError::io("write the archive"))?)
+    }
+}
+
+/// Packs unpacked layers.
+pub(crate) fn packed(image: &Image, config: &str, staging: &Path) -> io::Result<Whole> {
+    let mut layers = Vec::new();
+    for directory in &image.layers {
+        let file = tempfile::tempfile_in(staging)?;
+        let mut hashing = Hashing {
+            inner: io::BufWriter::with_capacity(128 << 10, file),
+            hasher: Sha256::new(),
+            count: 0,
+        };
+        pack(directory, &mut hashing)?;
+        let descriptor = Descriptor::new(
+            manifest::PLAIN_LAYER,
+            Digest::from_hasher(hashing.hasher),
+            hashing.count,
+        );
+        layers.push((
+            descriptor,
+            hashing.inner.into_inner().map_err(io::IntoInnerError::into_error)?,
+        ));
+    }
+    let mut config: Value = serde_json::from_str(config)?;
+    let diff_ids: Vec<&str> = layers.iter().map(|(layer, _)| layer.digest.as_str()).collect();
+    if let Some(rootfs) = config.get_mut("rootfs") {
+        *rootfs = json!({"type": "layers", "diff_ids": diff_ids});
+    }
+    Ok(Whole {
+        config: serde_json::to_vec(&config)?,
+        manifest: None,
+        layers,
+    })
+}
+
+struct Hashing<W> {
+    inner: W,
+    hasher: Sha256,
+    count: u64,
+}
+
+impl<W: Write> Write for Hashing<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(bytes)?;
+        self.hasher.update(bytes.get(..written).unwrap_or_default());
+        self.count = self.count.saturating_add(written as u64);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+fn write(whole: &Whole, names: &[String], staging: &Path) -> io::Result<File> {
+    let target = tempfile::tempfile_in(staging)?;
+    let mut archive = Builder::new(target);
+    let layers: Vec<&Descriptor> = whole.layers.iter().map(|(layer, _)| layer).collect();
+    let made = || manifest::synthesized(&whole.config, layers.iter().copied());
+    let own = whole.manifest.clone().unwrap_or_else(made);
+    let described = Descriptor::of_document(&own);
+    let mut written = Vec::new();
+    for (layer, file) in &whole.layers {
+        // The same layer may lie twice in an image, and once in an archive.
+        if written.contains(&&layer.digest) {
+            continue;
+        }
+        written.push(&layer.digest);
+        let mut file = file;
+        file.rewind()?;
+        add(&mut archive, &blob(&layer.digest), layer.size, file)?;
+    }
+    let config = Digest::of(&whole.config);
+    let top = |name: Option<&String>| {
+        let mut top = json!({
+            "mediaType": described.media_type, "digest": described.digest.as_str(), "size": described.size,
+        });
+        if let (Some(name), Some(top)) = (name, top.as_object_mut()) {
+            let tag = name.rsplit_once(':').map_or("latest", |(_, tag)| tag);
+            let annotations = json!({"io.containerd.image.name": name, "org.opencontainers.image.ref.name": tag});
+            top.insert("annotations".to_owned(), annotations);
+        }
+        top
+    };
+    let tops: Vec<Value> = if names.is_empty() {
+        vec![top(None)]
+    } else {
+        names.iter().map(|name| top(Some(name))).collect()
+    };
+    let index = json!({"schemaVersion": 2, "mediaType": manifest::INDEX, "manifests": tops});
+    let docker = json!([{
+        "Config": blob(&config), "RepoTags": names,
+        "Layers": layers.iter().map(|layer| blob(&layer.digest)).collect::<Vec<_>>(),
+    }]);
+    let layout = json!({"imageLayoutVersion": "1.0.0"});
+    for (name, bytes) in [
+        (blob(&config), whole.config.clone()),
+        (blob(&described.digest), own),
+        ("index.json".to_owned(), index.to_string().into_bytes()),
+        ("manifest.json".to_owned(), docker.to_string().into_bytes()),
+        ("oci-layout".to_owned(), layout.to_string().into_bytes()),
+    ] {
+        add(&mut archive, &name, bytes.len() as u64, bytes.as_slice())?;
+    }
+    let mut target = archive.into_inner()?;
+    target.rewind()?;
+    Ok(target)
+}
+
+fn blob(digest: &Digest) -> String {
+    format!("blobs/sha256/{}", digest.hex())
+}
+
+fn add(archive: &mut Builder<File>, name: &str, size: u64, data: impl io::Read) -> io::Result<()> {
+    let mut header = mark(Header::new_ustar());
+    header.set_size(size);
+    archive.append_data(&mut header, name, data)
+}

@@ -1,0 +1,159 @@
+//! Root file systems: each container has a writable snapshot of its own on top of its image's.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use agent_containerd::OWNER;
+use containerd_client::services::v1::snapshots::{
+    ListSnapshotsRequest, PrepareSnapshotRequest, RemoveSnapshotRequest, UsageRequest,
+};
+use containerd_client::types::Mount;
+use nix::fcntl::{OFlag, open};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::stat::Mode;
+
+use super::Shared;
+use super::client::{CALL, Meaning, TASK, meaning, or_gone, within};
+use crate::overlay;
+use crate::{Error, Written};
+
+/// What has this label is kept by itself; containerd looks for the key alone.
+const KEPT: &str = "containerd.io/gc.root";
+
+impl Shared {
+    /// Makes a writable snapshot of an image's. Nothing refers to it before its container does: a label keeps it.
+    pub(super) async fn prepare_root(&self, id: &str, image: &str) -> Result<Vec<Mount>, Error> {
+        if image.is_empty() {
+            return Err(Error::Invalid {
+                what: "snapshot",
+                value: String::new(),
+            });
+        }
+        let prepare = || {
+            let labels = [(OWNER, self.owner()), (KEPT, "true".to_owned())];
+            let request = self.client.request(PrepareSnapshotRequest {
+                snapshotter: self.config.snapshotter.clone(),
+                key: id.to_owned(),
+                parent: image.to_owned(),
+                labels: labels.map(|(key, value)| (key.to_owned(), value)).into(),
+            });
+            let mut snapshots = self.client.snapshots();
+            async move { within(TASK, "prepare a snapshot", snapshots.prepare(request)).await }
+        };
+        match prepare().await {
+            // What an earlier attempt of the same name left.
+            Err(error) if meaning(&error) == Meaning::Exists => {
+                self.remove_root(id).await?;
+                prepare().await
+            }
+            prepared => prepared,
+        }
+        .map(|prepared| prepared.mounts)
+    }
+
+    /// Removes a container's snapshot; success when there is none.
+    pub(super) async fn remove_root(&self, id: &str) -> Result<(), Error> {
+        let request = self.client.request(RemoveSnapshotRequest {
+            snapshotter: self.config.snapshotter.clone(),
+            key: id.to_owned(),
+        });
+        let removed = within(TASK, "remove a snapshot", self.client.snapshots().remove(request)).await;
+        or_gone(removed).map(drop)
+    }
+
+    /// What a container wrote; nothing where containerd does not say so.
+    pub(super) async fn written(&self, id: &str) -> Option<Written> {
+        let request = self.client.request(UsageRequest {
+            snapshotter: self.config.snapshotter.clone(),
+            key: id.to_owned(),
+        });
+        let counted = within(TASK, "count a snapshot", self.client.snapshots().usage(request)).await;
+        match or_gone(counted) {
+            Ok(counted) => counted.map(|counted| Written::Counted {
+                bytes: counted.size,
+                inodes: counted.inodes,
+            }),
+            Err(error) => {
+                tracing::warn!(container = id, %error, "what it wrote could not be counted");
+                None
+            }
+        }
+    }
+
+    /// Removes snapshots with our label that no container has: a crash came between the two.
+    pub(super) async fn remove_stray_roots(&self) -> Result<(), Error> {
+        let request = self.client.request(ListSnapshotsRequest {
+            snapshotter: self.config.snapshotter.clone(),
+            filters: vec![format!("labels.\"{OWNER}\"==\"{}\"", self.owner())],
+        });
+        let mut listed = within(CALL, "list snapshots", self.client.snapshots().list(request)).await?;
+        let mut strays = Vec::new();
+        let broken = |status| Error::Containerd {
+            doing: "list snapshots",
+            source: agent_containerd::Failure::from(status),
+        };
+        while let Some(page) = listed.message().await.map_err(broken)? {
+            let names = page.info.into_iter().map(|info| info.name);
+            strays.extend(names.filter(|name| self.records().owner(name).is_none()));
+        }
+        for stray in strays {
+            tracing::info!(snapshot = stray, "removing a snapshot that no container has");
+            self.remove_root(&stray).await?;
+        }
+        Ok(())
+    }
+}
+
+/// What the mounts would show, below the writable layer, mounted nowhere. `scratch` is a name that is free.
+pub(super) fn view(mounts: &[Mount], scratch: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let [mounted] = mounts else {
+        let text = format!("{} mounts", mounts.len());
+        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+    };
+    if matches!(mounted.r#type.as_str(), "bind" | "rbind") {
+        return Ok(open(Path::new(&mounted.source), flags, Mode::empty())?);
+    }
+    let lower = mounted
+        .options
+        .iter()
+        .find_map(|option| option.strip_prefix("lowerdir="));
+    if let ("overlay", Some(lower)) = (mounted.r#type.as_str(), lower) {
+        let layers: Vec<PathBuf> = lower.rsplit(':').map(PathBuf::from).collect();
+        return overlay::view(&layers, scratch);
+    }
+    fs::create_dir(scratch)?;
+    let options: Vec<&str> = mounted.options.iter().map(String::as_str).collect();
+    let options: Vec<&str> = options
+        .into_iter()
+        .filter(|option| !matches!(*option, "ro" | "rw"))
+        .collect();
+    let viewed = mount(
+        Some(mounted.source.as_str()),
+        scratch,
+        Some(mounted.r#type.as_str()),
+        MsFlags::MS_RDONLY,
+        Some(options.join(",").as_str()),
+    );
+    let viewed = viewed.and_then(|()| {
+        let root = open(scratch, flags, Mode::empty());
+        // Who has it open keeps it.
+        umount2(scratch, MntFlags::MNT_DETACH)?;
+        root
+    });
+    fs::remove_dir(scratch)?;
+    Ok(viewed?)
+}
+
+/// The same mounts for a container.
+pub(super) fn for_task(mut mounts: Vec<Mount>) -> Vec<Mount> {
+    // Nothing of a container's writable layer is needed after a crash of the machine, so unmounting need not sync it.
+    for mounted in &mut mounts {
+        if mounted.r#type == "overlay" && overlay::can_be_volatile() {
+            mounted.options.push("volatile".to_owned());
+        }
+    }
+    mounts
+}
