@@ -3,6 +3,7 @@
 //! What a client may hold is
 //! bounded: connections, handshakes, headers, streams, and the time for each of them; a client that goes over is cut off.
 
+mod gather;
 mod strangers;
 mod transport;
 
@@ -32,6 +33,7 @@ use tracing::{debug, warn};
 use crate::identity::Source;
 use crate::pki::PkiError;
 use crate::tunnel::Tunnel;
+use gather::Gather;
 use strangers::{Guest, Strangers};
 use transport::Caller;
 
@@ -187,6 +189,8 @@ async fn serve_connection(
         }
     });
     let builder = builder();
+    let shared = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    let stream = Gather::new(stream, shared);
     let mut connection = std::pin::pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
     // The library's own limits begin with the first byte of a request.
     let mut silence = std::pin::pin!(tokio::time::sleep(HEAD));
