@@ -23,7 +23,7 @@ use proptest::test_runner::RngSeed;
 use serde_json::{Value, json};
 
 use rules::{Path, Paths, Rules, facts, port};
-use writes::{Write, changed, fields, object, typed, writes};
+use writes::{Write, changed, defaulted, fields, object, typed, writes};
 
 /// The same writes, done by the real ones.
 struct Real {
@@ -61,6 +61,11 @@ impl Real {
         self.object = typed(&applied.object);
         self.managed = applied.managed;
         Ok(())
+    }
+
+    /// As the server does after an apply: what comes in by default is nobody's.
+    fn set_defaults(&mut self) {
+        self.object = defaulted(&self.object);
     }
 }
 
@@ -101,6 +106,8 @@ fn check(writes: &[Write]) -> Result<(), TestCaseError> {
             }
         }
         prop_assert_eq!(&facts(&real.object), &rules.facts, "after {:?}", write);
+        real.set_defaults();
+        rules.facts = facts(&real.object);
         let owned = rules.owned.iter().filter(|(_, paths)| !paths.is_empty());
         let expected: BTreeMap<(Operation, String), &Paths> = owned
             .map(|((operation, name), paths)| ((*operation, (*name).to_owned()), paths))
@@ -177,13 +184,18 @@ proptest! {
                     let new = changed(&real.object, change);
                     real.update(manager, &new);
                 }
-                Write::Apply { manager, wanted, .. } => real.apply(manager, wanted, true).unwrap(),
+                Write::Apply { manager, wanted, .. } => {
+                    real.apply(manager, wanted, true).unwrap();
+                    real.set_defaults();
+                }
             }
         }
         let wanted = object(&fields["metadata"], &fields["spec"]);
         real.apply("me", &wanted, true).unwrap();
+        real.set_defaults();
         let (object, managed) = (real.object.clone(), real.managed.clone());
         real.apply("me", &wanted, false).unwrap();
+        real.set_defaults();
         prop_assert_eq!(&real.object, &object);
         prop_assert_eq!(&real.managed, &managed);
         // What was applied is there, and is the applier's.
@@ -201,4 +213,33 @@ proptest! {
 /// An application of nothing.
 fn bare() -> Value {
     object(&json!({}), &json!({}))
+}
+
+/// Where live items stay when others are applied around them: before the shared item before which they stood.
+#[test]
+fn live_items_keep_their_neighbours() {
+    let rows = [
+        ("abc", "db", "adbc"),
+        ("abc", "ca", "bca"),
+        ("abc", "xy", "abcxy"),
+        ("ab", "bxa", "bxa"),
+        ("xay", "ab", "xayb"),
+        ("abcd", "dxb", "acdxb"),
+        ("abcd", "bxd", "abcxd"),
+    ];
+    let list = |letters: &str| letters.chars().map(|letter| format!("x/{letter}")).collect::<Vec<_>>();
+    let metadata = |letters: &str| object(&json!({"finalizers": list(letters)}), &json!({}));
+    for (live, wanted, expected) in rows {
+        let mut real = Real {
+            object: json!({}),
+            managed: Managed::default(),
+        };
+        real.update("one", &metadata(live));
+        real.apply("two", &metadata(wanted), false).unwrap();
+        assert_eq!(
+            real.object["metadata"]["finalizers"],
+            json!(list(expected)),
+            "{wanted} onto {live}"
+        );
+    }
 }

@@ -17,8 +17,20 @@ pub(crate) enum Write {
 
 /// What the server makes of a document: nulls are nothing to it.
 pub(crate) fn typed(document: &Value) -> Value {
+    through(document, false)
+}
+
+/// The same with defaults.
+pub(crate) fn defaulted(document: &Value) -> Value {
+    through(document, true)
+}
+
+fn through(document: &Value, sets_defaults: bool) -> Value {
     let service = controlplane_api::find_kind("", "v1", "Service").unwrap();
-    let object = service.decode(document.to_string().as_bytes()).unwrap();
+    let mut object = service.decode(document.to_string().as_bytes()).unwrap();
+    if sets_defaults {
+        service.set_defaults(&mut *object);
+    }
     let mut object: Value = serde_json::from_slice(&object.to_json()).unwrap();
     object.as_object_mut().unwrap().remove("status");
     object
@@ -46,7 +58,7 @@ pub(crate) fn changed(live: &Value, change: &Value) -> Value {
             }
         }
     }
-    typed(&object(&parts[0], &parts[1]))
+    defaulted(&object(&parts[0], &parts[1]))
 }
 
 /// An object of some of these members.
@@ -125,7 +137,13 @@ pub(crate) fn fields(clears: bool) -> BoxedStrategy<Value> {
         ("ports", or_null(ports())),
     ]);
     (metadata, spec)
-        .prop_map(|(metadata, spec)| json!({"metadata": metadata, "spec": spec}))
+        .prop_map(|(metadata, mut spec): (Value, Value)| {
+            // Without it, defaulting takes the settings away.
+            if spec.get("sessionAffinityConfig").is_some_and(Value::is_object) {
+                spec["sessionAffinity"] = json!("ClientIP");
+            }
+            json!({"metadata": metadata, "spec": spec})
+        })
         .boxed()
 }
 
