@@ -6,7 +6,6 @@
 )]
 mod support;
 
-use futures::future::join_all;
 use http::StatusCode;
 use serde_json::{Value, json};
 use support::{Api, pod};
@@ -65,12 +64,12 @@ async fn a_budget_without_room_refuses() {
     assert!(!pod["status"].to_string().contains("DisruptionTarget"));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn evictions_at_once_do_not_share_an_allowance() {
     let api = Api::start().await;
     running(&api, &["a", "b", "c"], 1).await;
     let paths = ["a", "b", "c"].map(|name| (format!("{PODS}/{name}/eviction"), eviction(name, &json!({}))));
-    let answers = join_all(paths.iter().map(|(path, body)| api.post(path, body))).await;
+    let answers = api.create_at_once(paths).await;
     let evicted = answers
         .iter()
         .filter(|answer| answer.code == StatusCode::CREATED)

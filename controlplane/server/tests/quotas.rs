@@ -6,7 +6,6 @@
 )]
 mod support;
 
-use futures::future::join_all;
 use http::StatusCode;
 use serde_json::{Value, json};
 use support::{Answer, Api, config_map, pod};
@@ -168,8 +167,8 @@ async fn creations_at_once_do_not_share_what_is_left() {
     )
     .await;
     let names: Vec<String> = (0..200).map(|number| format!("m{number}")).collect();
-    let bodies: Vec<Value> = names.iter().map(|name| config_map(name)).collect();
-    let answers = join_all(bodies.iter().map(|body| api.post(MAPS, body))).await;
+    let all = || names.iter().map(|name| (MAPS.to_owned(), config_map(name)));
+    let answers = api.create_at_once(all()).await;
     let made = answers
         .iter()
         .filter(|answer| answer.code == StatusCode::CREATED)
@@ -186,11 +185,8 @@ async fn creations_at_once_do_not_share_what_is_left() {
         used(&api, "q").await,
         json!({"configmaps": "50", "count/configmaps": "50"})
     );
-    let paths: Vec<String> = names.iter().map(|name| format!("{MAPS}/{name}")).collect();
-    let (gone, made) = tokio::join!(
-        join_all(paths.iter().map(|path| api.delete(path, ""))),
-        join_all(bodies.iter().map(|body| api.post(MAPS, body))),
-    );
+    let paths = names.iter().map(|name| format!("{MAPS}/{name}"));
+    let (gone, made) = tokio::join!(api.delete_at_once(paths), api.create_at_once(all()));
     let gone = gone.iter().filter(|answer| answer.code == StatusCode::OK).count();
     let made = made.iter().filter(|answer| answer.code == StatusCode::CREATED).count();
     let left = (50 + made - gone).to_string();

@@ -10,6 +10,7 @@
 mod support;
 
 use controlplane_server::User;
+use http::StatusCode;
 use serde_json::{Value, json};
 use support::Api;
 use support::rights::{RBAC, as_user, binding, give, jane, pods, role, user};
@@ -165,6 +166,28 @@ async fn the_unknown_see_health_and_version_only() {
         ("/api/v1/namespaces", 403),
     ] {
         assert_eq!(reads(&api, &User::anonymous(), path).await, code, "{path}");
+    }
+    // Of all other paths that there are, and all kinds, nothing.
+    let paths = api.get("/").await.json()["paths"].clone();
+    let paths: Vec<&str> = paths.as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert!(paths.contains(&"/metrics"), "{paths:?}");
+    let kinds = ::api::KINDS.iter().map(|kind| match kind.group {
+        "" => format!("/api/{}/{}", kind.version, kind.plural),
+        group => format!("/apis/{group}/{}/{}", kind.version, kind.plural),
+    });
+    let open = ["/healthz", "/livez", "/readyz", "/version"];
+    for path in paths.into_iter().map(str::to_owned).chain(kinds) {
+        for verb in ["GET", "POST", "DELETE"] {
+            let answer = as_user(&api, &User::anonymous(), verb, &path, &Value::Null).await;
+            let is_open = open.contains(&&*path) && verb == "GET";
+            assert!(is_open || !answer.code.is_success(), "{verb} {path}: {}", answer.text());
+            let refused = [StatusCode::FORBIDDEN, StatusCode::METHOD_NOT_ALLOWED];
+            assert!(
+                is_open || refused.contains(&answer.code),
+                "{verb} {path}: {}",
+                answer.text()
+            );
+        }
     }
     let anonymous = as_user(&api, &User::anonymous(), "GET", "/api", &Value::Null).await;
     assert_eq!(

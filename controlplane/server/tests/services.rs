@@ -189,7 +189,7 @@ async fn names_and_headless_services_hold_nothing() {
     assert_eq!(held(&api).await, Vec::<String>::new());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn services_made_at_once_share_nothing() {
     let api = Api::start_with(|options| Options {
         service_range: (Ipv4Addr::new(10, 96, 0, 0), 27),
@@ -199,7 +199,8 @@ async fn services_made_at_once_share_nothing() {
     // 32 addresses without the ends and the server's own.
     let spec = json!({"type": "NodePort"});
     let names: Vec<String> = (0..29).map(|index| format!("s{index}")).collect();
-    let all = futures::future::join_all(names.iter().map(|name| create(&api, name, &spec))).await;
+    let all = names.iter().map(|name| (SERVICES.to_owned(), service(name, &spec)));
+    let all = api.create_at_once(all).await;
     let mut ports: Vec<i64> = Vec::new();
     for answer in &all {
         assert_eq!(answer.code, StatusCode::CREATED, "{}", answer.text());

@@ -29,6 +29,7 @@ use tower::ServiceExt;
 
 pub const START: &str = "2026-01-02T03:04:05Z";
 
+#[derive(Clone)]
 pub struct Api {
     pub server: Server,
     pub store: Store,
@@ -230,6 +231,36 @@ impl Api {
             body.to_owned(),
         )
         .await
+    }
+}
+
+/// Does all at the same time, on the threads of the runtime, which should be several; the answers in the order of the calls.
+/// Joined in one task, each would be over before the next begins.
+pub async fn at_once<T: Send + 'static>(
+    calls: impl IntoIterator<Item = impl Future<Output = T> + Send + 'static>,
+) -> Vec<T> {
+    let calls: Vec<_> = calls.into_iter().map(tokio::spawn).collect();
+    let done = futures::future::join_all(calls).await;
+    done.into_iter().map(Result::unwrap).collect()
+}
+
+impl Api {
+    /// Creates all at the same time.
+    pub async fn create_at_once(&self, all: impl IntoIterator<Item = (String, Value)>) -> Vec<Answer> {
+        let calls = all.into_iter().map(|(path, body)| {
+            let api = self.clone();
+            async move { api.post(&path, &body).await }
+        });
+        at_once(calls).await
+    }
+
+    /// Deletes all at the same time.
+    pub async fn delete_at_once(&self, paths: impl IntoIterator<Item = String>) -> Vec<Answer> {
+        let calls = paths.into_iter().map(|path| {
+            let api = self.clone();
+            async move { api.delete(&path, "").await }
+        });
+        at_once(calls).await
     }
 }
 

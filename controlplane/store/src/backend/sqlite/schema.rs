@@ -165,3 +165,29 @@ pub(super) fn load(connection: &Connection) -> Result<Loaded, BackendError> {
         heads,
     })
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+mod tests {
+    use super::{Checkpointer, connect, connect_checkpointer, prepare};
+
+    /// In this mode SQLite waits for the disk at every commit: `synchronous` is 2, which is FULL. What it means can only be
+    /// seen when the power fails.
+    #[test]
+    fn commits_wait_for_the_disk() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("test.db");
+        prepare(&path).unwrap();
+        let checkpointer = Checkpointer::start(&path).unwrap();
+        for connection in [connect(&path, &checkpointer), connect_checkpointer(&path)] {
+            let connection = connection.unwrap();
+            let read = |name: &str| {
+                connection
+                    .pragma_query_value(None, name, |row| row.get::<_, rusqlite::types::Value>(0))
+                    .unwrap()
+            };
+            assert_eq!(read("synchronous"), 2.into());
+            assert_eq!(read("journal_mode"), "wal".to_owned().into());
+        }
+    }
+}
