@@ -99,9 +99,15 @@ impl Kind for Deployment {
         let Some(spec) = &self.spec else {
             return vec![Invalid::required("spec", "")];
         };
-        let mut errors = selector_and_template(&spec.selector, Some(&spec.template), "deployment");
-        let ready = i64::from(spec.min_ready_seconds.unwrap_or(0));
+        let mut errors = Vec::new();
         non_negative(&mut errors, "spec.replicas", i64::from(spec.replicas.unwrap_or(0)));
+        errors.extend(selector_and_template(
+            &spec.selector,
+            Some(&spec.template),
+            "deployment",
+        ));
+        strategy(&mut errors, &spec.strategy.clone().unwrap_or_default());
+        let ready = i64::from(spec.min_ready_seconds.unwrap_or(0));
         non_negative(&mut errors, "spec.minReadySeconds", ready);
         non_negative(
             &mut errors,
@@ -115,7 +121,6 @@ impl Kind for Deployment {
                 errors.push(Invalid::value("spec.progressDeadlineSeconds", deadline, detail));
             }
         }
-        strategy(&mut errors, &spec.strategy.clone().unwrap_or_default());
         errors
     }
 

@@ -81,13 +81,18 @@ impl Kind for ReplicaSet {
         let Some(spec) = &self.spec else {
             return vec![Invalid::required("spec", "")];
         };
-        let mut errors = selector_and_template(&spec.selector, spec.template.as_ref(), "replicaset");
+        let mut errors = Vec::new();
         non_negative(&mut errors, "spec.replicas", i64::from(spec.replicas.unwrap_or(0)));
         non_negative(
             &mut errors,
             "spec.minReadySeconds",
             i64::from(spec.min_ready_seconds.unwrap_or(0)),
         );
+        errors.extend(selector_and_template(
+            &spec.selector,
+            spec.template.as_ref(),
+            "replicaset",
+        ));
         errors
     }
 

@@ -2,9 +2,14 @@
 
 use k8s_openapi::api::resource::v1::{DeviceClaim, ResourceClaim, ResourceClaimStatus, ResourceClaimTemplate};
 
+pub(super) mod validation;
+
+use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
 use crate::pod::defaults::text;
 use crate::table::age_column;
+use crate::validation::immutable;
+use crate::validation::metadata::{annotations, labels};
 
 impl Kind for ResourceClaim {
     const ANSWERS_DELETED: bool = true;
@@ -31,12 +36,57 @@ impl Kind for ResourceClaim {
     fn prepare_status(&mut self, old: &Self) {
         self.spec.clone_from(&old.spec);
     }
+
+    fn validate(&self) -> Vec<Invalid> {
+        let devices = self.spec.devices.as_ref();
+        devices.map_or_else(Vec::new, |devices| validation::validate(devices, "spec.devices"))
+    }
+
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        immutable(&mut errors, "spec", &self.spec, &old.spec);
+        errors
+    }
+
+    fn validate_status(&self, old: &Self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        let (Some(new), Some(old)) = (&self.status, &old.status) else {
+            return errors;
+        };
+        let consumers = new.reserved_for.as_deref().unwrap_or_default();
+        if !consumers.is_empty() && new.allocation.is_none() {
+            let detail = "may not be specified when `allocated` is not set";
+            errors.push(Invalid::forbidden("status.reservedFor", detail));
+        }
+        if old.allocation.is_some() && new.allocation.is_some() {
+            immutable(&mut errors, "status.allocation", &new.allocation, &old.allocation);
+        }
+        errors
+    }
 }
 
 impl Kind for ResourceClaimTemplate {
     const ANSWERS_DELETED: bool = true;
     fn set_defaults(&mut self) {
         self.spec.spec.devices.iter_mut().for_each(set_device_defaults);
+    }
+
+    fn validate(&self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        if let Some(own) = &self.spec.metadata {
+            errors.extend(annotations(own.annotations.as_ref(), "spec.metadata.annotations"));
+            errors.extend(labels(own.labels.as_ref(), "spec.metadata.labels"));
+        }
+        if let Some(devices) = &self.spec.spec.devices {
+            errors.extend(validation::validate(devices, "spec.spec.devices"));
+        }
+        errors
+    }
+
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        immutable(&mut errors, "spec", &self.spec, &old.spec);
+        errors
     }
 }
 

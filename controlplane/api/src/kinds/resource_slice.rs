@@ -1,9 +1,13 @@
 //! `ResourceSlice`: devices that a driver offers on a node.
 
-use k8s_openapi::api::resource::v1::ResourceSlice;
+use k8s_openapi::api::resource::v1::{ResourceSlice, ResourceSliceSpec};
 
+use crate::invalid::Invalid;
 use crate::kind::{Column, Field, Kind};
+use crate::names;
 use crate::table::age_column;
+use crate::validation::storage::csi_driver;
+use crate::validation::{each, immutable, required};
 
 impl Kind for ResourceSlice {
     const ANSWERS_DELETED: bool = true;
@@ -31,5 +35,103 @@ impl Kind for ResourceSlice {
         },
     ];
 
+    fn validate(&self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        identity(&mut errors, &self.spec);
+        place(&mut errors, &self.spec);
+        errors
+    }
+
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        let (new, old) = (&self.spec, &old.spec);
+        identity(&mut errors, new);
+        immutable(&mut errors, "spec.pool.name", &new.pool.name, &old.pool.name);
+        immutable(&mut errors, "spec.driver", &new.driver, &old.driver);
+        immutable(&mut errors, "spec.nodeName", &new.node_name, &old.node_name);
+        place(&mut errors, new);
+        errors
+    }
+
     crate::spec_alone!();
+}
+
+/// Whose devices they are.
+fn identity(errors: &mut Vec<Invalid>, spec: &ResourceSliceSpec) {
+    csi_driver(errors, "spec.driver", &spec.driver);
+    let pool = &spec.pool;
+    if required(errors, "spec.pool.name", Some(&pool.name)) {
+        for part in pool.name.split('/') {
+            each(errors, "spec.pool.name", part, names::dns1123_subdomain(part));
+        }
+    }
+    if pool.resource_slice_count <= 0 {
+        let detail = "must be greater than zero";
+        errors.push(Invalid::value(
+            "spec.pool.resourceSliceCount",
+            pool.resource_slice_count,
+            detail,
+        ));
+    }
+    if pool.generation < 0 {
+        let detail = "must be greater than or equal to zero";
+        errors.push(Invalid::value("spec.pool.generation", pool.generation, detail));
+    }
+}
+
+/// Where they are: one way to say it. And that no two have one name.
+fn place(errors: &mut Vec<Invalid>, spec: &ResourceSliceSpec) {
+    const ONE: &str = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
+    let mut set = Vec::new();
+    match spec.node_name.as_deref() {
+        None => {}
+        Some("") => {
+            let detail = "must be either unset or set to a non-empty string";
+            errors.push(Invalid::value("spec.nodeName", "", detail));
+        }
+        Some(name) => {
+            set.push("`nodeName`");
+            each(errors, "spec.nodeName", name, names::dns1123_subdomain(name));
+        }
+    }
+    set.extend(spec.node_selector.as_ref().map(|_| "`nodeSelector`"));
+    for (flag, name) in [
+        (spec.all_nodes, "allNodes"),
+        (spec.per_device_node_selection, "perDeviceNodeSelection"),
+    ] {
+        match flag {
+            None => {}
+            Some(false) => {
+                let detail = "must be either unset or set to true";
+                errors.push(Invalid::value(format!("spec.{name}"), false, detail));
+            }
+            Some(true) if name == "allNodes" => set.push("`allNodes`"),
+            Some(true) => set.push("`perDeviceNodeSelection`"),
+        }
+    }
+    match set.as_slice() {
+        [] => errors.push(Invalid::required("spec", ONE)),
+        [_] => {}
+        several => {
+            let value = format!("{{{}}}", several.join(", "));
+            errors.push(Invalid::value(
+                "spec",
+                value,
+                format!("{ONE}, but multiple fields are set"),
+            ));
+        }
+    }
+    let devices = spec.devices.as_deref().unwrap_or_default();
+    for (index, device) in devices.iter().enumerate() {
+        let field = format!("spec.devices[{index}]");
+        each(
+            errors,
+            &format!("{field}.name"),
+            &device.name,
+            names::dns1123_label(&device.name),
+        );
+        if devices.iter().take(index).any(|earlier| earlier.name == device.name) {
+            errors.push(Invalid::duplicate(field, &device.name));
+        }
+    }
 }

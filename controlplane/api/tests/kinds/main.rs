@@ -10,6 +10,7 @@
 mod amounts;
 mod applied;
 mod certificates;
+mod cluster;
 mod decode;
 mod defaults;
 mod every;

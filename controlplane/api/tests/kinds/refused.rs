@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::every::fixture;
 
 /// The fixture with a JSON merge patch, decoded and defaulted.
-fn with(row: &Registration, patch: &Value) -> Box<dyn Object> {
+pub(crate) fn with(row: &Registration, patch: &Value) -> Box<dyn Object> {
     let mut value: Value = serde_json::from_slice(&fixture(row)).unwrap();
     merge(&mut value, patch);
     let mut object = row.decode(&serde_json::to_vec(&value).unwrap()).unwrap();
@@ -29,7 +29,7 @@ fn merge(target: &mut Value, patch: &Value) {
     }
 }
 
-fn texts(errors: &[controlplane_api::Invalid]) -> Vec<String> {
+pub(crate) fn texts(errors: &[controlplane_api::Invalid]) -> Vec<String> {
     errors.iter().map(ToString::to_string).collect()
 }
 
@@ -251,7 +251,7 @@ fn users_of_the_pods_own_share_no_namespace_of_the_node() {
 fn what_the_node_agent_cannot_do_names_its_field() {
     let node = "is not supported by this version of the node agent";
     let cases = [
-        (json!({"runtimeClassName": "kata"}), "runtimeClassName"),
+        (json!({"resourceClaims": [{"name": "gpu"}]}), "resourceClaims"),
         (json!({"resources": {"limits": {"cpu": "1"}}}), "resources"),
     ];
     for (spec, field) in cases {
@@ -393,35 +393,4 @@ fn other_kinds() {
         &json!({"spec": {"podCIDR": "10.9.0.0/24", "podCIDRs": ["10.9.0.0/24"]}}),
         &["spec.podCIDRs: Forbidden: node updates may not change podCIDR except from \"\" to valid"],
     );
-}
-
-#[test]
-fn nodes() {
-    let taint = json!({"key": "a", "value": "b", "effect": "NoSchedule"});
-    for (patch, expected) in [
-        (
-            json!({"spec": {"taints": [taint, taint]}}),
-            "metadata.taints[1]: Duplicate value: {\"Key\":\"a\",\"Value\":\"b\",\"Effect\":\"NoSchedule\",\"TimeAdded\":null}: taints must be unique by key and effect pair",
-        ),
-        (
-            json!({"spec": {"taints": [{"key": "a", "effect": ""}]}}),
-            "metadata.taints[0].effect: Required value",
-        ),
-        (
-            json!({"spec": {"podCIDR": "10.0.0.0/24", "podCIDRs": ["10.0.0.0/24", "10.1.0.0/24"]}}),
-            "spec.podCIDRs: Invalid value: [\"10.0.0.0/24\",\"10.1.0.0/24\"]: may specify no more than one CIDR for each IP family",
-        ),
-        (
-            json!({"status": {"allocatable": {"pods": "1500m"}}}),
-            "status.allocatable.pods: Invalid value: \"1500m\": must be an integer",
-        ),
-    ] {
-        refused("", "nodes", &patch, &[expected]);
-    }
-    let twice = json!({"type": "Hostname", "address": "node-1"});
-    let row = find("", "v1", "nodes").unwrap();
-    let new = with(row, &json!({"status": {"addresses": [twice, twice]}}));
-    let expected = "status.addresses[1]: Duplicate value: {\"Type\":\"Hostname\",\"Address\":\"node-1\"}";
-    let old = with(row, &json!({}));
-    assert_eq!(texts(&row.validate_status(new.as_ref(), old.as_ref())), [expected]);
 }

@@ -1,0 +1,199 @@
+//! Rules for claims.
+
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec};
+
+use super::{ANNOTATION, annotated, volume};
+use crate::invalid::Invalid;
+use crate::names;
+use crate::quantity::Quantity as Amount;
+use crate::validation::selector::label_selector;
+use crate::validation::{IMMUTABLE, each, immutable, one_of_or_none, required};
+
+const FIXED: &str =
+    "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
+
+const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
+
+fn requested(spec: &PersistentVolumeClaimSpec) -> Option<Amount> {
+    let requests = spec.resources.as_ref()?.requests.as_ref()?;
+    requests.get("storage").map(Amount::of)
+}
+
+type Specified<'a> = (&'a PersistentVolumeClaim, &'a PersistentVolumeClaimSpec);
+
+/// What of a claim may change: the volume and the class, once; how much is asked for, and the class of attributes.
+pub(super) fn may_differ(errors: &mut Vec<Invalid>, (new, spec): Specified<'_>, (old, before): Specified<'_>) {
+    let mut fixed = spec.clone();
+    if volume(old).is_none() {
+        fixed.volume_name.clone_from(&before.volume_name);
+    }
+    class_may_differ(errors, &mut fixed, (new, spec), (old, before));
+    let bound = old.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
+    if bound {
+        let asked = before.resources.as_ref().and_then(|own| own.requests.as_ref());
+        let asked = asked.and_then(|requests| requests.get("storage"));
+        let requests = fixed.resources.as_mut().and_then(|own| own.requests.as_mut());
+        if let (Some(requests), Some(asked)) = (requests, asked) {
+            requests.insert("storage".to_owned(), asked.clone());
+        }
+        if fixed.volume_attributes_class_name.is_some() {
+            fixed
+                .volume_attributes_class_name
+                .clone_from(&before.volume_attributes_class_name);
+        }
+    }
+    if fixed != *before {
+        errors.push(Invalid::forbidden("spec", FIXED));
+    }
+    let status = old.status.as_ref().and_then(|status| status.capacity.as_ref());
+    let has = status
+        .and_then(|capacity| capacity.get("storage"))
+        .map_or(Amount::ZERO, Amount::of);
+    if requested(spec) < requested(before) && requested(spec).is_none_or(|wanted| wanted <= has) {
+        let detail = "field can not be less than status.capacity";
+        errors.push(Invalid::forbidden("spec.resources.requests.storage", detail));
+    }
+    immutable(errors, "volumeMode", &spec.volume_mode, &before.volume_mode);
+    if before.volume_attributes_class_name.is_some() {
+        let detail = match spec.volume_attributes_class_name.as_deref() {
+            None => "update from non-nil value to nil is forbidden",
+            Some("") => "update from non-nil value to an empty string is forbidden",
+            Some(_) => return,
+        };
+        if spec.volume_attributes_class_name != before.volume_attributes_class_name {
+            errors.push(Invalid::forbidden("spec.volumeAttributesClassName", detail));
+        }
+    }
+}
+
+/// A claim without a class may get one: the one of its annotation, if it has that.
+fn class_may_differ(
+    errors: &mut Vec<Invalid>,
+    fixed: &mut PersistentVolumeClaimSpec,
+    (new, spec): Specified<'_>,
+    (old, before): Specified<'_>,
+) {
+    let (now, then) = (annotated(&new.metadata), annotated(&old.metadata));
+    let class = spec.storage_class_name.as_deref();
+    let added = before.storage_class_name.is_none() && class.is_some();
+    let same = then.is_none_or(|then| class == Some(then));
+    if added && same {
+        fixed.storage_class_name = None;
+    }
+    if added && same && then.is_some() && now.is_none() {
+        return;
+    }
+    if now != then {
+        let field = format!("metadata.annotations[{ANNOTATION}]");
+        errors.push(Invalid::value(field, now.unwrap_or_default(), IMMUTABLE));
+    }
+}
+
+/// What is wrong with a claim's spec, wherever it stands.
+pub(crate) fn validate_spec(spec: &PersistentVolumeClaimSpec, path: &str) -> Vec<Invalid> {
+    let mut errors = Vec::new();
+    let modes = spec.access_modes.as_deref();
+    let (at_least, mut of_modes) = ("at least 1 access mode is required", Vec::new());
+    modes_of(&mut of_modes, modes, path, at_least);
+    // What the selector lacks is told between the lack of modes and what is wrong with them.
+    let missing = usize::from(modes.unwrap_or_default().is_empty());
+    errors.extend(of_modes.drain(..missing.min(of_modes.len())));
+    if let Some(selector) = &spec.selector {
+        label_selector(&mut errors, selector, &format!("{path}.selector"));
+    }
+    errors.extend(of_modes);
+    let field = format!("{path}.resources[storage]");
+    match requested(spec) {
+        None => errors.push(Invalid::required(field, "")),
+        Some(amount) if amount <= Amount::ZERO => {
+            let text = amount.to_string();
+            errors.push(Invalid::value(field, text, "must be greater than zero"));
+        }
+        Some(_) => {}
+    }
+    let class = |errors: &mut Vec<Invalid>, name: &str, class: Option<&str>| {
+        if let Some(class) = class.filter(|class| !class.is_empty()) {
+            each(
+                errors,
+                &format!("{path}.{name}"),
+                class,
+                names::dns1123_subdomain(class),
+            );
+        }
+    };
+    class(&mut errors, "storageClassName", spec.storage_class_name.as_deref());
+    let mode = spec.volume_mode.as_deref();
+    let field = format!("{path}.volumeMode");
+    one_of_or_none(&mut errors, &field, mode, &["Block", "Filesystem"]);
+    sources(&mut errors, spec, path);
+    class(
+        &mut errors,
+        "volumeAttributesClassName",
+        spec.volume_attributes_class_name.as_deref(),
+    );
+    errors
+}
+
+/// What the volume is to be filled with.
+fn sources(errors: &mut Vec<Invalid>, spec: &PersistentVolumeClaimSpec, path: &str) {
+    let (own, other) = (&spec.data_source, &spec.data_source_ref);
+    if let Some(own) = own {
+        let field = format!("{path}.dataSource");
+        source(errors, own.api_group.as_deref(), &own.kind, &own.name, &field);
+    }
+    let Some(other) = other else { return };
+    let field = format!("{path}.dataSourceRef");
+    source(errors, other.api_group.as_deref(), &other.kind, &other.name, &field);
+    let namespace = other.namespace.as_deref().filter(|namespace| !namespace.is_empty());
+    if let Some(namespace) = namespace {
+        let field = format!("{field}.namespace");
+        each(errors, &field, namespace, names::dns1123_label(namespace));
+    }
+    let Some(own) = own else { return };
+    let same = (&own.api_group, &own.kind, &own.name) == (&other.api_group, &other.kind, &other.name);
+    let detail = match namespace {
+        Some(_) => "may not be specified when dataSourceRef.namespace is specified",
+        None if !same => "must match dataSourceRef",
+        None => return,
+    };
+    errors.push(Invalid::value(path, format!("{path}.dataSource"), detail));
+}
+
+fn source(errors: &mut Vec<Invalid>, group: Option<&str>, kind: &str, name: &str, path: &str) {
+    required(errors, &format!("{path}.name"), Some(name));
+    required(errors, &format!("{path}.kind"), Some(kind));
+    match group.filter(|group| !group.is_empty()) {
+        None if kind != "PersistentVolumeClaim" => {
+            let detail = "must be 'PersistentVolumeClaim' when referencing the default apiGroup";
+            errors.push(Invalid::value(path, kind, detail));
+        }
+        None => {}
+        Some(group) => each(
+            errors,
+            &format!("{path}.apiGroup"),
+            group,
+            names::dns1123_subdomain(group),
+        ),
+    }
+}
+
+/// What is wrong with access modes.
+pub(in crate::kinds) fn modes_of(errors: &mut Vec<Invalid>, modes: Option<&[String]>, path: &str, missing: &str) {
+    let modes = modes.unwrap_or_default();
+    let field = format!("{path}.accessModes");
+    if modes.is_empty() {
+        errors.push(Invalid::required(field.as_str(), missing));
+    }
+    for mode in modes.iter().filter(|mode| !MODES.contains(&mode.as_str())) {
+        errors.push(Invalid::not_supported(field.as_str(), mode, &MODES));
+    }
+    let known = |mode: &&String| MODES.contains(&mode.as_str());
+    let (alone, others): (Vec<&String>, _) = modes
+        .iter()
+        .filter(known)
+        .partition(|mode| mode.as_str() == "ReadWriteOncePod");
+    if !alone.is_empty() && !others.is_empty() {
+        let detail = "may not use ReadWriteOncePod with other access modes";
+        errors.push(Invalid::forbidden(field, detail));
+    }
+}

@@ -1,0 +1,186 @@
+//! Rules for requests for devices, wherever they stand.
+
+use k8s_openapi::api::resource::v1::{
+    DeviceClaim, DeviceConstraint, DeviceRequest, DeviceSelector, OpaqueDeviceConfiguration,
+};
+
+use crate::invalid::Invalid;
+use crate::names;
+use crate::validation::storage::csi_driver;
+use crate::validation::{each, required};
+
+/// The most requests, constraints, or configurations of one claim, and selectors of one request.
+const LIMIT: usize = 32;
+/// The most alternatives of one request.
+const CHOICES: usize = 8;
+
+/// Rules for a new claim.
+pub(super) fn validate(claim: &DeviceClaim, path: &str) -> Vec<Invalid> {
+    let mut errors = Vec::new();
+    let requests = claim.requests.as_deref().unwrap_or_default();
+    let field = format!("{path}.requests");
+    limit(&mut errors, &field, requests.len(), LIMIT);
+    for (index, own) in requests.iter().enumerate() {
+        let field = format!("{field}[{index}]");
+        request(&mut errors, own, &field);
+        if requests.iter().take(index).any(|earlier| earlier.name == own.name) {
+            errors.push(Invalid::duplicate(field, &own.name));
+        }
+    }
+    let constraints = claim.constraints.as_deref().unwrap_or_default();
+    let field = format!("{path}.constraints");
+    limit(&mut errors, &field, constraints.len(), LIMIT);
+    for (index, own) in constraints.iter().enumerate() {
+        constraint(&mut errors, own, requests, &format!("{field}[{index}]"));
+    }
+    let all = claim.config.as_deref().unwrap_or_default();
+    let field = format!("{path}.config");
+    limit(&mut errors, &field, all.len(), LIMIT);
+    for (index, own) in all.iter().enumerate() {
+        let field = format!("{field}[{index}]");
+        references(
+            &mut errors,
+            own.requests.as_deref(),
+            requests,
+            &format!("{field}.requests"),
+        );
+        opaque(&mut errors, own.opaque.as_ref(), &field);
+    }
+    errors
+}
+
+fn limit(errors: &mut Vec<Invalid>, field: &str, count: usize, limit: usize) {
+    if count > limit {
+        errors.push(Invalid::too_many(field, count, limit));
+    }
+}
+
+fn request(errors: &mut Vec<Invalid>, own: &DeviceRequest, path: &str) {
+    const ONE: &str = "exactly one of `exactly` or `firstAvailable` is required";
+    each(
+        errors,
+        &format!("{path}.name"),
+        &own.name,
+        names::dns1123_label(&own.name),
+    );
+    let choices = own.first_available.as_deref().unwrap_or_default();
+    match (&own.exactly, choices) {
+        (None, []) => errors.push(Invalid::required(path, ONE)),
+        (Some(_), [_, ..]) => {
+            let detail = format!("{ONE}, but multiple fields are set");
+            errors.push(Invalid::rendered(path, "null".to_owned(), detail));
+        }
+        (Some(own), []) => {
+            let path = format!("{path}.exactly");
+            class(errors, &own.device_class_name, &path);
+            selectors(errors, own.selectors.as_deref(), &path);
+            amount(errors, own.allocation_mode.as_deref(), own.count, &path);
+        }
+        (None, choices) => {
+            let path = format!("{path}.firstAvailable");
+            limit(errors, &path, choices.len(), CHOICES);
+            for (index, own) in choices.iter().enumerate() {
+                let path = format!("{path}[{index}]");
+                each(
+                    errors,
+                    &format!("{path}.name"),
+                    &own.name,
+                    names::dns1123_label(&own.name),
+                );
+                class(errors, &own.device_class_name, &path);
+                selectors(errors, own.selectors.as_deref(), &path);
+                amount(errors, own.allocation_mode.as_deref(), own.count, &path);
+                if choices.iter().take(index).any(|earlier| earlier.name == own.name) {
+                    errors.push(Invalid::duplicate(path, &own.name));
+                }
+            }
+        }
+    }
+}
+
+fn class(errors: &mut Vec<Invalid>, name: &str, path: &str) {
+    let field = format!("{path}.deviceClassName");
+    if required(errors, &field, Some(name)) {
+        each(errors, &field, name, names::dns1123_subdomain(name));
+    }
+}
+
+/// Rules that choose devices. What their expressions say is for those who hand devices out.
+pub(in crate::kinds) fn selectors(errors: &mut Vec<Invalid>, all: Option<&[DeviceSelector]>, path: &str) {
+    const LONGEST: usize = 10 << 10;
+    let all = all.unwrap_or_default();
+    let field = format!("{path}.selectors");
+    limit(errors, &field, all.len(), LIMIT);
+    for (index, own) in all.iter().enumerate() {
+        let field = format!("{field}[{index}].cel");
+        match &own.cel {
+            None => errors.push(Invalid::required(field, "")),
+            Some(cel) if cel.expression.len() > LONGEST => {
+                errors.push(Invalid::too_long(format!("{field}.expression"), LONGEST));
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+fn amount(errors: &mut Vec<Invalid>, mode: Option<&str>, count: Option<i64>, path: &str) {
+    let (field, count) = (format!("{path}.count"), count.unwrap_or(0));
+    match mode.unwrap_or_default() {
+        "All" if count != 0 => {
+            let detail = "must not be specified when allocationMode is 'All'";
+            errors.push(Invalid::value(field, count, detail));
+        }
+        "ExactCount" if count <= 0 => errors.push(Invalid::value(field, count, "must be greater than zero")),
+        "All" | "ExactCount" => {}
+        other => {
+            let field = format!("{path}.allocationMode");
+            errors.push(Invalid::not_supported(field, other, &["All", "ExactCount"]));
+        }
+    }
+}
+
+fn constraint(errors: &mut Vec<Invalid>, own: &DeviceConstraint, known: &[DeviceRequest], path: &str) {
+    references(errors, own.requests.as_deref(), known, &format!("{path}.requests"));
+    if own.match_attribute.is_none() && own.distinct_attribute.is_none() {
+        let detail =
+            "exactly one of \"matchAttribute\" or \"distinctAttribute\" is required, but multiple fields are set";
+        errors.push(Invalid::required(path, detail));
+    }
+}
+
+/// Names of requests, or of one and an alternative of it.
+fn references(errors: &mut Vec<Invalid>, all: Option<&[String]>, known: &[DeviceRequest], path: &str) {
+    const NAME: &str =
+        "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
+    let all = all.unwrap_or_default();
+    limit(errors, path, all.len(), LIMIT);
+    for (index, own) in all.iter().enumerate() {
+        let (name, choice) = own
+            .split_once('/')
+            .map_or((own.as_str(), None), |(name, choice)| (name, Some(choice)));
+        let found = known
+            .iter()
+            .find(|request| request.name == name)
+            .is_some_and(|request| {
+                let mut choices = request.first_available.iter().flatten();
+                choice.is_none_or(|choice| choices.any(|one| one.name == choice))
+            });
+        if !found {
+            errors.push(Invalid::value(format!("{path}[{index}]"), own, NAME));
+        }
+    }
+}
+
+/// Settings that only a driver understands.
+pub(in crate::kinds) fn opaque(errors: &mut Vec<Invalid>, own: Option<&OpaqueDeviceConfiguration>, path: &str) {
+    let path = format!("{path}.opaque");
+    match own {
+        None => errors.push(Invalid::required(path, "")),
+        Some(own) => {
+            csi_driver(errors, &format!("{path}.driver"), &own.driver);
+            if own.parameters.0.is_null() {
+                errors.push(Invalid::required(format!("{path}.parameters"), ""));
+            }
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Rules of what belongs to the cluster: nodes, ranges of addresses, and devices.
+
+use controlplane_api::find;
+use serde_json::json;
+
+use crate::refused::{refused, texts, update_refused, with};
+
+#[test]
+fn nodes() {
+    let taint = json!({"key": "a", "value": "b", "effect": "NoSchedule"});
+    for (patch, expected) in [
+        (
+            json!({"spec": {"taints": [taint, taint]}}),
+            "metadata.taints[1]: Duplicate value: {\"Key\":\"a\",\"Value\":\"b\",\"Effect\":\"NoSchedule\",\"TimeAdded\":null}: taints must be unique by key and effect pair",
+        ),
+        (
+            json!({"spec": {"taints": [{"key": "a", "effect": ""}]}}),
+            "metadata.taints[0].effect: Required value",
+        ),
+        (
+            json!({"spec": {"podCIDR": "10.0.0.0/24", "podCIDRs": ["10.0.0.0/24", "10.1.0.0/24"]}}),
+            "spec.podCIDRs: Invalid value: [\"10.0.0.0/24\",\"10.1.0.0/24\"]: may specify no more than one CIDR for each IP family",
+        ),
+        (
+            json!({"status": {"allocatable": {"pods": "1500m"}}}),
+            "status.allocatable.pods: Invalid value: \"1500m\": must be an integer",
+        ),
+    ] {
+        refused("", "nodes", &patch, &[expected]);
+    }
+    let twice = json!({"type": "Hostname", "address": "node-1"});
+    let row = find("", "v1", "nodes").unwrap();
+    let new = with(row, &json!({"status": {"addresses": [twice, twice]}}));
+    let expected = "status.addresses[1]: Duplicate value: {\"Type\":\"Hostname\",\"Address\":\"node-1\"}";
+    let old = with(row, &json!({}));
+    assert_eq!(texts(&row.validate_status(new.as_ref(), old.as_ref())), [expected]);
+}
+
+#[test]
+fn ranges_and_addresses_of_services() {
+    const GROUP: &str = "networking.k8s.io";
+    for (cidrs, expected) in [
+        (json!([]), "spec.cidrs: Required value: at least one CIDR required"),
+        (
+            json!(["10.0.0.0"]),
+            "spec.cidrs[0]: Invalid value: \"10.0.0.0\": must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)",
+        ),
+        (
+            json!(["10.0.0.1/24"]),
+            "spec.cidrs[0]: Invalid value: \"10.0.0.1/24\": must not have bits set beyond the prefix length",
+        ),
+        (
+            json!(["10.0.0.0/24", "10.1.0.0/24"]),
+            "spec.cidrs: Invalid value: [\"10.0.0.0/24\",\"10.1.0.0/24\"]: may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64",
+        ),
+    ] {
+        refused(GROUP, "servicecidrs", &json!({"spec": {"cidrs": cidrs}}), &[expected]);
+    }
+    for (patch, expected) in [
+        (
+            json!({"metadata": {"name": "ten"}}),
+            "metadata.name: Invalid value: \"ten\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+        ),
+        (
+            json!({"metadata": {"name": "2001:DB8::1"}}),
+            "metadata.name: Invalid value: \"2001:DB8::1\": must be in canonical form (\"2001:db8::1\")",
+        ),
+        (
+            json!({"spec": {"parentRef": {"resource": ""}}}),
+            "spec.parentRef.resource: Required value",
+        ),
+        (
+            json!({"spec": {"parentRef": {"name": "a/b"}}}),
+            "spec.parentRef.name: Invalid value: \"a/b\": may not contain '/'",
+        ),
+    ] {
+        refused(GROUP, "ipaddresses", &patch, &[expected]);
+    }
+    let own = json!({"spec": {"parentRef": {"name": "other"}}});
+    let expected = "spec.parentRef: Invalid value: {\"name\":\"other\",\"namespace\":\"kube-system\",\"resource\":\"services\"}: field is immutable";
+    update_refused(GROUP, "ipaddresses", &own, &[expected]);
+}
+
+#[test]
+fn devices() {
+    const GROUP: &str = "resource.k8s.io";
+    let claim = |request| json!({"spec": {"devices": {"requests": [request]}}});
+    let exactly = |own| claim(json!({"name": "gpu", "exactly": own}));
+    for (plural, patch, expected) in [
+        (
+            "resourceclaims",
+            claim(json!({"name": "gpu"})),
+            "spec.devices.requests[0]: Required value: exactly one of `exactly` or `firstAvailable` is required",
+        ),
+        (
+            "resourceclaims",
+            exactly(json!({"deviceClassName": ""})),
+            "spec.devices.requests[0].exactly.deviceClassName: Required value",
+        ),
+        (
+            "resourceclaims",
+            exactly(json!({"deviceClassName": "c", "count": -1})),
+            "spec.devices.requests[0].exactly.count: Invalid value: -1: must be greater than zero",
+        ),
+        (
+            "resourceclaims",
+            exactly(json!({"deviceClassName": "c", "allocationMode": "Some"})),
+            "spec.devices.requests[0].exactly.allocationMode: Unsupported value: \"Some\": supported values: \"All\", \"ExactCount\"",
+        ),
+        (
+            "resourceclaims",
+            json!({"spec": {"devices": {"constraints": [{"requests": ["other"], "matchAttribute": "a.b/c"}]}}}),
+            "spec.devices.constraints[0].requests[0]: Invalid value: \"other\": must be the name of a request in the claim or the name of a request and a subrequest separated by '/'",
+        ),
+        (
+            "deviceclasses",
+            json!({"spec": {"selectors": [{}]}}),
+            "spec.selectors[0].cel: Required value",
+        ),
+        (
+            "resourceslices",
+            json!({"spec": {"nodeName": null}}),
+            "spec: Required value: exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required",
+        ),
+        (
+            "resourceslices",
+            json!({"spec": {"devices": [{"name": "a"}, {"name": "a"}]}}),
+            "spec.devices[1]: Duplicate value: \"a\"",
+        ),
+    ] {
+        refused(GROUP, plural, &patch, &[expected]);
+    }
+    let other = json!({"spec": {"driver": "other.example.com"}});
+    let expected = "spec.driver: Invalid value: \"other.example.com\": field is immutable";
+    update_refused(GROUP, "resourceslices", &other, &[expected]);
+    let other = claim(json!({"name": "cpu", "exactly": {"deviceClassName": "c"}}));
+    let spec = r#"{"devices":{"requests":[{"exactly":{"allocationMode":"ExactCount","count":1,"deviceClassName":"c"},"name":"cpu"}]}}"#;
+    let expected = format!("spec: Invalid value: {spec}: field is immutable");
+    update_refused(GROUP, "resourceclaims", &other, &[&expected]);
+}
