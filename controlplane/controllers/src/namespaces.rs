@@ -129,13 +129,15 @@ async fn empty(context: &Context, namespace: &Namespace) -> bool {
         return true;
     }
     let mut remains = Remains::default();
-    // Pods first: what makes them is still there, but may make no more.
-    let mut kinds: Vec<Resource> = stored_kinds().filter(|resource| resource.namespaced).collect();
-    kinds.sort_by_key(|resource| *resource != PODS);
-    for resource in kinds {
+    // Pods first, and nothing else while there are any: they may need it to the end. What makes them may make no more.
+    let kinds = stored_kinds().filter(|resource| resource.namespaced && *resource != PODS);
+    for resource in [PODS].into_iter().chain(kinds) {
         if let Err(error) = sweep(context, &resource, &name, &mut remains).await {
             debug!(namespace = name, resource = resource.plural, %error, "not emptied");
             remains.failures.push(format!("{}: {error}", resource.plural));
+        }
+        if resource == PODS && !remains.is_empty() {
+            break;
         }
     }
     report(context, namespace, &remains).await;
@@ -175,11 +177,8 @@ async fn sweep(context: &Context, resource: &Resource, namespace: &str, remains:
     request::send::<Value>(&context.client, Method::DELETE, path.clone(), JSON, body).await?;
     let left = list().await?.items;
     if !left.is_empty() {
-        let spelled = if resource.group.is_empty() {
-            resource.plural.to_owned()
-        } else {
-            format!("{}.{}", resource.plural, resource.group)
-        };
+        // Upstream writes `pods.` for those of the core group.
+        let spelled = format!("{}.{}", resource.plural, resource.group);
         remains.objects.insert(spelled, left.len());
         for finalizer in left.into_iter().flat_map(|item| item.metadata.finalizers) {
             *remains.finalizers.entry(finalizer).or_default() += 1;

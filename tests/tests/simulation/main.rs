@@ -2,6 +2,8 @@
 
 #![allow(clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
+mod belongings;
+
 use serde_json::{Value, json};
 use tests::cluster::{Bounds, Cluster, check_history};
 
@@ -172,36 +174,6 @@ async fn a_rollback_brings_back_the_old_set() {
         .expect("a set has all pods");
     assert_eq!(annotation(current, "revision"), "3");
     assert_eq!(annotation(current, "revision-history"), "1");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_namespace_takes_everything_with_it() {
-    let cluster = Cluster::builder().nodes(1).start().await;
-    let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "doomed" } });
-    cluster.create("/api/v1/namespaces", &namespace).await;
-    let mut web = deployment("web", 2, "nginx:1");
-    web["metadata"]["namespace"] = json!("doomed");
-    cluster
-        .create("/apis/apps/v1/namespaces/doomed/deployments", &web)
-        .await;
-    cluster
-        .eventually("two pods run", || async {
-            let pods = cluster.list("/api/v1/namespaces/doomed/pods").await;
-            let running = pods.iter().filter(|pod| pod["status"]["phase"] == "Running").count();
-            if running == 2 { Ok(()) } else { Err(running) }
-        })
-        .await;
-    cluster
-        .request("DELETE", "/api/v1/namespaces/doomed", "application/json", &json!({}))
-        .await
-        .expect("deleted");
-    cluster
-        .eventually("the namespace is gone", || async {
-            let left = cluster.get("/api/v1/namespaces/doomed").await;
-            if left.is_null() { Ok(()) } else { Err(left) }
-        })
-        .await;
-    assert!(cluster.list("/api/v1/pods").await.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
