@@ -152,7 +152,7 @@ mod tests {
             gather.write_all(&sent).await.unwrap();
             gather.shutdown().await.unwrap();
         };
-        let (_, read) = tokio::join!(write, peer.read_to_end(&mut received));
+        let ((), read) = tokio::join!(write, peer.read_to_end(&mut received));
         read.unwrap();
         assert_eq!(received, [sent.clone(), sent].concat());
     }

@@ -167,7 +167,6 @@ pub(super) fn load(connection: &Connection) -> Result<Loaded, BackendError> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 mod tests {
     use super::{Checkpointer, connect, connect_checkpointer, prepare};
 
