@@ -18,7 +18,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use network::{Cidr, Network};
 use runtime::Runtime;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use volume::{LocalPath, Volumes};
 
 use crate::crashes::Crashes;
@@ -72,6 +72,8 @@ pub struct Upkeep {
     pub reserved: Vec<Amounts>,
     /// Processes that a pod may have.
     pub pod_pids: Option<i64>,
+    /// Whether all pods together are held to what the node can give.
+    pub enforce: bool,
 }
 
 impl Default for Upkeep {
@@ -89,6 +91,7 @@ impl Default for Upkeep {
             },
             reserved: Vec::new(),
             pod_pids: None,
+            enforce: false,
         }
     }
 }
@@ -136,6 +139,8 @@ pub struct Context {
     pub(crate) starts: Semaphore,
     /// The pods as the API shows them, for `/pods` and for logs.
     pub(crate) pods: Mutex<BTreeMap<String, Arc<Pod>>>,
+    /// There are others, or they ask for something else.
+    pub(crate) pods_changed: Notify,
     /// The uids of those that the node does not take.
     pub(crate) refused: Mutex<BTreeSet<String>>,
     /// The instances that run now: who follows a log wants to know its end, who runs a program inside where they are.
@@ -221,12 +226,14 @@ impl Context {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .insert(uid, Arc::clone(pod));
+        self.pods_changed.notify_one();
     }
 
     pub(crate) fn forget(&self, uid: &str) {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
         self.tokens.forget(uid);
+        self.pods_changed.notify_one();
     }
 
     /// Notes that the node does not take this pod: it does not count for the others.

@@ -8,6 +8,7 @@
 //! It keeps nothing that it could not rebuild from the API, the runtime and the node: it may be killed and replaced under
 //! running pods.
 
+mod classes;
 pub mod clock;
 mod confined;
 pub mod context;
@@ -39,7 +40,7 @@ use std::sync::{Arc, Mutex};
 use agent_plan::reserve;
 use k8s_openapi::api::core::v1::Node;
 use network::Cidr;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -123,6 +124,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         pods: Mutex::new(BTreeMap::new()),
         refused: Mutex::new(BTreeSet::new()),
         running: watch::Sender::new(BTreeMap::new()),
+        pods_changed: Notify::new(),
         measured: measure::Memory::default(),
         pressures: watch::Sender::new(BTreeSet::new()),
         config,
@@ -165,6 +167,7 @@ pub async fn run(
     tasks.spawn(node::renew(Arc::clone(&context), node.clone()));
     tasks.spawn(node::keep(Arc::clone(&context), node));
     tasks.spawn(services::run(Arc::clone(&context)));
+    tasks.spawn(classes::run(Arc::clone(&context)));
     let (orders, taken) = mpsc::channel(ORDERS);
     tasks.spawn(pressure::run(Arc::clone(&context), orders));
     tasks.spawn(pods::run(Arc::clone(&context), taken));

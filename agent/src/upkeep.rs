@@ -47,6 +47,9 @@ pub(crate) struct UpkeepArguments {
     /// How many processes a pod may have. Otherwise each of its containers may have an eighth of all
     #[arg(long)]
     pod_max_pids: Option<i64>,
+    /// What is held to its part of the node: `pods`, all of them together, or `none`
+    #[arg(long, default_value = "pods", value_parser = ["pods", "none"])]
+    enforce_node_allocatable: String,
 }
 
 impl UpkeepArguments {
@@ -67,6 +70,7 @@ impl UpkeepArguments {
             )?,
             reserved: self.reserved().context("the reserved amounts")?,
             pod_pids: self.pod_max_pids,
+            enforce: self.enforce_node_allocatable == "pods",
         })
     }
 

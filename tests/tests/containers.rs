@@ -15,8 +15,11 @@ use tests::machine::eventually;
 use tests::parts::Parts;
 use tests::{images, process};
 
+use classes::{group, it_is_arranged};
 use cluster::{Cluster, address, container, ended, is_ready, uid};
 
+#[path = "containers/classes.rs"]
+mod classes;
 #[path = "containers/cluster.rs"]
 mod cluster;
 #[path = "../../agent/runtime/tests/common/daemon.rs"]
@@ -44,33 +47,16 @@ fn it_serves(cluster: &Cluster) -> anyhow::Result<()> {
 
 fn it_is_limited(cluster: &Cluster) -> anyhow::Result<()> {
     let web = cluster.until("web", "is ready", is_ready)?;
-    let groups = std::fs::read_to_string(format!("/proc/{}/cgroup", process::container_of(uid(&web))?))?;
     let read = |controller: &str, file: &str| {
-        let of = |line: &&str| {
-            line.split(':')
-                .nth(1)
-                .is_some_and(|names| names.split(',').any(|name| name == controller))
-        };
-        let line = groups
-            .lines()
-            .find(of)
-            .or_else(|| groups.lines().find(|line| line.starts_with("0::")));
-        let group = line.and_then(|line| line.splitn(3, ':').nth(2)).unwrap_or_default();
-        let paths = [
-            format!("/sys/fs/cgroup/{controller}{group}/{file}"),
-            format!("/sys/fs/cgroup{group}/{file}"),
-        ];
-        paths.iter().find_map(|path| std::fs::read_to_string(path).ok())
+        let (path, hierarchy) = group(&web, controller).ok()?;
+        std::fs::read_to_string(format!("{hierarchy}{path}/{file}")).ok()
     };
     let memory = read("memory", "memory.limit_in_bytes").or_else(|| read("memory", "memory.max"));
-    ensure!(
-        memory.as_deref().map(str::trim) == Some("67108864"),
-        "{memory:?} in {groups}"
-    );
+    ensure!(memory.as_deref().map(str::trim) == Some("67108864"), "{memory:?}");
     let quota = read("cpu", "cpu.cfs_quota_us").or_else(|| read("cpu", "cpu.max"));
     ensure!(
         quota.as_ref().is_some_and(|quota| quota.starts_with("50000")),
-        "{quota:?} in {groups}"
+        "{quota:?}"
     );
     let oom = cluster.until("oom", "has ended", ended)?;
     let state = &container(&oom)["state"]["terminated"];
@@ -335,9 +321,10 @@ async fn contract(parts: Parts) -> anyhow::Result<()> {
     let host = cluster.folder.path().join("host");
     std::fs::write(host.join("note"), "of the host\n")?;
     cluster.apply(&pods::all(&nginx, &busybox, &host.display().to_string()))?;
-    let all: [Check<'_>; 12] = [
+    let all: [Check<'_>; 13] = [
         ("serving", &it_serves),
         ("limits", &it_is_limited),
+        ("classes", &it_is_arranged),
         ("exec", &it_executes),
         ("logs", &it_tells_what_was_said),
         ("volumes", &volumes_are_there),

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::pods;
+use crate::reserve::Amounts;
 
 /// Values for a control group; `None` leaves the kernel's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -120,6 +121,29 @@ pub fn container_limits(container: &Container) -> Limits {
     }
 }
 
+/// CPU shares of pods that share a control group.
+pub fn shares_together<'a>(pods: impl Iterator<Item = &'a PodSpec>) -> u64 {
+    let asked = |spec: &PodSpec| api::pod::requests(spec).get("cpu").map_or(0, |amount| amount.milli());
+    shares(pods.map(asked).fold(0, i64::saturating_add))
+}
+
+/// What all pods may have together of a machine: everything but what is kept for others.
+pub fn together(capacity: &Amounts, reserved: &[Amounts]) -> Limits {
+    let left = |name: &str| {
+        let kept = reserved.iter().filter_map(|own| own.get(name));
+        let all = capacity.get(name)?;
+        Some(kept.fold(*all, |left, own| left.minus(*own)))
+    };
+    Limits {
+        cpu_shares: left("cpu").map(|amount| shares(amount.milli())),
+        cpu_quota: None,
+        memory: left("memory")
+            .map(api::quantity::Quantity::value)
+            .filter(|bytes| *bytes > 0),
+        hugepages: Vec::new(),
+    }
+}
+
 /// The values for the pod as a whole: sums, where every container has a limit.
 pub fn pod_limits(spec: &PodSpec) -> Limits {
     let lasting = || {
@@ -144,11 +168,17 @@ pub fn pod_limits(spec: &PodSpec) -> Limits {
             })
     };
     let both = |field: fn(&Limits) -> Option<i64>| Some(total(field)?.max(initial(field)?));
+    let class = api::pod::qos(spec);
     let shares_sum = lasting()
         .filter_map(|container| container_limits(container).cpu_shares)
         .sum::<u64>();
     Limits {
-        cpu_shares: Some(shares_sum.clamp(2, 262_144)),
+        // Who asks for nothing gets the least, however many containers that is.
+        cpu_shares: Some(if class == "BestEffort" {
+            2
+        } else {
+            shares_sum.clamp(2, 262_144)
+        }),
         cpu_quota: both(|limits| limits.cpu_quota),
         memory: both(|limits| limits.memory),
         hugepages: Vec::new(),
@@ -217,6 +247,23 @@ mod tests {
         ] {
             assert_eq!(milli(text), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn what_pods_have_together() {
+        let reserved = [crate::reserve::parse("cpu=500m,memory=1Gi").unwrap()];
+        let capacity = crate::reserve::parse("cpu=4,memory=8Gi").unwrap();
+        let all = together(&capacity, &reserved);
+        assert_eq!(
+            (all.cpu_shares, all.memory, all.cpu_quota),
+            (Some(3584), Some(7 << 30), None)
+        );
+        let spec: PodSpec = serde_json::from_str(
+            r#"{"containers":[{"name":"a","resources":{"requests":{"cpu":"250m"}}},{"name":"b","resources":{"requests":{"cpu":"1"}}}]}"#,
+        )
+        .unwrap();
+        assert_eq!(shares_together([&spec, &spec].into_iter()), 2560);
+        assert_eq!(shares_together(std::iter::empty()), 2);
     }
 
     #[test]

@@ -30,8 +30,8 @@ pub use containerd::{Config as ContainerdConfig, Containerd, Failure as Containe
 pub use embedded::{Config, Embedded};
 pub use error::{Error, Refusal};
 pub use model::{
-    Container, ContainerSpec, Event, ExecResult, ExecSpec, Exit, Info, Limits, PodId, Sandbox, SandboxSpec, Size,
-    State, Stdin, StreamSpec, Streams, Usage, User, Written,
+    Class, Container, ContainerSpec, Event, ExecResult, ExecSpec, Exit, Info, Limits, PodId, Sandbox, SandboxSpec,
+    Size, State, Stdin, StreamSpec, Streams, Usage, User, Written,
 };
 pub use session::{Input, Output, Session, Terminal};
 pub use sim::{Behaviour, Sim};
@@ -95,6 +95,10 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Gives a sandbox, or with a name one container of it, other limits from now on; those of a container hold until it ends.
     fn limit(&self, sandbox: &str, container: Option<&str>, limits: Limits) -> BoxFuture<'_, Result<(), Error>>;
+
+    /// Limits all pods together, and gives those of class Burstable so many CPU shares together; those of class `BestEffort` get
+    /// the least.
+    fn arrange(&self, all: Limits, burstable: u64) -> BoxFuture<'_, Result<(), Error>>;
 
     /// What a container wrote to its root file system; `None` where that is not on a disk of this machine, or not to be had.
     fn written(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Option<Written>>;

@@ -42,6 +42,18 @@ pub struct Limits {
     pub pids: Option<i64>,
 }
 
+/// How sure a pod is of what it asks for (`status.qosClass`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Class {
+    /// It has what it may have at most.
+    #[default]
+    Guaranteed,
+    /// It asks for something.
+    Burstable,
+    /// It asks for nothing.
+    BestEffort,
+}
+
 /// How to make a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxSpec {
@@ -63,6 +75,9 @@ pub struct SandboxSpec {
     pub host_ipc: bool,
     /// Limits of the pod as a whole.
     pub limits: Limits,
+    /// Which pods it shares a control group with.
+    #[serde(default)]
+    pub class: Class,
     /// The first of the 65536 ids of the machine that are the pod's own users and groups (`hostUsers: false`); otherwise its
     /// users are the machine's. The network namespace must belong to them.
     #[serde(default)]

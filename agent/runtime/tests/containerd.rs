@@ -108,7 +108,10 @@ async fn the_end_of_a_shared_pid_namespace_loses_the_sandbox() {
     spec.share_process_namespace = true;
     machine.runtime.create_sandbox(spec).await.unwrap();
     machine.run("s", machine.container("c", &SLEEP)).await;
-    let group = format!("/sys/fs/cgroup/unified/{}/s/pause/cgroup.procs", machine.cgroup_root);
+    let group = format!(
+        "/sys/fs/cgroup/unified/{}/kubepods/s/pause/cgroup.procs",
+        machine.cgroup_root
+    );
     let group = std::fs::read_to_string(&group)
         .or_else(|_| std::fs::read_to_string(group.replace("/unified", "")))
         .unwrap();

@@ -84,7 +84,7 @@ async fn cpu_and_pids_limits_are_set_on_the_containers_cgroup(kind: Kind) {
     let mut spec = machine.shell("c", "i=0; while [ $i -lt 40 ]; do sleep 5 & i=$((i+1)); done; echo all");
     limit(&mut spec, None, Some(50_000), Some(10));
     machine.run("s", spec).await;
-    let group = format!("{}/s/c", machine.cgroup_root);
+    let group = format!("{}/kubepods/s/c", machine.cgroup_root);
     let quota = fs::read_to_string(format!("/sys/fs/cgroup/cpu/{group}/cpu.cfs_quota_us"))
         .or_else(|_| fs::read_to_string(format!("/sys/fs/cgroup/{group}/cpu.max")));
     assert!(quota.unwrap().starts_with("50000"));

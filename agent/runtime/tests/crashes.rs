@@ -127,7 +127,7 @@ async fn a_supervisor_whose_directory_is_gone_ends_by_itself() {
     let left: Vec<String> = machine.leaks();
     assert!(!left.iter().any(|leak| leak.contains("process")), "{left:?}");
     for id in ["s", "t"] {
-        let group = format!("/sys/fs/cgroup/unified/{}/{id}", machine.cgroup_root);
+        let group = format!("/sys/fs/cgroup/unified/{}/kubepods/{id}", machine.cgroup_root);
         assert!(!std::path::Path::new(&group).exists());
     }
     machine.reopen().await;
@@ -151,7 +151,7 @@ async fn what_no_sandbox_names_is_removed_by_the_next_agent() {
     std::fs::remove_dir_all(state.join("s")).unwrap();
     let hierarchies: Vec<_> = std::fs::read_dir("/sys/fs/cgroup").unwrap().flatten().collect();
     let group = |id: &str| {
-        let name = format!("{}/{id}", machine.cgroup_root);
+        let name = format!("{}/kubepods/{id}", machine.cgroup_root);
         hierarchies
             .iter()
             .map(|entry| entry.path().join(&name))

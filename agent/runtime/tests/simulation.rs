@@ -9,7 +9,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use runtime::{Behaviour, ContainerSpec, Error, Event, Limits, PodId, Refusal, Runtime, SandboxSpec, Sim, State, User};
+use runtime::{
+    Behaviour, Class, ContainerSpec, Error, Event, Limits, PodId, Refusal, Runtime, SandboxSpec, Sim, State, User,
+};
 
 fn sandbox() -> SandboxSpec {
     SandboxSpec {
@@ -26,6 +28,7 @@ fn sandbox() -> SandboxSpec {
         host_pid: false,
         host_ipc: false,
         user_ids: None,
+        class: Class::default(),
         limits: Limits::default(),
     }
 }

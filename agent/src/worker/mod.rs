@@ -39,6 +39,7 @@ use crate::objects::{Object, Seen};
 pub(crate) use hook::Hook;
 pub(crate) use mailbox::Mailbox;
 pub(crate) use prepare::remove;
+pub(crate) use resize::limits;
 
 /// What a worker is told.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use agent_plan::{files, pods, resources};
 use api::pod::References;
 use k8s_openapi::api::core::v1::{Pod, PodSpec, Volume};
 use network::{AttachSpec, PortMapping};
-use runtime::{PodId, SandboxSpec};
+use runtime::{Class, PodId, SandboxSpec};
 use tracing::{info, warn};
 use volume::Turns;
 
@@ -225,6 +225,11 @@ fn sandbox_spec(
         host_ipc: spec.host_ipc.unwrap_or(false),
         limits: super::resize::limits(&resources::pod_limits(spec)),
         user_ids: None,
+        class: match api::pod::qos(spec) {
+            "Guaranteed" => Class::Guaranteed,
+            "Burstable" => Class::Burstable,
+            _ => Class::BestEffort,
+        },
     }
 }
 

@@ -46,7 +46,7 @@ pub(crate) struct Resized {
 }
 
 /// Limits as the runtime takes them; the number of processes does not change.
-pub(super) fn limits(own: &resources::Limits) -> Limits {
+pub(crate) fn limits(own: &resources::Limits) -> Limits {
     Limits {
         cpu_shares: own.cpu_shares,
         cpu_quota: own.cpu_quota,

@@ -57,7 +57,7 @@ fn web(nginx: &str) -> Value {
 }
 
 fn tools(busybox: &str) -> Value {
-    let more = json!({"workingDir": "/tmp", "env": [{"name": "GREETING", "value": "hello"}]});
+    let more = json!({"workingDir": "/tmp", "env": [{"name": "GREETING", "value": "hello"}], "resources": {"requests": {"cpu": "100m"}}});
     script("tools", busybox, WAIT, more, json!({}))
 }
 

@@ -3,6 +3,7 @@
 //! A *group* is named by one path relative to every hierarchy (`skiff/node-1/SANDBOX/CONTAINER`). On v2 a container's processes
 //! live in `…/CONTAINER/main`, because a group with limits for its children may not hold processes itself.
 
+mod class;
 mod files;
 mod usage;
 

@@ -15,7 +15,7 @@ use super::client::{CALL, TASK, or_gone, within};
 use super::records::Record;
 use super::{Containerd, Shared, creation, holding, pause, records};
 use crate::clock::now;
-use crate::embedded::{change, check_id, described, io_error};
+use crate::embedded::{arrange, change, check_id, described, io_error};
 use crate::{
     Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Info, Limits, Refusal, Runtime, Sandbox, SandboxSpec,
     Session, State, StreamSpec, Streams, Usage, Written,
@@ -128,6 +128,16 @@ impl Runtime for Containerd {
         change(self.shared.cgroups.clone(), group, limits).boxed()
     }
 
+    fn arrange(&self, all: Limits, burstable: u64) -> BoxFuture<'_, Result<(), Error>> {
+        arrange(
+            self.shared.cgroups.clone(),
+            &self.shared.config.cgroup_root,
+            all,
+            burstable,
+        )
+        .boxed()
+    }
+
     fn lacking(&self) -> Vec<String> {
         self.shared.cgroups.lacking()
     }
@@ -178,7 +188,9 @@ impl Shared {
         }
         let containers = directory.join(records::CONTAINERS);
         fs::create_dir(&containers).map_err(io_error("create", &containers))?;
-        let group = self.group(&spec.id);
+        let group = Path::new(&self.config.cgroup_root)
+            .join(spec.class.folder())
+            .join(&spec.id);
         let grouped = self
             .cgroups
             .create(&group)

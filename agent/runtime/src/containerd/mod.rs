@@ -230,7 +230,7 @@ impl Shared {
 
     /// The cgroup of a sandbox.
     fn group(&self, sandbox: &str) -> PathBuf {
-        Path::new(&self.config.cgroup_root).join(sandbox)
+        self.cgroups.locate(Path::new(&self.config.cgroup_root), sandbox)
     }
 
     /// The value of the label by which our containers are known.

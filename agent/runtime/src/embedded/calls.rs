@@ -65,6 +65,23 @@ pub(crate) async fn change(cgroups: Cgroups, group: PathBuf, limits: Limits) -> 
         .map_err(failed)
 }
 
+/// Limits the groups that pods share.
+pub(crate) fn arrange(
+    cgroups: Cgroups,
+    root: &str,
+    all: Limits,
+    burstable: u64,
+) -> impl Future<Output = Result<(), Error>> + Send + use<> {
+    let root = PathBuf::from(root);
+    async move {
+        let failed = io_error("arrange the control groups below", &root);
+        let arranged = tokio::task::spawn_blocking(move || cgroups.arrange(&root, &all, burstable)).await;
+        arranged
+            .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+            .map_err(failed)
+    }
+}
+
 impl Runtime for Embedded {
     fn info(&self) -> Info {
         Info {
@@ -206,6 +223,16 @@ impl Runtime for Embedded {
             let group = self.shared.group(&sandbox).join(container.unwrap_or_default());
             change(self.shared.cgroups.clone(), group, limits).await
         }
+        .boxed()
+    }
+
+    fn arrange(&self, all: Limits, burstable: u64) -> BoxFuture<'_, Result<(), Error>> {
+        arrange(
+            self.shared.cgroups.clone(),
+            &self.shared.config.cgroup_root,
+            all,
+            burstable,
+        )
         .boxed()
     }
 

@@ -28,13 +28,12 @@ impl Shared {
         result.map_err(io_error("end the processes of", &self.root().join(GROUP)))
     }
 
-    /// Kills and removes the groups below our root, but for these; says what could not be done.
+    /// Kills and removes the groups of sandboxes below our root, but for these; says what could not be done.
     pub(super) async fn collect_groups(self: &Arc<Self>, kept: BTreeSet<String>) -> Vec<String> {
         let (shared, root) = (Arc::clone(self), self.root());
         let collected = tokio::task::spawn_blocking(move || {
             let mut failures = Vec::new();
-            for name in shared.cgroups.children(&root).difference(&kept) {
-                let group = root.join(name);
+            for group in shared.cgroups.strays(&root, &kept) {
                 tracing::info!(group = %group.display(), "removing a cgroup that belongs to nothing");
                 if let Err(error) = shared.cgroups.kill(&group, DEATH) {
                     failures.push(format!("kill processes of {}: {error}", group.display()));

@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 
-pub(crate) use calls::{change, described};
+pub(crate) use calls::{arrange, change, described};
 use connection::Connection;
 pub(crate) use program::Program;
 use supervise::Zygote;
@@ -236,7 +236,7 @@ impl Shared {
 
     /// The cgroup of a sandbox.
     fn group(&self, id: &str) -> PathBuf {
-        Path::new(&self.config.cgroup_root).join(id)
+        self.cgroups.locate(Path::new(&self.config.cgroup_root), id)
     }
 
     fn connection(&self, id: &str) -> Result<Arc<Connection>, Error> {

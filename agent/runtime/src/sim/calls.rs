@@ -184,6 +184,10 @@ impl Runtime for Sim {
         async { found }.boxed()
     }
 
+    fn arrange(&self, _all: Limits, _burstable: u64) -> BoxFuture<'_, Result<(), Error>> {
+        futures::future::ready(Ok(())).boxed()
+    }
+
     fn lacking(&self) -> Vec<String> {
         Vec::new()
     }

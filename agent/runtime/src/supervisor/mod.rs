@@ -151,7 +151,7 @@ fn set_up(directory: &Path, configuration: Configuration) -> Result<state::Super
     let signals = take_signals().map_err(at("take signals"))?;
     let cgroups = Cgroups::detect().map_err(at("read the cgroup layout"))?;
     let root = PathBuf::from(cgroup_root);
-    let group = root.join(&spec.id);
+    let group = root.join(spec.class.folder()).join(&spec.id);
     cgroups.create(&group).map_err(at("create the pod's cgroup"))?;
     let mut own = CloneFlags::empty();
     own.set(CloneFlags::CLONE_NEWIPC, !spec.host_ipc);

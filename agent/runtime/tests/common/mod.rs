@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use oci_spec::runtime::{LinuxResourcesBuilder, ProcessBuilder, Spec};
 use runtime::{
-    Config, ContainerSpec, Containerd, ContainerdConfig, Embedded, Event, ExecResult, ExecSpec, Exit, Limits, PodId,
-    Runtime, Sandbox, SandboxSpec, State, Stdin, User,
+    Class, Config, ContainerSpec, Containerd, ContainerdConfig, Embedded, Event, ExecResult, ExecSpec, Exit, Limits,
+    PodId, Runtime, Sandbox, SandboxSpec, State, Stdin, User,
 };
 use tokio::sync::broadcast;
 
@@ -156,6 +156,7 @@ impl Machine {
             host_pid,
             host_ipc,
             user_ids: None,
+            class: Class::default(),
             limits,
         }
     }

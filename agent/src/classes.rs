@@ -1,0 +1,66 @@
+//! What the classes of pods get together: all of them what the node can give, those of class Burstable what they ask for.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_plan::resources;
+use runtime::Limits;
+use tracing::warn;
+
+use crate::Error;
+use crate::context::Context;
+use crate::events::Kind;
+
+/// Changes within this are carried out at once.
+const PAUSE: Duration = Duration::from_millis(100);
+/// After a failure it is tried again.
+const RETRY: Duration = Duration::from_mins(1);
+
+/// Arranges the groups, and again whenever pods have come or gone.
+pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
+    let mut done: Option<u64> = None;
+    loop {
+        let wanted = context.burstable_shares();
+        let next = if done == Some(wanted) {
+            Ok(())
+        } else {
+            context.parts.runtime.arrange(context.together(), wanted).await
+        };
+        match next {
+            Ok(()) => {
+                if done.replace(wanted).is_none() && context.config.upkeep.enforce {
+                    let message = "Updated Node Allocatable limit across pods".to_owned();
+                    context.node_event(Kind::Normal, "NodeAllocatableEnforced", message);
+                }
+                context.pods_changed.notified().await;
+                tokio::time::sleep(PAUSE).await;
+            }
+            Err(error) => {
+                warn!(error = image::chain(&error), "control groups could not be arranged");
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
+}
+
+impl Context {
+    fn burstable_shares(&self) -> u64 {
+        let pods = self.known_pods();
+        let active = pods.iter().filter(|pod| api::pod::is_active(pod));
+        let burstable = active.filter_map(|pod| pod.spec.as_ref().filter(|spec| api::pod::qos(spec) == "Burstable"));
+        resources::shares_together(burstable)
+    }
+
+    /// What all pods may have together.
+    fn together(&self) -> Limits {
+        if !self.config.upkeep.enforce {
+            return Limits::default();
+        }
+        let given = resources::together(
+            &self.machine.capacity(self.config.max_pods),
+            &self.config.upkeep.reserved,
+        );
+        crate::worker::limits(&given)
+    }
+}
