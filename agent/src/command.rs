@@ -283,6 +283,7 @@ impl Arguments {
             port,
             max_pods: self.max_pods,
             upkeep: self.upkeep.upkeep()?,
+            shutdown: self.upkeep.shutdown()?,
             dns: ClusterDns {
                 servers: self.cluster_dns.iter().map(ToString::to_string).collect(),
                 domain: self.cluster_domain.clone(),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddrV4};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use agent_plan::Timestamp;
 use agent_plan::admission::Host;
@@ -13,12 +13,13 @@ use agent_plan::eviction::{Pressure, Thresholds};
 use agent_plan::files::ClusterDns;
 use agent_plan::oci::Abilities;
 use agent_plan::reserve::Amounts;
+use agent_plan::shutdown::Grace;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use network::{Cidr, Network};
 use runtime::Runtime;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use volume::{LocalPath, Volumes};
 
 use crate::crashes::Crashes;
@@ -27,6 +28,7 @@ use crate::images;
 use crate::measure::Memory;
 use crate::milestones::{Milestones, Step};
 use crate::objects::Objects;
+use crate::pressure::Order;
 use crate::services::Services;
 use crate::tokens::Tokens;
 use crate::users::UserIds;
@@ -51,6 +53,8 @@ pub struct Config {
     pub max_pods: u32,
     /// What keeps the node able to work.
     pub upkeep: Upkeep,
+    /// How long the machine's end waits for pods.
+    pub shutdown: Grace,
     /// Name resolution within the cluster.
     pub dns: ClusterDns,
     /// Where the API server is, for pods that speak to it by its Service.
@@ -141,6 +145,10 @@ pub struct Context {
     pub(crate) pods: Mutex<BTreeMap<String, Arc<Pod>>>,
     /// There are others, or they ask for something else.
     pub(crate) pods_changed: Notify,
+    /// The machine is about to go down.
+    pub(crate) shutting_down: watch::Sender<bool>,
+    /// Where the pods' workers are told something.
+    pub(crate) orders: OnceLock<mpsc::Sender<Order>>,
     /// The uids of those that the node does not take.
     pub(crate) refused: Mutex<BTreeSet<String>>,
     /// The instances that run now: who follows a log wants to know its end, who runs a program inside where they are.
@@ -253,6 +261,7 @@ impl Context {
             allocatable: self.allocatable_milli(),
             others,
             pressures: self.pressures.borrow().clone(),
+            shutting_down: *self.shutting_down.borrow(),
         }
     }
 

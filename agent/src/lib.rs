@@ -28,6 +28,7 @@ mod pressure;
 mod probing;
 pub mod serve;
 mod services;
+mod shutdown;
 mod sources;
 mod tokens;
 mod users;
@@ -35,7 +36,7 @@ mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use agent_plan::reserve;
 use k8s_openapi::api::core::v1::Node;
@@ -125,6 +126,8 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         refused: Mutex::new(BTreeSet::new()),
         running: watch::Sender::new(BTreeMap::new()),
         pods_changed: Notify::new(),
+        shutting_down: watch::Sender::new(false),
+        orders: OnceLock::new(),
         measured: measure::Memory::default(),
         pressures: watch::Sender::new(BTreeSet::new()),
         config,
@@ -169,6 +172,9 @@ pub async fn run(
     tasks.spawn(services::run(Arc::clone(&context)));
     tasks.spawn(classes::run(Arc::clone(&context)));
     let (orders, taken) = mpsc::channel(ORDERS);
+    // Only ever set here.
+    drop(context.orders.set(orders.clone()));
+    tasks.spawn(shutdown::run(Arc::clone(&context), orders.clone()));
     tasks.spawn(pressure::run(Arc::clone(&context), orders));
     tasks.spawn(pods::run(Arc::clone(&context), taken));
     let ended = tokio::select! {

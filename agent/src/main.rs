@@ -83,6 +83,7 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
             .context("serve")
     });
     let own_cancel = cancel.clone();
+    let shared = Arc::clone(&context);
     tasks.spawn(async move {
         match Box::pin(agent::run(context, events, own_cancel, agent::notify::ready)).await {
             Ok(never) => match never {},
@@ -92,7 +93,11 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     });
     tasks.spawn(async move { match credentials.run().await {} });
     tasks.spawn(async { match memory::give_back().await {} });
-    tasks.spawn(async move { signalled().await.context("wait for signals") });
+    tasks.spawn(async move {
+        signalled().await.context("wait for signals")?;
+        shared.end_with_machine().await;
+        Ok(())
+    });
     let ended = tasks.join_next().await;
     cancel.cancel();
     match ended {
@@ -101,7 +106,7 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
 }
 
-/// Returns on SIGTERM or SIGINT. Containers go on: only `cleanup` ends them.
+/// Returns on SIGTERM or SIGINT. Containers go on: only `cleanup` and the machine's end end them.
 async fn signalled() -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate())?;

@@ -4,6 +4,7 @@ use agent::Upkeep;
 use agent_plan::collection::Policy;
 use agent_plan::eviction::{InvalidThreshold, Thresholds, parse_duration};
 use agent_plan::reserve::{self, Amounts, InvalidReservation};
+use agent_plan::shutdown::Grace;
 use anyhow::Context as _;
 
 const HARD: &str =
@@ -47,6 +48,12 @@ pub(crate) struct UpkeepArguments {
     /// How many processes a pod may have. Otherwise each of its containers may have an eighth of all
     #[arg(long)]
     pod_max_pids: Option<i64>,
+    /// How long the machine's end waits for pods, those of system priorities included; 0s for not at all
+    #[arg(long, default_value = "0s", value_parser = parse_duration, env = "SKIFF_SHUTDOWN_GRACE_PERIOD")]
+    shutdown_grace_period: i64,
+    /// The part of it that is kept for pods of system priorities
+    #[arg(long, default_value = "0s", value_parser = parse_duration, env = "SKIFF_SHUTDOWN_GRACE_PERIOD_CRITICAL_PODS")]
+    shutdown_grace_period_critical_pods: i64,
     /// What is held to its part of the node: `pods`, all of them together, or `none`
     #[arg(long, default_value = "pods", value_parser = ["pods", "none"])]
     enforce_node_allocatable: String,
@@ -72,6 +79,18 @@ impl UpkeepArguments {
             pod_pids: self.pod_max_pids,
             enforce: self.enforce_node_allocatable == "pods",
         })
+    }
+
+    pub(crate) fn shutdown(&self) -> anyhow::Result<Grace> {
+        let grace = Grace {
+            total: self.shutdown_grace_period / 1000,
+            critical: self.shutdown_grace_period_critical_pods / 1000,
+        };
+        anyhow::ensure!(
+            grace.critical <= grace.total,
+            "--shutdown-grace-period-critical-pods must not be longer than --shutdown-grace-period"
+        );
+        Ok(grace)
     }
 
     fn thresholds(&self) -> Result<Thresholds, InvalidThreshold> {

@@ -72,6 +72,7 @@ impl World {
             port: 10250,
             max_pods: 110,
             upkeep: agent::Upkeep::default(),
+            shutdown: agent_plan::shutdown::Grace::default(),
             dns: agent_plan::files::ClusterDns::default(),
             server: None,
             secrets_in_memory: true,

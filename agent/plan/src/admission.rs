@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{AppArmorProfile, Pod, PodSpec};
 use crate::eviction::{self, Pressure};
 use crate::observed::Rejection;
 use crate::pods;
+use crate::shutdown;
 
 /// Settings of the kernel that are the pod's own and harm nobody else.
 const SAFE_SYSCTLS: &[&str] = &[
@@ -36,12 +37,16 @@ pub struct Host {
     pub others: Vec<Arc<Pod>>,
     /// What is short on it.
     pub pressures: BTreeSet<Pressure>,
+    /// It is about to go down.
+    pub shutting_down: bool,
 }
 
 /// Why the node refuses the pod, if it does.
 pub fn check(pod: &Pod, host: &Host) -> Option<Rejection> {
     let spec = pod.spec.as_ref()?;
-    eviction::refusal(pod, &host.pressures)
+    let going = host.shutting_down.then(shutdown::refusal);
+    going
+        .or_else(|| eviction::refusal(pod, &host.pressures))
         .or_else(|| sysctls(spec))
         .or_else(|| app_armor(spec))
         .or_else(|| room(spec, host))
@@ -192,6 +197,7 @@ mod tests {
             allocatable: BTreeMap::from([("cpu".to_owned(), 2000), ("memory".to_owned(), 1 << 40)]),
             others: others.into_iter().map(Arc::new).collect(),
             pressures: BTreeSet::new(),
+            shutting_down: false,
         }
     }
 
@@ -214,6 +220,18 @@ mod tests {
         assert_eq!(
             says(&small, &host(vec![small.clone(), two])),
             "OutOfpods: Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: 2, capacity: 2"
+        );
+    }
+
+    #[test]
+    fn a_node_that_goes_down_takes_nothing() {
+        let going = Host {
+            shutting_down: true,
+            ..host(Vec::new())
+        };
+        assert_eq!(
+            says(&asking("1m", 1, ""), &going),
+            "NodeShutdown: Pod was rejected: Pod was rejected as the node is shutting down."
         );
     }
 

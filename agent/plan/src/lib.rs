@@ -22,6 +22,7 @@ pub mod resize;
 pub mod resources;
 pub mod restart;
 pub mod services;
+pub mod shutdown;
 pub mod status;
 pub mod storage;
 pub mod tokens;

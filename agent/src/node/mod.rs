@@ -138,11 +138,13 @@ fn announce(context: &Context, node: &Node, old: &NodeStatus, new: &NodeStatus) 
 pub(crate) async fn keep(context: Arc<Context>, mut node: Node) -> Result<Infallible, Error> {
     let api: Api<Node> = Api::all(context.parts.client.clone());
     let mut pressures = context.pressures.subscribe();
+    let mut shutting_down = context.shutting_down.subscribe();
     loop {
         tokio::select! {
             () = sleep(LOOK) => {}
             // What is short must keep pods away at once. The sender is held here, so the wait does not fail.
             Ok(()) = pressures.changed() => {}
+            Ok(()) = shutting_down.changed() => {}
         }
         let ready = health(&context).await;
         let current = match api.get_opt(&context.config.node_name).await {
@@ -168,6 +170,9 @@ pub(crate) async fn keep(context: Arc<Context>, mut node: Node) -> Result<Infall
 
 /// Whether pods can run here.
 pub(crate) async fn health(context: &Context) -> Result<(), String> {
+    if *context.shutting_down.borrow() {
+        return Err(agent_plan::shutdown::NOT_READY.to_owned());
+    }
     let lacking = context.parts.runtime.lacking();
     if !lacking.is_empty() {
         return Err(format!("missing cgroup controllers: {}", lacking.join(", ")));

@@ -24,6 +24,7 @@ pub(super) async fn run(
         port: 10250,
         max_pods: 110,
         upkeep: agent::Upkeep::default(),
+        shutdown: agent_plan::shutdown::Grace::default(),
         dns: agent_plan::files::ClusterDns::default(),
         server: None,
         secrets_in_memory: false,

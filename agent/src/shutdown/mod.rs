@@ -1,0 +1,177 @@
+//! The machine's end: it waits until the pods have ended, as far as it has patience.
+//!
+//! logind tells that the machine is about to shut down and waits for who holds a lock of it. Where there is none, a service
+//! manager that stops the agent because the machine ends waits for the agent.
+
+mod bus;
+mod logind;
+
+use std::convert::Infallible;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_plan::pods;
+use agent_plan::shutdown::{self, Grace, Group};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+
+use crate::Error;
+use crate::context::Context;
+use crate::events::Kind;
+use crate::pressure::Order;
+use logind::Logind;
+
+/// Between two attempts to hear of it.
+const RETRY: Duration = Duration::from_mins(1);
+/// Between two looks at pods that end.
+const POLL: Duration = Duration::from_millis(100);
+/// A bus answers in that time.
+const ANSWER: Duration = Duration::from_secs(5);
+/// News that nobody has taken yet.
+const NEWS: usize = 4;
+
+/// What logind says.
+enum News {
+    /// It waits until the lock is closed, so long at most.
+    Locked(OwnedFd, Duration),
+    /// The machine is about to shut down, or is not after all.
+    Shutdown(bool),
+    /// The connection is over.
+    Lost(io::Error),
+}
+
+/// Ends the pods when the machine is about to shut down.
+pub(crate) async fn run(context: Arc<Context>, orders: mpsc::Sender<Order>) -> Result<Infallible, Error> {
+    if !context.config.shutdown.is_given() {
+        return std::future::pending().await;
+    }
+    loop {
+        let error = hear(&context, &orders).await?;
+        info!(
+            error = image::chain(&error),
+            "nobody tells of the machine's shutdown now; it will be asked again"
+        );
+        sleep(RETRY).await;
+    }
+}
+
+/// Hears until the connection is over.
+async fn hear(context: &Context, orders: &mpsc::Sender<Order>) -> Result<io::Error, Error> {
+    let (sender, mut news) = mpsc::channel(NEWS);
+    let socket = bus::system();
+    let thread = std::thread::Builder::new().name("logind".to_owned());
+    if let Err(error) = thread.spawn(move || listen(&socket, &sender)) {
+        return Ok(error);
+    }
+    let (mut held, mut grace) = (None, context.config.shutdown);
+    loop {
+        match news.recv().await {
+            Some(News::Locked(lock, patience)) => {
+                grace = context.config.shutdown.within(seconds(patience));
+                if grace != context.config.shutdown {
+                    warn!(
+                        seconds = grace.total,
+                        "logind waits no longer than this; set InhibitDelayMaxSec= in logind.conf"
+                    );
+                }
+                held = Some(lock);
+            }
+            Some(News::Shutdown(true)) => {
+                announce(context, true);
+                end_pods(context, orders, grace).await?;
+                // Now the machine may go on.
+                drop(held.take());
+            }
+            Some(News::Shutdown(false)) => announce(context, false),
+            Some(News::Lost(error)) => return Ok(error),
+            None => return Ok(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+fn seconds(time: Duration) -> i64 {
+    i64::try_from(time.as_secs()).unwrap_or(i64::MAX)
+}
+
+/// On a thread of its own: waits for logind until nobody listens any more.
+fn listen(socket: &Path, news: &mpsc::Sender<News>) {
+    let tell = || -> io::Result<()> {
+        let mut logind = Logind::connect(socket)?;
+        let gone = |_news| io::Error::from(io::ErrorKind::BrokenPipe);
+        loop {
+            let locked = News::Locked(logind.inhibit()?, logind.patience()?);
+            news.blocking_send(locked).map_err(gone)?;
+            loop {
+                let begins = logind.next()?;
+                news.blocking_send(News::Shutdown(begins)).map_err(gone)?;
+                if !begins {
+                    // The lock was given back meanwhile.
+                    break;
+                }
+            }
+        }
+    };
+    if let Err(error) = tell() {
+        drop(news.blocking_send(News::Lost(error)));
+    }
+}
+
+fn announce(context: &Context, begins: bool) {
+    let what = if begins { "event" } else { "cancellation" };
+    context.shutting_down.send_replace(begins);
+    let message = format!("Shutdown manager detected shutdown {what}");
+    warn!("{message}");
+    context.node_event(Kind::Normal, "Shutdown", message);
+}
+
+/// Ends the pods, group after group.
+async fn end_pods(context: &Context, orders: &mpsc::Sender<Order>, grace: Grace) -> Result<(), Error> {
+    for Group { grace, pods } in shutdown::groups(&context.known_pods(), grace) {
+        let uids: Vec<String> = pods.iter().map(|(uid, _)| uid.clone()).collect();
+        info!(pods = uids.len(), grace, "pods end because the machine does");
+        for (uid, termination) in pods {
+            let order = Order::End(uid, termination);
+            orders.send(order).await.map_err(|_gone| Error::WatchEnded)?;
+        }
+        let deadline = Instant::now() + Duration::from_secs(u64::try_from(grace).unwrap_or(0));
+        // Told to the API: by then they have ended here.
+        let over = |uid: &String| {
+            context
+                .known_pod(uid)
+                .is_none_or(|pod| pods::terminal_phase(&pod).is_some())
+        };
+        while Instant::now() < deadline && !uids.iter().all(over) {
+            sleep(POLL).await;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the agent is asked to end because the machine does, as the service manager says.
+async fn is_stopping() -> bool {
+    let socket: PathBuf = bus::system();
+    let asked = tokio::task::spawn_blocking(move || logind::is_stopping(&socket));
+    matches!(tokio::time::timeout(ANSWER, asked).await, Ok(Ok(Ok(true))))
+}
+
+impl Context {
+    /// Ends the pods before the agent ends, where the machine does and logind has not seen to it.
+    pub async fn end_with_machine(&self) {
+        let grace = self.config.shutdown;
+        if !grace.is_given() || *self.shutting_down.borrow() || !is_stopping().await {
+            return;
+        }
+        announce(self, true);
+        let Some(orders) = self.orders.get() else { return };
+        if let Err(error) = end_pods(self, orders, grace).await {
+            warn!(
+                error = image::chain(&error),
+                "pods could not be told of the machine's end"
+            );
+        }
+    }
+}
