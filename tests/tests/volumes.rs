@@ -90,10 +90,25 @@ fn data_outlive_pods_and_go_with_their_claims() -> anyhow::Result<()> {
     let directory = assert_kept(&node)?;
     assert_shelf(&node, &shared)?;
     assert_waits(&node)?;
+    assert_demands(&node)?;
     assert_exclusive(&node)?;
     assert_ends(&node, &directory)?;
     assert_recorded(&node)?;
     node.machine.finish()
+}
+
+/// A pod that asks for a driver or a runtime that the node has not waits, and says for what.
+fn assert_demands(node: &Node) -> anyhow::Result<()> {
+    node.event(
+        "Pod",
+        "driven",
+        "driver name disk.example.com not found in the list of registered CSI drivers",
+    )?;
+    let other = "no runtime for \"other-handler\" is configured";
+    node.event("Pod", "other", other)?;
+    let pod = node.until("pod/other", "/status/phase", "Pending")?;
+    assert_eq!(pod["spec"]["overhead"]["cpu"], "10m");
+    node.until("pod/usual", "/status/phase", "Running").map(drop)
 }
 
 /// What a pod writes, the next one reads, and the agent that comes later as well. The volume is the group's.

@@ -274,7 +274,7 @@ mod tests {
         let profile = json!({"appArmorProfile": {"type": "RuntimeDefault"}});
         let confined = pod(json!({"containers": [{"name": "a", "securityContext": profile}]}));
         assert!(says(&confined, &host(Vec::new())).starts_with("AppArmor: Pod was rejected: Cannot enforce AppArmor"));
-        let class = pod(json!({"containers": [], "runtimeClassName": "kata"}));
-        assert!(says(&class, &host(Vec::new())).contains("spec.runtimeClassName"));
+        let class = pod(json!({"containers": [], "resourceClaims": [{"name": "gpu"}]}));
+        assert!(says(&class, &host(Vec::new())).contains("spec.resourceClaims"));
     }
 }

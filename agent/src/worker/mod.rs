@@ -5,6 +5,7 @@
 mod act;
 mod adopt;
 mod claims;
+mod demands;
 mod hook;
 mod mailbox;
 mod mounts;

@@ -13,7 +13,7 @@ use runtime::{Class, PodId, SandboxSpec};
 use tracing::{info, warn};
 use volume::Turns;
 
-use super::{Done, Worker, claims};
+use super::{Done, Worker, claims, demands};
 use crate::context::Context;
 use crate::events::Kind;
 use crate::milestones::Step;
@@ -35,14 +35,14 @@ impl Failure {
         Self::sandbox_text(&image::chain(error))
     }
 
-    fn sandbox_text(cause: &str) -> Self {
+    pub(super) fn sandbox_text(cause: &str) -> Self {
         Self {
             reason: "FailedCreatePodSandBox",
             message: format!("Failed to create pod sandbox: {cause}"),
         }
     }
 
-    fn mount(message: String) -> Self {
+    pub(super) fn mount(message: String) -> Self {
         Self {
             reason: "FailedMount",
             message,
@@ -101,6 +101,7 @@ async fn make(context: &Context, pod: &Pod, id: &str, attempt: u32, turns: &Arc<
         .spec
         .as_ref()
         .ok_or_else(|| Failure::mount("the pod has no specification".to_owned()))?;
+    demands::check(context, spec).await?;
     let directory = context.pod_directory(pods::uid(pod));
     create_directories(&directory.join("etc")).map_err(|error| Failure::mount(error.to_string()))?;
     let user_ids = context.user_ids(spec, id).map_err(|why| Failure::sandbox_text(&why))?;

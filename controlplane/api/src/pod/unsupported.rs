@@ -37,7 +37,6 @@ impl Found {
 /// The fields of a pod that the node agent cannot honour.
 pub fn unsupported(spec: &PodSpec) -> Vec<Invalid> {
     let mut found = Found(Vec::new());
-    found.refuse(spec.runtime_class_name.is_some(), "spec.runtimeClassName");
     found.refuse(
         spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()),
         "spec.resourceClaims",
@@ -121,7 +120,6 @@ fn volume(found: &mut Found, volume: &Volume, path: &str) {
         (volume.azure_file.is_some(), "azureFile"),
         (volume.cephfs.is_some(), "cephfs"),
         (volume.cinder.is_some(), "cinder"),
-        (volume.csi.is_some(), "csi"),
         (volume.fc.is_some(), "fc"),
         (volume.flex_volume.is_some(), "flexVolume"),
         (volume.flocker.is_some(), "flocker"),

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{
 use serde_json::Value;
 
 use super::container::{field_ref, resource_ref};
+use super::storage::csi_driver;
 use super::{each, one_of_or_none, required};
 use crate::invalid::Invalid;
 use crate::kinds::persistent_volume_claim::validate_spec;
@@ -71,6 +72,16 @@ fn details(errors: &mut Vec<Invalid>, volume: &Volume, path: &str) {
         match &ephemeral.volume_claim_template {
             Some(template) => errors.extend(validate_spec(&template.spec, &format!("{path}.spec"))),
             None => errors.push(Invalid::required(path, "")),
+        }
+    }
+    if let Some(csi) = &volume.csi {
+        csi_driver(errors, &format!("{path}.csi.driver"), &csi.driver);
+        if let Some(secret) = &csi.node_publish_secret_ref {
+            required(
+                errors,
+                &format!("{path}.csi.nodePublishSecretRef.name"),
+                Some(&secret.name),
+            );
         }
     }
     if let Some(empty) = &volume.empty_dir {

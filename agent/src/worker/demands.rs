@@ -1,0 +1,48 @@
+//! What a pod asks for that only the node can say no to: a runtime by its handler, and drivers of volumes.
+//!
+//! A node without them tries again and again, as if they could still come, and says in the pod's events what is missing.
+
+use k8s_openapi::api::core::v1::PodSpec;
+use k8s_openapi::api::node::v1::RuntimeClass;
+use kube::Api;
+
+use super::prepare::Failure;
+use crate::context::Context;
+
+/// The handlers under which the node's one runtime is known.
+const HANDLERS: [&str; 2] = ["runc", "youki"];
+
+/// Why the pod has to wait, if it has.
+pub(super) async fn check(context: &Context, spec: &PodSpec) -> Result<(), Failure> {
+    if let Some(problem) = driver(spec) {
+        return Err(Failure::mount(problem));
+    }
+    let Some(name) = spec.runtime_class_name.as_deref().filter(|name| !name.is_empty()) else {
+        return Ok(());
+    };
+    let classes: Api<RuntimeClass> = Api::all(context.parts.client.clone());
+    let class = classes.get_opt(name).await;
+    match class.map_err(|error| Failure::sandbox_text(&image::chain(&error)))? {
+        None => Err(Failure::sandbox_text(&format!(
+            "failed to get sandbox runtime: runtimeclass.node.k8s.io {name:?} not found"
+        ))),
+        Some(class) if !HANDLERS.contains(&class.handler.as_str()) => Err(Failure::sandbox_text(&format!(
+            "failed to get sandbox runtime: no runtime for {:?} is configured",
+            class.handler
+        ))),
+        Some(_) => Ok(()),
+    }
+}
+
+/// The first volume whose driver the node has not: it has none.
+fn driver(spec: &PodSpec) -> Option<String> {
+    let mut volumes = spec.volumes.iter().flatten();
+    volumes.find_map(|volume| {
+        let driver = &volume.csi.as_ref()?.driver;
+        Some(format!(
+            "MountVolume.SetUp failed for volume {:?} : kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: \
+             driver name {driver} not found in the list of registered CSI drivers",
+            volume.name
+        ))
+    })
+}
