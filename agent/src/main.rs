@@ -20,6 +20,9 @@ fn main() -> ExitCode {
     if let Some(code) = runtime::helper(std::env::args_os().skip(1)) {
         return code;
     }
+    if let Some(code) = network::plugin(std::env::args_os()) {
+        return code;
+    }
     let arguments = command::parse();
     tracing_subscriber::fmt()
         .with_env_filter(

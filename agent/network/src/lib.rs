@@ -7,6 +7,7 @@ mod bridge;
 mod cidr;
 mod cni;
 pub mod fuzzing;
+mod plugin;
 mod sim;
 
 use std::net::{IpAddr, SocketAddrV4};
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 pub use bridge::{Bridge, Config};
 pub use cidr::{Cidr, ParseCidrError};
 pub use cni::{Cni, Config as CniConfig};
+pub use plugin::{NAME as PLUGIN, helper as plugin};
 pub use sim::Sim;
 
 /// Whom to attach.

@@ -164,11 +164,37 @@ impl Kernel {
         namespace::hold(&namespace, &attachment.netns)
     }
 
+    /// Connects a namespace that somebody else made and holds.
+    pub(super) fn join(&self, bridge: &str, attachment: &Attachment) -> Result<(), Error> {
+        let path = Path::new("/proc/thread-self/ns/net");
+        let outside = File::open(path).map_err(|source| Error::io("open", path, source))?;
+        // What has this name is left from an attempt that crashed.
+        self.remove_link(&names::host_link(&attachment.sandbox_id))?;
+        let (inside, _) = self.enter_by(&attachment.netns, || namespace::join(&attachment.netns))?;
+        self.runtime
+            .block_on(self.connect(bridge, attachment, &inside, &outside))
+    }
+
+    /// Whether a sandbox's end on the machine is there.
+    pub(super) fn is_connected(&self, sandbox: &str) -> Result<bool, Error> {
+        let name = names::host_link(sandbox);
+        self.runtime
+            .block_on(async { Ok(self.host.link(&name).await?.is_some()) })
+    }
+
     /// Makes a namespace and opens a socket in it, on a thread that ends there.
     fn enter_new(&self, netns: &Path, user_ids: Option<u32>) -> Result<(Socket, File), Error> {
+        self.enter_by(netns, || namespace::enter(netns, user_ids))
+    }
+
+    fn enter_by(
+        &self,
+        netns: &Path,
+        enter: impl FnOnce() -> Result<File, Error> + Send,
+    ) -> Result<(Socket, File), Error> {
         let make = || {
             let _driven = self.runtime.enter();
-            let namespace = namespace::enter(netns, user_ids)?;
+            let namespace = enter()?;
             let socket = Socket::open().map_err(|source| Error::io("open a socket in", netns, source))?;
             Ok((socket, namespace))
         };

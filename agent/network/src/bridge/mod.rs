@@ -37,6 +37,14 @@ pub struct Config {
     pub direct: Vec<Cidr>,
 }
 
+/// A namespace that somebody else made.
+pub(crate) struct Place {
+    /// Where it is held.
+    pub(crate) netns: PathBuf,
+    /// What the interface in it is to be called.
+    pub(crate) interface: String,
+}
+
 /// The built-in network. Clones share one.
 #[derive(Clone)]
 pub struct Bridge {
@@ -64,6 +72,35 @@ impl Bridge {
                 workers: Arc::new(Semaphore::new(WORKERS)),
             }),
         })
+    }
+}
+
+/// For a process that does one thing and ends.
+impl Bridge {
+    pub(crate) fn start_now(&self, range: Cidr) -> Result<(), Error> {
+        self.inner.start(range)
+    }
+
+    pub(crate) fn join_now(&self, spec: &AttachSpec, place: &Place) -> Result<Attachment, Error> {
+        self.inner.attach(spec, Some(place))
+    }
+
+    pub(crate) fn detach_now(&self, sandbox: &str) -> Result<(), Error> {
+        self.inner.detach(sandbox)
+    }
+
+    pub(crate) fn known(&self) -> Vec<Attachment> {
+        self.inner.records().attachments()
+    }
+
+    /// Whether a sandbox's end on the machine is there.
+    pub(crate) fn is_connected(sandbox: &str) -> Result<bool, Error> {
+        kernel::with(|kernel| kernel.is_connected(sandbox))
+    }
+
+    /// Whether there is an address of this range for one more.
+    pub(crate) fn has_room(&self, range: Cidr) -> bool {
+        self.inner.records().free(range).is_some()
     }
 }
 
@@ -101,14 +138,18 @@ impl Inner {
         Ok(true)
     }
 
-    fn attach(&self, spec: &AttachSpec) -> Result<Attachment, Error> {
+    /// Attaches a namespace of our own, or the one at the given place.
+    fn attach(&self, spec: &AttachSpec, place: Option<&Place>) -> Result<Attachment, Error> {
         let sandbox = spec.sandbox_id.as_str();
         names::sandbox(sandbox)?;
-        let attachment = match self.records().reserve(spec)? {
+        let attachment = match self.records().reserve(spec, place)? {
             records::Reservation::Known(attachment) => return Ok(attachment),
             records::Reservation::New(attachment) => attachment,
         };
-        let connected = kernel::with(|kernel| kernel.attach(&self.config.bridge, &attachment, spec.user_ids));
+        let connected = kernel::with(|kernel| match place {
+            None => kernel.attach(&self.config.bridge, &attachment, spec.user_ids),
+            Some(_) => kernel.join(&self.config.bridge, &attachment),
+        });
         let led = connected.and_then(|()| {
             if attachment.ports.is_empty() {
                 Ok(())
@@ -174,7 +215,7 @@ impl Network for Bridge {
     }
 
     fn attach(&self, spec: AttachSpec) -> BoxFuture<'_, Result<Attachment, Error>> {
-        self.run(move |inner| inner.attach(&spec))
+        self.run(move |inner| inner.attach(&spec, None))
     }
 
     fn attachments(&self) -> BoxFuture<'_, Result<Vec<Attachment>, Error>> {

@@ -25,7 +25,7 @@ pub(super) fn bridge(name: &str) -> Result<(), Error> {
 }
 
 /// The machine's end of a sandbox's veth pair: the same for the same sandbox, so that any process can remove it.
-pub(super) fn host_link(sandbox: &str) -> String {
+pub(crate) fn host_link(sandbox: &str) -> String {
     // FNV-1a: spreads well enough over the 44 bits that fit into a name, and is the same in every build.
     let hash = sandbox.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

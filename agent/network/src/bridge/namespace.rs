@@ -40,6 +40,14 @@ pub(crate) fn enter(path: &Path, user_ids: Option<u32>) -> Result<File, Error> {
     File::open(own).map_err(|source| Error::io("open", own, source))
 }
 
+/// Moves the calling thread into the namespace that somebody holds at `path`.
+pub(crate) fn join(path: &Path) -> Result<File, Error> {
+    let namespace = File::open(path).map_err(|source| Error::io("open", path, source))?;
+    setns(namespace.as_fd(), CloneFlags::CLONE_NEWNET)
+        .map_err(|source| Error::io("enter the namespace of", path, source.into()))?;
+    Ok(namespace)
+}
+
 /// Holds a namespace at `path`, whoever is in it.
 pub(crate) fn hold(namespace: &File, path: &Path) -> Result<(), Error> {
     if let Some(folder) = path.parent() {

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
-use super::namespace;
+use super::{Place, namespace};
 use crate::{AttachSpec, Attachment, Cidr, Error};
 
 /// The ending of a file that is not a record yet.
@@ -85,7 +85,7 @@ impl Records {
     }
 
     /// Reserves an address for a sandbox, on disk before it is used.
-    pub(super) fn reserve(&mut self, spec: &AttachSpec) -> Result<Reservation, Error> {
+    pub(super) fn reserve(&mut self, spec: &AttachSpec, place: Option<&Place>) -> Result<Reservation, Error> {
         let sandbox = spec.sandbox_id.as_str();
         if let Some(known) = self.attachments.get(sandbox) {
             return Ok(Reservation::Known(known.clone()));
@@ -94,10 +94,10 @@ impl Records {
         let address = self.free(range).ok_or(Error::Exhausted(range))?;
         let attachment = Attachment {
             sandbox_id: sandbox.to_owned(),
-            netns: namespace::path(&self.state, sandbox),
+            netns: place.map_or_else(|| namespace::path(&self.state, sandbox), |place| place.netns.clone()),
             addresses: vec![range.with(address)],
             gateway: range.gateway().into(),
-            interface: "eth0".to_owned(),
+            interface: place.map_or_else(|| "eth0".to_owned(), |place| place.interface.clone()),
             ports: spec.ports.clone(),
         };
         write(&self.file(sandbox), &attachment)?;
@@ -125,7 +125,7 @@ impl Records {
         }
     }
 
-    fn free(&self, range: Cidr) -> Option<Ipv4Addr> {
+    pub(super) fn free(&self, range: Cidr) -> Option<Ipv4Addr> {
         let taken: BTreeSet<Ipv4Addr> = self
             .attachments
             .values()
@@ -190,7 +190,7 @@ mod tests {
     }
 
     fn attach(records: &mut Records, sandbox: &str) -> Result<Attachment, Error> {
-        match records.reserve(&spec(sandbox))? {
+        match records.reserve(&spec(sandbox), None)? {
             Reservation::Known(attachment) | Reservation::New(attachment) => Ok(attachment),
         }
     }
@@ -199,7 +199,7 @@ mod tests {
     fn addresses_rest_before_they_are_given_again() {
         let folder = tempfile::tempdir().unwrap();
         let mut records = Records::open(folder.path()).unwrap();
-        assert!(matches!(records.reserve(&spec("a")), Err(Error::NotStarted)));
+        assert!(matches!(records.reserve(&spec("a"), None), Err(Error::NotStarted)));
         records.serve("10.9.0.0/29".parse().unwrap()).unwrap();
         let address = |attachment: Attachment| attachment.addresses[0].to_string();
         assert_eq!(address(attach(&mut records, "a").unwrap()), "10.9.0.2/29");

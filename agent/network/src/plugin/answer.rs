@@ -1,0 +1,136 @@
+//! What a CNI runtime is answered.
+
+use serde_json::{Value, json};
+
+use super::asked::Asked;
+use crate::bridge::names;
+use crate::{Attachment, Error};
+
+/// The protocol's numbers of failures; from 100 on they are the plugin's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Code {
+    /// The configuration has a version that is not spoken.
+    Version,
+    /// No such container.
+    Unknown,
+    /// A variable is missing or wrong.
+    Environment,
+    /// A file or the kernel.
+    Io,
+    /// The input is no JSON of that form.
+    Decode,
+    /// The input could not be read.
+    Input,
+    /// The configuration cannot be.
+    Configuration,
+    /// Nobody can be attached now.
+    Unavailable,
+    /// What is there is not what was made.
+    Differs,
+}
+
+impl Code {
+    const fn number(self) -> u32 {
+        match self {
+            Self::Version => 1,
+            Self::Unknown => 3,
+            Self::Environment => 4,
+            Self::Io | Self::Input => 5,
+            Self::Decode => 6,
+            Self::Configuration => 7,
+            Self::Unavailable => 50,
+            Self::Differs => 100,
+        }
+    }
+}
+
+/// A failure, as the protocol wants it.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    code: Code,
+    message: String,
+    details: String,
+}
+
+impl Refusal {
+    pub(super) fn new(code: Code, doing: &str, error: &dyn std::error::Error) -> Self {
+        let mut details = error.to_string();
+        let mut source = error.source();
+        while let Some(inner) = source {
+            details = format!("{details}: {inner}");
+            source = inner.source();
+        }
+        Self {
+            code,
+            message: doing.to_owned(),
+            details,
+        }
+    }
+
+    pub(super) fn plain(code: Code, message: String) -> Self {
+        Self {
+            code,
+            message,
+            details: String::new(),
+        }
+    }
+
+    pub(super) fn text(&self) -> String {
+        if self.details.is_empty() {
+            return self.message.clone();
+        }
+        format!("{}: {}", self.message, self.details)
+    }
+
+    /// In the version of who asked, if that is known.
+    pub(super) fn to_json(&self, input: &str) -> Value {
+        let asked: Value = serde_json::from_str(input).unwrap_or_default();
+        let version = asked.get("cniVersion").and_then(Value::as_str).unwrap_or("1.1.0");
+        json!({
+            "cniVersion": version, "code": self.code.number(), "msg": self.message, "details": self.details,
+        })
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        let code = match &error {
+            Error::InvalidId(_) | Error::RangeTooSmall(_) | Error::RangeInUse(_) => Code::Configuration,
+            Error::Exhausted(_) => Code::Unavailable,
+            Error::NotStarted
+            | Error::Io { .. }
+            | Error::Kernel { .. }
+            | Error::Unconfigured { .. }
+            | Error::Plugin { .. }
+            | Error::Incomplete(_) => Code::Io,
+        };
+        Self::new(code, "the bridge", &error)
+    }
+}
+
+/// What was made.
+pub(super) fn result(asked: &Asked, attachment: &Attachment) -> Value {
+    let old = asked.version.starts_with("0.");
+    let ips: Vec<Value> = attachment
+        .addresses
+        .iter()
+        .map(|held| {
+            let mut ip = json!({"address": held.to_string(), "gateway": attachment.gateway, "interface": 2});
+            if let Some(ip) = ip.as_object_mut().filter(|_| old) {
+                ip.insert("version".to_owned(), json!("4"));
+            }
+            ip
+        })
+        .collect();
+    json!({
+        "cniVersion": asked.version,
+        "interfaces": [
+            {"name": asked.bridge},
+            {"name": names::host_link(&attachment.sandbox_id)},
+            {"name": attachment.interface, "sandbox": attachment.netns},
+        ],
+        "ips": ips,
+        "routes": [{"dst": "0.0.0.0/0", "gw": attachment.gateway}],
+        "dns": {},
+    })
+}
