@@ -28,6 +28,8 @@ mod daemon;
 mod exchange;
 #[path = "containers/pods.rs"]
 mod pods;
+#[path = "containers/start.rs"]
+mod start;
 
 /// A part of the contract, by name.
 type Check<'a> = (&'a str, &'a dyn Fn(&Cluster) -> anyhow::Result<()>);

@@ -24,12 +24,13 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tests::http::Target;
 use tests::images;
-use tests::machine::{Machine, Namespace, Setup};
+use tests::machine::Machine;
 use tests::parts::Parts;
 
 use customer::Customer;
 use daemons::{Api, Daemon};
 use looks::{first_processes, has_written, holders, parent};
+use start::Started;
 
 #[path = "kills/customer.rs"]
 mod customer;
@@ -39,6 +40,8 @@ mod daemon;
 mod daemons;
 #[path = "kills/looks.rs"]
 mod looks;
+#[path = "containers/start.rs"]
+mod start;
 
 /// Kills between two looks at everything.
 const ROUND: usize = 8;
@@ -112,24 +115,11 @@ fn status(pod: &Value) -> &Value {
 
 impl World {
     async fn start(parts: Parts) -> anyhow::Result<Self> {
-        let namespace = Namespace::new(&parts.name("kills"))?;
-        namespace.enter()?;
-        let folder = tempfile::Builder::new().prefix("skiff-kills-").tempdir()?;
-        let home = folder.path().join("containerd");
-        let containerd = if parts.containerd {
-            Some(daemon::Daemon::start(&home).await)
-        } else {
-            None
-        };
-        let (address, name) = (daemon::Daemon::address(&home), daemon::Daemon::namespace(&home));
-        let options = parts.options(&namespace, folder.path(), (&address, &name))?;
-        let machine = Machine::start_with(
-            namespace,
-            Setup {
-                words: &options,
-                ..Setup::default()
-            },
-        )?;
+        let Started {
+            machine,
+            folder,
+            containerd,
+        } = Started::with(parts, "kills").await?;
         let images = [images::nginx(&machine)?, images::busybox(&machine)?];
         let agent = Daemon::find(&machine, "skiff-agent", "agent.log")?;
         let control_plane = Daemon::find(&machine, "skiff-controlplane", "controlplane.log")?;
@@ -289,13 +279,13 @@ impl World {
         self.control_plane.kill()?;
         self.agent.kill()?;
         self.machine.skiff(["up"])?;
-        self.machine.finish()?;
-        if let Some(daemon) = self.containerd.take() {
-            daemon.finish().await;
-        }
-        let held = tests::parts::addresses_held(self.folder.path())?;
-        ensure!(held.is_empty(), "addresses are left: {held:?}");
-        Ok(())
+        let (machine, folder, containerd) = (self.machine, self.folder, self.containerd);
+        let started = Started {
+            machine,
+            folder,
+            containerd,
+        };
+        started.finish().await
     }
 }
 
@@ -381,12 +371,21 @@ fn attack_25_nothing_is_lost_doubled_or_left_by_kills() -> anyhow::Result<()> {
 
 #[test]
 #[ignore = "takes as long as it is told to"]
+fn attack_25_nothing_is_lost_doubled_or_left_by_kills_with_cni() -> anyhow::Result<()> {
+    let (containerd, cni) = (false, true);
+    run(Parts { containerd, cni }, 24)
+}
+
+#[test]
+#[ignore = "takes as long as it is told to"]
+fn attack_25_nothing_is_lost_doubled_or_left_by_kills_with_containerd() -> anyhow::Result<()> {
+    let (containerd, cni) = (true, false);
+    run(Parts { containerd, cni }, 24)
+}
+
+#[test]
+#[ignore = "takes as long as it is told to"]
 fn attack_25_nothing_is_lost_doubled_or_left_by_kills_with_containerd_and_cni() -> anyhow::Result<()> {
-    run(
-        Parts {
-            containerd: true,
-            cni: true,
-        },
-        24,
-    )
+    let (containerd, cni) = (true, true);
+    run(Parts { containerd, cni }, 24)
 }

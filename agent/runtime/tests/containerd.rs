@@ -225,3 +225,37 @@ async fn clients_stay_attached_while_containerd_is_away() {
     assert_eq!(session.end.await.unwrap(), 0);
     machine.finish().await;
 }
+
+#[tokio::test]
+async fn attack_14_a_killed_logger_does_not_stop_a_container_with_an_input() {
+    let mut machine = machine("logger").await;
+    machine.sandbox("s").await;
+    // More than a pipe holds, after the logger is gone.
+    let script = "read line; head -c 300000 /dev/zero | tr '\\0' 'x'; echo; echo all of it; exit 3";
+    let mut spec = machine.shell("c", script);
+    spec.stdin = runtime::Stdin::Open;
+    machine.run("s", spec).await;
+    let file = machine
+        .directory
+        .path()
+        .join("state/sandboxes/s/containers/c/logger.pid");
+    let logger = || std::fs::read_to_string(&file).unwrap().trim().parse::<i32>().unwrap();
+    let first = logger();
+    kill(Pid::from_raw(first), Signal::SIGKILL).unwrap();
+    let input = runtime::Streams {
+        stdin: true,
+        ..runtime::Streams::default()
+    };
+    until("there is another logger", || logger() != first).await;
+    let mut session = machine.runtime.attach("s", "c", input).await.unwrap();
+    let mut stdin = session.stdin.take().unwrap();
+    stdin.write_all(b"go\n").await.unwrap();
+    assert_eq!(machine.exit().await.code, 3);
+    let output = machine.output("c");
+    assert!(
+        output.len() > 300_000 && output.ends_with("all of it\n"),
+        "{} bytes",
+        output.len()
+    );
+    machine.finish().await;
+}

@@ -6,11 +6,12 @@ use std::process::{Output, Stdio};
 
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
-use tests::machine::{Machine, Namespace, Setup, eventually};
+use tests::machine::{Machine, eventually};
 use tests::parts::Parts;
 use tests::process;
 
 use super::daemon;
+use super::start::Started;
 
 pub(crate) struct Cluster {
     pub(crate) parts: Parts,
@@ -24,25 +25,13 @@ type Pods = BTreeMap<String, Value>;
 
 impl Cluster {
     pub(crate) async fn start(parts: Parts) -> anyhow::Result<Self> {
-        let namespace = Namespace::new(&parts.name("parts"))?;
-        namespace.enter()?;
-        let folder = tempfile::Builder::new().prefix("skiff-parts-").tempdir()?;
-        let home = folder.path().join("containerd");
-        let containerd = if parts.containerd {
-            Some(daemon::Daemon::start(&home).await)
-        } else {
-            None
-        };
-        let (address, name) = (daemon::Daemon::address(&home), daemon::Daemon::namespace(&home));
-        let options = parts.options(&namespace, folder.path(), (&address, &name))?;
-        let machine = Machine::start_with(
-            namespace,
-            Setup {
-                words: &options,
-                ..Setup::default()
-            },
-        )?;
-        std::fs::create_dir(folder.path().join("host"))?;
+        let started = Started::with(parts, "parts").await?;
+        std::fs::create_dir(started.folder.path().join("host"))?;
+        let Started {
+            machine,
+            folder,
+            containerd,
+        } = started;
         Ok(Self {
             parts,
             machine,
@@ -119,18 +108,14 @@ impl Cluster {
         self.machine.kubectl(words).map(drop)
     }
 
-    pub(crate) async fn finish(mut self) -> anyhow::Result<()> {
-        self.machine.finish()?;
-        if let Some(daemon) = self.containerd.take() {
-            daemon.finish().await;
-        }
-        let held = tests::parts::addresses_held(self.folder.path())?;
-        ensure!(held.is_empty(), "addresses are left: {held:?}");
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
-        let folder = self.folder.path().display().to_string();
-        let left: Vec<&str> = mounts.lines().filter(|line| line.contains(&folder)).collect();
-        ensure!(left.is_empty(), "mounts are left: {left:?}");
-        Ok(())
+    pub(crate) async fn finish(self) -> anyhow::Result<()> {
+        let (machine, folder, containerd) = (self.machine, self.folder, self.containerd);
+        let started = Started {
+            machine,
+            folder,
+            containerd,
+        };
+        started.finish().await
     }
 }
 

@@ -4,14 +4,12 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use containerd_client::services::v1::{CloseIoRequest, ResizePtyRequest};
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use tokio::io::{AsyncReadExt, AsyncWrite};
+use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
@@ -19,6 +17,7 @@ use tokio::sync::oneshot;
 use super::client::{CALL, or_gone, within};
 use super::logger::{self, Order};
 use super::methods::wrong_state;
+use super::writer::Writer;
 use super::{Shared, audience};
 use crate::embedded::io_error;
 use crate::session::{Input, Pipes, Session, Terminal};
@@ -27,55 +26,10 @@ use crate::{Error, Refusal, Size, State, Stdin, Streams, record, sys};
 /// In the directory of a container whose input ends with that of its first client, once there was one.
 const ONCE: &str = "once";
 
-/// A client's way to a container's input.
-struct Writer {
-    /// None: the container has no input, or the client has ended its own.
-    pipe: Option<pipe::Sender>,
-    /// Whose input ends with the client's.
-    once: Option<Target>,
-    /// The session ends when this goes.
-    over: Option<oneshot::Sender<()>>,
-}
-
 /// A container.
 struct Target {
     shared: Arc<Shared>,
     container: String,
-}
-
-impl Writer {
-    fn close(&mut self) {
-        self.pipe = None;
-        drop(self.over.take());
-        let Some(Target { shared, container }) = self.once.take() else {
-            return;
-        };
-        Arc::clone(&shared).spawn(async move { shared.close_input(&container).await });
-    }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        self.close();
-    }
-}
-
-impl AsyncWrite for Writer {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut self.pipe {
-            Some(pipe) => Pin::new(pipe).poll_write(context, from),
-            None => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.close();
-        Poll::Ready(Ok(()))
-    }
 }
 
 impl Terminal for Target {
@@ -203,30 +157,29 @@ impl Shared {
 
 /// A way to the container's input; with it what ends when the client's input does, if that ends the session.
 fn input(directory: &Path, order: &Order, target: Target) -> Result<(Writer, Option<oneshot::Receiver<()>>), Error> {
-    let mut writer = Writer {
-        pipe: None,
-        once: None,
-        over: None,
-    };
+    let none = || (Writer::new(None, || {}), None);
     if order.stdin == Stdin::Closed {
-        return Ok((writer, None));
+        return Ok(none());
     }
     let path = directory.join(logger::INPUT);
-    match pipe::OpenOptions::new().open_sender(&path) {
-        Ok(pipe) => writer.pipe = Some(pipe),
+    let pipe = match pipe::OpenOptions::new().open_sender(&path) {
+        Ok(pipe) => Some(pipe),
         // Nobody reads it: the container has closed its input.
-        Err(error) if error.raw_os_error() == Some(nix::libc::ENXIO) => return Ok((writer, None)),
+        Err(error) if error.raw_os_error() == Some(nix::libc::ENXIO) => return Ok(none()),
         Err(error) => return Err(io_error("open", &path)(error)),
-    }
+    };
     if order.stdin == Stdin::Once && !order.terminal {
         // On disk first: an agent that dies now has ended the input all the same.
         fs::File::create(directory.join(ONCE)).map_err(io_error("mark", directory))?;
-        writer.once = Some(target);
-        return Ok((writer, None));
+        let end = move || {
+            let Target { shared, container } = target;
+            Arc::clone(&shared).spawn(async move { shared.close_input(&container).await });
+        };
+        return Ok((Writer::new(pipe, end), None));
     }
-    let (over, typed) = oneshot::channel();
-    writer.over = Some(over);
-    Ok((writer, Some(typed)))
+    // The session ends when this goes.
+    let (over, typed) = oneshot::channel::<()>();
+    Ok((Writer::new(pipe, move || drop(over)), Some(typed)))
 }
 
 /// Hands our ends of pipes to a container's logger, and waits until it has taken them.

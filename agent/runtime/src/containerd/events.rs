@@ -1,7 +1,6 @@
 //! Ends of containers: containerd's events while they flow, what it says of all tasks after they did not.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -10,11 +9,10 @@ use containerd_client::services::v1::{ListTasksRequest, PublishRequest, Subscrib
 use containerd_client::types::Envelope;
 use containerd_client::types::v1::{Process, Status};
 use prost_types::Timestamp;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tonic::Streaming;
 
 use super::client::{CALL, within};
+use super::watch::gone;
 use super::{Shared, logger};
 use crate::clock::now;
 use crate::embedded::ended;
@@ -97,7 +95,7 @@ async fn subscribe(shared: &Shared) -> Result<Streaming<Envelope>, Error> {
 }
 
 /// Containers that were running and are not any more have ended while nobody listened.
-async fn compare(shared: &Arc<Shared>) -> Result<(), Error> {
+pub(super) async fn compare(shared: &Arc<Shared>) -> Result<(), Error> {
     // Before containerd is asked: one that is started meanwhile is no concern of this.
     let known: Vec<Container> = {
         let records = shared.records();
@@ -180,7 +178,7 @@ impl Shared {
     }
 
     /// A container runs that was only known to be made.
-    fn begun(&self, container: &str, pid: u32) {
+    fn begun(self: &Arc<Self>, container: &str, pid: u32) {
         let (Some(sandbox), Ok(pid)) = (self.records().owner(container), i32::try_from(pid)) else {
             return;
         };
@@ -196,6 +194,8 @@ impl Shared {
         if let Err(error) = changed {
             tracing::warn!(container, %error, "a start is not on disk");
         }
+        self.watch_first(container, pid);
+        self.watch_logger(&sandbox, container, pid);
     }
 
     /// What the kernel killed in a container until now was not its first process, when that lives: an exec of it, say.
@@ -247,38 +247,4 @@ impl Shared {
         // No receiver is no failure.
         drop(self.events.send(event));
     }
-
-    /// A sandbox whose shared pid namespace ends is lost.
-    pub(super) fn watch_pause(self: &Arc<Self>, sandbox: &str) {
-        let process = {
-            let records = self.records();
-            let entry = records.get(sandbox);
-            entry.and_then(|entry| entry.record.pause.as_ref().and_then(super::pause::Process::open))
-        };
-        let Some(process) = process else { return };
-        let (weak, id) = (Arc::downgrade(self), sandbox.to_owned());
-        self.spawn(async move {
-            gone(process).await;
-            let Some(shared) = weak.upgrade() else { return };
-            {
-                let mut records = shared.records();
-                let Some(entry) = records.get_mut(&id).filter(|entry| !entry.leaving) else {
-                    return;
-                };
-                entry.record.sandbox.lost = true;
-            }
-            tracing::error!(sandbox = id, "the shared pid namespace ended");
-            drop(shared.events.send(Event::SandboxLost { sandbox_id: id }));
-        });
-    }
-}
-
-/// Waits for the end of a process.
-#[expect(unsafe_code, reason = "tokio wants to be promised that the descriptor stays open")]
-async fn gone(process: OwnedFd) {
-    // SAFETY: an owned descriptor is closed when it is dropped, with or after its registration.
-    let Ok(process) = (unsafe { AsyncFd::register_with_interest(process, Interest::READABLE) }) else {
-        return;
-    };
-    drop(process.readable().await);
 }

@@ -316,7 +316,7 @@ pub(super) fn dismiss(directory: &Path) {
     }
 }
 
-fn process(directory: &Path) -> Option<OwnedFd> {
+pub(super) fn process(directory: &Path) -> Option<OwnedFd> {
     let pid: u32 = record::read(&directory.join(PID)).ok()??;
     let pid = i32::try_from(pid).ok()?;
     let process = sys::pidfd_open(pid).ok()?;

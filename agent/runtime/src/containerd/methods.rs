@@ -295,7 +295,7 @@ impl Shared {
         self.submit(&record, &spec, prepared).await
     }
 
-    async fn start(&self, sandbox: &str, id: &str) -> Result<Container, Error> {
+    async fn start(self: &Arc<Self>, sandbox: &str, id: &str) -> Result<Container, Error> {
         let (_, _guard) = self.turn(sandbox).await?;
         let container = self.container(sandbox, id)?;
         if container.state != State::Created {
@@ -321,6 +321,8 @@ impl Shared {
                 State::Created | State::Running { .. } => found.state = state,
             }
         })?;
+        self.watch_first(id, pid);
+        self.watch_logger(sandbox, id, pid);
         Ok(Container {
             state: running,
             ..container

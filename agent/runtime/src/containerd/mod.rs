@@ -29,6 +29,8 @@ mod records;
 mod removal;
 mod root;
 mod streams;
+mod watch;
+mod writer;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -50,7 +52,7 @@ use records::Records;
 use crate::cgroup::Cgroups;
 use crate::embedded::{Program, check_id, io_error};
 use crate::opened::Opened;
-use crate::{Error, Event, Info, Refusal};
+use crate::{Error, Event, Info, Refusal, State};
 
 /// Execs at the same time.
 const EXECS: usize = 128;
@@ -220,6 +222,19 @@ impl Shared {
         records.iter().map(|entry| entry.record.sandbox.id.clone()).collect()
     }
 
+    /// Containers that run, with their sandboxes and first processes.
+    fn running(&self) -> Vec<(String, String, i32)> {
+        let mut running = Vec::new();
+        for entry in self.records().iter() {
+            for container in entry.record.containers() {
+                if let State::Running { pid, .. } = container.state {
+                    running.push((entry.record.sandbox.id.clone(), container.id.clone(), pid));
+                }
+            }
+        }
+        running
+    }
+
     fn directory(&self, sandbox: &str) -> PathBuf {
         self.sandboxes.join(sandbox)
     }
@@ -286,6 +301,10 @@ impl Shared {
         events::listen(self).await?;
         for id in self.known() {
             self.watch_pause(&id);
+        }
+        for (sandbox, id, pid) in self.running() {
+            self.watch_first(&id, pid);
+            self.watch_logger(&sandbox, &id, pid);
         }
         let shared = Arc::downgrade(self);
         self.spawn(async move {

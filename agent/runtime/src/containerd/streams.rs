@@ -10,13 +10,14 @@ use std::time::Duration;
 use containerd_client::services::v1::{CloseIoRequest, ResizePtyRequest};
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::net::unix::pipe;
 
 use super::Shared;
 use super::client::{CALL, or_gone, within};
 use super::exec::adapted;
 use super::process::{Exec, OUTPUTS, Pipes};
+use super::writer::Writer;
 use crate::embedded::io_error;
 use crate::session::{Input, Output, Session, Terminal};
 use crate::{Error, Size, StreamSpec};
@@ -93,55 +94,21 @@ impl AsyncRead for Reader {
 }
 
 /// The shim keeps the input open until it is told that no more will come.
-struct Writer {
-    pipe: Option<pipe::Sender>,
-    running: Arc<Running>,
-}
-
-impl Writer {
-    fn close(&mut self) {
-        if self.pipe.take().is_none() {
-            return;
-        }
-        let running = Arc::clone(&self.running);
+fn close(running: &Arc<Running>) {
+    let running = Arc::clone(running);
+    let Ok(exec) = running.exec() else { return };
+    Arc::clone(&exec.shared).spawn(async move {
         let Ok(exec) = running.exec() else { return };
-        Arc::clone(&exec.shared).spawn(async move {
-            let Ok(exec) = running.exec() else { return };
-            let request = exec.shared.client.request(CloseIoRequest {
-                container_id: exec.container.clone(),
-                exec_id: exec.id.clone(),
-                stdin: true,
-            });
-            let closed = within(CALL, "close the input", exec.shared.client.tasks().close_io(request)).await;
-            if let Err(error) = or_gone(closed) {
-                tracing::warn!(%error, "the end of an input is not told");
-            }
+        let request = exec.shared.client.request(CloseIoRequest {
+            container_id: exec.container.clone(),
+            exec_id: exec.id.clone(),
+            stdin: true,
         });
-    }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        self.close();
-    }
-}
-
-impl AsyncWrite for Writer {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut self.pipe {
-            Some(pipe) => Pin::new(pipe).poll_write(context, from),
-            None => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+        let closed = within(CALL, "close the input", exec.shared.client.tasks().close_io(request)).await;
+        if let Err(error) = or_gone(closed) {
+            tracing::warn!(%error, "the end of an input is not told");
         }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.close();
-        Poll::Ready(Ok(()))
-    }
+    });
 }
 
 struct Screen(Arc<Running>);
@@ -193,10 +160,8 @@ impl Shared {
             exited: AtomicBool::new(false),
         });
         let writer = |pipe| -> Input {
-            Box::pin(Writer {
-                pipe: Some(pipe),
-                running: Arc::clone(&running),
-            })
+            let running = Arc::clone(&running);
+            Box::pin(Writer::new(Some(pipe), move || close(&running)))
         };
         let stdin = stdin.map(writer);
         let mut hand_out = |wanted: bool| -> Option<Output> {

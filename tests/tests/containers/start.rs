@@ -1,0 +1,57 @@
+//! A machine of given parts, with a containerd of its own where it needs one.
+
+use anyhow::ensure;
+use tests::machine::{Machine, Namespace, Setup};
+use tests::parts::{self, Parts};
+
+use super::daemon::Daemon;
+
+pub(crate) struct Started {
+    pub(crate) machine: Machine,
+    /// CNI's configuration and addresses, containerd's folder, and what pods mount of the machine.
+    pub(crate) folder: tempfile::TempDir,
+    pub(crate) containerd: Option<Daemon>,
+}
+
+impl Started {
+    pub(crate) async fn with(parts: Parts, test: &str) -> anyhow::Result<Self> {
+        let namespace = Namespace::new(&parts.name(test))?;
+        namespace.enter()?;
+        let folder = tempfile::Builder::new().prefix(&format!("skiff-{test}-")).tempdir()?;
+        let home = folder.path().join("containerd");
+        let containerd = if parts.containerd {
+            Some(Daemon::start(&home).await)
+        } else {
+            None
+        };
+        let (address, name) = (Daemon::address(&home), Daemon::namespace(&home));
+        let options = parts.options(&namespace, folder.path(), (&address, &name))?;
+        let machine = Machine::start_with(
+            namespace,
+            Setup {
+                words: &options,
+                ..Setup::default()
+            },
+        )?;
+        Ok(Self {
+            machine,
+            folder,
+            containerd,
+        })
+    }
+
+    /// Takes it down and checks that nothing is left.
+    pub(crate) async fn finish(self) -> anyhow::Result<()> {
+        self.machine.finish()?;
+        if let Some(daemon) = self.containerd {
+            daemon.finish().await;
+        }
+        let held = parts::addresses_held(self.folder.path())?;
+        ensure!(held.is_empty(), "addresses are left: {held:?}");
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+        let folder = self.folder.path().display().to_string();
+        let left: Vec<&str> = mounts.lines().filter(|line| line.contains(&folder)).collect();
+        ensure!(left.is_empty(), "mounts are left: {left:?}");
+        Ok(())
+    }
+}
