@@ -23,8 +23,8 @@ pub fn traces(state: &Path, namespace: &str) -> anyhow::Result<BTreeSet<String>>
             found.insert(format!("mount {line}"));
         }
     }
-    for name in pids_inside(namespace)? {
-        found.insert(format!("process {name} in network namespace {namespace}"));
+    for pid in pids_inside(namespace)? {
+        found.insert(process_in(pid, namespace));
     }
     for name in links_inside(namespace)? {
         found.insert(format!("interface {name}"));
@@ -36,6 +36,11 @@ pub fn traces(state: &Path, namespace: &str) -> anyhow::Result<BTreeSet<String>>
         found.insert(format!("route {line}"));
     }
     Ok(found)
+}
+
+/// How [`traces`] names a process in a namespace.
+pub fn process_in(pid: impl std::fmt::Display, namespace: &str) -> String {
+    format!("process {pid} in network namespace {namespace}")
 }
 
 /// Control groups below any hierarchy whose path holds `name`.

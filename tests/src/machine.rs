@@ -252,6 +252,12 @@ impl Machine {
             .with_context(|| format!("{program} runs"))
     }
 
+    /// A process in the machine's namespace that the test itself has started, and that is there when the cluster is down.
+    pub fn keep(&mut self, pid: i32) {
+        let namespace = self.namespace.name();
+        self.before.insert(leaks::process_in(pid, namespace));
+    }
+
     /// Takes the cluster down and fails when anything of it is left on the machine.
     ///
     /// # Errors

@@ -135,7 +135,7 @@ fn it_is_confined(cluster: &Cluster) -> anyhow::Result<()> {
     cluster.until("secure", "has ended", ended)?;
     let said = cluster.logs("secure")?;
     for expected in [
-        "uid=1000 gid=3000 groups=2000",
+        "uid=1000 gid=3000 groups=2000,3000",
         "CapEff:\t0000000000000000",
         "NoNewPrivs:\t1",
         "Seccomp:\t2",

@@ -113,7 +113,7 @@ async fn exec_runs_in_the_container_with_its_environment_and_user(kind: Kind) {
     assert_eq!((result.exit_code, result.timed_out), (4, false), "{output}");
     assert!(output.starts_with("hello /srv\n"), "{output}");
     assert!(
-        output.contains("uid=101(web) gid=102(web) groups=5,77(logs)"),
+        output.contains("uid=101(web) gid=102(web) groups=5,77(logs),102(web)"),
         "{output}"
     );
     let caps = machine

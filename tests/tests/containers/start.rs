@@ -41,7 +41,10 @@ impl Started {
     }
 
     /// Takes it down and checks that nothing is left.
-    pub(crate) async fn finish(self) -> anyhow::Result<()> {
+    pub(crate) async fn finish(mut self) -> anyhow::Result<()> {
+        if let Some(daemon) = &self.containerd {
+            self.machine.keep(daemon.pid());
+        }
         self.machine.finish()?;
         if let Some(daemon) = self.containerd {
             daemon.finish().await;

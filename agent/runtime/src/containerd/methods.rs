@@ -267,7 +267,8 @@ impl Shared {
             Ok(_pid) => Ok(container),
             Err(error) => {
                 if let Err(failure) = self.take_apart(sandbox, &id).await {
-                    tracing::warn!(container = id, %failure, "what a failed creation left is not all removed");
+                    tracing::warn!(container = id, %failure, "what a failed creation left will be removed later");
+                    self.remove_later(sandbox, &id);
                 }
                 if matches!(error, Error::Containerd { .. }) {
                     // A shim that hangs would hold up the next try too.

@@ -16,6 +16,10 @@ use crate::{Container, Error, State};
 /// Killed processes have so long to be gone.
 const DEATH: Duration = Duration::from_secs(10);
 
+/// Between tries to remove what could not be removed: at first, and at most; and how many there are.
+const LATER: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+const TRIES: u32 = 20;
+
 impl Shared {
     /// Kills a container if it runs and removes its every trace. Success when there is none.
     pub(super) async fn remove_container(self: &Arc<Self>, sandbox: &str, container: &str) -> Result<(), Error> {
@@ -29,6 +33,24 @@ impl Shared {
             return Ok(());
         }
         self.take_apart(sandbox, container).await
+    }
+
+    /// Removes what a failed creation left as soon as containerd answers again: nobody else knows of it before its sandbox goes.
+    pub(super) fn remove_later(self: &Arc<Self>, sandbox: &str, container: &str) {
+        let (weak, sandbox, container) = (Arc::downgrade(self), sandbox.to_owned(), container.to_owned());
+        self.spawn(async move {
+            let mut pause = LATER.0;
+            for _ in 0..TRIES {
+                tokio::time::sleep(pause).await;
+                let Some(shared) = weak.upgrade() else { return };
+                match shared.remove_container(&sandbox, &container).await {
+                    Ok(()) => return,
+                    Err(error) => tracing::debug!(container, %error, "it is not removed yet"),
+                }
+                pause = (pause * 2).min(LATER.1);
+            }
+            tracing::warn!(container, "what a failed creation left goes with its sandbox");
+        });
     }
 
     /// The same for who has the sandbox's turn.

@@ -128,6 +128,8 @@ fn decide(user: &User, passwd: &str, group: &str) -> Result<Identity, Refusal> {
     if let Some(login) = field(0).filter(|_| !user.strict_groups) {
         supplementary.extend(memberships(group, login));
     }
+    // As other runtimes have it: what is forbidden to the primary group cannot be had by giving that up.
+    supplementary.push(gid);
     supplementary.sort_unstable();
     supplementary.dedup();
     Ok(Identity {
@@ -181,12 +183,12 @@ mod tests {
 
     #[test]
     fn users_are_found_by_name_and_number() {
-        check("", "0:0 [10] /root");
-        check("nginx", "101:102 [4] /nginx");
-        check("101", "101:102 [4] /nginx");
-        check("nginx:root", "101:0 [4] /nginx");
-        check("77:88", "77:88 [] ");
-        check("77", "77:0 [] ");
+        check("", "0:0 [0, 10] /root");
+        check("nginx", "101:102 [4, 102] /nginx");
+        check("101", "101:102 [4, 102] /nginx");
+        check("nginx:root", "101:0 [0, 4] /nginx");
+        check("77:88", "77:88 [88] ");
+        check("77", "77:0 [0] ");
     }
 
     #[test]
