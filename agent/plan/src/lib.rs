@@ -10,6 +10,7 @@ pub mod collection;
 pub mod environment;
 pub mod eviction;
 pub mod files;
+pub mod hugepages;
 pub mod lifecycle;
 pub mod log;
 pub mod observed;

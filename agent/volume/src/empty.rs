@@ -3,17 +3,26 @@
 use std::io;
 use std::path::Path;
 
-use agent_plan::resources;
-use k8s_openapi::api::core::v1::EmptyDirVolumeSource;
+use agent_plan::{hugepages, resources};
+use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, PodSpec};
 use nix::mount::{MsFlags, mount};
 use nix::unistd::{Gid, chown};
 
 use crate::{Error, io_error, make_directory, set_mode, subpath};
 
 /// Makes an emptyDir. One that stands at its path is whole: a crash while it is made leaves only what the next attempt removes.
-pub(crate) fn make(directory: &Path, volume: &EmptyDirVolumeSource, group: Option<Gid>) -> Result<(), Error> {
-    if volume.medium.as_deref() == Some("Memory") {
-        return memory_dir(directory, volume, group);
+pub(crate) fn make(
+    directory: &Path,
+    volume: &EmptyDirVolumeSource,
+    group: Option<Gid>,
+    pod: &Pod,
+) -> Result<(), Error> {
+    let medium = volume.medium.as_deref().unwrap_or_default();
+    if medium == "Memory" {
+        return mount_dir(directory, "tmpfs", &options(volume, group));
+    }
+    if let Some(spec) = pod.spec.as_ref().filter(|_| hugepages::is_medium(medium)) {
+        return huge_dir(directory, volume, group, (medium, spec));
     }
     if directory.exists() {
         return Ok(());
@@ -42,11 +51,7 @@ pub(crate) fn mode(group: Option<Gid>) -> u32 {
 }
 
 /// The mount gives owner, mode and size at once.
-fn memory_dir(directory: &Path, volume: &EmptyDirVolumeSource, group: Option<Gid>) -> Result<(), Error> {
-    make_directory(directory)?;
-    if subpath::is_mounted(directory).map_err(|error| io_error("find the mount at", directory, error))? {
-        return Ok(());
-    }
+fn options(volume: &EmptyDirVolumeSource, group: Option<Gid>) -> Vec<String> {
     let size = volume
         .size_limit
         .as_ref()
@@ -55,13 +60,33 @@ fn memory_dir(directory: &Path, volume: &EmptyDirVolumeSource, group: Option<Gid
     let mut options = vec![format!("mode={:o}", mode(group))];
     options.extend(group.map(|group| format!("gid={group}")));
     options.extend(size.map(|size| format!("size={size}")));
+    options
+}
+
+fn huge_dir(
+    directory: &Path,
+    volume: &EmptyDirVolumeSource,
+    group: Option<Gid>,
+    (medium, spec): (&str, &PodSpec),
+) -> Result<(), Error> {
+    let size = hugepages::page_size(medium, spec).map_err(|unusable| {
+        let source = io::Error::new(io::ErrorKind::InvalidInput, unusable);
+        io_error("mount huge pages at", directory, source)
+    })?;
+    let mut options = options(volume, group);
+    options.push(format!("pagesize={size}"));
+    mount_dir(directory, "hugetlbfs", &options)?;
+    // That file system takes no set-group-ID bit as an option.
+    set_mode(directory, mode(group))
+}
+
+fn mount_dir(directory: &Path, kind: &'static str, options: &[String]) -> Result<(), Error> {
+    make_directory(directory)?;
+    if subpath::is_mounted(directory).map_err(|error| io_error("find the mount at", directory, error))? {
+        return Ok(());
+    }
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     let options = options.join(",");
-    mount(
-        Some("tmpfs"),
-        directory,
-        Some("tmpfs"),
-        MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
-        Some(options.as_str()),
-    )
-    .map_err(|error| io_error("mount tmpfs at", directory, error))
+    mount(Some(kind), directory, Some(kind), flags, Some(options.as_str()))
+        .map_err(|error| io_error("mount a file system in memory at", directory, error))
 }

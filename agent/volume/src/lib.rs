@@ -202,7 +202,7 @@ impl Volumes {
         }
         let group = fs_group(pod);
         if let Some(empty) = &volume.empty_dir {
-            return empty::make(&directory, empty, group);
+            return empty::make(&directory, empty, group, pod);
         }
         let payload = payload::build(pod, volume, sources, surroundings)
             .map_err(|source| Error::Payload {

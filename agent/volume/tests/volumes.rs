@@ -240,3 +240,39 @@ fn what_was_read_earlier_never_replaces_what_was_read_later() {
     make(&turns.take(), "later");
     assert!(volumes.pods().unwrap().is_empty());
 }
+
+#[test]
+fn volumes_of_huge_pages_are_of_those_that_the_pod_asks_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let volumes = Volumes::new(directory.path().to_owned(), true);
+    let spec = |resources: &str| {
+        pod(&format!(
+            r#"{{"containers":[{{"name":"a","resources":{{"limits":{resources}}}}}],"securityContext":{{"fsGroup":77}},
+            "volumes":[{{"name":"huge","emptyDir":{{"medium":"HugePages-2Mi"}}}}]}}"#
+        ))
+    };
+    let refused = prepare(&volumes, &spec(r#"{"memory":"1Gi"}"#), &Sources::default()).unwrap_err();
+    let why = std::error::Error::source(&refused).unwrap().to_string();
+    assert_eq!(
+        why,
+        "hugePages storage requested, but there is no resource request for huge pages"
+    );
+    let asking = spec(r#"{"memory":"1Gi","hugepages-2Mi":"4Mi"}"#);
+    for _ in 0..2 {
+        prepare(&volumes, &asking, &Sources::default()).unwrap();
+    }
+    let volume = directory.path().join("uid-1/volumes/huge");
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let mounted: Vec<&str> = table
+        .lines()
+        .filter(|line| line.contains(volume.to_str().unwrap()))
+        .collect();
+    assert!(
+        matches!(mounted.as_slice(), [one] if one.contains(" hugetlbfs ") && one.contains("pagesize=2M")),
+        "{mounted:?}"
+    );
+    let found = fs::metadata(&volume).unwrap();
+    assert_eq!((found.gid(), found.mode() & 0o7777), (77, 0o2777));
+    volumes.tear_down("uid-1").unwrap();
+    assert!(!volume.exists());
+}

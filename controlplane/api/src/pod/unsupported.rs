@@ -141,7 +141,15 @@ fn volume(found: &mut Found, volume: &Volume, path: &str) {
         found.refuse(set, format!("{path}.{name}"));
     }
     let medium = volume.empty_dir.as_ref().and_then(|empty| empty.medium.as_deref());
-    found.only(medium, format!("{path}.emptyDir.medium"), &["Memory"]);
+    // With a page size behind it, too.
+    let medium = medium.map(|medium| {
+        if medium.starts_with("HugePages-") {
+            "HugePages"
+        } else {
+            medium
+        }
+    });
+    found.only(medium, format!("{path}.emptyDir.medium"), &["HugePages", "Memory"]);
     let host = volume.host_path.as_ref().and_then(|host| host.type_.as_deref());
     let kinds = [
         "DirectoryOrCreate",

@@ -35,6 +35,12 @@ pub(super) fn requirements(errors: &mut Vec<Invalid>, resources: &ResourceRequir
             Some(_) | None => {}
         }
     }
+    let pages = |name: &&str| name.starts_with("hugepages-");
+    let ordinary = |name: &&str| matches!(*name, "cpu" | "memory");
+    let mut named = limits.keys().chain(requests.keys()).copied();
+    if named.clone().any(|name| pages(&name)) && !named.any(|name| ordinary(&name)) {
+        errors.push(Invalid::forbidden(path, "HugePages require cpu or memory"));
+    }
 }
 
 /// Whether a request may be smaller than the limit.

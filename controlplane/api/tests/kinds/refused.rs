@@ -181,6 +181,10 @@ fn containers() {
         ],
     );
     pod_refused(
+        &json!({"resources": {"limits": {"hugepages-2Mi": "4Mi"}, "requests": null}}),
+        &["spec.containers[0].resources: Forbidden: HugePages require cpu or memory"],
+    );
+    pod_refused(
         &json!({"volumeMounts": [{"name": "nowhere", "mountPath": "/a"}]}),
         &["spec.containers[0].volumeMounts[0].name: Not found: \"nowhere\""],
     );
