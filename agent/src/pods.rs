@@ -34,6 +34,38 @@ struct Leftovers {
     addresses: BTreeMap<String, Vec<IpAddr>>,
 }
 
+impl Leftovers {
+    /// What happens before a pod's worker takes over what there is of it: nobody would be told of it again.
+    fn note(&mut self, event: &runtime::Event) {
+        let mut all = self.sandboxes.values_mut().flatten();
+        match event {
+            runtime::Event::ContainerExited {
+                sandbox_id,
+                container_id,
+                exit,
+            } => {
+                let sandbox = all.find(|known| known.id == *sandbox_id);
+                let mut containers = sandbox.into_iter().flat_map(|sandbox| &mut sandbox.containers);
+                let Some(container) = containers.find(|known| known.id == *container_id) else {
+                    return;
+                };
+                let started_at = match container.state {
+                    runtime::State::Running { started_at, .. } => Some(started_at),
+                    runtime::State::Exited { started_at, .. } => started_at,
+                    runtime::State::Created => None,
+                };
+                let exit = exit.clone();
+                container.state = runtime::State::Exited { exit, started_at };
+            }
+            runtime::Event::SandboxLost { sandbox_id } => {
+                for sandbox in all.filter(|known| known.id == *sandbox_id) {
+                    sandbox.lost = true;
+                }
+            }
+        }
+    }
+}
+
 struct Dispatcher {
     context: Arc<Context>,
     workers: BTreeMap<String, Arc<Mailbox>>,
@@ -321,14 +353,15 @@ impl Dispatcher {
         }
     }
 
-    fn tell(&self, event: runtime::Event) {
+    fn tell(&mut self, event: runtime::Event) {
         let sandbox = match &event {
             runtime::Event::ContainerExited { sandbox_id, .. } | runtime::Event::SandboxLost { sandbox_id } => {
                 sandbox_id
             }
         };
-        if let Some(worker) = self.workers.get(owner(sandbox)) {
-            worker.put(Input::Runtime(event));
+        match self.workers.get(owner(sandbox)) {
+            Some(worker) => worker.put(Input::Runtime(event)),
+            None => self.leftovers.note(&event),
         }
     }
 
