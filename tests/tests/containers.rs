@@ -136,6 +136,8 @@ fn it_is_confined(cluster: &Cluster) -> anyhow::Result<()> {
     let said = cluster.logs("secure")?;
     for expected in [
         "uid=1000 gid=3000 groups=2000,3000",
+        "\n/none/such\n",
+        "from 77",
         "CapEff:\t0000000000000000",
         "NoNewPrivs:\t1",
         "Seccomp:\t2",

@@ -15,11 +15,15 @@ pub fn status(uid: &str, old: &PodStatus, new: &PodStatus) -> Option<Value> {
         if before == Some(value) {
             continue;
         }
-        let change = match MERGED.iter().find(|(merged, _)| merged == field) {
-            Some((_, key)) => list(before, value, key),
-            None => value.clone(),
+        let Some((_, key)) = MERGED.iter().find(|(merged, _)| merged == field) else {
+            patch.insert(field.clone(), value.clone());
+            continue;
         };
-        patch.insert(field.clone(), change);
+        let changes = list(before, value, key);
+        // The same elements in another order, which such a patch cannot change: others write there too.
+        if !changes.is_empty() {
+            patch.insert(field.clone(), Value::Array(changes));
+        }
     }
     for field in old.keys().filter(|field| !new.contains_key(*field)) {
         patch.insert(field.clone(), Value::Null);
@@ -35,7 +39,7 @@ fn object(status: &PodStatus) -> Map<String, Value> {
 }
 
 /// Changed and new elements, and a deletion for each one that is gone.
-fn list(old: Option<&Value>, new: &Value, key: &str) -> Value {
+fn list(old: Option<&Value>, new: &Value, key: &str) -> Vec<Value> {
     let old = old.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let new = new.as_array().map_or(&[][..], Vec::as_slice);
     let find = |list: &[Value], wanted: Option<&Value>| list.iter().find(|item| item.get(key) == wanted).cloned();
@@ -60,7 +64,7 @@ fn list(old: Option<&Value>, new: &Value, key: &str) -> Value {
             changes.push(json!({key: name, "$patch": "delete"}));
         }
     }
-    Value::Array(changes)
+    changes
 }
 
 #[cfg(test)]
@@ -75,6 +79,27 @@ mod tests {
     fn equal_statuses_need_no_patch() {
         let one = parse(r#"{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}"#);
         assert_eq!(status("u", &one, &one.clone()), None);
+    }
+
+    #[test]
+    fn another_order_needs_no_patch() {
+        let stored = parse(
+            r#"{"conditions":[{"type":"DisruptionTarget","status":"True"},{"type":"Ready","status":"True"}],
+                "podIPs":[{"ip":"fd00::1"},{"ip":"10.0.0.1"}]}"#,
+        );
+        let own = parse(
+            r#"{"conditions":[{"type":"Ready","status":"True"},{"type":"DisruptionTarget","status":"True"}],
+                "podIPs":[{"ip":"10.0.0.1"},{"ip":"fd00::1"}]}"#,
+        );
+        assert_eq!(status("u", &stored, &own), None);
+        assert_eq!(
+            status(
+                "u",
+                &stored,
+                &parse(r#"{"podIPs":[{"ip":"10.0.0.1"},{"ip":"fd00::1"}]}"#)
+            ),
+            Some(json!({"metadata": {"uid": "u"}, "status": {"conditions": null}}))
+        );
     }
 
     #[test]

@@ -78,6 +78,9 @@ pub struct SandboxSpec {
     /// Which pods it shares a control group with.
     #[serde(default)]
     pub class: Class,
+    /// Settings of the kernel (`net.ipv4.ip_unprivileged_port_start`) and their values, for the pod's own namespaces.
+    #[serde(default)]
+    pub sysctls: Vec<(String, String)>,
     /// The first of the 65536 ids of the machine that are the pod's own users and groups (`hostUsers: false`); otherwise its
     /// users are the machine's. The network namespace must belong to them.
     #[serde(default)]

@@ -29,6 +29,7 @@ fn sandbox() -> SandboxSpec {
         host_ipc: false,
         user_ids: None,
         class: Class::default(),
+        sysctls: Vec::new(),
         limits: Limits::default(),
     }
 }

@@ -231,6 +231,12 @@ fn sandbox_spec(
             "Burstable" => Class::Burstable,
             _ => Class::BestEffort,
         },
+        sysctls: spec
+            .security_context
+            .iter()
+            .flat_map(|context| context.sysctls.iter().flatten())
+            .map(|sysctl| (sysctl.name.replace('/', "."), sysctl.value.clone()))
+            .collect(),
     }
 }
 

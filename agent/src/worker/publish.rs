@@ -21,6 +21,8 @@ const LONGEST_RETRY_MILLISECONDS: i64 = 10_000;
 #[derive(Debug, Default)]
 pub(super) struct Publisher {
     in_flight: bool,
+    /// The pod's resourceVersion when the last request was sent.
+    sent_at: Option<String>,
     gathering_until: Option<Timestamp>,
     retry: Option<(Timestamp, i64)>,
     current: bool,
@@ -58,6 +60,7 @@ impl Worker {
         }
         self.publisher.gathering_until = None;
         self.publisher.in_flight = true;
+        self.publisher.sent_at.clone_from(&self.pod.metadata.resource_version);
         if ready(&new) {
             self.context.reached(pods::uid(&self.pod), Step::Ready);
         }
@@ -77,6 +80,11 @@ impl Worker {
     pub(super) fn published(&mut self, outcome: Result<Pod, kube::Error>) {
         self.publisher.in_flight = false;
         match outcome {
+            Ok(pod) if pod.metadata.resource_version == self.publisher.sent_at => {
+                // Nothing was changed by it, so the same again would change nothing.
+                let delay = self.hold_back();
+                warn!(pod = %self.id(), delay, "the stored status stays as it was; it will be tried again");
+            }
             Ok(pod) => {
                 self.publisher.retry = None;
                 self.see(Arc::new(pod));
@@ -88,13 +96,19 @@ impl Worker {
                 self.publisher.current = true;
             }
             Err(error) => {
-                let delay = self.publisher.retry.map_or(FIRST_RETRY_MILLISECONDS, |(_, delay)| {
-                    (delay * 2).min(LONGEST_RETRY_MILLISECONDS)
-                });
+                let delay = self.hold_back();
                 warn!(pod = %self.id(), %error, delay, "the status could not be stored; it will be tried again");
-                self.publisher.retry = Some((later(self.context.now(), delay), delay));
             }
         }
+    }
+
+    /// Waits before the next request, twice as long each time; answers how many milliseconds.
+    fn hold_back(&mut self) -> i64 {
+        let delay = self.publisher.retry.map_or(FIRST_RETRY_MILLISECONDS, |(_, delay)| {
+            (delay * 2).min(LONGEST_RETRY_MILLISECONDS)
+        });
+        self.publisher.retry = Some((later(self.context.now(), delay), delay));
+        delay
     }
 
     /// Notes when the API has the status that will never change again. Answers whether that is news.

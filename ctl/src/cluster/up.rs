@@ -52,7 +52,10 @@ pub(crate) async fn run(state_dir: &Path, options: &UpOptions) -> anyhow::Result
         }
         known => {
             let settings = Settings::choose(state_dir, options, known.as_ref())?;
-            settings.write(state_dir)?;
+            // A full disk is no reason not to start what is there.
+            if known.as_ref() != Some(&settings) {
+                settings.write(state_dir)?;
+            }
             settings
         }
     };

@@ -105,13 +105,15 @@ fn volumes(busybox: &str, host: &str) -> Value {
 }
 
 fn secure(busybox: &str) -> Value {
-    let work = "id; grep -E 'CapEff|NoNewPrivs|Seccomp:' /proc/self/status; touch /x 2>/dev/null || echo root is read-only; \
+    let work = "id; pwd; echo from $(cat /proc/sys/net/ipv4/ip_unprivileged_port_start); grep -E 'CapEff|NoNewPrivs|Seccomp:' /proc/self/status; touch /x 2>/dev/null || echo root is read-only; \
         touch /mine/x && [ \"$(stat -c %g /mine)\" = 2000 ] && echo volume is mine; \
         mount -t tmpfs none /mine 2>/dev/null || echo no mount";
     let container = json!({
         "securityContext": {
             "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": {"drop": ["ALL"]},
         },
+        // The image has no such directory.
+        "workingDir": "/none/such",
         "volumeMounts": [{"name": "mine", "mountPath": "/mine"}],
     });
     let spec = json!({
@@ -119,6 +121,7 @@ fn secure(busybox: &str) -> Value {
         "securityContext": {
             "runAsUser": 1000, "runAsGroup": 3000, "fsGroup": 2000, "runAsNonRoot": true,
             "seccompProfile": {"type": "RuntimeDefault"},
+            "sysctls": [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "77"}],
         },
         "volumes": [{"name": "mine", "emptyDir": {}}],
     });

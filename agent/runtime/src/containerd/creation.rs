@@ -68,6 +68,7 @@ pub(super) fn prepare(
         namespaces: namespaces(&sandbox, record, spec.pid_of.as_deref())?,
         memory: &memory,
         limited_later: false,
+        settled: false,
     };
     let mut config = confine(spec.spec.clone(), &identity, &place)?;
     bound_swap(&mut config);

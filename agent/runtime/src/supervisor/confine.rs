@@ -26,6 +26,8 @@ pub(crate) struct Place<'a> {
     pub(crate) memory: &'a Path,
     /// The limits are set when the container is started, by who makes it: making it shall not be throttled by a small quota.
     pub(crate) limited_later: bool,
+    /// The pod's namespaces have their kernel settings already.
+    pub(crate) settled: bool,
 }
 
 /// Which pid namespace a container gets.
@@ -79,6 +81,9 @@ pub(crate) fn confine(mut spec: Spec, identity: &Identity, place: &Place<'_>) ->
         linux.set_resources(Some(without_limits(resources)));
     }
     linux.set_namespaces(Some(namespaces(&place.namespaces).map_err(broken)?));
+    if place.settled {
+        linux.set_sysctl(None);
+    }
     linux
         .set_cgroups_path(Some(place.cgroup.clone()))
         .set_uid_mappings(None)

@@ -14,7 +14,7 @@ use oci_spec::runtime::LinuxNamespaceType;
 use super::confine::{PidNamespace, Place, confine};
 use super::memory::{self, SharedMemory};
 use super::users::Users;
-use super::{exec, shifted, user};
+use super::{exec, shifted, user, workplace};
 use crate::cgroup::Cgroups;
 use crate::overlay::{self, Writable};
 use crate::sys::Mount;
@@ -85,8 +85,10 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
         namespaces: namespaces(&creation, joined.as_ref()),
         memory: &memory,
         limited_later: true,
+        settled: true,
     };
     let mut config = confine(spec.spec, &identity, &place)?;
+    workplace::make(&rootfs, &config, creation.users).map_err(failed("make the working directory"))?;
     if let Some(users) = creation.users {
         shifted::volumes(users, &mut config, &creation.directory, &memory)?;
         shifted::open_way(&creation.directory).map_err(failed("open the way to the container"))?;

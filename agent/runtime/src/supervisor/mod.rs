@@ -12,6 +12,7 @@ mod exec;
 mod exec_calls;
 pub(crate) mod exits;
 mod job;
+mod kernel;
 pub(crate) mod log;
 pub(crate) mod memory;
 mod pause;
@@ -23,6 +24,7 @@ mod state;
 mod terminal;
 pub(crate) mod user;
 mod users;
+mod workplace;
 mod zygote;
 
 use std::fs::{self, File};
@@ -166,6 +168,7 @@ fn set_up(directory: &Path, configuration: Configuration) -> Result<state::Super
         setns(netns, CloneFlags::CLONE_NEWNET).map_err(at("join the network namespace"))?;
         nix::unistd::sethostname(&spec.hostname).map_err(at("set the host name"))?;
     }
+    kernel::set(&spec).map_err(at("set what the pod wants of the kernel"))?;
     let pause = if spec.share_process_namespace && !spec.host_pid {
         Some(Pause::start(directory, users.as_ref()).map_err(at("make the shared pid namespace"))?)
     } else {

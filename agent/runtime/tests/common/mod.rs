@@ -157,6 +157,7 @@ impl Machine {
             host_ipc,
             user_ids: None,
             class: Class::default(),
+            sysctls: Vec::new(),
             limits,
         }
     }
