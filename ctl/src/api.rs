@@ -116,7 +116,8 @@ impl Api {
     }
 }
 
-fn refused(error: kube::Error) -> anyhow::Error {
+/// The server's answer in kubectl's words, or that there was none.
+pub(crate) fn refused(error: kube::Error) -> anyhow::Error {
     if let kube::Error::Api(status) = error {
         let (code, reason, message) = (status.code, status.reason, status.message);
         return Refused { code, reason, message }.into();

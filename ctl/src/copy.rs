@@ -12,7 +12,7 @@ use kube::api::{AttachParams, AttachedProcess};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::runtime::Handle;
 
-use crate::api::Api;
+use crate::api::{Api, refused};
 use crate::arguments::{CopyOptions, Place};
 use crate::terminal::{self, Waiting};
 use crate::{pods, session};
@@ -74,7 +74,8 @@ impl<'a> Container<'a> {
             max_stdout_buf_size: Some(BUFFER),
             max_stderr_buf_size: Some(BUFFER),
         };
-        Ok(self.pods.exec(&self.pod, command.iter().copied(), &parameters).await?)
+        let run = self.pods.exec(&self.pod, command.iter().copied(), &parameters);
+        run.await.map_err(refused)
     }
 
     async fn is_directory(&self, path: &str) -> anyhow::Result<bool> {

@@ -8,7 +8,7 @@ use futures::{FutureExt as _, StreamExt as _};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::api::Api;
+use crate::api::{Api, refused};
 use crate::arguments::{ForwardOptions, Place};
 use crate::session::until_interrupted;
 use crate::{pods, terminal};
@@ -69,7 +69,7 @@ async fn accept(listener: &TcpListener, remote: u16, pods: &kube::Api<Pod>, pod:
 type Pod = k8s_openapi::api::core::v1::Pod;
 
 async fn carry(mut stream: TcpStream, remote: u16, pods: &kube::Api<Pod>, pod: &str) -> anyhow::Result<()> {
-    let mut forwarder = pods.portforward(pod, &[remote]).await?;
+    let mut forwarder = pods.portforward(pod, &[remote]).await.map_err(refused)?;
     let failed = forwarder.take_error(remote);
     let mut behind = forwarder.take_stream(remote).context("no stream came")?;
     let copied = copy_bidirectional(&mut stream, &mut behind).await;

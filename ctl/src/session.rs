@@ -12,7 +12,7 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetat
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::api::Api;
+use crate::api::{Api, refused};
 use crate::arguments::{AttachOptions, ExecOptions, Place, SessionOptions};
 use crate::{pods, terminal};
 
@@ -27,7 +27,8 @@ pub(crate) async fn exec(place: &Place, options: &ExecOptions) -> anyhow::Result
     let process = api
         .pods(namespace)
         .exec(&pod, options.command.iter(), &parameters)
-        .await?;
+        .await
+        .map_err(refused)?;
     follow(process, &parameters).await
 }
 
@@ -37,7 +38,7 @@ pub(crate) async fn attach(place: &Place, options: &AttachOptions) -> anyhow::Re
     let namespace = &options.session.scope.namespace;
     let pod = pods::one(&api, namespace, &options.target).await?;
     let parameters = parameters(&options.session);
-    let process = api.pods(namespace).attach(&pod, &parameters).await?;
+    let process = api.pods(namespace).attach(&pod, &parameters).await.map_err(refused)?;
     if parameters.stdin && parameters.tty && std::io::stdin().is_terminal() {
         terminal::note("If you don't see a command prompt, try pressing enter.");
     }

@@ -126,6 +126,11 @@ fn find(context: &Context, pod: &Pod, container: &str, previous: bool) -> Result
             let waiting = pods::stored_status(pod, container)
                 .and_then(|status| status.state.as_ref()?.waiting.as_ref()?.reason.clone())
                 .unwrap_or_else(|| "ContainerCreating".to_owned());
+            let waiting = match waiting.as_str() {
+                "ErrImagePull" => "image can't be pulled",
+                "ImagePullBackOff" => "trying and failing to pull image",
+                other => other,
+            };
             Err(format!(
                 "container \"{container}\" in pod \"{}\" is waiting to start: {waiting}",
                 pods::name(pod)
