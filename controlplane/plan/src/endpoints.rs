@@ -9,7 +9,7 @@ mod slices;
 mod tests;
 
 use k8s_openapi::{
-    api::core::v1::{Container, Pod, Service, ServicePort},
+    api::core::v1::{Container, ObjectReference, Pod, Service, ServicePort},
     apimachinery::pkg::util::intstr::IntOrString,
 };
 
@@ -109,6 +109,17 @@ fn families(service: &Service) -> Vec<&'static str> {
     }
     let known = |name: &String| if name == IPV6 { IPV6 } else { IPV4 };
     named.iter().map(known).collect()
+}
+
+/// Whose address it is.
+fn reference(pod: &Pod) -> ObjectReference {
+    ObjectReference {
+        kind: Some("Pod".to_owned()),
+        namespace: pod.metadata.namespace.clone(),
+        name: pod.metadata.name.clone(),
+        uid: pod.metadata.uid.clone(),
+        ..ObjectReference::default()
+    }
 }
 
 /// The pod's host name, when the Service gives it a name in DNS.

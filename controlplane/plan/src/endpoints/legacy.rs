@@ -2,13 +2,12 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
-use k8s_openapi::api::core::v1::{
-    EndpointAddress, EndpointPort, EndpointSubset, Endpoints, ObjectReference, Pod, Service,
-};
+use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Pod, Service};
 use serde_json::{Value, json};
 
 use super::{
     HEADLESS, address_of, answering, change_of, families, host_name, is_headless, is_served, number, publishes_unready,
+    reference,
 };
 use crate::{
     objects::{Map, is_ready, name, node_of, target},
@@ -185,13 +184,7 @@ fn endpoint(service: &Service, pod: &Pod, address: &str) -> EndpointAddress {
         hostname: host_name(service, pod),
         ip: address.to_owned(),
         node_name: node_of(pod).map(str::to_owned),
-        target_ref: Some(ObjectReference {
-            kind: Some("Pod".to_owned()),
-            namespace: pod.metadata.namespace.clone(),
-            name: pod.metadata.name.clone(),
-            uid: pod.metadata.uid.clone(),
-            ..ObjectReference::default()
-        }),
+        target_ref: Some(reference(pod)),
     }
 }
 

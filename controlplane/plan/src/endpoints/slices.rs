@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::{
-    core::v1::{ObjectReference, Pod, Service},
+    core::v1::{Pod, Service},
     discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice},
 };
 
 use super::{
-    HEADLESS, address_of, answering, families, host_name, is_headless, is_served, number, publishes_unready,
+    HEADLESS, address_of, answering, families, host_name, is_headless, is_served, number, publishes_unready, reference,
     slice::{self, Wanted, delete, group, is_of},
 };
 use crate::{
@@ -237,13 +237,7 @@ fn endpoint(service: &Service, pod: &Pod, address: &str, zone: &dyn Fn(&str) -> 
         }),
         hostname: host_name(service, pod),
         node_name: node_of(pod).map(str::to_owned),
-        target_ref: Some(ObjectReference {
-            kind: Some("Pod".to_owned()),
-            namespace: pod.metadata.namespace.clone(),
-            name: pod.metadata.name.clone(),
-            uid: pod.metadata.uid.clone(),
-            ..ObjectReference::default()
-        }),
+        target_ref: Some(reference(pod)),
         zone: node_of(pod).and_then(zone),
         ..Endpoint::default()
     }
