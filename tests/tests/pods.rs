@@ -94,6 +94,25 @@ fn pods_begin_find_and_end_as_their_specifications_say() -> anyhow::Result<()> {
     node.machine.finish()
 }
 
+/// A taint's eviction writes a condition before the agent's own: the agent must still see that its status is stored.
+#[test]
+fn pods_that_a_taint_drives_out_go_away() -> anyhow::Result<()> {
+    tests::logging();
+    let machine = Machine::start("taint")?;
+    let image = images::nginx(&machine)?;
+    machine.kubectl(["run", "web", "--image", &image])?;
+    machine.kubectl(["wait", "--for=condition=Ready", "pod/web", "--timeout=60s"])?;
+    machine.kubectl(["taint", "node", "--all", "out=now:NoExecute"])?;
+    eventually("the pod is gone", || {
+        let left = machine.kubectl(["get", "pods", "-o", "yaml", "--ignore-not-found", "web"]);
+        match left.map_err(|error| error.to_string())? {
+            left if left.is_empty() => Ok(()),
+            left => Err(left),
+        }
+    })?;
+    machine.finish()
+}
+
 /// A registry that is not there is named within seconds.
 fn assert_pull(node: &Node) -> anyhow::Result<()> {
     let waiting = "/containerStatuses/0/state/waiting";
