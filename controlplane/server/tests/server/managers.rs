@@ -1,10 +1,8 @@
 //! Who manages which field after which write.
 
-mod support;
-
+use crate::support::{Api, deployment, entry, managers, pod};
 use http::Method;
 use serde_json::json;
-use support::{Api, deployment, entry, managers, pod};
 
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 
@@ -23,7 +21,7 @@ async fn a_created_object_is_its_creators() {
     let own = entry(&answer, "kubectl");
     assert_eq!(own["apiVersion"], "apps/v1");
     assert_eq!(own["fieldsType"], "FieldsV1");
-    assert_eq!(own["time"], support::START);
+    assert_eq!(own["time"], crate::support::START);
     let expected = json!({"f:spec": {
         "f:progressDeadlineSeconds": {},
         "f:replicas": {},

@@ -1,11 +1,10 @@
 //! Create, read, update, patch and delete, by status codes and texts.
-mod support;
 
+use crate::support::{Api, config_map, deployment, pod};
 use http::Method;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::json;
-use support::{Api, config_map, deployment, pod};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const PODS: &str = "/api/v1/namespaces/default/pods";

@@ -1,14 +1,13 @@
 //! Deletion: grace periods, finalizers, preconditions, namespaces, collections, eviction.
-mod support;
 
+use crate::support::{Api, START, config_map, deployment, pod};
 use http::Method;
 use serde_json::{Value, json};
-use support::{Api, START, config_map, deployment, pod};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
-async fn bind(api: &Api, name: &str, node: &str) -> support::Answer {
+async fn bind(api: &Api, name: &str, node: &str) -> crate::support::Answer {
     let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
         "target": {"apiVersion": "v1", "kind": "Node", "name": node}});
     api.post(&format!("{PODS}/{name}/binding"), &binding).await

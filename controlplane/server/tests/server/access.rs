@@ -1,18 +1,9 @@
 //! Questions about what somebody may do.
-#![allow(missing_docs, reason = "tests")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "tests fail by panicking"
-)]
 
-mod support;
-
+use crate::support::Api;
+use crate::support::rights::{as_user, binding, give, jane, pods, role, user};
 use controlplane_server::User;
 use serde_json::{Value, json};
-use support::Api;
-use support::rights::{as_user, binding, give, jane, pods, role, user};
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1";
 

@@ -1,13 +1,10 @@
 //! Every pod runs as a service account, and finds its token.
-#![allow(missing_docs, clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
-
-mod support;
 
 use std::time::Duration;
 
+use crate::support::{Api, pod};
 use http::StatusCode;
 use serde_json::{Value, json};
-use support::{Api, pod};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 

@@ -1,15 +1,12 @@
 //! Answers in protobuf: the same as in JSON, in the envelope and the frames that stock clients read.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
-
-mod support;
 
 use std::io::Read as _;
 
+use crate::support::{Answer, Api, config_map, deployment, pod};
 use api::protobuf;
 use http::Method;
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
-use support::{Answer, Api, config_map, deployment, pod};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";

@@ -1,16 +1,9 @@
 //! A server that stops: over real connections, what is under way is finished and what would last comes to its end. And
 //! certificates that are renewed under connections.
-#![allow(missing_docs, reason = "tests")]
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "tests fail by panicking"
-)]
+#![allow(clippy::disallowed_methods, reason = "a test's tasks end with its runtime")]
 
-mod support;
-
+use crate::support::config_map;
+use crate::support::served::{LIFETIME, PATIENCE, connect, get, now, serve, serving};
 use axum::body::Body;
 use bytes::Bytes;
 use futures::channel::mpsc;
@@ -19,8 +12,6 @@ use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use hyper::client::conn::http1::SendRequest;
 use serde_json::Value;
-use support::config_map;
-use support::served::{LIFETIME, PATIENCE, connect, get, now, serve, serving};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 

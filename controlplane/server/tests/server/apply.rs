@@ -1,10 +1,8 @@
 //! Server-side apply.
 
-mod support;
-
+use crate::support::{Api, deployment, entry, managers};
 use http::StatusCode;
 use serde_json::{Value, json};
-use support::{Api, deployment, entry, managers};
 
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 

@@ -1,23 +1,14 @@
 //! Signing requests: who may decide and sign, and what nobody may ask for.
-#![allow(missing_docs, reason = "tests")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "tests fail by panicking"
-)]
 
-mod support;
-
+use crate::support::rights::{as_user, binding, give, jane, role, user};
+use crate::support::{Api, START};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use support::rights::{as_user, binding, give, jane, role, user};
-use support::{Api, START};
 
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
-const JANE: &str = include_str!("../../api/tests/requests/jane.pem");
-const MASTERS: &str = include_str!("../../api/tests/requests/masters.pem");
+const JANE: &str = include_str!("../../../api/tests/requests/jane.pem");
+const MASTERS: &str = include_str!("../../../api/tests/requests/masters.pem");
 
 fn request(name: &str, signer: &str, pem: &str) -> Value {
     json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": name},

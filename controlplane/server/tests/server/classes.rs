@@ -1,14 +1,8 @@
 //! What classes decide for claims, Ingresses and pods.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "helpers of tests fail by panicking"
-)]
-mod support;
 
+use crate::support::{Api, pod};
 use http::StatusCode;
 use serde_json::{Value, json};
-use support::{Api, pod};
 
 const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
 

@@ -1,14 +1,8 @@
 //! Pod Security Standards by the labels of namespaces.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "helpers of tests fail by panicking"
-)]
-mod support;
 
+use crate::support::{Api, deployment, pod};
 use http::StatusCode;
 use serde_json::{Value, json};
-use support::{Api, deployment, pod};
 
 const NAMESPACES: &str = "/api/v1/namespaces";
 

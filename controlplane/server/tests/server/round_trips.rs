@@ -1,13 +1,10 @@
 //! Every kind through the whole server: applied, applied again, patched with nothing, and read in each encoding.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
-mod support;
-
+use crate::support::Api;
 use api::kind::{Scope, Verbs};
 use api::{KINDS, Registration, protobuf};
 use http::Method;
 use serde_json::{Value, json};
-use support::Api;
 
 /// The fixture of a kind, which its own tests use.
 fn fixture(row: &Registration) -> Value {

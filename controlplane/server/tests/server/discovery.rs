@@ -1,9 +1,8 @@
 //! What discovery and OpenAPI say to old and new clients.
-mod support;
 
+use crate::support::Api;
 use http::Method;
 use serde_json::json;
-use support::Api;
 
 #[tokio::test]
 async fn discovery_is_what_each_client_asks_for() {

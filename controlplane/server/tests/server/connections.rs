@@ -1,20 +1,11 @@
 //! Clients that hold connections or flood them, and what becomes of the others meanwhile.
-#![allow(missing_docs, reason = "tests")]
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "tests fail by panicking"
-)]
+#![allow(clippy::disallowed_methods, reason = "a test's tasks end with its runtime")]
 
-mod support;
-
+use crate::support::served::{PATIENCE, Served, connect, dial, get, serve, speak};
 use axum::body::Body;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use hyper::client::conn::http1::SendRequest;
-use support::served::{PATIENCE, Served, connect, dial, get, serve, speak};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

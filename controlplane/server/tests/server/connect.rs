@@ -1,13 +1,12 @@
 //! exec, attach, portforward and proxies, as far as the API server has a part in them: which agent is asked for what.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test's helpers are tests")]
-
-mod support;
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
+use crate::support::rights::{as_user, binding, give, jane, role, user};
+use crate::support::{Api, Kept, pod};
 use axum::body::Body;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -16,8 +15,6 @@ use controlplane_server::audit::Sink;
 use futures::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode};
 use serde_json::{Value, json};
-use support::rights::{as_user, binding, give, jane, role, user};
-use support::{Api, Kept, pod};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";

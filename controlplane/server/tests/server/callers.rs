@@ -1,16 +1,13 @@
 //! Who is calling besides service accounts: nobody in particular, new nodes, and those who act as somebody else.
-#![allow(missing_docs, clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
-
-mod support;
 
 use std::time::Duration;
 
+use crate::support::Api;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use controlplane_server::identity::MASTERS;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
-use support::Api;
 
 async fn start() -> Api {
     let api = Api::start().await;

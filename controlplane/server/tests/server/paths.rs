@@ -1,7 +1,6 @@
 //! Paths, users and bodies that are not meant well.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-mod support;
 
+use crate::support::{Api, collect, config_map};
 use axum::body::Body;
 use controlplane_server::identity::User;
 use controlplane_server::path::segments;
@@ -10,7 +9,6 @@ use controlplane_server::request::RequestInfo;
 use http::{Method, Request};
 use proptest::prelude::*;
 use serde_json::json;
-use support::{Api, collect, config_map};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
@@ -265,7 +263,7 @@ async fn bodies_are_bounded() {
     assert!(answer.code.is_client_error(), "{}", answer.text());
 }
 
-async fn ask(api: &Api, user: User, method: &str, path: &str) -> support::Answer {
+async fn ask(api: &Api, user: User, method: &str, path: &str) -> crate::support::Answer {
     let request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
     collect(api.send_as(user, request).await).await
 }

@@ -1,18 +1,9 @@
 //! What a node's agent may do, and what it may not (attack 22: a node reaches for another's).
-#![allow(missing_docs, reason = "tests")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "tests fail by panicking"
-)]
 
-mod support;
-
+use crate::support::{Answer, Api, collect, pod};
 use controlplane_server::User;
 use http::Request;
 use serde_json::{Value, json};
-use support::{Answer, Api, collect, pod};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const MERGE: &str = "application/merge-patch+json";

@@ -1,14 +1,8 @@
 //! `ResourceQuota`: charged and released by the commit of the object itself.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "helpers of tests fail by panicking"
-)]
-mod support;
 
+use crate::support::{Answer, Api, config_map, pod};
 use http::StatusCode;
 use serde_json::{Value, json};
-use support::{Answer, Api, config_map, pod};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";

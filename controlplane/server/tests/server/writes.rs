@@ -1,13 +1,12 @@
 //! What a PUT may do, what the server knows better, and readers that have seen more than the server.
-mod support;
 
 use std::time::Duration;
 
+use crate::support::{Api, config_map, pod};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
-use support::{Api, config_map, pod};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -30,7 +29,7 @@ async fn whoever_uses_a_deprecated_kind_is_told() {
 #[tokio::test]
 async fn nobody_asks_for_a_certificate_in_anothers_name() {
     let api = Api::start().await;
-    let asked = STANDARD.encode(include_str!("../../api/tests/requests/jane.pem"));
+    let asked = STANDARD.encode(include_str!("../../../api/tests/requests/jane.pem"));
     let request = json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
         "metadata": {"name": "r"}, "spec": {"request": asked, "signerName": "example.com/signer",
         "usages": ["client auth"], "username": "root", "uid": "0", "extra": {"a": ["b"]}, "groups": ["system:masters"]}});

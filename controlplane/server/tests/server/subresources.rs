@@ -1,15 +1,14 @@
 //! `scale` and `log`, and what the audit log is told.
-mod support;
 
 use std::sync::Arc;
 
+use crate::support::{Api, Kept, config_map, deployment, pod};
 use axum::body::Body;
 use controlplane_server::agents::{Agent, AgentError, Agents, Answer};
 use controlplane_server::audit::{Sink, Stage};
 use futures::future::BoxFuture;
 use http::{Method, Request, Response};
 use serde_json::{Value, json};
-use support::{Api, Kept, config_map, deployment, pod};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";

@@ -1,14 +1,5 @@
 //! A server over a store in memory, and ways to speak to it.
-#![allow(
-    dead_code,
-    unreachable_pub,
-    missing_docs,
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "helpers of tests, shared by several test crates, each of which uses a part"
-)]
+#![allow(unreachable_pub, clippy::disallowed_methods, reason = "helpers of tests")]
 
 pub mod rights;
 pub mod served;

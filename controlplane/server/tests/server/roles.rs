@@ -1,19 +1,10 @@
 //! What callers may do: roles, bindings, and the rule that nobody gives what he does not have.
-#![allow(missing_docs, reason = "tests")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "tests fail by panicking"
-)]
 
-mod support;
-
+use crate::support::Api;
+use crate::support::rights::{RBAC, as_user, binding, give, jane, pods, role, user};
 use controlplane_server::User;
 use http::StatusCode;
 use serde_json::{Value, json};
-use support::Api;
-use support::rights::{RBAC, as_user, binding, give, jane, pods, role, user};
 
 async fn reads(api: &Api, user: &User, path: &str) -> u16 {
     as_user(api, user, "GET", path, &Value::Null).await.code.as_u16()

@@ -1,20 +1,11 @@
 //! Services: what is handed out to them, and what becomes of it.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test fails by panicking"
-)]
-
-mod support;
-
 use std::net::Ipv4Addr;
 
+use crate::support::{Answer, Api};
 use controlplane_server::{Options, Server};
 use http::StatusCode;
 use serde_json::{Value, json};
-use support::{Answer, Api};
 
 const SERVICES: &str = "/api/v1/namespaces/default/services";
 const ADDRESSES: &str = "/apis/networking.k8s.io/v1/ipaddresses";
@@ -241,7 +232,7 @@ async fn every_cluster_has_its_own_service() {
     // A server that starts again elsewhere says so, and mends what was lost meanwhile.
     create(&api, "web", &json!({"clusterIP": "10.96.0.9"})).await;
     api.delete(&format!("{ADDRESSES}/10.96.0.9"), "").await;
-    let mut options = Options::new(std::sync::Arc::new(|| support::START.parse().unwrap()));
+    let mut options = Options::new(std::sync::Arc::new(|| crate::support::START.parse().unwrap()));
     options.address = "192.0.2.8:6443".to_owned();
     let server = Server::new(api.store.clone(), options);
     server.bootstrap().await.unwrap();

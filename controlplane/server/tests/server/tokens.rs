@@ -1,16 +1,13 @@
 //! Who is calling: tokens of service accounts and of new nodes, reviews, and acting as somebody else.
-#![allow(missing_docs, clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
-
-mod support;
 
 use std::time::Duration;
 
+use crate::support::{Answer, Api, START, collect, pod};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use controlplane_server::identity::User;
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
-use support::{Answer, Api, START, collect, pod};
 
 const TOKENS: &str = "/api/v1/namespaces/default/serviceaccounts/robot/token";
 const REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";

@@ -1,9 +1,8 @@
 //! Lists: selectors, pages, shapes and encodings.
-mod support;
 
+use crate::support::{Api, config_map, pod};
 use http::Method;
 use serde_json::json;
-use support::{Api, config_map, pod};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const PODS: &str = "/api/v1/namespaces/default/pods";

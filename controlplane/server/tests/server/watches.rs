@@ -1,14 +1,13 @@
 //! Watches, frame by frame.
-mod support;
 
 use std::time::Duration;
 
+use crate::support::{Api, Frames, config_map, pod};
 use futures::TryStreamExt;
 use http::Method;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::{WatchStreamExt, watcher};
 use serde_json::json;
-use support::{Api, Frames, config_map, pod};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const PODS: &str = "/api/v1/namespaces/default/pods";

@@ -1,0 +1,37 @@
+//! The API server as its clients see it, without sockets where they make no difference.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests fail by panicking"
+)]
+
+mod access;
+mod accounts;
+mod apply;
+mod callers;
+mod certificates;
+mod classes;
+mod connect;
+mod connections;
+mod deletion;
+mod discovery;
+mod evictions;
+mod limits;
+mod lists;
+mod managers;
+mod nodes;
+mod objects;
+mod paths;
+mod pod_security;
+mod protobuf;
+mod quotas;
+mod roles;
+mod round_trips;
+mod services;
+mod shutdown;
+mod subresources;
+mod support;
+mod tokens;
+mod watches;
+mod writes;
