@@ -9,6 +9,8 @@ use clap::Args;
 use server::audit::file::Limits;
 use server::pki::{self, Profile};
 
+use crate::pod_ranges::{InvalidPodRanges, PodRanges};
+
 /// Options of `run`.
 #[derive(Debug, Clone, Args)]
 pub struct Config {
@@ -24,9 +26,9 @@ pub struct Config {
     /// Range of Services' addresses; the first one is the server's own
     #[arg(long, default_value = "10.96.0.0/12")]
     pub service_cidr: Range,
-    /// Range of pods' addresses; each node gets a /24 of it
-    #[arg(long, default_value = "10.244.0.0/16")]
-    pub cluster_cidr: Range,
+    /// The pods' addresses.
+    #[command(flatten)]
+    pub pod_ranges: PodRanges,
     /// How many seconds of the past are kept for watches and paged lists
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(10..))]
     pub retention_seconds: u64,
@@ -131,11 +133,11 @@ impl Config {
     }
 
     /// How the controllers are run.
-    pub fn controllers(&self) -> controllers::Options {
-        controllers::Options {
-            cluster_cidr: Some((self.cluster_cidr.address, self.cluster_cidr.length)),
+    pub fn controllers(&self) -> Result<controllers::Options, InvalidPodRanges> {
+        Ok(controllers::Options {
+            pod_ranges: self.pod_ranges.each()?,
             ..controllers::Options::default()
-        }
+        })
     }
 }
 

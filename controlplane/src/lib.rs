@@ -8,6 +8,7 @@ pub mod clock;
 pub mod config;
 pub mod credentials;
 pub mod notify;
+pub mod pod_ranges;
 pub mod renewal;
 
 use std::convert::Infallible;
@@ -31,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use crate::config::Config;
+use crate::pod_ranges::InvalidPodRanges;
 use crate::renewal::{Certificates, RenewalError};
 
 /// How long tasks have to end after they were told to.
@@ -39,6 +41,9 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Why the control plane did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The pods' ranges cannot be those of a cluster.
+    #[error("divide the pods' addresses among nodes")]
+    PodRanges(#[from] InvalidPodRanges),
     /// The certificates cannot be made, read or used.
     #[error("set up certificates")]
     Certificates(#[from] RenewalError),
@@ -78,6 +83,7 @@ pub enum Error {
 ///
 /// The first task that fails stops the others and is the error.
 pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error> {
+    let controllers = config.controllers()?;
     pki::private_directory(&config.directory()).map_err(RenewalError::Make)?;
     // First of all: the store's lock keeps a second process from touching what the first one serves with.
     let store = Store::open(&config.database(), config.store_options())?;
@@ -107,7 +113,7 @@ pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error>
     let server = Server::new(store.clone(), options);
     let controllers = controllers::Options {
         credentials: Some(credentials),
-        ..config.controllers()
+        ..controllers
     };
     info!(%address, revision = store.revision(), "serving");
 

@@ -107,7 +107,7 @@ pub(crate) struct UpOptions {
     /// Port of the node agent [default: 10250, or the next free one]
     #[arg(long, value_name = "PORT")]
     pub(crate) agent_port: Option<u16>,
-    /// Addresses of the pods [default: 10.244.0.0/24, or the next range without a route]
+    /// Addresses of the pods; with a comma, a range of each family [default: 10.244.0.0/24, or the next range without a route]
     #[arg(long, value_name = "CIDR")]
     pub(crate) pod_cidr: Option<String>,
     /// Name of the node [default: the host name]

@@ -38,6 +38,8 @@ use api::certificate::Request;
 use k8s_openapi::jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
+pub use controlplane_plan::ranges::PodRange;
+
 /// Makes a client for a user: `(user name, complete user agent)`.
 ///
 /// In process that is `identity::assume(user, user_agent, router)`; elsewhere an HTTPS client with that user's
@@ -71,9 +73,9 @@ pub struct Options {
     pub version: &'static str,
     /// Where the time comes from that is written into objects.
     pub clock: Clock,
-    /// The range that nodes without a `podCIDR` get theirs from, for example `10.244.0.0/16`; each gets a /24.
-    /// `None` leaves nodes alone.
-    pub cluster_cidr: Option<(std::net::Ipv4Addr, u8)>,
+    /// The ranges that nodes without a `podCIDR` get a part of each from, for example `10.244.0.0/16`. Without any, nodes
+    /// are left alone.
+    pub pod_ranges: Vec<PodRange>,
     /// `None` leaves `kube-root-ca.crt` and Secrets that hold tokens to somebody else.
     pub credentials: Option<Credentials>,
 }
@@ -83,7 +85,11 @@ impl Default for Options {
         Self {
             version: "v1.36.0",
             clock: Arc::new(clock::wall),
-            cluster_cidr: Some((std::net::Ipv4Addr::new(10, 244, 0, 0), 16)),
+            pod_ranges: vec![PodRange {
+                address: [10, 244, 0, 0].into(),
+                prefix: 16,
+                node_prefix: 24,
+            }],
             credentials: None,
         }
     }

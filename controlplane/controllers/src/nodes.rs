@@ -10,7 +10,7 @@ use controlplane_plan::{
     leftovers,
     node_health::{self, Pulse, Snapshot, is_ready},
     objects::{node_of, target},
-    ranges::Ranges,
+    ranges::{PodRange, Ranges},
     rollout::Failure,
     step::{NODES, Note, Plan, Severity, Step},
 };
@@ -38,17 +38,16 @@ pub(crate) struct Nodes {
     caches: Arc<Caches>,
     start: Instant,
     pulses: Mutex<BTreeMap<String, Pulse>>,
-    ranges: Option<Mutex<Ranges>>,
+    ranges: Mutex<Ranges>,
 }
 
 impl Nodes {
-    pub(crate) fn new(caches: Arc<Caches>, cidr: Option<(std::net::Ipv4Addr, u8)>) -> Self {
-        let ranges = cidr.map(|(address, prefix)| Mutex::new(Ranges::new(address, prefix)));
+    pub(crate) fn new(caches: Arc<Caches>, ranges: Vec<PodRange>) -> Self {
         Self {
             caches,
             start: Instant::now(),
             pulses: Mutex::new(BTreeMap::new()),
-            ranges,
+            ranges: Mutex::new(Ranges::new(ranges)),
         }
     }
 
@@ -92,16 +91,14 @@ impl Controller for Nodes {
                 message: format!("Node {} event: Registered Node {} in Controller", key.name, key.name),
             })]);
         }
-        if let Some(ranges) = &self.ranges {
+        let range = {
             let nodes: Vec<&Node> = nodes.iter().map(Arc::as_ref).collect();
-            let step = ranges
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .give(&node, &nodes);
-            if let Some(step) = step {
-                plan.stage(vec![step]);
-                return plan;
-            }
+            let mut ranges = self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
+            ranges.give(&node, &nodes)
+        };
+        if let Some(step) = range {
+            plan.stage(vec![step]);
+            return plan;
         }
         let health = node_health::plan(
             &Snapshot {

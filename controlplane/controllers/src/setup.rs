@@ -84,7 +84,7 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
     setup.controller(garbage, GARBAGE, queue);
     let queue = nodes::listen(&caches);
     setup.controller(
-        Nodes::new(caches.clone(), options.cluster_cidr),
+        Nodes::new(caches.clone(), options.pod_ranges.clone()),
         "node-controller",
         queue,
     );

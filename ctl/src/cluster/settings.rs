@@ -79,7 +79,12 @@ impl Settings {
                 || Ok(named("skiff", "-")),
             )?,
             node_addresses: if options.node_address.is_empty() {
-                addresses()
+                addresses(
+                    options
+                        .pod_cidr
+                        .as_deref()
+                        .or(known.map(|known| known.pod_cidr.as_str())),
+                )
             } else {
                 options.node_address.clone()
             },
@@ -177,16 +182,20 @@ fn host_name() -> anyhow::Result<String> {
     })
 }
 
-/// The address towards the default route, and loopback. Nothing is sent: connecting a datagram socket asks for the route.
-fn addresses() -> Vec<IpAddr> {
-    let outward = UdpSocket::bind("0.0.0.0:0")
-        .and_then(|socket| {
-            socket.connect("192.0.2.1:9")?;
-            socket.local_addr()
-        })
-        .map(|address| address.ip());
+/// The address towards the default route, of version 6 too where pods have such addresses, and loopback. Nothing is sent:
+/// connecting a datagram socket asks for the route.
+fn addresses(pod_cidr: Option<&str>) -> Vec<IpAddr> {
+    let towards = |own: &str, target: &str| {
+        let socket = UdpSocket::bind(own).ok()?;
+        socket.connect(target).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    };
+    let v6 = pod_cidr.is_some_and(|range| range.contains(':'));
+    let outward = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")];
     outward
         .into_iter()
+        .take(if v6 { 2 } else { 1 })
+        .filter_map(|(own, target)| towards(own, target))
         .filter(|address| !address.is_loopback())
         .chain([IpAddr::V4(Ipv4Addr::LOCALHOST)])
         .collect()
