@@ -1,7 +1,7 @@
 //! The command line.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs as _, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, ToSocketAddrs as _, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use anyhow::Context;
 use clap::Parser;
 use image::Images;
 use kube::config::Kubeconfig;
-use network::{Bridge, Cidr, Cni, Network};
+use network::{Bridge, Cidr, Cni, Network, Ranges};
 use runtime::{Containerd, Embedded, Runtime};
 
 use crate::upkeep::UpkeepArguments;
@@ -73,12 +73,13 @@ pub(crate) struct Arguments {
     /// Where the agent's server listens
     #[arg(long, default_value = "0.0.0.0:10250")]
     pub(crate) listen: SocketAddr,
-    /// The node's address; may be repeated. Otherwise that of the interface which leads to the API server
-    #[arg(long)]
+    /// The node's address; may be repeated, the first one's family is then that of status.podIP. Otherwise that of the interface
+    /// which leads to the API server, and one of the other family where pods have one
+    #[arg(long, alias = "node-ip", value_delimiter = ',')]
     address: Vec<IpAddr>,
-    /// Range of the pods' addresses. Otherwise what the control plane gives the node
+    /// Range of the pods' addresses, or with a comma one of each family. Otherwise what the control plane gives the node
     #[arg(long)]
-    pod_cidr: Option<Cidr>,
+    pod_cidr: Option<Ranges>,
     /// Root of the agent's control groups; skiff/NODE-NAME by default
     #[arg(long)]
     cgroup_root: Option<String>,
@@ -271,7 +272,7 @@ impl Arguments {
 
     pub(crate) fn config(&self, port: u16) -> anyhow::Result<Config> {
         let addresses = if self.address.is_empty() {
-            vec![self.own_address()?]
+            self.own_addresses()?
         } else {
             self.address.clone()
         };
@@ -315,15 +316,22 @@ impl Arguments {
     }
 
     /// The address of the interface that leads to the API server; where that is this machine itself, of the one that leads
-    /// anywhere else.
-    fn own_address(&self) -> anyhow::Result<IpAddr> {
+    /// anywhere else. After it one of the other family, if pods have addresses of that and the machine leads anywhere with it.
+    fn own_addresses(&self) -> anyhow::Result<Vec<IpAddr>> {
         let uri = self.server_url()?;
         let host = uri.host().context("the server's host")?.to_owned();
         let towards_server = source(&format!("{host}:{}", uri.port_u16().unwrap_or(443)));
         let own = towards_server
             .filter(|address| !address.is_loopback())
-            .or_else(|| source("192.0.2.1:9"));
-        Ok(own.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)))
+            .or_else(|| source(ANYWHERE))
+            .or_else(|| source(ANYWHERE_V6))
+            .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let v6 = !own.is_ipv6();
+        let wanted = self.pod_cidr.is_some_and(|ranges| ranges.of_family(v6).is_some());
+        let other = wanted
+            .then(|| source(if v6 { ANYWHERE_V6 } else { ANYWHERE }))
+            .flatten();
+        Ok(std::iter::once(own).chain(other).collect())
     }
 }
 
@@ -338,9 +346,22 @@ fn refuse_others(name: &str, state: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Addresses of documentation: they lead where the default route does.
+const ANYWHERE: &str = "192.0.2.1:9";
+const ANYWHERE_V6: &str = "[2001:db8::1]:9";
+
 /// The own address on the way to a target; nothing is sent.
 fn source(target: &str) -> Option<IpAddr> {
-    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
-    socket.connect(target).ok()?;
-    Some(socket.local_addr().ok()?.ip())
+    let mut targets: Vec<SocketAddr> = target.to_socket_addrs().ok()?.collect();
+    targets.sort_by_key(SocketAddr::is_ipv6);
+    targets.into_iter().find_map(|target| {
+        let any: IpAddr = if target.is_ipv6() {
+            Ipv6Addr::UNSPECIFIED.into()
+        } else {
+            Ipv4Addr::UNSPECIFIED.into()
+        };
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        socket.connect(target).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    })
 }

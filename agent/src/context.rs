@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use agent_plan::Timestamp;
+use agent_plan::addresses::of_each_family;
 use agent_plan::admission::Host;
 use agent_plan::collection::Policy;
 use agent_plan::environment::Surroundings;
@@ -17,7 +18,7 @@ use agent_plan::shutdown::Grace;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
-use network::{Cidr, Network};
+use network::{Network, Ranges};
 use runtime::Runtime;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use volume::{LocalPath, Volumes};
@@ -43,9 +44,9 @@ pub struct Config {
     pub node_name: String,
     /// Where the agent keeps what is its own.
     pub state_directory: PathBuf,
-    /// The pods' range; the Node's `spec.podCIDR` where it is absent.
-    pub pod_cidr: Option<Cidr>,
-    /// The node's addresses, the first one first.
+    /// The pods' ranges; the Node's `spec.podCIDRs` where they are absent.
+    pub pod_cidr: Option<Ranges>,
+    /// The node's addresses, the first one first: pods tell of their addresses in the order of its families.
     pub addresses: Vec<IpAddr>,
     /// Port of the agent's own server, for the Node's `daemonEndpoints`.
     pub port: u16,
@@ -63,6 +64,18 @@ pub struct Config {
     pub secrets_in_memory: bool,
     /// Labels of the Node besides the usual ones.
     pub labels: BTreeMap<String, String>,
+}
+
+impl Config {
+    /// `status.hostIPs`: an address of each family.
+    pub(crate) fn host_addresses(&self) -> Vec<IpAddr> {
+        self.in_order(&self.addresses)
+    }
+
+    /// An address of each family, in the order that the node's own are in.
+    pub(crate) fn in_order(&self, addresses: &[IpAddr]) -> Vec<IpAddr> {
+        of_each_family(addresses, self.addresses.first().is_some_and(IpAddr::is_ipv6))
+    }
 }
 
 /// When images are removed and pods have to go. By default never.
@@ -206,7 +219,7 @@ impl Context {
     pub(crate) fn surroundings(&self, pod_addresses: &[IpAddr]) -> Surroundings {
         Surroundings {
             pod_addresses: pod_addresses.iter().map(ToString::to_string).collect(),
-            host_addresses: self.config.addresses.iter().map(ToString::to_string).collect(),
+            host_addresses: self.config.host_addresses().iter().map(ToString::to_string).collect(),
             allocatable: self.allocatable_milli(),
             services: Vec::new(),
         }

@@ -40,7 +40,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use agent_plan::reserve;
 use k8s_openapi::api::core::v1::Node;
-use network::Cidr;
+use network::Ranges;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -75,7 +75,7 @@ pub enum Error {
     Network(#[from] network::Error),
     /// The Node's range is no range.
     #[error("the node's pod range")]
-    Range(#[from] network::ParseCidrError),
+    Range(#[from] network::ParseRangesError),
     /// The watch of pods ended, which it never does.
     #[error("the watch of pods ended")]
     WatchEnded,
@@ -151,9 +151,9 @@ pub async fn run(
     });
     let started = async {
         let node = match context.config.pod_cidr {
-            Some(cidr) => {
+            Some(ranges) => {
                 // The Node is in the API while the bridge is made, and Ready as soon as both are done.
-                let (started, node) = tokio::join!(context.parts.network.start(cidr), node::register(&context));
+                let (started, node) = tokio::join!(context.parts.network.start(ranges), node::register(&context));
                 started?;
                 node::announce_state(&context, node, node::health(&context).await).await
             }
@@ -194,12 +194,12 @@ async fn start_with_allocated_range(context: &Context) -> Result<Node, Error> {
     let waiting = "container runtime network not ready: the node has no pod range yet".to_owned();
     let node = node::register(context).await;
     let mut node = node::announce_state(context, node, Err(waiting)).await;
-    let cidr: Cidr = loop {
-        if let Some(cidr) = node.spec.as_ref().and_then(|spec| spec.pod_cidr.as_deref()) {
-            break cidr.parse()?;
+    let ranges: Ranges = loop {
+        if let Some(ranges) = node::ranges(&node) {
+            break ranges.parse()?;
         }
         node = node::wait_for_range(context).await;
     };
-    context.parts.network.start(cidr).await?;
+    context.parts.network.start(ranges).await?;
     Ok(node::announce_state(context, node, node::health(context).await).await)
 }

@@ -143,11 +143,7 @@ async fn leftovers(context: &Context) -> Result<Leftovers, Error> {
     }
     let attachments = context.parts.network.attachments().await?;
     let addresses = attachments.into_iter().map(|attachment| {
-        let addresses = attachment
-            .addresses
-            .iter()
-            .map(|cidr| IpAddr::V4(cidr.address))
-            .collect();
+        let addresses = attachment.addresses.iter().map(|cidr| cidr.address).collect();
         (attachment.sandbox_id, addresses)
     });
     Ok(Leftovers {

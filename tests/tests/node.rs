@@ -27,11 +27,17 @@ struct World {
     network: Arc<network::Sim>,
     directory: tempfile::TempDir,
     clock: Clock,
+    ranges: &'static str,
+    addresses: &'static [&'static str],
     agent: Option<(CancellationToken, JoinHandle<()>)>,
 }
 
 impl World {
     async fn start() -> Self {
+        Self::with("10.1.0.0/24", &["192.0.2.1"]).await
+    }
+
+    async fn with(ranges: &'static str, addresses: &'static [&'static str]) -> Self {
         let store = Store::in_memory(store::Options {
             index: server::storage::index,
             class: server::storage::class,
@@ -51,6 +57,8 @@ impl World {
             network: Arc::new(network::Sim::new()),
             directory: tempfile::tempdir().unwrap(),
             clock,
+            ranges,
+            addresses,
             agent: None,
         };
         let admin = User::new("kubernetes-admin", ["system:masters"]);
@@ -67,8 +75,8 @@ impl World {
         let config = Config {
             node_name: "n1".to_owned(),
             state_directory: self.directory.path().to_owned(),
-            pod_cidr: Some("10.1.0.0/24".parse().unwrap()),
-            addresses: vec!["192.0.2.1".parse().unwrap()],
+            pod_cidr: Some(self.ranges.parse().unwrap()),
+            addresses: self.addresses.iter().map(|address| address.parse().unwrap()).collect(),
             port: 10250,
             max_pods: 110,
             upkeep: agent::Upkeep::default(),
@@ -275,6 +283,36 @@ async fn a_pod_runs_restarts_and_goes() {
         std::fs::read_dir(world.directory.path().join("logs")).unwrap().count(),
         0
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_of_two_families_tells_of_both_in_the_order_of_the_node() {
+    let mut world = World::with("fd00:1::/64,10.1.0.0/24", &["192.0.2.1", "127.0.0.1", "2001:db8::1"]).await;
+    let node = Api::<Node>::all(world.admin()).get("n1").await.unwrap();
+    assert_eq!(node.spec.unwrap().pod_cidrs.unwrap(), ["fd00:1::/64", "10.1.0.0/24"]);
+    world.create("web", PLAIN).await;
+    let host = PLAIN.replacen('{', r#"{"hostNetwork":true,"#, 1);
+    world.create("host", &host).await;
+    let told = |pod: &Pod| {
+        let status = pod.status.clone().unwrap();
+        let pods: Vec<String> = status.pod_ips.into_iter().flatten().map(|one| one.ip).collect();
+        let hosts: Vec<String> = status.host_ips.into_iter().flatten().map(|one| one.ip).collect();
+        assert_eq!(
+            (status.pod_ip.as_ref(), status.host_ip.as_ref()),
+            (pods.first(), hosts.first())
+        );
+        format!("{} on {}", pods.join(" "), hosts.join(" "))
+    };
+    for again in [false, true] {
+        let (web, host) = (world.until("web", is_ready).await, world.until("host", is_ready).await);
+        assert_eq!(told(&web), "10.1.0.2 fd00:1::2 on 192.0.2.1 2001:db8::1", "{again}");
+        assert_eq!(told(&host), "192.0.2.1 2001:db8::1 on 192.0.2.1 2001:db8::1", "{again}");
+        let hosts = format!("pods/{}/etc/hosts", web.metadata.uid.unwrap());
+        let hosts = std::fs::read_to_string(world.directory.path().join(hosts)).unwrap();
+        assert!(hosts.contains("\n10.1.0.2\tweb\nfd00:1::2\tweb\n"), "{hosts}");
+        world.stop_agent().await;
+        world.start_agent().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,68 +1,106 @@
-//! IPv4 ranges.
+//! Ranges of addresses of both families.
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// An IPv4 range or an address within one: `10.244.0.0/24`, `10.244.0.7/24`. IPv6 is not supported yet.
+/// A range or an address within one: `10.244.0.0/24`, `10.244.0.7/24`, `fd00:10:244::7/64`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Cidr {
     /// The address as written.
-    pub address: Ipv4Addr,
-    /// Length of the prefix, 0 to 32.
+    pub address: IpAddr,
+    /// Length of the prefix, at most 32 or 128.
     pub prefix: u8,
 }
 
-/// Text that is no IPv4 range.
+/// Text that is no range of addresses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not an IPv4 range such as 10.244.0.0/24")]
+#[error("{0:?} is not a range such as 10.244.0.0/24 or fd00:10:244::/64")]
 pub struct ParseCidrError(String);
 
 impl Cidr {
-    /// An address of this range, with its prefix.
+    /// An address of this range's family, with its prefix.
     #[must_use]
-    pub const fn with(self, address: Ipv4Addr) -> Self {
+    const fn with(self, address: IpAddr) -> Self {
         Self {
             address,
             prefix: self.prefix,
         }
     }
 
-    const fn mask(self) -> u32 {
-        if self.prefix == 0 {
-            0
-        } else {
-            u32::MAX << (32 - self.prefix as u32)
+    /// How many bits the addresses differ in.
+    pub(crate) const fn host_bits(self) -> u8 {
+        let width = if self.address.is_ipv4() { 32 } else { 128 };
+        u8::saturating_sub(width, self.prefix)
+    }
+
+    /// Ones where the addresses of the range differ.
+    fn host_mask(self) -> u128 {
+        1_u128
+            .checked_shl(self.host_bits().into())
+            .map_or(u128::MAX, |count| count - 1)
+    }
+
+    fn bits(address: IpAddr) -> u128 {
+        match address {
+            IpAddr::V4(address) => address.to_bits().into(),
+            IpAddr::V6(address) => address.to_bits(),
         }
+    }
+
+    /// The address of this family with these bits; those that it has no room for are left out.
+    fn of_bits(self, bits: u128) -> IpAddr {
+        let [.., a, b, c, d] = bits.to_be_bytes();
+        match self.address {
+            IpAddr::V4(_) => Ipv4Addr::new(a, b, c, d).into(),
+            IpAddr::V6(_) => Ipv6Addr::from_bits(bits).into(),
+        }
+    }
+
+    /// Whether its addresses are those of version 6.
+    pub const fn is_ipv6(self) -> bool {
+        self.address.is_ipv6()
     }
 
     /// The range itself, without the address within.
     #[must_use]
-    pub const fn network_range(self) -> Self {
+    pub fn network_range(self) -> Self {
         self.with(self.network())
     }
 
     /// The first address: the range's name.
-    pub const fn network(self) -> Ipv4Addr {
-        Ipv4Addr::from_bits(self.address.to_bits() & self.mask())
+    pub fn network(self) -> IpAddr {
+        self.of_bits(Self::bits(self.address) & !self.host_mask())
     }
 
     /// The last address.
-    pub const fn broadcast(self) -> Ipv4Addr {
-        Ipv4Addr::from_bits(self.address.to_bits() | !self.mask())
+    pub fn last(self) -> IpAddr {
+        self.of_bits(Self::bits(self.address) | self.host_mask())
     }
 
     /// The gateway of a pod range: its first host address.
-    pub const fn gateway(self) -> Ipv4Addr {
-        Ipv4Addr::from_bits(self.network().to_bits().wrapping_add(1))
+    pub fn gateway(self) -> IpAddr {
+        self.at(1).address
+    }
+
+    /// The address of the range that has this number, counted from 0, with its prefix.
+    #[must_use]
+    pub(crate) fn at(self, offset: u128) -> Self {
+        let first = Self::bits(self.network());
+        self.with(self.of_bits(first | (offset & self.host_mask())))
+    }
+
+    /// The number of this address within its range, counted from 0.
+    pub(crate) fn offset(self) -> u128 {
+        Self::bits(self.address) & self.host_mask()
     }
 
     /// Whether the address is one of this range.
-    pub const fn contains(self, address: Ipv4Addr) -> bool {
-        address.to_bits() & self.mask() == self.address.to_bits() & self.mask()
+    pub fn contains(self, address: IpAddr) -> bool {
+        self.address.is_ipv4() == address.is_ipv4() && self.with(address).network() == self.network()
     }
 }
 
@@ -71,12 +109,10 @@ impl FromStr for Cidr {
 
     fn from_str(text: &str) -> Result<Self, ParseCidrError> {
         let parsed = text.split_once('/').and_then(|(address, prefix)| {
+            let address: IpAddr = address.parse().ok()?;
             let prefix: u8 = prefix.parse().ok()?;
-            Some(Self {
-                address: address.parse().ok()?,
-                prefix,
-            })
-            .filter(|_| prefix <= 32)
+            let longest = if address.is_ipv4() { 32 } else { 128 };
+            (prefix <= longest).then_some(Self { address, prefix })
         });
         parsed.ok_or_else(|| ParseCidrError(text.to_owned()))
     }
@@ -111,11 +147,45 @@ mod tests {
         let range: Cidr = "10.244.3.7/24".parse().unwrap();
         assert_eq!(range.network().to_string(), "10.244.3.0");
         assert_eq!(range.gateway().to_string(), "10.244.3.1");
-        assert_eq!(range.broadcast().to_string(), "10.244.3.255");
+        assert_eq!(range.last().to_string(), "10.244.3.255");
+        assert_eq!(
+            (range.offset(), range.at(9).to_string()),
+            (7, "10.244.3.9/24".to_owned())
+        );
         assert!(range.contains("10.244.3.200".parse().unwrap()));
-        assert!(!range.contains("10.244.4.1".parse().unwrap()));
-        for text in ["", "10.0.0.0", "10.0.0.0/33", "10.0.0/8", "fd00::/64", "10.0.0.0/-1"] {
+        for other in ["10.244.4.1", "::10.244.3.200", "::ffff:10.244.3.200"] {
+            assert!(!range.contains(other.parse().unwrap()), "{other}");
+        }
+        for text in [
+            "",
+            "10.0.0.0",
+            "10.0.0.0/33",
+            "10.0.0/8",
+            "fd00::/129",
+            "fd00::",
+            "10.0.0.0/-1",
+            "fd00::%1/64",
+        ] {
             assert!(text.parse::<Cidr>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn ranges_of_version_6_are_as_those_of_version_4() {
+        let range: Cidr = "fd00:10:244::7/64".parse().unwrap();
+        assert_eq!(range.network_range().to_string(), "fd00:10:244::/64");
+        assert_eq!(range.gateway().to_string(), "fd00:10:244::1");
+        assert_eq!(range.last().to_string(), "fd00:10:244:0:ffff:ffff:ffff:ffff");
+        assert_eq!(
+            (range.offset(), range.at(258).to_string()),
+            (7, "fd00:10:244::102/64".to_owned())
+        );
+        assert!(range.contains("fd00:10:244:0:1::".parse().unwrap()));
+        assert!(!range.contains("fd00:10:244:1::".parse().unwrap()));
+        let all: Cidr = "::/0".parse().unwrap();
+        assert_eq!(all.last().to_string(), "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff");
+        assert!(all.contains("ffff::1".parse().unwrap()) && !all.contains("1.2.3.4".parse().unwrap()));
+        let one: Cidr = "1.2.3.4/32".parse().unwrap();
+        assert_eq!((one.network(), one.last()), (one.address, one.address));
     }
 }

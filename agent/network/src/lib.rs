@@ -8,6 +8,7 @@ mod cidr;
 mod cni;
 pub mod fuzzing;
 mod plugin;
+mod ranges;
 mod sim;
 
 use std::net::{IpAddr, SocketAddrV4};
@@ -21,6 +22,7 @@ pub use bridge::{Bridge, Config};
 pub use cidr::{Cidr, ParseCidrError};
 pub use cni::{Cni, Config as CniConfig};
 pub use plugin::{NAME as PLUGIN, helper as plugin};
+pub use ranges::{ParseRangesError, Ranges};
 pub use sim::Sim;
 
 /// Whom to attach.
@@ -70,7 +72,7 @@ pub struct Attachment {
     pub netns: PathBuf,
     /// The pod's addresses with the prefix of their range; the first is `status.podIP`.
     pub addresses: Vec<Cidr>,
-    /// The default gateway: the bridge's address.
+    /// The default gateway: the bridge's address, of the family of the pod's first one.
     pub gateway: IpAddr,
     /// The interface in the namespace.
     pub interface: String,
@@ -91,12 +93,15 @@ pub enum Error {
     /// The pods' range cannot be served.
     #[error("pod range {0}: at least four addresses are needed")]
     RangeTooSmall(Cidr),
+    /// The machine's kernel has no addresses of version 6, or was started without them.
+    #[error("pod range {0}: this machine has no IPv6")]
+    NoIpv6(Cidr),
     /// The pods' range cannot change while sandboxes have addresses of it.
     #[error("pods still use addresses of {0}")]
-    RangeInUse(Cidr),
+    RangeInUse(Ranges),
     /// Every address is taken.
     #[error("no free address in {0}")]
-    Exhausted(Cidr),
+    Exhausted(Ranges),
     /// A file or namespace operation failed.
     #[error("{doing} {}", path.display())]
     Io {
@@ -151,9 +156,9 @@ impl Error {
 
 /// Everything that the agent asks of the pod network.
 pub trait Network: Send + Sync + 'static {
-    /// Prepares the machine for pods of this range: bridge, forwarding, masquerade, a blackhole route for the range. Adopts
+    /// Prepares the machine for pods of these ranges: bridge, forwarding, masquerade, a blackhole route for each range. Adopts
     /// what is there already, so that a restarted agent calls it again.
-    fn start(&self, pod_cidr: Cidr) -> BoxFuture<'_, Result<(), Error>>;
+    fn start(&self, ranges: Ranges) -> BoxFuture<'_, Result<(), Error>>;
 
     /// Gives a sandbox its namespace and address. A second call for the same sandbox returns what the first one made.
     fn attach(&self, spec: AttachSpec) -> BoxFuture<'_, Result<Attachment, Error>>;

@@ -1,18 +1,17 @@
 //! A network that only hands out addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
 
-use crate::{AttachSpec, Attachment, Cidr, Error, Network};
+use crate::{AttachSpec, Attachment, Cidr, Error, Network, Ranges};
 
 #[derive(Default)]
 struct World {
-    range: Option<Cidr>,
+    ranges: Option<Ranges>,
     attachments: BTreeMap<String, Attachment>,
     failures: u32,
 }
@@ -41,7 +40,7 @@ impl Sim {
 
 impl World {
     fn attach(&mut self, sandbox_id: String) -> Result<Attachment, Error> {
-        let range = self.range.ok_or(Error::NotStarted)?;
+        let ranges = self.ranges.ok_or(Error::NotStarted)?;
         if self.failures > 0 {
             self.failures -= 1;
             return Err(Error::Kernel {
@@ -52,21 +51,17 @@ impl World {
         if let Some(known) = self.attachments.get(&sandbox_id) {
             return Ok(known.clone());
         }
-        let taken: BTreeSet<Ipv4Addr> = self
-            .attachments
-            .values()
-            .flat_map(|known| known.addresses.iter().map(|held| held.address))
-            .collect();
-        let (first, last) = (range.network().to_bits() + 2, range.broadcast().to_bits());
-        let free = (first..last)
-            .map(Ipv4Addr::from_bits)
-            .find(|candidate| !taken.contains(candidate));
-        let address = range.with(free.ok_or(Error::Exhausted(range))?);
+        let held = self.attachments.values().flat_map(|known| &known.addresses);
+        let taken: BTreeSet<u128> = held.map(|held| held.offset()).collect();
+        let free = (2..ranges.size()).find(|candidate| !taken.contains(candidate));
+        let number = free.ok_or(Error::Exhausted(ranges))?;
+        let addresses: Vec<Cidr> = ranges.iter().map(|range| range.at(number)).collect();
+        let gateway = addresses.first().map(|first| first.gateway());
         let attachment = Attachment {
             netns: PathBuf::from("/sim/netns").join(&sandbox_id),
             sandbox_id: sandbox_id.clone(),
-            addresses: vec![address],
-            gateway: range.gateway().into(),
+            addresses,
+            gateway: gateway.ok_or(Error::NotStarted)?,
             interface: "eth0".to_owned(),
             ports: Vec::new(),
         };
@@ -76,8 +71,8 @@ impl World {
 }
 
 impl Network for Sim {
-    fn start(&self, pod_cidr: Cidr) -> BoxFuture<'_, Result<(), Error>> {
-        self.world().range = Some(pod_cidr);
+    fn start(&self, ranges: Ranges) -> BoxFuture<'_, Result<(), Error>> {
+        self.world().ranges = Some(ranges);
         ready(Ok(())).boxed()
     }
 

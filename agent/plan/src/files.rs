@@ -37,12 +37,12 @@ pub fn kernel_hostname(pod: &Pod, cluster: &str) -> Result<String, HostnameTooLo
 }
 
 /// `/etc/hosts` of a pod that has a network of its own.
-pub fn hosts(address: Option<&str>, hostname: &str, domain: Option<&str>, aliases: &[HostAlias]) -> String {
+pub fn hosts(addresses: &[String], hostname: &str, domain: Option<&str>, aliases: &[HostAlias]) -> String {
     let mut text = String::from(
         "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n\
          fe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n",
     );
-    if let Some(address) = address {
+    for address in addresses {
         match domain {
             Some(domain) => text.extend([format!("{address}\t{hostname}.{domain}\t{hostname}\n")]),
             None => text.extend([format!("{address}\t{hostname}\n")]),
@@ -210,12 +210,13 @@ mod tests {
             fe00::1	ip6-allnodes
             fe00::2	ip6-allrouters
             10.0.0.7	web-0
+            fd00::7	web-0
 
             # Entries added by HostAliases.
             1.2.3.4	a	b
         "]]
         .assert_eq(&hosts(
-            Some("10.0.0.7"),
+            &["10.0.0.7".to_owned(), "fd00::7".to_owned()],
             "web-0",
             None,
             &[HostAlias {

@@ -4,6 +4,7 @@
 //! status that the API shows, [`oci::build`] turns a container of it into an OCI runtime specification.
 
 pub mod action;
+pub mod addresses;
 pub mod admission;
 pub mod claims;
 pub mod collection;

@@ -244,6 +244,13 @@ async fn renew_once(context: &Context, api: &Api<Lease>, node: &Node) -> Result<
     }
 }
 
+/// The pods' ranges, as the Node says them.
+pub(crate) fn ranges(node: &Node) -> Option<String> {
+    let spec = node.spec.as_ref()?;
+    let all = spec.pod_cidrs.as_ref().filter(|all| !all.is_empty());
+    all.map(|all| all.join(",")).or_else(|| spec.pod_cidr.clone())
+}
+
 /// Waits until the Node's `spec.podCIDR` is set.
 pub(crate) async fn wait_for_range(context: &Context) -> Node {
     use futures::StreamExt;
@@ -256,7 +263,7 @@ pub(crate) async fn wait_for_range(context: &Context) -> Node {
     let mut changes = std::pin::pin!(changes);
     while let Some(change) = changes.next().await {
         match change {
-            Ok(node) if node.spec.as_ref().is_some_and(|spec| spec.pod_cidr.is_some()) => return node,
+            Ok(node) if ranges(&node).is_some() => return node,
             Ok(_) => {}
             Err(error) => warn!(error = image::chain(&error), "the watch of this node is interrupted"),
         }

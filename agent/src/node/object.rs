@@ -33,7 +33,8 @@ pub(super) fn node(context: &Context) -> Node {
         ("kubernetes.io/os".to_owned(), "linux".to_owned()),
     ]);
     labels.extend(context.config.labels.clone());
-    let cidr = context.config.pod_cidr.map(|cidr| cidr.to_string());
+    let ranges = context.config.pod_cidr.iter().flat_map(network::Ranges::iter);
+    let ranges: Vec<String> = ranges.map(|range| range.to_string()).collect();
     Node {
         metadata: ObjectMeta {
             name: Some(name.clone()),
@@ -41,8 +42,8 @@ pub(super) fn node(context: &Context) -> Node {
             ..ObjectMeta::default()
         },
         spec: Some(NodeSpec {
-            pod_cidrs: cidr.clone().map(|cidr| vec![cidr]),
-            pod_cidr: cidr,
+            pod_cidr: ranges.first().cloned(),
+            pod_cidrs: Some(ranges).filter(|ranges| !ranges.is_empty()),
             taints: Some(vec![Taint {
                 key: NOT_READY.to_owned(),
                 effect: "NoSchedule".to_owned(),

@@ -45,9 +45,9 @@ impl Worker {
         let addresses = addresses.unwrap_or_else(|| stored.filter_map(|address| address.ip.parse().ok()).collect());
         let host = self.pod.spec.as_ref().is_some_and(pods::host_network);
         let addresses = if host {
-            self.context.config.addresses.clone()
+            self.context.config.host_addresses()
         } else {
-            addresses
+            self.context.config.in_order(&addresses)
         };
         self.view.sandbox = Sandbox::Ready { addresses };
         for container in &sandbox.containers {

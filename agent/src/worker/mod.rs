@@ -136,7 +136,7 @@ impl Worker {
             context.reached(pods::uid(&pod), Step::Seen);
         }
         let start_time = stored.map_or_else(|| context.now(), |time| time.0);
-        let mut view = View::new(start_time, context.config.addresses.clone());
+        let mut view = View::new(start_time, context.config.host_addresses());
         view.allocated = match stored {
             Some(_) => told(&pod),
             None => wanted(&pod),

@@ -107,7 +107,7 @@ async fn make(context: &Context, pod: &Pod, id: &str, attempt: u32, turns: &Arc<
     let user_ids = context.user_ids(spec, id).map_err(|why| Failure::sandbox_text(&why))?;
     let connected = async {
         if pods::host_network(spec) {
-            return Ok((None, context.config.addresses.clone()));
+            return Ok((None, context.config.host_addresses()));
         }
         let attached = context
             .parts
@@ -125,12 +125,8 @@ async fn make(context: &Context, pod: &Pod, id: &str, attempt: u32, turns: &Arc<
             .await;
         let attachment = attached.map_err(|error| Failure::sandbox(&error))?;
         context.reached(pods::uid(pod), Step::Network);
-        let addresses = attachment
-            .addresses
-            .iter()
-            .map(|cidr| IpAddr::V4(cidr.address))
-            .collect();
-        Ok::<_, Failure>((Some(attachment.netns), addresses))
+        let addresses: Vec<IpAddr> = attachment.addresses.iter().map(|cidr| cidr.address).collect();
+        Ok::<_, Failure>((Some(attachment.netns), context.config.in_order(&addresses)))
     };
     let sandboxed = async {
         let (netns, addresses): (_, Vec<IpAddr>) = connected.await?;
@@ -169,10 +165,7 @@ fn host_ports(spec: &PodSpec) -> Vec<PortMapping> {
     let number = |number: i32| u16::try_from(number).ok().filter(|number| *number > 0);
     ports
         .filter_map(|port| {
-            let address = port
-                .host_ip
-                .as_deref()
-                .filter(|address| !address.is_empty() && *address != "::");
+            let address = port.host_ip.as_deref().filter(|address| !address.is_empty());
             Some(PortMapping {
                 host_port: number(port.host_port?)?,
                 container_port: number(port.container_port)?,
@@ -319,8 +312,8 @@ fn write_files(
         files::host_network_hosts(&read("/etc/hosts"), aliases)
     } else {
         let domain = pods::domain(pod, &context.config.dns.domain);
-        let address = addresses.first().map(ToString::to_string);
-        files::hosts(address.as_deref(), &hostname, domain.as_deref(), aliases)
+        let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        files::hosts(&addresses, &hostname, domain.as_deref(), aliases)
     };
     std::fs::write(etc.join("hosts"), hosts)?;
     let resolver = files::resolv_conf(

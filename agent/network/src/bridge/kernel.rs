@@ -1,22 +1,19 @@
 //! Links, addresses and routes, by rtnetlink.
 
 use std::fs::File;
-use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 
 use futures::TryStreamExt as _;
 use nix::errno::Errno;
+use rtnetlink::packet_route::address::AddressHeaderFlags;
 use rtnetlink::packet_route::link::{InfoData, InfoVeth, LinkAttribute, LinkMessage};
-use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteType};
-use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkUnspec, LinkVeth, RouteMessageBuilder};
+use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkUnspec, LinkVeth};
 use tokio::task::JoinSet;
 
-use super::{names, namespace};
-use crate::{Attachment, Cidr, Error};
-
-/// The metric of the blackhole route: any other route to the pods is better.
-const LAST_RESORT: u32 = u32::MAX;
+use super::routes::{self, hardware_address, last_resort, mtu};
+use super::{names, namespace, settings};
+use crate::{Attachment, Cidr, Error, Ranges};
 
 /// A way to the network namespace that the calling thread was in when it was opened.
 pub(crate) struct Kernel {
@@ -91,62 +88,75 @@ impl Socket {
         }
     }
 
-    /// The MTU of the interface that the default route uses; 1500 where there is none.
-    async fn uplink_mtu(&self) -> Result<u32, Error> {
-        let mut routes = self
-            .handle
-            .route()
-            .get(RouteMessageBuilder::<Ipv4Addr>::new().build())
-            .execute();
+    /// Gives an interface an address that serves at once: nobody else has one of our ranges.
+    async fn give(&self, index: u32, held: Cidr) -> Result<(), rtnetlink::Error> {
+        let mut request = self.handle.address().add(index, held.address, held.prefix);
+        if held.is_ipv6() {
+            request.message_mut().header.flags |= AddressHeaderFlags::Nodad;
+        }
+        request.execute().await
+    }
+
+    /// The MTU of the interface that a family's default route uses.
+    async fn uplink_mtu(&self, v6: bool) -> Result<Option<u32>, Error> {
+        let mut routes = self.handle.route().get(routes::all(v6)).execute();
         while let Some(route) = routes
             .try_next()
             .await
             .map_err(|error| refused("list routes", &error))?
         {
-            if route.header.destination_prefix_length != 0 || route.header.kind != RouteType::Unicast {
-                continue;
-            }
-            let Some(index) = uplink(&route) else { continue };
+            let Some(index) = routes::uplink(&route) else { continue };
             let mut links = self.handle.link().get().match_index(index).execute();
             let link = links
                 .try_next()
                 .await
                 .map_err(|error| refused("look up the uplink", &error))?;
             if let Some(mtu) = link.and_then(|link| mtu(&link)) {
-                return Ok(mtu);
+                return Ok(Some(mtu));
             }
         }
-        Ok(1500)
+        Ok(None)
     }
 }
 
 impl Kernel {
-    /// Makes the bridge with the gateway's address, and the route of last resort.
-    pub(super) fn prepare(&self, bridge: &str, range: Cidr) -> Result<(), Error> {
+    /// Makes the bridge with the gateways' addresses, and the routes of last resort.
+    pub(super) fn prepare(&self, bridge: &str, ranges: Ranges) -> Result<(), Error> {
         self.runtime.block_on(async {
             let (host, links) = (&self.host, self.host.handle.link());
-            let mtu = host.uplink_mtu().await?;
+            // What a pod sends by either family must fit.
+            let mut mtu = None;
+            for range in ranges.iter() {
+                let own = host.uplink_mtu(range.is_ipv6()).await?;
+                mtu = mtu.into_iter().chain(own).min();
+            }
             if host.link(bridge).await?.is_none() {
                 let made = links.add(LinkBridge::new(bridge).build()).execute().await;
                 accept(made, Errno::EEXIST, "create the bridge")?;
             }
+            settings::of_bridge(bridge, ranges.of_family(true).is_some())?;
             let index = host.index(bridge).await?;
-            let address = hardware_address(range.gateway());
-            let change = LinkUnspec::new_with_index(index).mtu(mtu).address(address).up().build();
+            let mut change = LinkUnspec::new_with_index(index).mtu(mtu.unwrap_or(1500)).up();
+            let first = ranges.of_family(false).or(ranges.of_family(true));
+            let hardware = first.map(|first| hardware_address(first.gateway())).unwrap_or_default();
+            if !hardware.is_empty() {
+                change = change.address(hardware.clone());
+            }
             links
-                .set(change)
+                .set(change.build())
                 .execute()
                 .await
                 .map_err(|error| refused("set up the bridge", &error))?;
-            let given = host
-                .handle
-                .address()
-                .add(index, range.gateway().into(), range.prefix)
-                .execute()
-                .await;
-            accept(given, Errno::EEXIST, "give the bridge its address")?;
-            let made = host.handle.route().add(last_resort(range)).execute().await;
-            accept(made, Errno::EEXIST, "add the blackhole route")
+            let own = ranges.of_family(true).map(|_| routes::link_local(&hardware));
+            for held in ranges.iter().map(|range| range.at(1)).chain(own) {
+                let given = host.give(index, held).await;
+                accept(given, Errno::EEXIST, "give the bridge its address")?;
+            }
+            for range in ranges.iter() {
+                let made = host.handle.route().add(last_resort(range)).execute().await;
+                accept(made, Errno::EEXIST, "add the blackhole route")?;
+            }
+            Ok(())
         })
     }
 
@@ -158,7 +168,7 @@ impl Kernel {
         // What has this name is left from an attempt that crashed.
         self.remove_link(&names::host_link(&attachment.sandbox_id))?;
         namespace::release(&attachment.netns)?;
-        let (inside, namespace) = self.enter_new(&attachment.netns, user_ids)?;
+        let (inside, namespace) = self.enter_new(attachment, user_ids)?;
         self.runtime
             .block_on(self.connect(bridge, attachment, &inside, &outside))?;
         namespace::hold(&namespace, &attachment.netns)
@@ -172,7 +182,13 @@ impl Kernel {
         self.remove_link(&names::host_link(&attachment.sandbox_id))?;
         let (inside, _) = self.enter_by(&attachment.netns, || namespace::join(&attachment.netns))?;
         self.runtime
-            .block_on(self.connect(bridge, attachment, &inside, &outside))
+            .block_on(self.connect(bridge, attachment, &inside, &outside))?;
+        self.enter_by(&attachment.netns, || {
+            let namespace = namespace::join(&attachment.netns)?;
+            settings::of_joined(&attachment.interface, has_ipv6(attachment))?;
+            Ok(namespace)
+        })
+        .map(drop)
     }
 
     /// Whether a sandbox's end on the machine is there.
@@ -183,8 +199,12 @@ impl Kernel {
     }
 
     /// Makes a namespace and opens a socket in it, on a thread that ends there.
-    fn enter_new(&self, netns: &Path, user_ids: Option<u32>) -> Result<(Socket, File), Error> {
-        self.enter_by(netns, || namespace::enter(netns, user_ids))
+    fn enter_new(&self, attachment: &Attachment, user_ids: Option<u32>) -> Result<(Socket, File), Error> {
+        self.enter_by(&attachment.netns, || {
+            let namespace = namespace::enter(&attachment.netns, user_ids)?;
+            settings::of_new_namespace(has_ipv6(attachment))?;
+            Ok(namespace)
+        })
     }
 
     fn enter_by(
@@ -253,8 +273,8 @@ impl Kernel {
         self.runtime.block_on(self.host.remove(name))
     }
 
-    /// Deletes the bridge, whatever still hangs on it, and the route of last resort.
-    pub(super) fn dismantle(&self, bridge: &str, range: Option<Cidr>) -> Result<(), Error> {
+    /// Deletes the bridge, whatever still hangs on it, and the routes of last resort.
+    pub(super) fn dismantle(&self, bridge: &str, ranges: Option<Ranges>) -> Result<(), Error> {
         self.runtime.block_on(async {
             let mut failures = Vec::new();
             if let Some(link) = self.host.link(bridge).await? {
@@ -274,7 +294,7 @@ impl Kernel {
                 }
                 super::note(&mut failures, self.host.remove(bridge).await);
             }
-            if let Some(range) = range {
+            for range in ranges.iter().flat_map(Ranges::iter) {
                 let gone = self.host.handle.route().del(last_resort(range)).execute().await;
                 super::note(&mut failures, accept(gone, Errno::ESRCH, "delete the blackhole route"));
             }
@@ -290,7 +310,7 @@ impl Socket {
         raised.map_err(|error| refused("bring up the loopback", &error))
     }
 
-    /// Inside the sandbox's namespace: loopback, the pair, address and default route.
+    /// Inside the sandbox's namespace: loopback, the pair, and of each family the address and the default route.
     async fn fill(&self, attachment: &Attachment, mtu: u32, peer: LinkMessage) -> Result<(), Error> {
         self.raise_loopback().await?;
         let links = self.handle.link();
@@ -298,8 +318,8 @@ impl Socket {
             .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)))
             .mtu(mtu)
             .up();
-        if let Some(first) = attachment.addresses.first() {
-            pair = pair.address(hardware_address(first.address));
+        if let Some(first) = hardware(attachment) {
+            pair = pair.address(first);
         }
         links
             .add(pair.build())
@@ -308,63 +328,25 @@ impl Socket {
             .map_err(|error| refused("create the veth pair", &error))?;
         let index = self.index(&attachment.interface).await?;
         for held in &attachment.addresses {
-            let given = self
-                .handle
-                .address()
-                .add(index, held.address.into(), held.prefix)
-                .execute()
-                .await;
-            given.map_err(|error| refused("give the pod its address", &error))?;
+            self.give(index, *held)
+                .await
+                .map_err(|error| refused("give the pod its address", &error))?;
+            let route = routes::default_route(held.gateway(), index);
+            let added = self.handle.route().add(route).execute().await;
+            added.map_err(|error| refused("add the default route", &error))?;
         }
-        let std::net::IpAddr::V4(gateway) = attachment.gateway else {
-            return Ok(());
-        };
-        let route = RouteMessageBuilder::<Ipv4Addr>::new()
-            .gateway(gateway)
-            .output_interface(index)
-            .build();
-        self.handle
-            .route()
-            .add(route)
-            .execute()
-            .await
-            .map_err(|error| refused("add the default route", &error))
+        Ok(())
     }
 }
 
-/// What is sent to a pod that is gone, or while the bridge is down, ends here and does not leave the machine.
-fn last_resort(range: Cidr) -> RouteMessage {
-    RouteMessageBuilder::<Ipv4Addr>::new()
-        .destination_prefix(range.network(), range.prefix)
-        .kind(RouteType::BlackHole)
-        .priority(LAST_RESORT)
-        .build()
+fn has_ipv6(attachment: &Attachment) -> bool {
+    attachment.addresses.iter().any(|held| held.is_ipv6())
 }
 
-/// A hardware address that follows from the IP address: a neighbour's cache stays right when an address is given again.
-fn hardware_address(address: Ipv4Addr) -> Vec<u8> {
-    let [a, b, c, d] = address.octets();
-    vec![0x0a, 0x58, a, b, c, d]
-}
-
-fn uplink(route: &RouteMessage) -> Option<u32> {
-    route.attributes.iter().find_map(|attribute| {
-        if let RouteAttribute::Oif(index) = attribute {
-            Some(*index)
-        } else {
-            None
-        }
-    })
-}
-
-fn mtu(link: &LinkMessage) -> Option<u32> {
-    link.attributes.iter().find_map(|attribute| {
-        if let LinkAttribute::Mtu(mtu) = attribute {
-            Some(*mtu)
-        } else {
-            None
-        }
-    })
+/// The hardware address follows from the pod's address of version 4, if it has one.
+fn hardware(attachment: &Attachment) -> Option<Vec<u8>> {
+    let of = |v6: bool| attachment.addresses.iter().find(move |held| held.is_ipv6() == v6);
+    of(false).or(of(true)).map(|held| hardware_address(held.address))
 }
 
 fn is(error: &rtnetlink::Error, number: Errno) -> bool {

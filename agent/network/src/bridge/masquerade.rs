@@ -1,37 +1,81 @@
-//! One nft table for each bridge: what leaves the pods' ranges carries the node's address, and what is for the API
-//! server's Service reaches the server.
+//! One nft table for each bridge and family: what leaves the pods' range carries the node's address, and what is for the
+//! API server's Service reaches the server.
 
 use std::io::Write as _;
 use std::net::SocketAddrV4;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::{Cidr, Error};
+use super::settings;
+use crate::{Cidr, Error, Ranges};
 
 pub(super) fn table(bridge: &str) -> String {
     format!("skiff_{}", bridge.replace('-', "_"))
 }
 
-/// Makes the table, or replaces the one that is there, in one transaction.
-pub(super) fn replace(bridge: &str, range: Cidr, direct: &[Cidr]) -> Result<(), Error> {
+/// The families that tables are for, in nft's words.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Family {
+    /// Of tables, and before `saddr` and `daddr`.
+    pub(super) word: &'static str,
+    /// Of an address in a set.
+    pub(super) kind: &'static str,
+    multicast: &'static str,
+    pub(super) v6: bool,
+}
+
+const V4: Family = Family {
+    word: "ip",
+    kind: "ipv4_addr",
+    multicast: "224.0.0.0/4",
+    v6: false,
+};
+const V6: Family = Family {
+    word: "ip6",
+    kind: "ipv6_addr",
+    multicast: "ff00::/8",
+    v6: true,
+};
+
+/// The families of the ranges, with the range of each.
+pub(super) fn families(ranges: Ranges) -> impl Iterator<Item = (Family, Cidr)> {
+    ranges
+        .iter()
+        .map(|range| (if range.is_ipv6() { V6 } else { V4 }, range))
+}
+
+/// Makes the tables, or replaces those that are there, in one transaction.
+pub(super) fn replace(bridge: &str, ranges: Ranges, direct: &[Cidr]) -> Result<(), Error> {
+    let made = families(ranges).map(|(family, range)| made(bridge, family, range, direct));
+    nft(&made.collect::<String>())
+}
+
+fn made(bridge: &str, family: Family, range: Cidr, direct: &[Cidr]) -> String {
     let table = table(bridge);
+    let Family {
+        word,
+        kind,
+        multicast,
+        v6,
+    } = family;
     let mut near = vec![range.network_range().to_string()];
-    near.extend(direct.iter().map(|range| range.network_range().to_string()));
+    let direct = direct.iter().filter(|direct| direct.is_ipv6() == v6);
+    near.extend(direct.map(|range| range.network_range().to_string()));
     near.dedup();
-    // Multicast never leaves by this road.
-    near.push("224.0.0.0/4".to_owned());
+    // It never leaves by this road.
+    near.push(multicast.to_owned());
     let (range, near) = (range.network_range(), near.join(", "));
-    nft(&format!(
-        "add table ip {table}
-         delete table ip {table}
-         table ip {table} {{
-             set near {{ type ipv4_addr; flags interval; auto-merge; elements = {{ {near} }}; }}
+    format!(
+        "add table {word} {table}
+         delete table {word} {table}
+         table {word} {table} {{
+             set near {{ type {kind}; flags interval; auto-merge; elements = {{ {near} }}; }}
              chain postrouting {{
                  type nat hook postrouting priority srcnat; policy accept;
-                 ip saddr {range} ip daddr != @near masquerade
+                 {word} saddr {range} {word} daddr != @near masquerade
              }}
          }}\n"
-    ))
+    )
 }
 
 /// Leads connections to `service` to `server` instead, and none to where an earlier call led them.
@@ -53,10 +97,18 @@ pub(super) fn redirect(bridge: &str, service: SocketAddrV4, server: SocketAddrV4
     ))
 }
 
-/// Removes the table. Success when there is none.
-pub(super) fn remove(bridge: &str) -> Result<(), Error> {
-    let table = table(bridge);
-    nft(&format!("add table ip {table}\ndelete table ip {table}\n"))
+/// Removes the tables that there may be for these ranges. Success when there is none.
+pub(super) fn remove(bridge: &str, ranges: Option<Ranges>) -> Result<(), Error> {
+    nft(&gone(&table(bridge), ranges))
+}
+
+/// The end of a table. That of version 4 leads to the API server's Service whatever the ranges are. Where nobody knows of
+/// ranges any more, there may have been any.
+pub(super) fn gone(table: &str, ranges: Option<Ranges>) -> String {
+    let v6 = ranges.map_or_else(settings::has_ipv6, |ranges| ranges.of_family(true).is_some());
+    let families = std::iter::once(V4).chain(v6.then_some(V6));
+    let each = families.map(|Family { word, .. }| format!("add table {word} {table}\ndelete table {word} {table}\n"));
+    each.collect()
 }
 
 pub(super) fn nft(script: &str) -> Result<(), Error> {

@@ -10,6 +10,8 @@ pub(crate) mod names;
 pub(crate) mod namespace;
 mod ports;
 pub(crate) mod records;
+mod routes;
+mod settings;
 mod users;
 
 use std::net::SocketAddrV4;
@@ -20,7 +22,7 @@ use futures::FutureExt as _;
 use futures::future::{BoxFuture, ready};
 use tokio::sync::{Semaphore, oneshot};
 
-use crate::{AttachSpec, Attachment, Cidr, Error, Network};
+use crate::{AttachSpec, Attachment, Cidr, Error, Network, Ranges};
 use records::Records;
 
 /// Threads that may work on the kernel's tables at once; the kernel itself lets in one at a time.
@@ -77,8 +79,8 @@ impl Bridge {
 
 /// For a process that does one thing and ends.
 impl Bridge {
-    pub(crate) fn start_now(&self, range: Cidr) -> Result<(), Error> {
-        self.inner.start(range)
+    pub(crate) fn start_now(&self, ranges: Ranges) -> Result<(), Error> {
+        self.inner.start(ranges)
     }
 
     pub(crate) fn join_now(&self, spec: &AttachSpec, place: &Place) -> Result<Attachment, Error> {
@@ -98,9 +100,9 @@ impl Bridge {
         kernel::with(|kernel| kernel.is_connected(sandbox))
     }
 
-    /// Whether there is an address of this range for one more.
-    pub(crate) fn has_room(&self, range: Cidr) -> bool {
-        self.inner.records().free(range).is_some()
+    /// Whether there are addresses of these ranges for one more.
+    pub(crate) fn has_room(&self, ranges: Ranges) -> bool {
+        self.inner.records().free(ranges).is_some()
     }
 }
 
@@ -109,28 +111,43 @@ impl Inner {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn start(&self, range: Cidr) -> Result<(), Error> {
+    fn start(&self, ranges: Ranges) -> Result<(), Error> {
         // Network, gateway, one pod and broadcast.
-        if range.prefix > 30 {
-            return Err(Error::RangeTooSmall(range));
+        if let Some(small) = ranges.iter().find(|range| range.host_bits() < 2) {
+            return Err(Error::RangeTooSmall(small));
         }
-        self.records().serve(range)?;
-        forward()?;
-        kernel::with(|kernel| kernel.prepare(&self.config.bridge, range))?;
-        masquerade::replace(&self.config.bridge, range, &self.config.direct)?;
+        self.records().allows(ranges)?;
+        let before = self.records().ranges();
+        if before.is_some_and(|before| before != ranges) {
+            // Nobody has an address of the earlier ranges.
+            finish(self.dismantle(before))?;
+        }
+        self.records().serve(ranges)?;
+        settings::forward(ranges)?;
+        kernel::with(|kernel| kernel.prepare(&self.config.bridge, ranges))?;
+        masquerade::replace(&self.config.bridge, ranges, &self.config.direct)?;
         self.lead_ports()
     }
 
     fn lead_ports(&self) -> Result<(), Error> {
         let _guard = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
-        let (range, attachments) = {
+        let (ranges, attachments) = {
             let records = self.records();
-            (records.range(), records.attachments())
+            (records.ranges(), records.attachments())
         };
-        match range {
-            Some(range) => ports::replace(&self.config.bridge, range, &attachments),
-            None => ports::remove(&self.config.bridge),
+        match ranges {
+            Some(ranges) => ports::replace(&self.config.bridge, ranges, &attachments),
+            None => Ok(()),
         }
+    }
+
+    /// Takes away what is there for all pods of the ranges; what failed.
+    fn dismantle(&self, ranges: Option<Ranges>) -> Vec<String> {
+        let (bridge, mut failures) = (&self.config.bridge, Vec::new());
+        note(&mut failures, kernel::with(|kernel| kernel.dismantle(bridge, ranges)));
+        note(&mut failures, masquerade::remove(bridge, ranges));
+        note(&mut failures, ports::remove(bridge, ranges));
+        failures
     }
 
     fn redirect(&self, service: SocketAddrV4, server: SocketAddrV4) -> Result<bool, Error> {
@@ -194,13 +211,8 @@ impl Inner {
         for attachment in known {
             note(&mut failures, self.detach(&attachment.sandbox_id));
         }
-        let range = self.records().range();
-        note(
-            &mut failures,
-            kernel::with(|kernel| kernel.dismantle(&self.config.bridge, range)),
-        );
-        note(&mut failures, masquerade::remove(&self.config.bridge));
-        note(&mut failures, ports::remove(&self.config.bridge));
+        let ranges = self.records().ranges();
+        failures.extend(self.dismantle(ranges));
         note(&mut failures, namespace::release_all(&self.config.state_dir));
         if failures.is_empty() {
             note(&mut failures, self.records().forget());
@@ -210,8 +222,8 @@ impl Inner {
 }
 
 impl Network for Bridge {
-    fn start(&self, pod_cidr: Cidr) -> BoxFuture<'_, Result<(), Error>> {
-        self.run(move |inner| inner.start(pod_cidr))
+    fn start(&self, ranges: Ranges) -> BoxFuture<'_, Result<(), Error>> {
+        self.run(move |inner| inner.start(ranges))
     }
 
     fn attach(&self, spec: AttachSpec) -> BoxFuture<'_, Result<Attachment, Error>> {
@@ -262,16 +274,6 @@ impl Bridge {
         }
         .boxed()
     }
-}
-
-/// Lets this network namespace forward packets. It stays on: another network of the machine may rely on it by now.
-fn forward() -> Result<(), Error> {
-    let path = Path::new("/proc/sys/net/ipv4/ip_forward");
-    let now = std::fs::read_to_string(path).map_err(|source| Error::io("read", path, source))?;
-    if now.trim() == "1" {
-        return Ok(());
-    }
-    std::fs::write(path, "1").map_err(|source| Error::io("write", path, source))
 }
 
 pub(crate) fn note(failures: &mut Vec<String>, result: Result<(), Error>) {

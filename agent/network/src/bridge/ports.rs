@@ -1,25 +1,39 @@
-//! Ports of the node that lead to pods: one nft table, made anew from the records at each change of them.
+//! Ports of the node that lead to pods: one nft table for each family, made anew from the records at each change of them.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
 
-use super::masquerade::{self, nft};
-use crate::{Attachment, Cidr, Error};
+use super::masquerade::{self, Family, nft};
+use super::settings;
+use crate::{Attachment, Cidr, Error, Ranges};
 
 fn table(bridge: &str) -> String {
     format!("{}_ports", masquerade::table(bridge))
 }
 
-/// Makes the table say what the attachments say, in one transaction; without any port there is none.
-pub(super) fn replace(bridge: &str, range: Cidr, attachments: &[Attachment]) -> Result<(), Error> {
-    let (own, any) = elements(attachments);
-    if own.is_empty() && any.is_empty() {
-        return remove(bridge);
+/// Makes the tables say what the attachments say, in one transaction; without any port there is none.
+pub(super) fn replace(bridge: &str, ranges: Ranges, attachments: &[Attachment]) -> Result<(), Error> {
+    let mut script = masquerade::gone(&table(bridge), Some(ranges));
+    for (family, range) in masquerade::families(ranges) {
+        let (own, any) = elements(attachments, family.v6);
+        if own.is_empty() && any.is_empty() {
+            continue;
+        }
+        if !family.v6 {
+            settings::reach_loopback(bridge)?;
+        }
+        script.push_str(&made(bridge, family, range, (&own, &any)));
     }
-    reach_loopback(bridge)?;
+    nft(&script)
+}
+
+type Elements = BTreeMap<String, String>;
+
+/// The table of a family. Only version 4 has a way from the node's own loopback to pods, and with it one back that is to be
+/// closed.
+fn made(bridge: &str, family: Family, range: Cidr, (own, any): (&Elements, &Elements)) -> String {
+    let Family { word, kind, v6, .. } = family;
     let (table, range) = (table(bridge), range.network_range());
-    let listed = |elements: &BTreeMap<String, String>| {
+    let listed = |elements: &Elements| {
         let all: Vec<String> = elements.iter().map(|(from, to)| format!("{from} : {to}")).collect();
         if all.is_empty() {
             String::new()
@@ -27,16 +41,27 @@ pub(super) fn replace(bridge: &str, range: Cidr, attachments: &[Attachment]) -> 
             format!("elements = {{ {} }};", all.join(", "))
         }
     };
-    let (own, any) = (listed(&own), listed(&any));
-    nft(&format!(
-        "add table ip {table}
-         delete table ip {table}
-         table ip {table} {{
-             map own {{ type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service; {own} }}
-             map any {{ type inet_proto . inet_service : ipv4_addr . inet_service; {any} }}
+    let (own, any) = (listed(own), listed(any));
+    let (out, back) = if v6 {
+        (String::new(), String::new())
+    } else {
+        (
+            format!("ip saddr 127.0.0.0/8 oifname \"{bridge}\" masquerade"),
+            format!(
+                "chain guard {{
+                     type filter hook prerouting priority raw; policy accept;
+                     iifname \"{bridge}\" ip daddr 127.0.0.0/8 drop
+                 }}"
+            ),
+        )
+    };
+    format!(
+        "table {word} {table} {{
+             map own {{ type {kind} . inet_proto . inet_service : {kind} . inet_service; {own} }}
+             map any {{ type inet_proto . inet_service : {kind} . inet_service; {any} }}
              chain lead {{
-                 dnat ip to ip daddr . meta l4proto . th dport map @own
-                 dnat ip to meta l4proto . th dport map @any
+                 dnat {word} to {word} daddr . meta l4proto . th dport map @own
+                 dnat {word} to meta l4proto . th dport map @any
              }}
              chain prerouting {{
                  type nat hook prerouting priority dstnat; policy accept;
@@ -48,28 +73,26 @@ pub(super) fn replace(bridge: &str, range: Cidr, attachments: &[Attachment]) -> 
              }}
              chain postrouting {{
                  type nat hook postrouting priority srcnat; policy accept;
-                 ip saddr {range} ip daddr {range} ct status dnat masquerade
-                 ip saddr 127.0.0.0/8 oifname \"{bridge}\" masquerade
+                 {word} saddr {range} {word} daddr {range} ct status dnat masquerade
+                 {out}
              }}
-             chain guard {{
-                 type filter hook prerouting priority raw; policy accept;
-                 iifname \"{bridge}\" ip daddr 127.0.0.0/8 drop
-             }}
+             {back}
          }}\n"
-    ))
+    )
 }
 
-/// Removes the table. Success when there is none.
-pub(super) fn remove(bridge: &str) -> Result<(), Error> {
-    let table = table(bridge);
-    nft(&format!("add table ip {table}\ndelete table ip {table}\n"))
+/// Removes the tables. Success when there is none.
+pub(super) fn remove(bridge: &str, ranges: Option<Ranges>) -> Result<(), Error> {
+    nft(&masquerade::gone(&table(bridge), ranges))
 }
 
-/// What the two maps hold: for one address of the node, and for all. Of two pods that want the same the first one gets it.
-fn elements(attachments: &[Attachment]) -> (BTreeMap<String, String>, BTreeMap<String, String>) {
-    let (mut own, mut any) = (BTreeMap::new(), BTreeMap::new());
+/// What the two maps of a family hold: for one address of the node, and for all. Of two pods that want the same the first one
+/// gets it.
+fn elements(attachments: &[Attachment], v6: bool) -> (Elements, Elements) {
+    let (mut own, mut any) = (Elements::new(), Elements::new());
     for attachment in attachments {
-        let Some(pod) = attachment.addresses.first().map(|held| held.address) else {
+        let mut held = attachment.addresses.iter();
+        let Some(pod) = held.find(|held| held.is_ipv6() == v6).map(|held| held.address) else {
             continue;
         };
         for port in &attachment.ports {
@@ -83,10 +106,10 @@ fn elements(attachments: &[Attachment]) -> (BTreeMap<String, String>, BTreeMap<S
                 format!("{pod} . {}", port.container_port),
             );
             let place = match port.host_address {
-                None | Some(IpAddr::V4(Ipv4Addr::UNSPECIFIED)) => Some((&mut any, from)),
-                Some(IpAddr::V4(address)) => Some((&mut own, format!("{address} . {from}"))),
-                // The pods have no addresses of version 6 to lead to.
-                Some(IpAddr::V6(_)) => None,
+                None => Some((&mut any, from)),
+                Some(address) if address.is_ipv6() != v6 => None,
+                Some(address) if address.is_unspecified() => Some((&mut any, from)),
+                Some(address) => Some((&mut own, format!("{address} . {from}"))),
             };
             if let Some((elements, from)) = place {
                 elements.entry(from).or_insert(to);
@@ -94,13 +117,4 @@ fn elements(attachments: &[Attachment]) -> (BTreeMap<String, String>, BTreeMap<S
         }
     }
     (own, any)
-}
-
-/// Lets what the node sends to a port of its own loopback leave for the bridge. The table's `guard` keeps pods from using the
-/// same way back to the node's loopback.
-fn reach_loopback(bridge: &str) -> Result<(), Error> {
-    let path = PathBuf::from("/proc/sys/net/ipv4/conf")
-        .join(bridge)
-        .join("route_localnet");
-    std::fs::write(&path, "1").map_err(|source| Error::io("write", &path, source))
 }

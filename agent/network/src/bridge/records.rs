@@ -2,11 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
-use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use super::{Place, namespace};
-use crate::{AttachSpec, Attachment, Cidr, Error};
+use crate::{AttachSpec, Attachment, Cidr, Error, Ranges};
 
 /// The ending of a file that is not a record yet.
 const DRAFT: &str = "draft";
@@ -14,10 +13,11 @@ const DRAFT: &str = "draft";
 /// The records of one state folder, all in memory too.
 pub(super) struct Records {
     state: PathBuf,
-    range: Option<Cidr>,
+    ranges: Option<Ranges>,
     attachments: BTreeMap<String, Attachment>,
-    /// The address that was given out last: the search goes on behind it, so that an address rests before its next pod.
-    last: Option<Ipv4Addr>,
+    /// The number within its ranges of the address that was given out last: the search goes on behind it, so that an address
+    /// rests before its next pod.
+    last: Option<u128>,
 }
 
 /// What [`Records::reserve`] found.
@@ -35,7 +35,7 @@ impl Records {
         std::fs::create_dir_all(&folder).map_err(|source| Error::io("create", &folder, source))?;
         let mut records = Self {
             state: state.to_path_buf(),
-            range: read(&state.join("range.json"))?,
+            ranges: read(&state.join("range.json"))?,
             attachments: BTreeMap::new(),
             last: None,
         };
@@ -43,7 +43,7 @@ impl Records {
             let path = entry.map_err(|source| Error::io("read", &folder, source))?.path();
             match read_whole::<Attachment>(&path)? {
                 Some(attachment) if namespace::is_held(&attachment.netns) => {
-                    records.last = attachment.addresses.first().map(|held| held.address).max(records.last);
+                    records.last = attachment.addresses.first().map(|held| held.offset()).max(records.last);
                     records.attachments.insert(attachment.sandbox_id.clone(), attachment);
                 }
                 Some(_) | None => remove(&path)?,
@@ -54,22 +54,28 @@ impl Records {
         Ok(records)
     }
 
-    /// Sets the range that addresses are given from. It cannot change under running pods.
-    pub(super) fn serve(&mut self, range: Cidr) -> Result<(), Error> {
-        if self.range == Some(range) {
-            return Ok(());
+    /// Whether these ranges may be served: others cannot be while pods have addresses of the earlier ones.
+    pub(super) fn allows(&self, ranges: Ranges) -> Result<(), Error> {
+        match self.ranges {
+            Some(known) if known != ranges && !self.attachments.is_empty() => Err(Error::RangeInUse(known)),
+            Some(_) | None => Ok(()),
         }
-        if let (Some(known), false) = (self.range, self.attachments.is_empty()) {
-            return Err(Error::RangeInUse(known));
+    }
+
+    /// Sets the ranges that addresses are given from.
+    pub(super) fn serve(&mut self, ranges: Ranges) -> Result<(), Error> {
+        self.allows(ranges)?;
+        if self.ranges != Some(ranges) {
+            write(&self.state.join("range.json"), &ranges)?;
+            self.ranges = Some(ranges);
+            self.last = None;
         }
-        write(&self.state.join("range.json"), &range)?;
-        self.range = Some(range);
         Ok(())
     }
 
-    /// The range, once one is known.
-    pub(super) fn range(&self) -> Option<Cidr> {
-        self.range
+    /// The ranges, once they are known.
+    pub(super) fn ranges(&self) -> Option<Ranges> {
+        self.ranges
     }
 
     /// All sandboxes with an address.
@@ -90,18 +96,23 @@ impl Records {
         if let Some(known) = self.attachments.get(sandbox) {
             return Ok(Reservation::Known(known.clone()));
         }
-        let range = self.range.ok_or(Error::NotStarted)?;
-        let address = self.free(range).ok_or(Error::Exhausted(range))?;
+        let ranges = self.ranges.ok_or(Error::NotStarted)?;
+        let number = self.free(ranges).ok_or(Error::Exhausted(ranges))?;
+        let addresses: Vec<Cidr> = ranges.iter().map(|range| range.at(number)).collect();
+        let gateway = addresses
+            .first()
+            .map(|first| first.gateway())
+            .ok_or(Error::NotStarted)?;
         let attachment = Attachment {
             sandbox_id: sandbox.to_owned(),
             netns: place.map_or_else(|| namespace::path(&self.state, sandbox), |place| place.netns.clone()),
-            addresses: vec![range.with(address)],
-            gateway: range.gateway().into(),
+            addresses,
+            gateway,
             interface: place.map_or_else(|| "eth0".to_owned(), |place| place.interface.clone()),
             ports: spec.ports.clone(),
         };
         write(&self.file(sandbox), &attachment)?;
-        self.last = Some(address);
+        self.last = Some(number);
         self.attachments.insert(sandbox.to_owned(), attachment.clone());
         Ok(Reservation::New(attachment))
     }
@@ -116,7 +127,7 @@ impl Records {
     /// Removes all files of these records.
     pub(super) fn forget(&mut self) -> Result<(), Error> {
         self.attachments.clear();
-        self.range = None;
+        self.ranges = None;
         remove(&self.state.join("range.json"))?;
         let folder = self.state.join("attachments");
         match std::fs::remove_dir_all(&folder) {
@@ -125,18 +136,16 @@ impl Records {
         }
     }
 
-    pub(super) fn free(&self, range: Cidr) -> Option<Ipv4Addr> {
-        let taken: BTreeSet<Ipv4Addr> = self
-            .attachments
-            .values()
-            .flat_map(|known| known.addresses.iter().map(|held| held.address))
-            .collect();
-        // The network's name, the gateway and the broadcast address are not for pods.
-        let (first, end) = (range.network().to_bits() + 2, range.broadcast().to_bits());
-        let behind = self.last.map_or(first, |last| last.to_bits() + 1).clamp(first, end);
+    /// A number within the ranges that nobody has. A pod's addresses have the same in each range: they go together, and with
+    /// them the hardware address that follows from one of them.
+    pub(super) fn free(&self, ranges: Ranges) -> Option<u128> {
+        let held = self.attachments.values().flat_map(|known| &known.addresses);
+        let taken: BTreeSet<u128> = held.map(|held| held.offset()).collect();
+        // The network's name and the gateway are not for pods.
+        let (first, end) = (2, ranges.size());
+        let behind = self.last.map_or(first, |last| last + 1).clamp(first, end.max(first));
         (behind..end)
             .chain(first..behind)
-            .map(Ipv4Addr::from_bits)
             .find(|candidate| !taken.contains(candidate))
     }
 
@@ -220,6 +229,32 @@ mod tests {
     }
 
     #[test]
+    fn addresses_of_both_families_go_together() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut records = Records::open(folder.path()).unwrap();
+        let shown = |attachment: &Attachment| {
+            let held = attachment.addresses.iter().map(ToString::to_string);
+            format!("{} by {}", held.collect::<Vec<_>>().join(" "), attachment.gateway)
+        };
+        records.serve("fd00:9::/64,10.9.0.0/29".parse().unwrap()).unwrap();
+        let a = attach(&mut records, "a").unwrap();
+        assert_eq!(shown(&a), "fd00:9::2/64 10.9.0.2/29 by fd00:9::1");
+        for sandbox in ["b", "c", "d"] {
+            attach(&mut records, sandbox).unwrap();
+        }
+        let last = attach(&mut records, "e").unwrap();
+        assert_eq!(shown(&last), "fd00:9::6/64 10.9.0.6/29 by fd00:9::1");
+        let full = attach(&mut records, "f").unwrap_err().to_string();
+        assert_eq!(full, "no free address in fd00:9::/64,10.9.0.0/29");
+        for sandbox in ["a", "b", "c", "d", "e"] {
+            records.release(sandbox).unwrap();
+        }
+        records.serve("fd00:9::/64".parse().unwrap()).unwrap();
+        let alone = attach(&mut records, "a").unwrap();
+        assert_eq!(shown(&alone), "fd00:9::2/64 by fd00:9::1");
+    }
+
+    #[test]
     fn records_without_a_namespace_are_dropped() {
         let folder = tempfile::tempdir().unwrap();
         let mut records = Records::open(folder.path()).unwrap();
@@ -228,7 +263,7 @@ mod tests {
         std::fs::write(folder.path().join("attachments/b.json"), "{\"cut").unwrap();
         let records = Records::open(folder.path()).unwrap();
         assert!(records.attachments().is_empty());
-        assert_eq!(records.range().unwrap().to_string(), "10.9.0.0/29");
+        assert_eq!(records.ranges().unwrap().to_string(), "10.9.0.0/29");
         assert_eq!(std::fs::read_dir(folder.path().join("attachments")).unwrap().count(), 0);
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::{Cidr, PortMapping};
+use crate::{PortMapping, Ranges};
 
 /// What we can speak, oldest first.
 const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
@@ -34,7 +34,7 @@ pub(super) struct List {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Capabilities<'a> {
     pub(super) ports: &'a [PortMapping],
-    pub(super) range: Option<Cidr>,
+    pub(super) ranges: Option<Ranges>,
 }
 
 impl List {
@@ -127,8 +127,9 @@ impl Capabilities<'_> {
             let ports: Vec<Value> = self.ports.iter().map(port).collect();
             given.insert("portMappings".to_owned(), ports.into());
         }
-        if let Some(range) = self.range.filter(|_| wanted("ipRanges")) {
-            given.insert("ipRanges".to_owned(), json!([[{"subnet": range.network_range()}]]));
+        if let Some(ranges) = self.ranges.filter(|_| wanted("ipRanges")) {
+            let each = ranges.iter().map(|range| json!([{"subnet": range.network_range()}]));
+            given.insert("ipRanges".to_owned(), each.collect());
         }
         given
     }
@@ -221,7 +222,7 @@ mod tests {
         }];
         let capabilities = Capabilities {
             ports: &ports,
-            range: Some("10.9.0.0/24".parse().unwrap()),
+            ranges: Some("10.9.0.0/24,fd00:9::/64".parse().unwrap()),
         };
         let previous = json!({"ips": []});
         let requests: Vec<_> = list
@@ -233,7 +234,7 @@ mod tests {
             requests,
             [
                 json!({"cniVersion": "1.0.0", "name": "pods", "type": "bridge", "capabilities": {"ipRanges": true},
-                    "runtimeConfig": {"ipRanges": [[{"subnet": "10.9.0.0/24"}]]}, "prevResult": {"ips": []}}),
+                    "runtimeConfig": {"ipRanges": [[{"subnet": "10.9.0.0/24"}], [{"subnet": "fd00:9::/64"}]]}, "prevResult": {"ips": []}}),
                 json!({"cniVersion": "1.0.0", "name": "pods", "type": "portmap", "capabilities": {"portMappings": true},
                     "runtimeConfig": {"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]},
                     "prevResult": {"ips": []}}),

@@ -21,7 +21,7 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
 
 use crate::bridge::{finish, kernel, names, namespace};
-use crate::{AttachSpec, Attachment, Cidr, Error, Network};
+use crate::{AttachSpec, Attachment, Cidr, Error, Network, Ranges};
 use list::List;
 use plugin::Verb;
 use records::{Record, Records};
@@ -58,7 +58,7 @@ struct Inner {
     /// One at a time for each sandbox.
     turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     workers: Semaphore,
-    range: Mutex<Option<Cidr>>,
+    ranges: Mutex<Option<Ranges>>,
 }
 
 impl Cni {
@@ -71,7 +71,7 @@ impl Cni {
                 records: Mutex::new(records),
                 turns: Mutex::default(),
                 workers: Semaphore::new(WORKERS),
-                range: Mutex::default(),
+                ranges: Mutex::default(),
             }),
             tasks: Arc::default(),
         })
@@ -115,8 +115,8 @@ impl Inner {
         Arc::clone(turns.entry(sandbox.to_owned()).or_default())
     }
 
-    fn range(&self) -> Option<Cidr> {
-        *self.range.lock().unwrap_or_else(PoisonError::into_inner)
+    fn ranges(&self) -> Option<Ranges> {
+        *self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn attach(&self, spec: AttachSpec) -> Result<Attachment, Error> {
@@ -138,7 +138,7 @@ impl Inner {
         let record = Record {
             netns: namespace::path(&self.config.state_dir, &spec.sandbox_id),
             list: list.to_json(),
-            range: self.range(),
+            ranges: self.ranges(),
             result: None,
             attachment: None,
             spec,
@@ -181,7 +181,7 @@ impl Inner {
             sandbox_id: record.spec.sandbox_id.clone(),
             netns: record.netns.clone(),
             addresses,
-            gateway: gateway.or_else(|| first.map(Into::into)).unwrap_or([0, 0, 0, 0].into()),
+            gateway: gateway.or(first).unwrap_or([0, 0, 0, 0].into()),
             interface: INTERFACE.to_owned(),
             ports: record.spec.ports.clone(),
         };
@@ -238,8 +238,8 @@ impl Inner {
     }
 
     /// Attachments whose namespace is gone, or that a crash cut off, are undone; of the others the plugins are asked.
-    async fn start(&self, range: Cidr) -> Result<(), Error> {
-        *self.range.lock().unwrap_or_else(PoisonError::into_inner) = Some(range);
+    async fn start(&self, ranges: Ranges) -> Result<(), Error> {
+        *self.ranges.lock().unwrap_or_else(PoisonError::into_inner) = Some(ranges);
         let known = self.records().all();
         for record in known {
             let sandbox = &record.spec.sandbox_id;
@@ -304,8 +304,8 @@ async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> 
 }
 
 impl Network for Cni {
-    fn start(&self, pod_cidr: Cidr) -> BoxFuture<'_, Result<(), Error>> {
-        self.run(move |inner| async move { inner.start(pod_cidr).await })
+    fn start(&self, ranges: Ranges) -> BoxFuture<'_, Result<(), Error>> {
+        self.run(move |inner| async move { inner.start(ranges).await })
     }
 
     fn attach(&self, spec: AttachSpec) -> BoxFuture<'_, Result<Attachment, Error>> {

@@ -46,7 +46,7 @@ pub(super) struct Addresses {
     pub(super) gateway: Option<IpAddr>,
 }
 
-/// Reads the result of a whole list: addresses of the pod's interface, of the node's IP family.
+/// Reads the result of a whole list: addresses of the pod's interface, and the gateway of the first one's family.
 pub(super) fn addresses(result: &Value, interface: &str) -> Result<Addresses, String> {
     let outcome = Outcome::deserialize(result).map_err(|error| format!("its result is not understood: {error}"))?;
     let is_the_pods = |given: &&Given| {
@@ -54,11 +54,15 @@ pub(super) fn addresses(result: &Value, interface: &str) -> Result<Addresses, St
         named.is_none_or(|named| named.name == interface && !named.sandbox.is_empty())
     };
     let own: Vec<&Given> = outcome.ips.iter().filter(is_the_pods).collect();
-    let addresses: Vec<Cidr> = own.iter().filter_map(|given| given.address.parse().ok()).collect();
-    if addresses.is_empty() {
-        return Err(format!("its result has no IPv4 address for {interface}"));
-    }
-    let gateway = own.iter().find_map(|given| given.gateway.filter(IpAddr::is_ipv4));
+    let parsed = own.iter().map(|given| given.address.parse::<Cidr>());
+    let addresses = parsed
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| format!("its result is not understood: {error}"))?;
+    let Some(first) = addresses.first() else {
+        return Err(format!("its result has no address for {interface}"));
+    };
+    let fits = |gateway: &IpAddr| gateway.is_ipv6() == first.is_ipv6();
+    let gateway = own.iter().find_map(|given| given.gateway.filter(fits));
     Ok(Addresses { addresses, gateway })
 }
 
@@ -98,18 +102,25 @@ mod tests {
         let old = json!({"cniVersion": "0.4.0", "interfaces": interfaces,
             "ips": [{"version": "4", "address": "10.1.0.5/16", "gateway": "10.1.0.1", "interface": 2}]});
         let new = json!({"cniVersion": "1.0.0", "interfaces": interfaces, "ips": [
-            {"address": "fd00::5/64", "interface": 2}, {"address": "10.1.0.1/16", "interface": 0},
+            {"address": "fd00::5/64", "gateway": "fd00::1", "interface": 2}, {"address": "10.1.0.1/16", "interface": 0},
             {"address": "10.1.0.5/16", "gateway": "10.1.0.1", "interface": 2}]});
         let bare = json!({"cniVersion": "1.1.0", "ips": [{"address": "10.1.0.5/16", "gateway": "10.1.0.1"}]});
-        for result in [old, new, bare] {
+        let six = json!({"cniVersion": "0.3.1", "interfaces": interfaces,
+            "ips": [{"version": "6", "address": "fd00::5/64", "gateway": "fd00::1", "interface": 2}]});
+        for (result, expected) in [
+            (old, "10.1.0.5/16 by 10.1.0.1"),
+            (new, "fd00::5/64 10.1.0.5/16 by fd00::1"),
+            (bare, "10.1.0.5/16 by 10.1.0.1"),
+            (six, "fd00::5/64 by fd00::1"),
+        ] {
             let found = addresses(&result, "eth0").unwrap();
-            assert_eq!(found.addresses, ["10.1.0.5/16".parse().unwrap()]);
-            assert_eq!(found.gateway, Some("10.1.0.1".parse().unwrap()));
+            let each: Vec<String> = found.addresses.iter().map(ToString::to_string).collect();
+            assert_eq!(format!("{} by {}", each.join(" "), found.gateway.unwrap()), expected);
         }
         for bad in [
             json!({}),
             json!({"ips": [{"address": 7}]}),
-            json!({"ips": [{"address": "fd00::5/64"}]}),
+            json!({"ips": [{"address": "fd00::5"}]}),
         ] {
             assert!(addresses(&bad, "eth0").is_err(), "{bad}");
         }

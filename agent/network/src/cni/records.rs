@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::bridge::records::{read_whole, remove, write};
-use crate::{AttachSpec, Attachment, Cidr, Error};
+use crate::{AttachSpec, Attachment, Error, Ranges};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Record {
@@ -16,8 +16,9 @@ pub(super) struct Record {
     pub(super) netns: PathBuf,
     /// The configuration list.
     pub(super) list: Value,
-    /// The node's range: what plugins were told then, they are told again.
-    pub(super) range: Option<Cidr>,
+    /// The node's ranges: what plugins were told then, they are told again.
+    #[serde(rename = "range")]
+    pub(super) ranges: Option<Ranges>,
     /// The result of its last plugin, once there is one.
     pub(super) result: Option<Value>,
     /// What the agent was told, once everything worked.

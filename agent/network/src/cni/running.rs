@@ -55,7 +55,7 @@ impl Inner {
         let around = self.surroundings(record);
         let capabilities = Capabilities {
             ports: &record.spec.ports,
-            range: record.range,
+            ranges: record.ranges,
         };
         let mut previous = match verb {
             // Older plugins do not know of it.

@@ -95,7 +95,9 @@ impl Refusal {
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         let code = match &error {
-            Error::InvalidId(_) | Error::RangeTooSmall(_) | Error::RangeInUse(_) => Code::Configuration,
+            Error::InvalidId(_) | Error::RangeTooSmall(_) | Error::NoIpv6(_) | Error::RangeInUse(_) => {
+                Code::Configuration
+            }
             Error::Exhausted(_) => Code::Unavailable,
             Error::NotStarted
             | Error::Io { .. }
@@ -115,13 +117,17 @@ pub(super) fn result(asked: &Asked, attachment: &Attachment) -> Value {
         .addresses
         .iter()
         .map(|held| {
-            let mut ip = json!({"address": held.to_string(), "gateway": attachment.gateway, "interface": 2});
+            let mut ip = json!({"address": held.to_string(), "gateway": held.gateway(), "interface": 2});
             if let Some(ip) = ip.as_object_mut().filter(|_| old) {
-                ip.insert("version".to_owned(), json!("4"));
+                ip.insert("version".to_owned(), json!(if held.is_ipv6() { "6" } else { "4" }));
             }
             ip
         })
         .collect();
+    let routes = attachment.addresses.iter().map(|held| {
+        let all = if held.is_ipv6() { "::/0" } else { "0.0.0.0/0" };
+        json!({"dst": all, "gw": held.gateway()})
+    });
     json!({
         "cniVersion": asked.version,
         "interfaces": [
@@ -130,7 +136,7 @@ pub(super) fn result(asked: &Asked, attachment: &Attachment) -> Value {
             {"name": attachment.interface, "sandbox": attachment.netns},
         ],
         "ips": ips,
-        "routes": [{"dst": "0.0.0.0/0", "gw": attachment.gateway}],
+        "routes": routes.collect::<Vec<_>>(),
         "dns": {},
     })
 }

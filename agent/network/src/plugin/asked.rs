@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::VERSIONS;
 use super::answer::{Code, Refusal};
-use crate::{Cidr, PortMapping};
+use crate::{Cidr, PortMapping, Ranges};
 
 /// Where the records are unless the configuration says so.
 const STATE: &str = "/var/lib/cni/skiff-bridge";
@@ -93,7 +93,7 @@ struct Raw {
     #[serde(default)]
     name: String,
     bridge: Option<String>,
-    subnet: Option<Cidr>,
+    subnet: Option<Ranges>,
     #[serde(default)]
     direct: Vec<Cidr>,
     data_dir: Option<PathBuf>,
@@ -139,7 +139,7 @@ pub(super) struct Asked {
     pub(super) direct: Vec<Cidr>,
     pub(super) ports: Vec<PortMapping>,
     pub(super) valid: Option<Vec<Environment>>,
-    range: Option<Cidr>,
+    ranges: Option<Ranges>,
     previous: Value,
 }
 
@@ -174,8 +174,6 @@ impl Asked {
         if !state.is_absolute() {
             return Err(invalid(format!("dataDir {} is no absolute path", state.display())));
         }
-        let mut given = raw.runtime_config.ip_ranges.iter().flatten();
-        let given = given.find_map(|range| range.subnet.parse().ok());
         Ok(Self {
             version: raw.cni_version,
             bridge: raw.bridge.unwrap_or_else(|| BRIDGE.to_owned()),
@@ -183,15 +181,15 @@ impl Asked {
             direct: raw.direct,
             ports: ports(raw.runtime_config.port_mappings)?,
             valid: raw.valid.or(raw.valid_before),
-            range: given.or(raw.subnet),
+            ranges: ranges(&raw.runtime_config.ip_ranges)?.or(raw.subnet),
             previous: raw.prev_result,
         })
     }
 
-    /// The range that addresses are given from.
-    pub(super) fn range(&self) -> Result<Cidr, Refusal> {
+    /// The ranges that addresses are given from.
+    pub(super) fn ranges(&self) -> Result<Ranges, Refusal> {
         let missing = || Refusal::plain(Code::Configuration, "neither subnet nor ipRanges is given".to_owned());
-        self.range.ok_or_else(missing)
+        self.ranges.ok_or_else(missing)
     }
 
     /// The addresses that an earlier call told of.
@@ -200,6 +198,21 @@ impl Asked {
         let addresses = ips.into_iter().flatten().filter_map(|ip| ip.get("address")?.as_str());
         addresses.map(str::to_owned).collect()
     }
+}
+
+/// An address is given of the first range of each list.
+fn ranges(lists: &[Vec<RawRange>]) -> Result<Option<Ranges>, Refusal> {
+    let each: Vec<&str> = lists
+        .iter()
+        .filter_map(|list| list.first().map(|range| range.subnet.as_str()))
+        .collect();
+    if each.is_empty() {
+        return Ok(None);
+    }
+    let parsed = each.join(",").parse::<Ranges>();
+    parsed
+        .map(Some)
+        .map_err(|error| Refusal::new(Code::Configuration, "read ipRanges", &error))
 }
 
 fn ports(raw: Vec<RawPort>) -> Result<Vec<PortMapping>, Refusal> {

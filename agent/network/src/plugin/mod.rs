@@ -5,6 +5,8 @@
 //! {"type": "skiff-bridge", "bridge": "pods0", "subnet": "10.22.0.0/24", "capabilities": {"portMappings": true, "ipRanges": true}}
 //! ```
 //!
+//! `subnet` may also be one range of each family: `"10.22.0.0/24,fd00:22::/64"`.
+//!
 //! The plugin is called for each step and keeps nothing but the records in its folder. It makes the bridge when it is missing, gives
 //! addresses by itself and leads ports of the node, so it needs neither an IPAM plugin nor `portmap`. An address whose namespace is
 //! gone is free again.
@@ -97,8 +99,7 @@ fn lock(state: &Path) -> Result<Flock<File>, Refusal> {
 
 fn add(bridge: &Bridge, environment: &Environment, asked: &Asked) -> Result<Value, Refusal> {
     let (key, netns, interface) = (environment.key()?, environment.netns()?, environment.interface()?);
-    let range = asked.range()?;
-    bridge.start_now(range)?;
+    bridge.start_now(asked.ranges()?)?;
     let spec = AttachSpec {
         sandbox_id: key,
         ports: asked.ports.clone(),
@@ -153,9 +154,9 @@ fn collect(bridge: &Bridge, asked: &Asked) -> Result<(), Refusal> {
 
 /// Whether one more container could be attached.
 fn status(bridge: &Bridge, asked: &Asked) -> Result<(), Refusal> {
-    let range = asked.range()?;
-    if bridge.has_room(range) {
+    let ranges = asked.ranges()?;
+    if bridge.has_room(ranges) {
         return Ok(());
     }
-    Err(Refusal::plain(Code::Unavailable, Error::Exhausted(range).to_string()))
+    Err(Refusal::plain(Code::Unavailable, Error::Exhausted(ranges).to_string()))
 }

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -53,7 +53,7 @@ pub(crate) async fn attach(network: &Bridge, sandbox: &str) -> Attachment {
     network.attach(spec).await.unwrap()
 }
 
-pub(crate) fn address(attachment: &Attachment) -> std::net::Ipv4Addr {
+pub(crate) fn address(attachment: &Attachment) -> IpAddr {
     attachment.addresses.first().unwrap().address
 }
 

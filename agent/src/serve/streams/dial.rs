@@ -53,10 +53,11 @@ pub(super) async fn locate(context: &Context, pod: &Pod) -> Option<Location> {
         let attempt = own.sandbox_id.rsplit_once('-').map(|(_, attempt)| attempt);
         attempt.and_then(|attempt| attempt.parse::<u32>().ok())
     })?;
+    let addresses: Vec<IpAddr> = newest.addresses.iter().map(|held| held.address).collect();
     Some(Location {
         sandbox: newest.sandbox_id,
         netns: Some(newest.netns),
-        address: newest.addresses.first().map(|held| IpAddr::V4(held.address)),
+        address: context.config.in_order(&addresses).first().copied(),
     })
 }
 

@@ -1,0 +1,115 @@
+//! Messages about links and routes to the kernel, and what its answers hold.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use rtnetlink::RouteMessageBuilder;
+use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
+use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteType};
+
+use crate::Cidr;
+
+/// The metric of the blackhole route: any other route to the pods is better.
+const LAST_RESORT: u32 = u32::MAX;
+
+/// What is sent to a pod that is gone, or while the bridge is down, ends here and does not leave the machine.
+pub(super) fn last_resort(range: Cidr) -> RouteMessage {
+    match range.network() {
+        IpAddr::V4(network) => RouteMessageBuilder::<Ipv4Addr>::new()
+            .destination_prefix(network, range.prefix)
+            .kind(RouteType::BlackHole)
+            .priority(LAST_RESORT)
+            .build(),
+        IpAddr::V6(network) => RouteMessageBuilder::<Ipv6Addr>::new()
+            .destination_prefix(network, range.prefix)
+            .kind(RouteType::BlackHole)
+            .priority(LAST_RESORT)
+            .build(),
+    }
+}
+
+/// The default route of a pod.
+pub(super) fn default_route(gateway: IpAddr, interface: u32) -> RouteMessage {
+    match gateway {
+        IpAddr::V4(gateway) => RouteMessageBuilder::<Ipv4Addr>::new()
+            .gateway(gateway)
+            .output_interface(interface)
+            .build(),
+        IpAddr::V6(gateway) => RouteMessageBuilder::<Ipv6Addr>::new()
+            .gateway(gateway)
+            .output_interface(interface)
+            .build(),
+    }
+}
+
+/// Asks for all routes of a family.
+pub(super) fn all(v6: bool) -> RouteMessage {
+    if v6 {
+        RouteMessageBuilder::<Ipv6Addr>::new().build()
+    } else {
+        RouteMessageBuilder::<Ipv4Addr>::new().build()
+    }
+}
+
+/// The interface of a default route.
+pub(super) fn uplink(route: &RouteMessage) -> Option<u32> {
+    if route.header.destination_prefix_length != 0 || route.header.kind != RouteType::Unicast {
+        return None;
+    }
+    route.attributes.iter().find_map(|attribute| {
+        if let RouteAttribute::Oif(index) = attribute {
+            Some(*index)
+        } else {
+            None
+        }
+    })
+}
+
+/// A hardware address that follows from the IP address: a neighbour's cache stays right when an address is given again.
+pub(super) fn hardware_address(address: IpAddr) -> Vec<u8> {
+    let [a, b, c, d] = match address {
+        IpAddr::V4(address) => address.octets(),
+        // The addresses of one range differ in their last bits.
+        IpAddr::V6(address) => {
+            let [.., a, b, c, d] = address.octets();
+            [a, b, c, d]
+        }
+    };
+    vec![0x0a, 0x58, a, b, c, d]
+}
+
+/// The address of a link itself that follows from its hardware address, as the kernel makes it once the link has a peer. Until
+/// there is one, nobody can be asked for a neighbour in the name of others.
+pub(super) fn link_local(hardware: &[u8]) -> Cidr {
+    let number = hardware
+        .iter()
+        .fold(0, |number, octet| number << 8 | u128::from(*octet));
+    let (maker, own) = (number >> 24, number & 0x00ff_ffff);
+    let interface = (maker << 40 | 0xff_fe00_0000 | own) ^ (2 << 56);
+    Cidr {
+        address: Ipv6Addr::from_bits(0xfe80 << 112 | interface).into(),
+        prefix: 64,
+    }
+}
+
+pub(super) fn mtu(link: &LinkMessage) -> Option<u32> {
+    link.attributes.iter().find_map(|attribute| {
+        if let LinkAttribute::Mtu(mtu) = attribute {
+            Some(*mtu)
+        } else {
+            None
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{hardware_address, link_local};
+
+    #[test]
+    fn addresses_follow_from_each_other() {
+        let of = |address: &str| hardware_address(address.parse().unwrap());
+        assert_eq!(of("10.244.0.1"), [0x0a, 0x58, 10, 244, 0, 1]);
+        assert_eq!(of("fd00::1:2:3"), [0x0a, 0x58, 0, 2, 0, 3]);
+        assert_eq!(link_local(&of("10.244.0.1")).to_string(), "fe80::858:aff:fef4:1/64");
+    }
+}
