@@ -40,6 +40,9 @@ pub struct Limits {
     pub memory: Option<i64>,
     /// Number of tasks.
     pub pids: Option<i64>,
+    /// Bytes of huge pages, by their size as the kernel names it (`2MB`).
+    #[serde(default)]
+    pub hugepages: Vec<(String, i64)>,
 }
 
 /// How sure a pod is of what it asks for (`status.qosClass`).

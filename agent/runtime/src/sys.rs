@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -176,15 +176,28 @@ impl Mount {
     }
 
     /// Makes ids on the disk those that they are in a user namespace. The mount must not have been attached.
-    #[expect(unsafe_code, reason = "mount_setattr has no wrapper")]
     pub(crate) fn map_ids(&self, users: BorrowedFd<'_>) -> io::Result<()> {
-        let attributes = libc::mount_attr {
+        self.change(&libc::mount_attr {
             attr_set: libc::MOUNT_ATTR_IDMAP,
             attr_clr: 0,
             propagation: 0,
             userns_fd: u64::try_from(users.as_raw_fd()).map_err(io::Error::other)?,
-        };
-        let (here, size) = (self.0.as_raw_fd(), size_of_val(&attributes));
+        })
+    }
+
+    /// Sets `MOUNT_ATTR_…` of this mount, not of those below it.
+    pub(crate) fn protect(&self, attributes: u64) -> io::Result<()> {
+        self.change(&libc::mount_attr {
+            attr_set: attributes,
+            attr_clr: 0,
+            propagation: 0,
+            userns_fd: 0,
+        })
+    }
+
+    #[expect(unsafe_code, reason = "mount_setattr has no wrapper")]
+    fn change(&self, attributes: &libc::mount_attr) -> io::Result<()> {
+        let (here, size) = (self.0.as_raw_fd(), size_of_val(attributes));
         // SAFETY: the structure and the empty string outlive the call.
         let result = unsafe {
             libc::syscall(
@@ -192,7 +205,7 @@ impl Mount {
                 here,
                 c"".as_ptr(),
                 libc::AT_EMPTY_PATH,
-                &raw const attributes,
+                std::ptr::from_ref(attributes),
                 size,
             )
         };
@@ -217,6 +230,72 @@ impl Mount {
         };
         checked(result).map(drop)
     }
+}
+
+/// What `bpf` takes to load a program.
+#[repr(C)]
+struct Program {
+    kind: u32,
+    length: u32,
+    instructions: u64,
+    licence: u64,
+    log_level: u32,
+    log_size: u32,
+    log: u64,
+    kernel: u32,
+    flags: u32,
+    name: [u8; 16],
+    interface: u32,
+    place: u32,
+}
+
+/// What `bpf` takes to attach one.
+#[repr(C)]
+struct Attachment {
+    target: u32,
+    program: u32,
+    place: u32,
+    flags: u32,
+}
+
+const BPF_PROG_LOAD: libc::c_int = 5;
+const BPF_PROG_ATTACH: libc::c_int = 8;
+const BPF_PROG_TYPE_CGROUP_DEVICE: u32 = 15;
+const BPF_CGROUP_DEVICE: u32 = 6;
+const BPF_F_ALLOW_MULTI: u32 = 2;
+
+/// Has a program of the kernel decide about each use of a device by processes of a v2 group, for as long as the group is there.
+#[expect(unsafe_code, reason = "bpf has no wrapper")]
+pub(crate) fn filter_devices(group: &Path, program: &[u64]) -> io::Result<()> {
+    let number = |fd: BorrowedFd<'_>| u32::try_from(fd.as_raw_fd()).map_err(io::Error::other);
+    let wanted = Program {
+        kind: BPF_PROG_TYPE_CGROUP_DEVICE,
+        length: u32::try_from(program.len()).map_err(io::Error::other)?,
+        instructions: program.as_ptr() as u64,
+        // It calls none of the functions that are for free software only.
+        licence: c"Apache-2.0".as_ptr() as u64,
+        log_level: 0,
+        log_size: 0,
+        log: 0,
+        kernel: 0,
+        flags: 0,
+        name: *b"skiff_devices\0\0\0",
+        interface: 0,
+        place: BPF_CGROUP_DEVICE,
+    };
+    let size = size_of_val(&wanted);
+    // SAFETY: the structure and what it points to outlive the call.
+    let loaded = owned(unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, &raw const wanted, size) })?;
+    let group = std::fs::File::open(group)?;
+    let attachment = Attachment {
+        target: number(group.as_fd())?,
+        program: number(loaded.as_fd())?,
+        place: BPF_CGROUP_DEVICE,
+        flags: BPF_F_ALLOW_MULTI,
+    };
+    let size = size_of_val(&attachment);
+    // SAFETY: the structure outlives the call.
+    checked(unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_ATTACH, &raw const attachment, size) }).map(drop)
 }
 
 /// Joins the namespaces of a process, named by `CLONE_NEW…` flags.

@@ -45,14 +45,14 @@ pub(crate) struct Resized {
     failure: Option<String>,
 }
 
-/// Limits as the runtime takes them; the number of processes does not change.
+/// Limits as the runtime takes them; the numbers of processes and of huge pages do not change.
 pub(crate) fn limits(own: &resources::Limits) -> Limits {
     Limits {
         cpu_shares: own.cpu_shares,
         cpu_quota: own.cpu_quota,
         cpu_period: own.cpu_quota.map(|_| resources::PERIOD),
         memory: own.memory,
-        pids: None,
+        ..Limits::default()
     }
 }
 

@@ -94,6 +94,9 @@ pub(super) fn limit_v2(dir: &Path, limits: &Limits) -> io::Result<()> {
     if limits.memory.is_some_and(|bytes| bytes >= 0) && dir.join("memory.swap.max").exists() {
         write(&dir.join("memory.swap.max"), "0")?;
     }
+    for (size, bytes) in &limits.hugepages {
+        set(&format!("hugetlb.{size}.max"), Some(bytes.to_string()))?;
+    }
     set("pids.max", limits.pids.map(or_max))
 }
 
@@ -217,6 +220,7 @@ mod tests {
                 "cpu.max",
                 "memory.max",
                 "pids.max",
+                "hugetlb.2MB.max",
             ];
             for file in files {
                 fs::write(dir.join(file), "").unwrap();
@@ -252,10 +256,11 @@ mod tests {
             cpu_period: None,
             memory: Some(64 << 20),
             pids: Some(-1),
+            hugepages: vec![("2MB".to_owned(), 4 << 20)],
         };
         cgroups.limit(group, &limits).unwrap();
-        let all = ["cpu.weight", "cpu.max", "memory.max", "pids.max"].map(read);
-        assert_eq!(all, ["39", "50000 100000", "67108864", "max"]);
+        let all = ["cpu.weight", "cpu.max", "memory.max", "pids.max", "hugetlb.2MB.max"].map(read);
+        assert_eq!(all, ["39", "50000 100000", "67108864", "max", "4194304"]);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! live in `…/CONTAINER/main`, because a group with limits for its children may not hold processes itself.
 
 mod class;
+mod devices;
 mod files;
 mod usage;
 
@@ -96,6 +97,16 @@ impl Cgroups {
     /// Whether all controllers are on v2.
     pub(crate) fn unified(&self) -> bool {
         self.v1.is_empty()
+    }
+
+    /// Where the v2 hierarchy is mounted.
+    pub(crate) fn v2(&self) -> Option<&Path> {
+        self.v2.as_deref()
+    }
+
+    /// Where the v1 hierarchies with controllers are mounted.
+    pub(crate) fn v1(&self) -> impl Iterator<Item = &Path> {
+        self.v1.iter().map(|hierarchy| hierarchy.mount.as_path())
     }
 
     fn controller(&self, name: &str) -> Option<&Path> {
@@ -198,6 +209,10 @@ impl Cgroups {
                 limits.memory.map(|bytes| bytes.to_string()),
             )?;
         }
+        for (size, bytes) in &limits.hugepages {
+            let file = format!("hugetlb.{size}.limit_in_bytes");
+            set("hugetlb", &file, Some(bytes.to_string()))?;
+        }
         set("pids", "pids.max", limits.pids.map(|count| count.to_string()))
     }
 
@@ -237,14 +252,6 @@ impl Cgroups {
         let Some(mount) = self.tracking() else { return Ok(()) };
         fs::create_dir_all(mount.join(group))?;
         enter(&mount.join(group))
-    }
-
-    /// The files by which processes are moved into a group, one for each hierarchy.
-    pub(crate) fn doors(&self, group: &Path) -> Vec<PathBuf> {
-        self.mounts()
-            .map(|mount| mount.join(group).join("cgroup.procs"))
-            .filter(|file| file.exists())
-            .collect()
     }
 
     /// Removes a group that holds nothing, without waiting; says whether it is gone.

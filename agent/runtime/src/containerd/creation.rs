@@ -67,7 +67,7 @@ pub(super) fn prepare(
         cgroup: Path::new("/").join(shared.group(&record.sandbox.id).join(&spec.id)),
         namespaces: namespaces(&sandbox, record, spec.pid_of.as_deref())?,
         memory: &memory,
-        limited_later: false,
+        grouped: false,
         settled: false,
     };
     let mut config = confine(spec.spec.clone(), &identity, &place)?;

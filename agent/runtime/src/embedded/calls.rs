@@ -46,6 +46,12 @@ fn limits(spec: &oci_spec::runtime::Spec) -> Limits {
         pids: resources
             .and_then(|resources| resources.pids().as_ref())
             .map(oci_spec::runtime::LinuxPids::limit),
+        hugepages: resources
+            .and_then(|resources| resources.hugepage_limits().as_ref())
+            .into_iter()
+            .flatten()
+            .map(|limit| (limit.page_size().clone(), limit.limit()))
+            .collect(),
     }
 }
 

@@ -7,8 +7,8 @@ use std::path::{Component, Path, PathBuf};
 
 use nix::sys::resource::{Resource, getrlimit};
 use oci_spec::runtime::{
-    Capabilities, LinuxCapabilities, LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceType, LinuxResources, Mount,
-    PosixRlimit, PosixRlimitBuilder, PosixRlimitType, Process, RootBuilder, Spec, UserBuilder,
+    Capabilities, LinuxCapabilities, LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceType, Mount, PosixRlimit,
+    PosixRlimitBuilder, PosixRlimitType, Process, RootBuilder, Spec, UserBuilder,
 };
 
 use super::memory;
@@ -24,8 +24,9 @@ pub(crate) struct Place<'a> {
     pub(crate) namespaces: Vec<(LinuxNamespaceType, Option<PathBuf>)>,
     /// Where the pod's shared memory is mounted.
     pub(crate) memory: &'a Path,
-    /// The limits are set when the container is started, by who makes it: making it shall not be throttled by a small quota.
-    pub(crate) limited_later: bool,
+    /// Who makes the container sees to its control groups: devices at once, limits when it is started, because making it shall
+    /// not be throttled by a small quota.
+    pub(crate) grouped: bool,
     /// The pod's namespaces have their kernel settings already.
     pub(crate) settled: bool,
 }
@@ -77,8 +78,8 @@ pub(crate) fn confine(mut spec: Spec, identity: &Identity, place: &Place<'_>) ->
         spec.set_mounts(Some(shared.collect()));
     }
     let mut linux = spec.linux().clone().unwrap_or_default();
-    if let Some(resources) = linux.resources().clone().filter(|_| place.limited_later) {
-        linux.set_resources(Some(without_limits(resources)));
+    if place.grouped {
+        linux.set_resources(None);
     }
     linux.set_namespaces(Some(namespaces(&place.namespaces).map_err(broken)?));
     if place.settled {
@@ -102,19 +103,6 @@ fn share_memory(mut mount: Mount, memory: &Path) -> Mount {
             .set_options(Some(options));
     }
     mount
-}
-
-fn without_limits(mut resources: LinuxResources) -> LinuxResources {
-    if let Some(mut cpu) = resources.cpu().clone() {
-        cpu.set_shares(None).set_quota(None).set_period(None);
-        resources.set_cpu(Some(cpu));
-    }
-    if let Some(mut memory) = *resources.memory() {
-        memory.set_limit(None);
-        resources.set_memory(Some(memory));
-    }
-    resources.set_pids(None);
-    resources
 }
 
 fn namespaces(wanted: &[(LinuxNamespaceType, Option<PathBuf>)]) -> Result<Vec<LinuxNamespace>, oci_spec::OciSpecError> {

@@ -14,7 +14,7 @@ use oci_spec::runtime::LinuxNamespaceType;
 use super::confine::{PidNamespace, Place, confine};
 use super::memory::{self, SharedMemory};
 use super::users::Users;
-use super::{exec, shifted, user, workplace};
+use super::{exec, groups, shifted, user, workplace};
 use crate::cgroup::Cgroups;
 use crate::overlay::{self, Writable};
 use crate::sys::Mount;
@@ -75,16 +75,20 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
     exec::own([&creation.stdin, &creation.stdout, &creation.stderr], owner).map_err(failed("give the streams away"))?;
     let leaf = leaf(creation.cgroups, &creation.group);
     enter_cgroups(&creation, &leaf, tracked).map_err(failed("enter the container's cgroup"))?;
+    if !groups::every_device(&spec.spec) {
+        let confined = creation.cgroups.confine_devices(&creation.group);
+        confined.map_err(failed("confine the container's devices"))?;
+    }
     let joined = creation
         .pid_namespace
         .open()
         .map_err(failed("open the pid namespace"))?;
     let place = Place {
         rootfs: &rootfs,
-        cgroup: Path::new("/").join(&leaf),
+        cgroup: PathBuf::from("/"),
         namespaces: namespaces(&creation, joined.as_ref()),
         memory: &memory,
-        limited_later: true,
+        grouped: true,
         settled: true,
     };
     let mut config = confine(spec.spec, &identity, &place)?;
@@ -93,6 +97,10 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
         shifted::volumes(users, &mut config, &creation.directory, &memory)?;
         shifted::open_way(&creation.directory).map_err(failed("open the way to the container"))?;
     }
+    groups::show(creation.cgroups, &leaf, &creation.directory, &mut config)
+        .map_err(failed("mount the container's control groups"))?;
+    groups::keep(&creation.directory, &mut config)?;
+    groups::hide(creation.cgroups, &creation.directory).map_err(failed("arrange the control groups"))?;
     record::write(&creation.directory.join(CONFIG), &config, record::Durability::Process)
         .map_err(failed("write the configuration"))?;
     let broken = |error: libcontainer::error::LibcontainerError| described(&error);
@@ -131,21 +139,9 @@ fn described(error: &libcontainer::error::LibcontainerError) -> Refusal {
 }
 
 /// Puts this process, and so all that it forks, where the container shall be.
-///
-/// libcontainer would do it by writing a pid to `cgroup.procs`, which waits for an RCU grace period: most of the time that a
-/// creation takes. So the process is there already, and what libcontainer writes goes to a file of ours that lies over each
-/// `cgroup.procs`, in this mount namespace only. Its text is not UTF-8, so that libcontainer's clean-up cannot read pids from
-/// it and gives up at once; the supervisor removes the groups.
 fn enter_cgroups(creation: &Creation<'_>, leaf: &Path, tracked: bool) -> io::Result<()> {
     creation.cgroups.create(leaf)?;
-    creation.cgroups.enter(leaf, tracked)?;
-    let decoy = creation.directory.join("procs");
-    fs::write(&decoy, [0xff; 64])?;
-    let none: Option<&str> = None;
-    for door in creation.cgroups.doors(leaf) {
-        mount(Some(&decoy), &door, none, MsFlags::MS_BIND, none)?;
-    }
-    Ok(())
+    creation.cgroups.enter(leaf, tracked)
 }
 
 /// libcontainer has an older nix.

@@ -11,6 +11,7 @@ mod create_calls;
 mod exec;
 mod exec_calls;
 pub(crate) mod exits;
+mod groups;
 mod job;
 mod kernel;
 pub(crate) mod log;

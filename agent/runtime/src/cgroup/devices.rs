@@ -1,0 +1,209 @@
+//! Which devices the processes of a group may use: on v1 by the devices controller, on v2 by a program in the kernel.
+//!
+//! The program is assembled here, a dozen instructions for a list that never changes, because libcontainer's way to one needs
+//! libelf on every machine that builds this.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use super::Cgroups;
+use crate::sys;
+
+const MAKE: u8 = 1;
+const READ: u8 = 2;
+const WRITE: u8 = 4;
+const USE: u8 = MAKE | READ | WRITE;
+
+/// Block and character devices as the kernel's programs number them.
+const BLOCK: u8 = 1;
+const CHARACTER: u8 = 2;
+
+/// Devices of one kind; every major or minor number where none is given.
+struct Rule {
+    kind: u8,
+    numbers: (Option<u8>, Option<u8>),
+    access: u8,
+}
+
+const fn of(kind: u8, numbers: (Option<u8>, Option<u8>), access: u8) -> Rule {
+    Rule { kind, numbers, access }
+}
+
+/// What runc gives every container.
+const ALLOWED: [Rule; 12] = [
+    // Anything can be made, but not opened.
+    of(CHARACTER, (None, None), MAKE),
+    of(BLOCK, (None, None), MAKE),
+    // null, zero, full, random, urandom
+    of(CHARACTER, (Some(1), Some(3)), USE),
+    of(CHARACTER, (Some(1), Some(5)), USE),
+    of(CHARACTER, (Some(1), Some(7)), USE),
+    of(CHARACTER, (Some(1), Some(8)), USE),
+    of(CHARACTER, (Some(1), Some(9)), USE),
+    // tty, console, ptmx and its terminals
+    of(CHARACTER, (Some(5), Some(0)), USE),
+    of(CHARACTER, (Some(5), Some(1)), USE),
+    of(CHARACTER, (Some(5), Some(2)), USE),
+    of(CHARACTER, (Some(136), None), USE),
+    // net/tun
+    of(CHARACTER, (Some(10), Some(200)), USE),
+];
+
+impl Cgroups {
+    /// Lets the processes of a group, and of the groups below it, use no devices but those of every container.
+    pub(crate) fn confine_devices(&self, group: &Path) -> io::Result<()> {
+        super::check(group)?;
+        match (self.controller("devices"), &self.v2) {
+            (Some(mount), _) => confine_v1(&mount.join(group)),
+            (None, Some(mount)) => sys::filter_devices(&mount.join(group), &program()),
+            (None, None) => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "no devices cgroup and no cgroup2 hierarchy is mounted",
+            )),
+        }
+    }
+}
+
+fn confine_v1(dir: &Path) -> io::Result<()> {
+    super::write(&dir.join("devices.deny"), "a")?;
+    let mut allow = OpenOptions::new().write(true).open(dir.join("devices.allow"))?;
+    // One rule a write.
+    ALLOWED
+        .iter()
+        .try_for_each(|rule| allow.write_all(rule.text().as_bytes()))
+}
+
+impl Rule {
+    /// As the controller reads it, `c 1:3 rwm`.
+    fn text(&self) -> String {
+        let kind = if self.kind == BLOCK { 'b' } else { 'c' };
+        let number = |number: Option<u8>| number.map_or_else(|| "*".to_owned(), |number| number.to_string());
+        let (major, minor) = self.numbers;
+        let letters = [(READ, 'r'), (WRITE, 'w'), (MAKE, 'm')];
+        let access: String = letters
+            .into_iter()
+            .filter(|(bit, _)| self.access & bit != 0)
+            .map(|(_, letter)| letter)
+            .collect();
+        format!("{kind} {}:{} {access}", number(major), number(minor))
+    }
+}
+
+/// An instruction of the kernel's virtual machine as it lies in memory: code, registers (target, and source in the upper half),
+/// offset of a jump or a load, operand.
+fn instruction(code: u8, registers: u8, offset: i16, operand: i32) -> u64 {
+    let ([low, high], [a, b, c, d]) = (offset.to_ne_bytes(), operand.to_ne_bytes());
+    u64::from_ne_bytes([code, registers, low, high, a, b, c, d])
+}
+
+/// Loads 32 bits.
+const LOAD: u8 = 0x61;
+const SHIFT_RIGHT: u8 = 0x74;
+const AND: u8 = 0x54;
+const COPY: u8 = 0xbc;
+const SET: u8 = 0xb7;
+const JUMP_UNLESS: u8 = 0x55;
+const JUMP_UNLESS_SAME: u8 = 0x5d;
+const EXIT: u8 = 0x95;
+
+/// Returns 1 for what [`ALLOWED`] allows. Register 2 is the device's kind, 3 the wanted access, 4 and 5 its numbers.
+fn program() -> Vec<u64> {
+    let mut all = vec![
+        instruction(LOAD, 0x12, 0, 0),
+        instruction(COPY, 0x23, 0, 0),
+        instruction(SHIFT_RIGHT, 0x03, 0, 16),
+        instruction(AND, 0x02, 0, 0xffff),
+        instruction(LOAD, 0x14, 4, 0),
+        instruction(LOAD, 0x15, 8, 0),
+    ];
+    for rule in &ALLOWED {
+        // Each with the distance to the next rule, counted from the end.
+        let mut tests: Vec<Box<dyn Fn(i16) -> u64>> = Vec::new();
+        let kind = i32::from(rule.kind);
+        tests.push(Box::new(move |end| instruction(JUMP_UNLESS, 0x02, end, kind)));
+        for (register, number) in [(0x04, rule.numbers.0), (0x05, rule.numbers.1)] {
+            if let Some(number) = number.map(i32::from) {
+                tests.push(Box::new(move |end| instruction(JUMP_UNLESS, register, end, number)));
+            }
+        }
+        let access = i32::from(rule.access);
+        tests.push(Box::new(|_| instruction(COPY, 0x36, 0, 0)));
+        tests.push(Box::new(move |_| instruction(AND, 0x06, 0, access)));
+        tests.push(Box::new(|end| instruction(JUMP_UNLESS_SAME, 0x36, end, 0)));
+        // Over the tests that follow, and over "return 1".
+        let distances = (2..).take(tests.len()).collect::<Vec<i16>>();
+        let placed = tests.iter().zip(distances.iter().rev());
+        all.extend(placed.map(|(test, distance)| test(*distance)));
+        all.extend([instruction(SET, 0, 0, 1), instruction(EXIT, 0, 0, 0)]);
+    }
+    all.extend([instruction(SET, 0, 0, 0), instruction(EXIT, 0, 0, 0)]);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::os::fd::AsFd as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    use std::path::PathBuf;
+
+    use nix::libc;
+    use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+    use nix::sys::wait::{WaitStatus, waitpid};
+    use nix::unistd::ForkResult;
+
+    use super::*;
+
+    #[test]
+    fn rules_are_written_as_the_controller_reads_them() {
+        let texts: Vec<String> = ALLOWED.iter().map(Rule::text).collect();
+        assert_eq!(texts[..3], ["c *:* m", "b *:* m", "c 1:3 rwm"]);
+        assert_eq!(texts[10], "c 136:* rwm");
+    }
+
+    /// Opens a new node of a device for reading and writing in a process of the group; the error's number, 0 for none.
+    fn opens(group: &File, kind: SFlag, numbers: (u64, u64)) -> i32 {
+        let folder = tempfile::tempdir().unwrap();
+        let node = folder.path().join("node");
+        let (forked, inside) = sys::fork_into(Some(group.as_fd())).unwrap();
+        match forked {
+            ForkResult::Child => {
+                let made = mknod(&node, kind, Mode::S_IRUSR, makedev(numbers.0, numbers.1));
+                let opened = made.map_err(io::Error::from).and_then(|()| {
+                    let nonblocking = libc::O_NONBLOCK;
+                    OpenOptions::new().read(true).custom_flags(nonblocking).open(&node)
+                });
+                let number = opened.err().and_then(|error| error.raw_os_error()).unwrap_or(0);
+                sys::exit_now(if inside { number } else { 255 })
+            }
+            ForkResult::Parent { child } => {
+                let WaitStatus::Exited(_, code) = waitpid(child, None).unwrap() else {
+                    return 255;
+                };
+                code
+            }
+        }
+    }
+
+    #[test]
+    fn attack_devices_that_a_container_makes_cannot_be_opened_on_v2() {
+        let cgroups = Cgroups::detect().unwrap();
+        let mount = cgroups.v2.clone().expect("a cgroup2 hierarchy is mounted");
+        let path: PathBuf = mount.join(format!("skiff-devices-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        let group = File::open(&path).unwrap();
+        sys::filter_devices(&path, &program()).unwrap();
+        let character = |major, minor| opens(&group, SFlag::S_IFCHR, (major, minor));
+        // null, urandom and full; kmsg, which reads of the whole machine; a disk.
+        let seen = [
+            character(1, 3),
+            character(1, 9),
+            character(1, 7),
+            character(1, 11),
+            opens(&group, SFlag::S_IFBLK, (254, 0)),
+        ];
+        fs::remove_dir(&path).unwrap();
+        assert_eq!(seen, [0, 0, 0, libc::EPERM, libc::EPERM]);
+    }
+}
