@@ -275,6 +275,14 @@ impl Machine {
         Ok(())
     }
 
+    /// Whether a process is in the cluster's control groups.
+    #[must_use]
+    pub fn holds(&self, pid: i32) -> bool {
+        let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        self.cgroup_root()
+            .is_ok_and(|root| groups.contains(&format!("/{root}/")))
+    }
+
     /// The control group that holds the cluster's pods.
     fn cgroup_root(&self) -> anyhow::Result<String> {
         let settings: serde_json::Value = serde_json::from_slice(&std::fs::read(self.state().join("cluster.json"))?)?;

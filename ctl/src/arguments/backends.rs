@@ -3,7 +3,7 @@
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-/// What the node makes its pods with, and where their images come from.
+/// What the node makes its pods with, how many, and where their images come from.
 #[derive(Args, Default, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Backends {
@@ -28,6 +28,9 @@ pub(crate) struct Backends {
     /// Directories of the CNI plugins, separated by colons [default: /opt/cni/bin:/usr/lib/cni]
     #[arg(long, value_name = "PATH")]
     pub(crate) cni_bin_dir: Option<String>,
+    /// How many pods the node takes [default: 110]
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) max_pods: Option<u32>,
     /// Ask this host before the registry; may be repeated
     #[arg(long, value_name = "REGISTRY=HOST")]
     pub(crate) registry_mirror: Vec<String>,
@@ -61,6 +64,7 @@ impl Backends {
             network: first(&self.network, &others.network),
             cni_conf_dir: first(&self.cni_conf_dir, &others.cni_conf_dir),
             cni_bin_dir: first(&self.cni_bin_dir, &others.cni_bin_dir),
+            max_pods: self.max_pods.or(others.max_pods),
             registry_mirror: all(&self.registry_mirror, &others.registry_mirror),
             registry_plain_http: all(&self.registry_plain_http, &others.registry_plain_http),
             registry_ca: all(&self.registry_ca, &others.registry_ca),
@@ -89,6 +93,7 @@ impl Backends {
         pairs
             .into_iter()
             .filter_map(|(flag, value)| Some(format!("{flag}={}", value.as_ref()?)))
+            .chain(self.max_pods.map(|number| format!("--max-pods={number}")))
             .chain(lists)
     }
 }

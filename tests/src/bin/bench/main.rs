@@ -1,10 +1,12 @@
 //! Measures a cluster of this build's programs on this machine and prints one table, with a probe of the disk beside it.
 //!
-//! `bench [--image ARCHIVE] [--pods N]`, as root; every figure is taken in one run, in a network namespace of its own.
+//! `bench [--image ARCHIVE] [--pods N] [--crowd N] [--only PART]…`, as root; every figure is taken in one run, in a network
+//! namespace of its own. Parts are start, pods, node, watchers and requests.
 
 mod disk;
 mod figures;
 mod memory;
+mod node;
 mod pods;
 mod requests;
 mod start;
@@ -15,39 +17,93 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use figures::Table;
 use tests::http::Target;
-use tests::machine::{Machine, Namespace};
+use tests::machine::{Machine, Namespace, Setup};
+
+/// What the command line asks for.
+struct Options {
+    archive: Option<PathBuf>,
+    stored: usize,
+    crowd: usize,
+    only: Vec<String>,
+}
+
+impl Options {
+    fn parse() -> anyhow::Result<Self> {
+        let mut options = Self {
+            archive: None,
+            stored: 10_000,
+            crowd: 500,
+            only: Vec::new(),
+        };
+        let mut words = std::env::args().skip(1);
+        while let Some(word) = words.next() {
+            let mut value = || words.next().with_context(|| format!("{word} needs a value"));
+            match word.as_str() {
+                "--image" => options.archive = Some(PathBuf::from(value()?)),
+                "--pods" => options.stored = value()?.parse()?,
+                "--crowd" => options.crowd = value()?.parse()?,
+                "--only" => options.only.push(value()?),
+                other => anyhow::bail!("unknown option {other}"),
+            }
+        }
+        Ok(options)
+    }
+
+    fn wants(&self, part: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|wanted| wanted == part)
+    }
+}
 
 fn main() -> anyhow::Result<()> {
-    let mut words = std::env::args().skip(1);
-    let mut archive = None;
-    let mut stored = 10_000;
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "--image" => archive = Some(PathBuf::from(words.next().context("--image ARCHIVE")?)),
-            "--pods" => stored = words.next().context("--pods N")?.parse()?,
-            other => anyhow::bail!("unknown option {other}; usage: bench [--image ARCHIVE] [--pods N]"),
-        }
-    }
+    let options = Options::parse()?;
     let namespace = Namespace::new("bench")?;
     // Before any thread starts, so that every thread of this process is inside.
     namespace.enter()?;
     let mut table = Table::default();
     disk::probe(&mut table)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(start::measure(&mut table))?;
-    let begun = figures::now();
-    let machine = Machine::start_in(namespace)?;
-    table.row("`skiff up` -> node Ready", figures::milliseconds(begun.elapsed()));
-    let target = Target::from_kubeconfig(&machine.kubeconfig())?;
-    memory::idle(&machine, &mut table, "idle")?;
-    if let Some(archive) = archive {
-        machine.import(&archive)?;
-        runtime.block_on(pods::measure(&machine, &target, &mut table))?;
+    if options.wants("start") {
+        runtime.block_on(start::measure(&mut table))?;
     }
-    runtime.block_on(watchers::measure(&machine, &target, &mut table))?;
-    runtime.block_on(requests::measure(&machine, &target, &mut table, stored))?;
-    memory::idle(&machine, &mut table, &format!("{stored} pods stored"))?;
+    let begun = figures::now();
+    let words = node::words(options.crowd);
+    let setup = Setup {
+        words: &words,
+        ..Setup::default()
+    };
+    let machine = Machine::start_with(namespace, setup)?;
+    table.row("`skiff up` -> node Ready", figures::milliseconds(begun.elapsed()));
+    if options.wants("start") {
+        memory::idle(&machine, &mut table, "idle")?;
+    }
+    runtime.block_on(parts(&options, &machine, &mut table))?;
     machine.finish()?;
     table.print();
+    Ok(())
+}
+
+async fn parts(options: &Options, machine: &Machine, table: &mut Table) -> anyhow::Result<()> {
+    let target = Target::from_kubeconfig(&machine.kubeconfig())?;
+    if let Some(archive) = &options.archive {
+        machine.import(archive)?;
+        let images = machine.skiff(["image", "list"])?;
+        let mut words = images.split_whitespace();
+        let image = words
+            .find(|word| word.contains("nginx"))
+            .context("an nginx image on the node")?;
+        if options.wants("pods") {
+            pods::measure(&target, image, table).await?;
+        }
+        if options.wants("node") {
+            node::measure(machine, &target, image, table, options.crowd).await?;
+        }
+    }
+    if options.wants("watchers") {
+        watchers::measure(machine, &target, table).await?;
+    }
+    if options.wants("requests") {
+        requests::measure(machine, &target, table, options.stored).await?;
+        memory::idle(machine, table, &format!("{} pods stored", options.stored))?;
+    }
     Ok(())
 }

@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tests::http::{Connection, Target};
-use tests::machine::{Machine, PATIENCE};
+use tests::machine::PATIENCE;
 use tests::process;
 
 use crate::figures::{Table, milliseconds, now};
@@ -17,13 +17,8 @@ use crate::figures::{Table, milliseconds, now};
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
-/// Measures with the image that was imported last.
-pub(crate) async fn measure(machine: &Machine, target: &Target, table: &mut Table) -> anyhow::Result<()> {
-    let image = machine.skiff(["image", "list"])?;
-    let image = image
-        .lines()
-        .find_map(|line| line.split_whitespace().find(|word| word.contains("nginx")));
-    let image = image.context("an nginx image on the node")?;
+/// Measures with this image of nginx.
+pub(crate) async fn measure(target: &Target, image: &str, table: &mut Table) -> anyhow::Result<()> {
     let mut connection = target.connect().await?;
     for replicas in [1, 3, 30] {
         let mut times = Vec::new();
