@@ -113,6 +113,9 @@ pub(crate) struct Arguments {
     /// Range that is reached without masquerade, besides the pods' own; may be repeated
     #[arg(long)]
     direct_cidr: Vec<Cidr>,
+    /// How many pods' networks the built-in network makes ahead of time
+    #[arg(long, default_value_t = 4)]
+    pod_slots: usize,
     /// How many pods the node takes
     #[arg(long, default_value_t = 110)]
     max_pods: u32,
@@ -241,6 +244,7 @@ impl Arguments {
                     state_dir: self.state_dir.join("network"),
                     bridge: self.bridge.clone(),
                     direct: self.direct_cidr.clone(),
+                    slots: self.pod_slots,
                 };
                 Ok(Arc::new(Bridge::open(configuration).context("open the pod network")?))
             }

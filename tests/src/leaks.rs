@@ -32,8 +32,10 @@ pub fn traces(state: &Path, namespace: &str) -> anyhow::Result<BTreeSet<String>>
     for line in inside(namespace, &["nft", "list", "tables"])?.lines() {
         found.insert(format!("nft {line}"));
     }
-    for line in inside(namespace, &["ip", "route", "show", "type", "blackhole"])?.lines() {
-        found.insert(format!("route {line}"));
+    for family in ["-4", "-6"] {
+        for line in inside(namespace, &["ip", family, "route", "show", "type", "blackhole"])?.lines() {
+            found.insert(format!("route {line}"));
+        }
     }
     Ok(found)
 }

@@ -141,10 +141,20 @@ impl World {
                 .args(["-o", "link", "show", "type", "veth"]),
         )?;
         let links = links.lines().filter(|line| !line.contains(": up")).count();
-        ensure!(links == uids.len(), "{links} veths for {} pods", uids.len());
+        // Those of networks that no pod has yet.
+        let ahead = names(&format!("{network}/slots")).len();
+        ensure!(
+            links == uids.len() + ahead,
+            "{links} veths for {} pods and {ahead} slots",
+            uids.len()
+        );
         let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
         let state = agent.display().to_string();
-        for line in mounts.lines().filter(|line| line.contains(&state)) {
+        let ahead = format!("{state}/{network}/slots/");
+        for line in mounts
+            .lines()
+            .filter(|line| line.contains(&state) && !line.contains(&ahead))
+        {
             ensure!(uids.iter().any(|uid| line.contains(uid)), "mount {line}");
         }
         if self.parts.cni {

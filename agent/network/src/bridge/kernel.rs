@@ -198,6 +198,15 @@ impl Kernel {
             .block_on(async { Ok(self.host.link(&name).await?.is_some()) })
     }
 
+    /// Whether a link hangs on the bridge.
+    pub(super) fn is_port(&self, bridge: &str, name: &str) -> Result<bool, Error> {
+        self.runtime.block_on(async {
+            let bridge = self.host.index(bridge).await?;
+            let link = self.host.link(name).await?;
+            Ok(link.is_some_and(|link| link.attributes.contains(&LinkAttribute::Controller(bridge))))
+        })
+    }
+
     /// Makes a namespace and opens a socket in it, on a thread that ends there.
     fn enter_new(&self, attachment: &Attachment, user_ids: Option<u32>) -> Result<(Socket, File), Error> {
         self.enter_by(&attachment.netns, || {

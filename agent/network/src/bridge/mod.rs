@@ -12,6 +12,7 @@ mod ports;
 pub(crate) mod records;
 mod routes;
 mod settings;
+mod slots;
 mod users;
 
 use std::net::SocketAddrV4;
@@ -23,7 +24,7 @@ use futures::future::{BoxFuture, ready};
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::{AttachSpec, Attachment, Cidr, Error, Network, Ranges};
-use records::Records;
+use records::{Records, Reservation};
 
 /// Threads that may work on the kernel's tables at once; the kernel itself lets in one at a time.
 const WORKERS: usize = 4;
@@ -37,6 +38,8 @@ pub struct Config {
     pub bridge: String,
     /// Ranges that pods reach under their own address; everything else outside the pods' range is masqueraded.
     pub direct: Vec<Cidr>,
+    /// How many pods' networks are made ahead of time.
+    pub slots: usize,
 }
 
 /// A namespace that somebody else made.
@@ -51,6 +54,16 @@ pub(crate) struct Place {
 #[derive(Clone)]
 pub struct Bridge {
     inner: Arc<Inner>,
+    _end: Arc<End>,
+}
+
+/// Goes with the last clone, after which nothing is made ahead any more: another process may be next.
+struct End(Arc<slots::Filling>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        drop(self.0.close());
+    }
 }
 
 struct Inner {
@@ -59,6 +72,7 @@ struct Inner {
     /// Held while the ports of the node are set: what is set last must be what the records say last.
     ports: Mutex<()>,
     workers: Arc<Semaphore>,
+    filling: Arc<slots::Filling>,
 }
 
 impl Bridge {
@@ -66,12 +80,15 @@ impl Bridge {
     pub fn open(config: Config) -> Result<Self, Error> {
         names::bridge(&config.bridge)?;
         let records = Records::open(&config.state_dir)?;
+        let filling = Arc::new(slots::Filling::default());
         Ok(Self {
+            _end: Arc::new(End(Arc::clone(&filling))),
             inner: Arc::new(Inner {
                 config,
                 records: Mutex::new(records),
                 ports: Mutex::new(()),
                 workers: Arc::new(Semaphore::new(WORKERS)),
+                filling,
             }),
         })
     }
@@ -117,9 +134,12 @@ impl Inner {
             return Err(Error::RangeTooSmall(small));
         }
         self.records().allows(ranges)?;
+        let lost = self.records().lost();
+        kernel::with(|kernel| lost.iter().try_for_each(|link| kernel.remove_link(link)))?;
         let before = self.records().ranges();
         if before.is_some_and(|before| before != ranges) {
             // Nobody has an address of the earlier ranges.
+            finish(self.remove_slots())?;
             finish(self.dismantle(before))?;
         }
         self.records().serve(ranges)?;
@@ -159,14 +179,28 @@ impl Inner {
     fn attach(&self, spec: &AttachSpec, place: Option<&Place>) -> Result<Attachment, Error> {
         let sandbox = spec.sandbox_id.as_str();
         names::sandbox(sandbox)?;
-        let attachment = match self.records().reserve(spec, place)? {
-            records::Reservation::Known(attachment) => return Ok(attachment),
-            records::Reservation::New(attachment) => attachment,
+        if let Some(known) = self.records().known(sandbox) {
+            return Ok(known);
+        }
+        // The namespaces of slots belong to the machine's users.
+        let slot = if place.is_none() && spec.user_ids.is_none() {
+            self.claim_slot()
+        } else {
+            None
         };
-        let connected = kernel::with(|kernel| match place {
-            None => kernel.attach(&self.config.bridge, &attachment, spec.user_ids),
-            Some(_) => kernel.join(&self.config.bridge, &attachment),
-        });
+        let reserved = match slot {
+            Some(slot) => self.records().take(spec, slot)?,
+            None => self.reserve(spec, place)?,
+        };
+        let attachment = match reserved {
+            Reservation::Known(attachment) => return Ok(attachment),
+            Reservation::New(attachment) => attachment,
+        };
+        let connected = match (slot, place) {
+            (Some(slot), _) => namespace::rename(&slots::path(&self.config.state_dir, slot), &attachment.netns),
+            (None, None) => kernel::with(|kernel| kernel.attach(&self.config.bridge, &attachment, spec.user_ids)),
+            (None, Some(_)) => kernel::with(|kernel| kernel.join(&self.config.bridge, &attachment)),
+        };
         let led = connected.and_then(|()| {
             if attachment.ports.is_empty() {
                 Ok(())
@@ -186,14 +220,22 @@ impl Inner {
         }
     }
 
+    fn reserve(&self, spec: &AttachSpec, place: Option<&Place>) -> Result<Reservation, Error> {
+        let reserved = self.records().reserve(spec, place);
+        if !matches!(reserved, Err(Error::Exhausted(_))) {
+            return reserved;
+        }
+        // What was made ahead has addresses too.
+        finish(self.remove_slots())?;
+        self.filling.open();
+        self.records().reserve(spec, place)
+    }
+
     fn detach(&self, sandbox: &str) -> Result<(), Error> {
         names::sandbox(sandbox)?;
         let path = namespace::path(&self.config.state_dir, sandbox);
-        let mut failures = Vec::new();
-        note(
-            &mut failures,
-            kernel::with(|kernel| kernel.remove_link(&names::host_link(sandbox))),
-        );
+        let (link, mut failures) = (self.records().link(sandbox), Vec::new());
+        note(&mut failures, kernel::with(|kernel| kernel.remove_link(&link)));
         note(&mut failures, namespace::release(&path));
         let led = self.records().leads_ports(sandbox);
         if failures.is_empty() {
@@ -206,7 +248,11 @@ impl Inner {
     }
 
     fn stop(&self) -> Result<(), Error> {
-        let mut failures = Vec::new();
+        let mut failures = self.remove_slots();
+        let lost = self.records().lost();
+        for link in lost {
+            note(&mut failures, kernel::with(|kernel| kernel.remove_link(&link)));
+        }
         let known: Vec<Attachment> = self.records().attachments();
         for attachment in known {
             note(&mut failures, self.detach(&attachment.sandbox_id));
@@ -223,11 +269,22 @@ impl Inner {
 
 impl Network for Bridge {
     fn start(&self, ranges: Ranges) -> BoxFuture<'_, Result<(), Error>> {
-        self.run(move |inner| inner.start(ranges))
+        self.run(move |inner| {
+            inner.start(ranges)?;
+            inner.filling.open();
+            slots::fill(inner);
+            Ok(())
+        })
     }
 
     fn attach(&self, spec: AttachSpec) -> BoxFuture<'_, Result<Attachment, Error>> {
-        self.run(move |inner| inner.attach(&spec, None))
+        self.run(move |inner| {
+            inner.filling.moved();
+            let attached = inner.attach(&spec, None);
+            inner.filling.moved();
+            slots::fill(inner);
+            attached
+        })
     }
 
     fn attachments(&self) -> BoxFuture<'_, Result<Vec<Attachment>, Error>> {
@@ -236,7 +293,10 @@ impl Network for Bridge {
 
     fn detach(&self, sandbox_id: &str) -> BoxFuture<'_, Result<(), Error>> {
         let sandbox = sandbox_id.to_owned();
-        self.run(move |inner| inner.detach(&sandbox))
+        self.run(move |inner| {
+            inner.filling.moved();
+            inner.detach(&sandbox)
+        })
     }
 
     fn redirect(&self, service: SocketAddrV4, server: SocketAddrV4) -> BoxFuture<'_, Result<bool, Error>> {
@@ -244,7 +304,7 @@ impl Network for Bridge {
     }
 
     fn stop(&self) -> BoxFuture<'_, Result<(), Error>> {
-        self.run(Inner::stop)
+        self.run(|inner| inner.stop())
     }
 }
 
@@ -252,7 +312,7 @@ impl Bridge {
     /// Runs `work` to its end on a thread of its own, even when the caller stops waiting.
     fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Inner) -> Result<T, Error> + Send + 'static,
+        work: impl FnOnce(&Arc<Inner>) -> Result<T, Error> + Send + 'static,
     ) -> BoxFuture<'static, Result<T, Error>> {
         let inner = Arc::clone(&self.inner);
         async move {

@@ -1,5 +1,6 @@
 //! Network namespaces that are held by bind mounts, so that they live without a process.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -10,7 +11,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::statfs::{FsType, statfs};
 
-use super::users;
+use super::{slots, users};
 use crate::Error;
 
 /// The file system of namespace files; from linux/magic.h.
@@ -82,28 +83,48 @@ pub(crate) fn release(path: &Path) -> Result<(), Error> {
 
 /// Lets go of every namespace below the state folder.
 pub(crate) fn release_all(state: &Path) -> Result<(), Error> {
-    release_others(state, |_name| false)?;
-    let folder = state.join("netns");
-    match std::fs::remove_dir(&folder) {
-        Err(source) if source.kind() != ErrorKind::NotFound => Err(Error::io("remove", &folder, source)),
-        Ok(()) | Err(_) => Ok(()),
+    for folder in [state.join("netns"), slots::folder(state)] {
+        release_but(&folder, |_name| false)?;
+        match std::fs::remove_dir(&folder) {
+            Err(source) if source.kind() != ErrorKind::NotFound => return Err(Error::io("remove", &folder, source)),
+            Ok(()) | Err(_) => {}
+        }
     }
+    Ok(())
 }
 
 /// Lets go of every namespace below the state folder that is not the known one of a sandbox. Goes on past failures.
 pub(crate) fn release_others(state: &Path, known: impl Fn(&str) -> bool) -> Result<(), Error> {
-    let folder = state.join("netns");
-    let entries = match std::fs::read_dir(&folder) {
-        Ok(entries) => entries,
-        Err(source) if source.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(source) => return Err(Error::io("read", &folder, source)),
-    };
+    release_but(&state.join("netns"), known)
+}
+
+/// Lets go of every namespace that is held in a folder, but for some. Goes on past failures.
+pub(super) fn release_but(folder: &Path, known: impl Fn(&str) -> bool) -> Result<(), Error> {
     let mut failures = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(|source| Error::io("read", &folder, source))?;
-        if !entry.file_name().to_str().is_some_and(&known) {
-            super::note(&mut failures, release(&entry.path()));
+    for name in names(folder)? {
+        if !name.to_str().is_some_and(&known) {
+            super::note(&mut failures, release(&folder.join(name)));
         }
     }
     super::finish(failures)
+}
+
+/// The files of a folder; none where there is no folder.
+pub(super) fn names(folder: &Path) -> Result<Vec<OsString>, Error> {
+    let failed = |source| Error::io("read", folder, source);
+    match std::fs::read_dir(folder) {
+        Ok(entries) => entries
+            .map(|entry| entry.map(|entry| entry.file_name()).map_err(failed))
+            .collect(),
+        Err(source) if source.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        Err(source) => Err(failed(source)),
+    }
+}
+
+/// Has a namespace that is held at one path held at another one.
+pub(super) fn rename(from: &Path, to: &Path) -> Result<(), Error> {
+    let namespace = File::open(from).map_err(|source| Error::io("open", from, source))?;
+    release(to)?;
+    hold(&namespace, to)?;
+    release(from)
 }

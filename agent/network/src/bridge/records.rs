@@ -2,9 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use super::{Place, namespace};
+use serde::{Deserialize, Serialize};
+
+use super::slots::{self, Slots};
+use super::{Place, names, namespace};
 use crate::{AttachSpec, Attachment, Cidr, Error, Ranges};
 
 /// The ending of a file that is not a record yet.
@@ -14,10 +18,23 @@ const DRAFT: &str = "draft";
 pub(super) struct Records {
     state: PathBuf,
     ranges: Option<Ranges>,
-    attachments: BTreeMap<String, Attachment>,
+    attachments: BTreeMap<String, Record>,
+    pub(super) slots: Slots,
+    /// The machine's ends of what an earlier process left without a record.
+    lost: Vec<String>,
     /// The number within its ranges of the address that was given out last: the search goes on behind it, so that an address
     /// rests before its next pod.
     last: Option<u128>,
+}
+
+/// What the file of a sandbox says.
+#[derive(Clone, Serialize, Deserialize)]
+struct Record {
+    #[serde(flatten)]
+    attachment: Attachment,
+    /// The slot that it took: the machine's end of its link is named by that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    slot: Option<u64>,
 }
 
 /// What [`Records::reserve`] found.
@@ -37,21 +54,51 @@ impl Records {
             state: state.to_path_buf(),
             ranges: read(&state.join("range.json"))?,
             attachments: BTreeMap::new(),
+            slots: Slots::default(),
+            lost: Vec::new(),
             last: None,
         };
         for entry in std::fs::read_dir(&folder).map_err(|source| Error::io("read", &folder, source))? {
             let path = entry.map_err(|source| Error::io("read", &folder, source))?.path();
-            match read_whole::<Attachment>(&path)? {
-                Some(attachment) if namespace::is_held(&attachment.netns) => {
-                    records.last = attachment.addresses.first().map(|held| held.offset()).max(records.last);
-                    records.attachments.insert(attachment.sandbox_id.clone(), attachment);
+            match read_whole::<Record>(&path)? {
+                Some(record) if namespace::is_held(&record.attachment.netns) => {
+                    let first = record.attachment.addresses.first();
+                    records.last = first.map(|held| held.offset()).max(records.last);
+                    record.slot.iter().for_each(|number| records.slots.skip(*number));
+                    let sandbox = record.attachment.sandbox_id.clone();
+                    records.attachments.insert(sandbox, record);
                 }
                 Some(_) | None => remove(&path)?,
             }
         }
-        // A process that was killed may have left a namespace, or the file for it, that no record names any more.
-        namespace::release_others(state, |sandbox| records.attachments.contains_key(sandbox))?;
+        records.release_others()?;
         Ok(records)
+    }
+
+    /// A process that ended may have left a namespace, or the file for it, that no record names any more.
+    fn release_others(&mut self) -> Result<(), Error> {
+        let known = |sandbox: &str| self.attachments.contains_key(sandbox);
+        let names = namespace::names(&self.state.join("netns"))?;
+        let lost = names
+            .iter()
+            .filter_map(|name| name.to_str())
+            .filter(|name| !known(name));
+        let mut lost: Vec<String> = lost.map(names::host_link).collect();
+        namespace::release_others(&self.state, known)?;
+        let taken: BTreeSet<u64> = self.attachments.values().filter_map(|record| record.slot).collect();
+        for number in slots::left(&self.state)? {
+            self.slots.skip(number);
+            // One that was taken a moment before the end is held under its pod's name too.
+            lost.extend((!taken.contains(&number)).then(|| slots::link(number)));
+        }
+        namespace::release_but(&slots::folder(&self.state), |_| false)?;
+        self.lost = lost;
+        Ok(())
+    }
+
+    /// The machine's ends of what an earlier process left: told once.
+    pub(super) fn lost(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.lost)
     }
 
     /// Whether these ranges may be served: others cannot be while pods have addresses of the earlier ones.
@@ -80,29 +127,25 @@ impl Records {
 
     /// All sandboxes with an address.
     pub(super) fn attachments(&self) -> Vec<Attachment> {
-        self.attachments.values().cloned().collect()
+        let all = self.attachments.values();
+        all.map(|record| record.attachment.clone()).collect()
     }
 
     /// Whether ports of the node lead to the sandbox.
     pub(super) fn leads_ports(&self, sandbox: &str) -> bool {
         self.attachments
             .get(sandbox)
-            .is_some_and(|known| !known.ports.is_empty())
+            .is_some_and(|known| !known.attachment.ports.is_empty())
     }
 
     /// Reserves an address for a sandbox, on disk before it is used.
     pub(super) fn reserve(&mut self, spec: &AttachSpec, place: Option<&Place>) -> Result<Reservation, Error> {
         let sandbox = spec.sandbox_id.as_str();
         if let Some(known) = self.attachments.get(sandbox) {
-            return Ok(Reservation::Known(known.clone()));
+            return Ok(Reservation::Known(known.attachment.clone()));
         }
-        let ranges = self.ranges.ok_or(Error::NotStarted)?;
-        let number = self.free(ranges).ok_or(Error::Exhausted(ranges))?;
-        let addresses: Vec<Cidr> = ranges.iter().map(|range| range.at(number)).collect();
-        let gateway = addresses
-            .first()
-            .map(|first| first.gateway())
-            .ok_or(Error::NotStarted)?;
+        let (addresses, number) = self.next()?;
+        let gateway = gateway(&addresses)?;
         let attachment = Attachment {
             sandbox_id: sandbox.to_owned(),
             netns: place.map_or_else(|| namespace::path(&self.state, sandbox), |place| place.netns.clone()),
@@ -111,10 +154,83 @@ impl Records {
             interface: place.map_or_else(|| "eth0".to_owned(), |place| place.interface.clone()),
             ports: spec.ports.clone(),
         };
-        write(&self.file(sandbox), &attachment)?;
+        self.put(Record {
+            attachment: attachment.clone(),
+            slot: None,
+        })?;
         self.last = Some(number);
-        self.attachments.insert(sandbox.to_owned(), attachment.clone());
         Ok(Reservation::New(attachment))
+    }
+
+    fn put(&mut self, record: Record) -> Result<(), Error> {
+        let sandbox = record.attachment.sandbox_id.clone();
+        write(&self.file(&sandbox), &record)?;
+        self.attachments.insert(sandbox, record);
+        Ok(())
+    }
+
+    /// The addresses for the next one, and their number within the ranges.
+    fn next(&self) -> Result<(Vec<Cidr>, u128), Error> {
+        let ranges = self.ranges.ok_or(Error::NotStarted)?;
+        let number = self.free(ranges).ok_or(Error::Exhausted(ranges))?;
+        Ok((ranges.iter().map(|range| range.at(number)).collect(), number))
+    }
+
+    /// Gives a slot that is to be made its addresses.
+    pub(super) fn plan_slot(&mut self) -> Result<(u64, Attachment), Error> {
+        let (addresses, number) = self.next()?;
+        let gateway = gateway(&addresses)?;
+        self.last = Some(number);
+        Ok(self.slots.plan(&self.state, |name, netns| Attachment {
+            sandbox_id: name,
+            netns,
+            addresses,
+            gateway,
+            interface: "eth0".to_owned(),
+            ports: Vec::new(),
+        }))
+    }
+
+    /// Makes a slot the sandbox's, on disk before it is used; its namespace is to be held under the sandbox's name now. A
+    /// sandbox that has got something by another way keeps that.
+    pub(super) fn take(&mut self, spec: &AttachSpec, slot: u64) -> Result<Reservation, Error> {
+        if let Some(known) = self.attachments.get(&spec.sandbox_id) {
+            self.slots.offer(slot);
+            return Ok(Reservation::Known(known.attachment.clone()));
+        }
+        let made = self.slots.get(slot).ok_or(Error::NotStarted)?.clone();
+        let attachment = Attachment {
+            sandbox_id: spec.sandbox_id.clone(),
+            netns: namespace::path(&self.state, &spec.sandbox_id),
+            ports: spec.ports.clone(),
+            ..made
+        };
+        let put = self.put(Record {
+            attachment: attachment.clone(),
+            slot: Some(slot),
+        });
+        if put.is_err() {
+            self.slots.offer(slot);
+        } else {
+            self.slots.remove(slot);
+        }
+        put.map(|()| Reservation::New(attachment))
+    }
+
+    /// Whether a sandbox has something already.
+    pub(super) fn known(&self, sandbox: &str) -> Option<Attachment> {
+        self.attachments.get(sandbox).map(|record| record.attachment.clone())
+    }
+
+    /// The machine's end of a sandbox's link.
+    pub(super) fn link(&self, sandbox: &str) -> String {
+        let slot = self.attachments.get(sandbox).and_then(|record| record.slot);
+        slot.map_or_else(|| names::host_link(sandbox), slots::link)
+    }
+
+    /// How many addresses of each range are not free.
+    pub(super) fn taken(&self) -> usize {
+        self.attachments.len() + self.slots.len() + 2
     }
 
     /// Frees a sandbox's address. Success when it has none.
@@ -139,7 +255,8 @@ impl Records {
     /// A number within the ranges that nobody has. A pod's addresses have the same in each range: they go together, and with
     /// them the hardware address that follows from one of them.
     pub(super) fn free(&self, ranges: Ranges) -> Option<u128> {
-        let held = self.attachments.values().flat_map(|known| &known.addresses);
+        let known = self.attachments.values().map(|record| &record.attachment);
+        let held = known.chain(self.slots.attachments()).flat_map(|known| &known.addresses);
         let taken: BTreeSet<u128> = held.map(|held| held.offset()).collect();
         // The network's name and the gateway are not for pods.
         let (first, end) = (2, ranges.size());
@@ -152,6 +269,10 @@ impl Records {
     fn file(&self, sandbox: &str) -> PathBuf {
         self.state.join("attachments").join(format!("{sandbox}.json"))
     }
+}
+
+fn gateway(addresses: &[Cidr]) -> Result<IpAddr, Error> {
+    addresses.first().map(|first| first.gateway()).ok_or(Error::NotStarted)
 }
 
 /// Reads a record; one that a crash cut off counts as absent.
@@ -172,7 +293,7 @@ pub(crate) fn read_whole<T: serde::de::DeserializeOwned>(path: &Path) -> Result<
 }
 
 /// Writes a record so that it is there whole or not at all.
-pub(crate) fn write<T: serde::Serialize>(path: &Path, record: &T) -> Result<(), Error> {
+pub(crate) fn write<T: Serialize>(path: &Path, record: &T) -> Result<(), Error> {
     let draft = path.with_extension(DRAFT);
     let bytes = serde_json::to_vec(record).map_err(|source| Error::io("encode", path, source.into()))?;
     std::fs::write(&draft, bytes).map_err(|source| Error::io("write", &draft, source))?;
