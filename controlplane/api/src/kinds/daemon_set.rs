@@ -71,7 +71,7 @@ impl Kind for DaemonSet {
         let Some(spec) = &self.spec else {
             return vec![Invalid::required("spec", "")];
         };
-        let mut errors = selector_and_template(&spec.selector, Some(&spec.template), "daemonset");
+        let mut errors = selector_and_template(&spec.selector, Some(&spec.template), "DaemonSet");
         let numbers = [
             ("minReadySeconds", spec.min_ready_seconds),
             ("revisionHistoryLimit", spec.revision_history_limit),

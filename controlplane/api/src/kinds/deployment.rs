@@ -104,7 +104,7 @@ impl Kind for Deployment {
         errors.extend(selector_and_template(
             &spec.selector,
             Some(&spec.template),
-            "deployment",
+            "Deployment",
         ));
         strategy(&mut errors, &spec.strategy.clone().unwrap_or_default());
         let ready = i64::from(spec.min_ready_seconds.unwrap_or(0));

@@ -91,7 +91,7 @@ impl Kind for ReplicaSet {
         errors.extend(selector_and_template(
             &spec.selector,
             spec.template.as_ref(),
-            "replicaset",
+            "ReplicaSet",
         ));
         errors
     }

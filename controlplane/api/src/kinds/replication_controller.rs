@@ -86,14 +86,20 @@ impl Kind for ReplicationController {
             match_labels: spec.selector.clone(),
             match_expressions: None,
         };
-        let mut errors = selector_and_template(&selector, spec.template.as_ref(), "replicationcontroller");
-        if spec.selector.as_ref().is_none_or(std::collections::BTreeMap::is_empty) {
-            errors.retain(|error| error.field != "spec.selector");
+        let mut errors = Vec::new();
+        let ready = spec.min_ready_seconds.unwrap_or(0);
+        non_negative(&mut errors, "spec.minReadySeconds", i64::from(ready));
+        let is_empty = spec.selector.as_ref().is_none_or(std::collections::BTreeMap::is_empty);
+        if is_empty {
             errors.push(Invalid::required("spec.selector", ""));
         }
         non_negative(&mut errors, "spec.replicas", i64::from(spec.replicas.unwrap_or(0)));
-        let ready = spec.min_ready_seconds.unwrap_or(0);
-        non_negative(&mut errors, "spec.minReadySeconds", i64::from(ready));
+        let mut template = selector_and_template(&selector, spec.template.as_ref(), "ReplicationController");
+        if is_empty {
+            let said = ["spec.selector", "spec.template.metadata.labels"];
+            template.retain(|error| !said.contains(&error.field.as_ref()));
+        }
+        errors.extend(template);
         errors
     }
 

@@ -158,7 +158,7 @@ fn validate_spec(spec: &StatefulSetSpec) -> Vec<Invalid> {
         let field = format!("spec.persistentVolumeClaimRetentionPolicy.{name}");
         one_of(&mut errors, &field, policy.as_deref(), &["Delete", "Retain"]);
     }
-    let mut template = selector_and_template(&spec.selector, Some(&spec.template), "statefulset");
+    let mut template = selector_and_template(&spec.selector, Some(&spec.template), "StatefulSet");
     // Volumes come from claims that are made later: as upstream, what is wrong with the pods is said when they are made.
     template.retain(|error| {
         let inside = error.field.strip_prefix("spec.template.spec.");

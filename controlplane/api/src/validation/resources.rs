@@ -12,105 +12,148 @@ use crate::quantity::Quantity;
 
 /// Limits and requests of a container.
 pub(super) fn requirements(errors: &mut Vec<Invalid>, resources: &ResourceRequirements, path: &str) {
-    let limits = amounts(errors, resources.limits.as_ref(), &format!("{path}.limits"));
-    let requests = amounts(errors, resources.requests.as_ref(), &format!("{path}.requests"));
-    for (name, request) in &requests {
-        let field = format!("{path}.requests");
-        match limits.get(name) {
-            Some(limit) if request > limit => {
-                let detail = format!("must be less than or equal to {name} limit of {limit}");
-                errors.push(Invalid::value(field, request.to_string(), detail));
-            }
-            Some(limit) if request != limit && !may_differ(name) => {
-                let detail = format!("must be equal to {name} limit of {limit}");
-                errors.push(Invalid::value(field, request.to_string(), detail));
-            }
-            None if !may_differ(name) => {
-                let field = format!("{path}.limits");
-                errors.push(Invalid::required(
-                    field,
-                    "Limit must be set for non overcommitable resources",
-                ));
-            }
-            Some(_) | None => {}
-        }
+    let limits_path = format!("{path}.limits");
+    let mut limits = BTreeMap::new();
+    for (name, text) in resources.limits.iter().flatten() {
+        let amount = amount(errors, name, text, &limits_path);
+        limits.extend(amount.map(|amount| (name.as_str(), amount)));
     }
-    let pages = |name: &&str| name.starts_with("hugepages-");
-    let ordinary = |name: &&str| matches!(*name, "cpu" | "memory");
-    let mut named = limits.keys().chain(requests.keys()).copied();
-    if named.clone().any(|name| pages(&name)) && !named.any(|name| ordinary(&name)) {
+    let requests_path = format!("{path}.requests");
+    for (name, text) in resources.requests.iter().flatten() {
+        let Some(request) = amount(errors, name, text, &requests_path) else {
+            continue;
+        };
+        let differs = match limits.get(name.as_str()) {
+            Some(limit) if request != *limit && !may_differ(name) => {
+                format!("must be equal to {name} limit of {limit}")
+            }
+            Some(limit) if request > *limit => format!("must be less than or equal to {name} limit of {limit}"),
+            None if !may_differ(name) => {
+                let detail = "Limit must be set for non overcommitable resources";
+                errors.push(Invalid::required(limits_path.as_str(), detail));
+                continue;
+            }
+            Some(_) | None => continue,
+        };
+        errors.push(Invalid::value(requests_path.as_str(), request.to_string(), differs));
+    }
+    let given = [&resources.limits, &resources.requests];
+    let mut named = given.into_iter().flatten().flat_map(BTreeMap::keys);
+    if named.clone().any(|name| is_pages(name)) && !named.any(|name| matches!(name.as_str(), "cpu" | "memory")) {
         errors.push(Invalid::forbidden(path, "HugePages require cpu or memory"));
     }
 }
 
-/// Whether a request may be smaller than the limit.
+/// Whether a request may be smaller than the limit: of what belongs to Kubernetes, everything but huge pages.
 pub(crate) fn may_differ(name: &str) -> bool {
-    matches!(name, "cpu" | "memory" | "ephemeral-storage")
+    is_native(name) && !is_pages(name)
 }
 
-/// Reads amounts; those that break a rule are reported and left out.
-pub(super) fn amounts<'a>(
-    errors: &mut Vec<Invalid>,
-    amounts: Option<&'a BTreeMap<String, Text>>,
-    path: &str,
-) -> BTreeMap<&'a str, Quantity> {
-    let mut read = BTreeMap::new();
+/// Whether a resource is counted in whole numbers.
+pub(crate) fn is_integer(name: &str) -> bool {
+    COUNTED.contains(&name) || is_extended(name)
+}
+
+fn is_pages(name: &str) -> bool {
+    name.starts_with("hugepages-")
+}
+
+fn is_native(name: &str) -> bool {
+    !name.contains('/') || name.contains("kubernetes.io/")
+}
+
+fn is_extended(name: &str) -> bool {
+    let quota = format!("requests.{name}");
+    !is_native(name) && !name.starts_with("requests.") && names::qualified_name(&quota).is_empty()
+}
+
+/// Whether an amount of huge pages is one of whole pages.
+fn is_divisible(name: &str, amount: Quantity) -> bool {
+    let Some(page) = name.strip_prefix("hugepages-") else {
+        return true;
+    };
+    Quantity::parse(page).is_ok_and(|page| {
+        page.is_whole() && !page.is_negative() && !page.is_zero() && amount.value() % page.value() == 0
+    })
+}
+
+/// What is counted in whole numbers.
+const COUNTED: [&str; 9] = [
+    "configmaps",
+    "persistentvolumeclaims",
+    "pods",
+    "replicationcontrollers",
+    "resourcequotas",
+    "secrets",
+    "services",
+    "services.loadbalancers",
+    "services.nodeports",
+];
+
+/// Checks amounts.
+pub(super) fn amounts(errors: &mut Vec<Invalid>, amounts: Option<&BTreeMap<String, Text>>, path: &str) {
     for (name, text) in amounts.into_iter().flatten() {
-        let field = format!("{path}[{name}]");
-        container_resource_name(errors, name, &field);
-        match Quantity::parse(&text.0) {
-            Err(error) => errors.push(Invalid::value(field, &text.0, error.to_string())),
-            Ok(amount) if amount.is_negative() => {
-                errors.push(Invalid::value(field, &text.0, "must be greater than or equal to 0"));
-            }
-            Ok(amount) if !may_differ(name) && !amount.is_whole() => {
-                errors.push(Invalid::value(field, &text.0, "must be an integer"));
-            }
-            Ok(amount) => {
-                read.insert(name.as_str(), amount);
-            }
-        }
+        amount(errors, name, text, path);
     }
-    read
 }
 
-/// The name of anything that can be counted.
+/// Reads and checks one of several amounts; nothing where it is none.
+fn amount(errors: &mut Vec<Invalid>, name: &str, text: &Text, path: &str) -> Option<Quantity> {
+    let field = format!("{path}[{name}]");
+    container_resource_name(errors, name, &field);
+    let amount = match Quantity::parse(&text.0) {
+        Ok(amount) => amount,
+        Err(error) => {
+            errors.push(Invalid::value(field, &text.0, error.to_string()));
+            return None;
+        }
+    };
+    if !is_divisible(name, amount) {
+        let detail = format!("{amount} is not positive integer multiple of {name}");
+        errors.push(Invalid::value(field.as_str(), &text.0, detail));
+    }
+    if amount.is_negative() {
+        let detail = "must be greater than or equal to 0";
+        errors.push(Invalid::value(field.as_str(), &text.0, detail));
+    }
+    if is_integer(name) && !amount.is_whole() {
+        errors.push(Invalid::value(field, &text.0, "must be an integer"));
+    }
+    Some(amount)
+}
+
+/// The name of anything that can be counted; whether it can be one at all.
 pub(crate) fn resource_name(errors: &mut Vec<Invalid>, name: &str, field: &str) {
-    each(errors, field, name, names::qualified_name(name));
-    if !name.contains('/') && !is_standard(name) {
+    let found = names::qualified_name(name);
+    if found.is_empty() && !name.contains('/') && !is_standard(name) {
         let detail = "must be a standard resource type or fully qualified";
         errors.push(Invalid::value(field, name, detail));
     }
+    each(errors, field, name, found);
 }
 
 /// Whether a name without a domain means something somewhere.
 fn is_standard(name: &str) -> bool {
-    let counted = [
-        "pods",
-        "services",
-        "replicationcontrollers",
-        "resourcequotas",
-        "secrets",
-        "configmaps",
-        "persistentvolumeclaims",
-        "storage",
-    ];
     let split = name.strip_prefix("limits.").or_else(|| name.strip_prefix("requests."));
-    may_differ(split.unwrap_or(name))
-        || name == "requests.storage"
-        || counted.contains(&name)
-        || name.starts_with("hugepages-")
-        || name.starts_with("requests.hugepages-")
+    is_standard_of_containers(split.unwrap_or(name))
+        || matches!(name, "storage" | "requests.storage")
+        || COUNTED.contains(&name)
+        || is_pages(name.strip_prefix("requests.").unwrap_or(name))
+}
+
+fn is_standard_of_containers(name: &str) -> bool {
+    matches!(name, "cpu" | "memory" | "ephemeral-storage")
 }
 
 /// The name of what a container can ask for.
 pub(crate) fn container_resource_name(errors: &mut Vec<Invalid>, name: &str, field: &str) {
-    each(errors, field, name, names::qualified_name(name));
-    if !name.contains('/') && !may_differ(name) && !name.starts_with("hugepages-") {
-        errors.push(Invalid::value(
-            field,
-            name,
-            "must be a standard resource type or fully qualified",
-        ));
-    }
+    resource_name(errors, name, field);
+    let detail = if !name.contains('/') && !is_standard_of_containers(name) && !is_pages(name) {
+        "must be a standard resource for containers"
+    } else if !is_native(name) && !is_extended(name) {
+        "doesn't follow extended resource name standard"
+    } else {
+        return;
+    };
+    errors.push(Invalid::value(field, name, detail));
 }

@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector as Structure;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
+use super::selector::label_selector;
 use super::{metadata, pod_spec};
 use crate::invalid::Invalid;
 use crate::selector::LabelSelector;
@@ -11,32 +12,74 @@ use crate::selector::LabelSelector;
 const PERCENT: &str = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', \
 regex used for validation is '[0-9]+%')";
 
-/// A selector at `spec.selector` and the template at `spec.template` that it must select; `kind` is the workload's, in
-/// lower case.
+/// A selector at `spec.selector` and the template at `spec.template` that it must select; `kind` is the workload's.
+///
+/// Decoded, a selector that is missing and one without any members are the same; both are told as missing.
 pub fn selector_and_template(selector: &Structure, template: Option<&PodTemplateSpec>, kind: &str) -> Vec<Invalid> {
     let mut errors = Vec::new();
-    let value = || serde_json::to_string(selector).unwrap_or_default();
+    label_selector(&mut errors, selector, "spec.selector");
+    let is_missing = *selector == Structure::default();
+    let invalid = |detail: &str| Invalid::rendered("spec.selector", shown(selector), detail);
     let parsed = LabelSelector::of(Some(selector));
-    match &parsed {
-        Ok(parsed) if parsed.is_everything() => {
-            let detail = format!("empty selector is invalid for {kind}");
-            errors.push(Invalid::rendered("spec.selector", value(), detail));
+    let is_empty = parsed.as_ref().is_ok_and(LabelSelector::is_everything);
+    let labels = template
+        .and_then(|template| template.metadata.as_ref())
+        .and_then(|metadata| metadata.labels.as_ref());
+    let mismatch = match &parsed {
+        Ok(parsed) if template.is_some() && (is_missing || !parsed.matches_option(labels)) => {
+            let value = serde_json::to_string(&labels).unwrap_or_default();
+            let detail = "`selector` does not match template `labels`";
+            Some(Invalid::rendered("spec.template.metadata.labels", value, detail))
         }
-        Ok(_) => {}
-        Err(error) => errors.push(Invalid::rendered("spec.selector", value(), error.to_string())),
-    }
-    let Some(template) = template else {
-        errors.push(Invalid::required("spec.template", ""));
-        return errors;
+        Ok(_) | Err(_) => None,
     };
-    let labels = template.metadata.as_ref().and_then(|metadata| metadata.labels.as_ref());
-    if parsed.is_ok_and(|selector| !selector.is_everything() && !selector.matches_option(labels)) {
-        let value = serde_json::to_string(&labels).unwrap_or_default();
-        let detail = "`selector` does not match template `labels`";
-        errors.push(Invalid::rendered("spec.template.metadata.labels", value, detail));
+    // Upstream says this of replica sets too, and asks daemon sets in another order.
+    let name = match kind {
+        "ReplicaSet" => "deployment".to_owned(),
+        other => other.to_lowercase(),
+    };
+    let empty = invalid(&format!("empty selector is invalid for {name}"));
+    match kind {
+        "DaemonSet" => {
+            errors.extend(mismatch);
+            errors.extend((is_empty && !is_missing).then_some(empty));
+        }
+        _ if is_missing => {
+            errors.push(Invalid::required("spec.selector", ""));
+            errors.extend(mismatch);
+        }
+        _ if is_empty => errors.push(empty),
+        _ => {
+            let detail = if kind == "StatefulSet" {
+                ""
+            } else {
+                "invalid label selector"
+            };
+            errors.extend(parsed.is_err().then(|| invalid(detail)));
+            errors.extend(mismatch);
+        }
     }
-    errors.extend(self::template(template, kind));
+    match template {
+        None => errors.push(Invalid::required("spec.template", "")),
+        // What is wrong with the template is told once its selector can be read.
+        Some(template) if parsed.is_ok() || kind == "DaemonSet" => errors.extend(self::template(template, kind)),
+        Some(_) => {}
+    }
     errors
+}
+
+/// A selector as upstream shows it: labels first, and nothing that is empty.
+fn shown(selector: &Structure) -> String {
+    let mut members = Vec::new();
+    if let Some(labels) = selector.match_labels.as_ref().filter(|labels| !labels.is_empty()) {
+        let labels = serde_json::to_string(labels).unwrap_or_default();
+        members.push(format!("\"matchLabels\":{labels}"));
+    }
+    if let Some(expressions) = selector.match_expressions.as_ref().filter(|list| !list.is_empty()) {
+        let expressions = serde_json::to_string(expressions).unwrap_or_default();
+        members.push(format!("\"matchExpressions\":{expressions}"));
+    }
+    format!("{{{}}}", members.join(","))
 }
 
 /// A template at a path.
@@ -73,6 +116,7 @@ fn template(template: &PodTemplateSpec, kind: &str) -> Vec<Invalid> {
         ));
     }
     if spec.active_deadline_seconds.is_some() {
+        let kind = if kind == "Deployment" { "ReplicaSet" } else { kind };
         let detail = format!("activeDeadlineSeconds in {kind} is not Supported");
         errors.push(Invalid::forbidden("spec.template.spec.activeDeadlineSeconds", detail));
     }

@@ -94,6 +94,49 @@ fn metadata() {
 }
 
 #[test]
+fn selectors_of_workloads() {
+    refused(
+        "apps",
+        "deployments",
+        &json!({"spec": {"selector": null}}),
+        &[
+            "spec.selector: Required value",
+            "spec.template.metadata.labels: Invalid value: {\"app\":\"nginx\"}: `selector` does not match template `labels`",
+        ],
+    );
+    refused(
+        "apps",
+        "deployments",
+        &json!({"spec": {"selector": {"matchLabels": null, "matchExpressions": []}}}),
+        &["spec.selector: Invalid value: {}: empty selector is invalid for deployment"],
+    );
+    refused(
+        "apps",
+        "deployments",
+        &json!({"spec": {"selector": {"matchExpressions": [{"key": "a", "operator": "Like"}]}}}),
+        &[
+            "spec.selector.matchExpressions[0].operator: Invalid value: \"Like\": not a valid selector operator",
+            "spec.selector: Invalid value: {\"matchLabels\":{\"app\":\"nginx\"},\"matchExpressions\":[{\"key\":\"a\",\"operator\":\"Like\"}]}: invalid label selector",
+        ],
+    );
+    refused(
+        "apps",
+        "daemonsets",
+        &json!({"spec": {"selector": null, "template": {"metadata": {"labels": null}}}}),
+        &["spec.template.metadata.labels: Invalid value: null: `selector` does not match template `labels`"],
+    );
+    refused(
+        "apps",
+        "replicasets",
+        &json!({"spec": {"selector": {"matchLabels": null, "matchExpressions": []}, "template": {"spec": {"activeDeadlineSeconds": 5}}}}),
+        &[
+            "spec.selector: Invalid value: {}: empty selector is invalid for deployment",
+            "spec.template.spec.activeDeadlineSeconds: Forbidden: activeDeadlineSeconds in ReplicaSet is not Supported",
+        ],
+    );
+}
+
+#[test]
 fn deployments() {
     refused(
         "apps",
@@ -108,12 +151,6 @@ fn deployments() {
         &[
             "spec.template.metadata.labels: Invalid value: {\"app\":\"nginx\"}: `selector` does not match template `labels`",
         ],
-    );
-    refused(
-        "apps",
-        "deployments",
-        &json!({"spec": {"selector": null}}),
-        &["spec.selector: Invalid value: {}: empty selector is invalid for deployment"],
     );
     refused(
         "apps",
@@ -175,9 +212,23 @@ fn containers() {
         &[
             "spec.containers[0].resources.limits[memory]: Invalid value: \"-1\": must be greater than or equal to 0",
             "spec.containers[0].resources.requests[bananas]: Invalid value: \"bananas\": must be a standard resource type or fully qualified",
-            "spec.containers[0].resources.requests[memory]: Invalid value: \"-1\": must be greater than or equal to 0",
-            "spec.containers[0].resources.limits: Required value: Limit must be set for non overcommitable resources",
+            "spec.containers[0].resources.requests[bananas]: Invalid value: \"bananas\": must be a standard resource for containers",
             "spec.containers[0].resources.requests: Invalid value: \"2\": must be less than or equal to cpu limit of 1",
+            "spec.containers[0].resources.requests[memory]: Invalid value: \"-1\": must be greater than or equal to 0",
+        ],
+    );
+    pod_refused(
+        &json!({"resources": {
+            "requests": {"example.com/gpu": "2", "cpu": "1", "pods": "1", "hugepages-2Mi": "3Mi", "a b": "1"},
+            "limits": {"example.com/gpu": "1", "cpu": "1"},
+        }}),
+        &[
+            "spec.containers[0].resources.requests[a b]: Invalid value: \"a b\": name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')",
+            "spec.containers[0].resources.requests[a b]: Invalid value: \"a b\": must be a standard resource for containers",
+            "spec.containers[0].resources.requests: Invalid value: \"2\": must be equal to example.com/gpu limit of 1",
+            "spec.containers[0].resources.requests[hugepages-2Mi]: Invalid value: \"3Mi\": 3Mi is not positive integer multiple of hugepages-2Mi",
+            "spec.containers[0].resources.limits: Required value: Limit must be set for non overcommitable resources",
+            "spec.containers[0].resources.requests[pods]: Invalid value: \"pods\": must be a standard resource for containers",
         ],
     );
     pod_refused(

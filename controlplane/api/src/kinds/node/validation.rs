@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::invalid::Invalid;
 use crate::names;
 use crate::quantity::Quantity;
-use crate::validation::resources::may_differ;
+use crate::validation::resources::is_integer;
 use crate::validation::{RANGE, each, one_of, range};
 
 const RANGES: &str = "spec.podCIDRs";
@@ -118,7 +118,7 @@ fn amounts(errors: &mut Vec<Invalid>, node: &Node) {
             if amount.is_negative() {
                 let detail = "must be greater than or equal to 0";
                 errors.push(Invalid::value(field, &text.0, detail));
-            } else if !may_differ(name) && !amount.is_whole() {
+            } else if is_integer(name) && !amount.is_whole() {
                 errors.push(Invalid::value(field, &text.0, "must be an integer"));
             }
         }

@@ -6,9 +6,8 @@ use k8s_openapi::api::core::v1::{ResourceQuotaSpec, ScopedResourceSelectorRequir
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
 use crate::invalid::Invalid;
-use crate::names;
 use crate::quantity::Quantity;
-use crate::validation::each;
+use crate::validation::resources;
 
 /// Scopes that say only that they are there.
 const PLAIN: [&str; 5] = [
@@ -44,20 +43,6 @@ const OTHERS: [&str; 13] = [
     "services.loadbalancers",
     "services.nodeports",
 ];
-/// Amounts that may be fractions.
-const FRACTIONS: [&str; 10] = [
-    "cpu",
-    "memory",
-    "ephemeral-storage",
-    "limits.cpu",
-    "limits.memory",
-    "limits.ephemeral-storage",
-    "requests.cpu",
-    "requests.memory",
-    "requests.ephemeral-storage",
-    "requests.storage",
-];
-
 /// A spec.
 pub(super) fn validate(spec: &ResourceQuotaSpec) -> Vec<Invalid> {
     let mut errors = Vec::new();
@@ -99,7 +84,7 @@ fn is_standard(name: &str) -> bool {
 pub(super) fn amounts(errors: &mut Vec<Invalid>, amounts: Option<&BTreeMap<String, Text>>, path: &str) {
     for (name, text) in amounts.into_iter().flatten() {
         let field = format!("{path}[{name}]");
-        each(errors, &field, name, names::qualified_name(name));
+        resources::resource_name(errors, name, &field);
         if !name.contains('/') && !is_standard(name) {
             let detail = "must be a standard resource for quota";
             errors.push(Invalid::value(field.as_str(), name, detail));
@@ -109,16 +94,12 @@ pub(super) fn amounts(errors: &mut Vec<Invalid>, amounts: Option<&BTreeMap<Strin
             Ok(amount) if amount.is_negative() => {
                 errors.push(Invalid::value(field, &text.0, "must be greater than or equal to 0"));
             }
-            Ok(amount) if is_counted(name) && !amount.is_whole() => {
+            Ok(amount) if resources::is_integer(name) && !amount.is_whole() => {
                 errors.push(Invalid::value(field, &text.0, "must be an integer"));
             }
             Ok(_) => {}
         }
     }
-}
-
-fn is_counted(name: &str) -> bool {
-    is_standard(name) && !FRACTIONS.contains(&name)
 }
 
 fn fits(scope: &str, resource: &str) -> bool {
