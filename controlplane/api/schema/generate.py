@@ -44,7 +44,12 @@ SPECIAL = {
     "apimachinery.pkg.runtime.RawExtension": "R",
 }
 # What neither crate has.
-OWN = """metrics.v1beta1.ContainerMetrics\tname=1s usage=2%Q
+OWN = """apidiscovery.v2.APIGroupDiscovery\tmetadata=1meta.v1.ObjectMeta,v versions=2*apidiscovery.v2.APIVersionDiscovery,t=map:version
+apidiscovery.v2.APIGroupDiscoveryList\tmetadata=1meta.v1.ListMeta,v items=2*apidiscovery.v2.APIGroupDiscovery,v
+apidiscovery.v2.APIResourceDiscovery\tresource=1s responseKind=2meta.v1.GroupVersionKind scope=3s singularResource=4s verbs=5*s,t=set,v shortNames=6*s,t=set categories=7*s,t=set subresources=8*apidiscovery.v2.APISubresourceDiscovery,t=map:subresource
+apidiscovery.v2.APISubresourceDiscovery\tsubresource=1s responseKind=2meta.v1.GroupVersionKind acceptedTypes=3*meta.v1.GroupVersionKind,t=map:group:version:kind verbs=4*s,t=set,v
+apidiscovery.v2.APIVersionDiscovery\tversion=1s resources=2*apidiscovery.v2.APIResourceDiscovery,t=map:resource freshness=3s0
+metrics.v1beta1.ContainerMetrics\tname=1s usage=2%Q
 metrics.v1beta1.NodeMetrics\tmetadata=1meta.v1.ObjectMeta,v timestamp=2T window=3D usage=4%Q
 metrics.v1beta1.NodeMetricsList\tmetadata=1meta.v1.ListMeta,v items=2*metrics.v1beta1.NodeMetrics
 metrics.v1beta1.PodMetrics\tmetadata=1meta.v1.ObjectMeta,v timestamp=2T window=3D containers=4*metrics.v1beta1.ContainerMetrics

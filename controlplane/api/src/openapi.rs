@@ -7,6 +7,7 @@
 
 mod components;
 mod gnostic;
+mod gnostic_v3;
 mod marks;
 mod operation;
 mod parameters;
@@ -25,6 +26,8 @@ pub use v2::{v2_json, v2_protobuf};
 
 /// The content type of [`v2_protobuf`], for which clients up to 1.28 ask.
 pub const V2_PROTOBUF_MEDIA_TYPE: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+/// The content type of [`v3_protobuf`].
+pub const V3_PROTOBUF_MEDIA_TYPE: &str = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf";
 
 /// Counts the changes to the generator itself, so that clients do not use what they cached of an older one.
 const REVISION: u32 = 2;
@@ -53,6 +56,11 @@ pub fn v3_document(kinds: &[Registration], path: &str) -> Option<Value> {
             "securitySchemes": {"BearerToken": components::bearer_token()},
         },
     }))
+}
+
+/// The document at `/openapi/v3/PATH` in gnostic's protobuf, which some programs within clusters ask for.
+pub fn v3_protobuf(kinds: &[Registration], path: &str) -> Option<Vec<u8>> {
+    v3_document(kinds, path).map(|document| gnostic_v3::document(&document))
 }
 
 fn rows_of<'k>(kinds: &'k [Registration], path: &str) -> Vec<&'k Registration> {

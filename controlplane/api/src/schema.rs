@@ -34,6 +34,8 @@ impl Schema {
         let group = match group.split_once('.') {
             // Metadata alone is the same in both versions.
             Some(("meta", "k8s.io")) => return Self::named(&format!("meta.v1.{kind}")),
+            // So is what tells the kinds that there are.
+            Some(("apidiscovery", "k8s.io")) => return Self::named(&format!("apidiscovery.v2.{kind}")),
             None => group,
             Some((first, domain)) if domain == "k8s.io" || domain.ends_with(".k8s.io") => first,
             Some(_) => return None,

@@ -21,6 +21,9 @@ use crate::negotiation::{Encoding, clauses};
 use crate::respond::Response;
 use crate::shape;
 
+/// The kind of the aggregated form.
+const LIST: &str = "APIGroupDiscoveryList";
+
 /// A document with its entity tag.
 #[derive(Debug, Clone)]
 struct Document {
@@ -113,7 +116,7 @@ impl Discovery {
     /// Answers a path, or nothing when it is none of discovery's.
     ///
     /// # Errors
-    /// 406 when the client accepts no JSON.
+    /// 406 when the client accepts nothing that is served.
     pub fn answer(&self, path: &str, headers: &HeaderMap) -> Option<Result<Response, Failure>> {
         let legacy = self.legacy.get(path)?;
         Some(self.negotiate(path, legacy, headers))
@@ -121,22 +124,13 @@ impl Discovery {
 
     fn negotiate(&self, path: &str, legacy: &Document, headers: &HeaderMap) -> Result<Response, Failure> {
         for clause in clauses(headers) {
-            let wanted = clause.parameter("as");
-            if !clause.matches("application", "json") {
-                if wanted.is_none() && clause.matches("application", "vnd.kubernetes.protobuf") {
-                    return shape::document(
-                        Encoding::Protobuf,
-                        StatusCode::OK,
-                        ("v1", kind(path)),
-                        legacy.bytes.clone(),
-                    );
-                }
+            let Some(encoding) = Encoding::of(&clause) else {
                 continue;
-            }
-            let Some(wanted) = wanted else {
-                return Ok(respond(legacy, "application/json", headers));
             };
-            if wanted != "APIGroupDiscoveryList" || clause.parameter("g") != Some("apidiscovery.k8s.io") {
+            let Some(wanted) = clause.parameter("as") else {
+                return respond(legacy, encoding, ("v1", kind(path)), "", headers);
+            };
+            if wanted != LIST || clause.parameter("g") != Some("apidiscovery.k8s.io") {
                 continue;
             }
             let found = clause.parameter("v").and_then(|version| {
@@ -145,8 +139,9 @@ impl Discovery {
                     .find(|((own_path, own), _)| *own_path == path && *own == version)
             });
             if let Some(((_, version), document)) = found {
-                let kind = format!("application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList");
-                return Ok(respond(document, &kind, headers));
+                let api_version = format!("apidiscovery.k8s.io/{version}");
+                let parameters = format!(";g=apidiscovery.k8s.io;v={version};as={LIST}");
+                return respond(document, encoding, (&api_version, LIST), &parameters, headers);
             }
         }
         Err(Failure::accepts_only(
@@ -165,22 +160,27 @@ fn kind(path: &str) -> &'static str {
     }
 }
 
-fn respond(document: &Document, content_type: &str, headers: &HeaderMap) -> Response {
+/// The document in an encoding, or that the client knows it.
+fn respond(
+    document: &Document,
+    encoding: Encoding,
+    kind: (&str, &str),
+    parameters: &str,
+    headers: &HeaderMap,
+) -> Result<Response, Failure> {
     let fresh = headers.get(IF_NONE_MATCH).is_some_and(|tag| *tag == document.etag);
-    let body = if fresh {
-        Body::empty()
-    } else {
-        Body::from(document.bytes.clone())
-    };
-    let mut response = Response::new(body);
-    if fresh {
+    let mut response = if fresh {
+        let mut response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::NOT_MODIFIED;
-    }
+        response
+    } else {
+        shape::document(encoding, StatusCode::OK, kind, document.bytes.clone())?
+    };
     let headers = response.headers_mut();
-    if let Ok(content_type) = HeaderValue::from_str(content_type) {
+    if let Ok(content_type) = HeaderValue::from_str(&format!("{}{parameters}", encoding.content_type())) {
         headers.insert(CONTENT_TYPE, content_type);
     }
     headers.insert(ETAG, document.etag.clone());
     headers.insert(VARY, HeaderValue::from_static("Accept"));
-    response
+    Ok(response)
 }

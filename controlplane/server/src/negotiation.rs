@@ -48,6 +48,11 @@ impl Encoding {
         ("vnd.kubernetes.protobuf", Self::Protobuf),
     ];
 
+    /// The first that a media range covers.
+    pub(crate) fn of(clause: &Clause<'_>) -> Option<Self> {
+        candidates(clause).next()
+    }
+
     /// Whether watches are served in it.
     fn streams(self) -> bool {
         self != Self::Yaml

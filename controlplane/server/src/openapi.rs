@@ -3,7 +3,7 @@
 //! Documents are large and follow from the table of kinds: each is made when it is first asked for and kept compressed.
 
 use std::fmt::Write as _;
-use std::io::{self, Read};
+use std::io::{self, Read, Write as _};
 use std::sync::OnceLock;
 
 use bytes::Bytes;
@@ -29,6 +29,10 @@ const V2_PROTOBUF: [&str; 2] = [
     "com.github.proto-openapi.spec.v2@v1.0+protobuf",
     "com.github.proto-openapi.spec.v2.v1.0+protobuf",
 ];
+const V3_PROTOBUF: [&str; 2] = [
+    "com.github.proto-openapi.spec.v3@v1.0+protobuf",
+    "com.github.proto-openapi.spec.v3.v1.0+protobuf",
+];
 
 /// A document with its entity tag.
 struct Document {
@@ -53,8 +57,8 @@ impl Document {
 pub(crate) struct Documents {
     index: Bytes,
     index_hash: String,
-    /// By path (`apis/apps/v1`).
-    v3: Vec<(String, Document)>,
+    /// By path (`apis/apps/v1`): JSON and protobuf, under one tag.
+    v3: Vec<(String, [Document; 2])>,
     v2: Document,
     v2_protobuf: Document,
 }
@@ -65,11 +69,11 @@ impl Documents {
             .into_iter()
             .map(|path| {
                 let hash = api::openapi::hash(api::KINDS, &path);
-                (path, Document::new(hash))
+                (path, [Document::new(hash.clone()), Document::new(hash)])
             })
             .collect();
         let of_all = |form: &str| {
-            let hashes = v3.iter().map(|(_, document)| document.hash.as_str());
+            let hashes = v3.iter().map(|(_, [document, _])| document.hash.as_str());
             hash(hashes.chain([form]))
         };
         Self {
@@ -106,8 +110,8 @@ pub(crate) fn answer(
         "v3" => Some(Ok(index(documents, headers))),
         _ => {
             let wanted = rest.strip_prefix("v3/")?;
-            let (path, document) = documents.v3.iter().find(|(path, _)| path == wanted)?;
-            Some(v3(shared, (path, document), headers, query))
+            let (path, forms) = documents.v3.iter().find(|(path, _)| path == wanted)?;
+            Some(v3(shared, path, forms, headers, query))
         }
     }
 }
@@ -125,10 +129,14 @@ fn index(documents: &Documents, headers: &HeaderMap) -> Response {
 
 fn v3(
     shared: &Shared,
-    (path, document): (&str, &Document),
+    path: &str,
+    [document, protobuf]: &[Document; 2],
     headers: &HeaderMap,
     query: &Query,
 ) -> Result<Response, Failure> {
+    let Some(in_protobuf) = prefers_protobuf(headers, V3_PROTOBUF) else {
+        return Ok(not_acceptable());
+    };
     let asked = query.text("hash").filter(|hash| !hash.is_empty());
     if asked.is_some_and(|asked| asked != document.hash) {
         // The client knows an older one.
@@ -137,10 +145,16 @@ fn v3(
         set(&mut response, LOCATION, &location);
         return Ok(response);
     }
-    let mut response = served(document, JSON, headers, |out| {
-        let whole = api::openapi::v3_document(api::KINDS, path).unwrap_or_default();
-        serde_json::to_writer(out, &whole).map_err(io::Error::from)
-    })?;
+    let mut response = if in_protobuf {
+        served(protobuf, api::openapi::V3_PROTOBUF_MEDIA_TYPE, headers, |out| {
+            out.write_all(&api::openapi::v3_protobuf(api::KINDS, path).unwrap_or_default())
+        })?
+    } else {
+        served(document, JSON, headers, |out| {
+            let whole = api::openapi::v3_document(api::KINDS, path).unwrap_or_default();
+            serde_json::to_writer(out, &whole).map_err(io::Error::from)
+        })?
+    };
     if asked.is_some() {
         // A path with the right hash names one document for ever.
         set(&mut response, CACHE_CONTROL, "public, immutable");
@@ -154,21 +168,36 @@ fn v3(
 }
 
 fn v2(documents: &Documents, headers: &HeaderMap) -> Result<Response, Failure> {
-    for clause in clauses(headers) {
-        if clause.matches("application", "json") {
-            return served(&documents.v2, JSON, headers, |out| {
-                api::openapi::v2_json(api::KINDS, out)
-            });
-        }
-        if V2_PROTOBUF.iter().any(|subtype| clause.matches("application", subtype)) {
+    match prefers_protobuf(headers, V2_PROTOBUF) {
+        Some(false) => served(&documents.v2, JSON, headers, |out| {
+            api::openapi::v2_json(api::KINDS, out)
+        }),
+        Some(true) => {
             let media_type = api::openapi::V2_PROTOBUF_MEDIA_TYPE;
-            return served(&documents.v2_protobuf, media_type, headers, |out| {
+            served(&documents.v2_protobuf, media_type, headers, |out| {
                 api::openapi::v2_protobuf(api::KINDS, out)
-            });
+            })
         }
+        None => Ok(not_acceptable()),
     }
-    let [asked, _] = V2_PROTOBUF;
-    Err(Failure::accepts_only(&format!("application/json, application/{asked}")))
+}
+
+/// Whether the client likes protobuf, by these names, better than JSON; nothing when it takes neither.
+fn prefers_protobuf(headers: &HeaderMap, names: [&str; 2]) -> Option<bool> {
+    clauses(headers).iter().find_map(|clause| {
+        if clause.matches("application", "json") {
+            return Some(false);
+        }
+        let takes = names.iter().any(|name| clause.matches("application", name));
+        takes.then_some(true)
+    })
+}
+
+/// Upstream has no words for this.
+fn not_acceptable() -> Response {
+    let mut response = Response::new(axum::body::Body::empty());
+    *response.status_mut() = StatusCode::NOT_ACCEPTABLE;
+    response
 }
 
 /// The document, or that the client knows it.

@@ -1,7 +1,7 @@
 //! The parts of the v2 document as messages of gnostic's `openapi.v2`, which old clients ask for instead of JSON.
 //!
 //! Paths and definitions are messages with one list each: a message that occurs several times is one with all of their
-//! items, so each path and definition is written on its own.
+//! items, so each path and definition is written on its own. What `openapi.v3` shares with it is here too.
 
 use serde_json::{Map, Value};
 
@@ -36,7 +36,7 @@ pub(super) fn definition(name: &str, definition: &Value) -> Vec<u8> {
     document.0
 }
 
-fn within(out: &mut Writer, number: u32, write: impl FnOnce(&mut Writer)) {
+pub(super) fn within(out: &mut Writer, number: u32, write: impl FnOnce(&mut Writer)) {
     let written = out.nested(number, |out| {
         write(out);
         Ok::<_, std::convert::Infallible>(())
@@ -47,37 +47,37 @@ fn within(out: &mut Writer, number: u32, write: impl FnOnce(&mut Writer)) {
 }
 
 /// An entry of what JSON writes as an object.
-fn named(out: &mut Writer, number: u32, name: &str, write: impl FnOnce(&mut Writer)) {
+pub(super) fn named(out: &mut Writer, number: u32, name: &str, write: impl FnOnce(&mut Writer)) {
     within(out, number, |entry| {
         entry.bytes(1, name.as_bytes());
         within(entry, 2, write);
     });
 }
 
-fn text(out: &mut Writer, number: u32, value: Option<&Value>) {
+pub(super) fn text(out: &mut Writer, number: u32, value: Option<&Value>) {
     if let Some(text) = value.and_then(Value::as_str) {
         out.bytes(number, text.as_bytes());
     }
 }
 
-fn texts(out: &mut Writer, number: u32, value: Option<&Value>) {
+pub(super) fn texts(out: &mut Writer, number: u32, value: Option<&Value>) {
     for text in value.and_then(Value::as_array).into_iter().flatten() {
         self::text(out, number, Some(text));
     }
 }
 
-fn flag(out: &mut Writer, number: u32, value: Option<&Value>) {
+pub(super) fn flag(out: &mut Writer, number: u32, value: Option<&Value>) {
     if value.and_then(Value::as_bool) == Some(true) {
         out.varint(number, 1);
     }
 }
 
 /// Any value, as YAML; JSON is YAML too.
-fn any(out: &mut Writer, number: u32, value: &Value) {
+pub(super) fn any(out: &mut Writer, number: u32, value: &Value) {
     within(out, number, |out| out.bytes(2, format!("{value}\n").as_bytes()));
 }
 
-fn extensions(out: &mut Writer, number: u32, members: &Map<String, Value>) {
+pub(super) fn extensions(out: &mut Writer, number: u32, members: &Map<String, Value>) {
     for (name, value) in members.iter().filter(|(name, _)| name.starts_with("x-")) {
         within(out, number, |entry| {
             entry.bytes(1, name.as_bytes());
