@@ -107,6 +107,43 @@ fn timeout(query: &Query) -> Result<Duration, Failure> {
     Ok(seconds.map_or_else(|| MIN_TIMEOUT.mul_f64(1.0 + rand::random::<f64>()), Duration::from_secs))
 }
 
+/// What a watch has at its beginning.
+#[derive(Default)]
+struct Begun {
+    initial: Vec<Entry>,
+    mark: Option<u64>,
+    changes: Option<Watch>,
+    ahead: u64,
+}
+
+impl Begun {
+    async fn new(context: &Context, frames: &Frames, start: Start) -> Result<Self, Failure> {
+        let store = context.store();
+        let prefix = storage::prefix(context.registration, &context.info.namespace);
+        let mut begun = Self::default();
+        let from = match start {
+            Start::Present { marked } => {
+                context.fresh(revision(&context.query)?.unwrap_or(0)).await?;
+                let list = store
+                    .list(&prefix, ListAt::Latest, None, None)
+                    .await
+                    .map_err(Failure::internal)?;
+                begun.initial = list.entries.into_iter().filter(|entry| frames.chooses(entry)).collect();
+                begun.mark = marked.then_some(list.revision);
+                list.revision
+            }
+            // One to come is not waited for: what follows it is what is watched.
+            Start::After(revision) => revision,
+            Start::Now => store.revision(),
+        };
+        let current = store.revision();
+        begun.ahead = if from > current { from } else { 0 };
+        let changes = store.watch(&prefix, from).map_err(|error| ended(&error, current))?;
+        begun.changes = Some(changes);
+        Ok(begun)
+    }
+}
+
 /// One watch in progress.
 struct Watcher {
     frames: Frames,
@@ -114,6 +151,8 @@ struct Watcher {
     /// A revision whose bookmark marks the end of the synthetic events.
     mark: Option<u64>,
     changes: Option<Watch>,
+    /// The revision to come after which changes are wanted: no bookmark may promise it before.
+    ahead: u64,
     /// The last frame, when nothing can follow it.
     last: Option<Bytes>,
     bookmarks: Option<Interval>,
@@ -128,29 +167,13 @@ impl Watcher {
         bookmarks: bool,
         timeout: Duration,
     ) -> Result<Self, Failure> {
-        let store = context.store();
-        let prefix = storage::prefix(context.registration, &context.info.namespace);
-        if let Some(requested) = revision(&context.query)? {
-            context.fresh(requested).await?;
-        }
-        let current = store.revision();
-        let (initial, from, mark) = match start {
-            Start::Present { marked } => {
-                let list = store
-                    .list(&prefix, ListAt::Latest, None, None)
-                    .await
-                    .map_err(Failure::internal)?;
-                let entries: Vec<Entry> = list.entries.into_iter().filter(|entry| frames.chooses(entry)).collect();
-                (entries, list.revision, marked.then_some(list.revision))
-            }
-            Start::After(revision) => (Vec::new(), revision, None),
-            Start::Now => (Vec::new(), current, None),
-        };
-        let (changes, last) = match store.watch(&prefix, from) {
-            Ok(changes) => (Some(changes), None),
-            Err(error) => (None, Some(frames.error(&ended(&error, current)))),
-        };
         let now = Instant::now();
+        let begun = Begun::new(context, &frames, start).await;
+        // Whoever may watch has the answer's head: what then comes between is told by an event.
+        let (begun, last) = match begun {
+            Ok(begun) => (begun, None),
+            Err(failure) => (Begun::default(), Some(frames.error(&failure))),
+        };
         let bookmarks = bookmarks.then(|| {
             let mut interval = interval_at(now + BOOKMARK_EVERY, BOOKMARK_EVERY);
             interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -158,9 +181,10 @@ impl Watcher {
         });
         Ok(Self {
             frames,
-            initial: initial.into_iter(),
-            mark,
-            changes,
+            initial: begun.initial.into_iter(),
+            mark: begun.mark,
+            changes: begun.changes,
+            ahead: begun.ahead,
             last,
             bookmarks,
             deadline: now + timeout,
@@ -196,9 +220,15 @@ impl Watcher {
                 () = sleep_until(self.deadline) => {
                     let revision = changes.progress();
                     self.changes = None;
-                    return self.bookmarks.is_some().then(|| self.frames.bookmark(revision, false));
+                    let told = self.bookmarks.is_some() && revision > self.ahead;
+                    return told.then(|| self.frames.bookmark(revision, false));
                 }
-                () = tick(&mut self.bookmarks) => return Some(self.frames.bookmark(changes.progress(), false)),
+                () = tick(&mut self.bookmarks) => {
+                    let revision = changes.progress();
+                    if revision > self.ahead {
+                        return Some(self.frames.bookmark(revision, false));
+                    }
+                }
             }
         }
     }

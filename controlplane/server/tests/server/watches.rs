@@ -107,6 +107,63 @@ async fn initial_events_end_with_a_marked_bookmark() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_follows_a_revision_to_come_can_be_watched() {
+    let api = Api::start().await;
+    let ahead = api.store.revision() + 2;
+    let path = format!("{CONFIG_MAPS}?watch=true&resourceVersion={ahead}&allowWatchBookmarks=true&timeoutSeconds=200");
+    let began = tokio::time::Instant::now();
+    let mut frames = Frames::open(&api, &path, "application/json").await;
+    assert_eq!(began.elapsed().as_secs(), 0, "it is not waited for");
+    tokio::time::sleep(Duration::from_secs(70)).await;
+    for name in ["a", "b", "c"] {
+        api.post(CONFIG_MAPS, &config_map(name)).await;
+    }
+    assert_eq!(
+        frames.brief().await,
+        "ADDED c",
+        "neither a bookmark nor what came before"
+    );
+    let bookmark = frames.next().await.unwrap();
+    assert_eq!(bookmark["type"], "BOOKMARK");
+    assert_eq!(
+        bookmark["object"]["metadata"]["resourceVersion"],
+        api.store.revision().to_string()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_present_at_a_revision_to_come_is_waited_for_and_then_refused() {
+    let api = Api::start().await;
+    let current = api.store.revision();
+    let next = current + 1;
+    let path = format!(
+        "{CONFIG_MAPS}?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion={next}"
+    );
+    let began = tokio::time::Instant::now();
+    let mut frames = Frames::open(&api, &path, "application/json").await;
+    let error = frames.next().await.unwrap();
+    assert_eq!(began.elapsed().as_secs(), 3);
+    assert_eq!(
+        error,
+        json!({"type": "ERROR", "object": {
+            "apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure", "reason": "Timeout", "code": 504,
+            "message": format!("Timeout: Too large resource version: {next}, current: {current}"),
+            "details": {
+                "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
+                "retryAfterSeconds": 1,
+            },
+        }})
+    );
+    assert_eq!(frames.brief().await, "end");
+    let change = config_map("a");
+    let (mut frames, _) = tokio::join!(
+        Frames::open(&api, &path, "application/json"),
+        api.post(CONFIG_MAPS, &change)
+    );
+    assert_eq!(frames.brief().await, "ADDED a", "it came in time");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_watch_ends_when_its_time_is_over() {
     let api = Api::start().await;
     let began = tokio::time::Instant::now();

@@ -93,8 +93,9 @@ async fn a_revision_to_come_is_waited_for_and_then_refused() {
     let next = api.store.revision() + 1;
     for path in [
         format!("{MAPS}?resourceVersion={next}"),
+        format!("{MAPS}?resourceVersion={next}&resourceVersionMatch=Exact"),
+        format!("{MAPS}?resourceVersion={next}&limit=1"),
         format!("{MAPS}/m?resourceVersion={next}"),
-        format!("{MAPS}?watch=true&resourceVersion={next}"),
     ] {
         let began = tokio::time::Instant::now();
         let refused = api.get(&path).await;
