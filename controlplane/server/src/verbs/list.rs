@@ -1,7 +1,7 @@
 //! GET of many objects: selectors, pages over one snapshot, and the semantics of `resourceVersion`.
 
-use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::{DecodeError, Engine};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use store::{Entry, Key, ListAt, ListError};
@@ -54,14 +54,61 @@ struct Window {
 /// What a continue token holds. Clients must take it as opaque.
 #[derive(Debug, Serialize, Deserialize)]
 struct Token {
+    #[serde(default)]
     v: String,
-    /// Revision of the snapshot; 0 for whatever is newest.
-    rv: u64,
+    /// Revision of the snapshot; [`NEWEST`] for whatever is newest.
+    #[serde(default)]
+    rv: i64,
     /// The last key of the page before.
+    #[serde(default)]
     start: String,
 }
 
 const TOKEN_VERSION: &str = "meta.k8s.io/v1";
+const NEWEST: i64 = -1;
+
+impl Token {
+    /// Reads what a client was given; it may have become anything since.
+    fn parse(text: &str) -> Result<(ListAt, Key), Failure> {
+        let invalid = |because: &str| {
+            Failure::bad_request(format!("invalid continue token: continue key is not valid: {because}"))
+        };
+        let bytes = URL_SAFE_NO_PAD
+            .decode(text)
+            .map_err(|error| invalid(&misspelt(&error)))?;
+        let token: Self = serde_json::from_slice(&bytes).map_err(|error| invalid(&error.to_string()))?;
+        if token.v != TOKEN_VERSION {
+            let version = &token.v;
+            return Err(invalid(&format!(
+                "server does not recognize this encoded version {version}"
+            )));
+        }
+        let at = match u64::try_from(token.rv) {
+            Ok(0) => {
+                return Err(invalid(
+                    "incorrect encoded start resourceVersion (version meta.k8s.io/v1)",
+                ));
+            }
+            Ok(revision) => ListAt::Exactly(revision),
+            Err(_negative) => ListAt::Latest,
+        };
+        if token.start.is_empty() {
+            return Err(invalid("encoded start key empty (version meta.k8s.io/v1)"));
+        }
+        let after = Key::parse(&token.start).map_err(|_error| invalid(&token.start))?;
+        Ok((at, after))
+    }
+}
+
+/// What Go says of text that is not base64.
+fn misspelt(error: &DecodeError) -> String {
+    let at = match error {
+        DecodeError::InvalidByte(at, _) | DecodeError::InvalidLastSymbol(at, _) => *at,
+        DecodeError::InvalidLength(length) => length.saturating_sub(1),
+        DecodeError::InvalidPadding => 0,
+    };
+    format!("illegal base64 data at input byte {at}")
+}
 
 /// Answers a list.
 pub(crate) async fn list(context: &mut Context) -> Result<Response, Failure> {
@@ -149,7 +196,9 @@ async fn collect(context: &Context, selection: &Selection, window: Window) -> Re
         let remaining = list.remaining + left;
         let full = window.limit == Some(entries.len());
         if remaining == 0 || full {
-            let remainder = (remaining > 0).then(|| token(list.revision, after.as_ref())).flatten();
+            let remainder = (remaining > 0)
+                .then(|| token(i64::try_from(list.revision).unwrap_or(NEWEST), after.as_ref()))
+                .flatten();
             let remaining = Some(remaining).filter(|count| everything && *count > 0);
             return Ok(Page {
                 head: Head {
@@ -167,7 +216,7 @@ fn list_failure(error: &ListError, window: &Window, after: Option<&Key>) -> Fail
     match error {
         ListError::Expired { .. } if window.continued => Failure::Expired {
             message: EXPIRED_CONTINUE.into(),
-            remainder: token(0, after),
+            remainder: token(NEWEST, after),
         },
         ListError::Expired { .. } => Failure::expired("The resourceVersion for the provided list is too old."),
         ListError::Future { revision, newest } => Failure::TooLargeResourceVersion {
@@ -178,7 +227,7 @@ fn list_failure(error: &ListError, window: &Window, after: Option<&Key>) -> Fail
     }
 }
 
-fn token(revision: u64, after: Option<&Key>) -> Option<String> {
+fn token(revision: i64, after: Option<&Key>) -> Option<String> {
     let token = Token {
         v: TOKEN_VERSION.to_owned(),
         rv: revision,
@@ -194,22 +243,12 @@ fn window(query: &Query) -> Result<Window, Failure> {
         .filter(|limit| *limit > 0)
         .and_then(|limit| usize::try_from(limit).ok());
     if let Some(text) = query.text("continue") {
+        let (at, after) = Token::parse(text)?;
         if query.text("resourceVersion").is_some_and(|version| version != "0") {
             return Err(Failure::bad_request(
                 "specifying resource version is not allowed when using continue",
             ));
         }
-        let invalid = |because: &str| Failure::bad_request(format!("continue key is not valid: {because}"));
-        let bytes = URL_SAFE_NO_PAD
-            .decode(text)
-            .map_err(|error| invalid(&error.to_string()))?;
-        let token: Token = serde_json::from_slice(&bytes).map_err(|error| invalid(&error.to_string()))?;
-        let after = Key::parse(&token.start).map_err(|error| invalid(&error.to_string()))?;
-        let at = if token.rv == 0 {
-            ListAt::Latest
-        } else {
-            ListAt::Exactly(token.rv)
-        };
         return Ok(Window {
             at,
             after: Some(after),

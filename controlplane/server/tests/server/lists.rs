@@ -1,6 +1,10 @@
 //! Lists: selectors, pages, shapes and encodings.
 
+use std::time::Duration;
+
 use crate::support::{Api, config_map, pod};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::Method;
 use serde_json::json;
 
@@ -38,13 +42,90 @@ async fn pages_show_one_snapshot() {
         page = api.get(&format!("{CONFIG_MAPS}?limit=2&continue={token}")).await.json();
     }
     assert_eq!(names, ["a", "b", "c", "d", "e"]);
-    let answer = api.get(&format!("{CONFIG_MAPS}?continue=x")).await;
-    assert_eq!(answer.code, 400);
-    assert!(
-        answer.message().starts_with("continue key is not valid"),
-        "{}",
-        answer.message()
+}
+
+#[tokio::test]
+async fn tokens_of_others_are_refused() {
+    let api = Api::start().await;
+    for (token, because) in [
+        ("x", "illegal base64 data at input byte 0"),
+        ("e3!x", "illegal base64 data at input byte 2"),
+        (
+            &URL_SAFE_NO_PAD.encode("{}"),
+            "server does not recognize this encoded version ",
+        ),
+        (
+            &URL_SAFE_NO_PAD.encode(r#"{"v":"meta.k8s.io/v1","start":"a"}"#),
+            "incorrect encoded start resourceVersion (version meta.k8s.io/v1)",
+        ),
+        (
+            &URL_SAFE_NO_PAD.encode(r#"{"v":"meta.k8s.io/v1","rv":1}"#),
+            "encoded start key empty (version meta.k8s.io/v1)",
+        ),
+        (
+            &URL_SAFE_NO_PAD.encode(r#"{"v":"meta.k8s.io/v1","rv":1,"start":"../secrets"}"#),
+            "../secrets",
+        ),
+    ] {
+        let answer = api.get(&format!("{CONFIG_MAPS}?continue={token}")).await;
+        assert_eq!(
+            (answer.code.as_u16(), answer.message()),
+            (
+                400,
+                format!("invalid continue token: continue key is not valid: {because}")
+            )
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_of_a_list_that_is_compacted_go_on_without_its_snapshot() {
+    let api = Api::start().await;
+    for name in ["a", "b", "c", "d"] {
+        api.post(CONFIG_MAPS, &config_map(name)).await;
+    }
+    let first = api.get(&format!("{CONFIG_MAPS}?limit=1")).await.json();
+    let token = first["metadata"]["continue"].as_str().unwrap();
+    api.delete(&format!("{CONFIG_MAPS}/b"), "").await;
+    // Two rounds an hour apart raise the floor over everything so far, and the ring forgets it.
+    for _ in 0..3 {
+        api.store.maintain().await;
+        tokio::time::advance(Duration::from_hours(1)).await;
+        api.post(CONFIG_MAPS, &config_map("x")).await;
+        api.delete(&format!("{CONFIG_MAPS}/x"), "").await;
+    }
+    api.store.maintain().await;
+    for at in 0..5000 {
+        let patch = json!({"metadata": {"labels": {"at": at.to_string()}}});
+        api.patch("/api/v1/namespaces/default", "merge-patch+json", &patch)
+            .await;
+    }
+    let expired = api.get(&format!("{CONFIG_MAPS}?limit=2&continue={token}")).await;
+    let status = expired.json();
+    let remainder = status["metadata"]["continue"].as_str().expect("a token for the rest");
+    assert_eq!(
+        status,
+        json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {"continue": remainder}, "status": "Failure",
+            "message": "The provided continue parameter is too old to display a consistent list result. You can start \
+                a new list without the continue parameter, or use the continue token in this response to retrieve the \
+                remainder of the results. Continuing with the provided token results in an inconsistent list - objects \
+                that were created, modified, or deleted between the time the first chunk was returned and now may show \
+                up in the list.",
+            "reason": "Expired", "code": 410,
+        })
     );
+    // A client that takes the offer gets the rest as it is now.
+    let rest = api
+        .get(&format!("{CONFIG_MAPS}?limit=1&continue={remainder}"))
+        .await
+        .json();
+    assert_eq!(rest["items"][0]["metadata"]["name"], "c");
+    assert_eq!(rest["metadata"]["resourceVersion"], api.store.revision().to_string());
+    let next = rest["metadata"]["continue"].as_str().unwrap();
+    let last = api.get(&format!("{CONFIG_MAPS}?limit=1&continue={next}")).await.json();
+    assert_eq!(last["items"][0]["metadata"]["name"], "d");
+    assert_eq!(last["metadata"]["continue"], json!(null));
 }
 
 #[tokio::test]
