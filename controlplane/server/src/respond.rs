@@ -4,7 +4,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER, WARNING};
 use http::{HeaderValue, StatusCode};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Status, StatusDetails};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -58,11 +58,11 @@ pub(crate) fn failure(failure: &Failure, accept: Option<&HeaderValue>) -> Respon
     response
 }
 
-/// A success without an object: `Status` with what it was about.
-pub(crate) fn success(code: u16, details: k8s_openapi::apimachinery::pkg::apis::meta::v1::StatusDetails) -> Bytes {
+/// A success without an object: `Status`, and what it was about where that is told.
+pub(crate) fn success(code: u16, details: Option<StatusDetails>) -> Bytes {
     encode(&Status {
         code: (code != 200).then_some(i32::from(code)),
-        details: Some(details),
+        details,
         status: Some("Success".to_owned()),
         ..Status::default()
     })

@@ -6,7 +6,7 @@ use api::Object;
 use axum::body::Body;
 use http::StatusCode;
 use k8s_openapi::api::core::v1::{Binding, Pod, PodCondition};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{StatusDetails, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::body;
@@ -65,7 +65,7 @@ async fn bind(context: &mut Context, name: Option<String>, body: Body) -> Result
         Ok(new.into())
     })
     .await?;
-    let answer = respond::success(201, StatusDetails::default());
+    let answer = respond::success(201, None);
     context.notes.response = Some(answer.clone());
     shape::status(representation.encoding, StatusCode::CREATED, answer)
 }

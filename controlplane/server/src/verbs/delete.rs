@@ -42,7 +42,11 @@ pub(crate) async fn delete(context: &mut Context, body: Body) -> Result<Response
             uid: removed.uid,
             ..StatusDetails::default()
         };
-        return shape::status(representation.encoding, StatusCode::OK, respond::success(200, details));
+        return shape::status(
+            representation.encoding,
+            StatusCode::OK,
+            respond::success(200, Some(details)),
+        );
     }
     let accepted = !removed.gone && deletion.orphan_dependents == Some(false);
     let code = if accepted { StatusCode::ACCEPTED } else { StatusCode::OK };

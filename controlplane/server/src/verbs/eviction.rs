@@ -7,7 +7,7 @@ use axum::body::Body;
 use http::StatusCode;
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use k8s_openapi::api::policy::v1::Eviction;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{StatusDetails, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::Value;
 
 use crate::body;
@@ -29,7 +29,7 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     context.notes.request = Some(decoded.json.clone());
     let eviction = parse(&decoded.json)?;
     let name = context.info.name.clone();
-    if eviction.metadata.name.as_deref().is_some_and(|own| own != name) {
+    if eviction.metadata.name.as_deref().unwrap_or_default() != name {
         return Err(Failure::bad_request(
             "name in URL does not match name in Eviction object",
         ));
@@ -54,7 +54,7 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
         Ok(charge.into_iter().collect())
     })
     .await?;
-    let answer = respond::success(201, StatusDetails::default());
+    let answer = respond::success(201, None);
     context.notes.response = Some(answer.clone());
     shape::status(representation.encoding, StatusCode::CREATED, answer)
 }

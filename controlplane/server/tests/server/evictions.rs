@@ -89,8 +89,17 @@ async fn preconditions_come_before_everything() {
     assert!(!pod["status"].to_string().contains("DisruptionTarget"), "{pod}");
     let dry = eviction("a", &json!({"dryRun": ["All"]}));
     assert_eq!(
-        api.post(&format!("{PODS}/a/eviction"), &dry).await.code,
-        StatusCode::CREATED
+        api.post(&format!("{PODS}/a/eviction"), &dry).await.json(),
+        json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
+    );
+    let nameless = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {}});
+    let refused = api.post(&format!("{PODS}/a/eviction"), &nameless).await;
+    assert_eq!(
+        (refused.code, refused.message().as_str()),
+        (
+            StatusCode::BAD_REQUEST,
+            "name in URL does not match name in Eviction object"
+        )
     );
     let budget = api.get(&format!("{BUDGETS}/b")).await.json();
     assert_eq!(budget["status"]["disruptionsAllowed"], 1, "a dry run takes nothing");
