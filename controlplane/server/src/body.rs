@@ -1,10 +1,13 @@
 //! Request bodies: bounded reading, and from any accepted media type to JSON bytes.
 
+pub(crate) mod syntax;
+
 use axum::body::Body;
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::de::IgnoredAny;
 
 use crate::failure::Failure;
 
@@ -45,30 +48,36 @@ pub(crate) fn media_type(headers: &HeaderMap) -> String {
     header.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-/// Turns a body into JSON bytes, by its `Content-Type`; without one it is JSON.
+/// Turns a body into JSON bytes, by its `Content-Type`; without one it is JSON. It should be of this kind.
 ///
 /// # Errors
 /// 415 for other types, 400 for what does not parse.
-pub(crate) fn to_json(headers: &HeaderMap, body: Bytes, report_duplicates: bool) -> Result<Decoded, Failure> {
+pub(crate) fn to_json(
+    headers: &HeaderMap,
+    body: Bytes,
+    kind: &str,
+    report_duplicates: bool,
+) -> Result<Decoded, Failure> {
     match media_type(headers).as_str() {
         "" | "application/json" | "text/json" => {
             check_bounds(&body)?;
             let duplicates = if report_duplicates {
-                api::strict::duplicates(&body).map_err(|error| unreadable(&error))?
+                api::strict::duplicates(&body).map_err(|error| syntax::no_json(kind, &body, &error))?
             } else {
+                serde_json::from_slice::<IgnoredAny>(&body).map_err(|error| syntax::no_json(kind, &body, &error))?;
                 Vec::new()
             };
             Ok(Decoded { json: body, duplicates })
         }
         "application/yaml" | "application/x-yaml" | "text/yaml" => {
-            let yaml = api::yaml::to_json(&body).map_err(|error| unreadable(&error))?;
+            let yaml = api::yaml::to_json(&body).map_err(|error| syntax::unrecognized(kind, &body, &error))?;
             Ok(Decoded {
                 json: yaml.value.to_string().into(),
                 duplicates: yaml.duplicates,
             })
         }
         "application/vnd.kubernetes.protobuf" => {
-            let decoded = api::protobuf::decode(&body).map_err(|error| unreadable(&error))?;
+            let decoded = api::protobuf::decode(&body).map_err(|error| syntax::unrecognized(kind, &body, &error))?;
             Ok(Decoded {
                 json: decoded.json.to_string().into(),
                 duplicates: Vec::new(),

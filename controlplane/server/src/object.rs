@@ -6,9 +6,10 @@ use api::{Object, Registration};
 use bytes::Bytes;
 use http::HeaderMap;
 use serde::Deserialize;
+use serde_json::{Map, Value as Json};
 use store::{Attributes, Entry, Value};
 
-use crate::body::{self, Decoded};
+use crate::body::{self, Decoded, syntax};
 use crate::failure::Failure;
 use crate::options::FieldValidation;
 use crate::storage;
@@ -19,6 +20,16 @@ use crate::storage;
 struct TypeMeta {
     api_version: Option<String>,
     kind: Option<String>,
+}
+
+impl TypeMeta {
+    fn version(&self) -> Option<&str> {
+        self.api_version.as_deref().filter(|version| !version.is_empty())
+    }
+
+    fn kind(&self) -> Option<&str> {
+        self.kind.as_deref().filter(|kind| !kind.is_empty())
+    }
 }
 
 /// A decoded object with the complaints about its fields.
@@ -40,17 +51,13 @@ pub(crate) fn read(
     body: Bytes,
     validation: FieldValidation,
 ) -> Result<Read, Failure> {
-    let decoded = body::to_json(headers, body, validation != FieldValidation::Ignore)?;
+    let decoded = body::to_json(headers, body, registration.kind, validation != FieldValidation::Ignore)?;
     let Decoded { json, duplicates } = decoded;
     let (object, complaints) = decode(registration, &json, &duplicates, validation)?;
     if validation == FieldValidation::Strict && !complaints.is_empty() {
         let meta: TypeMeta = serde_json::from_slice(&json).unwrap_or_default();
-        return Err(unfit(
-            registration,
-            &meta,
-            &json,
-            &format!("strict decoding error: {}", complaints.join(", ")),
-        ));
+        let because = format!("strict decoding error: {}", complaints.join(", "));
+        return Err(unfit(registration, &meta, &because));
     }
     Ok(Read {
         object,
@@ -96,33 +103,41 @@ fn decode_reporting(
 
 /// Why JSON is no object of the kind: another kind, another version, or a field that does not fit.
 fn mismatch(registration: &Registration, json: &[u8], error: &str) -> Failure {
-    let meta: TypeMeta = serde_json::from_slice(json).unwrap_or_default();
-    if let Some(version) = meta
-        .api_version
-        .as_deref()
-        .filter(|version| *version != registration.api_version())
-    {
+    // Only a map has a kind; a list would be read as its members.
+    let meta = serde_json::from_slice::<Map<String, Json>>(json)
+        .and_then(|members| serde_json::from_value::<TypeMeta>(Json::Object(members)));
+    let meta = match meta {
+        Ok(meta) => meta,
+        Err(error) => return syntax::no_json(registration.kind, json, &error),
+    };
+    let own = registration.api_version();
+    let version = meta.version().unwrap_or(&own);
+    let kind = meta.kind().unwrap_or(registration.kind);
+    if version == own && kind == registration.kind {
+        return unfit(registration, &meta, error);
+    }
+    let (group, short) = version.rsplit_once('/').unwrap_or(("", version));
+    if api::find_kind(group, short, kind).is_none() {
+        let because = format!(
+            "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\""
+        );
+        return unfit(registration, &meta, &because);
+    }
+    let is_event = |group: &str| matches!(group, "" | "events.k8s.io");
+    let same_group =
+        group == registration.group || (kind == "Event" && is_event(group) && is_event(registration.group));
+    if kind == registration.kind && same_group {
+        // Versions of one kind are read as each other.
         return Failure::bad_request(format!(
-            "the API version in the data ({version}) does not match the expected API version ({})",
-            registration.api_version()
+            "the API version in the data ({version}) does not match the expected API version ({own})"
         ));
     }
-    if let Some(kind) = meta.kind.as_deref().filter(|kind| *kind != registration.kind) {
-        let because = if api::find_kind(registration.group, registration.version, kind).is_some() {
-            let (version, group) = (registration.version, group_package(registration.group));
-            format!(
-                "converting ({version}.{kind}) to ({group}.{}): unknown conversion",
-                registration.kind
-            )
-        } else {
-            let version = registration.api_version();
-            format!(
-                "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\""
-            )
-        };
-        return unfit(registration, &meta, json, &because);
-    }
-    unfit(registration, &meta, json, error)
+    let because = format!(
+        "converting ({short}.{kind}) to ({}.{}): unknown conversion",
+        group_package(registration.group),
+        registration.kind
+    );
+    unfit(registration, &meta, &because)
 }
 
 /// The name of upstream's internal package of a group.
@@ -134,22 +149,13 @@ pub(crate) fn group_package(group: &str) -> &str {
     }
 }
 
-fn unfit(registration: &Registration, meta: &TypeMeta, json: &[u8], because: &str) -> Failure {
-    if let Some(kind) = meta.kind.as_deref().filter(|kind| !kind.is_empty()) {
-        let version = meta.api_version.as_deref().unwrap_or(registration.version);
-        let version = version.rsplit('/').next().unwrap_or(version);
-        return Failure::bad_request(format!(
-            "{kind} in version {version:?} cannot be handled as a {}: {because}",
-            registration.kind
-        ));
-    }
-    let text = String::from_utf8_lossy(json);
-    let summary = match text.get(..text.floor_char_boundary(30)) {
-        Some(start) if start.len() < text.len() => format!("{start:?} ..."),
-        _ => format!("{text:?}"),
-    };
+fn unfit(registration: &Registration, meta: &TypeMeta, because: &str) -> Failure {
+    let own = registration.api_version();
+    let version = meta.version().unwrap_or(&own);
+    let version = version.rsplit('/').next().unwrap_or(version);
+    let kind = meta.kind().unwrap_or(registration.kind);
     Failure::bad_request(format!(
-        "the object provided is unrecognized (must be of type {}): {because} ({summary})",
+        "{kind} in version {version:?} cannot be handled as a {}: {because}",
         registration.kind
     ))
 }

@@ -206,7 +206,7 @@ fn from_query(query: &Query) -> Result<DeleteOptions, Failure> {
 }
 
 fn from_body(headers: &HeaderMap, body: Bytes) -> Result<DeleteOptions, Failure> {
-    let decoded = body::to_json(headers, body, false)?;
+    let decoded = body::to_json(headers, body, "DeleteOptions", false)?;
     let value: Value =
         serde_json::from_slice(&decoded.json).map_err(|error| Failure::bad_request(error.to_string()))?;
     if let Some(kind) = value.get("kind").and_then(Value::as_str)

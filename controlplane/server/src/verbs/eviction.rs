@@ -25,7 +25,7 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     let representation = negotiate(&context.headers, &context.query)?;
     let options = WriteOptions::read(&context.query, "CreateOptions")?;
     let body = body::read(body).await?;
-    let decoded = body::to_json(&context.headers, body, false)?;
+    let decoded = body::to_json(&context.headers, body, "Eviction", false)?;
     context.notes.request = Some(decoded.json.clone());
     let eviction = parse(&decoded.json)?;
     let name = context.info.name.clone();

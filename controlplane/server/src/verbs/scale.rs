@@ -31,7 +31,7 @@ pub(crate) fn get(context: &mut Context) -> Result<Response, Failure> {
 pub(crate) async fn update(context: &mut Context, body: Body) -> Result<Response, Failure> {
     let options = WriteOptions::read(&context.query, "UpdateOptions")?;
     let body = body::read(body).await?;
-    let decoded = body::to_json(&context.headers, body, false)?;
+    let decoded = body::to_json(&context.headers, body, "Scale", false)?;
     context.notes.request = Some(decoded.json.clone());
     let wanted = parse(&decoded.json)?;
     change(context, options, move |_current| Ok(wanted.clone())).await

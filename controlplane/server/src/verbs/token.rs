@@ -39,7 +39,7 @@ const YEAR: i64 = 365 * 24 * 3600;
 pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response, Failure> {
     let representation = negotiate_review(&context.headers, &context.query)?;
     let body = body::read(body).await?;
-    let decoded = body::to_json(&context.headers, body, false)?;
+    let decoded = body::to_json(&context.headers, body, KIND, false)?;
     let mut request = parse(&decoded.json)?;
     check_names(context, &request.metadata)?;
     let account: ServiceAccount = decode(&context.entry()?.bytes)?;

@@ -238,7 +238,39 @@ async fn bodies_that_are_something_else() {
     let answer = api.post(PODS, &deployment("a")).await;
     assert_eq!(
         answer.message(),
-        "the API version in the data (apps/v1) does not match the expected API version (v1)"
+        "Deployment in version \"v1\" cannot be handled as a Pod: converting (v1.Deployment) to (core.Pod): unknown \
+         conversion"
+    );
+    for (body, expected) in [
+        (
+            r#"{"kind":"Thing"}"#,
+            r#"Thing in version "v1" cannot be handled as a ConfigMap: no kind "Thing" is registered for version "v1" in scheme "pkg/api/legacyscheme/scheme.go:30""#,
+        ),
+        (
+            r#"{"apiVersion":"apps/v9"}"#,
+            r#"ConfigMap in version "v9" cannot be handled as a ConfigMap: no kind "ConfigMap" is registered for version "apps/v9" in scheme "pkg/api/legacyscheme/scheme.go:30""#,
+        ),
+        (
+            r#"{"data":{"a":1}}"#,
+            r#"ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go struct field ConfigMap.data.a of type string"#,
+        ),
+        (
+            r#"{"data":{"a":"#,
+            r#"the object provided is unrecognized (must be of type ConfigMap): couldn't get version/kind; json parse error: unexpected end of JSON input ({"data":{"a":)"#,
+        ),
+        (
+            "[]",
+            r#"the object provided is unrecognized (must be of type ConfigMap): couldn't get version/kind; json parse error: json: cannot unmarshal array into Go value of type struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" } (5b5d)"#,
+        ),
+    ] {
+        let json = [("content-type", "application/json")];
+        let answer = api.request(Method::POST, CONFIG_MAPS, &json, body).await;
+        assert_eq!((answer.code.as_u16(), answer.message().as_str()), (400, expected));
+    }
+    let event = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "e"}});
+    assert_eq!(
+        api.post("/api/v1/namespaces/default/events", &event).await.message(),
+        "the API version in the data (events.k8s.io/v1) does not match the expected API version (v1)"
     );
     let answer = api
         .request(Method::POST, CONFIG_MAPS, &[("content-type", "text/csv")], "a,b")

@@ -1,0 +1,161 @@
+//! What upstream says of a body that is no JSON: its reader's words, and the beginning of the body.
+
+use crate::failure::Failure;
+
+/// 400 for a body of which not even the kind could be read.
+pub(crate) fn unrecognized(kind: &str, body: &[u8], because: &dyn std::fmt::Display) -> Failure {
+    let summary = summary(body);
+    Failure::bad_request(format!(
+        "the object provided is unrecognized (must be of type {kind}): {because} ({summary})"
+    ))
+}
+
+/// The same for JSON, which was read to no end.
+pub(crate) fn no_json(kind: &str, body: &[u8], error: &serde_json::Error) -> Failure {
+    let because = format!("couldn't get version/kind; json parse error: {}", words(body, error));
+    unrecognized(kind, body, &because)
+}
+
+fn summary(body: &[u8]) -> String {
+    const SHOWN: usize = 30;
+    let shown = body.get(..SHOWN).unwrap_or(body);
+    let rest = if shown.len() < body.len() { " ..." } else { "" };
+    let text = match shown {
+        [] => "<empty>".to_owned(),
+        [b'{', ..] => String::from_utf8_lossy(shown).into_owned(),
+        _ => {
+            let digits: Vec<String> = shown.iter().map(|byte| format!("{byte:02x}")).collect();
+            digits.concat()
+        }
+    };
+    text + rest
+}
+
+fn words(body: &[u8], error: &serde_json::Error) -> String {
+    let said = error.to_string();
+    if error.is_eof() {
+        return "unexpected end of JSON input".to_owned();
+    }
+    if error.is_data()
+        && let Some(kind) = kind_of(body)
+    {
+        return format!(
+            "json: cannot unmarshal {kind} into Go value of type struct {{ APIVersion string \
+             \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}"
+        );
+    }
+    let Some(character) = at(body, error.line(), error.column()) else {
+        return said;
+    };
+    let place = if said.starts_with("trailing characters") {
+        "after top-level value"
+    } else if said.starts_with("key must be a string") || (said.starts_with("trailing comma") && character == '}') {
+        "looking for beginning of object key string"
+    } else if said.starts_with("expected value") || said.starts_with("trailing comma") {
+        "looking for beginning of value"
+    } else if said.starts_with("expected `:`") {
+        "after object key"
+    } else if said.starts_with("expected `,` or `}`") {
+        "after object key:value pair"
+    } else if said.starts_with("expected `,` or `]`") {
+        "after array element"
+    } else if said.starts_with("invalid escape") {
+        "in string escape code"
+    } else if said.starts_with("control character") {
+        "in string literal"
+    } else if said.starts_with("invalid number") {
+        "in numeric literal"
+    } else {
+        return said;
+    };
+    let quoted = match character {
+        '\'' => r"'\''".to_owned(),
+        '"' => "'\"'".to_owned(),
+        other => format!("'{}'", other.escape_debug()),
+    };
+    format!("invalid character {quoted} {place}")
+}
+
+/// What JSON is that is no object.
+fn kind_of(body: &[u8]) -> Option<&'static str> {
+    match body.trim_ascii_start().first()? {
+        b'[' => Some("array"),
+        b'"' => Some("string"),
+        b't' | b'f' => Some("bool"),
+        b'-' | b'0'..=b'9' => Some("number"),
+        _ => None,
+    }
+}
+
+/// The character at which reading stopped; lines and columns begin at 1, and column 0 is the end of the line before.
+fn at(body: &[u8], line: usize, column: usize) -> Option<char> {
+    let Some(column) = column.checked_sub(1) else {
+        return Some('\n');
+    };
+    let line = body.split(|byte| *byte == b'\n').nth(line.checked_sub(1)?)?;
+    line.get(column).copied().map(char::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn what_go_says() {
+        for (body, expected) in [
+            ("", "unexpected end of JSON input (<empty>)"),
+            (r#"{"a":{"#, r#"unexpected end of JSON input ({"a":{)"#),
+            (
+                "apiVersion: v1",
+                "invalid character 'a' looking for beginning of value (61706956657273696f6e3a207631)",
+            ),
+            (
+                "{a}",
+                "invalid character 'a' looking for beginning of object key string ({a})",
+            ),
+            (
+                r#"{"a":1,}"#,
+                r#"invalid character '}' looking for beginning of object key string ({"a":1,})"#,
+            ),
+            (
+                "[1,]",
+                "invalid character ']' looking for beginning of value (5b312c5d)",
+            ),
+            (r#"{"a" 1}"#, r#"invalid character '1' after object key ({"a" 1})"#),
+            (
+                r#"{"a":1 "b"}"#,
+                r#"invalid character '"' after object key:value pair ({"a":1 "b"})"#,
+            ),
+            ("[1 2]", "invalid character '2' after array element (5b3120325d)"),
+            ("{} x", "invalid character 'x' after top-level value ({} x)"),
+            (
+                "{\"a\":\n'1'}",
+                "invalid character '\\'' looking for beginning of value ({\"a\":\n'1'})",
+            ),
+            (
+                r#"{"a":"\x"}"#,
+                r#"invalid character 'x' in string escape code ({"a":"\x"})"#,
+            ),
+            (
+                "{\"a\":\"\n\"}",
+                "invalid character '\\n' in string literal ({\"a\":\"\n\"})",
+            ),
+            (
+                r#"{"metadata":{"name":"a name that is long","#,
+                r#"unexpected end of JSON input ({"metadata":{"name":"a name th ...)"#,
+            ),
+        ] {
+            let error = serde_json::from_str::<Value>(body).unwrap_err();
+            assert_eq!(
+                no_json("Pod", body.as_bytes(), &error).to_string(),
+                format!(
+                    "the object provided is unrecognized (must be of type Pod): couldn't get version/kind; json parse \
+                     error: {expected}"
+                ),
+                "{error}"
+            );
+        }
+    }
+}
