@@ -47,10 +47,29 @@ const CONNECTIONS: usize = 8192;
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// The time that a client has for a request's head, and how long an HTTP/1.1 connection may be idle.
 const HEAD: Duration = Duration::from_mins(1);
-/// Headers of an HTTP/1.1 request.
-const HEADERS: usize = 100;
-/// Bytes of a request's headers.
-const HEADER_BYTES: u32 = 64 << 10;
+/// What a client may send before a request's body.
+#[derive(Debug, Clone, Copy)]
+struct Heads {
+    /// Headers of an HTTP/1.1 request.
+    headers: usize,
+    /// Their bytes; the library holds as much of an answer, too.
+    bytes: usize,
+    /// Bytes of an HTTP/2 request's headers.
+    list: u32,
+}
+
+/// From who has shown a certificate: over HTTP/2 as much as upstream's server takes.
+const HEADS: Heads = Heads {
+    headers: 1000,
+    bytes: 256 << 10,
+    list: 1 << 20,
+};
+/// From anybody else, whose connections may be many.
+const STRANGERS_HEADS: Heads = Heads {
+    headers: 100,
+    bytes: 64 << 10,
+    list: 64 << 10,
+};
 /// Requests at a time on one HTTP/2 connection.
 const STREAMS: u32 = 250;
 /// Streams that a client has opened and reset before they were looked at (the "rapid reset" attack).
@@ -170,7 +189,8 @@ async fn serve_connection(
         Err(_) => return debug!(%peer, "TLS handshake took too long"),
     };
     let caller = transport.caller(stream.get_ref().1.peer_certificates());
-    if let Caller::Known { .. } = caller {
+    let has_certificate = matches!(caller, Caller::Known { .. });
+    if has_certificate {
         guest.known().set();
     }
     let known = guest.known();
@@ -188,7 +208,7 @@ async fn serve_connection(
             Ok::<_, Infallible>(response)
         }
     });
-    let builder = builder();
+    let builder = builder(if has_certificate { HEADS } else { STRANGERS_HEADS });
     let shared = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let stream = Gather::new(stream, shared);
     let mut connection = std::pin::pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
@@ -229,14 +249,14 @@ pub(crate) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&probes)
 }
 
-fn builder() -> auto::Builder<TokioExecutor> {
+fn builder(heads: Heads) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
-        .max_headers(HEADERS)
-        .max_buf_size(usize::try_from(HEADER_BYTES).unwrap_or(usize::MAX));
+        .max_headers(heads.headers)
+        .max_buf_size(heads.bytes);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -244,7 +264,7 @@ fn builder() -> auto::Builder<TokioExecutor> {
         .keep_alive_timeout(PING_ANSWER)
         .max_concurrent_streams(STREAMS)
         .max_pending_accept_reset_streams(RESET_STREAMS)
-        .max_header_list_size(HEADER_BYTES);
+        .max_header_list_size(heads.list);
     builder
 }
 

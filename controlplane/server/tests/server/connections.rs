@@ -6,6 +6,7 @@ use axum::body::Body;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use hyper::client::conn::http1::SendRequest;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -147,4 +148,45 @@ async fn attack_26_headers_without_an_end_end_the_connection() {
     let (sent, ()) = futures::join!(flooded, others_are_served(&served));
     assert!(sent < 16 << 20, "{sent} bytes");
     others_are_served(&served).await;
+}
+
+/// What a request with so many bytes of headers is answered, over HTTP/1.1 or HTTP/2.
+async fn with_headers(served: &Served, user: Option<&str>, protocol: &str, bytes: usize) -> StatusCode {
+    let stream = dial(served, user, protocol).await.unwrap();
+    let mut request = Request::get("https://localhost/version");
+    for at in 0..bytes / 4096 {
+        request = request.header(format!("x-{at}"), "a".repeat(4096));
+    }
+    let request = request.header("host", "localhost").body(Body::empty()).unwrap();
+    let answer = if protocol == "h2" {
+        let handshake = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+            .max_header_list_size(u32::MAX)
+            .handshake(TokioIo::new(stream));
+        let (mut sender, connection) = handshake.await.unwrap();
+        tokio::spawn(async move { connection.await.ok() });
+        sender.send_request(request).await
+    } else {
+        speak(stream).await.send_request(request).await
+    };
+    // Who sends too much may be cut off before he has sent all.
+    answer.map_or(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, |answer| answer.status())
+}
+
+#[tokio::test]
+async fn long_headers_are_taken_from_who_is_known() {
+    let served = serve(|transport| transport).await;
+    let (taken, refused) = (StatusCode::OK, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+    for (user, protocol, kib, expected) in [
+        (Some("root"), "h2", 900, taken),
+        (Some("root"), "h2", 1100, refused),
+        (Some("root"), "http/1.1", 200, taken),
+        (Some("root"), "http/1.1", 700, refused),
+        (None, "h2", 40, taken),
+        (None, "h2", 100, refused),
+        (None, "http/1.1", 40, taken),
+        (None, "http/1.1", 200, refused),
+    ] {
+        let code = with_headers(&served, user, protocol, kib << 10).await;
+        assert_eq!(code, expected, "{user:?} {protocol} {kib}");
+    }
 }
