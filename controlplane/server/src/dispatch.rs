@@ -168,7 +168,7 @@ async fn other(shared: &Shared, parts: &Parts, segments: &[String], query: &Quer
         )),
         "metrics" => Ok(respond::with_type(
             http::StatusCode::OK,
-            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            crate::metrics::CONTENT_TYPE,
             shared.metrics.text(shared).await,
         )),
         "" => Ok(index(shared)),

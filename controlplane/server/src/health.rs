@@ -1,5 +1,6 @@
 //! `/livez`, `/readyz` and `/healthz`, with their single checks.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use http::StatusCode;
@@ -70,6 +71,15 @@ fn report(endpoint: &str, checks: &[Check], query: &Query) -> Response {
         };
         let sign = if outcome.starts_with("failed") { "-" } else { "+" };
         lines.extend(["[", sign, "]", check.name, " ", outcome, "\n"]);
+    }
+    let strange: BTreeSet<&str> = excluded
+        .into_iter()
+        .filter(|name| checks.iter().all(|check| check.name != *name))
+        .collect();
+    if !strange.is_empty() {
+        let quoted: Vec<String> = strange.iter().map(|name| format!("{name:?}")).collect();
+        let matches = quoted.join(",");
+        lines += &format!("warn: some health checks cannot be excluded: no matches for {matches}\n");
     }
     if failed {
         return text(

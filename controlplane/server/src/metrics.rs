@@ -3,7 +3,9 @@
 //! Labels are static texts: counting a request allocates nothing, and how many series there are is bounded by the table of
 //! kinds.
 
+use std::borrow::Cow;
 use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use api::Registration;
@@ -19,6 +21,9 @@ use store::ListAt;
 use crate::request::RequestInfo;
 use crate::server::Shared;
 use crate::{storage, subresource};
+
+/// Of the page: the text format of Prometheus, as upstream serves it.
+pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Upper bounds of the durations that are told apart, in seconds.
 const SECONDS: [f64; 12] = [
@@ -142,8 +147,30 @@ impl Metrics {
         let mut page = String::new();
         // Writing to a String cannot fail.
         text::encode(&mut page, &self.registry).unwrap_or_default();
-        page
+        plain(&page)
     }
+}
+
+/// The page in Prometheus's own format, whose counters have the names of their samples, out of the newer one.
+fn plain(page: &str) -> String {
+    let mut lines: Vec<Cow<'_, str>> = Vec::new();
+    for line in page.lines().filter(|line| *line != "# EOF") {
+        let counted = line
+            .strip_prefix("# TYPE ")
+            .and_then(|rest| rest.strip_suffix(" counter"));
+        let Some(name) = counted else {
+            lines.push(line.into());
+            continue;
+        };
+        let help = format!("# HELP {name} ");
+        if let Some(last) = lines.last_mut()
+            && let Some(text) = last.strip_prefix(&help)
+        {
+            *last = format!("# HELP {name}_total {text}").into();
+        }
+        lines.push(format!("# TYPE {name}_total counter").into());
+    }
+    lines.join("\n") + "\n"
 }
 
 impl Request {
@@ -200,7 +227,7 @@ fn verb(verb: &'static str) -> &'static str {
 
 /// What the kernel knows of this process.
 struct Process {
-    processor: Gauge<f64, std::sync::atomic::AtomicU64>,
+    processor: Counter<f64, AtomicU64>,
     resident: Gauge,
     descriptors: Gauge,
 }
@@ -208,12 +235,12 @@ struct Process {
 impl Process {
     fn new(registry: &mut Registry) -> Self {
         let process = Self {
-            processor: Gauge::default(),
+            processor: Counter::default(),
             resident: Gauge::default(),
             descriptors: Gauge::default(),
         };
         registry.register(
-            "process_cpu_seconds_total",
+            "process_cpu_seconds",
             "Processor time that the process has used",
             process.processor.clone(),
         );
@@ -229,7 +256,8 @@ impl Process {
     /// What cannot be read keeps its last value.
     fn read(&self) {
         if let Some((user, system)) = fs::read_to_string("/proc/self/stat").ok().as_deref().and_then(ticks) {
-            self.processor.set((user + system) / TICKS);
+            let seconds = (user + system) / TICKS;
+            self.processor.inner().store(seconds.to_bits(), Ordering::Relaxed);
         }
         let pages = fs::read_to_string("/proc/self/statm").ok();
         let pages = pages
@@ -274,7 +302,12 @@ mod tests {
         let mut page = String::new();
         text::encode(&mut page, &metrics.registry).unwrap();
         let line = r#"apiserver_request_total{code="200",verb="LIST",group="",version="v1",resource="pods",subresource="",scope="namespace",component="apiserver"} 2"#;
+        let page = plain(&page);
         assert!(page.contains(line), "{page}");
+        assert!(page.contains("# TYPE apiserver_request_total counter\n"), "{page}");
+        assert!(page.contains("# HELP apiserver_request_total Requests by"), "{page}");
+        assert!(page.contains("# TYPE process_cpu_seconds_total counter\n"), "{page}");
+        assert!(!page.contains("# EOF"), "{page}");
         assert!(
             page.contains("apiserver_request_duration_seconds_bucket{le=\"0.0025\","),
             "{page}"

@@ -64,6 +64,17 @@ async fn discovery_is_what_each_client_asks_for() {
             .text()
             .ends_with("readyz check passed\n")
     );
+    assert_eq!(
+        api.get("/livez?verbose&exclude=ping&exclude=b&exclude=a").await.text(),
+        "[+]ping excluded: ok\nwarn: some health checks cannot be excluded: no matches for \"a\",\"b\"\n\
+         livez check passed\n"
+    );
+    let metrics = api.get("/metrics").await;
+    assert_eq!(
+        metrics.headers["content-type"],
+        "text/plain; version=0.0.4; charset=utf-8"
+    );
+    assert!(metrics.text().contains("# TYPE apiserver_request_total counter\n"));
     assert!(
         api.get("/").await.json()["paths"]
             .as_array()
@@ -106,4 +117,51 @@ async fn openapi_is_there_for_old_and_new_clients() {
     assert_ne!(zipped.headers["etag"], etag.as_str());
     let definitions = api.get("/openapi/v2").await.json();
     assert!(definitions["definitions"]["io.k8s.api.core.v1.Pod"].is_object());
+}
+
+#[tokio::test]
+async fn documents_come_in_every_encoding() {
+    let api = Api::start().await;
+    let get = async |path: &str, accept: &str| api.request(Method::GET, path, &[("accept", accept)], "").await;
+    let protobuf = get(
+        "/openapi/v3/api/v1",
+        "application/com.github.proto-openapi.spec.v3@v1.0+protobuf",
+    )
+    .await;
+    assert_eq!(
+        protobuf.headers["content-type"],
+        "application/com.github.proto-openapi.spec.v3.v1.0+protobuf"
+    );
+    let json = get("/openapi/v3/api/v1", "*/*").await;
+    assert_eq!(json.headers["content-type"], "application/json");
+    assert_eq!(
+        json.headers["etag"], protobuf.headers["etag"],
+        "one document has one tag"
+    );
+    assert_ne!(json.bytes, protobuf.bytes);
+    for path in ["/openapi/v3/api/v1", "/openapi/v2"] {
+        let refused = get(path, "application/xml").await;
+        assert_eq!((refused.code.as_u16(), refused.bytes.len()), (406, 0), "{path}");
+    }
+
+    let parameters = ";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+    for path in ["/api", "/apis"] {
+        let json = get(path, &format!("application/json{parameters}")).await;
+        let protobuf = get(path, &format!("application/vnd.kubernetes.protobuf{parameters}")).await;
+        assert_eq!(
+            protobuf.headers["content-type"].to_str().unwrap(),
+            format!("application/vnd.kubernetes.protobuf{parameters}")
+        );
+        let mut decoded = api::protobuf::decode(&protobuf.bytes).unwrap().json;
+        // Protobuf has no null, and leaves empty groups out.
+        for item in decoded["items"].as_array_mut().unwrap() {
+            item["metadata"]["creationTimestamp"] = json!(null);
+        }
+        let json: serde_json::Value = serde_json::from_str(&json.text().replace("\"group\":\"\",", "")).unwrap();
+        assert_eq!(decoded, json, "{path}");
+        let yaml = get(path, "application/yaml").await;
+        assert_eq!(yaml.headers["content-type"], "application/yaml");
+        let yaml: serde_json::Value = serde_yaml::from_slice(&yaml.bytes).unwrap();
+        assert_eq!(yaml, api.get(path).await.json());
+    }
 }
