@@ -66,7 +66,7 @@ fn defaults(members: &mut Map<String, Value>, field: &Field, required: bool) {
             if let Some(default) = field.key_default {
                 members.insert("default".to_owned(), Value::from(default));
             } else if if is_message { field.always_written } else { required } {
-                members.insert("default".to_owned(), zero);
+                with_default(members, zero);
             }
             return;
         }
@@ -74,12 +74,16 @@ fn defaults(members: &mut Map<String, Value>, field: &Field, required: bool) {
         Shape::Map => members.get_mut("additionalProperties"),
     };
     if let Some(Value::Object(inner)) = inner {
-        // OpenAPI 3.0 ignores what stands beside a reference.
-        if let Some(reference) = inner.remove("$ref") {
-            inner.insert("allOf".to_owned(), json!([{ "$ref": reference }]));
-        }
-        inner.insert("default".to_owned(), zero);
+        with_default(inner, zero);
     }
+}
+
+/// OpenAPI 3.0 ignores what stands beside a reference.
+fn with_default(members: &mut Map<String, Value>, default: Value) {
+    if let Some(reference) = members.remove("$ref") {
+        members.insert("allOf".to_owned(), json!([{ "$ref": reference }]));
+    }
+    members.insert("default".to_owned(), default);
 }
 
 fn enumeration(members: &mut Map<String, Value>, message: Schema, field: &Field) {
