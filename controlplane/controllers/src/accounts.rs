@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use controlplane_plan::{
+    objects::{Meta as _, Object, uid},
     rollout::Failure,
     step::{CONFIG_MAPS, Outcome, PatchKind, Plan, Resource, SECRETS, SERVICE_ACCOUNTS, Step, Target},
 };
@@ -97,7 +98,7 @@ impl Controller for RootCertificates {
                 // What else somebody put there goes.
                 let mut new: BTreeMap<&str, Value> = there.data.keys().map(|key| (key.as_str(), Value::Null)).collect();
                 new.insert("ca.crt", Value::from(&*self.certificate));
-                patch(target_of(CONFIG_MAPS, there.metadata()), json!({ "data": new }))
+                patch(target_of(CONFIG_MAPS, there.meta()), json!({ "data": new }))
             }
         };
         plan.stage(vec![step]);
@@ -161,7 +162,7 @@ impl TokenSecrets {
         let namespace = secret.metadata.namespace.as_deref().unwrap_or_default();
         let accounts = self.caches.partial.get(&SERVICE_ACCOUNTS);
         let account = accounts.and_then(|accounts| accounts.get(&Key::new(namespace, name)));
-        let uid = account.as_ref().and_then(|account| account.metadata().uid.as_deref());
+        let uid = account.as_deref().map(uid);
         let wanted = annotation(secret, ACCOUNT_UID).filter(|wanted| !wanted.is_empty());
         let Some(uid) = uid.filter(|uid| wanted.is_none_or(|wanted| wanted == *uid)) else {
             let made = secret.metadata.creation_timestamp.as_ref();
@@ -243,9 +244,9 @@ pub(crate) fn listen<K: Cached>(
     if let Some(objects) = objects {
         let wake = queue.clone();
         objects.listen(move |change| {
-            for metadata in change.sides().map(Cached::metadata) {
-                if metadata.name.as_deref() == Some(name) {
-                    wake.push(Key::new("", metadata.namespace.as_deref().unwrap_or_default()));
+            for metadata in change.sides().map(Object::meta) {
+                if metadata.name() == name {
+                    wake.push(Key::new("", metadata.namespace()));
                 }
             }
         });
@@ -276,10 +277,9 @@ pub(crate) fn listen_secrets(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
         let (wake, all) = (queue.clone(), Arc::downgrade(caches));
         accounts.listen(move |change| {
             let Some(caches) = all.upgrade() else { return };
-            for account in change.sides().map(Cached::metadata) {
-                let name = account.name.as_deref().unwrap_or_default();
-                let namespace = account.namespace.as_deref().unwrap_or_default();
-                for secret in caches.secrets.indexed(&crate::kinds::of_account(namespace, name)) {
+            for account in change.sides().map(Object::meta) {
+                let entry = crate::kinds::of_account(account.namespace(), account.name());
+                for secret in caches.secrets.indexed(&entry) {
                     wake.push(Key::of(&secret.metadata));
                 }
             }

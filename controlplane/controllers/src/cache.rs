@@ -1,14 +1,18 @@
 //! What a watch has shown so far: one cache a kind, shared by all controllers.
 
+mod place;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
+    ops::Bound,
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use controlplane_plan::objects::Meta;
 use tokio::sync::{Notify, watch};
 
+use self::place::{Kept, Place};
 use crate::kinds::Cached;
 
 /// An object's place: namespace (empty for cluster-scoped objects) and name.
@@ -26,11 +30,8 @@ impl Key {
         }
     }
 
-    pub(crate) fn of(metadata: &ObjectMeta) -> Self {
-        Self {
-            namespace: metadata.namespace.clone().unwrap_or_default(),
-            name: metadata.name.clone().unwrap_or_default(),
-        }
+    pub(crate) fn of(metadata: &(impl Meta + ?Sized)) -> Self {
+        Self::new(metadata.namespace(), metadata.name())
     }
 }
 
@@ -48,6 +49,8 @@ impl fmt::Display for Key {
 pub(crate) struct Change<'a, K> {
     pub(crate) old: Option<&'a K>,
     pub(crate) new: Option<&'a K>,
+    /// The new one as the cache keeps it.
+    pub(crate) kept: Option<&'a Arc<K>>,
 }
 
 impl<'a, K> Change<'a, K> {
@@ -59,14 +62,16 @@ impl<'a, K> Change<'a, K> {
 
 type Listener<K> = Box<dyn Fn(&Change<'_, K>) + Send + Sync>;
 
-struct State<K> {
-    objects: BTreeMap<Key, Arc<K>>,
-    index: BTreeMap<String, BTreeSet<Key>>,
+struct State<K: Cached> {
+    objects: BTreeSet<Kept<K>>,
+    index: BTreeMap<String, BTreeSet<Kept<K>>>,
+    /// What objects have in common, once.
+    pool: K::Pool,
     revision: u64,
 }
 
 /// The objects of one kind.
-pub(crate) struct Cache<K> {
+pub(crate) struct Cache<K: Cached> {
     state: RwLock<State<K>>,
     listeners: RwLock<Vec<Listener<K>>>,
     asked: RwLock<u64>,
@@ -78,8 +83,9 @@ impl<K: Cached> Cache<K> {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             state: RwLock::new(State {
-                objects: BTreeMap::new(),
+                objects: BTreeSet::new(),
                 index: BTreeMap::new(),
+                pool: K::Pool::default(),
                 revision: 0,
             }),
             listeners: RwLock::new(Vec::new()),
@@ -106,28 +112,30 @@ impl<K: Cached> Cache<K> {
     }
 
     pub(crate) fn get(&self, key: &Key) -> Option<Arc<K>> {
-        self.read().objects.get(key).cloned()
+        self.read().get(key).cloned()
     }
 
     /// All objects, in the order of their keys.
     pub(crate) fn all(&self) -> Vec<Arc<K>> {
-        self.read().objects.values().cloned().collect()
+        self.read().objects.iter().map(|kept| kept.0.clone()).collect()
     }
 
     /// The objects of a namespace.
     pub(crate) fn in_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
         let state = self.read();
-        let from = state.objects.range(Key::new(namespace, "")..);
-        from.take_while(|(key, _)| key.namespace == namespace)
-            .map(|(_, object)| object.clone())
+        let first = Key::new(namespace, "");
+        let from = (Bound::Included(&first as &dyn Place), Bound::Unbounded);
+        let from = state.objects.range::<dyn Place, _>(from);
+        from.take_while(|kept| kept.place().0 == namespace)
+            .map(|kept| kept.0.clone())
             .collect()
     }
 
     /// The objects that the kind's index puts under `entry`.
     pub(crate) fn indexed(&self, entry: &str) -> Vec<Arc<K>> {
         let state = self.read();
-        let keys = state.index.get(entry).into_iter().flatten();
-        keys.filter_map(|key| state.objects.get(key).cloned()).collect()
+        let kept = state.index.get(entry).into_iter().flatten();
+        kept.map(|kept| kept.0.clone()).collect()
     }
 
     /// Waits for the first list.
@@ -139,25 +147,29 @@ impl<K: Cached> Cache<K> {
         }
     }
 
+    /// Lets an object that will be kept hold what others hold already, where it is the same.
+    pub(crate) fn share(&self, object: &mut K) {
+        object.share(&mut self.write().pool);
+    }
+
     /// Takes a whole list at once, so that nobody reads half of it; what it lacks is gone.
     pub(crate) fn replace(&self, objects: Vec<K>, revision: u64, asked: u64) {
         let changes = {
             let mut state = self.write();
-            let mut gone: BTreeSet<Key> = state.objects.keys().cloned().collect();
+            let mut gone: BTreeSet<Key> = state.objects.iter().map(|kept| Key::of(kept.0.meta())).collect();
             let mut changes = Vec::new();
             for object in objects {
-                let key = Key::of(object.metadata());
-                gone.remove(&key);
-                changes.push(state.put(&key, Some(object)));
+                gone.remove(&Key::of(object.meta()));
+                changes.push(state.put(object));
             }
-            changes.extend(gone.iter().map(|key| state.put(key, None)));
+            changes.extend(gone.iter().map(|key| (state.remove(key), None)));
             // A database that was restored from a copy starts again lower: the list is right.
             state.revision = revision;
             changes
         };
         self.listed.send_modify(|listed| *listed = (*listed).max(asked));
         for (old, new) in changes {
-            self.tell(old.as_deref(), new.as_deref());
+            self.tell(old.as_ref(), new.as_ref());
         }
     }
 
@@ -165,11 +177,14 @@ impl<K: Cached> Cache<K> {
     pub(crate) fn apply(&self, object: K, deleted: bool) {
         let (old, new) = {
             let mut state = self.write();
-            let key = Key::of(object.metadata());
-            state.revision = state.revision.max(revision_of(object.metadata()));
-            state.put(&key, (!deleted).then_some(object))
+            state.revision = state.revision.max(object.meta().revision());
+            if deleted {
+                (state.remove(&Key::of(object.meta())), None)
+            } else {
+                state.put(object)
+            }
         };
-        self.tell(old.as_deref(), new.as_deref());
+        self.tell(old.as_ref(), new.as_ref());
     }
 
     /// Nothing of this kind happened up to `revision` that was not shown.
@@ -178,12 +193,16 @@ impl<K: Cached> Cache<K> {
         state.revision = state.revision.max(revision);
     }
 
-    fn tell(&self, old: Option<&K>, new: Option<&K>) {
-        let version = |object: &K| object.metadata().resource_version.clone();
+    fn tell(&self, old: Option<&Arc<K>>, new: Option<&Arc<K>>) {
+        let version = |object: &Arc<K>| object.meta().resource_version();
         if old.map(version) == new.map(version) {
             return;
         }
-        let change = Change { old, new };
+        let change = Change {
+            old: old.map(Arc::as_ref),
+            new: new.map(Arc::as_ref),
+            kept: new,
+        };
         for listener in self.listeners.read().unwrap_or_else(PoisonError::into_inner).iter() {
             listener(&change);
         }
@@ -191,27 +210,51 @@ impl<K: Cached> Cache<K> {
 }
 
 impl<K: Cached> State<K> {
-    /// Puts or removes an object and its index entries; gives what was there and what is.
-    fn put(&mut self, key: &Key, new: Option<K>) -> (Option<Arc<K>>, Option<Arc<K>>) {
-        let new = new.map(Arc::new);
-        let old = match &new {
-            Some(object) => self.objects.insert(key.clone(), object.clone()),
-            None => self.objects.remove(key),
-        };
-        let before = old.as_deref().map(Cached::index).unwrap_or_default();
-        let after = new.as_deref().map(Cached::index).unwrap_or_default();
-        for entry in before.iter().filter(|entry| !after.contains(entry)) {
-            if let Some(keys) = self.index.get_mut(entry) {
-                keys.remove(key);
-                if keys.is_empty() {
-                    self.index.remove(entry);
-                }
+    fn get(&self, key: &Key) -> Option<&Arc<K>> {
+        self.objects.get(key as &dyn Place).map(|kept| &kept.0)
+    }
+
+    /// Puts an object and its index entries; gives what was there and what is.
+    fn put(&mut self, mut object: K) -> (Option<Arc<K>>, Option<Arc<K>>) {
+        // What a new list shows again stays the very object that others hold too.
+        let known = self.get(&Key::of(object.meta())).filter(|known| {
+            let (known, new) = (known.meta(), object.meta());
+            new.revision() > 0 && known.revision() == new.revision() && known.uid() == new.uid()
+        });
+        if let Some(known) = known {
+            return (Some(known.clone()), Some(known.clone()));
+        }
+        object.share(&mut self.pool);
+        let object = Arc::new(object);
+        let old = self.objects.replace(Kept(object.clone())).map(|kept| kept.0);
+        let after = object.index();
+        for entry in old.as_deref().map(Cached::index).unwrap_or_default() {
+            if !after.contains(&entry) {
+                self.strike(&entry, &Kept(object.clone()));
             }
         }
-        for entry in after.into_iter().filter(|entry| !before.contains(entry)) {
-            self.index.entry(entry).or_default().insert(key.clone());
+        for entry in after {
+            self.index.entry(entry).or_default().replace(Kept(object.clone()));
         }
-        (old, new)
+        (old, Some(object))
+    }
+
+    /// Removes an object and its index entries; gives what was there.
+    fn remove(&mut self, key: &Key) -> Option<Arc<K>> {
+        let old = self.objects.take(key as &dyn Place)?;
+        for entry in old.0.index() {
+            self.strike(&entry, &old);
+        }
+        Some(old.0)
+    }
+
+    fn strike(&mut self, entry: &str, object: &Kept<K>) {
+        if let Some(kept) = self.index.get_mut(entry) {
+            kept.remove(object);
+            if kept.is_empty() {
+                self.index.remove(entry);
+            }
+        }
     }
 }
 
@@ -253,18 +296,50 @@ impl<K: Cached> Progress for Cache<K> {
     }
 
     fn is_deleted(&self, key: &Key, uid: &str) -> bool {
-        self.read().objects.get(key).is_none_or(|object| {
-            let metadata = object.metadata();
-            metadata.deletion_timestamp.is_some() || metadata.uid.as_deref() != Some(uid)
+        self.read().get(key).is_none_or(|object| {
+            let metadata = object.meta();
+            metadata.is_deleting() || metadata.uid() != uid
         })
     }
 }
 
-/// The object's revision, 0 where it has none.
-pub(crate) fn revision_of(metadata: &ObjectMeta) -> u64 {
-    metadata
-        .resource_version
-        .as_deref()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(0)
+#[cfg(test)]
+mod tests {
+    use controlplane_plan::pod::Pod;
+    use serde_json::json;
+
+    use super::*;
+    use crate::kinds::{on_node, unmanaged};
+
+    fn pod(name: &str, node: &str, revision: u64) -> Pod {
+        let metadata =
+            json!({ "name": name, "namespace": "default", "uid": name, "resourceVersion": revision.to_string() });
+        serde_json::from_value(json!({ "metadata": metadata, "spec": { "nodeName": node, "containers": [] } })).unwrap()
+    }
+
+    #[test]
+    fn everything_shows_the_newest_and_a_new_list_keeps_what_is_known() {
+        let shown = |pods: Vec<Arc<Pod>>| -> String {
+            let each = pods
+                .iter()
+                .map(|pod| format!("{}@{}", pod.metadata.name(), pod.metadata.revision()));
+            each.collect::<Vec<_>>().join(" ")
+        };
+        let cache = Cache::<Pod>::new();
+        cache.replace(vec![pod("a", "n1", 1), pod("b", "n1", 2)], 2, 1);
+        assert_eq!(shown(cache.indexed(&on_node("n1"))), "a@1 b@2");
+        cache.apply(pod("a", "n2", 3), false);
+        assert_eq!(shown(cache.indexed(&on_node("n1"))), "b@2");
+        assert_eq!(shown(cache.indexed(&on_node("n2"))), "a@3");
+        assert_eq!(shown(cache.indexed(&unmanaged("default"))), "a@3 b@2");
+        assert_eq!(shown(cache.in_namespace("default")), "a@3 b@2");
+        assert_eq!(shown(cache.in_namespace("defaul")), "");
+        let known = cache.get(&Key::new("default", "a")).unwrap();
+        cache.replace(vec![pod("a", "n2", 3)], 4, 2);
+        assert!(Arc::ptr_eq(&known, &cache.get(&Key::new("default", "a")).unwrap()));
+        assert_eq!(shown(cache.all()), "a@3");
+        assert_eq!(shown(cache.indexed(&on_node("n1"))), "");
+        cache.apply(pod("a", "n2", 5), true);
+        assert_eq!(shown(cache.all()) + &shown(cache.indexed(&on_node("n2"))), "");
+    }
 }

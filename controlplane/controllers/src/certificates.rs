@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use controlplane_plan::{
     certificates::{self, Act, Right},
-    objects::target,
+    objects::{Object, target},
     step::{ACCESS_REVIEWS, SIGNING_REQUESTS},
 };
 use http::Method;
@@ -18,7 +18,7 @@ use crate::{
     Certify,
     cache::Key,
     driver::Context,
-    kinds::{Cached, Caches},
+    kinds::Caches,
     queue::Queue,
     request::{self, Error, JSON},
 };
@@ -34,7 +34,7 @@ pub(crate) fn listen(caches: &Caches) -> Arc<Queue<Key>> {
     if let Some(requests) = caches.partial.get(&SIGNING_REQUESTS) {
         let wake = queue.clone();
         requests.listen(move |change| {
-            if let Some(metadata) = change.new.map(Cached::metadata) {
+            if let Some(metadata) = change.new.map(Object::meta) {
                 wake.push(Key::of(metadata));
             }
         });

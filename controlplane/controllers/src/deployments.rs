@@ -3,15 +3,13 @@
 use std::sync::Arc;
 
 use controlplane_plan::{
-    objects::{controller_of, selects, uid},
+    objects::{Meta as _, controller_of, selects, uid},
+    pod::Pod,
     rollout::{self, Failure, Snapshot},
     step::Plan,
 };
 use k8s_openapi::{
-    api::{
-        apps::v1::{Deployment, ReplicaSet},
-        core::v1::Pod,
-    },
+    api::apps::v1::{Deployment, ReplicaSet},
     jiff::Timestamp,
 };
 
@@ -103,7 +101,7 @@ fn wake_owners(set: &ReplicaSet, caches: &Caches, queue: &Queue<Key>) {
 
 /// The Deployment that waits for the pod to go.
 fn recreating_owner(pod: &Pod, caches: &Caches) -> Option<Key> {
-    let namespace = pod.metadata.namespace.as_deref()?;
+    let namespace = pod.metadata.namespace();
     let set = controller_of(&pod.metadata).filter(|owner| owner.kind == "ReplicaSet")?;
     let set = caches.replica_sets.get(&Key::new(namespace, &set.name))?;
     let key = Key::new(

@@ -5,14 +5,12 @@ use std::{collections::BTreeMap, sync::Arc};
 use api::selector::LabelSelector;
 use controlplane_plan::{
     disruption::{self, Member},
-    objects::controller_of,
+    objects::{Meta as _, controller_of},
+    pod::Pod,
     rollout::Failure,
     step::Plan,
 };
-use k8s_openapi::{
-    api::{core::v1::Pod, policy::v1::PodDisruptionBudget},
-    jiff::Timestamp,
-};
+use k8s_openapi::{api::policy::v1::PodDisruptionBudget, jiff::Timestamp};
 
 use crate::{cache::Key, driver::Controller, kinds::Caches, queue::Queue};
 
@@ -56,7 +54,7 @@ impl Disruption {
     /// What manages a pod, and how many pods that wants. Of managers whose scale is not cached, the pods that there are.
     fn manager(&self, pod: &Pod, siblings: &BTreeMap<&str, i32>) -> Option<(String, i32)> {
         let owner = controller_of(&pod.metadata)?;
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let namespace = pod.metadata.namespace();
         let set = self.0.replica_sets.get(&Key::new(namespace, &owner.name));
         let Some(set) = set.filter(|set| owner.kind == "ReplicaSet" && set.metadata.uid.as_ref() == Some(&owner.uid))
         else {
@@ -84,7 +82,7 @@ impl Disruption {
 fn selects(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
     let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
     selector.is_some()
-        && LabelSelector::of(selector).is_ok_and(|selector| selector.matches_option(pod.metadata.labels.as_ref()))
+        && LabelSelector::of(selector).is_ok_and(|selector| selector.matches_option(pod.metadata.labels()))
 }
 
 /// Wakes budgets by themselves, by their pods, and by the scale of what manages those.
@@ -100,7 +98,7 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     caches.pods.listen(move |change| {
         let Some(caches) = all.upgrade() else { return };
         for pod in change.sides() {
-            let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+            let namespace = pod.metadata.namespace();
             let budgets = caches.budgets.in_namespace(namespace);
             let concerned = budgets.iter().filter(|budget| selects(budget, pod));
             concerned.for_each(|budget| wake.push(Key::of(&budget.metadata)));

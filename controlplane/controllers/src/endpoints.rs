@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use controlplane_plan::{endpoints, rollout::Failure, step::Plan};
+use controlplane_plan::{endpoints, objects::Meta as _, pod::Pod, rollout::Failure, step::Plan};
 use k8s_openapi::{
     api::{
-        core::v1::{Node, Pod, Service},
+        core::v1::{Node, Service},
         discovery::v1::EndpointSlice,
     },
     jiff::Timestamp,
@@ -97,9 +97,7 @@ fn listen_to_pods(caches: &Arc<Caches>, queue: &Arc<Queue<Key>>) {
     caches.pods.listen(move |change| {
         let Some(caches) = all.upgrade() else { return };
         for pod in change.sides() {
-            let services = caches
-                .services
-                .in_namespace(pod.metadata.namespace.as_deref().unwrap_or_default());
+            let services = caches.services.in_namespace(pod.metadata.namespace());
             let selecting = services
                 .iter()
                 .filter(|service: &&Arc<Service>| endpoints::selects(service, pod));

@@ -50,16 +50,15 @@ pub(crate) fn listen(caches: &Caches) -> (Garbage, Arc<Queue<Key>>) {
     let queue: Arc<Queue<Key>> = Queue::new();
     let graph = Arc::new(Mutex::new(Graph::default()));
     let (wake, shared) = (queue.clone(), graph.clone());
-    caches.listen_to_all(move |resource, change| {
+    caches.listen_to_all(move |resource, turn| {
         let concerned = {
             let mut graph = shared.lock().unwrap_or_else(PoisonError::into_inner);
-            let old = change.old.and_then(|old| old.uid.as_deref());
-            let new = change.new.and_then(|new| new.uid.as_deref());
+            let new = turn.new.as_ref().map(|new| new.any_meta().uid());
             let mut concerned = Vec::new();
-            if let Some(old) = old.filter(|old| new != Some(*old)) {
+            if let Some(old) = turn.old.filter(|old| new != Some(*old)) {
                 concerned.extend(graph.forget(old));
             }
-            if let Some(new) = change.new {
+            if let Some(new) = turn.new {
                 concerned.extend(graph.observe(Item::of(resource, new)));
             }
             concerned

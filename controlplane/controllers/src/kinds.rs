@@ -5,18 +5,15 @@ mod caches;
 use std::collections::BTreeMap;
 
 use controlplane_plan::{
-    objects::{controller_of, node_of},
+    objects::{Meta, Object, controller_of, node_of},
+    pod::{Metadata, Pod, Pool},
     storage::{claim_class, claim_of, volume_class, volume_of},
 };
 use k8s_openapi::{
-    Metadata,
     api::{
         apps::v1::{Deployment, ReplicaSet},
         coordination::v1::Lease,
-        core::v1::{
-            Container, ContainerStatus, Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
-            ResourceQuota, Service,
-        },
+        core::v1::{Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, ResourceQuota, Service},
         discovery::v1::EndpointSlice,
         policy::v1::PodDisruptionBudget,
         rbac::v1::ClusterRole,
@@ -30,11 +27,13 @@ pub(crate) use self::caches::{Caches, resource_of, stored_kinds};
 use crate::accounts::{ACCOUNT_NAME, BOOTSTRAP, CERTIFICATE, TOKEN};
 
 /// A kind that is cached.
-pub(crate) trait Cached: DeserializeOwned + Clone + Send + Sync + 'static {
-    /// The object's metadata.
-    fn metadata(&self) -> &ObjectMeta;
+pub(crate) trait Cached: Object + DeserializeOwned + Clone + Send + Sync + 'static {
+    /// What objects of the kind have in common.
+    type Pool: Default + Send + Sync;
     /// Drops what nobody reads.
-    fn trim(&mut self);
+    fn trim(&mut self) {}
+    /// Lets the object hold what others hold already, where it is the same.
+    fn share(&mut self, _pool: &mut Self::Pool) {}
     /// The entries under which it is found.
     fn index(&self) -> Vec<String> {
         Vec::new()
@@ -56,11 +55,8 @@ pub(crate) fn on_node(node: &str) -> String {
     format!("node/{node}")
 }
 
-fn owner_entry(metadata: &ObjectMeta) -> String {
-    controller_of(metadata).map_or_else(
-        || unmanaged(metadata.namespace.as_deref().unwrap_or_default()),
-        |owner| owned_by(&owner.uid),
-    )
+fn owner_entry(metadata: &impl Meta) -> String {
+    controller_of(metadata).map_or_else(|| unmanaged(metadata.namespace()), |owner| owned_by(&owner.uid))
 }
 
 /// Lists grow by doubling while they are read, from four items: most hold one or two.
@@ -94,49 +90,10 @@ fn trim_all(metadata: &mut ObjectMeta) {
 }
 
 impl Cached for Pod {
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
+    type Pool = Pool;
 
-    fn trim(&mut self) {
-        trim_metadata(&mut self.metadata);
-        if let Some(spec) = self.spec.as_mut() {
-            let mut volumes = spec.volumes.take().unwrap_or_default();
-            volumes.retain(|volume| volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some());
-            volumes.shrink_to_fit();
-            spec.volumes = Some(volumes).filter(|volumes| !volumes.is_empty());
-            spec.ephemeral_containers = None;
-            for container in spec
-                .containers
-                .iter_mut()
-                .chain(spec.init_containers.iter_mut().flatten())
-            {
-                *container = Container {
-                    name: std::mem::take(&mut container.name),
-                    ports: container.ports.take(),
-                    resources: container.resources.take(),
-                    restart_policy: container.restart_policy.take(),
-                    ..Container::default()
-                };
-                tighten(&mut container.ports);
-            }
-            spec.containers.shrink_to_fit();
-            tighten(&mut spec.tolerations);
-        }
-        if let Some(status) = self.status.as_mut() {
-            status.init_container_statuses = None;
-            status.ephemeral_container_statuses = None;
-            status.host_ips = None;
-            for container in status.container_statuses.iter_mut().flatten() {
-                *container = ContainerStatus {
-                    name: std::mem::take(&mut container.name),
-                    restart_count: container.restart_count,
-                    ..ContainerStatus::default()
-                };
-            }
-            tighten(&mut status.container_statuses);
-            tighten(&mut status.conditions);
-        }
+    fn share(&mut self, pool: &mut Pool) {
+        Self::share(self, pool);
     }
 
     fn index(&self) -> Vec<String> {
@@ -147,9 +104,7 @@ impl Cached for Pod {
 }
 
 impl Cached for ReplicaSet {
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
+    type Pool = ();
 
     fn trim(&mut self) {
         trim_metadata(&mut self.metadata);
@@ -163,9 +118,7 @@ impl Cached for ReplicaSet {
 macro_rules! plain {
     ($($kind:ty),*) => {$(
         impl Cached for $kind {
-            fn metadata(&self) -> &ObjectMeta {
-                Metadata::metadata(self)
-            }
+            type Pool = ();
 
             fn trim(&mut self) {
                 trim_metadata(&mut self.metadata);
@@ -203,9 +156,7 @@ pub(crate) fn for_claim(namespace: &str, name: &str) -> String {
 }
 
 impl Cached for PersistentVolumeClaim {
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
+    type Pool = ();
 
     fn trim(&mut self) {
         trim_metadata(&mut self.metadata);
@@ -217,9 +168,7 @@ impl Cached for PersistentVolumeClaim {
 }
 
 impl Cached for PersistentVolume {
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
+    type Pool = ();
 
     fn trim(&mut self) {
         trim_metadata(&mut self.metadata);
@@ -232,9 +181,7 @@ impl Cached for PersistentVolume {
 }
 
 impl Cached for Node {
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
+    type Pool = ();
 
     fn trim(&mut self) {
         trim_metadata(&mut self.metadata);
@@ -263,9 +210,7 @@ pub(crate) fn of_account(namespace: &str, name: &str) -> String {
 }
 
 impl Cached for Contents {
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
+    type Pool = ();
 
     fn trim(&mut self) {
         let is_token = matches!(self.kind.as_str(), TOKEN | BOOTSTRAP);
@@ -290,19 +235,32 @@ impl Cached for Contents {
     }
 }
 
+impl Object for Contents {
+    type Meta = ObjectMeta;
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+}
+
 /// An object of which only the metadata matters.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Partial {
-    #[serde(default)]
-    metadata: ObjectMeta,
+    metadata: Metadata,
 }
 
 impl Cached for Partial {
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
+    type Pool = Pool;
 
-    fn trim(&mut self) {
-        trim_all(&mut self.metadata);
+    fn share(&mut self, pool: &mut Pool) {
+        self.metadata.share(pool);
+    }
+}
+
+impl Object for Partial {
+    type Meta = Metadata;
+
+    fn meta(&self) -> &Metadata {
+        &self.metadata
     }
 }

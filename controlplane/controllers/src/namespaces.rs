@@ -8,7 +8,7 @@ use std::{
 
 use controlplane_plan::{
     namespaces::{self, Remains},
-    objects::target,
+    objects::{Meta as _, target},
     step::{NAMESPACES, PODS, PatchKind, Resource},
 };
 use futures::{StreamExt, stream::FuturesUnordered};
@@ -65,7 +65,7 @@ pub(crate) fn listen(caches: &Caches) -> Arc<Queue<Key>> {
         let (Some(old), None) = (change.old, change.new) else {
             return;
         };
-        let key = Key::new("", old.metadata.namespace.as_deref().unwrap_or_default());
+        let key = Key::new("", old.metadata.namespace());
         let namespace = namespaces.upgrade().and_then(|namespaces| namespaces.get(&key));
         if namespace.is_some_and(|namespace| namespace.metadata.deletion_timestamp.is_some()) {
             wake.push(key);

@@ -10,14 +10,12 @@ use controlplane_plan::{
     leftovers,
     node_health::{self, Pulse, Snapshot, is_ready},
     objects::{node_of, target},
+    pod::Pod,
     ranges::{PodRange, Ranges},
     rollout::Failure,
     step::{NODES, Note, Plan, Severity, Step},
 };
-use k8s_openapi::{
-    api::core::v1::{Node, Pod},
-    jiff::Timestamp,
-};
+use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
 use tokio::time::Instant;
 
 use crate::{

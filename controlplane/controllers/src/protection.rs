@@ -3,12 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use controlplane_plan::{
-    objects::{is_finished, node_of},
+    objects::{Meta as _, Object, is_finished, node_of},
     placement,
+    pod::Pod,
     step::{CLAIMS, PODS, Resource, VOLUMES},
 };
 use http::Method;
-use k8s_openapi::api::core::v1::Pod;
 use serde::Deserialize;
 use serde_json::Value;
 use tracing::debug;
@@ -62,9 +62,9 @@ pub(crate) fn listen(caches: &Arc<Caches>, guard: Guard) -> Arc<Queue<Key>> {
             let Some(old) = change.old.filter(|_| change.new.is_none_or(is_finished)) else {
                 return;
             };
-            for claim in claims.in_namespace(old.metadata.namespace.as_deref().unwrap_or_default()) {
-                let metadata = Cached::metadata(&*claim);
-                if metadata.deletion_timestamp.is_some() {
+            for claim in claims.in_namespace(old.metadata.namespace()) {
+                let metadata = claim.meta();
+                if metadata.is_deleting() {
                     wake.push(Key::of(metadata));
                 }
             }
@@ -76,8 +76,8 @@ pub(crate) fn listen(caches: &Arc<Caches>, guard: Guard) -> Arc<Queue<Key>> {
 fn wake_deleted<K: Cached>(cache: &Cache<K>, queue: &Arc<Queue<Key>>) {
     let wake = queue.clone();
     cache.listen(move |change| {
-        if let Some(metadata) = change.new.map(Cached::metadata)
-            && metadata.deletion_timestamp.is_some()
+        if let Some(metadata) = change.new.map(Object::meta)
+            && metadata.is_deleting()
         {
             wake.push(Key::of(metadata));
         }

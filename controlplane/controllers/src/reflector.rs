@@ -88,8 +88,10 @@ async fn list<K: Cached>(cache: &Cache<K>, client: &kube::Client, resource: &Res
             path.push_str(&escape(&token));
         }
         let page: Page<K> = request::send(client, Method::GET, path, JSON, Vec::new()).await?;
+        // At once: what is the same in all of them would else lie about until the last page is there.
         objects.extend(page.items.into_iter().map(|mut object| {
             object.trim();
+            cache.share(&mut object);
             object
         }));
         if page.metadata.token.is_empty() {
@@ -194,8 +196,7 @@ mod tests {
         sync::atomic::{AtomicU32, Ordering},
     };
 
-    use controlplane_plan::step::PODS;
-    use k8s_openapi::api::core::v1::Pod;
+    use controlplane_plan::{pod::Pod, step::PODS};
     use kube::client::Body;
 
     use super::*;

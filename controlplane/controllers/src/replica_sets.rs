@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use controlplane_plan::{
-    objects::{controller_of, selects, uid},
+    objects::{Meta as _, controller_of, selects, uid},
+    pod::Pod,
     replicas::{self, Snapshot},
     rollout::Failure,
     step::Plan,
 };
-use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
+use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     cache::Key,
@@ -70,7 +71,7 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
 }
 
 fn wake_owners(pod: &Pod, caches: &Caches, queue: &Queue<Key>) {
-    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let namespace = pod.metadata.namespace();
     if let Some(owner) = controller_of(&pod.metadata) {
         if owner.kind == "ReplicaSet" {
             queue.push(Key::new(namespace, &owner.name));
@@ -79,7 +80,7 @@ fn wake_owners(pod: &Pod, caches: &Caches, queue: &Queue<Key>) {
     }
     for set in caches.replica_sets.in_namespace(namespace) {
         let selector = set.spec.as_ref().map(|spec| &spec.selector);
-        if selector.is_some_and(|selector| selects(selector, pod.metadata.labels.as_ref())) {
+        if selector.is_some_and(|selector| selects(selector, pod.metadata.labels())) {
             queue.push(Key::of(&set.metadata));
         }
     }

@@ -10,12 +10,13 @@ use std::{
 };
 
 use controlplane_plan::{
-    objects::{is_finished, name, node_of, pod_condition, seconds, target, uid},
+    objects::{Meta as _, is_finished, name, node_of, seconds, target, uid},
     placement::{Board, Unplaceable},
+    pod::Pod,
     step::{Note, PODS, PatchKind, Severity},
 };
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Time};
 use serde_json::json;
 use tokio::sync::{Notify, watch};
 use tracing::{debug, info, warn};
@@ -101,23 +102,26 @@ impl Scheduler {
             freed |= state.board.lift(uid(old));
             state.line.remove(&Key::of(&old.metadata));
         }
-        if let Some(pod) = change.new {
+        // The board holds the very pod that the cache holds.
+        if let Some(pod) = change.kept {
             let key = Key::of(&pod.metadata);
             if let Some(node) = node_of(pod) {
                 state.line.remove(&key);
                 if is_finished(pod) {
-                    freed |= state.board.lift(uid(pod));
+                    freed |= state.board.lift(uid(&**pod));
                 } else if state
                     .board
-                    .find(uid(pod))
+                    .find(uid(&**pod))
                     .is_none_or(|placed| placed.assumed || !same_claims(change))
                 {
-                    state.board.place(&Arc::new(pod.clone()), node, false);
+                    state.board.place(pod, node, false);
+                } else {
+                    state.board.renew(pod);
                 }
             } else if !is_ours(pod) {
                 state.line.remove(&key);
-                freed |= state.board.lift(uid(pod));
-            } else if state.board.find(uid(pod)).is_none() {
+                freed |= state.board.lift(uid(&**pod));
+            } else if state.board.find(uid(&**pod)).is_none() {
                 let priority = pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0);
                 state.line.add(key, priority, !same_claims(change));
             }
@@ -157,7 +161,10 @@ impl Scheduler {
 /// Whether a change leaves alone what scheduling reads.
 fn same_claims(change: &Change<'_, Pod>) -> bool {
     change.old.zip(change.new).is_some_and(|(old, new)| {
-        old.spec == new.spec && old.metadata.labels == new.metadata.labels && uid(old) == uid(new)
+        old.spec == new.spec
+            && old.node == new.node
+            && old.metadata.labels() == new.metadata.labels()
+            && uid(old) == uid(new)
     })
 }
 
@@ -167,7 +174,7 @@ fn is_ours(pod: &Pod) -> bool {
         .as_ref()
         .and_then(|spec| spec.scheduler_name.as_deref())
         .unwrap_or(SCHEDULER);
-    wanted == SCHEDULER && pod.metadata.deletion_timestamp.is_none() && !is_finished(pod)
+    wanted == SCHEDULER && !pod.metadata.is_deleting() && !is_finished(pod)
 }
 
 /// Schedules for ever.
@@ -289,7 +296,7 @@ impl Scheduler {
 
 fn note(pod: &Pod, severity: Severity, reason: &'static str, message: String) -> Note {
     let mut about = target(PODS, pod).reference();
-    about.resource_version.clone_from(&pod.metadata.resource_version);
+    about.resource_version = pod.metadata.resource_version();
     Note {
         about,
         severity,
@@ -310,16 +317,14 @@ fn refuse(context: &Context, pod: &Pod, why: &Unplaceable) -> Option<BoxFuture<'
 
 /// Writes the condition `PodScheduled`, unless it says the same already.
 fn report(context: &Context, pod: &Pod, reason: &str, message: &str) -> Option<BoxFuture<'static, Option<Bound>>> {
-    let old = pod_condition(pod, "PodScheduled");
+    let old = pod.status.unscheduled.as_deref();
     if old.is_some_and(|old| old.reason.as_deref() == Some(reason) && old.message.as_deref() == Some(message)) {
         return None;
     }
-    let since = old
-        .filter(|old| old.status == "False")
-        .and_then(|old| old.last_transition_time.clone());
-    let since = since.unwrap_or_else(|| seconds((context.clock)()));
+    let since = old.filter(|old| old.denied).and_then(|old| old.since);
+    let since = since.map_or_else(|| seconds((context.clock)()), Time);
     let body = json!({
-        "metadata": { "uid": pod.metadata.uid },
+        "metadata": { "uid": uid(pod) },
         "status": { "conditions": [{
             "type": "PodScheduled", "status": "False", "reason": reason, "message": message,
             "lastProbeTime": null, "lastTransitionTime": since,

@@ -7,8 +7,9 @@ use std::{
 };
 
 use controlplane_plan::{
-    objects::{name, node_of, uid},
+    objects::{Meta as _, name, node_of, uid},
     placement::claims::names,
+    pod::Pod,
     rollout::Failure,
     step::{Note, Plan, Step},
     storage::{
@@ -19,7 +20,7 @@ use controlplane_plan::{
     },
 };
 use k8s_openapi::{
-    api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod},
+    api::core::v1::{PersistentVolume, PersistentVolumeClaim},
     jiff::Timestamp,
 };
 
@@ -218,7 +219,7 @@ pub(crate) fn listen_claims(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
         let appeared = change.old.is_none() && change.new.is_some_and(|pod| node_of(pod).is_none());
         if let Some(pod) = change.new.filter(|_| appeared) {
             for (claim, _) in names(pod) {
-                wake.push(Key::new(pod.metadata.namespace.as_deref().unwrap_or_default(), &claim));
+                wake.push(Key::new(pod.metadata.namespace(), &claim));
             }
         }
     });

@@ -1,13 +1,10 @@
 //! Which objects a controller manages: adopt what matches and has no manager, release what no longer matches.
 
-use k8s_openapi::{
-    Metadata,
-    apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta},
-};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference};
 use serde_json::json;
 
 use crate::{
-    objects::{controlled_by, controller_of, selects, target},
+    objects::{Meta as _, Object, controlled_by, controller_of, selects, target},
     step::{Outcome, PatchKind, Resource, Step, Target},
 };
 
@@ -21,7 +18,7 @@ pub struct Claim<'a, K> {
 }
 
 /// Sorts `candidates` by who manages them. An owner that is being deleted adopts nothing.
-pub fn claim<'a, K: Metadata<Ty = ObjectMeta>>(
+pub fn claim<'a, K: Object>(
     owner: &Target,
     owner_deleted: bool,
     selector: &LabelSelector,
@@ -33,42 +30,42 @@ pub fn claim<'a, K: Metadata<Ty = ObjectMeta>>(
         steps: Vec::new(),
     };
     for object in candidates {
-        let metadata = object.metadata();
-        let matching = selects(selector, metadata.labels.as_ref());
+        let metadata = object.meta();
+        let matching = selects(selector, metadata.labels());
         match controller_of(metadata) {
             Some(controller) if controller.uid != owner.uid => {}
             Some(_) if matching => claim.owned.push(object),
             Some(_) if owner_deleted => {}
             Some(_) => claim.steps.push(release(owner, resource, object)),
-            None if !matching || owner_deleted || metadata.deletion_timestamp.is_some() => {}
+            None if !matching || owner_deleted || metadata.is_deleting() => {}
             None => claim.steps.push(adopt(owner, resource, object)),
         }
     }
     claim
 }
 
-fn adopt<K: Metadata<Ty = ObjectMeta>>(owner: &Target, resource: Resource, object: &K) -> Step {
-    let mut owners = object.metadata().owner_references.clone().unwrap_or_default();
+fn adopt<K: Object>(owner: &Target, resource: Resource, object: &K) -> Step {
+    let mut owners: Vec<OwnerReference> = object.meta().owners().to_vec();
     owners.retain(|other| other.uid != owner.uid);
     owners.push(controlled_by(owner));
     owners_patch(resource, object, &json!(owners))
 }
 
-fn release<K: Metadata<Ty = ObjectMeta>>(owner: &Target, resource: Resource, object: &K) -> Step {
-    let mut owners = object.metadata().owner_references.clone().unwrap_or_default();
+fn release<K: Object>(owner: &Target, resource: Resource, object: &K) -> Step {
+    let mut owners: Vec<OwnerReference> = object.meta().owners().to_vec();
     owners.retain(|other| other.uid != owner.uid);
     owners_patch(resource, object, &json!(owners))
 }
 
 /// Replaces the owner references of exactly this revision of the object.
-pub fn owners_patch<K: Metadata<Ty = ObjectMeta>>(resource: Resource, object: &K, owners: &serde_json::Value) -> Step {
-    let metadata = object.metadata();
+pub fn owners_patch<K: Object>(resource: Resource, object: &K, owners: &serde_json::Value) -> Step {
+    let metadata = object.meta();
     Step::Patch {
         target: target(resource, object),
         subresource: None,
         kind: PatchKind::Merge,
         body: Box::new(json!({ "metadata": {
-            "uid": metadata.uid, "resourceVersion": metadata.resource_version, "ownerReferences": owners,
+            "uid": metadata.uid(), "resourceVersion": metadata.resource_version(), "ownerReferences": owners,
         }})),
         outcome: Outcome::default(),
     }

@@ -2,12 +2,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use api::pod::is_ready;
 use k8s_openapi::{
-    api::{
-        core::v1::Pod,
-        policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus},
-    },
+    api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus},
     apimachinery::pkg::{
         apis::meta::v1::{Condition, Time},
         util::intstr::IntOrString,
@@ -17,7 +13,8 @@ use k8s_openapi::{
 use serde_json::{Map, Value, json};
 
 use crate::{
-    objects::{name, seconds, target},
+    objects::{Meta as _, is_ready, name, seconds, target},
+    pod::Pod,
     step::{DISRUPTION_BUDGETS, Outcome, PatchKind, Plan, Step},
 };
 
@@ -45,7 +42,7 @@ pub fn plan(budget: &PodDisruptionBudget, members: &[Member<'_>], now: Timestamp
     let (expected, desired) = demand(budget, members);
     let healthy = count(members.iter().filter(|member| {
         let pod = member.pod;
-        pod.metadata.deletion_timestamp.is_none() && is_ready(pod) && !disrupted.contains_key(name(pod))
+        !pod.metadata.is_deleting() && is_ready(pod) && !disrupted.contains_key(name(pod))
     }));
     let allowed = if expected > 0 { (healthy - desired).max(0) } else { 0 };
     let generation = budget.metadata.generation;
@@ -79,7 +76,7 @@ fn disrupted(
     for (pod, at) in old.disrupted_pods.iter().flatten() {
         let member = members.iter().find(|member| name(member.pod) == pod);
         let left = at.0.duration_since(now) + EVICTION;
-        if member.is_some_and(|member| member.pod.metadata.deletion_timestamp.is_none()) && left.is_positive() {
+        if member.is_some_and(|member| !member.pod.metadata.is_deleting()) && left.is_positive() {
             let left = left.unsigned_abs();
             recheck = Some(recheck.map_or(left, |before| before.min(left)));
             pending.insert(pod.clone(), at.clone());

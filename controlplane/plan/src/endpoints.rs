@@ -9,7 +9,7 @@ mod slices;
 mod tests;
 
 use k8s_openapi::{
-    api::core::v1::{Container, ObjectReference, Pod, Service, ServicePort},
+    api::core::v1::{Container, ObjectReference, Service, ServicePort},
     apimachinery::pkg::util::intstr::IntOrString,
 };
 
@@ -19,7 +19,8 @@ pub use self::{
     slice::SERVICE_NAME,
     slices::plan as plan_slices,
 };
-use crate::objects::{Map, is_finished};
+use crate::objects::{Map, Meta as _, is_finished, name, uid};
+use crate::pod::Pod;
 
 /// The label of what belongs to a Service without an address of its own.
 const HEADLESS: &str = "service.kubernetes.io/headless";
@@ -30,7 +31,7 @@ const IPV6: &str = "IPv6";
 pub fn selects(service: &Service, pod: &Pod) -> bool {
     let selector = service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
     selector.is_some_and(|selector| {
-        let labels = pod.metadata.labels.as_ref();
+        let labels = pod.metadata.labels();
         !selector.is_empty()
             && selector
                 .iter()
@@ -70,24 +71,17 @@ fn answering<'a>(service: &Service, pods: &[&'a Pod], terminating: bool) -> Vec<
         .filter(|pod| {
             selects(service, pod)
                 && !is_finished(pod)
-                && (terminating || pod.metadata.deletion_timestamp.is_none())
+                && (terminating || !pod.metadata.is_deleting())
                 && addresses(pod).next().is_some()
         })
         .collect();
-    let place = |pod: &&Pod| (pod.metadata.creation_timestamp.clone(), pod.metadata.name.clone());
-    answering.sort_by_key(place);
+    answering.sort_by_key(|pod| (pod.metadata.created, pod.metadata.name()));
     answering
 }
 
 /// A pod's addresses, of whatever family.
 fn addresses(pod: &Pod) -> impl Iterator<Item = &str> {
-    let status = pod.status.as_ref();
-    let all = status.and_then(|status| status.pod_ips.as_deref()).unwrap_or_default();
-    let one = status
-        .and_then(|status| status.pod_ip.as_deref())
-        .filter(|_| all.is_empty());
-    let addresses = all.iter().map(|address| address.ip.as_str()).chain(one);
-    addresses.filter(|address| !address.is_empty())
+    pod.status.addresses.iter().map(|address| &**address)
 }
 
 /// The pod's first address of a family.
@@ -115,9 +109,9 @@ fn families(service: &Service) -> Vec<&'static str> {
 fn reference(pod: &Pod) -> ObjectReference {
     ObjectReference {
         kind: Some("Pod".to_owned()),
-        namespace: pod.metadata.namespace.clone(),
-        name: pod.metadata.name.clone(),
-        uid: pod.metadata.uid.clone(),
+        namespace: Some(pod.metadata.namespace().to_owned()),
+        name: Some(name(pod).to_owned()),
+        uid: Some(uid(pod).to_owned()),
         ..ObjectReference::default()
     }
 }
@@ -125,7 +119,7 @@ fn reference(pod: &Pod) -> ObjectReference {
 /// The pod's host name, when the Service gives it a name in DNS.
 fn host_name(service: &Service, pod: &Pod) -> Option<String> {
     let spec = pod.spec.as_ref()?;
-    let named = spec.subdomain == service.metadata.name && pod.metadata.namespace == service.metadata.namespace;
+    let named = spec.subdomain == service.metadata.name && pod.metadata.namespace() == service.metadata.namespace();
     spec.hostname.clone().filter(|name| named && !name.is_empty())
 }
 

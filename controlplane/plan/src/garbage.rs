@@ -3,18 +3,17 @@
 //! The [`Graph`] holds of every object who owns it. An owner that the graph does not know is looked up before anything
 //! is deleted on its account; uids are never used twice, so an absence once proven stays true.
 
+mod item;
+
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     time::Duration,
 };
 
-use k8s_openapi::{
-    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
-    jiff::Timestamp,
-};
-use serde_json::json;
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::OwnerReference, jiff::Timestamp};
 
-use crate::step::{Note, Outcome, PatchKind, Plan, Propagation, Resource, Severity, Step, Target};
+pub use self::item::Item;
+use crate::step::{Note, Plan, Propagation, Resource, Severity, Step, Target};
 
 /// Keeps an object until its dependents have been set free.
 pub const ORPHAN: &str = "orphan";
@@ -25,94 +24,6 @@ pub const FOREGROUND: &str = "foregroundDeletion";
 const REMEMBERED: usize = 500;
 /// How long an owner that was looked up is believed in before the graph shows it.
 const BELIEVED: i64 = 10;
-
-/// An object, as far as ownership goes.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Item {
-    /// The object.
-    pub target: Target,
-    /// Its revision.
-    pub resource_version: Option<String>,
-    /// Who owns it.
-    pub owners: Vec<OwnerReference>,
-    /// All its finalizers.
-    pub finalizers: Vec<String>,
-    /// Whether it is being deleted.
-    pub deleting: bool,
-}
-
-impl Item {
-    /// Reads an object's metadata.
-    pub fn of(resource: Resource, metadata: &ObjectMeta) -> Self {
-        Self {
-            target: Target {
-                resource,
-                namespace: metadata.namespace.clone().unwrap_or_default(),
-                name: metadata.name.clone().unwrap_or_default(),
-                uid: metadata.uid.clone().unwrap_or_default(),
-            },
-            resource_version: metadata.resource_version.clone(),
-            owners: metadata.owner_references.clone().unwrap_or_default(),
-            finalizers: metadata.finalizers.clone().unwrap_or_default(),
-            deleting: metadata.deletion_timestamp.is_some(),
-        }
-    }
-
-    fn holds(&self, finalizer: &str) -> bool {
-        self.finalizers.iter().any(|held| held == finalizer)
-    }
-
-    fn waits(&self) -> bool {
-        self.deleting && self.holds(FOREGROUND)
-    }
-
-    fn patch(&self, change: &serde_json::Value) -> Step {
-        let mut metadata = json!({ "uid": self.target.uid, "resourceVersion": self.resource_version });
-        if let (Some(metadata), Some(change)) = (metadata.as_object_mut(), change.as_object()) {
-            metadata.extend(change.clone());
-        }
-        Step::Patch {
-            target: self.target.clone(),
-            subresource: None,
-            kind: PatchKind::Merge,
-            body: Box::new(json!({ "metadata": metadata })),
-            outcome: Outcome::default(),
-        }
-    }
-
-    fn without_finalizer(&self, finalizer: &str) -> Step {
-        let kept: Vec<_> = self.finalizers.iter().filter(|held| *held != finalizer).collect();
-        self.patch(&json!({ "finalizers": kept }))
-    }
-
-    fn without_owners(&self, gone: &BTreeSet<&str>) -> Step {
-        let kept: Vec<_> = self
-            .owners
-            .iter()
-            .filter(|owner| !gone.contains(owner.uid.as_str()))
-            .collect();
-        self.patch(&json!({ "ownerReferences": kept }))
-    }
-
-    /// Lets owners go on without waiting for this object.
-    fn unblocking(&self) -> Step {
-        let mut owners = self.owners.clone();
-        for owner in &mut owners {
-            owner.block_owner_deletion = owner.block_owner_deletion.map(|_| false);
-        }
-        self.patch(&json!({ "ownerReferences": owners }))
-    }
-
-    fn delete(&self, propagation: Propagation) -> Step {
-        Step::Delete {
-            target: self.target.clone(),
-            resource_version: self.resource_version.clone(),
-            propagation: Some(propagation),
-            grace_seconds: None,
-            outcome: Outcome::default(),
-        }
-    }
-}
 
 /// What is known of one owner.
 enum Owner {
@@ -129,8 +40,8 @@ enum Owner {
 /// Who owns whom.
 #[derive(Debug, Default)]
 pub struct Graph {
-    items: BTreeMap<String, Item>,
-    dependents: BTreeMap<String, BTreeSet<String>>,
+    items: BTreeSet<Item>,
+    dependents: BTreeMap<String, BTreeSet<Item>>,
     absent: BTreeSet<String>,
     order: VecDeque<String>,
     believed: BTreeMap<String, i64>,
@@ -139,52 +50,54 @@ pub struct Graph {
 impl Graph {
     /// Takes an object as it is now; gives the uids that must be examined.
     pub fn observe(&mut self, item: Item) -> Vec<String> {
-        let uid = item.target.uid.clone();
-        self.believed.remove(&uid);
+        self.believed.remove(item.uid());
         let mut concerned = Vec::new();
-        if let Some(old) = self.items.remove(&uid) {
+        if let Some(old) = self.items.take(item.uid()) {
             concerned.extend(self.unlink(&old));
         }
-        for owner in &item.owners {
-            self.dependents
-                .entry(owner.uid.clone())
-                .or_default()
-                .insert(uid.clone());
+        for owner in item.owners() {
+            let siblings = self.dependents.entry(owner.uid.clone()).or_default();
+            siblings.insert(item.clone());
         }
-        if item.waits() || (item.deleting && item.holds(ORPHAN)) {
-            concerned.extend(self.dependents.get(&uid).into_iter().flatten().cloned());
+        if item.waits() || (item.is_deleting() && item.holds(ORPHAN)) {
+            concerned.extend(self.uids_of_dependents(item.uid()));
         }
-        if item.deleting || !item.owners.is_empty() {
-            concerned.push(uid.clone());
+        if item.is_deleting() || !item.owners().is_empty() {
+            concerned.push(item.uid().to_owned());
         }
-        self.items.insert(uid, item);
+        self.items.insert(item);
         concerned
     }
 
     /// Forgets an object; gives the uids that must be examined.
     pub fn forget(&mut self, uid: &str) -> Vec<String> {
         self.believed.remove(uid);
-        let mut concerned: Vec<String> = self.dependents.get(uid).into_iter().flatten().cloned().collect();
-        if let Some(old) = self.items.remove(uid) {
+        let mut concerned: Vec<String> = self.uids_of_dependents(uid).collect();
+        if let Some(old) = self.items.take(uid) {
             concerned.extend(self.unlink(&old));
         }
         concerned
     }
 
+    fn uids_of_dependents(&self, uid: &str) -> impl Iterator<Item = String> {
+        let dependents = self.dependents.get(uid).into_iter().flatten();
+        dependents.map(|item| item.uid().to_owned())
+    }
+
     /// Removes an item's edges; gives the owners that wait for dependents to go.
     fn unlink(&mut self, item: &Item) -> Vec<String> {
-        for owner in &item.owners {
+        for owner in item.owners() {
             if let Some(siblings) = self.dependents.get_mut(&owner.uid) {
-                siblings.remove(&item.target.uid);
+                siblings.remove(item);
                 if siblings.is_empty() {
                     self.dependents.remove(&owner.uid);
                 }
             }
         }
-        let waiting = item
-            .owners
-            .iter()
-            .filter(|owner| self.items.get(&owner.uid).is_some_and(|item| item.deleting));
+        let waiting = item.owners().iter().filter(|owner| {
+            let owner = self.items.get(owner.uid.as_str());
+            owner.is_some_and(Item::is_deleting)
+        });
         waiting.map(|owner| owner.uid.clone()).collect()
     }
 
@@ -208,25 +121,21 @@ impl Graph {
     pub fn plan(&self, uid: &str, resolve: impl Fn(&str, &str) -> Option<Resource>, now: Timestamp) -> Plan {
         let mut plan = Plan::default();
         let Some(item) = self.items.get(uid) else { return plan };
-        if item.deleting {
+        if item.is_deleting() {
             self.release(item, &mut plan);
-        } else if !item.owners.is_empty() {
+        } else if !item.owners().is_empty() {
             self.judge(item, resolve, now, &mut plan);
         }
         plan
     }
 
     fn dependents_of(&self, uid: &str) -> impl Iterator<Item = &Item> {
-        self.dependents
-            .get(uid)
-            .into_iter()
-            .flatten()
-            .filter_map(|uid| self.items.get(uid))
+        self.dependents.get(uid).into_iter().flatten()
     }
 
     /// An object that waits: sets its dependents free, or waits for them, and then lets go of its finalizer.
     fn release(&self, item: &Item, plan: &mut Plan) {
-        let uid = item.target.uid.as_str();
+        let uid = item.uid();
         if item.holds(ORPHAN) {
             let gone = BTreeSet::from([uid]);
             let steps: Vec<Step> = self
@@ -241,7 +150,7 @@ impl Graph {
         } else if item.holds(FOREGROUND) {
             let blocks = |dependent: &&Item| {
                 dependent
-                    .owners
+                    .owners()
                     .iter()
                     .any(|owner| owner.uid == uid && owner.block_owner_deletion == Some(true))
             };
@@ -255,7 +164,7 @@ impl Graph {
         let mut gone: BTreeSet<&str> = BTreeSet::new();
         let (mut solid, mut waiting) = (false, false);
         let mut unknown = Vec::new();
-        for owner in &item.owners {
+        for owner in item.owners() {
             match self.classify(item, owner, &resolve, now) {
                 Owner::Solid => solid = true,
                 Owner::Waiting => {
@@ -281,10 +190,13 @@ impl Graph {
             if !gone.is_empty() {
                 plan.stage(vec![item.without_owners(&gone)]);
             }
-        } else if waiting && self.dependents_of(&item.target.uid).next().is_some() {
+        } else if waiting && self.dependents_of(item.uid()).next().is_some() {
             // A dependent that waits already may wait for this object's owner: a circle in which nobody would ever go.
-            let circle = self.dependents_of(&item.target.uid).any(Item::waits);
-            let blocks = item.owners.iter().any(|owner| owner.block_owner_deletion == Some(true));
+            let circle = self.dependents_of(item.uid()).any(Item::waits);
+            let blocks = item
+                .owners()
+                .iter()
+                .any(|owner| owner.block_owner_deletion == Some(true));
             plan.stage(vec![if circle && blocks {
                 item.unblocking()
             } else {
@@ -309,17 +221,17 @@ impl Graph {
         let Some(resource) = resolve(&owner.api_version, &owner.kind) else {
             return Owner::Unresolvable;
         };
-        if resource.namespaced && item.target.namespace.is_empty() {
+        if resource.namespaced && item.meta().namespace().is_empty() {
             return Owner::Unresolvable;
         }
         let namespace = if resource.namespaced {
-            item.target.namespace.clone()
+            item.meta().namespace()
         } else {
-            String::new()
+            ""
         };
-        if let Some(found) = self.items.get(&owner.uid) {
+        if let Some(found) = self.items.get(owner.uid.as_str()) {
             // The reference must mean this very object: an owner in another namespace is none.
-            if found.target.namespace != namespace || found.target.resource.kind != owner.kind {
+            if found.meta().namespace() != namespace || found.resource.kind != owner.kind {
                 return Owner::Absent;
             }
             return if found.waits() { Owner::Waiting } else { Owner::Solid };
@@ -336,7 +248,7 @@ impl Graph {
         }
         Owner::Unknown(Target {
             resource,
-            namespace,
+            namespace: namespace.to_owned(),
             name: owner.name.clone(),
             uid: owner.uid.clone(),
         })
@@ -344,13 +256,14 @@ impl Graph {
 }
 
 fn unresolvable(item: &Item, owner: &OwnerReference) -> Note {
+    let namespace = item.meta().namespace();
     Note {
-        about: item.target.reference(),
+        about: item.target().reference(),
         severity: Severity::Warning,
         reason: "OwnerRefInvalidNamespace",
         message: format!(
-            "ownerRef [{}/{}, namespace: {}, name: {}, uid: {}] does not exist in namespace \"{}\"",
-            owner.api_version, owner.kind, item.target.namespace, owner.name, owner.uid, item.target.namespace
+            "ownerRef [{}/{}, namespace: {namespace}, name: {}, uid: {}] does not exist in namespace \"{namespace}\"",
+            owner.api_version, owner.kind, owner.name, owner.uid
         ),
     }
 }

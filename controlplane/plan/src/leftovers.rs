@@ -1,10 +1,11 @@
 //! Pods that nobody will finish: their node is gone, or too many have ended.
 
-use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
+use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
 use crate::{
-    objects::{is_finished, seconds, target},
+    objects::{Meta as _, is_finished, seconds, target},
+    pod::Pod,
     step::{Outcome, PODS, PatchKind, Step},
 };
 
@@ -18,7 +19,7 @@ pub fn of_gone_node(pods: &[&Pod], now: Timestamp) -> [Vec<Step>; 2] {
         subresource: Some("status"),
         kind: PatchKind::Strategic,
         body: Box::new(json!({
-            "metadata": { "uid": pod.metadata.uid },
+            "metadata": { "uid": pod.metadata.uid() },
             "status": { "phase": "Failed", "conditions": [{
                 "type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC",
                 "message": "PodGC: node no longer exists",
@@ -35,13 +36,13 @@ pub fn of_the_past(pods: &[&Pod]) -> Vec<Step> {
     let mut finished: Vec<&Pod> = pods
         .iter()
         .copied()
-        .filter(|pod| is_finished(pod) && pod.metadata.deletion_timestamp.is_none())
+        .filter(|pod| is_finished(pod) && !pod.metadata.is_deleting())
         .collect();
     let surplus = finished.len().saturating_sub(THRESHOLD);
     if surplus == 0 {
         return Vec::new();
     }
-    finished.sort_by_key(|pod| (pod.metadata.creation_timestamp.clone(), pod.metadata.name.clone()));
+    finished.sort_by_key(|pod| (pod.metadata.created, pod.metadata.name()));
     finished.into_iter().take(surplus).map(remove).collect()
 }
 

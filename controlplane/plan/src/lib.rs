@@ -14,6 +14,7 @@ pub mod namespaces;
 pub mod node_health;
 pub mod objects;
 pub mod placement;
+pub mod pod;
 pub mod ranges;
 pub mod replicas;
 pub mod rollout;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use k8s_openapi::{
     api::{
         coordination::v1::Lease,
-        core::v1::{Node, NodeCondition, Pod, Taint},
+        core::v1::{Node, NodeCondition, Taint},
     },
     apimachinery::pkg::apis::meta::v1::{MicroTime, Time},
     jiff::Timestamp,
@@ -20,7 +20,8 @@ use k8s_openapi::{
 use serde_json::json;
 
 use crate::{
-    objects::{name, pod_condition, seconds, target},
+    objects::{Meta as _, name, seconds, target},
+    pod::Pod,
     step::{NODES, Note, Outcome, PODS, PatchKind, Plan, Severity, Step},
 };
 
@@ -250,10 +251,11 @@ fn taint(node: &Node, any_ready: bool, now: Timestamp) -> Option<Step> {
 
 /// A pod on a node that is not ready is not ready.
 fn unready(pod: &Pod, now: Timestamp) -> Option<[Step; 2]> {
-    let ready = pod_condition(pod, "Ready").filter(|ready| ready.status == "True")?;
-    let mut ready = ready.clone();
-    "False".clone_into(&mut ready.status);
-    ready.last_transition_time = Some(seconds(now));
+    if !crate::objects::is_ready(pod) {
+        return None;
+    }
+    // Its reason and message stay: conditions are merged by type.
+    let ready = json!({ "type": "Ready", "status": "False", "lastTransitionTime": seconds(now) });
     let about = target(PODS, pod);
     let note = Note {
         about: about.reference(),
@@ -266,7 +268,7 @@ fn unready(pod: &Pod, now: Timestamp) -> Option<[Step; 2]> {
         subresource: Some("status"),
         kind: PatchKind::Strategic,
         body: Box::new(json!({
-            "metadata": { "uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version },
+            "metadata": { "uid": pod.metadata.uid(), "resourceVersion": pod.metadata.resource_version() },
             "status": { "conditions": [ready] },
         })),
         outcome: Outcome::default(),

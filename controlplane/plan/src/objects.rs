@@ -4,45 +4,137 @@ use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::{
     Metadata,
-    api::core::v1::{Pod, PodCondition},
     apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference, Time},
     jiff::Timestamp,
 };
 
-use crate::step::{Resource, Target};
+use crate::{
+    pod::Pod,
+    step::{Resource, Target},
+};
 
 /// Labels or annotations.
 pub type Map = BTreeMap<String, String>;
 
+/// What every object has, in whatever form it is kept.
+pub trait Meta {
+    /// Its name, empty if it has none yet.
+    fn name(&self) -> &str;
+    /// Its namespace, empty if it has none.
+    fn namespace(&self) -> &str;
+    /// Its uid, empty if it has none yet.
+    fn uid(&self) -> &str;
+    /// Its revision as a number, 0 where it has none.
+    fn revision(&self) -> u64;
+    /// Its revision as requests have it.
+    fn resource_version(&self) -> Option<String>;
+    /// Its labels.
+    fn labels(&self) -> Option<&Map>;
+    /// Who owns it.
+    fn owners(&self) -> &[OwnerReference];
+    /// What must be done before it may go.
+    fn finalizers(&self) -> &[String];
+    /// Whether it is being deleted.
+    fn is_deleting(&self) -> bool;
+}
+
+/// An object, in whatever form it is kept.
+pub trait Object {
+    /// The form of its metadata.
+    type Meta: Meta;
+
+    /// Its metadata.
+    fn meta(&self) -> &Self::Meta;
+}
+
+/// An object of whatever kind and form.
+pub trait Whatever: Send + Sync {
+    /// Its metadata.
+    fn any_meta(&self) -> &dyn Meta;
+}
+
+impl<K: Object + Send + Sync> Whatever for K {
+    fn any_meta(&self) -> &dyn Meta {
+        self.meta()
+    }
+}
+
+impl<K: Metadata<Ty = ObjectMeta>> Object for K {
+    type Meta = ObjectMeta;
+
+    fn meta(&self) -> &ObjectMeta {
+        self.metadata()
+    }
+}
+
+impl Meta for ObjectMeta {
+    fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or_default()
+    }
+
+    fn namespace(&self) -> &str {
+        self.namespace.as_deref().unwrap_or_default()
+    }
+
+    fn uid(&self) -> &str {
+        self.uid.as_deref().unwrap_or_default()
+    }
+
+    fn revision(&self) -> u64 {
+        revision_of(self)
+    }
+
+    fn resource_version(&self) -> Option<String> {
+        self.resource_version.clone()
+    }
+
+    fn labels(&self) -> Option<&Map> {
+        self.labels.as_ref()
+    }
+
+    fn owners(&self) -> &[OwnerReference] {
+        self.owner_references.as_deref().unwrap_or_default()
+    }
+
+    fn finalizers(&self) -> &[String] {
+        self.finalizers.as_deref().unwrap_or_default()
+    }
+
+    fn is_deleting(&self) -> bool {
+        self.deletion_timestamp.is_some()
+    }
+}
+
+/// The object's revision, 0 where it has none.
+pub(crate) fn revision_of(metadata: &ObjectMeta) -> u64 {
+    let text = metadata.resource_version.as_deref();
+    text.and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
 /// Names an object for a step.
-pub fn target<K: Metadata<Ty = ObjectMeta>>(resource: Resource, object: &K) -> Target {
-    let metadata = object.metadata();
+pub fn target<K: Object>(resource: Resource, object: &K) -> Target {
+    let metadata = object.meta();
     Target {
         resource,
-        namespace: metadata.namespace.clone().unwrap_or_default(),
-        name: metadata.name.clone().unwrap_or_default(),
-        uid: metadata.uid.clone().unwrap_or_default(),
+        namespace: metadata.namespace().to_owned(),
+        name: metadata.name().to_owned(),
+        uid: metadata.uid().to_owned(),
     }
 }
 
 /// The object's name, empty if it has none yet.
-pub fn name<K: Metadata<Ty = ObjectMeta>>(object: &K) -> &str {
-    object.metadata().name.as_deref().unwrap_or_default()
+pub fn name<K: Object>(object: &K) -> &str {
+    object.meta().name()
 }
 
 /// The object's uid, empty if it has none yet.
-pub fn uid<K: Metadata<Ty = ObjectMeta>>(object: &K) -> &str {
-    object.metadata().uid.as_deref().unwrap_or_default()
+pub fn uid<K: Object>(object: &K) -> &str {
+    object.meta().uid()
 }
 
 /// The owner that manages the object, if one does.
-pub fn controller_of(metadata: &ObjectMeta) -> Option<&OwnerReference> {
-    metadata
-        .owner_references
-        .as_deref()
-        .unwrap_or_default()
-        .iter()
-        .find(|owner| owner.controller == Some(true))
+pub fn controller_of<M: Meta + ?Sized>(metadata: &M) -> Option<&OwnerReference> {
+    metadata.owners().iter().find(|owner| owner.controller == Some(true))
 }
 
 /// The owner reference that a controller puts on what it makes.
@@ -94,27 +186,14 @@ pub fn matches(selector: &LabelSelector, labels: Option<&Map>) -> bool {
         })
 }
 
-/// A pod's condition by type.
-pub fn pod_condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
-    pod.status
-        .as_ref()?
-        .conditions
-        .as_deref()?
-        .iter()
-        .find(|condition| condition.type_ == kind)
-}
-
 /// The pod's phase, empty if it has none yet.
 pub fn phase(pod: &Pod) -> &str {
-    pod.status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref())
-        .unwrap_or_default()
+    &pod.status.phase
 }
 
 /// Whether a controller counts the pod: not finished, not being deleted.
 pub fn is_active(pod: &Pod) -> bool {
-    !is_finished(pod) && pod.metadata.deletion_timestamp.is_none()
+    !is_finished(pod) && !pod.metadata.is_deleting()
 }
 
 /// Whether none of the pod's containers will run again.
@@ -124,18 +203,17 @@ pub fn is_finished(pod: &Pod) -> bool {
 
 /// The node the pod is bound to.
 pub fn node_of(pod: &Pod) -> Option<&str> {
-    pod.spec.as_ref()?.node_name.as_deref().filter(|node| !node.is_empty())
+    Some(&*pod.node).filter(|node| !node.is_empty())
 }
 
 /// Whether the pod's Ready condition is True.
 pub fn is_ready(pod: &Pod) -> bool {
-    pod_condition(pod, "Ready").is_some_and(|ready| ready.status == "True")
+    pod.status.ready
 }
 
 /// Since when the pod has been ready.
 pub fn ready_since(pod: &Pod) -> Option<Timestamp> {
-    let ready = pod_condition(pod, "Ready").filter(|ready| ready.status == "True")?;
-    ready.last_transition_time.as_ref().map(|time| time.0)
+    pod.status.ready_since
 }
 
 /// How long until a ready pod counts as available: zero if it does now, `None` if it is not ready.

@@ -7,34 +7,42 @@ use api::{
     kinds::KINDS,
     registration::Registration,
 };
-use controlplane_plan::step::{self, Resource};
-use k8s_openapi::{
-    api::{
-        apps::v1::{Deployment, ReplicaSet},
-        coordination::v1::Lease,
-        core::v1::{Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota, Service},
-        discovery::v1::EndpointSlice,
-        policy::v1::PodDisruptionBudget,
-        rbac::v1::ClusterRole,
-        storage::v1::StorageClass,
-    },
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+use controlplane_plan::{
+    objects::{Whatever, uid},
+    pod::Pod,
+    step::{self, Resource},
+};
+use k8s_openapi::api::{
+    apps::v1::{Deployment, ReplicaSet},
+    coordination::v1::Lease,
+    core::v1::{Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, ResourceQuota, Service},
+    discovery::v1::EndpointSlice,
+    policy::v1::PodDisruptionBudget,
+    rbac::v1::ClusterRole,
+    storage::v1::StorageClass,
 };
 
 use super::{Cached, Contents, Partial};
-use crate::cache::{Cache, Change, Progress};
+use crate::cache::{Cache, Progress};
+
+/// What became of an object, whatever its kind: the uid of the one before, and the one that is there now.
+pub(crate) struct Turn<'a> {
+    pub(crate) old: Option<&'a str>,
+    pub(crate) new: Option<Arc<dyn Whatever>>,
+}
 
 fn hear<K: Cached>(
     cache: &Cache<K>,
     resource: Resource,
-    listener: impl Fn(Resource, &Change<'_, ObjectMeta>) + Send + Sync + 'static,
+    listener: impl Fn(&Arc<Resource>, Turn<'_>) + Send + Sync + 'static,
 ) {
+    let resource = Arc::new(resource);
     cache.listen(move |change| {
-        let change = Change {
-            old: change.old.map(Cached::metadata),
-            new: change.new.map(Cached::metadata),
+        let turn = Turn {
+            old: change.old.map(uid),
+            new: change.kept.map(|kept| Arc::clone(kept) as Arc<dyn Whatever>),
         };
-        listener(resource, &change);
+        listener(&resource, turn);
     });
 }
 
@@ -125,11 +133,8 @@ impl Caches {
         }
     }
 
-    /// Calls `listener` with the metadata of every object of every kind that can own or be owned.
-    pub(crate) fn listen_to_all(
-        &self,
-        listener: impl Fn(Resource, &Change<'_, ObjectMeta>) + Clone + Send + Sync + 'static,
-    ) {
+    /// Calls `listener` with every object of every kind that can own or be owned.
+    pub(crate) fn listen_to_all(&self, listener: impl Fn(&Arc<Resource>, Turn<'_>) + Clone + Send + Sync + 'static) {
         hear(&self.pods, step::PODS, listener.clone());
         hear(&self.replica_sets, step::REPLICA_SETS, listener.clone());
         hear(&self.deployments, step::DEPLOYMENTS, listener.clone());

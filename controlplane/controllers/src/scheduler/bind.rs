@@ -4,13 +4,14 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use controlplane_plan::{
-    objects::{annotation, name, node_of, target, uid},
+    objects::{Meta as _, annotation, name, node_of, target, uid},
     placement::Bond,
+    pod::Pod,
     step::{CLAIMS, PODS, PatchKind, Target, VOLUMES},
     storage::{SELECTED_NODE, claims::claim_reference, is_bound},
 };
 use http::Method;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -132,7 +133,7 @@ async fn change(context: &Context, target: &Target, body: &Value) -> Result<(), 
 /// Whether all claims are bound by now, or why they never will be.
 fn are_bound(context: &Context, pod: &Pod, node: &str, bonds: &[Bond]) -> Result<bool, String> {
     let still = context.caches.pods.get(&Key::of(&pod.metadata));
-    if still.is_none_or(|still| uid(&*still) != uid(pod) || still.metadata.deletion_timestamp.is_some()) {
+    if still.is_none_or(|still| uid(&*still) != uid(pod) || still.metadata.is_deleting()) {
         return Err(format!("pod {:?} is gone", name(pod)));
     }
     let mut all = true;

@@ -3,11 +3,12 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use controlplane_plan::{
-    objects::name,
+    objects::{Meta as _, name},
     placement::{Claim, Claims, claims::names},
+    pod::Pod,
     storage::{claim_class, volume_of},
 };
-use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
+use k8s_openapi::api::core::v1::PersistentVolume;
 
 use crate::{
     cache::Key,
@@ -16,7 +17,7 @@ use crate::{
 
 /// Gathers a pod's claims, their classes, and the volumes that may be theirs.
 pub(super) fn of(caches: &Caches, pod: &Pod) -> Claims {
-    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let namespace = pod.metadata.namespace();
     let mut all = Claims::default();
     let mut volumes: BTreeMap<String, Arc<PersistentVolume>> = BTreeMap::new();
     let mut add = |more: Vec<Arc<PersistentVolume>>| {

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
-use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Pod, Service};
+use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Service};
 use serde_json::{Value, json};
 
 use super::{
@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     objects::{Map, is_ready, name, node_of, target},
+    pod::Pod,
     step::{ENDPOINTS, Outcome, PatchKind, Plan, Step},
 };
 

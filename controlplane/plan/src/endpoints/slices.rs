@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::{
-    core::v1::{Pod, Service},
+    core::v1::Service,
     discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice},
 };
 
@@ -12,7 +12,8 @@ use super::{
     slice::{self, Wanted, delete, group, is_of},
 };
 use crate::{
-    objects::{Map, controller_of, is_ready, name, node_of, target, uid},
+    objects::{Map, Meta as _, controller_of, is_ready, name, node_of, target, uid},
+    pod::Pod,
     step::{Plan, SERVICES, Step},
 };
 
@@ -227,7 +228,7 @@ fn ports(service: &Service, pod: &Pod) -> Vec<EndpointPort> {
 
 fn endpoint(service: &Service, pod: &Pod, address: &str, zone: &dyn Fn(&str) -> Option<String>) -> Endpoint {
     let serving = is_ready(pod);
-    let terminating = pod.metadata.deletion_timestamp.is_some();
+    let terminating = pod.metadata.is_deleting();
     Endpoint {
         addresses: vec![address.to_owned()],
         conditions: Some(EndpointConditions {

@@ -1,15 +1,16 @@
 //! Pods and Services as they come, and what is made of them.
 
 use k8s_openapi::api::{
-    core::v1::{Endpoints, Pod, Service},
+    core::v1::{Endpoints, Service},
     discovery::v1::EndpointSlice,
 };
 use serde_json::{Value, json};
 
 use super::{plan_endpoints, plan_mirror, plan_slices};
+use crate::pod::Pod;
 use crate::step::{Plan, Step};
 
-fn read<T: k8s_openapi::serde::de::DeserializeOwned>(value: Value) -> T {
+fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
 }
 

@@ -1,5 +1,7 @@
+use std::sync::Arc;
+
 use expect_test::{Expect, expect};
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
+use k8s_openapi::{api::core::v1::ConfigMap, jiff::Timestamp};
 use serde_json::{Value, json};
 
 use super::{Graph, Item};
@@ -17,13 +19,14 @@ fn owner(resource: Resource, name: &str) -> Value {
 }
 
 fn item(resource: Resource, name: &str, owners: &[Value], finalizer: Option<&str>) -> Item {
-    let metadata: ObjectMeta = serde_json::from_value(json!({
+    let metadata = json!({
         "name": name, "namespace": "default", "uid": name, "resourceVersion": "1", "ownerReferences": owners,
         "finalizers": finalizer.into_iter().collect::<Vec<_>>(),
         "deletionTimestamp": finalizer.map(|_| "2026-01-01T00:00:00Z"),
-    }))
-    .unwrap();
-    Item::of(resource, &metadata)
+    });
+    // What else the object holds does not matter.
+    let object: ConfigMap = serde_json::from_value(json!({ "metadata": metadata })).unwrap();
+    Item::of(&Arc::new(resource), Arc::new(object))
 }
 
 fn check(graph: &Graph, uid: &str, expected: &Expect) {

@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use k8s_openapi::{
-    api::core::v1::{Node, Pod, Taint},
+    api::core::v1::{Node, Taint},
     jiff::Timestamp,
 };
 use serde_json::json;
 
 use crate::{
-    objects::{seconds, target},
+    objects::{Meta as _, seconds, target},
     placement::filters::tolerates,
+    pod::Pod,
     step::{Note, Outcome, PODS, PatchKind, Plan, Severity, Step},
 };
 
@@ -26,7 +27,7 @@ pub(super) fn plan(node: &Node, pods: &[&Pod], now: Timestamp, plan: &mut Plan) 
         return;
     }
     let (mut marks, mut deletions) = (Vec::new(), Vec::new());
-    for pod in pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
+    for pod in pods.iter().filter(|pod| !pod.metadata.is_deleting()) {
         match stay(pod, &taints, now) {
             None => {}
             Some(Duration::ZERO) => {
@@ -77,7 +78,7 @@ fn evict(pod: &Pod, now: Timestamp) -> [Step; 2] {
         subresource: Some("status"),
         kind: PatchKind::Strategic,
         body: Box::new(json!({
-            "metadata": { "uid": pod.metadata.uid },
+            "metadata": { "uid": pod.metadata.uid() },
             "status": { "conditions": [{
                 "type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager",
                 "message": "Taint manager: deleting due to NoExecute taint",

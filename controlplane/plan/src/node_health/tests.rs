@@ -1,13 +1,11 @@
 use std::time::Duration;
 
 use expect_test::{Expect, expect};
-use k8s_openapi::{
-    api::core::v1::{Node, Pod},
-    jiff::Timestamp,
-};
+use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
 use serde_json::{Value, json};
 
 use super::{Pulse, Snapshot, plan};
+use crate::pod::Pod;
 
 fn now() -> Timestamp {
     "2026-01-01T01:00:00Z".parse().unwrap()

@@ -6,7 +6,7 @@ use std::{
 };
 
 use api::quantity::Quantity;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 
 use super::{
     Claims, Misfit, Needs, Score, Unplaceable, filters,
@@ -14,6 +14,7 @@ use super::{
     neighbours, score, spread,
 };
 use crate::objects::{controller_of, name, uid};
+use crate::pod::Pod;
 
 /// A pod on a node, or about to be.
 #[derive(Debug, Clone)]
@@ -96,6 +97,13 @@ impl Board {
             self.repelling.insert(uid(&**pod).to_owned());
         }
         self.pods.insert(uid(&**pod).to_owned(), placed);
+    }
+
+    /// Takes a newer version of a pod that asks for the same.
+    pub fn renew(&mut self, pod: &Arc<Pod>) {
+        if let Some(placed) = self.pods.get_mut(uid(&**pod)) {
+            placed.pod = Arc::clone(pod);
+        }
     }
 
     /// Takes a pod off its node; whether it was on one.

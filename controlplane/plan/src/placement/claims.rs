@@ -3,13 +3,14 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::{
-    core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, TopologySelectorTerm},
+    core::v1::{Node, PersistentVolume, PersistentVolumeClaim, TopologySelectorTerm},
     storage::v1::StorageClass,
 };
 
 use super::{Board, Misfit, affinity::selects};
 use crate::{
-    objects::{annotation, name, uid},
+    objects::{Meta as _, annotation, name, uid},
+    pod::Pod,
     storage::{
         NO_PROVISIONER, SELECTED_NODE, Wanted, affinity, best, claim_class, claim_phase, is_bound, volume_of, waits,
     },
@@ -97,7 +98,7 @@ impl Claims {
             }
             let mut owners = claim.metadata.owner_references.iter().flatten();
             if *own && !owners.any(|owner| owner.uid == uid(pod)) {
-                let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+                let namespace = pod.metadata.namespace();
                 let pod = crate::objects::name(pod);
                 return Err(format!(
                     "PVC {namespace}/{name} was not created for pod {namespace}/{pod} (pod is not owner)"
@@ -121,7 +122,7 @@ impl Claims {
         let wanted: Vec<&Claim> = self.claims.iter().filter(exclusive).collect();
         let used = !wanted.is_empty()
             && board.pods().any(|placed| {
-                placed.pod.metadata.namespace == pod.metadata.namespace
+                placed.pod.metadata.namespace() == pod.metadata.namespace()
                     && names(&placed.pod)
                         .iter()
                         .any(|(own, _)| wanted.iter().any(|claim| claim.name == *own))

@@ -1,20 +1,17 @@
 //! Whether a node will do for a pod, as far as the node alone decides it.
 
-use k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};
+use k8s_openapi::api::core::v1::{Node, Taint, Toleration};
 
 use super::{Misfit, Needs, Place, affinity, needs::conflict};
-use crate::objects::name;
+use crate::objects::{name, node_of};
+use crate::pod::Pod;
 
 /// Runs every filter; the first that objects decides.
 pub fn check(pod: &Pod, needs: &Needs, node: &Node, place: &Place) -> Result<(), Misfit> {
     let Some(spec) = pod.spec.as_ref() else { return Ok(()) };
     let tolerations = spec.tolerations.as_deref().unwrap_or_default();
     unschedulable(node, tolerations)?;
-    if spec
-        .node_name
-        .as_deref()
-        .is_some_and(|wanted| !wanted.is_empty() && wanted != name(node))
-    {
+    if node_of(pod).is_some_and(|wanted| wanted != name(node)) {
         return Err(Misfit::unresolvable("node(s) didn't match the requested node name"));
     }
     if let Some(taint) = untolerated(node, tolerations, &["NoSchedule", "NoExecute"]) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Pod;
+use crate::pod::Pod;
 
 /// What scoring counts for a container that asks for no cpu or memory.
 const UNASKED_CPU_MILLI: i64 = 100;

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{Node, Pod, PodAffinityTerm, WeightedPodAffinityTerm};
+use k8s_openapi::api::core::v1::{Node, PodAffinityTerm, WeightedPodAffinityTerm};
 
 use super::{Board, Misfit};
-use crate::objects::{Map, matches, name};
+use crate::objects::{Map, Meta as _, matches, name};
+use crate::pod::Pod;
 
 /// A topology's value for a node, such as its zone.
 pub(super) fn domain<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
@@ -155,18 +156,18 @@ pub(super) fn repels(pod: &Pod) -> bool {
 /// Whether a term of `owner` speaks of `other`.
 fn concerns(term: &PodAffinityTerm, owner: &Pod, other: &Pod) -> bool {
     let listed = term.namespaces.as_deref().unwrap_or_default();
-    let namespace = other.metadata.namespace.as_deref().unwrap_or_default();
+    let namespace = other.metadata.namespace();
     let in_scope = if term.namespace_selector.is_some() {
         // An empty selector means all namespaces. Their labels are not on the board, so for a required term any other
         // selector is refused above; here it widens what pods that are there keep away.
         true
     } else if listed.is_empty() {
-        owner.metadata.namespace == other.metadata.namespace
+        owner.metadata.namespace() == other.metadata.namespace()
     } else {
         listed.iter().any(|listed| listed == namespace)
     };
-    let labels: Option<&Map> = other.metadata.labels.as_ref();
-    let own = owner.metadata.labels.as_ref();
+    let labels: Option<&Map> = other.metadata.labels();
+    let own = owner.metadata.labels();
     let keys = |keys: &Option<Vec<String>>, equal: bool| {
         keys.iter().flatten().all(|key| {
             let ours = own.and_then(|own| own.get(key));

@@ -3,10 +3,11 @@
 
 use std::cmp::Reverse;
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 
 use super::{Needs, Place, affinity, filters::tolerates, neighbours::Neighbourhood, spread::Spread};
 use crate::objects::{controller_of, name};
+use crate::pod::Pod;
 
 /// How little a node suits a pod.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]

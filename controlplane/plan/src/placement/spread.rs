@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Node, Pod, TopologySpreadConstraint};
+use k8s_openapi::api::core::v1::{Node, TopologySpreadConstraint};
 
 use super::{Board, Misfit, affinity, filters::untolerated, neighbours::domain};
-use crate::objects::{Map, matches, name};
+use crate::objects::{Map, Meta as _, matches, name};
+use crate::pod::Pod;
 
 struct Constraint<'a> {
     key: &'a str,
@@ -68,7 +69,7 @@ impl<'a> Spread<'a> {
 
 fn count<'a>(board: &'a Board, pod: &'a Pod, constraint: &'a TopologySpreadConstraint) -> Constraint<'a> {
     let key = constraint.topology_key.as_str();
-    let own_labels = pod.metadata.labels.as_ref();
+    let own_labels = pod.metadata.labels();
     let selected = |labels: Option<&Map>| {
         constraint
             .label_selector
@@ -86,9 +87,9 @@ fn count<'a>(board: &'a Board, pod: &'a Pod, constraint: &'a TopologySpreadConst
         .collect();
     let mut counts: BTreeMap<&str, i64> = eligible.values().map(|value| (*value, 0)).collect();
     for placed in board.pods() {
-        let counted = placed.pod.metadata.namespace == pod.metadata.namespace
-            && placed.pod.metadata.deletion_timestamp.is_none()
-            && selected(placed.pod.metadata.labels.as_ref());
+        let counted = placed.pod.metadata.namespace() == pod.metadata.namespace()
+            && !placed.pod.metadata.is_deleting()
+            && selected(placed.pod.metadata.labels());
         if let Some(value) = eligible.get(placed.node.as_str()).filter(|_| counted) {
             *counts.entry(value).or_default() += 1;
         }

@@ -1,11 +1,12 @@
 use std::sync::Arc;
 
 use expect_test::{Expect, expect};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
 use super::{Board, Claims};
 use crate::objects::name;
+use crate::pod::Pod;
 
 fn node(name: &str, cpu: &str, extra: &Value) -> Arc<Node> {
     let mut node = json!({

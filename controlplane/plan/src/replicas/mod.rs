@@ -6,7 +6,7 @@ mod status;
 mod tests;
 
 use k8s_openapi::{
-    api::{apps::v1::ReplicaSet, core::v1::Pod},
+    api::{apps::v1::ReplicaSet, core::v1::Pod as Whole},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
     jiff::Timestamp,
 };
@@ -16,6 +16,7 @@ pub use crate::rollout::Failure;
 use crate::{
     claim::claim,
     objects::{controlled_by, is_active, is_finished, target},
+    pod::Pod,
     step::{Note, Outcome, PODS, Plan, REPLICA_SETS, Severity, Step, Target},
 };
 
@@ -87,7 +88,7 @@ fn note(owner: &Target, severity: Severity, reason: &'static str, message: &str)
 fn create(set: &ReplicaSet, owner: &Target) -> Option<Step> {
     let template = set.spec.as_ref()?.template.as_ref()?;
     let metadata = template.metadata.clone().unwrap_or_default();
-    let pod = Pod {
+    let pod = Whole {
         metadata: ObjectMeta {
             generate_name: Some(format!("{}-", owner.name)),
             namespace: Some(owner.namespace.clone()),

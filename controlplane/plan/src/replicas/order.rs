@@ -2,11 +2,10 @@
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
-use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
+use k8s_openapi::jiff::Timestamp;
 
-use crate::objects::{annotation, is_active, node_of, phase, ready_since, uid};
-
-const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+use crate::objects::{is_active, node_of, phase, ready_since, uid};
+use crate::pod::Pod;
 
 /// The first to go is the least. The order of the fields is the policy.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,11 +51,6 @@ pub(super) fn victims<'a>(
 fn worth<'a>(pod: &'a Pod, per_node: &BTreeMap<&str, usize>, now: Timestamp) -> Worth<'a> {
     let node = node_of(pod);
     let ready_since = ready_since(pod);
-    let statuses = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.container_statuses.as_deref())
-        .unwrap_or_default();
     Worth {
         scheduled: node.is_some(),
         phase: match phase(pod) {
@@ -65,13 +59,11 @@ fn worth<'a>(pod: &'a Pod, per_node: &BTreeMap<&str, usize>, now: Timestamp) -> 
             _ => 0,
         },
         ready: ready_since.is_some(),
-        cost: annotation(&pod.metadata, COST)
-            .and_then(|text| text.parse().ok())
-            .unwrap_or(0),
+        cost: pod.metadata.deletion_cost,
         doubled: Reverse(node.and_then(|node| per_node.get(node)).copied().unwrap_or(0)),
         ready_for: magnitude(ready_since, now),
-        restarts: Reverse(statuses.iter().map(|status| status.restart_count).max().unwrap_or(0)),
-        age: magnitude(pod.metadata.creation_timestamp.as_ref().map(|time| time.0), now),
+        restarts: Reverse(pod.status.restarts),
+        age: magnitude(pod.metadata.created, now),
         uid: uid(pod),
     }
 }

@@ -3,17 +3,15 @@
 use std::time::Duration;
 
 use k8s_openapi::{
-    api::{
-        apps::v1::{ReplicaSet, ReplicaSetCondition},
-        core::v1::Pod,
-    },
+    api::apps::v1::{ReplicaSet, ReplicaSetCondition},
     jiff::Timestamp,
 };
 use serde_json::{Value, json};
 
 use super::Failure;
 use crate::{
-    objects::{available_in, is_ready, seconds},
+    objects::{Meta as _, available_in, is_ready, seconds},
+    pod::Pod,
     step::{Outcome, PatchKind, Plan, Step, Target},
 };
 
@@ -35,7 +33,7 @@ pub(super) fn report(
         .and_then(|template| template.metadata.as_ref())
         .and_then(|metadata| metadata.labels.as_ref());
     let fully = |pod: &Pod| {
-        let own = pod.metadata.labels.as_ref();
+        let own = pod.metadata.labels();
         labels
             .into_iter()
             .flatten()

@@ -1,11 +1,9 @@
 use expect_test::{Expect, expect};
-use k8s_openapi::{
-    api::{apps::v1::ReplicaSet, core::v1::Pod},
-    jiff::Timestamp,
-};
+use k8s_openapi::{api::apps::v1::ReplicaSet, jiff::Timestamp};
 use serde_json::json;
 
 use super::{Failure, Snapshot, plan};
+use crate::pod::Pod;
 
 fn now() -> Timestamp {
     "2026-01-01T01:00:00Z".parse().unwrap()

@@ -17,7 +17,7 @@ mod tests;
 use k8s_openapi::{
     api::{
         apps::v1::{Deployment, ReplicaSet},
-        core::v1::{Pod, PodTemplateSpec},
+        core::v1::PodTemplateSpec,
     },
     jiff::Timestamp,
 };
@@ -27,6 +27,7 @@ pub use self::settings::{Settings, Strategy};
 use crate::{
     claim::claim,
     objects::{controller_of, name, target, uid},
+    pod::Pod,
     step::{DEPLOYMENTS, Outcome, PatchKind, Plan, REPLICA_SETS, Step, Target},
 };
 

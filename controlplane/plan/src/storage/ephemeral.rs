@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Volume};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Volume};
 use serde_json::json;
 
 use crate::{
-    objects::{controlled_by, is_finished, name, target},
+    objects::{Meta as _, controlled_by, is_finished, name, target},
+    pod::Pod,
     step::{CLAIMS, Note, Outcome, PODS, Plan, Severity, Step},
 };
 
@@ -23,7 +24,7 @@ fn volumes(pod: &Pod) -> impl Iterator<Item = &Volume> {
 /// Makes the claims that are missing. One of that name which is another's is left alone: the scheduler tells of it.
 pub fn plan(pod: &Pod, find: impl Fn(&str) -> Option<Arc<PersistentVolumeClaim>>) -> Plan {
     let mut plan = Plan::default();
-    if pod.metadata.deletion_timestamp.is_some() || is_finished(pod) {
+    if pod.metadata.is_deleting() || is_finished(pod) {
         return plan;
     }
     let missing = volumes(pod).filter(|volume| find(&format!("{}-{}", name(pod), volume.name)).is_none());

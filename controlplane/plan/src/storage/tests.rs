@@ -3,7 +3,7 @@ use std::sync::Arc;
 use expect_test::{Expect, expect};
 use k8s_openapi::{
     api::{
-        core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod},
+        core::v1::{Node, PersistentVolume, PersistentVolumeClaim},
         storage::v1::StorageClass,
     },
     jiff::Timestamp,
@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     placement::{Board, Claims},
+    pod::Pod,
     step::{Plan, Step},
 };
 

@@ -1,0 +1,256 @@
+//! A pod as plans see it: what they read and no more. A cluster has many pods, and most of them are alike: what those of
+//! one template share is kept once.
+
+mod pool;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use k8s_openapi::{
+    api::core::v1::{Container, Pod as Whole, PodCondition, PodSpec, PodStatus},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+    jiff::Timestamp,
+};
+use serde::Deserialize;
+
+pub use self::pool::Pool;
+use crate::objects::{Map, Meta, Object, revision_of};
+
+const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+
+/// A pod.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(from = "Whole")]
+pub struct Pod {
+    /// Who it is and whose.
+    pub metadata: Metadata,
+    /// What it asks for, but for its node.
+    pub spec: Option<Arc<PodSpec>>,
+    /// The node that it is bound to; empty when there is none.
+    pub node: Arc<str>,
+    /// What its node says of it.
+    pub status: Status,
+}
+
+/// Metadata, of pods and of other objects of which no more is read.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(from = "ObjectMeta")]
+pub struct Metadata {
+    name: Box<str>,
+    namespace: Arc<str>,
+    uid: Arc<str>,
+    revision: u64,
+    deleting: bool,
+    labels: Option<Arc<Map>>,
+    owners: Option<Arc<[OwnerReference]>>,
+    finalizers: Option<Arc<[String]>>,
+    /// When it was made.
+    pub created: Option<Timestamp>,
+    /// What its loss would cost, as its annotation says.
+    pub deletion_cost: i32,
+}
+
+/// A pod's status.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Status {
+    /// Its phase; empty when it has none yet.
+    pub phase: Arc<str>,
+    /// Its addresses, of whatever family.
+    pub addresses: Box<[Box<str>]>,
+    /// Whether it is ready.
+    pub ready: bool,
+    /// Since when it is ready, if it is and somebody knows.
+    pub ready_since: Option<Timestamp>,
+    /// Why it has no node, where somebody said so.
+    pub unscheduled: Option<Box<Unscheduled>>,
+    /// Of its containers the one that was restarted most often.
+    pub restarts: i32,
+}
+
+/// The condition `PodScheduled`, when it is not True.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Unscheduled {
+    /// Whether it is False, not Unknown.
+    pub denied: bool,
+    /// In a word.
+    pub reason: Option<String>,
+    /// In a sentence.
+    pub message: Option<String>,
+    /// Since when.
+    pub since: Option<Timestamp>,
+}
+
+impl Pod {
+    /// Lets the pod hold what others hold already, where it is the same.
+    pub fn share(&mut self, pool: &mut Pool) {
+        self.metadata.share(pool);
+        pool.texts.share(&mut self.node);
+        pool.texts.share(&mut self.status.phase);
+        if let Some(spec) = &mut self.spec {
+            pool.specs.share(spec);
+        }
+    }
+}
+
+impl Metadata {
+    /// Lets the object hold what others hold already, where it is the same.
+    pub fn share(&mut self, pool: &mut Pool) {
+        pool.texts.share(&mut self.namespace);
+        if let Some(labels) = &mut self.labels {
+            pool.labels.share(labels);
+        }
+        if let Some(owners) = &mut self.owners {
+            pool.owners.share(owners);
+        }
+        if let Some(finalizers) = &mut self.finalizers {
+            pool.finalizers.share(finalizers);
+        }
+    }
+}
+
+impl From<Whole> for Pod {
+    fn from(whole: Whole) -> Self {
+        let mut spec = whole.spec;
+        let node = spec.as_mut().and_then(|spec| spec.node_name.take()).unwrap_or_default();
+        Self {
+            metadata: whole.metadata.into(),
+            spec: spec.map(|spec| Arc::new(trimmed(spec))),
+            node: node.into(),
+            status: whole.status.map(Status::from).unwrap_or_default(),
+        }
+    }
+}
+
+impl From<ObjectMeta> for Metadata {
+    fn from(whole: ObjectMeta) -> Self {
+        let cost = whole.annotations.as_ref().and_then(|annotations| annotations.get(COST));
+        Self {
+            revision: revision_of(&whole),
+            deletion_cost: cost.and_then(|text| text.parse().ok()).unwrap_or(0),
+            name: whole.name.unwrap_or_default().into(),
+            namespace: whole.namespace.unwrap_or_default().into(),
+            uid: whole.uid.unwrap_or_default().into(),
+            deleting: whole.deletion_timestamp.is_some(),
+            labels: whole.labels.filter(|labels| !labels.is_empty()).map(Arc::new),
+            owners: whole
+                .owner_references
+                .filter(|owners| !owners.is_empty())
+                .map(Arc::from),
+            finalizers: whole.finalizers.filter(|held| !held.is_empty()).map(Arc::from),
+            created: whole.creation_timestamp.map(|time| time.0),
+        }
+    }
+}
+
+impl From<PodStatus> for Status {
+    fn from(whole: PodStatus) -> Self {
+        let conditions = whole.conditions.unwrap_or_default();
+        let find = |kind: &str| conditions.iter().find(|condition| condition.type_ == kind);
+        let since = |condition: &PodCondition| condition.last_transition_time.as_ref().map(|time| time.0);
+        let ready = find("Ready").filter(|ready| ready.status == "True");
+        let unscheduled = find("PodScheduled").filter(|scheduled| scheduled.status != "True");
+        let all = whole.pod_ips.unwrap_or_default().into_iter().map(|address| address.ip);
+        let mut addresses: Vec<String> = all.collect();
+        if addresses.is_empty() {
+            addresses.extend(whole.pod_ip);
+        }
+        addresses.retain(|address| !address.is_empty());
+        let containers = whole.container_statuses.unwrap_or_default();
+        Self {
+            ready: ready.is_some(),
+            ready_since: ready.and_then(since),
+            unscheduled: unscheduled.map(|condition| {
+                Box::new(Unscheduled {
+                    denied: condition.status == "False",
+                    reason: condition.reason.clone(),
+                    message: condition.message.clone(),
+                    since: since(condition),
+                })
+            }),
+            phase: whole.phase.unwrap_or_default().into(),
+            addresses: addresses.into_iter().map(String::into_boxed_str).collect(),
+            restarts: containers.iter().map(|status| status.restart_count).max().unwrap_or(0),
+        }
+    }
+}
+
+/// What plans read of a specification.
+fn trimmed(mut spec: PodSpec) -> PodSpec {
+    let container = |container: Container| Container {
+        name: container.name,
+        ports: container.ports,
+        resources: container.resources,
+        restart_policy: container.restart_policy,
+        ..Container::default()
+    };
+    let mut volumes = spec.volumes.take().unwrap_or_default();
+    volumes.retain(|volume| volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some());
+    // Lists grow by doubling while they are read, from four items; these are made anew, as long as they are.
+    PodSpec {
+        affinity: spec.affinity,
+        containers: spec.containers.into_iter().map(container).collect(),
+        hostname: spec.hostname,
+        init_containers: spec
+            .init_containers
+            .map(|containers| containers.into_iter().map(container).collect()),
+        node_selector: spec.node_selector,
+        overhead: spec.overhead,
+        preemption_policy: spec.preemption_policy,
+        priority: spec.priority,
+        resources: spec.resources,
+        scheduler_name: spec.scheduler_name,
+        scheduling_gates: spec.scheduling_gates,
+        subdomain: spec.subdomain,
+        tolerations: spec.tolerations,
+        topology_spread_constraints: spec.topology_spread_constraints,
+        volumes: Some(volumes).filter(|volumes| !volumes.is_empty()),
+        ..PodSpec::default()
+    }
+}
+
+impl Meta for Metadata {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    fn resource_version(&self) -> Option<String> {
+        (self.revision > 0).then(|| self.revision.to_string())
+    }
+
+    fn labels(&self) -> Option<&Map> {
+        self.labels.as_deref()
+    }
+
+    fn owners(&self) -> &[OwnerReference] {
+        self.owners.as_deref().unwrap_or_default()
+    }
+
+    fn finalizers(&self) -> &[String] {
+        self.finalizers.as_deref().unwrap_or_default()
+    }
+
+    fn is_deleting(&self) -> bool {
+        self.deleting
+    }
+}
+
+impl Object for Pod {
+    type Meta = Metadata;
+
+    fn meta(&self) -> &Metadata {
+        &self.metadata
+    }
+}

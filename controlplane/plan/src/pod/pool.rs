@@ -1,0 +1,78 @@
+//! What many pods hold in common, once.
+
+use std::{
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hasher as _},
+    io,
+    sync::{Arc, Weak},
+};
+
+use k8s_openapi::{api::core::v1::PodSpec, apimachinery::pkg::apis::meta::v1::OwnerReference};
+use serde::Serialize;
+
+use crate::objects::Map;
+
+/// The parts that pods share. It keeps nothing alive.
+#[derive(Debug, Default)]
+pub struct Pool {
+    pub(super) texts: Shared<str>,
+    pub(super) labels: Shared<Map>,
+    pub(super) owners: Shared<[OwnerReference]>,
+    pub(super) finalizers: Shared<[String]>,
+    pub(super) specs: Shared<PodSpec>,
+}
+
+/// Values by a sum over their JSON, as few of them can be hashed otherwise.
+#[derive(Debug)]
+pub(super) struct Shared<T: ?Sized> {
+    known: BTreeMap<u64, Weak<T>>,
+    /// The number of values at which those that nobody holds any more are looked for.
+    full: usize,
+}
+
+impl<T: ?Sized> Default for Shared<T> {
+    fn default() -> Self {
+        Self {
+            known: BTreeMap::new(),
+            full: 64,
+        }
+    }
+}
+
+impl<T: Serialize + PartialEq + ?Sized> Shared<T> {
+    /// Puts a value that is known in the place of an equal one.
+    pub(super) fn share(&mut self, value: &mut Arc<T>) {
+        let mut sum = Sum(DefaultHasher::new());
+        if serde_json::to_writer(&mut sum, &**value).is_err() {
+            return;
+        }
+        let sum = sum.0.finish();
+        match self.known.get(&sum).and_then(Weak::upgrade) {
+            Some(known) if *known == **value => *value = known,
+            // Two that have the same sum take turns; neither is wrong.
+            Some(_) | None => drop(self.known.insert(sum, Arc::downgrade(value))),
+        }
+        if self.known.len() > self.full {
+            self.known.retain(|_, value| value.strong_count() > 0);
+            self.full = self.known.len().saturating_mul(2).max(64);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.known.len()
+    }
+}
+
+struct Sum(DefaultHasher);
+
+impl io::Write for Sum {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,55 @@
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::{Pod, Pool};
+
+fn pod(number: u32, image: &str, node: &str) -> Pod {
+    serde_json::from_value(json!({
+        "metadata": {
+            "name": format!("web-{number}"), "namespace": "default", "uid": number.to_string(), "resourceVersion": "7",
+            "labels": { "app": "web" },
+            "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "r" }],
+        },
+        "spec": {
+            "nodeName": node,
+            "containers": [{ "name": "main", "image": image, "resources": { "requests": { "cpu": "1" } } }],
+            "volumes": [{ "name": format!("token-{number}"), "emptyDir": {} }],
+        },
+        "status": { "phase": "Running", "podIP": "10.0.0.1" },
+    }))
+    .unwrap()
+}
+
+#[test]
+fn pods_of_one_template_share_what_is_the_same() {
+    let mut pool = Pool::default();
+    let (mut one, mut two) = (pod(1, "a", "n1"), pod(2, "b", "n2"));
+    let (before, after) = (two.clone(), &mut two);
+    one.share(&mut pool);
+    after.share(&mut pool);
+    assert_eq!(two, before, "sharing changes nothing");
+    let (one_spec, two_spec) = (one.spec.as_ref().unwrap(), two.spec.as_ref().unwrap());
+    assert!(Arc::ptr_eq(one_spec, two_spec));
+    assert!(Arc::ptr_eq(&one.metadata.namespace, &two.metadata.namespace));
+    assert!(Arc::ptr_eq(
+        one.metadata.labels.as_ref().unwrap(),
+        two.metadata.labels.as_ref().unwrap()
+    ));
+    assert!(Arc::ptr_eq(
+        one.metadata.owners.as_ref().unwrap(),
+        two.metadata.owners.as_ref().unwrap()
+    ));
+    assert_eq!((&*one.node, &*two.node), ("n1", "n2"));
+}
+
+#[test]
+fn what_differs_stays_apart_and_what_is_gone_is_forgotten() {
+    let mut pool = Pool::default();
+    for number in 0..1000 {
+        let mut pod = pod(number, "a", &format!("n{number}"));
+        pod.share(&mut pool);
+        assert_eq!(&*pod.node, format!("n{number}"));
+    }
+    assert!(pool.texts.len() < 200, "{} texts of nobody", pool.texts.len());
+}
