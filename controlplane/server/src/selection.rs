@@ -84,6 +84,6 @@ fn field<'a>(key: &'a Key, attributes: &'a Attributes, label: &str) -> Option<&'
             .fields
             .iter()
             .find(|(own, _)| *own == label)
-            .map(|(_, value)| value.as_str()),
+            .map(|(_, value)| &**value),
     }
 }

@@ -29,9 +29,13 @@ pub(crate) fn prefix(registration: &Registration, namespace: &str) -> Prefix {
 /// What selectors match of an object.
 pub(crate) fn attributes(registration: &Registration, object: &dyn Object) -> Attributes {
     let labels = object.metadata().labels.clone().unwrap_or_default();
+    let fields = registration.fields(object).into_iter();
     Attributes {
         labels: Arc::new(labels),
-        fields: registration.fields(object).into(),
+        fields: fields
+            .filter(|(_, value)| !value.is_empty())
+            .map(|(name, value)| (name, value.into()))
+            .collect(),
     }
 }
 

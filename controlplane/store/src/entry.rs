@@ -8,13 +8,18 @@ use bytes::Bytes;
 
 use crate::Key;
 
+/// Labels by their keys.
+pub type Labels = BTreeMap<String, String>;
+/// Selectable fields and their values, such as `("spec.nodeName", "n1")`. One that is not there is empty.
+pub type Fields = [(&'static str, Arc<str>)];
+
 /// What lists and watches select by, so that they need not decode the object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attributes {
     /// The object's labels.
-    pub labels: Arc<BTreeMap<String, String>>,
-    /// Selectable fields and their values, such as `("spec.nodeName", "n1")`.
-    pub fields: Arc<[(&'static str, String)]>,
+    pub labels: Arc<Labels>,
+    /// The object's selectable fields.
+    pub fields: Arc<Fields>,
 }
 
 impl Default for Attributes {

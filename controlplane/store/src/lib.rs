@@ -22,6 +22,7 @@ mod entry;
 mod key;
 mod ledger;
 mod options;
+mod pool;
 mod retention;
 mod shared;
 mod store;
@@ -33,7 +34,7 @@ mod writer;
 pub use backend::{
     Backend, BackendError, Change, CopyError, History, Loaded, Memory, Operation, Record, Sqlite, check_copy, copy,
 };
-pub use entry::{Attributes, Entry, Event, EventKind, List, Version};
+pub use entry::{Attributes, Entry, Event, EventKind, Fields, Labels, List, Version};
 pub use key::{InvalidKey, Key, Prefix};
 pub use options::{OpenError, Options};
 pub use store::{ListAt, ListError, Store};

@@ -14,6 +14,7 @@ use crate::cache::{Cache, RingLimits};
 use crate::entry::{Entry, List};
 use crate::key::{Key, Prefix};
 use crate::options::{OpenError, Options};
+use crate::pool::Pool;
 use crate::retention::Retention;
 use crate::shared::Shared;
 use crate::watch::{Watch, WatchError, event};
@@ -378,8 +379,10 @@ fn parts(mut backend: Box<dyn Backend>, options: Options) -> Result<(Arc<Shared>
         bytes: options.ring_bytes,
     };
     let mut cache = Cache::new(loaded.revision, loaded.floor, limits);
+    let mut pool = Pool::default();
     for record in loaded.heads {
-        let attributes = (options.index)(&record.key, &record.bytes);
+        let mut attributes = (options.index)(&record.key, &record.bytes);
+        pool.share(&mut attributes);
         cache.load(Entry::new(record.key, record.revision, record.bytes, attributes));
     }
     let retention = Retention::new(options.retention, options.retention_bytes, loaded.revision);
@@ -390,6 +393,7 @@ fn parts(mut backend: Box<dyn Backend>, options: Options) -> Result<(Arc<Shared>
             shared,
             backend,
             retention,
+            pool,
         },
     ))
 }

@@ -12,6 +12,7 @@ use crate::cache::Cache;
 use crate::entry::{Entry, Event, EventKind};
 use crate::key::Key;
 use crate::ledger::{Decision, decide};
+use crate::pool::Pool;
 use crate::retention::Retention;
 use crate::shared::Shared;
 use crate::write::{Class, CommitError, Write};
@@ -55,6 +56,7 @@ pub(crate) struct Writer {
     pub(crate) shared: Arc<Shared>,
     pub(crate) backend: Box<dyn Backend>,
     pub(crate) retention: Retention,
+    pub(crate) pool: Pool,
 }
 
 impl Writer {
@@ -124,13 +126,14 @@ impl Writer {
 
     /// Checks preconditions against the cache and the writes of this batch that come before.
     fn decide(
-        &self,
+        &mut self,
         batch: Vec<(Request, Reply)>,
         answers: &mut Vec<(Reply, Result<Entry, CommitError>)>,
     ) -> Vec<Event> {
         let cache = self.shared.cache();
         let mut round = Round {
             cache: &cache,
+            pool: &mut self.pool,
             pending: HashMap::new(),
             events: Vec::with_capacity(batch.len()),
         };
@@ -236,6 +239,7 @@ impl Writer {
 /// The writes of a batch on their way to become events.
 struct Round<'a> {
     cache: &'a Cache,
+    pool: &'a mut Pool,
     /// What earlier writes of the batch have made of objects.
     pending: HashMap<Key, Option<Entry>>,
     events: Vec<Event>,
@@ -260,7 +264,7 @@ impl Round<'_> {
         Ok(entry)
     }
 
-    fn decide_one(&mut self, write: Write) -> Result<Entry, CommitError> {
+    fn decide_one(&mut self, mut write: Write) -> Result<Entry, CommitError> {
         if let Write::Create {
             within: Some(within), ..
         } = &write
@@ -275,6 +279,7 @@ impl Round<'_> {
             Some(entry) => entry.as_ref(),
             None => self.cache.get(write.key()),
         };
+        self.pool.share_write(&mut write);
         match decide(write, current, next)? {
             Decision::Unchanged(entry) => Ok(entry),
             Decision::Append(event) => {

@@ -46,7 +46,7 @@ fn forbidden(context: &Context, name: &str, because: String) -> Failure {
 fn is_bound(pod: &Entry, node: &str) -> bool {
     let fields = pod.attributes.fields.iter();
     let bound = fields.filter(|(label, _)| *label == "spec.nodeName");
-    bound.map(|(_, value)| value).any(|value| value == node)
+    bound.map(|(_, value)| value).any(|value| **value == *node)
 }
 
 /// A node makes only its own Node, Lease and `CSINode`, and pods that it only shows.

@@ -237,5 +237,5 @@ impl Request<'_> {
 /// Whether a pod is bound to a node.
 fn is_bound(pod: &Entry, node: &str) -> bool {
     let mut fields = pod.attributes.fields.iter();
-    fields.any(|(label, value)| *label == "spec.nodeName" && value == node)
+    fields.any(|(label, value)| *label == "spec.nodeName" && **value == *node)
 }

@@ -44,7 +44,7 @@ pub fn index(key: &Key, json: &[u8]) -> Attributes {
     let data = object["data"].as_str().unwrap_or_default().to_owned();
     Attributes {
         labels: Arc::new(BTreeMap::from([("data".to_owned(), data)])),
-        fields: Arc::from([("metadata.name", key.name().to_owned())]),
+        fields: Arc::from([("metadata.name", key.name().into())]),
     }
 }
 
