@@ -36,6 +36,8 @@ struct Resource {
     entries: BTreeMap<Key, Entry>,
     /// The revision of the newest change; at start, the one that was loaded.
     last: watch::Sender<u64>,
+    /// The same for watchers, who are woken when the writers have their answers.
+    news: watch::Sender<u64>,
     /// The newest change that has left the ring, and the one before it; zeros when none has.
     left: (u64, u64),
 }
@@ -115,10 +117,21 @@ impl Cache {
             .subscribe()
     }
 
-    /// Makes committed changes visible: to readers at once, to watchers as soon as they are woken.
-    pub(crate) fn publish(&mut self, events: Vec<Event>) {
+    pub(crate) fn subscribe_to_news(&mut self, prefix: &Prefix) -> watch::Receiver<u64> {
         let base = self.base;
+        resource(&mut self.resources, base, prefix.resource_name())
+            .news
+            .subscribe()
+    }
+
+    /// Makes committed changes visible to readers. Gives one of the keys of each resource, for [`Cache::wake`].
+    pub(crate) fn publish(&mut self, events: Vec<Event>) -> Vec<Key> {
+        let base = self.base;
+        let mut changed: Vec<Key> = Vec::new();
         for event in events {
+            if changed.iter().all(|key| key.resource() != event.entry.key.resource()) {
+                changed.push(event.entry.key.clone());
+            }
             let resource = resource(&mut self.resources, base, event.entry.key.resource());
             match event.kind {
                 EventKind::Put { .. } => resource.entries.insert(event.entry.key.clone(), event.entry.clone()),
@@ -138,6 +151,14 @@ impl Cache {
             if let Some(resource) = self.resources.get_mut(slot.event.entry.key.resource()) {
                 resource.left = (slot.event.revision, slot.link);
             }
+        }
+        changed
+    }
+
+    /// Wakes the watchers of what was published, each once however much it was.
+    pub(crate) fn wake(&self, changed: &[Key]) {
+        for resource in changed.iter().filter_map(|key| self.resources.get(key.resource())) {
+            resource.news.send_replace(*resource.last.borrow());
         }
     }
 
@@ -202,6 +223,7 @@ impl Cache {
         for resource in self.resources.values_mut() {
             let last = *resource.last.borrow();
             resource.last = watch::Sender::new(last);
+            resource.news = watch::Sender::new(last);
         }
     }
 }
@@ -210,6 +232,43 @@ fn resource<'a>(resources: &'a mut BTreeMap<Box<str>, Resource>, base: u64, name
     resources.entry(name.into()).or_insert_with(|| Resource {
         entries: BTreeMap::new(),
         last: watch::Sender::new(base),
+        news: watch::Sender::new(base),
         left: (0, 0),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::entry::Attributes;
+
+    fn put(revision: u64) -> Event {
+        let key = Key::new("", "pods", "default", &format!("p{revision}")).unwrap();
+        Event {
+            revision,
+            kind: EventKind::Put { prev: None },
+            entry: Entry::new(key, revision, Bytes::new(), Attributes::default()),
+        }
+    }
+
+    #[test]
+    fn watchers_are_woken_once_for_all_and_readers_need_no_waking() {
+        let limits = RingLimits { events: 8, bytes: 1024 };
+        let mut cache = Cache::new(0, 0, limits);
+        let prefix = Prefix::resource("", "pods");
+        let (mut news, last) = (cache.subscribe_to_news(&prefix), cache.subscribe(&prefix));
+        let changed = cache.publish(vec![put(1), put(2)]);
+        assert_eq!(changed.len(), 1, "one resource");
+        assert_eq!(
+            (cache.revision, *last.borrow(), cache.range(&prefix, None).count()),
+            (2, 2, 2)
+        );
+        assert!(!news.has_changed().unwrap(), "nobody is woken yet");
+        cache.wake(&changed);
+        assert!(news.has_changed().unwrap());
+        assert_eq!(*news.borrow_and_update(), 2);
+        assert!(!news.has_changed().unwrap(), "once");
+    }
 }

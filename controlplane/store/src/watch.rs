@@ -60,7 +60,7 @@ impl Watch {
             if behind_ring && !(cache.is_complete(prefix, from) && shared.class_of(prefix) == Class::Kept) {
                 return Err(WatchError::Expired { after: from });
             }
-            cache.subscribe(prefix)
+            cache.subscribe_to_news(prefix)
         };
         Ok(Self {
             shared,
@@ -106,7 +106,10 @@ impl Watch {
     }
 
     fn fill(&mut self) -> Result<Filled, WatchError> {
-        self.receiver.borrow_and_update();
+        // Whoever has just taken a change finds that there is no other, and need not take the lock that all share.
+        if *self.receiver.borrow_and_update() <= self.scanned {
+            return Ok(Filled::Idle);
+        }
         let cache = self.shared.cache();
         if cache.closed {
             return Err(WatchError::Closed);

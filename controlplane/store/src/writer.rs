@@ -108,11 +108,13 @@ impl Writer {
         let mut answers = Vec::with_capacity(batch.len());
         let events = self.decide(batch, &mut answers);
         match self.store(events) {
-            Ok(()) => {
+            Ok(changed) => {
                 for (reply, answer) in answers {
                     // The client may have gone; its write stands.
                     drop(reply.send(answer));
                 }
+                // Many watchers may wait: the writers come first.
+                self.shared.cache().wake(&changed);
                 true
             }
             Err(failure) => {
@@ -148,9 +150,10 @@ impl Writer {
         round.events
     }
 
-    fn store(&mut self, events: Vec<Event>) -> Result<(), CommitError> {
+    /// Gives what the watchers are to be woken for.
+    fn store(&mut self, events: Vec<Event>) -> Result<Vec<Key>, CommitError> {
         if events.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let records: Vec<Record> = events.iter().map(|event| record(&self.shared, event)).collect();
         if let Err(failure) = self.backend.append(&records) {
@@ -167,13 +170,12 @@ impl Writer {
             });
         }
         self.retention.stored(&events);
-        let revision = {
+        let (changed, revision) = {
             let mut cache = self.shared.cache_mut();
-            cache.publish(events);
-            cache.revision
+            (cache.publish(events), cache.revision)
         };
         self.shared.newest.send_replace(revision);
-        Ok(())
+        Ok(changed)
     }
 
     /// Raises the floor and removes what has outlived its time. `true` when there is something to sweep.

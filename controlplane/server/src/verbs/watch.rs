@@ -3,6 +3,7 @@
 mod frames;
 
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use futures::stream::unfold;
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
 use store::{Entry, ListAt, Watch, WatchError};
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
+use tokio::time::{Instant, Interval, MissedTickBehavior, Sleep, interval_at, sleep_until};
 
 use self::frames::{Frames, Kind};
 use crate::context::Context;
@@ -54,7 +55,8 @@ pub(crate) async fn watch(context: &mut Context) -> Result<Response, Failure> {
     let start = start(&context.query, bookmarks)?;
     let timeout = timeout(&context.query)?;
     let frames = Frames::new(context, representation, selection)?;
-    let watcher = Watcher::open(context, frames, start, bookmarks, timeout).await?;
+    // On the heap, as the stream moves it about for every frame.
+    let watcher = Box::new(Watcher::open(context, frames, start, bookmarks, timeout).await?);
     let stream = unfold(watcher, |mut watcher| async move {
         let frame = watcher.next().await?;
         Some((Ok::<Bytes, Infallible>(frame), watcher))
@@ -156,7 +158,8 @@ struct Watcher {
     /// The last frame, when nothing can follow it.
     last: Option<Bytes>,
     bookmarks: Option<Interval>,
-    deadline: Instant,
+    /// Made once: to make one for every change would cost more than the change.
+    deadline: Pin<Box<Sleep>>,
 }
 
 impl Watcher {
@@ -187,7 +190,7 @@ impl Watcher {
             ahead: begun.ahead,
             last,
             bookmarks,
-            deadline: now + timeout,
+            deadline: Box::pin(sleep_until(now + timeout)),
         })
     }
 
@@ -217,7 +220,7 @@ impl Watcher {
                         return Some(frame);
                     }
                 },
-                () = sleep_until(self.deadline) => {
+                () = self.deadline.as_mut() => {
                     let revision = changes.progress();
                     self.changes = None;
                     let told = self.bookmarks.is_some() && revision > self.ahead;
