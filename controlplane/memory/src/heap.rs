@@ -1,7 +1,9 @@
 //! How the allocator keeps memory.
 
-/// So much may lie free in the heap: giving it back and taking it again would cost more than it is worth.
-const FREE: usize = 8 << 20;
+/// So much may lie free in the heap of a busy process: giving it back and taking it again would cost more than it is worth.
+pub(crate) const FREE: usize = 8 << 20;
+/// And so much in that of one at rest.
+pub(crate) const FREE_AT_REST: usize = 1 << 20;
 
 /// The heap's end may be so long before freeing shortens it at once: growing again costs a page fault for every page.
 #[cfg(target_env = "gnu")]
@@ -30,10 +32,10 @@ pub fn share() {
 /// burst of work something that lives on often lies.
 #[cfg(target_env = "gnu")]
 #[expect(unsafe_code, reason = "mallinfo2 and malloc_trim have no safe wrappers")]
-pub(crate) fn trim() {
+pub(crate) fn trim(allowed: usize) {
     // SAFETY: reads counters under the allocator's own lock.
     let free = unsafe { libc::mallinfo2() }.fordblks;
-    if free > FREE {
+    if free > allowed {
         // SAFETY: releases pages that nothing uses, under the allocator's own lock.
         let released = unsafe { libc::malloc_trim(0) };
         tracing::debug!(free, released, "memory looked through");
@@ -41,4 +43,4 @@ pub(crate) fn trim() {
 }
 
 #[cfg(not(target_env = "gnu"))]
-pub(crate) fn trim() {}
+pub(crate) fn trim(_allowed: usize) {}

@@ -29,12 +29,14 @@ pub async fn give_back() -> Infallible {
     let (mut before, mut rested) = (processor_time(), 0_u32);
     loop {
         rounds.tick().await;
-        // It takes milliseconds, in which whoever wants memory waits.
-        tokio::task::spawn_blocking(heap::trim).await.ok();
         let now = processor_time();
         let rests = now.saturating_sub(before) < IDLE;
         before = now;
-        if rests && rested.is_multiple_of(RESTS) {
+        let thorough = rests && rested.is_multiple_of(RESTS);
+        let allowed = if thorough { heap::FREE_AT_REST } else { heap::FREE };
+        // It takes milliseconds, in which whoever wants memory waits.
+        tokio::task::spawn_blocking(move || heap::trim(allowed)).await.ok();
+        if thorough {
             tokio::task::spawn_blocking(code::release).await.ok();
         }
         rested = if rests { rested.wrapping_add(1) } else { 0 };
