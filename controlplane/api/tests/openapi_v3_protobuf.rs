@@ -159,7 +159,12 @@ fn schema(of: &SchemaOr) -> Value {
     members.list("allOf", of.all_of.iter().map(schema));
     members.list("oneOf", of.one_of.iter().map(schema));
     members.list("anyOf", of.any_of.iter().map(schema));
-    members.set("items", of.items.as_ref().map(|items| schema(&items.all[0])));
+    members.set(
+        "items",
+        of.items
+            .as_ref()
+            .map(|items| schema(items.all.first().expect("an item"))),
+    );
     members.set("properties", of.properties.as_ref().map(schemas));
     let additional = of.additional.as_ref();
     members.set(
@@ -294,16 +299,18 @@ fn document(document: &Document) -> Value {
     })
 }
 
-/// Numbers in one form: protobuf's defaults are all floating.
+/// Defaults as the messages have them: numbers are floating, and lists have no form of their own.
 fn floating(value: &mut Value) {
     match value {
         Value::Object(members) => {
-            for (name, member) in members {
-                match member {
-                    Value::Number(number) if name == "default" => *member = json!(number.as_f64()),
-                    member => floating(member),
+            if let Some(default) = members.get_mut("default") {
+                if default.is_number() {
+                    *default = json!(default.as_f64());
+                } else if default.is_array() {
+                    *default = json!({});
                 }
             }
+            members.values_mut().for_each(floating);
         }
         Value::Array(items) => items.iter_mut().for_each(floating),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}

@@ -15,7 +15,7 @@ pub(super) fn document(document: &Value) -> Vec<u8> {
     });
     within(&mut out, 4, |out| {
         each(document.get("paths"), |path, item| {
-            named(out, 1, path, |out| path_item(out, item))
+            named(out, 1, path, |out| path_item(out, item));
         });
     });
     within(&mut out, 5, |out| {
@@ -122,7 +122,7 @@ fn parameters(out: &mut Writer, number: u32, parameters: Option<&Value>) {
 
 fn schemas(out: &mut Writer, schemas: Option<&Value>) {
     each(schemas, |name, of| {
-        named(out, 1, name, |out| schema_or_reference(out, of))
+        named(out, 1, name, |out| schema_or_reference(out, of));
     });
 }
 

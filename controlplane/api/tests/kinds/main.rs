@@ -23,6 +23,7 @@ mod rules;
 mod selector;
 mod shown;
 mod storage;
+mod workloads;
 
 /// The lines of a table: cells between bars, without the blanks around them.
 fn table(text: &str) -> impl Iterator<Item = Vec<&str>> {
