@@ -2,6 +2,7 @@
 
 pub mod defaults;
 pub mod ephemeral;
+pub mod level;
 mod references;
 pub mod resize;
 mod unsupported;
@@ -24,16 +25,14 @@ pub fn is_sidecar(container: &Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }
 
-/// What a pod needs of its node: the sum of its containers and sidecars, or the largest step of its init containers
-/// where that is more; with overhead.
+/// What a pod needs of its node: what it asks for as a whole, or the sum of its containers and sidecars, or the largest step of
+/// its init containers where that is more; with overhead.
 pub fn requests(spec: &PodSpec) -> Resources {
-    let own = |container: &Container| {
-        container
-            .resources
-            .as_ref()
-            .and_then(|resources| resources.requests.clone())
-    };
-    let mut total = aggregate(spec, own);
+    let mut total = container_requests(spec);
+    level::overrule(
+        &mut total,
+        spec.resources.as_ref().and_then(|own| own.requests.as_ref()),
+    );
     for (name, amount) in spec.overhead.iter().flatten() {
         add(&mut total, name, Quantity::of(amount));
     }
@@ -42,19 +41,24 @@ pub fn requests(spec: &PodSpec) -> Resources {
 
 /// What a pod may use at most, for the resources that have a limit; with overhead.
 pub fn limits(spec: &PodSpec) -> Resources {
-    let own = |container: &Container| {
-        container
-            .resources
-            .as_ref()
-            .and_then(|resources| resources.limits.clone())
-    };
-    let mut total = aggregate(spec, own);
+    let mut total = container_limits(spec);
+    level::overrule(&mut total, spec.resources.as_ref().and_then(|own| own.limits.as_ref()));
     for (name, amount) in spec.overhead.iter().flatten() {
         if let Some(limit) = total.get_mut(name) {
             *limit = limit.plus(Quantity::of(amount));
         }
     }
     total
+}
+
+/// What a pod's containers ask for together.
+pub fn container_requests(spec: &PodSpec) -> Resources {
+    aggregate(spec, |container| container.resources.as_ref()?.requests.clone())
+}
+
+/// What a pod's containers may use together.
+pub fn container_limits(spec: &PodSpec) -> Resources {
+    aggregate(spec, |container| container.resources.as_ref()?.limits.clone())
 }
 
 fn aggregate(spec: &PodSpec, own: impl Fn(&Container) -> Option<BTreeMap<String, Text>>) -> Resources {
@@ -113,8 +117,10 @@ pub fn qos(spec: &PodSpec) -> &'static str {
     let mut requests = Resources::new();
     let mut limits = Resources::new();
     let mut all_limited = true;
-    for container in spec.containers.iter().chain(spec.init_containers.iter().flatten()) {
-        let resources = container.resources.clone().unwrap_or_default();
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let each = || containers.map(|container| container.resources.clone().unwrap_or_default());
+    let counting = level::own(spec).map_or_else(|| each().collect(), |own| vec![own.clone()]);
+    for resources in counting {
         let counted = |amounts: Option<BTreeMap<String, Text>>| -> Resources {
             let amounts = amounts.into_iter().flatten();
             let amounts = amounts.filter(|(name, _)| name == "cpu" || name == "memory");

@@ -172,6 +172,15 @@ pub fn unstated<'a>(object: &dyn Object, names: impl Iterator<Item = &'a str>) -
             .collect()
     };
     let mut missing: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    // What the pod as a whole says, no container has to.
+    let mut stated = Resources::new();
+    if let Some(own) = pod::level::own(spec) {
+        computing(&read(own.requests.as_ref()), &read(own.limits.as_ref()), &mut stated);
+    }
+    let demanded: Vec<&str> = demanded
+        .into_iter()
+        .filter(|demand| !stated.contains_key(*demand))
+        .collect();
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     for container in containers {
         let Container { name, resources, .. } = container;

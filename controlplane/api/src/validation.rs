@@ -5,6 +5,7 @@ mod container;
 pub(crate) mod cron;
 mod ephemeral;
 pub mod metadata;
+mod mounts;
 pub mod pod_spec;
 mod probe;
 pub(crate) mod rbac;

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
-use super::ephemeral;
+use super::{ephemeral, level};
 use crate::kinds::persistent_volume_claim::set_spec_defaults;
 use crate::quantity::{Quantity, canonicalize};
 
@@ -61,6 +61,11 @@ pub fn set_template_defaults(spec: &mut PodSpec) {
     if let Some(overhead) = &mut spec.overhead {
         amounts(overhead);
     }
+    if let Some(own) = &mut spec.resources {
+        for list in [&mut own.limits, &mut own.requests].into_iter().flatten() {
+            amounts(list);
+        }
+    }
     for volume in spec.volumes.iter_mut().flatten() {
         self::volume(volume);
     }
@@ -96,6 +101,7 @@ pub fn set_pod_defaults(spec: &mut PodSpec) {
             }
         }
     }
+    level::set_defaults(spec);
 }
 
 /// `serviceAccount` is the old name of `serviceAccountName`; both are kept and equal.

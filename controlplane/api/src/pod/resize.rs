@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
 use super::qos;
+use super::unsupported::DETAIL as UNSUPPORTED;
 use crate::invalid::Invalid;
 use crate::validation::pod_spec;
 
@@ -24,6 +25,9 @@ pub fn update(new: &mut Pod, old: &Pod) -> Vec<Invalid> {
         return vec![Invalid::required("spec", "")];
     };
     let mut errors = order(&wanted, known);
+    if wanted.resources != known.resources {
+        errors.push(Invalid::forbidden("spec.resources", UNSUPPORTED));
+    }
     if !errors.is_empty() {
         return errors;
     }

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Container, PodSecurityContext, PodSpec, Securit
 use super::ephemeral::as_container;
 use crate::invalid::Invalid;
 
-const DETAIL: &str = "is not supported by this version of the node agent";
+pub(super) const DETAIL: &str = "is not supported by this version of the node agent";
 
 struct Found(Vec<Invalid>);
 
@@ -41,11 +41,6 @@ pub fn unsupported(spec: &PodSpec) -> Vec<Invalid> {
         spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()),
         "spec.resourceClaims",
     );
-    let limited = spec
-        .resources
-        .as_ref()
-        .is_some_and(|all| all.limits.is_some() || all.requests.is_some());
-    found.refuse(limited, "spec.resources");
     found.refuse(spec.scheduling_group.is_some(), "spec.schedulingGroup");
     found.only(spec.os.as_ref().map(|os| os.name.as_str()), "spec.os.name", &["linux"]);
     if let Some(context) = &spec.security_context {
@@ -74,25 +69,11 @@ fn pod_context(found: &mut Found, context: &PodSecurityContext) {
 
 fn container_context(found: &mut Found, context: &SecurityContext, path: &str) {
     found.refuse(context.se_linux_options.is_some(), format!("{path}.seLinuxOptions"));
-    found.only(context.proc_mount.as_deref(), format!("{path}.procMount"), &["Default"]);
 }
 
 fn container(found: &mut Found, container: &Container, path: &str) {
     if let Some(context) = &container.security_context {
         container_context(found, context, &format!("{path}.securityContext"));
-    }
-    for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
-        let path = format!("{path}.volumeMounts[{index}]");
-        found.only(
-            mount.mount_propagation.as_deref(),
-            format!("{path}.mountPropagation"),
-            &["HostToContainer", "None"],
-        );
-        found.only(
-            mount.recursive_read_only.as_deref(),
-            format!("{path}.recursiveReadOnly"),
-            &["Disabled"],
-        );
     }
     let devices = container.volume_devices.as_ref().is_some_and(|all| !all.is_empty());
     found.refuse(devices, format!("{path}.volumeDevices"));

@@ -4,11 +4,10 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{
     Container, ContainerPort, EnvFromSource, EnvVar, EnvVarSource, ObjectFieldSelector, ResourceFieldSelector,
-    SecurityContext, VolumeMount,
+    SecurityContext,
 };
 
-use super::volume::{local_path, no_backsteps};
-use super::{each, id, one_of, one_of_or_none, port, probe, required, resources, restart};
+use super::{each, id, mounts, one_of, one_of_or_none, port, probe, required, resources, restart};
 use crate::invalid::Invalid;
 use crate::names;
 use crate::pod::is_sidecar;
@@ -40,6 +39,8 @@ pub(super) struct Context<'a> {
     pub(super) grace: i64,
     /// Whether the pod's containers are not started again.
     pub(super) never_restarts: bool,
+    /// Whether the pod's users are not the node's.
+    pub(super) own_users: bool,
 }
 
 /// A container that goes on beside the others.
@@ -99,17 +100,17 @@ pub(super) fn common<'a>(errors: &mut Vec<Invalid>, container: &'a Container, pa
     for (index, source) in container.env_from.iter().flatten().enumerate() {
         variables(errors, source, &format!("{path}.envFrom[{index}]"));
     }
-    mounts(
-        errors,
-        container.volume_mounts.as_deref().unwrap_or_default(),
-        &format!("{path}.volumeMounts"),
-        context,
-    );
+    mounts::mounts(errors, container, &format!("{path}.volumeMounts"), &context.volumes);
     if let Some(own) = &container.resources {
         resources::requirements(errors, own, &format!("{path}.resources"));
     }
     if let Some(own) = &container.security_context {
-        security(errors, own, &format!("{path}.securityContext"));
+        let path = format!("{path}.securityContext");
+        security(errors, own, &path);
+        if own.proc_mount.as_deref() == Some("Unmasked") && !context.own_users {
+            let detail = "`hostUsers` must be false to use `Unmasked`";
+            errors.push(Invalid::value(format!("{path}.procMount"), "Unmasked", detail));
+        }
     }
     resize_policy(
         errors,
@@ -325,33 +326,6 @@ fn variables(errors: &mut Vec<Invalid>, source: &EnvFromSource, path: &str) {
                 "",
                 "may not have more than one field specified at a time",
             ));
-        }
-    }
-}
-
-fn mounts(errors: &mut Vec<Invalid>, mounts: &[VolumeMount], path: &str, context: &Context<'_>) {
-    let mut points = BTreeSet::new();
-    for (index, mount) in mounts.iter().enumerate() {
-        let path = format!("{path}[{index}]");
-        let field = format!("{path}.name");
-        if required(errors, &field, Some(&mount.name)) && !context.volumes.contains(mount.name.as_str()) {
-            errors.push(Invalid::not_found(field, &mount.name));
-        }
-        let field = format!("{path}.mountPath");
-        if required(errors, &field, Some(&mount.mount_path)) && !points.insert(mount.mount_path.as_str()) {
-            errors.push(Invalid::value(field, &mount.mount_path, "must be unique"));
-        }
-        let sub_path = mount.sub_path.as_deref().filter(|path| !path.is_empty());
-        let expression = mount.sub_path_expr.as_deref().filter(|path| !path.is_empty());
-        if let Some(sub_path) = sub_path {
-            local_path(errors, &format!("{path}.subPath"), sub_path);
-        }
-        if let Some(expression) = expression {
-            no_backsteps(errors, &format!("{path}.subPathExpr"), expression);
-            if sub_path.is_some() {
-                let detail = "subPathExpr and subPath are mutually exclusive";
-                errors.push(Invalid::value(format!("{path}.subPathExpr"), expression, detail));
-            }
         }
     }
 }

@@ -55,6 +55,7 @@ pub fn validate(spec: &PodSpec, path: &str) -> Vec<Invalid> {
     affinity::tolerations(&mut errors, tolerations, &format!("{path}.tolerations"));
     let constraints = spec.topology_spread_constraints.as_deref().unwrap_or_default();
     affinity::spread(&mut errors, constraints, &format!("{path}.topologySpreadConstraints"));
+    resources::of_pod(&mut errors, spec, &format!("{path}.resources"));
     resources::amounts(&mut errors, spec.overhead.as_ref(), &format!("{path}.overhead"));
     for (index, gate) in spec.readiness_gates.iter().flatten().enumerate() {
         let field = format!("{path}.readinessGates[{index}].conditionType");
@@ -101,6 +102,7 @@ fn containers(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str, volumes: BT
         host_network: spec.host_network == Some(true),
         grace: spec.termination_grace_period_seconds.unwrap_or(30),
         never_restarts: spec.restart_policy.as_deref() == Some("Never"),
+        own_users: spec.host_users == Some(false),
     };
     for (index, item) in spec.containers.iter().enumerate() {
         container::main(errors, item, &format!("{path}.containers[{index}]"), &mut context);

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::ResourceRequirements;
+use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
 use super::each;
 use crate::invalid::Invalid;
 use crate::names;
+use crate::pod::{self, level};
 use crate::quantity::Quantity;
+
+const NO_RESOURCE: &str = "must be a standard resource type or fully qualified";
 
 /// Limits and requests of a container.
 pub(super) fn requirements(errors: &mut Vec<Invalid>, resources: &ResourceRequirements, path: &str) {
@@ -41,6 +44,67 @@ pub(super) fn requirements(errors: &mut Vec<Invalid>, resources: &ResourceRequir
     let mut named = given.into_iter().flatten().flat_map(BTreeMap::keys);
     if named.clone().any(|name| is_pages(name)) && !named.any(|name| matches!(name.as_str(), "cpu" | "memory")) {
         errors.push(Invalid::forbidden(path, "HugePages require cpu or memory"));
+    }
+}
+
+/// Limits and requests of a pod as a whole, and how those of its containers go with them.
+pub(super) fn of_pod(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
+    let Some(own) = &spec.resources else { return };
+    if spec.os.as_ref().is_some_and(|os| os.name == "windows") {
+        errors.push(Invalid::forbidden(path, "may not be set for a windows pod"));
+        return;
+    }
+    if own.claims.is_some() {
+        let detail = "claims may not be set for Resources at pod-level";
+        errors.push(Invalid::forbidden(format!("{path}.claims"), detail));
+    }
+    let mut shared = own.clone();
+    for (list, field) in [(&mut shared.limits, "limits"), (&mut shared.requests, "requests")] {
+        let Some(list) = list else { continue };
+        for name in list.keys().filter(|name| !level::is_shared(name)) {
+            let field = format!("{path}.{field}[{name}]");
+            if name.contains('/') || is_standard(name) {
+                errors.push(Invalid::not_supported(field, name, &["cpu", "hugepages-", "memory"]));
+            } else {
+                errors.push(Invalid::value(field, name, NO_RESOURCE));
+            }
+        }
+        list.retain(|name, _| level::is_shared(name));
+    }
+    requirements(errors, &shared, path);
+    let read = |list: &Option<BTreeMap<String, Text>>, name: &str| -> Option<Quantity> {
+        Quantity::parse(&list.as_ref()?.get(name)?.0).ok()
+    };
+    let mut covers = |what: &str, whole: &Option<BTreeMap<String, Text>>, sums: pod::Resources| {
+        for (name, sum) in sums {
+            if let Some(whole) = read(whole, &name).filter(|whole| sum > *whole) {
+                let detail = format!("must be greater than or equal to aggregate container {what} of {sum}");
+                errors.push(Invalid::value(
+                    format!("{path}.{what}[{name}]"),
+                    whole.to_string(),
+                    detail,
+                ));
+            }
+        }
+    };
+    covers("requests", &own.requests, pod::container_requests(spec));
+    let mut pages = pod::container_limits(spec);
+    pages.retain(|name, _| name.starts_with("hugepages-"));
+    covers("limits", &own.limits, pages);
+    for (index, container) in spec.containers.iter().enumerate() {
+        let limits = container
+            .resources
+            .as_ref()
+            .and_then(|resources| resources.limits.as_ref());
+        for (name, limit) in limits.into_iter().flatten() {
+            let limit = Quantity::of(limit);
+            if let Some(whole) = read(&own.limits, name).filter(|whole| limit > *whole) {
+                // The field is written as upstream writes it.
+                let field = format!("{path}.containers[{index}][{name}].limits");
+                let detail = format!("must be less than or equal to pod limits of {whole}");
+                errors.push(Invalid::value(field, limit.to_string(), detail));
+            }
+        }
     }
 }
 
@@ -126,8 +190,7 @@ fn amount(errors: &mut Vec<Invalid>, name: &str, text: &Text, path: &str) -> Opt
 pub(crate) fn resource_name(errors: &mut Vec<Invalid>, name: &str, field: &str) {
     let found = names::qualified_name(name);
     if found.is_empty() && !name.contains('/') && !is_standard(name) {
-        let detail = "must be a standard resource type or fully qualified";
-        errors.push(Invalid::value(field, name, detail));
+        errors.push(Invalid::value(field, name, NO_RESOURCE));
     }
     each(errors, field, name, found);
 }

@@ -17,6 +17,7 @@ mod every;
 mod hostile;
 mod names;
 mod networks;
+mod pods;
 mod quantity;
 mod refused;
 mod rules;

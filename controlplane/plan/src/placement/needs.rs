@@ -54,7 +54,12 @@ impl Needs {
                 requests.is_some_and(|requests| requests.contains_key(name))
             }
         };
+        let own = api::pod::level::own(spec).and_then(|own| own.requests.as_ref());
         let unasked = |name| {
+            // What the pod asks for as a whole stands for all its containers.
+            if own.is_some_and(|own| own.contains_key(name)) {
+                return 0;
+            }
             let count = containers.clone().filter(|container| !asks(name)(container)).count();
             i64::try_from(count).unwrap_or(i64::MAX)
         };

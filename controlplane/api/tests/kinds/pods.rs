@@ -1,0 +1,80 @@
+//! What pods ask for as a whole, and rules that only they have.
+
+use serde_json::json;
+
+use crate::refused::{pod_refused, refused};
+
+#[test]
+fn a_pod_as_a_whole_asks_for_no_less_than_its_containers() {
+    let containers = json!([
+        {"name": "a", "image": "b", "resources": {"requests": {"cpu": "500m", "memory": "64Mi"}, "limits": {"cpu": "3"}}},
+        {"name": "b", "image": "b", "resources": {"requests": {"cpu": "1", "ephemeral-storage": "1Gi"}}},
+    ]);
+    let resources = json!({"requests": {"cpu": "1", "memory": "64Mi"}, "limits": {"cpu": "2", "memory": "1Gi"}});
+    refused(
+        "",
+        "pods",
+        &json!({"spec": {"containers": containers, "resources": resources, "volumes": null}}),
+        &[
+            "spec.resources.requests[cpu]: Invalid value: \"1\": must be greater than or equal to aggregate container requests of 1500m",
+            "spec.resources.containers[0][cpu].limits: Invalid value: \"3\": must be less than or equal to pod limits of 2",
+        ],
+    );
+    let resources = json!({"claims": [{"name": "x"}], "requests": {"cpu": "2", "pods": "1"},
+                           "limits": {"cpu": "1", "ephemeral-storage": "1Gi", "bananas": "1"}});
+    let supported = "supported values: \"cpu\", \"hugepages-\", \"memory\"";
+    let errors = [
+        "spec.resources.claims: Forbidden: claims may not be set for Resources at pod-level",
+        "spec.resources.limits[bananas]: Invalid value: \"bananas\": must be a standard resource type or fully qualified",
+        &format!("spec.resources.limits[ephemeral-storage]: Unsupported value: \"ephemeral-storage\": {supported}"),
+        &format!("spec.resources.requests[pods]: Unsupported value: \"pods\": {supported}"),
+        "spec.resources.requests: Invalid value: \"2\": must be less than or equal to cpu limit of 1",
+    ];
+    refused("", "pods", &json!({"spec": {"resources": resources}}), &errors);
+}
+
+#[test]
+fn what_a_container_mounts_and_sees_of_the_kernel() {
+    let mount = |more: serde_json::Value| {
+        let mut mount = json!({"name": "settings", "mountPath": "/a"});
+        mount.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"volumeMounts": [mount]})
+    };
+    let path = "spec.containers[0].volumeMounts[0]";
+    pod_refused(
+        &mount(json!({"mountPropagation": "Bidirectional"})),
+        &[&format!(
+            "{path}.mountPropagation: Forbidden: Bidirectional mount propagation is available only to privileged containers"
+        )],
+    );
+    pod_refused(
+        &mount(json!({"mountPropagation": "Sideways", "recursiveReadOnly": "Maybe"})),
+        &[
+            &format!(
+                "{path}.mountPropagation: Unsupported value: \"Sideways\": supported values: \"Bidirectional\", \"HostToContainer\", \"None\""
+            ),
+            &format!(
+                "{path}.recursiveReadOnly: Unsupported value: \"Maybe\": supported values: \"Disabled\", \"Enabled\", \"IfPossible\""
+            ),
+        ],
+    );
+    pod_refused(
+        &mount(json!({"mountPropagation": "HostToContainer", "recursiveReadOnly": "Enabled"})),
+        &[
+            &format!("{path}.recursiveReadOnly: Forbidden: may only be specified when readOnly is true"),
+            &format!(
+                "{path}.recursiveReadOnly: Forbidden: may only be specified when mountPropagation is None or not specified"
+            ),
+        ],
+    );
+    pod_refused(
+        &mount(json!({"readOnly": true, "recursiveReadOnly": "IfPossible"})),
+        &[],
+    );
+    pod_refused(
+        &json!({"securityContext": {"procMount": "Unmasked"}}),
+        &[
+            "spec.containers[0].securityContext.procMount: Invalid value: \"Unmasked\": `hostUsers` must be false to use `Unmasked`",
+        ],
+    );
+}
