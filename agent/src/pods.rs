@@ -368,6 +368,11 @@ impl Dispatcher {
                     worker.put(Input::End(termination));
                 }
             }
+            Order::Ask(uid, question) => {
+                if let Some(worker) = self.workers.get(&uid) {
+                    worker.put(Input::Question(question));
+                }
+            }
             Order::Shed => self.workers.values().for_each(|worker| worker.put(Input::Shed)),
         }
     }

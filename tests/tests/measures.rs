@@ -79,8 +79,44 @@ fn what_pods_use_and_what_is_wrong_with_them() -> anyhow::Result<()> {
         missing.contains("pods.metrics.k8s.io \"default/big\" not found"),
         "{missing}"
     );
+    summary(&machine)?;
     explained(&machine)?;
     machine.finish()
+}
+
+/// What collectors read of the node: processors and memory as above, and what lies on its disks.
+fn summary(machine: &Machine) -> anyhow::Result<()> {
+    let node = machine.kubectl(["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"])?;
+    let ask = |more: &str| -> anyhow::Result<serde_json::Value> {
+        let path = format!("/api/v1/nodes/{node}/proxy/stats/summary{more}");
+        Ok(serde_json::from_str(&machine.kubectl(["get", "--raw", &path])?)?)
+    };
+    let told = ask("")?;
+    let pods = told.pointer("/pods").and_then(serde_json::Value::as_array);
+    let busy = pods
+        .into_iter()
+        .flatten()
+        .find(|pod| pod.pointer("/podRef/name") == Some(&"busy".into()));
+    let busy = busy.context("the pod")?;
+    let fields = [
+        (&told, "/node/fs/capacityBytes"),
+        (&told, "/node/runtime/imageFs/availableBytes"),
+        (&told, "/node/rlimit/curproc"),
+        (busy, "/process_stats/process_count"),
+        (busy, "/ephemeral-storage/usedBytes"),
+        (busy, "/containers/0/rootfs/inodesUsed"),
+        (busy, "/containers/1/logs/usedBytes"),
+    ];
+    for (of, field) in fields {
+        let number = of.pointer(field).and_then(serde_json::Value::as_u64);
+        ensure!(number.is_some_and(|number| number > 0), "{field}: {told}");
+    }
+    let brief = ask("?only_cpu_and_memory=true")?.to_string();
+    ensure!(
+        !brief.contains("usedBytes") && brief.contains("workingSetBytes"),
+        "{brief}"
+    );
+    Ok(())
 }
 
 /// Columns: namespace, pod, container, CPU, memory.

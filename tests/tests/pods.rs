@@ -201,7 +201,7 @@ fn assert_ends(node: &Node) -> anyhow::Result<()> {
     let late = node.until("late", &[("/reason", "DeadlineExceeded".into())])?;
     let message = "Pod was active on the node longer than the specified deadline";
     assert_eq!(late["status"]["message"], message);
-    Ok(())
+    node.event("late", &format!("Normal DeadlineExceeded: {message}"))
 }
 
 /// What keeps a container from running, in the words that people search for.
@@ -220,7 +220,12 @@ fn assert_waits(node: &Node) -> anyhow::Result<()> {
     let ended = &pod["status"]["containerStatuses"][0]["lastState"]["terminated"];
     assert_eq!(ended["reason"], "StartError", "{ended}");
     assert_eq!(ended["exitCode"], 128, "{ended}");
-    node.event("cannot", "Warning Failed: Error: unable to start container process: ")?;
+    assert_eq!(ended["startedAt"], "1970-01-01T00:00:00Z", "{ended}");
+    let why = "failed to create task: OCI runtime create failed: unable to start container process: \
+               error during container init: exec: \"/no/such/program\": stat /no/such/program: no such file or directory: \
+               unknown";
+    assert_eq!(ended["message"], why);
+    node.event("cannot", &format!("Warning Failed: Error: {why}"))?;
     node.until("lacks", &[(reason, "CreateContainerConfigError".into())])?;
     node.event("lacks", "Warning Failed: Error: configmap \"nothere\" not found")
 }

@@ -9,6 +9,12 @@ use crate::pods;
 use crate::probe::Kind;
 use crate::{Timestamp, after};
 
+/// The reason of a pod that was active for too long.
+pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
+
+/// What a container has at least to end, in seconds, though those before it used up the time.
+const LEAST_GRACE: i64 = 2;
+
 /// How a pod ended by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
@@ -76,7 +82,7 @@ pub fn end(pod: &Pod, view: &View, now: Timestamp) -> Option<End> {
     }
     if deadline.is_some_and(|deadline| now >= deadline) {
         let message = "Pod was active on the node longer than the specified deadline";
-        return Some(End::failed("DeadlineExceeded", message.to_owned()));
+        return Some(End::failed(DEADLINE_EXCEEDED, message.to_owned()));
     }
     let initial_failed = pods::init_containers(pod).iter().any(|container| {
         is_over(pod, view, container) && exit_code(view, &container.name).is_some_and(|code| code != 0)
@@ -168,6 +174,13 @@ fn wind_down(pod: &Pod, view: &View, now: Timestamp, grace: i64, plan: &mut Plan
         waiting |= stop(view, name, Why::Pod, grace, now, plan);
     }
     if !waiting {
+        // Their turn comes late, but the pod's time is one for all.
+        let elapsed = view.winding_down.map_or(0, |since| now.duration_since(since).as_secs());
+        let grace = if grace > 0 {
+            grace.saturating_sub(elapsed).max(LEAST_GRACE.min(grace))
+        } else {
+            grace
+        };
         for container in pods::init_containers(pod)
             .iter()
             .rev()

@@ -33,6 +33,8 @@ pub struct View {
     pub resize_progress: Option<Progress>,
     /// What is remembered per container.
     pub memory: BTreeMap<String, Memory>,
+    /// When the first of its containers was told to end because the pod does.
+    pub winding_down: Option<Timestamp>,
     /// The API was told the last status that will ever be.
     pub final_status_stored: bool,
 }
@@ -247,6 +249,7 @@ impl View {
             resize_pending: None,
             resize_progress: None,
             memory: BTreeMap::new(),
+            winding_down: None,
             final_status_stored: false,
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use api::pod::level;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
@@ -99,17 +100,22 @@ fn quota(milli: i64) -> Option<i64> {
     (milli > 0).then(|| (milli.saturating_mul(period) / 1000).max(SHORTEST_QUOTA))
 }
 
-/// The values for one container.
-pub fn container_limits(container: &Container) -> Limits {
+/// The values for one container. What it has no limit of, the pod's limit as a whole is its own.
+pub fn container_limits(spec: &PodSpec, container: &Container) -> Limits {
     let resources = container.resources.as_ref();
     let limits = resources.and_then(|resources| resources.limits.as_ref());
     let requests = resources.and_then(|resources| resources.requests.as_ref());
-    let cpu_limit = get(limits, "cpu", milli);
+    let whole = level::own(spec).and_then(|own| own.limits.as_ref());
+    let limit = |name: &str, convert: fn(&str) -> Option<i64>| {
+        let own = get(limits, name, convert).filter(|amount| *amount > 0);
+        own.or_else(|| get(whole, name, convert))
+    };
+    let cpu_limit = limit("cpu", milli);
     let cpu_request = get(requests, "cpu", milli).or(cpu_limit).unwrap_or(0);
     Limits {
         cpu_shares: Some(shares(cpu_request)),
         cpu_quota: cpu_limit.and_then(quota),
-        memory: get(limits, "memory", units).filter(|bytes| *bytes > 0),
+        memory: limit("memory", units).filter(|bytes| *bytes > 0),
         hugepages: limits
             .into_iter()
             .flatten()
@@ -144,7 +150,7 @@ pub fn together(capacity: &Amounts, reserved: &[Amounts]) -> Limits {
     }
 }
 
-/// The values for the pod as a whole: sums, where every container has a limit.
+/// The values for the pod as a whole: its own, or sums where every container has a limit.
 pub fn pod_limits(spec: &PodSpec) -> Limits {
     let lasting = || {
         let sidecars = spec
@@ -154,24 +160,28 @@ pub fn pod_limits(spec: &PodSpec) -> Limits {
             .filter(|container| pods::is_sidecar(container));
         spec.containers.iter().chain(sidecars)
     };
+    let given = |container: &Container| container_limits(spec, container);
     let total = |field: fn(&Limits) -> Option<i64>| -> Option<i64> {
         lasting().try_fold(0_i64, |sum, container| {
-            Some(sum.saturating_add(field(&container_limits(container))?))
+            Some(sum.saturating_add(field(&given(container))?))
         })
     };
     let initial = |field: fn(&Limits) -> Option<i64>| -> Option<i64> {
         spec.init_containers
             .iter()
             .flatten()
-            .try_fold(0_i64, |most, container| {
-                Some(most.max(field(&container_limits(container))?))
-            })
+            .try_fold(0_i64, |most, container| Some(most.max(field(&given(container))?)))
     };
     let both = |field: fn(&Limits) -> Option<i64>| Some(total(field)?.max(initial(field)?));
     let class = api::pod::qos(spec);
-    let shares_sum = lasting()
-        .filter_map(|container| container_limits(container).cpu_shares)
-        .sum::<u64>();
+    let own = level::own(spec);
+    let whole = own.and_then(|own| own.limits.as_ref());
+    let shares_sum = match own {
+        Some(_) => shares_together(std::iter::once(spec)),
+        None => lasting()
+            .filter_map(|container| given(container).cpu_shares)
+            .sum::<u64>(),
+    };
     Limits {
         // Who asks for nothing gets the least, however many containers that is.
         cpu_shares: Some(if class == "BestEffort" {
@@ -179,8 +189,14 @@ pub fn pod_limits(spec: &PodSpec) -> Limits {
         } else {
             shares_sum.clamp(2, 262_144)
         }),
-        cpu_quota: both(|limits| limits.cpu_quota),
-        memory: both(|limits| limits.memory),
+        cpu_quota: match get(whole, "cpu", milli) {
+            Some(limit) => quota(limit),
+            None => both(|limits| limits.cpu_quota),
+        },
+        memory: match get(whole, "memory", units) {
+            Some(limit) => Some(limit).filter(|bytes| *bytes > 0),
+            None => both(|limits| limits.memory),
+        },
         hugepages: Vec::new(),
     }
 }
@@ -216,15 +232,43 @@ pub fn oom_score_adj(pod: &Pod, container: &Container, memory_capacity: i64) -> 
         Some("Guaranteed") => -997,
         Some("BestEffort") => 1000,
         _ => {
-            let requests = container
-                .resources
-                .as_ref()
-                .and_then(|resources| resources.requests.as_ref());
-            let request = get(requests, "memory", units).unwrap_or(0);
-            let share = i128::from(request) * 1000 / i128::from(memory_capacity.max(1));
+            let extra = pod.spec.as_ref().map_or(0, unassigned_memory);
+            let least = || {
+                let main = pods::main_containers(pod).iter();
+                main.map(requested_memory).min().unwrap_or(0)
+            };
+            // A sidecar does not go before the container that it serves.
+            let request = if pods::is_sidecar(container) {
+                requested_memory(container).max(least())
+            } else {
+                requested_memory(container)
+            };
+            let share = i128::from(request.saturating_add(extra)) * 1000 / i128::from(memory_capacity.max(1));
             i64::try_from(1000 - share).unwrap_or(999).clamp(3, 999)
         }
     }
+}
+
+fn requested_memory(container: &Container) -> i64 {
+    let resources = container.resources.as_ref();
+    get(
+        resources.and_then(|resources| resources.requests.as_ref()),
+        "memory",
+        units,
+    )
+    .unwrap_or(0)
+}
+
+/// What each container has of the memory that the pod as a whole asks for beyond what they ask for each.
+fn unassigned_memory(spec: &PodSpec) -> i64 {
+    let own = level::own(spec).and_then(|own| own.requests.as_ref());
+    let Some(whole) = get(own, "memory", units).filter(|bytes| *bytes > 0) else {
+        return 0;
+    };
+    let assigned = api::pod::container_requests(spec);
+    let assigned = assigned.get("memory").map_or(0, |amount| amount.value());
+    let count = spec.containers.len() + spec.init_containers.as_ref().map_or(0, Vec::len);
+    whole.saturating_sub(assigned) / i64::try_from(count.max(1)).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
@@ -272,11 +316,55 @@ mod tests {
             r#"{"name":"a","resources":{"limits":{"cpu":"500m","memory":"64Mi"},"requests":{"cpu":"250m"}}}"#,
         )
         .unwrap();
-        let limits = container_limits(&container);
+        let none = PodSpec::default();
+        let limits = container_limits(&none, &container);
         assert_eq!(
             (limits.cpu_shares, limits.cpu_quota, limits.memory),
             (Some(256), Some(50_000), Some(64 << 20))
         );
-        assert_eq!(container_limits(&Container::default()).cpu_shares, Some(2));
+        assert_eq!(container_limits(&none, &Container::default()).cpu_shares, Some(2));
+    }
+
+    #[test]
+    fn a_pod_as_a_whole_bounds_itself_and_the_containers_that_say_nothing() {
+        let spec: PodSpec = serde_json::from_str(
+            r#"{"resources":{"requests":{"cpu":"500m","memory":"100Mi"},"limits":{"cpu":"1","memory":"200Mi"}},
+                "containers":[{"name":"a","resources":{"requests":{"memory":"60Mi"},"limits":{"memory":"80Mi"}}},{"name":"b"}]}"#,
+        )
+        .unwrap();
+        let values = |limits: Limits| {
+            (
+                limits.cpu_shares,
+                limits.cpu_quota,
+                limits.memory.map(|bytes| bytes >> 20),
+            )
+        };
+        assert_eq!(values(pod_limits(&spec)), (Some(512), Some(100_000), Some(200)));
+        let container = |index: usize| values(container_limits(&spec, &spec.containers[index]));
+        assert_eq!(container(0), (Some(1024), Some(100_000), Some(80)));
+        assert_eq!(container(1), (Some(1024), Some(100_000), Some(200)));
+        let status = serde_json::from_str(r#"{"qosClass":"Burstable"}"#).unwrap();
+        let pod = Pod {
+            spec: Some(spec.clone()),
+            status: Some(status),
+            ..Pod::default()
+        };
+        // 40 MiB of the pod's are nobody's, 20 MiB for each.
+        let score = |index: usize| oom_score_adj(&pod, &spec.containers[index], 1000 << 20);
+        assert_eq!((score(0), score(1)), (920, 980));
+    }
+
+    #[test]
+    fn a_sidecar_is_killed_no_sooner_than_what_it_serves() {
+        let pod: Pod = serde_json::from_str(
+            r#"{"status":{"qosClass":"Burstable"},"spec":{
+                "initContainers":[{"name":"s","restartPolicy":"Always"},{"name":"i"}],
+                "containers":[{"name":"a","resources":{"requests":{"memory":"100Mi"}}},
+                              {"name":"b","resources":{"requests":{"memory":"200Mi"}}}]}}"#,
+        )
+        .unwrap();
+        let init = pod.spec.as_ref().unwrap().init_containers.clone().unwrap();
+        let score = |container: &Container| oom_score_adj(&pod, container, 1000 << 20);
+        assert_eq!((score(&init[0]), score(&init[1])), (900, 999));
     }
 }

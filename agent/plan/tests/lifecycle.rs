@@ -93,6 +93,7 @@ impl World {
             Action::EnsureImage(container) => self.memory(&container).image = Image::Present,
             Action::Run { container, attempt } => self.run(&container, attempt),
             Action::Stop { container, grace, .. } => {
+                self.view.winding_down.get_or_insert(self.now);
                 let deadline = after(self.now, grace);
                 self.memory(&container).stopping = Some(Stopping {
                     deadline,
@@ -237,6 +238,25 @@ fn initial_containers_run_in_order_and_sidecars_end_last() {
     world.exit("side", 143);
     world.settle();
     world.check(&expect!["tear down => Succeeded"]);
+}
+
+#[test]
+fn sidecars_share_the_time_of_their_pod() {
+    let mut world = World::new(
+        r#"{"containers":[{"name":"main"}],"terminationGracePeriodSeconds":30,
+            "initContainers":[{"name":"a","restartPolicy":"Always"},{"name":"b","restartPolicy":"Always"}]}"#,
+    );
+    world.settle();
+    world.delete(30);
+    world.trace.clear();
+    world.settle();
+    world.pass(10);
+    world.exit("main", 0);
+    world.settle();
+    world.check(&expect!["stop main 30, stop b 20 => Running"]);
+    world.pass(20);
+    world.settle();
+    world.check(&expect!["kill b, stop a 2 => Running"]);
 }
 
 #[test]

@@ -308,6 +308,18 @@ async fn a_failed_creation_leaves_nothing_and_blocks_nothing(kind: Kind) {
         error.to_string().contains("/no/such/program") && !error.to_string().contains("cleanup"),
         "{error}"
     );
+    for (program, why) in [
+        ("absent", "exec: \"absent\": executable file not found in $PATH"),
+        (
+            "/bin/absent",
+            "exec: \"/bin/absent\": stat /bin/absent: no such file or directory",
+        ),
+        ("/etc/passwd", "exec: \"/etc/passwd\": permission denied"),
+    ] {
+        let missing = machine.container("c", &[program]);
+        let error = machine.runtime.create_container("s", missing).await.unwrap_err();
+        assert!(error.to_string().ends_with(why), "{error}");
+    }
     for id in ["", "..", "a/b", ".hidden", "supervisors"] {
         let mut spec = Machine::sandbox_spec(id);
         assert!(

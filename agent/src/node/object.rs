@@ -92,7 +92,7 @@ pub(super) fn status(context: &Context, old: &NodeStatus, ready: &Result<(), Str
         images: Some(images(context)),
         runtime_handlers: Some(vec![NodeRuntimeHandler {
             features: Some(NodeRuntimeHandlerFeatures {
-                recursive_read_only_mounts: Some(false),
+                recursive_read_only_mounts: Some(true),
                 user_namespaces: Some(context.parts.runtime.lacks_users().is_none()),
             }),
             name: Some(String::new()),

@@ -3,7 +3,7 @@
 
 mod images;
 mod signals;
-mod storage;
+pub(crate) mod storage;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -22,6 +22,7 @@ use crate::Error;
 use crate::context::Context;
 use crate::events::Kind;
 use crate::measure::PodLook;
+use crate::worker::Question;
 
 pub(crate) use images::prune;
 
@@ -36,6 +37,8 @@ const POLL: Duration = Duration::from_secs(1);
 pub(crate) enum Order {
     /// The pod with this uid ends.
     End(String, Termination),
+    /// The worker of the pod with this uid answers.
+    Ask(String, Question),
     /// Containers that ended and that nobody asks about any more are removed.
     Shed,
 }

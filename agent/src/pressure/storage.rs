@@ -47,8 +47,38 @@ impl Storage {
     }
 }
 
+/// What a pod has on the disk, one by one.
+pub(crate) struct Parts {
+    /// What its containers wrote to their root file systems.
+    pub(crate) layers: BTreeMap<String, Used>,
+    /// Their logs.
+    pub(crate) logs: BTreeMap<String, Used>,
+    /// Its volumes that take their space from the node's disk.
+    pub(crate) volumes: BTreeMap<String, Used>,
+}
+
+impl Parts {
+    /// Containers with their logs, as limits count them.
+    pub(crate) fn together(self) -> DiskUse {
+        let logs = &self.logs;
+        let with_log = |(name, layer): (String, Used)| {
+            let log = logs.get(&name).copied().unwrap_or_default();
+            (name, layer.plus(log))
+        };
+        DiskUse {
+            containers: self.layers.into_iter().map(with_log).collect(),
+            volumes: self.volumes,
+        }
+    }
+}
+
 /// What a pod has on the disk; nothing where it cannot be seen.
 pub(super) async fn measure(context: &Arc<Context>, pod: &Arc<Pod>) -> Option<DiskUse> {
+    parts(context, pod).await.map(Parts::together)
+}
+
+/// The same, one by one.
+pub(crate) async fn parts(context: &Arc<Context>, pod: &Arc<Pod>) -> Option<Parts> {
     let mut written = BTreeMap::new();
     for container in pods::all_containers(pod) {
         if let Some(place) = context.place(pod, &container.name) {
@@ -62,7 +92,7 @@ pub(super) async fn measure(context: &Arc<Context>, pod: &Arc<Pod>) -> Option<Di
         .ok()
 }
 
-fn measure_now(context: &Context, pod: &Pod, written: &BTreeMap<String, Written>) -> DiskUse {
+fn measure_now(context: &Context, pod: &Pod, written: &BTreeMap<String, Written>) -> Parts {
     let size = |path: PathBuf| match volume::measure(&path) {
         Ok(used) => used,
         Err(error) => {
@@ -71,21 +101,19 @@ fn measure_now(context: &Context, pod: &Pod, written: &BTreeMap<String, Written>
         }
     };
     let volumes = context.volumes.on_disk(pod).unwrap_or_default();
-    let logs = context.log_directory(pod);
-    let containers = pods::all_containers(pod).map(|container| {
-        let layer = match written.get(&container.name) {
-            Some(Written::In(directory)) => size(directory.clone()),
-            Some(Written::Counted { bytes, inodes }) => Used {
-                bytes: *bytes,
-                inodes: *inodes,
-            },
-            None => Used::default(),
-        };
-        let used = layer.plus(size(logs.join(&container.name)));
-        (container.name.clone(), used)
-    });
-    DiskUse {
-        containers: containers.collect(),
+    let directory = context.log_directory(pod);
+    let names = || pods::all_containers(pod).map(|container| container.name.clone());
+    let layer = |name: &String| match written.get(name) {
+        Some(Written::In(directory)) => size(directory.clone()),
+        Some(Written::Counted { bytes, inodes }) => Used {
+            bytes: *bytes,
+            inodes: *inodes,
+        },
+        None => Used::default(),
+    };
+    Parts {
+        layers: names().map(|name| (name.clone(), layer(&name))).collect(),
+        logs: names().map(|name| (name.clone(), size(directory.join(name)))).collect(),
         volumes: volumes.into_iter().map(|(name, path)| (name, size(path))).collect(),
     }
 }

@@ -137,11 +137,23 @@ async fn request(target: &Target) -> Result<Answer, String> {
     }
     let name = ServerName::try_from(target.host.clone()).map_err(|error| error.to_string())?;
     let connector = tokio_rustls::TlsConnector::from(tls::trusting()?);
-    let stream = connector
-        .connect(name, stream)
-        .await
-        .map_err(|error| error.to_string())?;
+    let stream = connector.connect(name, stream).await.map_err(|error| shaken(&error))?;
     exchange(stream, target).await
+}
+
+/// Why the other side does not speak TLS, in the words that people know.
+fn shaken(error: &std::io::Error) -> String {
+    let own = error.get_ref().and_then(|inner| inner.downcast_ref());
+    if matches!(
+        own,
+        Some(rustls::Error::InvalidMessage(
+            rustls::InvalidMessage::InvalidContentType
+        ))
+    ) {
+        "http: server gave HTTP response to HTTPS client".to_owned()
+    } else {
+        error.to_string()
+    }
 }
 
 async fn exchange<S>(stream: S, target: &Target) -> Result<Answer, String>

@@ -19,12 +19,14 @@ use k8s_openapi::api::core::v1::Pod;
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::io::unix::AsyncFd;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tracing::debug;
 
 use crate::confined;
 use crate::context::{Context, Run};
+use crate::pressure::Order;
+use crate::worker::Question;
 
 const CHUNK: usize = 64 * 1024;
 const LONGEST_RECORD: usize = 1024 * 1024;
@@ -39,7 +41,7 @@ pub(super) async fn answer(
 ) -> Response {
     let pod = context.pod(&namespace, &name);
     let Some(pod) = &pod else {
-        return (StatusCode::NOT_FOUND, format!("pod \"{name}\" not found\n")).into_response();
+        return (StatusCode::NOT_FOUND, format!("pod \"{name}\" does not exist\n")).into_response();
     };
     if pods::container(pod, &container).is_none() {
         let message = format!("container \"{container}\" not found in pod \"{name}\"\n");
@@ -50,10 +52,12 @@ pub(super) async fn answer(
         Ok(options) => options,
         Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
     };
-    let (path, attempt) = match find(&context, pod, &container, options.previous) {
-        Ok(found) => found,
+    let attempt = match find(&context, pod, &container, options.previous).await {
+        Ok(attempt) => attempt,
         Err(message) => return (StatusCode::BAD_REQUEST, message).into_response(),
     };
+    let directory = context.log_directory(pod).join(&container);
+    let path = directory.join(format!("{attempt}.log"));
     let file = match confined::open(&path) {
         Ok(file) => file,
         Err(error) => {
@@ -104,38 +108,22 @@ pub(super) fn parameters(query: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The newest instance's log, or the one before.
-fn find(context: &Context, pod: &Pod, container: &str, previous: bool) -> Result<(PathBuf, u32), String> {
-    let directory = context.log_directory(pod).join(container);
-    let mut attempts: Vec<u32> = std::fs::read_dir(&directory)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.strip_suffix(".log")?.parse().ok())
-        .collect();
-    attempts.sort_unstable();
-    let newest = attempts.pop();
-    let attempt = if previous { attempts.pop() } else { newest };
-    match attempt {
-        Some(attempt) => Ok((directory.join(format!("{attempt}.log")), attempt)),
-        None if previous => Err(format!(
-            "previous terminated container \"{container}\" in pod \"{}\" not found",
-            pods::name(pod)
-        )),
-        None => {
-            let waiting = pods::stored_status(pod, container)
-                .and_then(|status| status.state.as_ref()?.waiting.as_ref()?.reason.clone())
-                .unwrap_or_else(|| "ContainerCreating".to_owned());
-            let waiting = match waiting.as_str() {
-                "ErrImagePull" => "image can't be pulled",
-                "ImagePullBackOff" => "trying and failing to pull image",
-                other => other,
-            };
-            Err(format!(
-                "container \"{container}\" in pod \"{}\" is waiting to start: {waiting}",
-                pods::name(pod)
-            ))
-        }
+/// The run whose log it is. The pod's worker knows best, without waiting for what the API says.
+async fn find(context: &Context, pod: &Pod, container: &str, previous: bool) -> Result<u32, String> {
+    let (answer, answered) = oneshot::channel();
+    let question = Question {
+        container: container.to_owned(),
+        previous,
+        answer,
+    };
+    let gone = |what: &str| format!("{what} of pod \"{}\" cannot be asked", pods::name(pod));
+    let orders = context.orders.get().ok_or_else(|| gone("the workers"))?;
+    let order = Order::Ask(pods::uid(pod).to_owned(), question);
+    orders.send(order).await.map_err(|_ended| gone("the workers"))?;
+    match answered.await {
+        Ok(answer) => answer,
+        // It has just ended, or has too many questions.
+        Err(_) => Err(gone("the worker")),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use agent_plan::{Timestamp, pods};
+use agent_plan::pods;
 use axum::Json;
 use axum::extract::{RawQuery, State};
 use axum::http::{StatusCode, header};
@@ -13,6 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use runtime::Usage;
 use serde_json::{Map, Value, json};
 
+use super::disks;
 use crate::context::Context;
 use crate::measure::{ContainerLook, Look, Measured, PodLook};
 
@@ -38,17 +39,18 @@ pub(super) async fn summary(State(context): State<Arc<Context>>, RawQuery(query)
     };
     let query = query.unwrap_or_default();
     let brief = query.split('&').any(|pair| pair == "only_cpu_and_memory=true");
-    let pods: Vec<Value> = measured
-        .look
-        .pods
-        .iter()
-        .filter(|pod| !pod.containers.is_empty())
-        .map(|pod| pod_summary(&measured, pod))
-        .collect();
+    let mut pods = Vec::new();
+    for pod in measured.look.pods.iter().filter(|pod| !pod.containers.is_empty()) {
+        let mut told = pod_summary(&measured, pod);
+        if !brief {
+            disks::add(&context, pod, measured.look.time, &mut told).await;
+        }
+        pods.push(Value::Object(told));
+    }
     let mut node = used(&measured, &measured.look.node, measured.node_rate());
     node.insert("nodeName".to_owned(), json!(context.config.node_name));
     if !brief {
-        node.extend(disk(&context, measured.look.time));
+        disks::of_node(&context, measured.look.time, &mut node);
     }
     let memory = i64::try_from(measured.look.node.working_set.unwrap_or(0)).unwrap_or(i64::MAX);
     if let Some(told) = node.get_mut("memory").and_then(Value::as_object_mut) {
@@ -58,7 +60,7 @@ pub(super) async fn summary(State(context): State<Arc<Context>>, RawQuery(query)
     Json(json!({"node": node, "pods": pods})).into_response()
 }
 
-fn pod_summary(measured: &Measured, pod: &PodLook) -> Value {
+fn pod_summary(measured: &Measured, pod: &PodLook) -> Map<String, Value> {
     let containers: Vec<Value> = pod
         .containers
         .iter()
@@ -82,7 +84,10 @@ fn pod_summary(measured: &Measured, pod: &PodLook) -> Value {
     });
     told.insert("podRef".to_owned(), reference);
     told.insert("containers".to_owned(), Value::from(containers));
-    Value::Object(told)
+    if let Some(count) = pod.usage.processes {
+        told.insert("process_stats".to_owned(), json!({"process_count": count}));
+    }
+    told
 }
 
 /// The parts `cpu` and `memory`.
@@ -109,22 +114,6 @@ fn used(measured: &Measured, usage: &Usage, rate: Option<u64>) -> Map<String, Va
         (name.to_owned(), part)
     };
     parts.into_iter().map(known).collect()
-}
-
-/// The file system of the agent's own files.
-fn disk(context: &Context, time: Timestamp) -> Option<(String, Value)> {
-    let stat = nix::sys::statvfs::statvfs(&context.config.state_directory).ok()?;
-    let bytes = |blocks: u64| blocks.saturating_mul(stat.fragment_size());
-    let told = json!({
-        "time": Time(time),
-        "availableBytes": bytes(stat.blocks_available()),
-        "capacityBytes": bytes(stat.blocks()),
-        "usedBytes": bytes(stat.blocks().saturating_sub(stat.blocks_free())),
-        "inodesFree": stat.files_free(),
-        "inodes": stat.files(),
-        "inodesUsed": stat.files().saturating_sub(stat.files_free()),
-    });
-    Some(("fs".to_owned(), told))
 }
 
 /// When the API says that a container started.

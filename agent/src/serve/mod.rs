@@ -1,6 +1,7 @@
 //! What the agent answers: logs and streams to the API server over TLS, images to the operator over a private socket.
 
 mod crashes;
+mod disks;
 mod local_path;
 mod logs;
 mod measures;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use agent_plan::action::{Action, Why};
+use agent_plan::lifecycle::End;
 use agent_plan::observed::{Instance, Memory, Sandbox, Stage, Stopping, Termination};
 use agent_plan::{Timestamp, after, eviction, later, lifecycle, pods, restart};
 use kube::Api;
@@ -61,6 +62,16 @@ impl Worker {
         self.view.termination = Some(termination);
     }
 
+    /// Tells that the pod's time is over, if that is why it ends.
+    fn tell_deadline(&self, now: Timestamp) {
+        let end = lifecycle::end(&self.pod, &self.view, now);
+        let Some(End { reason, message, .. }) = end else { return };
+        if reason.as_deref() == Some(lifecycle::DEADLINE_EXCEEDED) {
+            let (recorder, message) = (&self.context.recorder, message.unwrap_or_default());
+            recorder.pod(&self.pod, None, Kind::Normal, lifecycle::DEADLINE_EXCEEDED, message);
+        }
+    }
+
     /// Removes all instances but the newest ones.
     pub(super) fn shed(&mut self) {
         let mut old = Vec::new();
@@ -83,6 +94,10 @@ impl Worker {
     }
 
     fn stop(&mut self, container: &str, why: Why, grace: i64, now: Timestamp) {
+        if why == Why::Pod && self.view.winding_down.is_none() {
+            self.view.winding_down = Some(now);
+            self.tell_deadline(now);
+        }
         let message = match why {
             Why::Pod => format!("Stopping container {container}"),
             Why::Liveness => format!("Container {container} failed liveness probe, will be restarted"),

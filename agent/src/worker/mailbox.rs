@@ -7,10 +7,12 @@ use agent_plan::observed::Termination;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::Notify;
 
-use super::Input;
+use super::{Input, Question};
 
 /// Events of a runtime that may wait. A pod has fewer containers; when more come, the worker compares instead.
 const EVENTS: usize = 64;
+/// Questions that may wait; who asks beyond is not answered.
+const QUESTIONS: usize = 16;
 
 /// The mailbox of one worker.
 #[derive(Default)]
@@ -23,6 +25,7 @@ pub(crate) struct Mailbox {
 struct Waiting {
     pod: Option<Arc<Pod>>,
     events: VecDeque<runtime::Event>,
+    questions: VecDeque<Question>,
     observed: Option<runtime::Sandbox>,
     missed: bool,
     gone: bool,
@@ -37,6 +40,9 @@ impl Waiting {
         }
         if let Some(event) = self.events.pop_front() {
             return Some(Input::Runtime(event));
+        }
+        if let Some(question) = self.questions.pop_front() {
+            return Some(Input::Question(question));
         }
         if let Some(sandbox) = self.observed.take() {
             return Some(Input::Observed(sandbox));
@@ -68,6 +74,10 @@ impl Mailbox {
                 Input::Observed(sandbox) => waiting.observed = Some(sandbox),
                 Input::Missed => waiting.missed = true,
                 Input::Gone => waiting.gone = true,
+                Input::Question(question) if waiting.questions.len() < QUESTIONS => {
+                    waiting.questions.push_back(question);
+                }
+                Input::Question(_) => {}
                 Input::End(termination) => waiting.termination = Some(termination),
                 Input::Shed => waiting.shed = true,
                 Input::Runtime(event) if waiting.events.len() < EVENTS => waiting.events.push_back(event),
@@ -94,6 +104,8 @@ impl Mailbox {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::oneshot;
+
     use super::*;
 
     fn event(number: usize) -> Input {
@@ -110,8 +122,19 @@ mod tests {
             mailbox.put(Input::Pod(Arc::new(Pod::default())));
         }
         mailbox.put(event(0));
+        let (answer, mut answered) = oneshot::channel();
+        mailbox.put(Input::Question(Question {
+            container: "a".to_owned(),
+            previous: false,
+            answer,
+        }));
         assert!(matches!(mailbox.next().await, Input::Pod(_)));
         assert!(matches!(mailbox.next().await, Input::Runtime(_)));
+        let Input::Question(question) = mailbox.next().await else {
+            panic!("no question")
+        };
+        question.answer.send(Ok(3)).unwrap();
+        assert_eq!(answered.try_recv(), Ok(Ok(3)));
         assert!(matches!(mailbox.next().await, Input::Gone));
         for number in 0..=EVENTS {
             mailbox.put(event(number));

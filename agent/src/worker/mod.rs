@@ -16,6 +16,7 @@ mod publish;
 mod pull;
 mod resize;
 mod start;
+mod unstarted;
 mod update;
 
 use std::collections::BTreeMap;
@@ -26,9 +27,9 @@ use agent_plan::action::Plan;
 use agent_plan::lifecycle;
 use agent_plan::observed::{Sandbox, Termination, View};
 use agent_plan::resize::{told, wanted};
-use agent_plan::{Timestamp, admission, pods};
+use agent_plan::{Timestamp, admission, pods, status};
 use k8s_openapi::api::core::v1::Pod;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 use tracing::{debug, error, warn};
 
@@ -59,6 +60,17 @@ pub(crate) enum Input {
     End(Termination),
     /// What ended before the newest instances is not kept any longer.
     Shed,
+    /// Somebody wants to read a log.
+    Question(Question),
+}
+
+/// Which run's log is meant.
+#[derive(Debug)]
+pub(crate) struct Question {
+    pub(crate) container: String,
+    pub(crate) previous: bool,
+    /// The attempt, or why there is none.
+    pub(crate) answer: oneshot::Sender<Result<u32, String>>,
 }
 
 /// Why a worker ends.
@@ -80,7 +92,7 @@ pub(crate) enum Done {
     },
     Started {
         container: String,
-        outcome: Result<start::Started, start::Failure>,
+        outcome: Result<start::Started, unstarted::Failure>,
     },
     Probed {
         container: String,
@@ -266,7 +278,19 @@ impl Worker {
             Input::Missed => self.inspect(),
             Input::End(termination) => self.terminate(termination),
             Input::Shed => self.shed(),
+            Input::Question(question) => self.answer(question),
         }
+    }
+
+    /// Who asked may have gone.
+    fn answer(&self, question: Question) {
+        let Question {
+            container,
+            previous,
+            answer,
+        } = question;
+        let logged = status::logged(&self.pod, &self.view, &container, previous, self.context.now());
+        answer.send(logged).ok();
     }
 
     /// Takes over a newer version of the pod.

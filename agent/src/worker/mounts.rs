@@ -1,12 +1,13 @@
 //! What a container finds in its file system besides its image.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use agent_plan::{oci, pods};
 use k8s_openapi::api::core::v1::Container;
 
 use super::prepare::create_directories;
-use super::start::{Failure, Plan};
+use super::start::Plan;
+use super::unstarted::Failure;
 
 /// Volumes and the files that every container gets.
 pub(super) fn mounts(
@@ -17,6 +18,11 @@ pub(super) fn mounts(
     let directory = plan.context.pod_directory(pods::uid(&plan.pod));
     let volumes = plan.context.volumes.mounts(&plan.pod, container, variables);
     let mut mounts = volumes.map_err(|error| Failure::configuration(image::chain(&error)))?;
+    for mount in &mounts {
+        if mount.propagation == oci::Propagation::BothWays {
+            must_be_shared(&mount.source).map_err(Failure::creation)?;
+        }
+    }
     for file in ["hosts", "hostname", "resolv.conf"] {
         let destination = format!("/etc/{file}");
         if !mounts.iter().any(|mount| mount.destination == destination) {
@@ -24,8 +30,8 @@ pub(super) fn mounts(
             mounts.push(oci::Mount {
                 source,
                 destination,
-                read_only: false,
-                follows_node: false,
+                access: oci::Access::ReadWrite,
+                propagation: oci::Propagation::Private,
             });
         }
     }
@@ -42,14 +48,35 @@ pub(super) fn mounts(
     mounts.push(oci::Mount {
         source: log,
         destination,
-        read_only: false,
-        follows_node: false,
+        access: oci::Access::ReadWrite,
+        propagation: oci::Propagation::Private,
     });
     Ok(mounts)
 }
 
+/// Only what the node shares can a container share with it.
+fn must_be_shared(source: &Path) -> Result<(), String> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").map_err(|error| error.to_string())?;
+    let source = source.canonicalize().map_err(|error| error.to_string())?;
+    let fields = table.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let above = fields.filter(|fields| fields.get(4).is_some_and(|point| source.starts_with(point)));
+    // Of several at one place the last one is on top.
+    let Some(found) = above.max_by_key(|fields| fields.get(4).map_or(0, |point| point.len())) else {
+        return Ok(());
+    };
+    let optional = found.iter().skip(6).take_while(|field| **field != "-");
+    if optional.into_iter().any(|field| field.starts_with("shared:")) {
+        return Ok(());
+    }
+    let point = found.get(4).copied().unwrap_or_default();
+    Err(format!(
+        "failed to generate spec: path {:?} is mounted on {point:?} but it is not a shared mount",
+        source.display().to_string()
+    ))
+}
+
 /// Where an instance's termination message lands.
-pub(super) fn termination_log(pod_directory: &std::path::Path, container: &str, attempt: u32) -> PathBuf {
+pub(super) fn termination_log(pod_directory: &Path, container: &str, attempt: u32) -> PathBuf {
     pod_directory
         .join("containers")
         .join(container)

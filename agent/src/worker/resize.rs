@@ -164,7 +164,7 @@ impl Worker {
                     container: name.clone(),
                     instance: instance.id.clone(),
                     resources: self.view.allocated.get(name).cloned().unwrap_or_default(),
-                    limits: limits(&resources::container_limits(container)),
+                    limits: limits(&resources::container_limits(spec, container)),
                 });
             }
         }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use agent_plan::observed::{self, Exit, Instance, Sandbox, State};
+use agent_plan::observed::{self, Instance, Sandbox, State};
 use agent_plan::probe::{Kind as ProbeKind, Probe};
 use agent_plan::{Timestamp, after, environment, oci, pods, user};
 use api::pod::References;
@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use runtime::{ContainerSpec, Refusal, Stdin};
 use tracing::{info, warn};
 
+use super::unstarted::{Failure, named, not_executed, refused};
 use super::{Done, Hook, Worker};
 use crate::context::Context;
 use crate::events::Kind;
@@ -27,39 +28,13 @@ pub(crate) struct Started {
     instance: Instance,
 }
 
-/// Why it does not.
-pub(crate) struct Failure {
-    reason: &'static str,
-    message: String,
-    /// The instance that came to be all the same.
-    instance: Option<Box<Instance>>,
-}
-
-impl Failure {
-    pub(super) fn configuration(message: String) -> Self {
-        Self {
-            reason: "CreateContainerConfigError",
-            message,
-            instance: None,
-        }
-    }
-
-    pub(super) fn creation(message: String) -> Self {
-        Self {
-            reason: "CreateContainerError",
-            message,
-            instance: None,
-        }
-    }
-}
-
 pub(super) struct Plan {
     pub(super) context: Arc<Context>,
     pub(super) pod: Arc<Pod>,
     sandbox: String,
     image: Arc<image::Image>,
     addresses: Vec<IpAddr>,
-    container: String,
+    pub(super) container: String,
     pub(super) attempt: u32,
     /// The instance whose processes the container sees.
     target: Option<Result<String, String>>,
@@ -233,7 +208,7 @@ async fn run(plan: &Plan) -> Result<Started, Failure> {
             event("Created", "Container created");
             return Err(not_executed(plan, id, image_id, &error));
         }
-        Err(error) => return Err(refused(&error)),
+        Err(error) => return Err(refused(plan, &error)),
     }
     match parts.runtime.start_container(&plan.sandbox, &id).await {
         Ok(container) => {
@@ -251,44 +226,6 @@ async fn run(plan: &Plan) -> Result<Started, Failure> {
             }
             Err(not_executed(plan, id, image_id, &error))
         }
-    }
-}
-
-/// A container that came as far as its program and no further counts as one that ran and failed.
-fn not_executed(plan: &Plan, id: String, image_id: String, error: &runtime::Error) -> Failure {
-    let message = image::chain(error);
-    let wanted = pods::container(&plan.pod, &plan.container).and_then(|container| container.image.clone());
-    let instance = Instance {
-        id,
-        attempt: plan.attempt,
-        image: wanted.unwrap_or_default(),
-        image_id,
-        state: State::Exited(Exit {
-            code: 128,
-            reason: "StartError".to_owned(),
-            message: message.clone(),
-            started_at: None,
-            finished_at: plan.context.now(),
-        }),
-        lost: false,
-    };
-    Failure {
-        reason: "RunContainerError",
-        message,
-        instance: Some(Box::new(instance)),
-    }
-}
-
-fn refused(error: &runtime::Error) -> Failure {
-    let configuration = matches!(
-        error,
-        runtime::Error::RunsAsRoot | runtime::Error::Refused(Refusal::RunsAsRoot | Refusal::User { .. })
-    );
-    let message = image::chain(error);
-    if configuration {
-        Failure::configuration(message)
-    } else {
-        Failure::creation(message)
     }
 }
 
@@ -376,20 +313,20 @@ fn seccomp_file(context: &Context, pod: &Pod, container: &Container) -> Result<O
     let profiles = context.config.state_directory.join("seccomp");
     let text = crate::confined::below(&profiles, file, PROFILE_BYTES).map_err(|error| {
         let path = profiles.join(file);
-        let what = format!("cannot load seccomp profile \"{}\": {error}", path.display());
+        let why = if error.kind() == std::io::ErrorKind::NotFound {
+            format!("open {}: no such file or directory", path.display())
+        } else {
+            error.to_string()
+        };
+        let what = format!("cannot load seccomp profile \"{}\": {why}", path.display());
         Failure::creation(format!("failed to create container: {what}"))
     })?;
     Ok(Some(text))
 }
 
 fn user_of(pod: &Pod, spec: &PodSpec, container: &Container, image: Option<&str>) -> Result<runtime::User, Failure> {
-    let user = user::build(spec, container, image).map_err(|error| {
-        let (name, namespace, uid) = (pods::name(pod), pods::namespace(pod), pods::uid(pod));
-        let container = &container.name;
-        Failure::configuration(format!(
-            "{error} (pod: \"{name}_{namespace}({uid})\", container: {container})"
-        ))
-    })?;
+    let user = user::build(spec, container, image)
+        .map_err(|error| Failure::configuration(named(&error, pod, &container.name)))?;
     Ok(runtime::User {
         user: user.user,
         group: user.group,

@@ -302,8 +302,8 @@ impl Volumes {
             mounts.push(oci::Mount {
                 source,
                 destination: wanted.mount_path.clone(),
-                read_only: read_only || written_by_agent,
-                follows_node: wanted.mount_propagation.as_deref() == Some("HostToContainer"),
+                access: oci::Access::of(wanted, read_only || written_by_agent),
+                propagation: oci::Propagation::of(wanted),
             });
         }
         Ok(mounts)

@@ -8,7 +8,7 @@ mod seccomp;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use k8s_openapi::api::core::v1::{Container, Pod, SeccompProfile};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, SeccompProfile};
 use oci_spec::runtime::Spec;
 use serde_json::{Value, json};
 
@@ -35,10 +35,32 @@ pub struct Mount {
     pub source: PathBuf,
     /// In the container.
     pub destination: String,
-    /// Whether the container may not write.
-    pub read_only: bool,
-    /// Mounts made on the node later show up in the container.
-    pub follows_node: bool,
+    /// Whether the container may write.
+    pub access: Access,
+    /// Which of the mounts made there later are seen on the other side.
+    pub propagation: Propagation,
+}
+
+/// What a container may do with a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Everything.
+    ReadWrite,
+    /// Read, but write to what is mounted further below.
+    ReadOnly,
+    /// Read, at any depth.
+    ReadOnlyBelow,
+}
+
+/// Which way later mounts go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Propagation {
+    /// Each side has its own.
+    Private,
+    /// Those of the node show up in the container.
+    FromNode,
+    /// And those of the container on the node.
+    BothWays,
 }
 
 /// What the node can do.
@@ -178,7 +200,8 @@ fn working_directory(container: &Container, image: &Image) -> Result<String, Spe
 }
 
 fn linux(inputs: &Inputs<'_>, privileged: bool, capabilities: &BTreeSet<String>) -> Result<Value, SpecError> {
-    let limits = resources::container_limits(inputs.container);
+    let none = PodSpec::default();
+    let limits = resources::container_limits(inputs.pod.spec.as_ref().unwrap_or(&none), inputs.container);
     let mut memory = json!({});
     if let Some(bytes) = limits.memory {
         // The runtime bounds memory and swap together by the same number where the kernel counts swap.
@@ -204,9 +227,14 @@ fn linux(inputs: &Inputs<'_>, privileged: bool, capabilities: &BTreeSet<String>)
             .collect();
         resources.insert("hugepageLimits".to_owned(), pages.into());
     }
-    let mut linux = json!({"resources": resources});
+    let mut linux = json!({"resources": resources, "rootfsPropagation": mounts::propagation(inputs.mounts)});
+    let unmasked = inputs
+        .container
+        .security_context
+        .as_ref()
+        .and_then(|own| own.proc_mount.as_deref());
     if let Value::Object(linux) = &mut linux {
-        if !privileged {
+        if !privileged && unmasked != Some("Unmasked") {
             linux.insert("maskedPaths".to_owned(), json!(MASKED));
             linux.insert("readonlyPaths".to_owned(), json!(READ_ONLY));
         }

@@ -1,8 +1,31 @@
 //! The file systems of a container.
 
+use k8s_openapi::api::core::v1::VolumeMount;
 use serde_json::{Value, json};
 
-use super::Mount;
+use super::{Access, Mount, Propagation};
+
+impl Access {
+    /// What a container has with this mount, of a volume that may or may not be written to.
+    pub fn of(mount: &VolumeMount, read_only: bool) -> Self {
+        match mount.recursive_read_only.as_deref() {
+            Some("Enabled" | "IfPossible") => Self::ReadOnlyBelow,
+            Some(_) | None if read_only => Self::ReadOnly,
+            Some(_) | None => Self::ReadWrite,
+        }
+    }
+}
+
+impl Propagation {
+    /// Which way later mounts go, by what the container says of this one.
+    pub fn of(mount: &VolumeMount) -> Self {
+        match mount.mount_propagation.as_deref() {
+            Some("Bidirectional") => Self::BothWays,
+            Some("HostToContainer") => Self::FromNode,
+            Some(_) | None => Self::Private,
+        }
+    }
+}
 
 /// The kernel's file systems first, then the node's files and directories, outer ones before inner ones.
 pub(super) fn build(own: &[Mount], privileged: bool) -> Vec<Value> {
@@ -52,12 +75,32 @@ fn kernel(destination: &str, kind: &str, source: &str, options: &[&str]) -> Valu
 }
 
 fn bind(mount: &Mount) -> Value {
-    let access = if mount.read_only { "ro" } else { "rw" };
-    let propagation = if mount.follows_node { "rslave" } else { "rprivate" };
+    let access = match mount.access {
+        Access::ReadWrite => "rw",
+        Access::ReadOnly => "ro",
+        Access::ReadOnlyBelow => "rro",
+    };
+    let propagation = match mount.propagation {
+        Propagation::Private => "rprivate",
+        Propagation::FromNode => "rslave",
+        Propagation::BothWays => "rshared",
+    };
     json!({
         "destination": mount.destination,
         "type": "bind",
         "source": mount.source,
         "options": ["rbind", propagation, access],
     })
+}
+
+/// How far the container's mounts are apart from the node's: as far as no single one of them asks for more.
+pub(super) fn propagation(own: &[Mount]) -> &'static str {
+    let any = |wanted: Propagation| own.iter().any(|mount| mount.propagation == wanted);
+    if any(Propagation::BothWays) {
+        "rshared"
+    } else if any(Propagation::FromNode) {
+        "rslave"
+    } else {
+        "rprivate"
+    }
 }

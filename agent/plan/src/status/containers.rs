@@ -117,11 +117,15 @@ fn mounts(container: &Container) -> Option<Vec<VolumeMountStatus>> {
     let mounts = container.volume_mounts.as_ref().filter(|mounts| !mounts.is_empty())?;
     let shown = mounts.iter().map(|mount| {
         let read_only = mount.read_only.unwrap_or(false);
+        let below = match mount.recursive_read_only.as_deref() {
+            Some("Enabled" | "IfPossible") => "Enabled",
+            Some(_) | None => "Disabled",
+        };
         VolumeMountStatus {
             name: mount.name.clone(),
             mount_path: mount.mount_path.clone(),
             read_only: read_only.then_some(true),
-            recursive_read_only: read_only.then(|| "Disabled".to_owned()),
+            recursive_read_only: read_only.then(|| below.to_owned()),
             volume_status: None,
         }
     });
@@ -145,6 +149,12 @@ fn ended(instance: Option<&Instance>, scheme: &str) -> ContainerState {
 }
 
 fn terminated(instance: &Instance, exit: &Exit, scheme: &str) -> ContainerState {
+    // What was never started has the beginning of time, as with runtimes that count seconds.
+    let never = if exit.reason == "StartError" {
+        crate::Timestamp::UNIX_EPOCH
+    } else {
+        exit.finished_at
+    };
     ContainerState {
         terminated: Some(ContainerStateTerminated {
             container_id: (!instance.id.is_empty()).then(|| identifier(scheme, &instance.id)),
@@ -153,7 +163,7 @@ fn terminated(instance: &Instance, exit: &Exit, scheme: &str) -> ContainerState 
             message: (!exit.message.is_empty()).then(|| exit.message.clone()),
             reason: Some(exit.reason.clone()),
             signal: None,
-            started_at: Some(Time(exit.started_at.unwrap_or(exit.finished_at))),
+            started_at: Some(Time(exit.started_at.unwrap_or(never))),
         }),
         ..ContainerState::default()
     }

@@ -2,6 +2,7 @@
 
 mod conditions;
 mod containers;
+mod logs;
 
 use std::net::IpAddr;
 
@@ -11,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::observed::{Instance, Sandbox, State, View};
 use crate::{Timestamp, lifecycle, pods};
+pub use logs::logged;
 
 /// The status of `pod`, seen as `view` at `now`. Foreign conditions and what the API server sets are kept.
 /// `scheme` is the runtime's name, in front of every container identifier.

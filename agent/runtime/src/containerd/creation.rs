@@ -230,7 +230,7 @@ pub(super) fn program(error: Error) -> Error {
         return error;
     };
     match source.to_string().split_once(WORDS) {
-        Some((_, why)) if why.starts_with("exec: ") => {
+        Some((_, why)) if why.contains("exec: ") => {
             // The code that Go's errors have when nobody gave them one.
             Refusal::Program(why.trim_end_matches(": unknown").to_owned()).into()
         }

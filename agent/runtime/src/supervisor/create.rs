@@ -13,6 +13,8 @@ use oci_spec::runtime::LinuxNamespaceType;
 
 use super::confine::{PidNamespace, Place, confine};
 use super::memory::{self, SharedMemory};
+use super::program::Program;
+use super::propagation::Shared;
 use super::users::Users;
 use super::{exec, groups, shifted, user, workplace};
 use crate::cgroup::Cgroups;
@@ -60,6 +62,7 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
         serde_json::from_slice(spec).map_err(|error| Refusal::failed("read the container's configuration", &error))?;
     let memory = creation.memory.map(SharedMemory::mount).transpose();
     let memory = memory.map_err(failed("find the pod's shared memory"))?;
+    let shared = Shared::take(&spec.spec)?;
     enter_private_mounts().map_err(failed("unshare the mount namespace"))?;
     let rootfs = creation.directory.join("rootfs");
     mount_rootfs(&creation, &rootfs, &spec.layers).map_err(failed("mount the root file system"))?;
@@ -93,6 +96,7 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
     };
     let mut config = confine(spec.spec, &identity, &place)?;
     workplace::make(&rootfs, &config, creation.users).map_err(failed("make the working directory"))?;
+    shared.settle(&mut config, &creation.directory, &memory)?;
     if let Some(users) = creation.users {
         shifted::volumes(users, &mut config, &creation.directory, &memory)?;
         shifted::open_way(&creation.directory).map_err(failed("open the way to the container"))?;
@@ -111,6 +115,7 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
         .with_stdout(creation.stdout)
         .with_stderr(creation.stderr)
         .with_console_socket(creation.console)
+        .with_executor(Program)
         .as_init(&creation.directory)
         .with_systemd(false)
         .with_detach(true)
@@ -130,7 +135,7 @@ fn described(error: &libcontainer::error::LibcontainerError) -> Refusal {
     // libcontainer looks for the program while it creates, and hands the init process's words through as text.
     if let Some((_, why)) = cause.split_once("exec process failed with error ") {
         let why = why.strip_prefix("error in executing process : ").unwrap_or(why);
-        return Refusal::Program(why.to_owned());
+        return Refusal::Program(format!("error during container init: {why}"));
     }
     Refusal::Failed {
         doing: "create container".to_owned(),

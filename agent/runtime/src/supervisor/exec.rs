@@ -5,8 +5,7 @@
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use libcontainer::capabilities;
 use libcontainer::syscall::Syscall;
@@ -332,23 +331,5 @@ fn find(program: &str, environment: &[String]) -> io::Result<PathBuf> {
     if program.contains('/') {
         return Ok(PathBuf::from(program));
     }
-    let default = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-    let path = environment
-        .iter()
-        .find_map(|entry| entry.strip_prefix("PATH="))
-        .unwrap_or(default);
-    let executable = |path: &PathBuf| {
-        let mode = fs::metadata(path)
-            .ok()
-            .filter(fs::Metadata::is_file)
-            .map(|found| found.permissions().mode());
-        mode.is_some_and(|mode| mode & 0o111 != 0)
-    };
-    let found = path
-        .split(':')
-        .map(|directory| Path::new(directory).join(program))
-        .find(executable);
-    found
-        .filter(|_| !program.is_empty())
-        .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))
+    super::program::search(program, environment).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))
 }

@@ -18,6 +18,8 @@ pub(crate) mod log;
 pub(crate) mod memory;
 mod pause;
 mod poll;
+mod program;
+mod propagation;
 mod remove;
 mod shifted;
 pub(crate) mod sink;

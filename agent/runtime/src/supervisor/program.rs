@@ -1,0 +1,157 @@
+//! Finding the program of a container, and becoming it. What is wrong with it is said in the words that people know from runc.
+
+use std::convert::Infallible;
+use std::ffi::CString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use libcontainer::workload::{Executor, ExecutorError, ExecutorValidationError};
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::unistd::{AccessFlags, execv, faccessat};
+use oci_spec::runtime::Spec;
+
+use crate::sys;
+
+/// Where programs are looked for when nobody says it.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// The code of a container whose program could not be executed after all.
+const NOT_EXECUTED: i32 = 255;
+
+/// Becomes the program that a container's configuration names.
+#[derive(Clone)]
+pub(super) struct Program;
+
+impl Executor for Program {
+    fn exec(&self, spec: &Spec) -> Result<(), ExecutorError> {
+        let Err((path, error)) = execute(spec);
+        // Nobody waits for an answer any more; the container's output is where a person looks.
+        let text = format!("exec {}: {}\n", path.display(), words(error));
+        nix::unistd::write(io::stderr(), text.as_bytes()).ok();
+        sys::exit_now(NOT_EXECUTED)
+    }
+
+    fn validate(&self, spec: &Spec) -> Result<(), ExecutorValidationError> {
+        let (program, environment) = wanted(spec);
+        let found = find(program, environment);
+        let missing = |why: String| ExecutorValidationError::ArgValidationError(format!("exec: {program:?}: {why}"));
+        found.map(drop).map_err(missing)
+    }
+}
+
+fn wanted(spec: &Spec) -> (&str, &[String]) {
+    let process = spec.process().as_ref();
+    let argv = process
+        .and_then(|process| process.args().as_deref())
+        .unwrap_or_default();
+    let environment = process.and_then(|process| process.env().as_deref()).unwrap_or_default();
+    (argv.first().map_or("", String::as_str), environment)
+}
+
+/// The environment is set already.
+fn execute(spec: &Spec) -> Result<Infallible, (PathBuf, Errno)> {
+    let (program, environment) = wanted(spec);
+    let path = find(program, environment).unwrap_or_else(|_| PathBuf::from(program));
+    let argv = spec.process().as_ref().and_then(|process| process.args().as_deref());
+    let argv: Vec<CString> = argv
+        .unwrap_or_default()
+        .iter()
+        .map(|argument| CString::new(argument.as_bytes()).unwrap_or_default())
+        .collect();
+    let file = CString::new(path.as_os_str().as_encoded_bytes()).unwrap_or_default();
+    execv(&file, &argv).map_err(|error| (path, error))
+}
+
+/// Where a program is: at its path, or in one of the directories of `PATH`; else what is wrong with it.
+fn find(program: &str, environment: &[String]) -> Result<PathBuf, String> {
+    if program.contains('/') {
+        let path = PathBuf::from(program);
+        return match check(&path) {
+            Ok(()) => Ok(path),
+            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::ENAMETOOLONG) => Err(stat(&path)),
+            Err(error) => Err(words(error)),
+        };
+    }
+    search(program, environment).ok_or_else(|| "executable file not found in $PATH".to_owned())
+}
+
+/// The first executable file of that name in the directories of `PATH`.
+pub(super) fn search(program: &str, environment: &[String]) -> Option<PathBuf> {
+    let path = environment.iter().find_map(|entry| entry.strip_prefix("PATH="));
+    let mut candidates = path
+        .unwrap_or(PATH)
+        .split(':')
+        .map(|directory| Path::new(directory).join(program));
+    candidates.find(|path| !program.is_empty() && check(path).is_ok())
+}
+
+/// Whether this process may execute a file.
+fn check(path: &Path) -> Result<(), Errno> {
+    let found = nix::sys::stat::stat(path)?;
+    let kind = nix::sys::stat::SFlag::from_bits_truncate(found.st_mode) & nix::sys::stat::SFlag::S_IFMT;
+    if kind == nix::sys::stat::SFlag::S_IFDIR {
+        return Err(Errno::EISDIR);
+    }
+    match faccessat(AT_FDCWD, path, AccessFlags::X_OK, AtFlags::AT_EACCESS) {
+        // A filter of system calls that knows no such call.
+        Err(Errno::ENOSYS | Errno::EPERM) if found.st_mode & 0o111 != 0 => Ok(()),
+        Err(Errno::ENOSYS | Errno::EPERM) => Err(Errno::EACCES),
+        answer => answer,
+    }
+}
+
+fn stat(path: &Path) -> String {
+    let error = nix::sys::stat::stat(path).err().unwrap_or(Errno::ENOENT);
+    format!("stat {}: {}", path.display(), words(error))
+}
+
+/// An error of the kernel as Go prints it.
+fn words(error: Errno) -> String {
+    let text = io::Error::from(error).to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    let mut characters = text.chars();
+    let first = characters.next().map(|first| first.to_ascii_lowercase());
+    first.into_iter().chain(characters).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_a_program_is_said_as_runc_says_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().display();
+        let make = |name: &str, mode: u32| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, "#!/bin/sh\n").unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        make("runs", 0o750);
+        make("text", 0o644);
+        let environment = [format!("PATH=/nowhere:{place}")];
+        let found = |program: &str| find(program, &environment).map(|path| path.display().to_string());
+        assert_eq!(found("runs"), Ok(format!("{place}/runs")));
+        assert_eq!(found(&format!("{place}/runs")), Ok(format!("{place}/runs")));
+        for absent in ["text", "absent", ""] {
+            assert_eq!(
+                found(absent),
+                Err("executable file not found in $PATH".to_owned()),
+                "{absent}"
+            );
+        }
+        assert_eq!(found(&format!("{place}/text")), Err("permission denied".to_owned()));
+        assert_eq!(found(&format!("{place}/")), Err("is a directory".to_owned()));
+        assert_eq!(
+            found(&format!("{place}/absent")),
+            Err(format!("stat {place}/absent: no such file or directory"))
+        );
+        assert_eq!(
+            found(&format!("{place}/runs/x")),
+            Err(format!("stat {place}/runs/x: not a directory"))
+        );
+        assert_eq!(words(Errno::ENOEXEC), "exec format error");
+    }
+}

@@ -1,0 +1,143 @@
+//! What containers and the machine see of each other's later mounts, and how far a mount can be written to.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test's helpers are tests"
+)]
+#![allow(dead_code, reason = "the shared helpers have more than this uses")]
+
+mod common;
+
+use std::path::Path;
+use std::time::Duration;
+
+use common::{Kind, Machine, contract};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use oci_spec::runtime::{Capability, LinuxCapabilitiesBuilder, MountBuilder};
+use runtime::ContainerSpec;
+
+const LIMIT: Duration = Duration::from_secs(20);
+const NONE: Option<&str> = None;
+
+fn tmpfs(at: &Path) {
+    std::fs::create_dir_all(at).unwrap();
+    mount(Some("tmpfs"), at, Some("tmpfs"), MsFlags::empty(), NONE).unwrap();
+}
+
+/// A shared directory of the machine, unmounted with all below it in the end.
+struct Shared<'a>(&'a Path);
+
+impl<'a> Shared<'a> {
+    fn at(path: &'a Path) -> Self {
+        tmpfs(path);
+        mount(NONE, path, NONE, MsFlags::MS_SHARED, NONE).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Shared<'_> {
+    fn drop(&mut self) {
+        for name in ["early", "late", "inner", ""] {
+            umount2(&self.0.join(name), MntFlags::MNT_DETACH).ok();
+        }
+    }
+}
+
+/// A container with the directory at `/v`, which may mount.
+fn with(machine: &Machine, id: &str, source: &Path, whole: &str, options: &[&str]) -> ContainerSpec {
+    let mut spec = machine.shell(id, "exec sleep 1000");
+    let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
+    let volume = MountBuilder::default()
+        .destination("/v")
+        .typ("bind")
+        .source(source)
+        .options(options)
+        .build()
+        .unwrap();
+    let mut mounts = spec.spec.mounts().clone().unwrap_or_default();
+    mounts.push(volume);
+    spec.spec.set_mounts(Some(mounts));
+    let mut linux = spec.spec.linux().clone().unwrap_or_default();
+    linux.set_rootfs_propagation(Some(whole.to_owned()));
+    spec.spec.set_linux(Some(linux));
+    let mut process = spec.spec.process().clone().unwrap();
+    let admin = std::collections::HashSet::from([Capability::SysAdmin]);
+    let capabilities = LinuxCapabilitiesBuilder::default()
+        .bounding(admin.clone())
+        .effective(admin.clone())
+        .permitted(admin)
+        .inheritable(std::collections::HashSet::new())
+        .ambient(std::collections::HashSet::new())
+        .build()
+        .unwrap();
+    process.set_capabilities(Some(capabilities));
+    spec.spec.set_process(Some(process));
+    spec
+}
+
+async fn later_mounts_go_the_ways_that_are_open(kind: Kind) {
+    let machine = Machine::of(kind, "propagation").await;
+    machine.sandbox("s").await;
+    let path = machine.directory.path().join("shared");
+    let shared = Shared::at(&path);
+    for (id, whole, option) in [
+        ("private", "rprivate", "rprivate"),
+        ("follows", "rslave", "rslave"),
+        ("both", "rshared", "rshared"),
+    ] {
+        let spec = with(&machine, id, &path, whole, &["rbind", option, "rw"]);
+        machine.run("s", spec).await;
+    }
+    tmpfs(&path.join("late"));
+    std::fs::write(path.join("late/note"), "hello").unwrap();
+    let ask = async |id: &str, script: &str| {
+        let result = machine.exec("s", id, script, LIMIT).await;
+        String::from_utf8(result.output).unwrap()
+    };
+    let read = "cat /v/late/note 2>&1";
+    assert!(ask("private", read).await.contains("No such file"));
+    assert_eq!(ask("follows", read).await, "hello");
+    assert_eq!(ask("both", read).await, "hello");
+    std::fs::create_dir(path.join("inner")).unwrap();
+    let make = "mount -t tmpfs none /v/inner && echo inside >/v/inner/note";
+    for (id, seen) in [("private", false), ("follows", false), ("both", true)] {
+        assert_eq!(ask(id, make).await, "", "{id}");
+        assert_eq!(path.join("inner/note").exists(), seen, "{id}");
+    }
+    drop(shared);
+    machine.finish().await;
+}
+
+async fn a_mount_is_read_only_as_deep_as_it_says(kind: Kind) {
+    let machine = Machine::of(kind, "depth").await;
+    machine.sandbox("s").await;
+    let path = machine.directory.path().join("shared");
+    let shared = Shared::at(&path);
+    tmpfs(&path.join("early"));
+    for (id, option, below) in [("top", "ro", ""), ("deep", "rro", "Read-only file system")] {
+        let spec = with(&machine, id, &path, "rprivate", &["rbind", "rprivate", option]);
+        machine.run("s", spec).await;
+        let write = |at: &str| format!("echo x 2>&1 >{at}/file");
+        let said = machine.exec("s", id, &format!("({}) 2>&1", write("/v")), LIMIT).await;
+        assert!(
+            String::from_utf8_lossy(&said.output).contains("Read-only file system"),
+            "{id}"
+        );
+        let said = machine
+            .exec("s", id, &format!("({}) 2>&1", write("/v/early")), LIMIT)
+            .await;
+        let said = String::from_utf8_lossy(&said.output).into_owned();
+        assert!(
+            said.contains(below) && said.is_empty() == below.is_empty(),
+            "{id}: {said}"
+        );
+    }
+    drop(shared);
+    machine.finish().await;
+}
+
+contract!(
+    later_mounts_go_the_ways_that_are_open,
+    a_mount_is_read_only_as_deep_as_it_says
+);

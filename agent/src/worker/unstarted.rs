@@ -1,0 +1,96 @@
+//! Why a container does not run, in the words that people search for.
+
+use agent_plan::observed::{Exit, Instance, State};
+use agent_plan::pods;
+use k8s_openapi::api::core::v1::Pod;
+use runtime::Refusal;
+
+use super::start::Plan;
+
+/// Why a container does not run.
+pub(crate) struct Failure {
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+    /// The instance that came to be all the same.
+    pub(super) instance: Option<Box<Instance>>,
+}
+
+impl Failure {
+    pub(super) fn configuration(message: String) -> Self {
+        Self {
+            reason: "CreateContainerConfigError",
+            message,
+            instance: None,
+        }
+    }
+
+    pub(super) fn creation(message: String) -> Self {
+        Self {
+            reason: "CreateContainerError",
+            message,
+            instance: None,
+        }
+    }
+}
+
+/// A container that came as far as its program and no further counts as one that ran and failed.
+pub(super) fn not_executed(plan: &Plan, id: String, image_id: String, error: &runtime::Error) -> Failure {
+    let message = if let runtime::Error::Refused(Refusal::Program(why)) = error {
+        start_error(&plan.context.scheme(), why)
+    } else {
+        image::chain(error)
+    };
+    let wanted = pods::container(&plan.pod, &plan.container).and_then(|container| container.image.clone());
+    let instance = Instance {
+        id,
+        attempt: plan.attempt,
+        image: wanted.unwrap_or_default(),
+        image_id,
+        state: State::Exited(Exit {
+            code: 128,
+            reason: "StartError".to_owned(),
+            message: message.clone(),
+            started_at: None,
+            finished_at: plan.context.now(),
+        }),
+        lost: false,
+    };
+    Failure {
+        reason: "RunContainerError",
+        message,
+        instance: Some(Box::new(instance)),
+    }
+}
+
+/// What containerd and runc say of it, word by word, for everybody who looks for their words; ours is neither.
+fn start_error(scheme: &str, why: &str) -> String {
+    let (containerd, runc) = if scheme == "containerd" {
+        (
+            "containerd ",
+            "failed to create shim task: OCI runtime create failed: runc create failed",
+        )
+    } else {
+        ("", "OCI runtime create failed")
+    };
+    format!("failed to create {containerd}task: {runc}: unable to start container process: {why}: unknown")
+}
+
+pub(super) fn refused(plan: &Plan, error: &runtime::Error) -> Failure {
+    let message = image::chain(error);
+    if matches!(
+        error,
+        runtime::Error::RunsAsRoot | runtime::Error::Refused(Refusal::RunsAsRoot)
+    ) {
+        Failure::configuration(named(&message, &plan.pod, &plan.container))
+    } else if matches!(error, runtime::Error::Refused(Refusal::User { .. })) {
+        Failure::configuration(message)
+    } else {
+        Failure::creation(message)
+    }
+}
+
+/// A sentence that says of which container it is.
+pub(super) fn named(what: &dyn std::fmt::Display, pod: &Pod, container: &str) -> String {
+    let (name, namespace, uid) = (pods::name(pod), pods::namespace(pod), pods::uid(pod));
+    format!("{what} (pod: \"{name}_{namespace}({uid})\", container: {container})")
+}
