@@ -194,6 +194,14 @@ impl Arguments {
     }
 
     /// The images, where the runtime looks for them.
+    /// Whether containers of this node are containerd's, and were before.
+    pub(crate) fn knows_containerd(&self) -> bool {
+        match self.runtime {
+            RuntimeKind::Embedded => false,
+            RuntimeKind::Containerd => self.state_dir.join("containerd/sandboxes").exists(),
+        }
+    }
+
     pub(crate) async fn images(&self) -> anyhow::Result<Images> {
         let (directory, configuration) = (self.state_dir.join("images"), self.image_config());
         match self.runtime {

@@ -2,6 +2,7 @@
 
 mod cleanup;
 mod command;
+mod patience;
 mod renewal;
 mod upkeep;
 
@@ -60,9 +61,9 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("listen on {}", arguments.listen))?;
     let port = listener.local_addr().context("the own address")?.port();
-    let images = arguments.images().await?;
+    let images = patience::open(arguments, || arguments.images()).await?;
     let (credentials, client) = Credentials::open(arguments.kubeconfig(), arguments.tls_files()).await?;
-    let parts = arguments.parts(client, &images).await?;
+    let parts = patience::open(arguments, || arguments.parts(client.clone(), &images)).await?;
     let (context, events) = agent::context(arguments.config(port)?, parts)?;
     let mut tasks = tokio::task::JoinSet::new();
     let socket = arguments.state_dir.join("agent.sock");

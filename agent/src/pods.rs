@@ -187,14 +187,18 @@ impl Dispatcher {
         let mut sandboxes = leftovers.sandboxes.remove(&uid).unwrap_or_default();
         sandboxes.sort_by_key(|sandbox| sandbox.attempt);
         let newest = sandboxes.pop();
-        let older: BTreeSet<String> = sandboxes.into_iter().map(|sandbox| sandbox.id).collect();
-        if !older.is_empty() {
-            self.discard(older);
-        }
         let addresses = newest
             .as_ref()
             .and_then(|sandbox| leftovers.addresses.remove(&sandbox.id));
         worker.adopt(newest.as_ref(), addresses);
+        let mut earlier: BTreeSet<String> = sandboxes.into_iter().map(|sandbox| sandbox.id).collect();
+        earlier.extend(
+            leftovers
+                .addresses
+                .extract_if(.., |id, _| owner(id) == uid)
+                .map(|(id, _)| id),
+        );
+        worker.succeed(earlier);
         self.tasks.spawn(async move {
             match AssertUnwindSafe(worker.run(mailbox)).catch_unwind().await {
                 Ok(End::Over) => Ended::Over(uid),

@@ -21,6 +21,9 @@ use store::Store;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+#[path = "node/lost.rs"]
+mod lost;
+
 struct World {
     server: Server,
     runtime: Arc<runtime::Sim>,
@@ -336,17 +339,6 @@ async fn a_new_agent_adopts_what_runs_and_removes_what_is_gone() {
     assert_eq!(before.status, after.status, "nothing is reported twice");
     assert_eq!(world.runtime.sandboxes().await.unwrap().len(), 1);
     assert_eq!(world.network.attachments().await.unwrap().len(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_lost_sandbox_is_made_again() {
-    let world = World::start().await;
-    world.create("web", PLAIN).await;
-    let before = world.until("web", is_ready).await;
-    let sandbox = world.runtime.sandboxes().await.unwrap().remove(0);
-    world.runtime.lose(&sandbox.id);
-    let after = world.until("web", |pod| restarts(pod) == 1 && is_ready(pod)).await;
-    assert_ne!(container_id(&before), container_id(&after));
 }
 
 #[tokio::test(start_paused = true)]

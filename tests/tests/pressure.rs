@@ -1,13 +1,21 @@
 //! Real pods that use more of the node's disk or memory than they may, or than there is.
 
-#![allow(clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 use tests::machine::{Machine, Namespace, Setup, eventually};
+use tests::parts::Parts;
 use tests::{images, process};
+
+use start::Started;
+
+#[path = "../../agent/runtime/tests/common/daemon.rs"]
+mod daemon;
+#[path = "containers/start.rs"]
+mod start;
 
 fn read(machine: &Machine, what: &[&str]) -> anyhow::Result<Value> {
     let text = machine.kubectl(["get", "-o", "json"].into_iter().chain(what.iter().copied()))?;
@@ -54,11 +62,8 @@ fn phase(machine: &Machine, name: &str) -> anyhow::Result<String> {
     Ok(text(&read(machine, &["pod", name])?, "/status/phase").to_owned())
 }
 
-#[test]
-fn attack_20_pods_that_fill_the_disk_are_evicted() -> anyhow::Result<()> {
-    tests::logging();
-    let machine = Machine::start("storage")?;
-    let image = images::busybox(&machine)?;
+fn full_pods(machine: &Machine) -> anyhow::Result<()> {
+    let image = images::busybox(machine)?;
     let run = |name: &str, script: &str, limit: &str| {
         let limit = if limit.is_empty() {
             String::new()
@@ -93,7 +98,7 @@ fn attack_20_pods_that_fill_the_disk_are_evicted() -> anyhow::Result<()> {
             &format!("{data}, containers: [{}]", run("a", &write("/it", 2), "4Mi")),
         ),
     ];
-    apply(&machine, "pods", &pods)?;
+    apply(machine, "pods", &pods)?;
     let whole = "Pod ephemeral local storage usage exceeds the total limit of containers 1Mi. ";
     for (name, expected) in [
         (
@@ -107,7 +112,7 @@ fn attack_20_pods_that_fill_the_disk_are_evicted() -> anyhow::Result<()> {
         ),
         ("log", whole),
     ] {
-        let told = failed(&machine, name)?;
+        let told = failed(machine, name)?;
         ensure!(told == ("Evicted".to_owned(), expected.to_owned()), "{name}: {told:?}");
         let events = machine.kubectl([
             "get",
@@ -117,8 +122,39 @@ fn attack_20_pods_that_fill_the_disk_are_evicted() -> anyhow::Result<()> {
         ])?;
         ensure!(events.contains(expected.trim_end()), "{events}");
     }
-    ensure!(phase(&machine, "modest")? == "Running");
-    machine.finish()
+    ensure!(phase(machine, "modest")? == "Running");
+    Ok(())
+}
+
+/// The same for each runtime.
+fn with(
+    parts: Parts,
+    environment: &[(&str, &str)],
+    test: &str,
+    story: fn(&Machine) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    tests::logging();
+    let executor = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    executor.block_on(Box::pin(async {
+        let started = Started::with(parts, test, environment).await?;
+        story(&started.machine)?;
+        started.finish().await
+    }))
+}
+
+const CONTAINERD: Parts = Parts {
+    containerd: true,
+    cni: false,
+};
+
+#[test]
+fn attack_20_pods_that_fill_the_disk_are_evicted() -> anyhow::Result<()> {
+    with(Parts::default(), &[], "storage", full_pods)
+}
+
+#[test]
+fn attack_20_pods_of_containerd_that_fill_the_disk_are_evicted() -> anyhow::Result<()> {
+    with(CONTAINERD, &[], "storage", full_pods)
 }
 
 /// The Node's condition of a type, and whether it has the taint for it.
@@ -252,20 +288,8 @@ fn a_full_disk_costs_unused_images_and_then_the_pod_that_fills_it() -> anyhow::R
     machine.finish()
 }
 
-#[test]
-fn short_memory_costs_the_pod_that_uses_most_beyond_its_request() -> anyhow::Result<()> {
-    tests::logging();
-    // There is never so much memory left.
-    let environment = [
-        ("SKIFF_EVICTION_SOFT", "memory.available<99.9%"),
-        ("SKIFF_EVICTION_SOFT_GRACE_PERIOD", "memory.available=30s"),
-    ];
-    let setup = Setup {
-        environment: &environment,
-        ..Setup::default()
-    };
-    let machine = Machine::start_with(Namespace::new("memory")?, setup)?;
-    let image = images::busybox(&machine)?;
+fn short_of_memory(machine: &Machine) -> anyhow::Result<()> {
+    let image = images::busybox(machine)?;
     let run = |script: &str, more: &str| {
         format!("containers: [{{name: a, image: \"{image}\", command: [sh, -c, \"{script}; sleep 100000\"]{more}}}]")
     };
@@ -273,26 +297,26 @@ fn short_memory_costs_the_pod_that_uses_most_beyond_its_request() -> anyhow::Res
     let hold = "dd if=/dev/zero of=/dev/shm/it bs=1M count=32";
     let vital = format!("priorityClassName: system-node-critical, {}", run("true", ""));
     until(
-        &machine,
+        machine,
         "MemoryPressure",
         "node.kubernetes.io/memory-pressure",
         ("True", true),
     )?;
-    let (node, tolerated) = (node_name(&machine)?, "tolerations: [{operator: Exists}]");
+    let (node, tolerated) = (node_name(machine)?, "tolerations: [{operator: Exists}]");
     let pods = [
         pod("vital", &format!("nodeName: {node}, {vital}")),
         pod("hog", &format!("nodeName: {node}, {tolerated}, {}", run(hold, ""))),
         pod("modest", &format!("nodeName: {node}, {}", run(hold, requests))),
         pod("refused", &format!("nodeName: {node}, {}", run("true", ""))),
     ];
-    apply(&machine, "pods", &pods)?;
-    let (reason, message) = failed(&machine, "refused")?;
+    apply(machine, "pods", &pods)?;
+    let (reason, message) = failed(machine, "refused")?;
     ensure!(reason == "Evicted", "{reason}: {message}");
     ensure!(
         message == "Pod was rejected: The node had condition: [MemoryPressure]. ",
         "{message}"
     );
-    let (reason, message) = failed(&machine, "hog")?;
+    let (reason, message) = failed(machine, "hog")?;
     ensure!(reason == "Evicted", "{reason}: {message}");
     ensure!(
         message.starts_with("The node was low on resource: memory. Threshold quantity: "),
@@ -303,19 +327,35 @@ fn short_memory_costs_the_pod_that_uses_most_beyond_its_request() -> anyhow::Res
         message.contains("Container a was using ") && message.ends_with(end),
         "{message}"
     );
-    let (reason, message) = failed(&machine, "modest")?;
+    let (reason, message) = failed(machine, "modest")?;
     ensure!(
         reason == "Evicted" && !message.contains("larger consumption"),
         "{reason}: {message}"
     );
-    ensure!(phase(&machine, "vital")? == "Running", "never a critical one");
+    ensure!(phase(machine, "vital")? == "Running", "never a critical one");
     let ended = |name: &str| -> anyhow::Result<String> {
         let path = "/status/containerStatuses/0/state/terminated/finishedAt";
-        Ok(text(&read(&machine, &["pod", name])?, path).to_owned())
+        Ok(text(&read(machine, &["pod", name])?, path).to_owned())
     };
     ensure!(
         ended("hog")? < ended("modest")?,
         "who uses more than it asked for goes first"
     );
-    machine.finish()
+    Ok(())
+}
+
+/// There is never so much memory left.
+const SHORT: [(&str, &str); 2] = [
+    ("SKIFF_EVICTION_SOFT", "memory.available<99.9%"),
+    ("SKIFF_EVICTION_SOFT_GRACE_PERIOD", "memory.available=30s"),
+];
+
+#[test]
+fn short_memory_costs_the_pod_that_uses_most_beyond_its_request() -> anyhow::Result<()> {
+    with(Parts::default(), &SHORT, "memory", short_of_memory)
+}
+
+#[test]
+fn short_memory_costs_the_same_pod_with_containerd() -> anyhow::Result<()> {
+    with(CONTAINERD, &SHORT, "memory", short_of_memory)
 }

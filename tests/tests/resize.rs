@@ -1,11 +1,19 @@
 //! Containers that are given more or less processor and memory while they run.
 
-#![allow(clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 use tests::machine::{Machine, eventually};
+use tests::parts::Parts;
 use tests::{images, process};
+
+use start::Started;
+
+#[path = "../../agent/runtime/tests/common/daemon.rs"]
+mod daemon;
+#[path = "containers/start.rs"]
+mod start;
 
 fn read(machine: &Machine) -> anyhow::Result<Value> {
     Ok(serde_json::from_str(
@@ -96,11 +104,8 @@ fn what_cannot_be_given(machine: &Machine) -> anyhow::Result<()> {
     Ok(())
 }
 
-#[test]
-fn containers_that_run_are_given_more_and_less() -> anyhow::Result<()> {
-    tests::logging();
-    let machine = Machine::start("resize")?;
-    let image = images::busybox(&machine)?;
+fn story(machine: &Machine) -> anyhow::Result<()> {
+    let image = images::busybox(machine)?;
     let container = |name: &str, more: &str| {
         let resources = "resources: {requests: {cpu: 100m, memory: 32Mi}, limits: {cpu: 100m, memory: 32Mi}}";
         format!("{{name: {name}, image: \"{image}\", command: [sleep, '100000'], {resources}{more}}}")
@@ -115,40 +120,61 @@ fn containers_that_run_are_given_more_and_less() -> anyhow::Result<()> {
     std::fs::write(&file, pod)?;
     machine.kubectl(["apply", "-f", &file.display().to_string()])?;
     machine.kubectl(["wait", "--for=condition=Ready", "pod/p", "--timeout=60s"])?;
-    ensure!(has(&machine, "a", "100m", "32Mi")? == 0);
+    ensure!(has(machine, "a", "100m", "32Mi")? == 0);
 
-    resize(&machine, "a", "200m", "64Mi")?;
-    ensure!(has(&machine, "a", "200m", "64Mi")? == 0, "without a restart");
+    resize(machine, "a", "200m", "64Mi")?;
+    ensure!(has(machine, "a", "200m", "64Mi")? == 0, "without a restart");
     ensure!(
-        kept_to(&machine, "a")? == (64 << 20).to_string(),
+        kept_to(machine, "a")? == (64 << 20).to_string(),
         "{}",
-        kept_to(&machine, "a")?
+        kept_to(machine, "a")?
     );
-    resize(&machine, "b", "300m", "32Mi")?;
-    ensure!(has(&machine, "b", "300m", "32Mi")? == 0, "only memory wants a restart");
-    resize(&machine, "b", "300m", "48Mi")?;
-    ensure!(has(&machine, "b", "300m", "48Mi")? == 1, "its policy wants a restart");
-    ensure!(kept_to(&machine, "b")? == (48 << 20).to_string());
-    ensure!(has(&machine, "a", "200m", "64Mi")? == 0, "the other one goes on");
+    resize(machine, "b", "300m", "32Mi")?;
+    ensure!(has(machine, "b", "300m", "32Mi")? == 0, "only memory wants a restart");
+    resize(machine, "b", "300m", "48Mi")?;
+    ensure!(has(machine, "b", "300m", "48Mi")? == 1, "its policy wants a restart");
+    ensure!(kept_to(machine, "b")? == (48 << 20).to_string());
+    ensure!(has(machine, "a", "200m", "64Mi")? == 0, "the other one goes on");
 
-    what_cannot_be_given(&machine)?;
+    what_cannot_be_given(machine)?;
 
     // What was given outlives the agent, and holds for the next start.
     let agent = machine.daemon("skiff-agent")?;
     process::run(std::process::Command::new("kill").args(["-9", &agent.to_string()]))?;
     machine.skiff(["up"])?;
     machine.kubectl(["exec", "p", "-c", "a", "--", "kill", "1"]).ok();
-    resize(&machine, "a", "150m", "40Mi")?;
-    has(&machine, "a", "150m", "40Mi")?;
+    resize(machine, "a", "150m", "40Mi")?;
+    has(machine, "a", "150m", "40Mi")?;
     let events = machine.kubectl(["get", "events", "--field-selector", "involvedObject.name=p"])?;
     for reason in ["ResizeStarted", "ResizeCompleted", "ResizeInfeasible", "ResizeError"] {
         ensure!(events.contains(reason), "{reason}: {events}");
     }
-    let whole = read(&machine)?;
+    let whole = read(machine)?;
     let generation = whole.pointer("/metadata/generation").context("a generation")?;
     ensure!(
         whole.pointer("/status/observedGeneration") == Some(generation),
         "{whole:#}"
     );
-    machine.finish()
+    Ok(())
+}
+
+fn with(parts: Parts) -> anyhow::Result<()> {
+    tests::logging();
+    let executor = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    executor.block_on(Box::pin(async {
+        let started = Started::with(parts, "resize", &[]).await?;
+        story(&started.machine)?;
+        started.finish().await
+    }))
+}
+
+#[test]
+fn containers_that_run_are_given_more_and_less() -> anyhow::Result<()> {
+    with(Parts::default())
+}
+
+#[test]
+fn containers_of_containerd_are_given_more_and_less() -> anyhow::Result<()> {
+    let (containerd, cni) = (true, false);
+    with(Parts { containerd, cni })
 }

@@ -27,13 +27,18 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     ("agent-plan", &["controlplane-api"]),
     ("agent-containerd", &[]),
+    ("agent-failpoint", &[]),
     ("agent-image", &["agent-containerd", "agent-plan", "controlplane-api"]),
-    ("agent-network", &["agent-plan", "controlplane-api"]),
-    ("agent-runtime", &["agent-containerd", "agent-plan", "controlplane-api"]),
+    ("agent-network", &["agent-failpoint", "agent-plan", "controlplane-api"]),
+    (
+        "agent-runtime",
+        &["agent-containerd", "agent-failpoint", "agent-plan", "controlplane-api"],
+    ),
     ("agent-volume", &["agent-plan", "controlplane-api"]),
     (
         "agent",
         &[
+            "agent-failpoint",
             "agent-image",
             "agent-network",
             "agent-plan",
@@ -48,6 +53,7 @@ const EDGES: &[(&str, &[&str])] = &[
         "tests",
         &[
             "agent",
+            "agent-failpoint",
             "agent-image",
             "agent-network",
             "agent-plan",

@@ -80,6 +80,12 @@ pub enum Meaning {
 }
 
 impl Failure {
+    /// The connection to containerd, or containerd's to its shim, ended before the answer came.
+    fn is_cut_off(&self) -> bool {
+        let words = ["transport error", "h2 protocol error", "ttrpc: closed"];
+        self.code == Code::Unknown && words.iter().any(|word| self.message.contains(word))
+    }
+
     /// What it means.
     pub fn meaning(&self) -> Meaning {
         // runc's own words come through as they are.
@@ -89,7 +95,8 @@ impl Failure {
             Meaning::Exists
         } else if self.code == Code::FailedPrecondition {
             Meaning::WrongState
-        } else if matches!(self.code, Code::DeadlineExceeded | Code::Unavailable | Code::Cancelled) {
+        } else if matches!(self.code, Code::DeadlineExceeded | Code::Unavailable | Code::Cancelled) || self.is_cut_off()
+        {
             Meaning::Silent
         } else {
             Meaning::Other

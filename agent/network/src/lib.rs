@@ -163,7 +163,8 @@ pub trait Network: Send + Sync + 'static {
     /// Gives a sandbox its namespace and address. A second call for the same sandbox returns what the first one made.
     fn attach(&self, spec: AttachSpec) -> BoxFuture<'_, Result<Attachment, Error>>;
 
-    /// All attachments, by sandbox id: what a restarted agent adopts or detaches.
+    /// All attachments, by sandbox id: what a restarted agent adopts or detaches. One that was not finished, or whose removal was
+    /// not, has no addresses.
     fn attachments(&self) -> BoxFuture<'_, Result<Vec<Attachment>, Error>>;
 
     /// Takes a sandbox's namespace and address away. Success when there is none.

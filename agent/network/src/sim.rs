@@ -14,6 +14,7 @@ struct World {
     ranges: Option<Ranges>,
     attachments: BTreeMap<String, Attachment>,
     failures: u32,
+    refusals: u32,
 }
 
 /// The simulated network. Clones share one machine.
@@ -31,6 +32,11 @@ impl Sim {
     /// The next so many calls of `attach` fail.
     pub fn fail_attach(&self, times: u32) {
         self.world().failures = times;
+    }
+
+    /// The next so many calls of `detach` fail.
+    pub fn fail_detach(&self, times: u32) {
+        self.world().refusals = times;
     }
 
     fn world(&self) -> MutexGuard<'_, World> {
@@ -70,6 +76,20 @@ impl World {
     }
 }
 
+impl World {
+    fn detach(&mut self, sandbox_id: &str) -> Result<(), Error> {
+        if self.refusals > 0 {
+            self.refusals -= 1;
+            return Err(Error::Kernel {
+                doing: "remove veth pair",
+                cause: "simulated failure".to_owned(),
+            });
+        }
+        self.attachments.remove(sandbox_id);
+        Ok(())
+    }
+}
+
 impl Network for Sim {
     fn start(&self, ranges: Ranges) -> BoxFuture<'_, Result<(), Error>> {
         self.world().ranges = Some(ranges);
@@ -85,8 +105,7 @@ impl Network for Sim {
     }
 
     fn detach(&self, sandbox_id: &str) -> BoxFuture<'_, Result<(), Error>> {
-        self.world().attachments.remove(sandbox_id);
-        ready(Ok(())).boxed()
+        ready(self.world().detach(sandbox_id)).boxed()
     }
 
     fn stop(&self) -> BoxFuture<'_, Result<(), Error>> {

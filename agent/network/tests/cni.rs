@@ -289,9 +289,28 @@ async fn attack_42_what_a_plugin_does_not_let_go_is_not_forgotten() {
     let error = network.detach("a").await.unwrap_err();
     let expected = "failed to destroy network for sandbox \"a\": plugin type=\"sticky\" name=\"pods\" failed (delete): netplugin failed with no error message: exit status 7";
     assert_eq!(cause(&error), expected);
-    assert_eq!(network.attachments().await.unwrap().len(), 1);
+    let left = network.attachments().await.unwrap();
+    assert!(
+        left.len() == 1 && left.iter().all(|left| left.addresses.is_empty()),
+        "{left:?}"
+    );
     fs::remove_file(&marker).unwrap();
-    network.detach("a").await.unwrap();
+    // Nobody is given what is half undone.
+    let again = network.attach(spec("a")).await.unwrap();
+    assert_eq!(again.addresses.len(), 1);
+    let commands: Vec<_> = machine
+        .calls()
+        .iter()
+        .map(|call| call.split(' ').next().unwrap().to_owned())
+        .collect();
+    assert_eq!(commands, ["ADD", "DEL", "DEL", "ADD"]);
+    fs::write(&marker, "").unwrap();
+    network.detach("a").await.unwrap_err();
+    drop(network);
+    fs::remove_file(&marker).unwrap();
+    let network = machine.open();
+    network.start("10.244.0.0/24".parse().unwrap()).await.unwrap();
+    assert!(network.attachments().await.unwrap().is_empty());
     machine.is_clean();
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use agent_containerd::Meaning;
 use serde::{Deserialize, Serialize};
 
 /// Why a runtime could not do it.
@@ -53,6 +54,30 @@ pub enum Error {
     /// A tear-down went to its end, and these steps of it failed.
     #[error("{} step(s) of the removal failed: {}", .0.len(), .0.join("; "))]
     Incomplete(Vec<String>),
+}
+
+impl Error {
+    /// Whether what this was about went away meanwhile, with who would have done it, or nobody could tell what became of it. It is
+    /// no failure of the container's own.
+    pub fn is_loss(&self) -> bool {
+        match self {
+            Self::SandboxNotFound(_) | Self::SandboxLost(_) => true,
+            Self::Refused(refusal) => match refusal {
+                Refusal::ContainerNotFound(_) | Refusal::WrongState { .. } => true,
+                Refusal::ContainerExists(_)
+                | Refusal::RunsAsRoot
+                | Refusal::User { .. }
+                | Refusal::Program(_)
+                | Refusal::Failed { .. } => false,
+            },
+            Self::Containerd { source, .. } => matches!(source.meaning(), Meaning::NotFound | Meaning::Silent),
+            Self::Invalid { .. }
+            | Self::SandboxExists(_)
+            | Self::RunsAsRoot
+            | Self::Io { .. }
+            | Self::Incomplete(_) => false,
+        }
+    }
 }
 
 /// What a supervisor answers when it could not do it.

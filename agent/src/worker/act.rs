@@ -10,6 +10,7 @@ use kube::Api;
 use kube::api::{DeleteParams, Preconditions};
 use tracing::{info, warn};
 
+use super::prepare::{remove, remove_sandbox};
 use super::{Done, Hook, Worker};
 use crate::events::Kind;
 
@@ -175,7 +176,9 @@ impl Worker {
         };
         let (context, sandbox, pod) = (Arc::clone(&self.context), self.sandbox_id(), self.id());
         self.tasks.spawn(async move {
-            if let Err(error) = context.parts.runtime.signal(&sandbox, &id, signal).await {
+            let sent = context.parts.runtime.signal(&sandbox, &id, signal).await;
+            failpoint::reach("signalled");
+            if let Err(error) = sent {
                 warn!(
                     pod,
                     container = id,
@@ -239,8 +242,19 @@ impl Worker {
         self.patience = None;
         self.view.sandbox = Sandbox::Removing;
         let (context, sandbox, pod) = (Arc::clone(&self.context), self.sandbox_id(), Arc::clone(&self.pod));
-        self.tasks
-            .spawn(async move { Done::TornDown(super::prepare::remove(&context, &sandbox, pods::uid(&pod)).await) });
+        let earlier = self.earlier.clone();
+        self.tasks.spawn(async move {
+            let mut failures = Vec::new();
+            for id in earlier {
+                failures.extend(remove_sandbox(&context, &id).await.err());
+            }
+            failures.extend(remove(&context, &sandbox, pods::uid(&pod)).await.err());
+            Done::TornDown(if failures.is_empty() {
+                Ok(())
+            } else {
+                Err(failures.join("; "))
+            })
+        });
         false
     }
 
@@ -249,6 +263,7 @@ impl Worker {
             Ok(()) => {
                 info!(pod = %self.id(), "torn down");
                 self.view.sandbox = Sandbox::Removed;
+                self.earlier.clear();
             }
             Err(failures) => {
                 warn!(pod = %self.id(), failures, "the tear-down is not complete; it will be tried again");
@@ -281,8 +296,10 @@ impl Worker {
             }),
             ..DeleteParams::default().grace_period(0)
         };
-        self.tasks
-            .spawn(async move { Done::Finished(api.delete(&name, &parameters).await.map(|_| ())) });
+        self.tasks.spawn(async move {
+            failpoint::reach("finishing");
+            Done::Finished(api.delete(&name, &parameters).await.map(|_| ()))
+        });
     }
 
     pub(super) fn finished(&mut self, outcome: Result<(), kube::Error>) {

@@ -13,8 +13,10 @@ impl Worker {
     /// Rebuilds the view from the runtime, the network and the API.
     pub(crate) fn adopt(&mut self, sandbox: Option<&runtime::Sandbox>, addresses: Option<Vec<std::net::IpAddr>>) {
         let active = pods::terminal_phase(&self.pod).is_none();
-        // Nothing was made in it yet, so the agent that made it may have ended before the pod's volumes and files were whole.
-        let unfinished = |sandbox: &runtime::Sandbox| active && sandbox.containers.is_empty();
+        let cut_off = addresses.as_ref().is_some_and(Vec::is_empty);
+        // Nothing was made in it yet, so the agent that made it may have ended before the pod's volumes and files were whole;
+        // or it was about to remove it.
+        let unfinished = |sandbox: &runtime::Sandbox| active && (sandbox.containers.is_empty() || cut_off);
         if active && let Some(sandbox) = sandbox.filter(|sandbox| !sandbox.lost && !unfinished(sandbox)) {
             self.adopt_running(sandbox, addresses);
         } else if let Some(sandbox) = sandbox {
@@ -51,7 +53,7 @@ impl Worker {
         };
         self.view.sandbox = Sandbox::Ready { addresses };
         for container in &sandbox.containers {
-            if container.state == runtime::State::Created {
+            if !has_run(container) {
                 self.discard(container);
                 continue;
             }
@@ -151,15 +153,10 @@ impl Worker {
             return;
         }
         for container in &sandbox.containers {
-            let ran = match container.state {
-                runtime::State::Running { .. } => true,
-                runtime::State::Exited { started_at, .. } => started_at.is_some(),
-                runtime::State::Created => false,
-            };
             let told = pods::stored_status(&self.pod, &container.name);
             let told = told.filter(|status| status.container_id.is_some());
             let told = told.and_then(|status| u32::try_from(status.restart_count).ok());
-            if ran && told.is_none_or(|told| container.attempt > told) {
+            if has_run(container) && told.is_none_or(|told| container.attempt > told) {
                 let mut instance = instance(container, now);
                 instance.lost = true;
                 self.view
@@ -192,6 +189,14 @@ impl Worker {
             };
             self.view.instances.entry(name).or_default().push(instance);
         }
+    }
+}
+
+fn has_run(container: &Container) -> bool {
+    match container.state {
+        runtime::State::Running { .. } => true,
+        runtime::State::Exited { started_at, .. } => started_at.is_some(),
+        runtime::State::Created => false,
     }
 }
 

@@ -6,7 +6,9 @@ mod act;
 mod adopt;
 mod claims;
 mod demands;
+mod earlier;
 mod hook;
+mod launch;
 mod mailbox;
 mod mounts;
 mod observe;
@@ -19,7 +21,7 @@ mod start;
 mod unstarted;
 mod update;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +31,7 @@ use agent_plan::observed::{Sandbox, Termination, View};
 use agent_plan::resize::{told, wanted};
 use agent_plan::{Timestamp, admission, pods, status};
 use k8s_openapi::api::core::v1::Pod;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, RwLock, oneshot};
 use tokio::task::JoinSet;
 use tracing::{debug, error, warn};
 
@@ -84,7 +86,10 @@ pub(crate) enum End {
 
 /// What a task of the worker came to.
 pub(crate) enum Done {
-    Prepared(Result<prepare::Prepared, prepare::Failure>),
+    Prepared {
+        sandbox: String,
+        outcome: Result<prepare::Prepared, prepare::Failure>,
+    },
     Pulled {
         container: String,
         outcome: Result<Arc<image::Image>, crate::images::Failure>,
@@ -107,6 +112,8 @@ pub(crate) enum Done {
         outcome: Result<(), String>,
     },
     TornDown(Result<(), String>),
+    /// Nothing is left of a sandbox that was lost.
+    Forgotten(String),
     Published(Box<Result<Pod, kube::Error>>),
     Finished(Result<(), kube::Error>),
     Inspected(Option<runtime::Sandbox>),
@@ -121,12 +128,16 @@ pub(crate) struct Worker {
     view: View,
     /// Counts the pod's sandboxes; the present or next one.
     sandbox_attempt: u32,
+    /// Sandboxes before the present one of which something may be left.
+    earlier: BTreeSet<String>,
     images: BTreeMap<String, Arc<image::Image>>,
     tasks: JoinSet<Done>,
     publisher: publish::Publisher,
     watching: bool,
     /// Who writes the pod's volumes when.
     turns: Arc<volume::Turns>,
+    /// Held while a container is made.
+    gate: Arc<RwLock<()>>,
     /// Wakes the task that brings volumes up to date.
     stale: Arc<Notify>,
     /// What the pod's volumes show; watched for as long as they are held here.
@@ -177,6 +188,7 @@ impl Worker {
             pod,
             view,
             sandbox_attempt: 0,
+            earlier: BTreeSet::new(),
             images: BTreeMap::new(),
             tasks: JoinSet::new(),
             publisher: publish::Publisher::default(),
@@ -188,6 +200,7 @@ impl Worker {
             finishing: false,
             resize: resize::Turn::default(),
             early_exits: BTreeMap::new(),
+            gate: Arc::default(),
         }
     }
 
@@ -240,7 +253,7 @@ impl Worker {
     }
 
     fn is_over(&self) -> bool {
-        self.gone && self.view.sandbox == Sandbox::Removed && !self.view.any_alive()
+        self.gone && self.view.sandbox == Sandbox::Removed && self.earlier.is_empty() && !self.view.any_alive()
     }
 
     /// Acts until the plan has nothing more to do now; answers when to look again.

@@ -18,7 +18,7 @@ const LOG_BYTES: u64 = 2048;
 impl Worker {
     pub(super) fn conclude(&mut self, done: Done) {
         match done {
-            Done::Prepared(outcome) => self.prepared(outcome),
+            Done::Prepared { sandbox, outcome } => self.prepared(&sandbox, outcome),
             Done::Pulled {
                 container,
                 outcome,
@@ -38,6 +38,7 @@ impl Worker {
                 outcome,
             } => self.hooked(&container, &instance, hook, outcome),
             Done::TornDown(outcome) => self.torn_down(outcome),
+            Done::Forgotten(sandbox) => drop(self.earlier.remove(&sandbox)),
             Done::Published(outcome) => self.published(*outcome),
             Done::Finished(outcome) => self.finished(outcome),
             Done::Inspected(sandbox) => sandbox.iter().for_each(|sandbox| self.compare(sandbox)),
@@ -199,34 +200,19 @@ impl Worker {
             .send_modify(|running| running.retain(|run, _| run.pod != uid));
         for memory in self.view.memory.values_mut() {
             memory.stopping = None;
+            memory.failure = None;
             memory.post_start = false;
             memory.startup = None;
             memory.readiness = None;
             memory.liveness = None;
         }
-        let (context, id) = (Arc::clone(&self.context), self.sandbox_id());
+        let id = self.sandbox_id();
         self.sandbox_attempt = self.sandbox_attempt.saturating_add(1);
         self.view.sandbox = Sandbox::Failed {
             until: later(now, 1),
             failures: 0,
         };
-        self.tasks.spawn(async move {
-            if let Err(error) = context.parts.runtime.remove_sandbox(&id).await {
-                warn!(
-                    sandbox = id,
-                    error = image::chain(&error),
-                    "a lost sandbox could not be removed"
-                );
-            }
-            if let Err(error) = context.parts.network.detach(&id).await {
-                warn!(
-                    sandbox = id,
-                    error = image::chain(&error),
-                    "a lost sandbox could not be detached"
-                );
-            }
-            Done::Changed
-        });
+        self.clear_away(id);
     }
 
     /// Asks the runtime for the sandbox, after news were lost.

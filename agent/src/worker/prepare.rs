@@ -73,11 +73,15 @@ impl Worker {
             {
                 warn!(sandbox = id, failures, "a sandbox that failed could not be removed");
             }
-            Done::Prepared(outcome)
+            Done::Prepared { sandbox: id, outcome }
         });
     }
 
-    pub(super) fn prepared(&mut self, outcome: Result<Prepared, Failure>) {
+    pub(super) fn prepared(&mut self, sandbox: &str, outcome: Result<Prepared, Failure>) {
+        if sandbox != self.sandbox_id() {
+            // It was lost before it was whole.
+            return;
+        }
         match outcome {
             Ok(Prepared { addresses }) => {
                 info!(pod = %self.id(), ?addresses, "sandbox ready");
@@ -125,6 +129,7 @@ async fn make(context: &Context, pod: &Pod, id: &str, attempt: u32, turns: &Arc<
             .await;
         let attachment = attached.map_err(|error| Failure::sandbox(&error))?;
         context.reached(pods::uid(pod), Step::Network);
+        failpoint::reach("attached");
         let addresses: Vec<IpAddr> = attachment.addresses.iter().map(|cidr| cidr.address).collect();
         Ok::<_, Failure>((Some(attachment.netns), context.config.in_order(&addresses)))
     };
@@ -142,6 +147,7 @@ async fn make(context: &Context, pod: &Pod, id: &str, attempt: u32, turns: &Arc<
             .await
             .map_err(|error| Failure::sandbox(&error))?;
         context.reached(pods::uid(pod), Step::Sandbox);
+        failpoint::reach("sandboxed");
         Ok::<_, Failure>(addresses)
     };
     // `status.podIP` in a downward volume needs the address; everything else does not wait for it.
@@ -263,6 +269,7 @@ pub(super) async fn volumes(
     match made {
         Ok(Ok(())) => {
             context.reached(uid, Step::Volumes);
+            failpoint::reach("volumes made");
             Ok(())
         }
         Ok(Err(error)) => Err(Failure::mount(message(&error))),
@@ -328,9 +335,13 @@ fn write_files(
     std::fs::write(etc.join("hostname"), format!("{hostname}\n"))
 }
 
-async fn remove_sandbox(context: &Context, id: &str) -> Result<(), String> {
+/// Removes a sandbox and its network; goes on past failures.
+pub(super) async fn remove_sandbox(context: &Context, id: &str) -> Result<(), String> {
+    failpoint::reach("removing");
     let removed = context.parts.runtime.remove_sandbox(id).await;
+    failpoint::reach("sandbox removed");
     let detached = context.parts.network.detach(id).await;
+    failpoint::reach("detached");
     let mut failures: Vec<String> = Vec::new();
     failures.extend(removed.err().map(|error| image::chain(&error)));
     failures.extend(detached.err().map(|error| image::chain(&error)));
@@ -347,7 +358,7 @@ pub(crate) async fn remove(context: &Context, id: &str, uid: &str) -> Result<(),
     let mut failures: Vec<String> = remove_sandbox(context, id).await.err().into_iter().collect();
     let (volumes, uid) = (context.volumes.clone(), uid.to_owned());
     match tokio::task::spawn_blocking(move || volumes.tear_down(&uid)).await {
-        Ok(Ok(())) => {}
+        Ok(Ok(())) => failpoint::reach("volumes removed"),
         Ok(Err(error)) => failures.push(error.to_string()),
         Err(error) => failures.push(error.to_string()),
     }

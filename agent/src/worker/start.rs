@@ -1,4 +1,4 @@
-//! Creating and starting a container.
+//! Beginning to start a container, with what it is made of, and what came of it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,11 +8,12 @@ use agent_plan::probe::{Kind as ProbeKind, Probe};
 use agent_plan::{Timestamp, after, environment, oci, pods, user};
 use api::pod::References;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
-use runtime::{ContainerSpec, Refusal, Stdin};
+use runtime::{ContainerSpec, Stdin};
+use tokio::sync::RwLock;
 use tracing::{info, warn};
 
-use super::unstarted::{Failure, named, not_executed, refused};
-use super::{Done, Hook, Worker};
+use super::unstarted::{Failure, named};
+use super::{Done, Hook, Worker, adopt, launch};
 use crate::context::Context;
 use crate::events::Kind;
 use crate::services;
@@ -20,22 +21,27 @@ use crate::sources;
 
 const RETRY_SECONDS: i64 = 10;
 const CONFIGURATION_RETRY_SECONDS: i64 = 3;
+const LOST_RETRY_SECONDS: i64 = 1;
 /// A seccomp profile is not larger.
 const PROFILE_BYTES: u64 = 1 << 20;
 
 /// A container whose program runs.
 pub(crate) struct Started {
-    instance: Instance,
+    pub(super) instance: Instance,
+    /// The sandbox that it runs in.
+    pub(super) sandbox: String,
 }
 
 pub(super) struct Plan {
     pub(super) context: Arc<Context>,
     pub(super) pod: Arc<Pod>,
-    sandbox: String,
+    pub(super) sandbox: String,
     image: Arc<image::Image>,
     addresses: Vec<IpAddr>,
     pub(super) container: String,
     pub(super) attempt: u32,
+    /// Held while the container is made: as long, nothing is removed that may tell what became of it.
+    pub(super) gate: Arc<RwLock<()>>,
     /// The instance whose processes the container sees.
     target: Option<Result<String, String>>,
 }
@@ -60,6 +66,7 @@ impl Worker {
             addresses,
             container: container.to_owned(),
             attempt,
+            gate: Arc::clone(&self.gate),
             target: pods::target(&self.pod, container).map(|target| {
                 let running = self.view.latest(target).filter(|_| self.view.is_running(target));
                 let missing = || format!("unable to find target container {target}");
@@ -72,7 +79,7 @@ impl Worker {
         memory.failure = None;
         let container = container.to_owned();
         self.tasks.spawn(async move {
-            let outcome = run(&plan).await;
+            let outcome = launch::run(&plan).await;
             Done::Started { container, outcome }
         });
     }
@@ -83,15 +90,19 @@ impl Worker {
             .latest(container)
             .and_then(Instance::exit)
             .map(|exit| exit.finished_at);
+        let own = self.sandbox_id();
         let memory = self.memory(container);
         memory.starting = false;
         memory.image = observed::Image::Unknown;
         match outcome {
-            Ok(Started { instance }) => {
+            Ok(Started { instance, sandbox }) => {
                 if let Some(finished) = finished {
                     memory.back_off = memory.back_off.next(finished);
                 }
                 info!(pod = %self.id(), container, id = instance.id, attempt = instance.attempt, "container started");
+                if sandbox != own {
+                    return self.lost_meanwhile(container, instance);
+                }
                 let id = instance.id.clone();
                 self.begin(container, instance);
                 if let Some(exit) = self.early_exits.remove(&id) {
@@ -100,6 +111,18 @@ impl Worker {
             }
             Err(failure) => self.not_started(container, failure, finished),
         }
+    }
+
+    /// The sandbox was lost before anybody here knew that the container runs in it.
+    fn lost_meanwhile(&mut self, container: &str, mut instance: Instance) {
+        let started_at = match &instance.state {
+            State::Running { since } => Some(*since),
+            State::Created | State::Exited(_) => None,
+        };
+        instance.lost = true;
+        instance.state = State::Exited(adopt::unknown(self.context.now(), started_at));
+        let instances = self.view.instances.entry(container.to_owned()).or_default();
+        instances.push(instance);
     }
 
     fn not_started(&mut self, container: &str, failure: Failure, finished: Option<Timestamp>) {
@@ -122,10 +145,10 @@ impl Worker {
                 .push(*instance);
             return;
         }
-        let seconds = if failure.reason == "CreateContainerConfigError" {
-            CONFIGURATION_RETRY_SECONDS
-        } else {
-            RETRY_SECONDS
+        let seconds = match failure.reason {
+            _ if failure.lost => LOST_RETRY_SECONDS,
+            "CreateContainerConfigError" => CONFIGURATION_RETRY_SECONDS,
+            _ => RETRY_SECONDS,
         };
         memory.failure = Some(observed::Failure {
             reason: failure.reason.to_owned(),
@@ -187,49 +210,7 @@ impl Worker {
     }
 }
 
-async fn run(plan: &Plan) -> Result<Started, Failure> {
-    let _permit = plan.context.starts.acquire().await;
-    let specification = specification(plan).await?;
-    let id = specification.id.clone();
-    let image_id = specification.image_id.clone();
-    let parts = &plan.context.parts;
-    let event = |reason: &'static str, message: &str| {
-        plan.context.recorder.pod(
-            &plan.pod,
-            Some(&plan.container),
-            Kind::Normal,
-            reason,
-            message.to_owned(),
-        );
-    };
-    match parts.runtime.create_container(&plan.sandbox, specification).await {
-        Ok(_) => event("Created", "Container created"),
-        Err(error @ runtime::Error::Refused(Refusal::Program(_))) => {
-            event("Created", "Container created");
-            return Err(not_executed(plan, id, image_id, &error));
-        }
-        Err(error) => return Err(refused(plan, &error)),
-    }
-    match parts.runtime.start_container(&plan.sandbox, &id).await {
-        Ok(container) => {
-            event("Started", "Container started");
-            let instance = crate::worker::adopt::instance(&container, plan.context.now());
-            Ok(Started { instance })
-        }
-        Err(error) => {
-            if let Err(error) = parts.runtime.remove_container(&plan.sandbox, &id).await {
-                warn!(
-                    container = id,
-                    error = image::chain(&error),
-                    "a container that failed could not be removed"
-                );
-            }
-            Err(not_executed(plan, id, image_id, &error))
-        }
-    }
-}
-
-async fn specification(plan: &Plan) -> Result<ContainerSpec, Failure> {
+pub(super) async fn specification(plan: &Plan) -> Result<ContainerSpec, Failure> {
     let Plan { context, pod, .. } = plan;
     let pid_of = plan.target.clone().transpose().map_err(Failure::configuration)?;
     let spec = pod

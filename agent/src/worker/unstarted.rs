@@ -13,6 +13,8 @@ pub(crate) struct Failure {
     pub(super) message: String,
     /// The instance that came to be all the same.
     pub(super) instance: Option<Box<Instance>>,
+    /// Not the container's own failure: its sandbox or its keeper went away.
+    pub(super) lost: bool,
 }
 
 impl Failure {
@@ -21,6 +23,7 @@ impl Failure {
             reason: "CreateContainerConfigError",
             message,
             instance: None,
+            lost: false,
         }
     }
 
@@ -29,6 +32,7 @@ impl Failure {
             reason: "CreateContainerError",
             message,
             instance: None,
+            lost: false,
         }
     }
 }
@@ -40,25 +44,33 @@ pub(super) fn not_executed(plan: &Plan, id: String, image_id: String, error: &ru
     } else {
         image::chain(error)
     };
+    let exit = Exit {
+        code: 128,
+        reason: "StartError".to_owned(),
+        message,
+        started_at: None,
+        finished_at: plan.context.now(),
+    };
+    ended(plan, id, image_id, exit)
+}
+
+/// An instance that ended before anybody saw it run.
+pub(super) fn ended(plan: &Plan, id: String, image_id: String, exit: Exit) -> Failure {
     let wanted = pods::container(&plan.pod, &plan.container).and_then(|container| container.image.clone());
+    let message = exit.message.clone();
     let instance = Instance {
         id,
         attempt: plan.attempt,
         image: wanted.unwrap_or_default(),
         image_id,
-        state: State::Exited(Exit {
-            code: 128,
-            reason: "StartError".to_owned(),
-            message: message.clone(),
-            started_at: None,
-            finished_at: plan.context.now(),
-        }),
+        state: State::Exited(exit),
         lost: false,
     };
     Failure {
         reason: "RunContainerError",
         message,
         instance: Some(Box::new(instance)),
+        lost: false,
     }
 }
 
@@ -85,7 +97,10 @@ pub(super) fn refused(plan: &Plan, error: &runtime::Error) -> Failure {
     } else if matches!(error, runtime::Error::Refused(Refusal::User { .. })) {
         Failure::configuration(message)
     } else {
-        Failure::creation(message)
+        Failure {
+            lost: error.is_loss(),
+            ..Failure::creation(message)
+        }
     }
 }
 

@@ -25,7 +25,7 @@ type Pods = BTreeMap<String, Value>;
 
 impl Cluster {
     pub(crate) async fn start(parts: Parts) -> anyhow::Result<Self> {
-        let started = Started::with(parts, "parts").await?;
+        let started = Started::with(parts, "parts", &[]).await?;
         std::fs::create_dir(started.folder.path().join("host"))?;
         let Started {
             machine,

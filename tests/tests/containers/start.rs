@@ -14,7 +14,8 @@ pub(crate) struct Started {
 }
 
 impl Started {
-    pub(crate) async fn with(parts: Parts, test: &str) -> anyhow::Result<Self> {
+    /// With an environment of its daemons' own.
+    pub(crate) async fn with(parts: Parts, test: &str, environment: &[(&str, &str)]) -> anyhow::Result<Self> {
         let namespace = Namespace::new(&parts.name(test))?;
         namespace.enter()?;
         let folder = tempfile::Builder::new().prefix(&format!("skiff-{test}-")).tempdir()?;
@@ -29,6 +30,7 @@ impl Started {
         let machine = Machine::start_with(
             namespace,
             Setup {
+                environment,
                 words: &options,
                 ..Setup::default()
             },

@@ -14,7 +14,7 @@ use serde_json::Value;
 use tests::http::{Connection, Target};
 use tests::machine::{Machine, PATIENCE};
 
-use super::PODS;
+use super::world::PODS;
 
 /// A daemon of ours that can be killed and run again as it was.
 pub(crate) struct Daemon {
@@ -47,6 +47,15 @@ impl Daemon {
             pid,
             child: None,
         })
+    }
+
+    pub(crate) const fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// A variable for the next run.
+    pub(crate) fn set(&mut self, name: &str, value: &str) {
+        self.environment.push((name.to_owned(), value.to_owned()));
     }
 
     pub(crate) fn kill(&mut self) -> anyhow::Result<()> {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tests::machine::PATIENCE;
 use tests::process;
 
-use super::{BYSTANDERS, World, status, uid};
+use super::world::{BYSTANDERS, World, status, uid};
 
 /// First processes of the containers of a pod.
 pub(crate) fn first_processes(uid: &str) -> Vec<i32> {
@@ -41,7 +41,7 @@ pub(crate) fn has_written(pid: i32) -> bool {
     shell && children.is_ok_and(|children| !children.trim().is_empty())
 }
 
-fn descriptors(pid: i32) -> usize {
+pub(crate) fn descriptors(pid: i32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
 }
 
@@ -88,8 +88,7 @@ impl World {
             let alive = first_processes(uid(pod));
             ensure!(alive.len() == 1, "{name} has {alive:?}");
             if name.starts_with("busy") {
-                let starts = std::fs::read_to_string(self.starts.join(name)).unwrap_or_default();
-                let starts = starts.lines().count();
+                let starts = self.started(name);
                 ensure!(
                     state["restartCount"] == starts.saturating_sub(1),
                     "{name} was started {starts} times: {}",

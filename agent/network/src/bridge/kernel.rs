@@ -171,6 +171,7 @@ impl Kernel {
         let (inside, namespace) = self.enter_new(attachment, user_ids)?;
         self.runtime
             .block_on(self.connect(bridge, attachment, &inside, &outside))?;
+        failpoint::reach("connected");
         namespace::hold(&namespace, &attachment.netns)
     }
 

@@ -236,7 +236,9 @@ impl Inner {
         let path = namespace::path(&self.config.state_dir, sandbox);
         let (link, mut failures) = (self.records().link(sandbox), Vec::new());
         note(&mut failures, kernel::with(|kernel| kernel.remove_link(&link)));
+        failpoint::reach("unconnected");
         note(&mut failures, namespace::release(&path));
+        failpoint::reach("released");
         let led = self.records().leads_ports(sandbox);
         if failures.is_empty() {
             note(&mut failures, self.records().release(sandbox));

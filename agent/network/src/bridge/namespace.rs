@@ -57,7 +57,9 @@ pub(crate) fn hold(namespace: &File, path: &Path) -> Result<(), Error> {
     File::create(path).map_err(|source| Error::io("create", path, source))?;
     let own = PathBuf::from(format!("/proc/self/fd/{}", namespace.as_raw_fd()));
     mount(Some(&own), path, None::<&str>, MsFlags::MS_BIND, None::<&str>)
-        .map_err(|source| Error::io("hold a namespace at", path, source.into()))
+        .map_err(|source| Error::io("hold a namespace at", path, source.into()))?;
+    failpoint::reach("namespace held");
+    Ok(())
 }
 
 /// Whether a namespace is held at `path`.

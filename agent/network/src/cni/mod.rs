@@ -126,7 +126,7 @@ impl Inner {
         let _permit = self.workers.acquire().await;
         let known = self.records().get(&spec.sandbox_id);
         if let Some(known) = known {
-            if let Some(attachment) = known.attachment.filter(|known| namespace::is_held(&known.netns)) {
+            if let Some(attachment) = known.whole().filter(|known| namespace::is_held(&known.netns)) {
                 return Ok(attachment);
             }
             self.take_apart(&spec.sandbox_id).await?;
@@ -141,6 +141,7 @@ impl Inner {
             ranges: self.ranges(),
             result: None,
             attachment: None,
+            leaving: false,
             spec,
         };
         self.records().put(record.clone())?;
@@ -185,6 +186,7 @@ impl Inner {
             interface: INTERFACE.to_owned(),
             ports: record.spec.ports.clone(),
         };
+        failpoint::reach("connected");
         record.result = Some(result);
         record.attachment = Some(attachment.clone());
         self.records().put(record)?;
@@ -220,7 +222,11 @@ impl Inner {
     /// holds, an address above all, would be nobody's.
     async fn take_apart(&self, sandbox: &str) -> Result<(), Error> {
         let known = self.records().get(sandbox);
-        let Some(record) = known else { return Ok(()) };
+        let Some(mut record) = known else { return Ok(()) };
+        // On disk first: what a process that ends now leaves is no attachment any more.
+        if !std::mem::replace(&mut record.leaving, true) {
+            self.records().put(record.clone())?;
+        }
         match List::of(&record.list) {
             Ok(list) => {
                 let deleted = self.run_list(Verb::Delete, &list, &record).await;
@@ -232,8 +238,10 @@ impl Inner {
             }
             Err(problem) => tracing::warn!(sandbox, %problem, "the record of an attachment is damaged"),
         }
+        failpoint::reach("unconnected");
         let netns = record.netns.clone();
         on_a_thread(move || namespace::release(&netns)).await?;
+        failpoint::reach("released");
         self.records().remove(sandbox)
     }
 
@@ -243,7 +251,7 @@ impl Inner {
         let known = self.records().all();
         for record in known {
             let sandbox = &record.spec.sandbox_id;
-            if record.attachment.is_none() || !namespace::is_held(&record.netns) {
+            if record.clone().whole().is_none() || !namespace::is_held(&record.netns) {
                 if let Err(error) = self.detach(sandbox.clone()).await {
                     tracing::warn!(
                         sandbox,
@@ -314,7 +322,7 @@ impl Network for Cni {
 
     fn attachments(&self) -> BoxFuture<'_, Result<Vec<Attachment>, Error>> {
         let all = self.inner.records().all();
-        ready(Ok(all.into_iter().filter_map(|record| record.attachment).collect())).boxed()
+        ready(Ok(all.into_iter().map(Record::attached).collect())).boxed()
     }
 
     fn detach(&self, sandbox_id: &str) -> BoxFuture<'_, Result<(), Error>> {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::INTERFACE;
 use crate::bridge::records::{read_whole, remove, write};
 use crate::{AttachSpec, Attachment, Error, Ranges};
 
@@ -23,6 +24,29 @@ pub(super) struct Record {
     pub(super) result: Option<Value>,
     /// What the agent was told, once everything worked.
     pub(super) attachment: Option<Attachment>,
+    /// Its plugins were told to undo it; how far they came is not known.
+    #[serde(default)]
+    pub(super) leaving: bool,
+}
+
+impl Record {
+    /// What the agent was told, unless it is being undone.
+    pub(super) fn whole(self) -> Option<Attachment> {
+        self.attachment.filter(|_| !self.leaving)
+    }
+
+    /// The same, or that there is something to be removed.
+    pub(super) fn attached(self) -> Attachment {
+        let left = Attachment {
+            sandbox_id: self.spec.sandbox_id.clone(),
+            netns: self.netns.clone(),
+            addresses: Vec::new(),
+            gateway: [0, 0, 0, 0].into(),
+            interface: INTERFACE.to_owned(),
+            ports: Vec::new(),
+        };
+        self.whole().unwrap_or(left)
+    }
 }
 
 pub(super) struct Records {

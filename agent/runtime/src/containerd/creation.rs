@@ -180,6 +180,7 @@ impl Shared {
             container: Some(stored),
         });
         within(CALL, "create container", self.client.containers().create(request)).await?;
+        failpoint::reach("container stored");
         let directory = self.container_directory(&record.sandbox.id, &spec.id);
         let pipe = |name: &str| directory.join(name).display().to_string();
         let [stdout, stderr] = if order.through_pipes() {
@@ -205,6 +206,7 @@ impl Shared {
         });
         let made = within(TASK, "create containerd task", self.client.tasks().create(request)).await;
         let pid = made.map_err(program)?.pid;
+        failpoint::reach("task made");
         i32::try_from(pid).map_err(|error| Refusal::failed("create containerd task", &error).into())
     }
 

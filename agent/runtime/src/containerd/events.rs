@@ -110,6 +110,9 @@ pub(super) async fn compare(shared: &Arc<Shared>) -> Result<(), Error> {
     for container in known {
         match tasks.get(&container.id) {
             Some(task) if task.status() == Status::Stopped => {
+                if container.state == State::Created {
+                    shared.begun(&container.id, task.pid);
+                }
                 shared.exited(container.id, task.exit_status, time(task.exited_at.as_ref()));
             }
             // An agent started it and ended before it could write that down.

@@ -5,13 +5,13 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use containerd_client::services::v1::{KillRequest, StartRequest};
+use containerd_client::services::v1::KillRequest;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use nix::libc;
 use tokio::sync::{OwnedMutexGuard, broadcast};
 
-use super::client::{CALL, TASK, or_gone, within};
+use super::client::{CALL, or_gone, within};
 use super::records::Record;
 use super::{Containerd, Shared, creation, holding, pause, records};
 use crate::clock::now;
@@ -100,7 +100,12 @@ impl Runtime for Containerd {
         let (sandbox, container) = (sandbox.to_owned(), container.to_owned());
         async move {
             check_id("container id", &container)?;
-            self.shared.remove_container(&sandbox, &container).await
+            let removed = self.shared.remove_container(&sandbox, &container).await;
+            if removed.is_err() {
+                // It may run, and who asked for this counts it no longer.
+                self.shared.remove_later(&sandbox, &container);
+            }
+            removed
         }
         .boxed()
     }
@@ -164,6 +169,7 @@ impl Shared {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => return Err(Error::SandboxExists(id)),
             result => result.map_err(io_error("create", &directory))?,
         }
+        failpoint::reach("directory made");
         let made = self
             .blocking("make the sandbox", move |shared| shared.make_sandbox(spec))
             .await;
@@ -197,6 +203,7 @@ impl Shared {
             .and_then(|()| self.cgroups.limit(&group, &spec.limits));
         grouped.map_err(io_error("make the pod's cgroup", &group))?;
         holding::make(&directory, &spec).map_err(io_error("make the namespaces of", &directory))?;
+        failpoint::reach("group made");
         let pause = if spec.share_process_namespace && !spec.host_pid {
             Some(self.start_pause(&group)?)
         } else {
@@ -218,6 +225,7 @@ impl Shared {
         };
         let recorded = self.records().insert(record);
         recorded.map_err(io_error("write the record of", &directory))?;
+        failpoint::reach("sandbox recorded");
         Ok(sandbox)
     }
 
@@ -238,7 +246,7 @@ impl Shared {
     }
 
     /// The sandbox's record and its turn, for who makes something in it.
-    async fn turn(&self, sandbox: &str) -> Result<(Record, OwnedMutexGuard<()>), Error> {
+    pub(super) async fn turn(&self, sandbox: &str) -> Result<(Record, OwnedMutexGuard<()>), Error> {
         let turn = {
             let records = self.records();
             let entry = records.get(sandbox);
@@ -282,6 +290,7 @@ impl Shared {
     async fn make_container(self: &Arc<Self>, record: Record, spec: ContainerSpec) -> Result<i32, Error> {
         let snapshot = spec.snapshot.as_deref().unwrap_or_default();
         let mounts = self.prepare_root(&spec.id, snapshot).await?;
+        failpoint::reach("snapshot made");
         let preparing = self.blocking("prepare the container", move |shared| {
             let prepared = creation::prepare(shared, &record, &spec, mounts);
             prepared.map(|prepared| (record, spec, prepared))
@@ -294,40 +303,6 @@ impl Shared {
             }
         })?;
         self.submit(&record, &spec, prepared).await
-    }
-
-    async fn start(self: &Arc<Self>, sandbox: &str, id: &str) -> Result<Container, Error> {
-        let (_, _guard) = self.turn(sandbox).await?;
-        let container = self.container(sandbox, id)?;
-        if container.state != State::Created {
-            return Err(wrong_state(&container));
-        }
-        let request = self.client.request(StartRequest {
-            container_id: id.to_owned(),
-            exec_id: String::new(),
-        });
-        let started = within(TASK, "start containerd task", self.client.tasks().start(request)).await;
-        let pid = started.map_err(creation::program)?.pid;
-        let pid = i32::try_from(pid).map_err(|error| Refusal::failed("start containerd task", &error))?;
-        let started_at = now();
-        let running = State::Running { pid, started_at };
-        let state = running.clone();
-        self.change(sandbox, |containers| {
-            let Some(found) = containers.iter_mut().find(|known| known.id == id) else {
-                return;
-            };
-            match &mut found.state {
-                // It was quick: its end is known already.
-                State::Exited { started_at: since, .. } => *since = Some(started_at),
-                State::Created | State::Running { .. } => found.state = state,
-            }
-        })?;
-        self.watch_first(id, pid);
-        self.watch_logger(sandbox, id, pid);
-        Ok(Container {
-            state: running,
-            ..container
-        })
     }
 
     /// Sends a signal; success when there is nobody to send it to.

@@ -28,6 +28,7 @@ mod process;
 mod records;
 mod removal;
 mod root;
+mod starting;
 mod streams;
 mod watch;
 mod writer;

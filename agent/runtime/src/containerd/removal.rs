@@ -56,6 +56,7 @@ impl Shared {
     /// The same for who has the sandbox's turn.
     pub(super) async fn take_apart(self: &Arc<Self>, sandbox: &str, container: &str) -> Result<(), Error> {
         self.remove_stored(container).await?;
+        failpoint::reach("unstored");
         self.remove_root(container).await?;
         let (group, directory) = (
             self.group(sandbox).join(container),
@@ -137,7 +138,9 @@ impl Shared {
             if let Err(error) = shared.cgroups.kill(&group, DEATH) {
                 more.push(format!("kill processes of {}: {error}", group.display()));
             }
+            failpoint::reach("processes ended");
             more.extend(shared.cgroups.remove(&group));
+            failpoint::reach("group removed");
             holding::release(&directory, &mut more);
             if more.is_empty() {
                 remove_directory(&directory, &mut more);

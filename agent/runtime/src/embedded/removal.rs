@@ -28,9 +28,11 @@ impl Shared {
         if let Err(error) = self.kill(id).await {
             failures.push(format!("kill processes: {error}"));
         }
+        failpoint::reach("processes ended");
         let (shared, group, directory) = (Arc::clone(self), self.group(id), self.directory(id));
         let removed = tokio::task::spawn_blocking(move || {
             let mut failures = shared.cgroups.remove(&group);
+            failpoint::reach("group removed");
             remove_directory(&directory, &mut failures);
             failures
         });

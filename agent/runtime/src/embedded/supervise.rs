@@ -40,6 +40,7 @@ impl Zygote {
             .arg0("skiff-supervisor")
             .args(arguments)
             .env_clear()
+            .envs(failpoint::passed_on())
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -66,6 +67,7 @@ impl Shared {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(Error::SandboxExists(id)),
             result => result.map_err(io_error("create", &directory))?,
         }
+        failpoint::reach("directory made");
         match self.spawn(spec).await {
             Ok(sandbox) => Ok(sandbox),
             Err(error) => {

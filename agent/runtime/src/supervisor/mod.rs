@@ -158,6 +158,7 @@ fn set_up(directory: &Path, configuration: Configuration) -> Result<state::Super
     let root = PathBuf::from(cgroup_root);
     let group = root.join(spec.class.folder()).join(&spec.id);
     cgroups.create(&group).map_err(at("create the pod's cgroup"))?;
+    failpoint::reach("group made");
     let mut own = CloneFlags::empty();
     own.set(CloneFlags::CLONE_NEWIPC, !spec.host_ipc);
     own.set(CloneFlags::CLONE_NEWUTS, spec.netns.is_some());
@@ -197,6 +198,7 @@ fn set_up(directory: &Path, configuration: Configuration) -> Result<state::Super
         started,
     };
     record::write(Path::new(SANDBOX), &record, Durability::Process).map_err(at("write the sandbox's record"))?;
+    failpoint::reach("sandbox recorded");
     let directory = directory.to_owned();
     Ok(state::Supervisor::new(
         directory, spec, sandbox, cgroups, group, users, pause, memory, listener, signals,

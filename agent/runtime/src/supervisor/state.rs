@@ -331,6 +331,7 @@ impl Supervisor {
         };
         record::write(&directory.join(RECORD), &entry.container, Durability::Process)
             .map_err(|error| Refusal::failed("write the container's record", &error))?;
+        failpoint::reach("start recorded");
         Ok(entry.container.clone())
     }
 }

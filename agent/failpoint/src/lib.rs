@@ -1,0 +1,41 @@
+//! Points at which a test stops a process, to kill it or another one just there. A release build has none.
+
+#[cfg(debug_assertions)]
+use std::path::PathBuf;
+
+/// The environment variable that names a file with the name of one point. The first process that reaches that removes the file,
+/// leaves its own pid in a file beside it with the ending [`REACHED`], and stops as by SIGSTOP.
+pub const FILE: &str = "SKIFF_FAILPOINT";
+/// The ending of the file with the pid.
+pub const REACHED: &str = "reached";
+
+#[cfg(debug_assertions)]
+fn file() -> Option<PathBuf> {
+    std::env::var_os(FILE).map(PathBuf::from)
+}
+
+/// This process has come to a point.
+#[cfg(debug_assertions)]
+pub fn reach(point: &str) {
+    let Some(file) = file() else { return };
+    if std::fs::read(&file).is_ok_and(|wanted| wanted == point.as_bytes()) && std::fs::remove_file(&file).is_ok() {
+        let told = std::fs::write(file.with_extension(REACHED), std::process::id().to_string());
+        if told.is_ok() {
+            // It cannot be refused.
+            nix::sys::signal::raise(nix::sys::signal::Signal::SIGSTOP).ok();
+        }
+    }
+}
+
+/// This process has come to a point.
+#[cfg(not(debug_assertions))]
+pub const fn reach(_point: &str) {}
+
+/// What a child with an environment of its own needs to stop at points too.
+pub fn passed_on() -> Vec<(&'static str, std::ffi::OsString)> {
+    #[cfg(debug_assertions)]
+    let passed = file().map(|file| (FILE, file.into_os_string())).into_iter().collect();
+    #[cfg(not(debug_assertions))]
+    let passed = Vec::new();
+    passed
+}

@@ -1,0 +1,91 @@
+//! Running a created container's program, and finding out whether it runs when containerd goes away over it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use containerd_client::services::v1::{GetRequest, StartRequest};
+use containerd_client::types::v1::Status;
+use tokio::time::Instant;
+
+use super::client::{CALL, Meaning, TASK, meaning, or_gone, within};
+use super::methods::wrong_state;
+use super::{Shared, creation};
+use crate::clock::now;
+use crate::{Container, Error, Refusal, State};
+
+/// Between two questions to a containerd that is away.
+const PAUSE: Duration = Duration::from_millis(100);
+
+impl Shared {
+    pub(super) async fn start(self: &Arc<Self>, sandbox: &str, id: &str) -> Result<Container, Error> {
+        let (_, _guard) = self.turn(sandbox).await?;
+        let container = self.container(sandbox, id)?;
+        if container.state != State::Created {
+            return Err(wrong_state(&container));
+        }
+        let pid = match self.start_task(id).await {
+            Err(error) if meaning(&error) == Meaning::Silent => self.settle(id, error).await,
+            told => told,
+        };
+        let pid = i32::try_from(pid?).map_err(|error| Refusal::failed("start containerd task", &error))?;
+        failpoint::reach("start told");
+        let started_at = now();
+        let running = State::Running { pid, started_at };
+        let state = running.clone();
+        self.change(sandbox, |containers| {
+            let Some(found) = containers.iter_mut().find(|known| known.id == id) else {
+                return;
+            };
+            match &mut found.state {
+                // It was quick: its end is known already.
+                State::Exited { started_at: since, .. } => *since = Some(started_at),
+                State::Created | State::Running { .. } => found.state = state,
+            }
+        })?;
+        self.watch_first(id, pid);
+        self.watch_logger(sandbox, id, pid);
+        Ok(Container {
+            state: running,
+            ..container
+        })
+    }
+
+    async fn start_task(&self, id: &str) -> Result<u32, Error> {
+        let request = self.client.request(StartRequest {
+            container_id: id.to_owned(),
+            exec_id: String::new(),
+        });
+        let started = within(TASK, "start containerd task", self.client.tasks().start(request)).await;
+        started.map(|answer| answer.pid).map_err(creation::program)
+    }
+
+    /// containerd went away while it started the task: whether that runs, it says when it is back. The pid, or the failure.
+    async fn settle(&self, id: &str, failure: Error) -> Result<u32, Error> {
+        let deadline = Instant::now() + TASK;
+        while Instant::now() < deadline {
+            let request = self.client.request(GetRequest {
+                container_id: id.to_owned(),
+                exec_id: String::new(),
+            });
+            let told = within(CALL, "ask for a task", self.client.tasks().get(request)).await;
+            let task = match or_gone(told) {
+                Ok(answer) => answer.and_then(|answer| answer.process),
+                Err(error) if meaning(&error) == Meaning::Silent => {
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let Some(task) = task else { return Err(failure) };
+            match task.status() {
+                Status::Created => match self.start_task(id).await {
+                    Err(error) if meaning(&error) == Meaning::Silent => {}
+                    told => return told,
+                },
+                Status::Running | Status::Stopped | Status::Paused | Status::Pausing => return Ok(task.pid),
+                Status::Unknown => return Err(failure),
+            }
+        }
+        Err(failure)
+    }
+}

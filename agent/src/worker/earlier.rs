@@ -1,0 +1,50 @@
+//! Sandboxes before the pod's present one: they were lost, or the agent ended while it made or removed them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_plan::observed::Sandbox;
+use agent_plan::restart;
+use tracing::warn;
+
+use super::prepare::remove_sandbox;
+use super::{Done, Worker};
+
+impl Worker {
+    /// Takes over what an earlier agent left of sandboxes other than the one that was adopted. None of them is used again:
+    /// how far its removal came is not known.
+    pub(crate) fn succeed(&mut self, earlier: BTreeSet<String>) {
+        if !matches!(self.view.sandbox, Sandbox::Ready { .. }) {
+            let attempts = earlier.iter().filter_map(|id| id.rsplit_once('-')?.1.parse().ok());
+            let next = attempts.max().map_or(0, |last: u32| last.saturating_add(1));
+            self.sandbox_attempt = self.sandbox_attempt.max(next);
+        }
+        for id in earlier {
+            self.clear_away(id);
+        }
+    }
+
+    /// Removes a sandbox that is not the pod's any more, and tries for as long as it takes: nobody else knows of it.
+    pub(super) fn clear_away(&mut self, id: String) {
+        if !self.earlier.insert(id.clone()) {
+            return;
+        }
+        let (context, gate) = (Arc::clone(&self.context), Arc::clone(&self.gate));
+        self.tasks.spawn(async move {
+            // Who makes a container in it wants to know what became of that.
+            drop(gate.write().await);
+            let mut times = 0_u32;
+            while let Err(failures) = remove_sandbox(&context, &id).await {
+                warn!(
+                    sandbox = id,
+                    failures, times, "a lost sandbox could not be removed; it will be tried again"
+                );
+                let delay = restart::sandbox_delay_milliseconds(times);
+                tokio::time::sleep(Duration::from_millis(u64::try_from(delay).unwrap_or(0))).await;
+                times = times.saturating_add(1);
+            }
+            Done::Forgotten(id)
+        });
+    }
+}

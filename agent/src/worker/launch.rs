@@ -1,0 +1,93 @@
+//! Making a container and running its program.
+
+use agent_plan::Timestamp;
+use runtime::Refusal;
+use tracing::warn;
+
+use super::adopt;
+use super::start::{Plan, Started, specification};
+use super::unstarted::{Failure, ended, not_executed, refused};
+use crate::events::Kind;
+
+pub(super) async fn run(plan: &Plan) -> Result<Started, Failure> {
+    let _permit = plan.context.starts.acquire().await;
+    let _gate = plan.gate.read().await;
+    let specification = specification(plan).await?;
+    let id = specification.id.clone();
+    let image_id = specification.image_id.clone();
+    let parts = &plan.context.parts;
+    let event = |reason: &'static str, message: &str| {
+        plan.context.recorder.pod(
+            &plan.pod,
+            Some(&plan.container),
+            Kind::Normal,
+            reason,
+            message.to_owned(),
+        );
+    };
+    match parts.runtime.create_container(&plan.sandbox, specification).await {
+        Ok(_) => {
+            event("Created", "Container created");
+            failpoint::reach("created");
+        }
+        Err(error @ runtime::Error::Refused(Refusal::Program(_))) => {
+            event("Created", "Container created");
+            return Err(not_executed(plan, id, image_id, &error));
+        }
+        Err(error) => return Err(refused(plan, &error)),
+    }
+    match parts.runtime.start_container(&plan.sandbox, &id).await {
+        Ok(container) => {
+            event("Started", "Container started");
+            failpoint::reach("started");
+            let instance = adopt::instance(&container, plan.context.now());
+            let sandbox = plan.sandbox.clone();
+            Ok(Started { instance, sandbox })
+        }
+        Err(error) => {
+            let failure = if error.is_loss() {
+                lost(plan, &id, image_id, &error).await
+            } else {
+                not_executed(plan, id.clone(), image_id, &error)
+            };
+            if let Err(error) = parts.runtime.remove_container(&plan.sandbox, &id).await {
+                warn!(
+                    container = id,
+                    error = image::chain(&error),
+                    "a container that failed could not be removed"
+                );
+            }
+            Err(failure)
+        }
+    }
+}
+
+/// What had to start it is gone. It counts if it ran all the same.
+async fn lost(plan: &Plan, id: &str, image_id: String, error: &runtime::Error) -> Failure {
+    let now = plan.context.now();
+    if let Some(started_at) = ran(plan, id).await {
+        let exit = adopt::unknown(now, Some(started_at));
+        let mut failure = ended(plan, id.to_owned(), image_id, exit);
+        failure.lost = true;
+        return failure;
+    }
+    Failure {
+        reason: "RunContainerError",
+        message: image::chain(error),
+        instance: None,
+        lost: true,
+    }
+}
+
+/// When it was started, as far as the runtime knows.
+async fn ran(plan: &Plan, id: &str) -> Option<Timestamp> {
+    let sandboxes = plan.context.parts.runtime.sandboxes().await.ok()?;
+    let sandbox = sandboxes.into_iter().find(|known| known.id == plan.sandbox)?;
+    let container = sandbox.containers.into_iter().find(|known| known.id == id)?;
+    let started_at = match container.state {
+        runtime::State::Created => None,
+        runtime::State::Running { started_at, .. } => Some(started_at),
+        runtime::State::Exited { started_at, .. } => started_at,
+    };
+    started_at.map(|time| Timestamp::try_from(time).unwrap_or_else(|_| plan.context.now()))
+}

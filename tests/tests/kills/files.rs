@@ -1,0 +1,109 @@
+//! What a node has that only its bystanders need: files, descriptors, memory. The same before kills and after them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{bail, ensure};
+use tests::machine::PATIENCE;
+use tests::process;
+
+use super::looks::descriptors;
+use super::world::World;
+
+/// Below the state directory these hold what outlives pods on purpose, each with a bound of its own.
+const KEPT: [&str; 3] = ["agent/crashes", "agent/network/slots", "kubectl-cache"];
+/// More connections and KiB than before may be kept for a while, by who may need them again.
+const DESCRIPTORS: usize = 8;
+const KIBIBYTES: u64 = 24 << 10;
+
+/// How it was.
+pub(crate) struct Quiet {
+    /// How many there are of each; versions of a volume have names that nobody chose.
+    paths: BTreeMap<String, usize>,
+    /// Of the agent and the control plane.
+    descriptors: [usize; 2],
+    memory: [u64; 2],
+}
+
+impl Quiet {
+    pub(crate) fn look(world: &World) -> anyhow::Result<Self> {
+        let mut paths = BTreeMap::new();
+        collect(world.machine.state(), world.machine.state(), &mut paths);
+        let pids = [world.agent.pid(), world.control_plane.pid()];
+        Ok(Self {
+            paths,
+            descriptors: pids.map(descriptors),
+            memory: [process::anonymous_kib(pids[0])?, process::anonymous_kib(pids[1])?],
+        })
+    }
+
+    /// Fails when there is more of anything, also after a while.
+    pub(crate) async fn compare(&self, world: &World) -> anyhow::Result<()> {
+        let mut seen = String::new();
+        let quiet = async {
+            loop {
+                let now = Self::look(world)?;
+                let Err(error) = self.covers(&now) else {
+                    return anyhow::Ok(now);
+                };
+                seen = error.to_string();
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        let Ok(now) = tokio::time::timeout(PATIENCE * 2, quiet).await else {
+            bail!("{seen}");
+        };
+        let now = now?;
+        tracing::info!(
+            files = now.paths.len(), before = ?(self.descriptors, self.memory), now = ?(now.descriptors, now.memory),
+            "descriptors and KiB of agent and control plane"
+        );
+        Ok(())
+    }
+
+    fn covers(&self, now: &Self) -> anyhow::Result<()> {
+        let before = |path: &String| self.paths.get(path).copied().unwrap_or(0);
+        let more = now.paths.iter().filter(|(path, count)| **count > before(path));
+        let more: Vec<_> = more.collect();
+        ensure!(more.is_empty(), "files: {more:#?}");
+        for (index, what) in ["agent", "control plane"].into_iter().enumerate() {
+            let (before, now) = (
+                (self.descriptors[index], self.memory[index]),
+                (now.descriptors[index], now.memory[index]),
+            );
+            ensure!(
+                now.0 <= before.0 + DESCRIPTORS,
+                "descriptors of the {what}: {}, then {}",
+                before.0,
+                now.0
+            );
+            ensure!(
+                now.1 <= before.1 + KIBIBYTES,
+                "KiB of the {what}: {}, then {}",
+                before.1,
+                now.1
+            );
+        }
+        Ok(())
+    }
+}
+
+fn collect(root: &Path, folder: &Path, into: &mut BTreeMap<String, usize>) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+        if KEPT.iter().any(|kept| name.starts_with(kept)) {
+            continue;
+        }
+        // Containers' own files are not the agent's.
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) && !name.ends_with("/rootfs") {
+            collect(root, &path, into);
+        }
+        let version = |part: &&str| part.starts_with("..") && *part != "..data";
+        let parts = name
+            .split('/')
+            .map(|part| if version(&part) { "..VERSION" } else { part });
+        *into.entry(parts.collect::<Vec<_>>().join("/")).or_default() += 1;
+    }
+}

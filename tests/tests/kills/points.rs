@@ -1,0 +1,215 @@
+//! Kills at the points of a pod's life that have names: its agent, or its supervisor, stops there and waits.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, ensure};
+use http::Method;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tests::machine::eventually;
+use tests::parts::Parts;
+
+use super::customer::Customer;
+use super::looks::{first_processes, has_written, parent};
+use super::world::{PODS, Victim, World, status, uid};
+
+pub(crate) const ALL: &[Victim] = &[Victim::Agent, Victim::Holder, Victim::Containerd, Victim::ControlPlane];
+
+/// On a pod's way up, in no particular order. The program runs at those of the last row.
+const UP: &[&str] = &[
+    "connected",
+    "namespace held",
+    "attached",
+    "directory made",
+    "group made",
+    "sandbox recorded",
+    "sandboxed",
+    "volumes made",
+    "created",
+];
+const UP_EMBEDDED: &[&str] = &[];
+const UP_CONTAINERD: &[&str] = &["snapshot made", "container stored", "task made"];
+const RUNNING: &[&str] = &["started"];
+const RUNNING_EMBEDDED: &[&str] = &["start recorded"];
+const RUNNING_CONTAINERD: &[&str] = &["start told"];
+/// On its way down.
+const DOWN: &[&str] = &[
+    "signalled",
+    "removing",
+    "processes ended",
+    "group removed",
+    "sandbox removed",
+    "unconnected",
+    "released",
+    "detached",
+    "volumes removed",
+    "finishing",
+];
+const DOWN_CONTAINERD: &[&str] = &["unstored"];
+
+/// Where a pod is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Up,
+    Running,
+    Down,
+}
+
+fn points(parts: Parts) -> Vec<(Way, &'static str)> {
+    let (up, running, down) = if parts.containerd {
+        (UP_CONTAINERD, RUNNING_CONTAINERD, DOWN_CONTAINERD)
+    } else {
+        (UP_EMBEDDED, RUNNING_EMBEDDED, &[][..])
+    };
+    let named = |way: Way, lists: [&'static [&'static str]; 2]| {
+        let all = lists.into_iter().flatten();
+        all.map(|point| (way, *point)).collect::<Vec<_>>()
+    };
+    let all = [
+        named(Way::Up, [UP, up]),
+        named(Way::Running, [RUNNING, running]),
+        named(Way::Down, [DOWN, down]),
+    ];
+    all.concat()
+}
+
+/// The file that says where to stop, and the one that says who has.
+struct Sign {
+    file: PathBuf,
+}
+
+impl Sign {
+    fn reached(&self) -> PathBuf {
+        self.file.with_extension(failpoint::REACHED)
+    }
+
+    fn set(&self, point: &str) -> anyhow::Result<()> {
+        let new = self.file.with_extension("new");
+        fs::write(&new, point)?;
+        Ok(fs::rename(new, &self.file)?)
+    }
+
+    /// Waits until a process has stopped there.
+    fn stopped(&self, point: &str) -> anyhow::Result<i32> {
+        let pid = eventually(&format!("{point:?} is reached"), || {
+            let read = fs::read_to_string(self.reached());
+            read.ok()
+                .and_then(|text| text.parse().ok())
+                .ok_or_else(|| "nobody is there".to_owned())
+        })?;
+        fs::remove_file(self.reached())?;
+        eventually("it stops", || {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).map_err(|error| error.to_string())?;
+            stat.contains(") T ").then_some(pid).ok_or(stat)
+        })
+    }
+}
+
+/// What holds the pod's containers, where there is one already.
+fn holder(world: &World, uid: &str) -> Option<i32> {
+    let pid = if world.parts.containerd {
+        parent(*first_processes(uid).first()?).ok()?
+    } else {
+        let sandboxes = world.machine.state().join("agent/runtime/sandboxes");
+        let own = fs::read_dir(sandboxes).ok()?.flatten();
+        let mut own = own.filter(|entry| entry.file_name().to_string_lossy().starts_with(uid));
+        let record = fs::read(own.next()?.path().join("sandbox.json")).ok()?;
+        let record: Value = serde_json::from_slice(&record).ok()?;
+        i32::try_from(record["supervisor"].as_i64()?).ok()?
+    };
+    let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let line = String::from_utf8_lossy(&line).into_owned();
+    (line.starts_with("skiff-supervisor") || line.contains("containerd-shim")).then_some(pid)
+}
+
+fn go_on(pid: i32) {
+    // It may be whom we killed.
+    if Path::new("/proc").join(pid.to_string()).exists() {
+        kill(Pid::from_raw(pid), Signal::SIGCONT).ok();
+    }
+}
+
+async fn kill_at(world: &mut World, sign: &Sign, way: Way, point: &str, victim: Victim) -> anyhow::Result<()> {
+    let name = format!("busy-{}", world.next);
+    world.next += 1;
+    let spec = world.busy(&name);
+    if way == Way::Down {
+        world.create(&name, spec).await?;
+        world.settle().await?;
+        sign.set(point)?;
+        let path = format!("{PODS}/{name}?gracePeriodSeconds=1");
+        let (status, answer) = world.api.ask(&Method::DELETE, &path, &Value::Null).await?;
+        ensure!(status.is_success(), "{status} {answer}");
+        world.wanted.remove(&name);
+        world.leaving.insert(name.clone());
+    } else {
+        sign.set(point)?;
+        world.create(&name, spec).await?;
+    }
+    let stopped = sign.stopped(point)?;
+    let path = format!("{PODS}/{name}");
+    let (_, pod) = world.api.ask(&Method::GET, &path, &Value::Null).await?;
+    let uid = uid(&pod).to_owned();
+    if way == Way::Running {
+        // Whether it has is not for this test to say otherwise.
+        eventually("its script runs", || {
+            let first = first_processes(&uid);
+            let written = first.iter().any(|pid| has_written(*pid));
+            written.then_some(()).ok_or_else(|| format!("{first:?}"))
+        })?;
+    }
+    match victim {
+        Victim::Holder => {
+            if let Some(pid) = holder(world, &uid) {
+                kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
+            }
+        }
+        Victim::Agent | Victim::ControlPlane | Victim::Containerd => world.strike(victim).await?,
+    }
+    go_on(stopped);
+    world.settle().await?;
+    if way != Way::Down {
+        // Its end must find all of it.
+        let (status, answer) = world
+            .api
+            .ask(&Method::DELETE, &format!("{path}?gracePeriodSeconds=0"), &Value::Null)
+            .await?;
+        ensure!(status.is_success(), "{status} {answer}");
+        world.wanted.remove(&name);
+        world.leaving.insert(name);
+        world.settle().await?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn story(parts: Parts, victims: &[Victim]) -> anyhow::Result<()> {
+    let mut world = World::start(parts).await?;
+    let sign = Sign {
+        file: world.folder.path().join("failpoint"),
+    };
+    world.agent.set(failpoint::FILE, &sign.file.display().to_string());
+    world.strike(Victim::Agent).await?;
+    let customer = Customer::start(world.bystanders().await?);
+    let before = world.settle().await?;
+    let mut count = 0;
+    for (way, point) in points(parts) {
+        for victim in victims {
+            if *victim == Victim::Containerd && !parts.containerd {
+                continue;
+            }
+            let killed = kill_at(&mut world, &sign, way, point, *victim).await;
+            killed.with_context(|| format!("{victim:?} killed at {point:?} with {parts:?}"))?;
+            count += 1;
+        }
+    }
+    let after = world.settle().await?;
+    for (name, pod) in &before {
+        let (one, other) = (status(pod), status(&after[name]));
+        ensure!(one["containerID"] == other["containerID"], "{name}: {other}");
+    }
+    let served = customer.finish()?;
+    tracing::info!(count, served, ?parts, "killed at points");
+    world.finish().await
+}
