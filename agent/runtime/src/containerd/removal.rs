@@ -11,6 +11,7 @@ use nix::libc;
 
 use super::client::{CALL, Meaning, TASK, meaning, or_gone, within};
 use super::{Shared, holding, logger};
+use crate::embedded::ended;
 use crate::{Container, Error, State};
 
 /// Killed processes have so long to be gone.
@@ -53,8 +54,28 @@ impl Shared {
         });
     }
 
+    /// Notes that containers were never started and will not be. On disk first: what is killed now does not look as if it had run,
+    /// whoever sees its end.
+    fn give_up(&self, sandbox: &str, which: impl Fn(&str) -> bool) -> Result<(), Error> {
+        let never = |container: &Container| container.state == State::Created && which(&container.id);
+        let any = {
+            let records = self.records();
+            let entry = records.get(sandbox);
+            entry.is_some_and(|entry| entry.record.containers().iter().any(never))
+        };
+        if !any {
+            return Ok(());
+        }
+        self.change(sandbox, |containers| {
+            for container in containers.iter_mut().filter(|container| never(container)) {
+                *container = ended(container.clone());
+            }
+        })
+    }
+
     /// The same for who has the sandbox's turn.
     pub(super) async fn take_apart(self: &Arc<Self>, sandbox: &str, container: &str) -> Result<(), Error> {
+        self.give_up(sandbox, |known| known == container)?;
         self.remove_stored(container).await?;
         failpoint::reach("unstored");
         self.remove_root(container).await?;
@@ -123,6 +144,7 @@ impl Shared {
                 (entry.record.containers().to_vec(), entry.record.pause.clone())
             })
         };
+        failures.extend(self.give_up(sandbox, |_| true).err().map(|error| chain(&error)));
         self.hasten(&containers).await;
         for container in containers {
             if let Err(error) = self.take_apart(sandbox, &container.id).await {
