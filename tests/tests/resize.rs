@@ -69,6 +69,19 @@ fn kept_to(machine: &Machine, container: &str) -> anyhow::Result<String> {
     Ok(told.trim().to_owned())
 }
 
+/// What is executed in a container is limited with it.
+fn is_executed_inside(machine: &Machine) -> anyhow::Result<()> {
+    let groups = machine.kubectl(["exec", "p", "-c", "a", "--", "cat", "/proc/self/cgroup"])?;
+    for controller in ["memory", "cpu", "pids"] {
+        let own = groups
+            .lines()
+            .filter_map(|line| line.split_once(':')?.1.split_once(':'));
+        let mut own = own.filter(|(names, _)| names.split(',').any(|name| name == controller));
+        ensure!(own.all(|(_, path)| path == "/"), "{controller}: {groups}");
+    }
+    Ok(())
+}
+
 fn condition(machine: &Machine, kind: &str) -> anyhow::Result<(String, String)> {
     eventually(&format!("the condition {kind}"), || {
         let pod = read(machine).map_err(|error| error.to_string())?;
@@ -122,6 +135,7 @@ fn story(machine: &Machine) -> anyhow::Result<()> {
     machine.kubectl(["wait", "--for=condition=Ready", "pod/p", "--timeout=60s"])?;
     ensure!(has(machine, "a", "100m", "32Mi")? == 0);
 
+    is_executed_inside(machine)?;
     resize(machine, "a", "200m", "64Mi")?;
     ensure!(has(machine, "a", "200m", "64Mi")? == 0, "without a restart");
     ensure!(
@@ -141,6 +155,10 @@ fn story(machine: &Machine) -> anyhow::Result<()> {
     // What was given outlives the agent, and holds for the next start.
     let agent = machine.daemon("skiff-agent")?;
     process::run(std::process::Command::new("kill").args(["-9", &agent.to_string()]))?;
+    eventually("the agent is gone", || match machine.daemon("skiff-agent") {
+        Ok(pid) => Err(format!("process {pid}")),
+        Err(_) => Ok(()),
+    })?;
     machine.skiff(["up"])?;
     machine.kubectl(["exec", "p", "-c", "a", "--", "kill", "1"]).ok();
     resize(machine, "a", "150m", "40Mi")?;
