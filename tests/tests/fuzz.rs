@@ -1,10 +1,14 @@
-//! Whatever reads bytes from outside, fed with a corpus (`tests/fuzz/TARGET/`) and with what becomes of it by chance:
-//! nothing may panic, take long or take much memory.
+//! Whatever reads bytes from outside, fed with a corpus (`fuzz/corpus/TARGET/`) and with what becomes of it by chance:
+//! nothing may panic, take long or take much memory. `fuzz/run TARGET` lets the compiler's coverage lead the chance instead.
 //!
 //! The chance has a fixed seed. `SKIFF_FUZZ_SECONDS=600` looks longer than the second that each target gets otherwise,
 //! `SKIFF_FUZZ_SEED=7` elsewhere. An input that is not survived is left in a file; once it is, it belongs into the corpus.
 
 #![allow(clippy::panic, reason = "a test fails by panicking")]
+
+#[path = "../../fuzz/src/lib.rs"]
+#[allow(unreachable_pub, reason = "the file is a library, too")]
+mod targets;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -12,19 +16,16 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use api::protobuf;
-use api::quantity::Quantity;
-use api::selector::{FieldSelector, LabelSelector};
-use k8s_openapi::jiff::Timestamp;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 use serde_json::Value;
 use tokio::time::Instant;
 
+use targets::SLOWEST;
+
 /// Longest input. What is longer differs only in length.
 const LONGEST: usize = 16 << 10;
-/// No input of that length may take longer; machines under load included.
-const SLOWEST: Duration = Duration::from_secs(5);
 /// How much memory a target may come to need.
 const MEMORY_KIB: u64 = 256 << 10;
 
@@ -106,133 +107,52 @@ const WORDS: &[&str] = &[
 ];
 
 macro_rules! targets {
-    ($($name:ident: $read:expr;)*) => {
+    ($($name:ident: $read:ident;)*) => {
         $(#[test]
         fn $name() -> anyhow::Result<()> {
-            fuzz(stringify!($name), $read)
+            fuzz(stringify!($read), targets::$read)
         })*
+
+        const TARGETS: &[&str] = &[$(stringify!($read)),*];
     };
 }
 
 targets! {
-    attack_24_json_objects: json_object;
-    attack_24_yaml_objects: yaml_object;
-    attack_24_protobuf_objects: protobuf_object;
-    attack_24_patches: server::fuzzing::patch;
-    attack_23_requests: server::fuzzing::request;
-    selectors: selector;
-    tokens: server::fuzzing::token;
-    upgrades: server::fuzzing::frames;
-    attack_06_manifests: image::fuzzing::manifest;
-    attack_05_layers: layer;
-    attack_14_log_lines: log_line;
-    spdy: |bytes| wait(agent::fuzzing::spdy(bytes));
-    websocket: |bytes| wait(agent::fuzzing::websocket(bytes));
-    attack_42_plugins: network::fuzzing::plugin;
+    attack_24_json_objects: json_objects;
+    attack_24_yaml_objects: yaml_objects;
+    attack_24_protobuf_objects: protobuf_objects;
+    attack_24_patches: patches;
+    attack_23_requests: requests;
+    selectors: selectors;
+    tokens: tokens;
+    upgrades: upgrades;
+    attack_06_manifests: manifests;
+    attack_05_layers: layers;
+    attack_14_log_lines: log_lines;
+    spdy: spdy;
+    websocket: websocket;
+    attack_42_plugins: plugins;
 }
 
-/// An object: defaults are set once and for all, and what is written is read again.
-fn json_object(bytes: &[u8]) {
-    let meta: Value = serde_json::from_slice(bytes).unwrap_or_default();
-    let text = |name: &str| meta.get(name).and_then(Value::as_str).unwrap_or_default();
-    let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
-    let Some(registration) = api::find_kind(group, version, text("kind")) else {
-        return;
-    };
-    let Ok((mut object, _unknown)) = registration.decode_reporting(bytes) else {
-        return;
-    };
-    registration.set_defaults(&mut *object);
-    let json = object.to_json();
-    let mut again = registration.decode(&json).expect("what was written is read");
-    registration.set_defaults(&mut *again);
-    assert_eq!(
-        String::from_utf8_lossy(&again.to_json()),
-        String::from_utf8_lossy(&json)
-    );
-    registration.prepare_create(&mut *object);
-    drop(registration.validate(&*object));
-    drop(registration.validate_update(&*object, &*again));
-    drop(registration.row(&*object, Timestamp::UNIX_EPOCH));
-    drop(registration.fields(&*object));
-    drop(protobuf::encode(text("apiVersion"), text("kind"), &json));
-}
-
-fn yaml_object(bytes: &[u8]) {
-    if let Ok(yaml) = api::yaml::to_json(bytes) {
-        json_object(yaml.value.to_string().as_bytes());
-    }
-}
-
-/// An object in protobuf: what is read is written and read as the same.
-fn protobuf_object(bytes: &[u8]) {
-    let Ok(decoded) = protobuf::decode(bytes) else {
-        return;
-    };
-    if let Ok(body) = protobuf::encode(&decoded.api_version, &decoded.kind, decoded.json.to_string().as_bytes()) {
-        let again = protobuf::decode(&body).expect("what was written is read");
-        assert_eq!(again.json, decoded.json);
-    }
-    json_object(decoded.json.to_string().as_bytes());
-}
-
-fn selector(bytes: &[u8]) {
-    let text = String::from_utf8_lossy(bytes);
-    let labels = [("tier".to_owned(), "front".to_owned())].into();
-    drop(LabelSelector::parse(&text).map(|selector| selector.matches(&labels)));
-    drop(FieldSelector::parse(&text).map(|selector| selector.matches(|_label| Some("front"))));
-    if let Ok(quantity) = Quantity::parse(&text) {
-        let written = quantity.to_text();
-        assert_eq!(
-            Quantity::parse(&written.0).map(Quantity::milli).ok(),
-            Some(quantity.milli()),
-            "{written:?}"
+/// cargo-fuzz has these targets, and no others.
+#[test]
+fn cargo_fuzz_runs_the_same_targets() -> anyhow::Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz");
+    let manifest = std::fs::read_to_string(root.join("Cargo.toml"))?;
+    for target in TARGETS {
+        let program = std::fs::read_to_string(root.join(format!("fuzz_targets/{target}.rs"))).context(*target)?;
+        assert!(program.contains(&format!("fuzz::{target}(bytes)")), "{program}");
+        assert!(
+            manifest.contains(&format!("\nname = \"{target}\"\n")),
+            "{target} is not in Cargo.toml"
         );
     }
-}
-
-fn log_line(bytes: &[u8]) {
-    let text = String::from_utf8_lossy(bytes);
-    let pairs: Vec<(String, String)> = text
-        .split('&')
-        .filter_map(|pair| pair.split_once('='))
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .collect();
-    let options = agent_plan::log::Options::parse(&pairs, Timestamp::UNIX_EPOCH).unwrap_or_default();
-    for line in bytes.split_inclusive(|byte| *byte == b'\n') {
-        if let Some(record) = agent_plan::log::parse(line) {
-            let mut out = Vec::new();
-            options.render(&record, true, &mut out);
-            assert!(out.len() <= line.len() + 1, "{line:?} became {out:?}");
-        }
-    }
-}
-
-/// Nothing of a layer leaves its folder: the one beside it stays as it is.
-fn layer(bytes: &[u8]) {
-    let home = tempfile::tempdir().expect("a folder");
-    let target = home.path().join("layer");
-    std::fs::create_dir(&target).expect("a folder");
-    std::fs::write(home.path().join("outside"), "as it was").expect("a file");
-    image::fuzzing::layer(bytes, &target);
+    let programs = std::fs::read_dir(root.join("fuzz_targets"))?.count();
     assert_eq!(
-        std::fs::read_to_string(home.path().join("outside")).ok().as_deref(),
-        Some("as it was")
+        (programs, manifest.matches("[[bin]]").count()),
+        (TARGETS.len(), TARGETS.len())
     );
-    let beside = std::fs::read_dir(home.path()).map(Iterator::count).unwrap_or_default();
-    assert_eq!(beside, 2, "something came beside the layer's folder");
-}
-
-fn wait(reading: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build()
-        .expect("a runtime");
-    runtime.block_on(async {
-        tokio::time::timeout(SLOWEST, reading)
-            .await
-            .expect("the reader comes to an end");
-    });
+    Ok(())
 }
 
 /// Replays the corpus, then mutations of it.
@@ -290,10 +210,7 @@ fn feed(target: &str, read: fn(&[u8]), input: &[u8]) -> anyhow::Result<()> {
 fn corpus(target: &str) -> anyhow::Result<Vec<Vec<u8>>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut inputs = Vec::new();
-    let name = target
-        .rsplit_once(|letter: char| letter.is_ascii_digit())
-        .map_or(target, |(_, name)| name);
-    let folder = root.join("fuzz").join(name.trim_start_matches('_'));
+    let folder = root.join("../fuzz/corpus").join(target);
     if folder.is_dir() {
         inputs.extend(files(&folder)?);
     }
