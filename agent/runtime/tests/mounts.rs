@@ -137,7 +137,35 @@ async fn a_mount_is_read_only_as_deep_as_it_says(kind: Kind) {
     machine.finish().await;
 }
 
+/// The runtime rearranges control groups for itself while it makes a container.
+async fn the_machines_control_groups_are_seen_as_they_are(kind: Kind) {
+    let machine = Machine::of(kind, "groups").await;
+    machine.sandbox("s").await;
+    let groups = Path::new("/sys/fs/cgroup");
+    let names = |path: &Path| {
+        let entries = std::fs::read_dir(path).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+            .iter()
+            .map(|name| format!("{}\n", name.display()))
+            .collect::<String>()
+    };
+    for (id, source, seen) in [("itself", groups, "/v"), ("above", Path::new("/sys"), "/v/fs/cgroup")] {
+        let spec = with(&machine, id, source, "rprivate", &["rbind", "rprivate", "ro"]);
+        machine.run("s", spec).await;
+        let listed = machine.exec("s", id, &format!("ls -a1 {seen}"), LIMIT).await;
+        let listed = String::from_utf8(listed.output).unwrap();
+        let mut listed: Vec<&str> = listed.lines().filter(|name| !["", ".", ".."].contains(name)).collect();
+        listed.sort_unstable();
+        let listed: String = listed.iter().map(|name| format!("{name}\n")).collect();
+        assert_eq!(listed, names(groups), "{id}");
+    }
+    machine.finish().await;
+}
+
 contract!(
     later_mounts_go_the_ways_that_are_open,
-    a_mount_is_read_only_as_deep_as_it_says
+    a_mount_is_read_only_as_deep_as_it_says,
+    the_machines_control_groups_are_seen_as_they_are
 );
