@@ -16,9 +16,9 @@ use super::start::Started;
 pub(crate) struct Cluster {
     pub(crate) parts: Parts,
     pub(crate) machine: Machine,
+    containerd: Option<daemon::Daemon>,
     /// CNI's configuration and addresses, containerd's folder, and what pods mount of the machine.
     pub(crate) folder: tempfile::TempDir,
-    containerd: Option<daemon::Daemon>,
 }
 
 type Pods = BTreeMap<String, Value>;
@@ -29,14 +29,14 @@ impl Cluster {
         std::fs::create_dir(started.folder.path().join("host"))?;
         let Started {
             machine,
-            folder,
             containerd,
+            folder,
         } = started;
         Ok(Self {
             parts,
             machine,
-            folder,
             containerd,
+            folder,
         })
     }
 
@@ -109,11 +109,11 @@ impl Cluster {
     }
 
     pub(crate) async fn finish(self) -> anyhow::Result<()> {
-        let (machine, folder, containerd) = (self.machine, self.folder, self.containerd);
+        let (machine, containerd, folder) = (self.machine, self.containerd, self.folder);
         let started = Started {
             machine,
-            folder,
             containerd,
+            folder,
         };
         started.finish().await
     }

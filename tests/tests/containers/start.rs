@@ -6,11 +6,12 @@ use tests::parts::{self, Parts};
 
 use super::daemon::Daemon;
 
+/// After a failure its parts end in this order.
 pub(crate) struct Started {
     pub(crate) machine: Machine,
+    pub(crate) containerd: Option<Daemon>,
     /// CNI's configuration and addresses, containerd's folder, and what pods mount of the machine.
     pub(crate) folder: tempfile::TempDir,
-    pub(crate) containerd: Option<Daemon>,
 }
 
 impl Started {
@@ -37,8 +38,8 @@ impl Started {
         )?;
         Ok(Self {
             machine,
-            folder,
             containerd,
+            folder,
         })
     }
 

@@ -97,6 +97,17 @@ impl Daemon {
     }
 }
 
+impl Drop for Daemon {
+    /// `skiff down` knows only those that `skiff up` has started.
+    fn drop(&mut self) {
+        if self.child.is_some()
+            && let Err(error) = self.kill()
+        {
+            tracing::error!(name = self.name, %error, "it goes on after a test that failed");
+        }
+    }
+}
+
 /// Asks the API server again and again while it is away.
 pub(crate) struct Api {
     pub(crate) target: Target,

@@ -61,14 +61,14 @@ impl Dice {
     }
 }
 
-/// A cluster, and what the test knows of it.
+/// A cluster, and what the test knows of it. After a failure its parts end in this order.
 pub(crate) struct World {
     pub(crate) parts: Parts,
-    pub(crate) machine: Machine,
-    pub(crate) folder: tempfile::TempDir,
-    pub(crate) containerd: Option<daemon::Daemon>,
     pub(crate) agent: Daemon,
     pub(crate) control_plane: Daemon,
+    pub(crate) machine: Machine,
+    pub(crate) containerd: Option<daemon::Daemon>,
+    pub(crate) folder: tempfile::TempDir,
     pub(crate) api: Api,
     pub(crate) images: [String; 2],
     pub(crate) dice: Dice,
@@ -92,8 +92,8 @@ impl World {
     pub(crate) async fn start(parts: Parts) -> anyhow::Result<Self> {
         let Started {
             machine,
-            folder,
             containerd,
+            folder,
         } = Started::with(parts, "kills", &[]).await?;
         let images = [images::nginx(&machine)?, images::busybox(&machine)?];
         let agent = Daemon::find(&machine, "skiff-agent", "agent.log")?;
@@ -106,11 +106,11 @@ impl World {
         std::fs::create_dir(&starts)?;
         Ok(Self {
             parts,
-            machine,
-            folder,
-            containerd,
             agent,
             control_plane,
+            machine,
+            containerd,
+            folder,
             api,
             images,
             dice: Dice(25),
@@ -292,11 +292,11 @@ impl World {
         self.control_plane.kill()?;
         self.agent.kill()?;
         self.machine.skiff(["up"])?;
-        let (machine, folder, containerd) = (self.machine, self.folder, self.containerd);
+        let (machine, containerd, folder) = (self.machine, self.containerd, self.folder);
         let started = Started {
             machine,
-            folder,
             containerd,
+            folder,
         };
         started.finish().await
     }

@@ -177,6 +177,9 @@ impl Drop for Daemon {
             nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).ok();
         }
         self.kill();
+        drop(fs::remove_dir_all(
+            Path::new("/run/containerd/runc").join(Self::namespace(&self.directory)),
+        ));
     }
 }
 

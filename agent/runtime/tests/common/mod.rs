@@ -14,6 +14,7 @@ use runtime::{
 use tokio::sync::broadcast;
 
 mod daemon;
+mod remains;
 pub(crate) mod sessions;
 
 pub(crate) use daemon::Daemon;
@@ -115,7 +116,8 @@ impl Machine {
         let directory = tempfile::Builder::new().prefix("skiff-runtime-").tempdir().unwrap();
         busybox(&directory.path().join("layer"));
         fs::create_dir(directory.path().join("logs")).unwrap();
-        let cgroup_root = format!("skiff-test-runtime/{name}-{}", std::process::id());
+        let unique = directory.path().file_name().unwrap().to_string_lossy();
+        let cgroup_root = format!("skiff-test-runtime/{name}-{unique}");
         let daemon = match kind {
             Kind::Embedded => None,
             Kind::Containerd => Some(Daemon::start(&directory.path().join("containerd")).await),
@@ -281,22 +283,24 @@ impl Machine {
             if mount.contains(directory) {
                 found.push(format!("mount {mount}"));
             }
-            let target = mount.split(' ').nth(4).unwrap_or_default();
-            let group = Path::new(target).join(&self.cgroup_root);
-            if mount.contains(" - cgroup") && group.exists() {
-                found.push(format!("cgroup {}", group.display()));
-            }
         }
-        for entry in fs::read_dir("/proc").unwrap().flatten() {
-            let cwd = fs::read_link(entry.path().join("cwd")).unwrap_or_default();
+        let groups = remains::groups(&self.cgroup_root);
+        found.extend(groups.iter().map(|group| format!("cgroup {}", group.display())));
+        for (pid, works) in remains::processes(self.directory.path()) {
             // A log's writer is at the root.
-            let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            let named = self.daemon.is_none() && String::from_utf8_lossy(&line).contains(directory);
-            if cwd.starts_with(directory) || named {
-                found.push(format!("process {}", entry.path().display()));
+            if works || self.daemon.is_none() {
+                found.push(format!("process {pid}"));
             }
         }
         found
+    }
+}
+
+impl Drop for Machine {
+    /// Also of a test that failed nothing stays.
+    fn drop(&mut self) {
+        drop(self.daemon.take());
+        remains::remove(self.directory.path(), &self.cgroup_root);
     }
 }
 
