@@ -185,6 +185,30 @@ fn pure_crates_reach_no_effects() {
     assert!(wrong.is_empty(), "crates that only decide reach the world: {wrong:#?}");
 }
 
+/// They are a workspace of their own, whose builds refuse a lock that is not up to date.
+#[test]
+fn the_fuzz_targets_lock_has_what_our_crates_use() {
+    let lock = read("fuzz/Cargo.lock");
+    let quoted = |line: &str| line.split('"').nth(1).unwrap_or_default().to_owned();
+    let used = dependencies(&[None, Some("build")]);
+    let mut missing = Vec::new();
+    for package in lock.split("[[package]]") {
+        let name = package.lines().find(|line| line.starts_with("name = ")).map(quoted);
+        let Some((name, used)) = name.and_then(|name| used.get_key_value(&name)) else {
+            continue;
+        };
+        let listed = package.lines().filter(|line| line.starts_with(" \""));
+        // `"nix 0.31.3"` where there are several.
+        let listed = listed.map(|line| quoted(line).split(' ').next().unwrap_or_default().to_owned());
+        let listed: BTreeSet<String> = listed.collect();
+        missing.extend(used.difference(&listed).map(|other| format!("{name} -> {other}")));
+    }
+    assert!(
+        missing.is_empty(),
+        "cargo +nightly update --workspace in fuzz/: {missing:#?}"
+    );
+}
+
 #[test]
 fn files_are_short() {
     let reasons: BTreeMap<&str, &str> = LONG_FILES.iter().copied().collect();
