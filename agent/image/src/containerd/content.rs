@@ -126,7 +126,7 @@ impl Daemon {
         }
     }
 
-    /// Writes a layer that is verified, kept by the lease. One that is there already is as good.
+    /// Writes a layer, which containerd compares with its digest, kept by the lease. One that is there already is as good.
     pub(super) async fn write_layer(
         &self,
         lease: &Lease,

@@ -143,7 +143,8 @@ impl Daemon {
         Ok(or_gone(found)?.is_some())
     }
 
-    /// Reads a layer to its end within our bounds, then hands it to containerd.
+    /// Reads a layer to its end within our bounds and hands it to containerd: both at once where its digest is known before. What is
+    /// then refused was never unpacked, and goes with the lease.
     pub(crate) async fn stage(
         &self,
         lease: &Lease,
@@ -152,9 +153,19 @@ impl Daemon {
         limits: &Limits,
     ) -> Result<Staged, LayerError> {
         let again = blob.again().map_err(ContentError::io("read a layer"))?;
-        let limits = limits.clone();
-        let (wanted, descriptor) = blocking(move || examine(again, wanted, &limits)).await??;
-        self.write_layer(lease, blob, &descriptor).await?;
+        let (limits, known) = (limits.clone(), wanted.descriptor.clone());
+        let examining = blocking(move || examine(again, wanted, &limits));
+        let (wanted, descriptor) = if let Some(known) = known {
+            let (examined, written) = tokio::join!(examining, self.write_layer(lease, blob, &known));
+            // It says more of what is wrong than containerd does.
+            let examined = examined??;
+            written?;
+            examined
+        } else {
+            let examined = examining.await??;
+            self.write_layer(lease, blob, &examined.1).await?;
+            examined
+        };
         Ok(Staged {
             wanted,
             descriptor,
