@@ -53,6 +53,7 @@ const EDGES: &[(&str, &[&str])] = &[
         "tests",
         &[
             "agent",
+            "agent-containerd",
             "agent-failpoint",
             "agent-image",
             "agent-network",

@@ -1,15 +1,21 @@
 //! Measures a cluster of this build's programs on this machine and prints one table, with a probe of the disk beside it.
 //!
 //! `bench [--image ARCHIVE] [--pods N] [--crowd N] [--only PART]…`, as root; every figure is taken in one run, in a network
-//! namespace of its own. Parts are start, pods, node, watchers and requests.
+//! namespace of its own. Parts are start, pods, node, watchers, requests and containerd.
 
+#[allow(clippy::unwrap_used, reason = "tests have it too, which fail by panicking")]
+#[path = "../../../../agent/runtime/tests/common/daemon.rs"]
+mod daemon;
 mod disk;
 mod figures;
 mod memory;
 mod node;
 mod pods;
 mod requests;
+mod share;
 mod start;
+#[path = "../../../tests/containers/start.rs"]
+mod started;
 mod watchers;
 
 use std::path::PathBuf;
@@ -78,6 +84,9 @@ fn main() -> anyhow::Result<()> {
     }
     runtime.block_on(parts(&options, &machine, &mut table))?;
     machine.finish()?;
+    if let Some(archive) = options.archive.as_ref().filter(|_| options.wants("containerd")) {
+        runtime.block_on(share::measure(archive, &mut table))?;
+    }
     table.print();
     Ok(())
 }

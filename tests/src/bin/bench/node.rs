@@ -111,7 +111,7 @@ async fn rest(machine: &Machine, target: &Target, image: &str, table: &mut Table
 }
 
 /// A namespace of equal pods, and a watch of them.
-struct Pods {
+pub(crate) struct Pods {
     path: String,
     namespace: String,
     image: String,
@@ -124,7 +124,7 @@ struct Pods {
 }
 
 impl Pods {
-    async fn new(target: &Target, namespace: &str, image: &str) -> anyhow::Result<Self> {
+    pub(crate) async fn new(target: &Target, namespace: &str, image: &str) -> anyhow::Result<Self> {
         let mut connection = target.connect().await?;
         let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
         connection
@@ -147,7 +147,7 @@ impl Pods {
         })
     }
 
-    async fn create(&mut self, name: &str) -> anyhow::Result<()> {
+    pub(crate) async fn create(&mut self, name: &str) -> anyhow::Result<()> {
         let body = pod(name, &self.image);
         self.connection.expect(Method::POST, &self.path, body).await.map(drop)
     }
@@ -193,7 +193,7 @@ impl Pods {
         waiting.map(|(name, pod)| (name.as_str(), &pod["status"])).collect()
     }
 
-    async fn until(&mut self, name: &str, so: impl Fn(&Value) -> bool) -> anyhow::Result<Value> {
+    pub(crate) async fn until(&mut self, name: &str, so: impl Fn(&Value) -> bool) -> anyhow::Result<Value> {
         loop {
             let (changed, _) = self.next().await?;
             if let Some(pod) = self.seen.get(name).filter(|pod| changed == name && so(pod)) {
@@ -221,7 +221,7 @@ impl Pods {
         Ok(start.elapsed())
     }
 
-    async fn delete(&mut self, name: &str) -> anyhow::Result<()> {
+    pub(crate) async fn delete(&mut self, name: &str) -> anyhow::Result<()> {
         let path = format!("{}/{name}", self.path);
         self.connection.expect(Method::DELETE, &path, Bytes::new()).await?;
         while self.next().await? != (name.to_owned(), false) {}
@@ -229,7 +229,7 @@ impl Pods {
     }
 
     /// Removes the namespace with all its pods.
-    async fn end(mut self) -> anyhow::Result<()> {
+    pub(crate) async fn end(mut self) -> anyhow::Result<()> {
         let path = format!("{NAMESPACES}/{}", self.namespace);
         self.connection.expect(Method::DELETE, &path, Bytes::new()).await?;
         while !self.seen.is_empty() {
@@ -247,7 +247,7 @@ fn pod(name: &str, image: &str) -> Bytes {
     Bytes::from(pod.to_string())
 }
 
-fn is_running(pod: &Value) -> bool {
+pub(crate) fn is_running(pod: &Value) -> bool {
     let state = pod.pointer("/status/containerStatuses/0/state/running");
     state.is_some()
 }
