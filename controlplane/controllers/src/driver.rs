@@ -25,6 +25,9 @@ use crate::{Clock, cache::Key, events::Recorder, kinds::Caches, queue::Queue};
 const IN_FLIGHT: usize = 64;
 /// After this long without seeing what was done, ask for a list.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// A key that needs this many plans in a row, each of which succeeded, gets the next ones only after a pause: whatever it does,
+/// it must not keep a processor busy.
+const RESTLESS: (u32, Duration) = (100, Duration::from_millis(100));
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from_mins(1));
 
 /// A controller is a name and a plan.
@@ -98,6 +101,8 @@ struct Memory {
     parked: BTreeMap<Key, Parked>,
     failures: BTreeMap<Key, Failure>,
     attempts: BTreeMap<Key, u32>,
+    /// Plans since the last one that found nothing to do.
+    streaks: BTreeMap<Key, u32>,
 }
 
 /// Works on `queue` for ever.
@@ -126,6 +131,7 @@ pub(crate) async fn run<C: Controller>(controller: Arc<C>, context: Context, que
                 if plan.is_empty() {
                     memory.failures.remove(&key);
                     memory.attempts.remove(&key);
+                    memory.streaks.remove(&key);
                     continue;
                 }
                 debug!(controller = controller.component(), %key, %plan, "plan");
@@ -200,7 +206,16 @@ impl Memory {
             queue.push_after(key, delay);
         } else {
             self.attempts.remove(&key);
-            queue.push(key);
+            let streak = self.streaks.entry(key.clone()).or_default();
+            *streak = streak.saturating_add(1);
+            if *streak == RESTLESS.0 {
+                warn!(%key, "plans do not come to an end");
+            }
+            if *streak < RESTLESS.0 {
+                queue.push(key);
+            } else {
+                queue.push_after(key, RESTLESS.1);
+            }
         }
     }
 }

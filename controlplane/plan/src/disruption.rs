@@ -55,7 +55,12 @@ pub fn plan(budget: &PodDisruptionBudget, members: &[Member<'_>], now: Timestamp
         expected_pods: Some(expected),
         observed_generation: generation,
     };
-    if new != old {
+    // No map and an empty one are the same.
+    let shown = PodDisruptionBudgetStatus {
+        disrupted_pods: old.disrupted_pods.clone().filter(|pods| !pods.is_empty()),
+        ..old.clone()
+    };
+    if new != shown {
         plan.stage(vec![write(budget, &old, &new)]);
     }
     plan
@@ -287,6 +292,10 @@ mod tests {
             "conditions": [{ "type": "DisruptionAllowed", "status": "False", "reason": "InsufficientPods", "message": "",
                 "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 2 }],
         });
+        assert_eq!(check(&json!({ "minAvailable": 1 }), &status, "a", 1), "nothing");
+        // As it is after the last eviction has shown.
+        let mut status = status;
+        status["disruptedPods"] = json!({});
         assert_eq!(check(&json!({ "minAvailable": 1 }), &status, "a", 1), "nothing");
     }
 }
