@@ -8,17 +8,8 @@ use std::path::Path;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// How sure a write has to be.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Durability {
-    /// Survives the writer.
-    Process,
-    /// Survives the machine.
-    Disk,
-}
-
-/// Replaces a file as a whole; mode 0600.
-pub(crate) fn write(path: &Path, value: &impl Serialize, durability: Durability) -> io::Result<()> {
+/// Replaces a file as a whole; mode 0600. It survives the writer, and after [`settle`] the machine.
+pub(crate) fn write(path: &Path, value: &impl Serialize) -> io::Result<()> {
     let new = path.with_extension("new");
     let mut file = OpenOptions::new()
         .write(true)
@@ -27,14 +18,17 @@ pub(crate) fn write(path: &Path, value: &impl Serialize, durability: Durability)
         .mode(0o600)
         .open(&new)?;
     file.write_all(&serde_json::to_vec(value)?)?;
-    if durability == Durability::Disk {
-        file.sync_data()?;
-    }
-    fs::rename(&new, path)?;
-    match path.parent() {
-        Some(parent) if durability == Durability::Disk => File::open(parent)?.sync_all(),
-        Some(_) | None => Ok(()),
-    }
+    fs::rename(&new, path)
+}
+
+/// Waits until a file that was written is on the disk; one that was removed meanwhile needs nothing.
+pub(crate) fn settle(path: &Path) -> io::Result<()> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => opened?,
+    };
+    file.sync_data()?;
+    path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }
 
 /// Reads such a file; `None` when there is none.

@@ -177,26 +177,52 @@ impl Mount {
 
     /// Makes ids on the disk those that they are in a user namespace. The mount must not have been attached.
     pub(crate) fn map_ids(&self, users: BorrowedFd<'_>) -> io::Result<()> {
-        self.change(&libc::mount_attr {
-            attr_set: libc::MOUNT_ATTR_IDMAP,
-            attr_clr: 0,
-            propagation: 0,
-            userns_fd: u64::try_from(users.as_raw_fd()).map_err(io::Error::other)?,
-        })
+        let users = u64::try_from(users.as_raw_fd()).map_err(io::Error::other)?;
+        self.change(
+            0,
+            &libc::mount_attr {
+                attr_set: libc::MOUNT_ATTR_IDMAP,
+                attr_clr: 0,
+                propagation: 0,
+                userns_fd: users,
+            },
+        )
     }
 
     /// Sets `MOUNT_ATTR_…` of this mount, not of those below it.
     pub(crate) fn protect(&self, attributes: u64) -> io::Result<()> {
-        self.change(&libc::mount_attr {
-            attr_set: attributes,
-            attr_clr: 0,
-            propagation: 0,
-            userns_fd: 0,
-        })
+        self.change(
+            0,
+            &libc::mount_attr {
+                attr_set: attributes,
+                attr_clr: 0,
+                propagation: 0,
+                userns_fd: 0,
+            },
+        )
+    }
+
+    /// Sets `MS_PRIVATE`, `MS_SLAVE` or `MS_SHARED` of this mount and those below it.
+    pub(crate) fn propagate(&self, how: libc::c_ulong) -> io::Result<()> {
+        self.change(
+            libc::AT_RECURSIVE,
+            &libc::mount_attr {
+                attr_set: 0,
+                attr_clr: 0,
+                propagation: how,
+                userns_fd: 0,
+            },
+        )
+    }
+
+    /// Whether its root is a directory.
+    pub(crate) fn is_directory(&self) -> io::Result<bool> {
+        let found = nix::sys::stat::fstat(&self.0)?;
+        Ok(found.st_mode & libc::S_IFMT == libc::S_IFDIR)
     }
 
     #[expect(unsafe_code, reason = "mount_setattr has no wrapper")]
-    fn change(&self, attributes: &libc::mount_attr) -> io::Result<()> {
+    fn change(&self, flags: libc::c_int, attributes: &libc::mount_attr) -> io::Result<()> {
         let (here, size) = (self.0.as_raw_fd(), size_of_val(attributes));
         // SAFETY: the structure and the empty string outlive the call.
         let result = unsafe {
@@ -204,7 +230,7 @@ impl Mount {
                 libc::SYS_mount_setattr,
                 here,
                 c"".as_ptr(),
-                libc::AT_EMPTY_PATH,
+                libc::AT_EMPTY_PATH | flags,
                 std::ptr::from_ref(attributes),
                 size,
             )

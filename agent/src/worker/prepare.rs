@@ -337,32 +337,54 @@ fn write_files(
 
 /// Removes a sandbox and its network; goes on past failures.
 pub(super) async fn remove_sandbox(context: &Context, id: &str) -> Result<(), String> {
-    failpoint::reach("removing");
-    let removed = context.parts.runtime.remove_sandbox(id).await;
-    failpoint::reach("sandbox removed");
-    let detached = context.parts.network.detach(id).await;
-    failpoint::reach("detached");
-    let mut failures: Vec<String> = Vec::new();
-    failures.extend(removed.err().map(|error| image::chain(&error)));
-    failures.extend(detached.err().map(|error| image::chain(&error)));
-    if failures.is_empty() {
-        context.users.release(id);
-        Ok(())
-    } else {
-        Err(failures.join("; "))
-    }
+    let removed = end_sandbox(context, id).await;
+    let detached = detach(context, id).await;
+    release(context, id, removed.err().into_iter().chain(detached.err()))
 }
 
 /// Removes a sandbox, its network and its pod's files; goes on past failures.
 pub(crate) async fn remove(context: &Context, id: &str, uid: &str) -> Result<(), String> {
-    let mut failures: Vec<String> = remove_sandbox(context, id).await.err().into_iter().collect();
+    let removed = end_sandbox(context, id).await;
+    // Nothing of the pod runs any more, so neither waits for the other.
+    let (detached, torn_down) = tokio::join!(detach(context, id), tear_down(context, uid));
+    let released = release(context, id, removed.err().into_iter().chain(detached.err()));
+    match (released, torn_down) {
+        (Ok(()), torn_down) => torn_down,
+        (Err(failures), Ok(())) => Err(failures),
+        (Err(failures), Err(failure)) => Err(format!("{failures}; {failure}")),
+    }
+}
+
+async fn end_sandbox(context: &Context, id: &str) -> Result<(), String> {
+    failpoint::reach("removing");
+    let removed = context.parts.runtime.remove_sandbox(id).await;
+    failpoint::reach("sandbox removed");
+    removed.map_err(|error| image::chain(&error))
+}
+
+async fn detach(context: &Context, id: &str) -> Result<(), String> {
+    let detached = context.parts.network.detach(id).await;
+    failpoint::reach("detached");
+    detached.map_err(|error| image::chain(&error))
+}
+
+async fn tear_down(context: &Context, uid: &str) -> Result<(), String> {
     let (volumes, uid) = (context.volumes.clone(), uid.to_owned());
     match tokio::task::spawn_blocking(move || volumes.tear_down(&uid)).await {
-        Ok(Ok(())) => failpoint::reach("volumes removed"),
-        Ok(Err(error)) => failures.push(error.to_string()),
-        Err(error) => failures.push(error.to_string()),
+        Ok(Ok(())) => {
+            failpoint::reach("volumes removed");
+            Ok(())
+        }
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(error) => Err(error.to_string()),
     }
+}
+
+/// Gives the sandbox's users back where nothing of it is left.
+fn release(context: &Context, id: &str, failures: impl Iterator<Item = String>) -> Result<(), String> {
+    let failures: Vec<String> = failures.collect();
     if failures.is_empty() {
+        context.users.release(id);
         Ok(())
     } else {
         Err(failures.join("; "))

@@ -19,7 +19,7 @@ use super::logger::{self, Order};
 use super::pause::Process;
 use super::records::Record;
 use super::{Shared, holding, root};
-use crate::record::{self, Durability};
+use crate::record;
 use crate::supervisor::confine::{Place, confine};
 use crate::supervisor::memory::TARGET;
 use crate::supervisor::user;
@@ -85,14 +85,8 @@ pub(super) fn prepare(
     let write = |name: &str, written: io::Result<()>| {
         written.map_err(|error| Refusal::failed(format!("write the container's {name}"), &error))
     };
-    write(
-        logger::ORDER,
-        record::write(&directory.join(logger::ORDER), &order, Durability::Process),
-    )?;
-    write(
-        PROCESS,
-        record::write(&directory.join(PROCESS), &config.process(), Durability::Process),
-    )?;
+    write(logger::ORDER, record::write(&directory.join(logger::ORDER), &order))?;
+    write(PROCESS, record::write(&directory.join(PROCESS), &config.process()))?;
     make_pipes(&directory, &order).map_err(failed("make the container's pipes"))?;
     if order.through_pipes() {
         logger::start(&shared.logger, &directory).map_err(failed("start the log's writer"))?;

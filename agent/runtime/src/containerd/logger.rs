@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::audience::{Audience, Wait};
 use crate::clock::{monotonic, now};
-use crate::record::{self, Durability};
+use crate::record;
 use crate::supervisor::log::{Lines, LogFile, Stream};
 use crate::supervisor::sink::nonblocking;
 use crate::{Stdin, sys};
@@ -159,7 +159,7 @@ impl Logger {
         let audience = Audience::open()?;
         // A directory that goes with its container must not be held.
         nix::unistd::chdir("/")?;
-        record::write(&directory.join(PID), &std::process::id(), Durability::Process)?;
+        record::write(&directory.join(PID), &std::process::id())?;
         let [stdout, stderr] = sources;
         let output = |source: OwnedFd, stream| -> io::Result<Output> {
             nonblocking(&source)?;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::record::{self, Durability};
+use crate::record;
 use crate::{Container, Sandbox, SandboxSpec};
 
 /// The record of a sandbox in its directory.
@@ -87,11 +87,7 @@ impl Records {
     }
 
     fn write(&self, record: &Record) -> io::Result<()> {
-        record::write(
-            &self.folder.join(&record.sandbox.id).join(FILE),
-            record,
-            Durability::Process,
-        )
+        record::write(&self.folder.join(&record.sandbox.id).join(FILE), record)
     }
 
     /// The sandbox of a container.

@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 
 use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
-use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
-use oci_spec::runtime::LinuxNamespaceType;
+use oci_spec::runtime::{LinuxNamespaceType, Spec};
 
 use super::confine::{PidNamespace, Place, confine};
+use super::groups::View;
 use super::memory::{self, SharedMemory};
 use super::program::Program;
-use super::propagation::Shared;
+use super::sources::Sources;
+use super::stage::{Empty, Machine};
 use super::users::Users;
-use super::{exec, groups, shifted, user, workplace};
+use super::{attach, exec, groups, shifted, stage, user, workplace};
 use crate::cgroup::Cgroups;
 use crate::overlay::{self, Writable};
 use crate::sys::Mount;
@@ -26,6 +26,10 @@ use crate::{ContainerSpec, Refusal, record};
 pub(super) const OCI: &str = "oci";
 /// The completed configuration.
 pub(super) const CONFIG: &str = "config.json";
+/// The root file system, and where its changes are, in the container's directory.
+const ROOTFS: &str = "rootfs";
+const UPPER: &str = "upper";
+const WORK: &str = "work";
 
 /// What the child needs.
 pub(super) struct Creation<'a> {
@@ -39,11 +43,12 @@ pub(super) struct Creation<'a> {
     pub(super) users: Option<&'a Users>,
     /// None: the machine's.
     pub(super) memory: Option<&'a SharedMemory>,
+    pub(super) empty: &'a Empty,
     pub(super) stdin: OwnedFd,
     pub(super) stdout: OwnedFd,
     pub(super) stderr: OwnedFd,
-    /// The socket that takes the terminal's master, absolute; for a container with a terminal.
-    pub(super) console: Option<PathBuf>,
+    /// Whether a socket in the directory waits for a terminal's master.
+    pub(super) terminal: bool,
 }
 
 /// Where a container's first processes go.
@@ -55,68 +60,49 @@ pub(super) fn leaf(cgroups: &Cgroups, group: &Path) -> PathBuf {
     }
 }
 
+/// What a creation has taken of the machine before it leaves the machine's mounts.
+struct Taken {
+    home: Mount,
+    machine: Machine,
+    memory: Mount,
+    layers: Vec<Mount>,
+    view: View,
+    sources: Sources,
+}
+
 /// Makes the container and returns its first process, a child of this one, which waits to be started.
 pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Result<i32, Refusal> {
     let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
-    let spec: ContainerSpec =
+    let mut spec: ContainerSpec =
         serde_json::from_slice(spec).map_err(|error| Refusal::failed("read the container's configuration", &error))?;
-    let memory = creation.memory.map(SharedMemory::mount).transpose();
-    let memory = memory.map_err(failed("find the pod's shared memory"))?;
-    let shared = Shared::take(&spec.spec)?;
-    enter_private_mounts().map_err(failed("unshare the mount namespace"))?;
-    let rootfs = creation.directory.join("rootfs");
-    mount_rootfs(&creation, &rootfs, &spec.layers).map_err(failed("mount the root file system"))?;
-    let memory = match &memory {
-        Some(mount) => attach_memory(mount, &creation.directory).map_err(failed("mount the pod's shared memory"))?,
-        None => PathBuf::from(memory::TARGET),
-    };
-    let identity = user::resolve(&rootfs, &spec.user)?;
-    if let Some(users) = creation.users {
-        users.check(&spec.user.user, &identity)?;
-    }
-    let owner = exec::owner(creation.users, identity.uid);
-    exec::own([&creation.stdin, &creation.stdout, &creation.stderr], owner).map_err(failed("give the streams away"))?;
     let leaf = leaf(creation.cgroups, &creation.group);
     enter_cgroups(&creation, &leaf, tracked).map_err(failed("enter the container's cgroup"))?;
     if !groups::every_device(&spec.spec) {
         let confined = creation.cgroups.confine_devices(&creation.group);
         confined.map_err(failed("confine the container's devices"))?;
     }
+    workplace::in_volume(&spec.spec).map_err(failed("make the working directory"))?;
+    make_writable(&creation, &spec.layers).map_err(failed("make the root file system"))?;
+    let taken = take(&creation, &leaf, &mut spec)?;
     let joined = creation
         .pid_namespace
         .open()
         .map_err(failed("open the pid namespace"))?;
-    let place = Place {
-        rootfs: &rootfs,
-        cgroup: PathBuf::from("/"),
-        namespaces: namespaces(&creation, joined.as_ref()),
-        memory: &memory,
-        grouped: true,
-        settled: true,
-    };
-    let mut config = confine(spec.spec, &identity, &place)?;
-    workplace::make(&rootfs, &config, creation.users).map_err(failed("make the working directory"))?;
-    shared.settle(&mut config, &creation.directory, &memory)?;
-    if let Some(users) = creation.users {
-        shifted::volumes(users, &mut config, &creation.directory, &memory)?;
-        shifted::open_way(&creation.directory).map_err(failed("open the way to the container"))?;
-    }
-    groups::show(creation.cgroups, &leaf, &creation.directory, &mut config)
-        .map_err(failed("mount the container's control groups"))?;
-    groups::keep(&creation.directory, &mut config)?;
-    groups::hide(creation.cgroups, &creation.directory).map_err(failed("arrange the control groups"))?;
-    record::write(&creation.directory.join(CONFIG), &config, record::Durability::Process)
-        .map_err(failed("write the configuration"))?;
+    creation.empty.enter().map_err(failed("enter a mount namespace"))?;
+    let config = set_stage(&creation, taken, spec, joined.as_ref())?;
+    let home = Path::new(stage::HOME);
+    record::write(&home.join(CONFIG), &config).map_err(failed("write the configuration"))?;
+    stage::close().map_err(failed("close the mount namespace"))?;
     let broken = |error: libcontainer::error::LibcontainerError| described(&error);
     let container = ContainerBuilder::new(OCI.to_owned(), SyscallType::default())
-        .with_root_path(&creation.directory)
+        .with_root_path(home)
         .map_err(broken)?
         .with_stdin(creation.stdin)
         .with_stdout(creation.stdout)
         .with_stderr(creation.stderr)
-        .with_console_socket(creation.console)
+        .with_console_socket(creation.terminal.then(|| home.join(attach::CONSOLE)))
         .with_executor(Program)
-        .as_init(&creation.directory)
+        .as_init(home)
         .with_systemd(false)
         .with_detach(true)
         .build()
@@ -126,6 +112,54 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
         cause: "it has no process".to_owned(),
     };
     container.pid().map(nix_pid).ok_or_else(none)
+}
+
+fn take(creation: &Creation<'_>, leaf: &Path, spec: &mut ContainerSpec) -> Result<Taken, Refusal> {
+    let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
+    let memory = match creation.memory {
+        Some(memory) => memory.mount(creation.empty),
+        None => stage::private(Path::new(memory::TARGET)),
+    };
+    let view = View::take(creation.cgroups, leaf, &spec.spec);
+    Ok(Taken {
+        home: stage::private(&creation.directory).map_err(failed("take the container's directory"))?,
+        machine: Machine::take(creation.cgroups).map_err(failed("take what is the machine's"))?,
+        memory: memory.map_err(failed("find the pod's shared memory"))?,
+        layers: shifted::layers(creation.users, &spec.layers).map_err(failed("take the image's layers"))?,
+        view: view.map_err(failed("take the container's control groups"))?,
+        sources: Sources::take(&mut spec.spec, creation.users)?,
+    })
+}
+
+/// Puts what was taken where it belongs and completes the configuration accordingly.
+fn set_stage(creation: &Creation<'_>, taken: Taken, spec: ContainerSpec, pids: Option<&File>) -> Result<Spec, Refusal> {
+    let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
+    let (home, memory) = (Path::new(stage::HOME), Path::new(stage::MEMORY));
+    let rootfs = home.join(ROOTFS);
+    let put = taken.machine.put().and_then(|()| taken.home.attach(home));
+    put.and_then(|()| taken.memory.attach(memory))
+        .map_err(failed("set the stage"))?;
+    mount_rootfs(&taken.layers, home).map_err(failed("mount the root file system"))?;
+    let identity = user::resolve(&rootfs, &spec.user)?;
+    if let Some(users) = creation.users {
+        users.check(&spec.user.user, &identity)?;
+    }
+    let owner = exec::owner(creation.users, identity.uid);
+    exec::own([&creation.stdin, &creation.stdout, &creation.stderr], owner).map_err(failed("give the streams away"))?;
+    let place = Place {
+        rootfs: &rootfs,
+        cgroup: PathBuf::from("/"),
+        namespaces: namespaces(creation, pids),
+        memory,
+        grouped: true,
+        settled: true,
+    };
+    let mut config = confine(spec.spec, &identity, &place)?;
+    workplace::in_root(&rootfs, &config, creation.users).map_err(failed("make the working directory"))?;
+    taken.sources.put(taken.layers.len(), &mut config)?;
+    let viewed = taken.view.put(&mut config);
+    viewed.map_err(failed("mount the container's control groups"))?;
+    Ok(config)
 }
 
 /// libcontainer's error, without that of its clean-up: the supervisor cleans up.
@@ -154,14 +188,6 @@ fn nix_pid(pid: impl Into<i32>) -> i32 {
     pid.into()
 }
 
-/// Mounts made from here on are seen by this process and its children only, and end with them.
-fn enter_private_mounts() -> io::Result<()> {
-    unshare(CloneFlags::CLONE_NEWNS)?;
-    let none: Option<&str> = None;
-    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)?;
-    Ok(())
-}
-
 /// The namespaces of a container whose parent is in the pod's own ipc, uts and net namespaces, which it inherits.
 fn namespaces(creation: &Creation<'_>, pids: Option<&File>) -> Vec<(LinuxNamespaceType, Option<PathBuf>)> {
     let mut all = vec![(LinuxNamespaceType::Mount, None), (LinuxNamespaceType::Cgroup, None)];
@@ -179,11 +205,10 @@ fn namespaces(creation: &Creation<'_>, pids: Option<&File>) -> Vec<(LinuxNamespa
     all
 }
 
-/// Overlays the layers with a writable directory of the container's own.
-fn mount_rootfs(creation: &Creation<'_>, rootfs: &Path, layers: &[PathBuf]) -> io::Result<()> {
-    let directory = &creation.directory;
-    let (upper, work) = (directory.join("upper"), directory.join("work"));
-    for made in [rootfs, &upper, &work] {
+/// Makes the directories that take the container's changes.
+fn make_writable(creation: &Creation<'_>, layers: &[PathBuf]) -> io::Result<()> {
+    let upper = creation.directory.join(UPPER);
+    for made in [&creation.directory.join(ROOTFS), &upper, &creation.directory.join(WORK)] {
         fs::create_dir(made)?;
     }
     // The root directory of the container has the mode of its topmost layer's.
@@ -192,15 +217,17 @@ fn mount_rootfs(creation: &Creation<'_>, rootfs: &Path, layers: &[PathBuf]) -> i
         shifted::give(creation.users, &upper, &found)?;
         fs::set_permissions(&upper, found.permissions())?;
     }
-    let (upper, work) = (upper.as_path(), work.as_path());
-    let layers = shifted::layers(creation.users, layers, directory)?;
-    overlay::attach(&layers, Writable { upper, work }, rootfs)
+    Ok(())
 }
 
-/// Gives the pod's shared memory a path for the configuration.
-fn attach_memory(mount: &Mount, directory: &Path) -> io::Result<PathBuf> {
-    let path = directory.join("shm");
-    fs::create_dir(&path)?;
-    mount.attach(&path)?;
-    Ok(path)
+/// Overlays the layers with what [`make_writable`] made.
+fn mount_rootfs(layers: &[Mount], home: &Path) -> io::Result<()> {
+    let put = layers
+        .iter()
+        .enumerate()
+        .map(|(number, layer)| stage::put(layer, number));
+    let layers = put.collect::<io::Result<Vec<_>>>()?;
+    let (upper, work) = (home.join(UPPER), home.join(WORK));
+    let (upper, work) = (upper.as_path(), work.as_path());
+    overlay::attach(&layers, Writable { upper, work }, &home.join(ROOTFS))
 }

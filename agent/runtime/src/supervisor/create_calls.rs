@@ -14,7 +14,7 @@ use super::log::LogFile;
 use super::state::{Entry, JOB_LIMIT, Supervisor};
 use crate::clock::monotonic;
 use crate::protocol::{self, Answer};
-use crate::record::{self, Durability};
+use crate::record;
 use crate::{Container, Limits, Refusal};
 
 impl Supervisor {
@@ -37,20 +37,20 @@ impl Supervisor {
         let (directory, group) = (self.container_directory(&id), self.group.join(&id));
         fs::create_dir(&directory).map_err(failed("create the container's directory"))?;
         let (ours, [stdin, stdout, stderr]) = attach::stdio(&id, wanted).map_err(failed("make the streams"))?;
-        let console = wanted.terminal.then(|| directory.join(attach::CONSOLE));
         let own_pids = pid_namespace == PidNamespace::Own;
         let tracking = self.cgroups.open_tracking(&create::leaf(&self.cgroups, &group));
         let creation = Creation {
             cgroups: &self.cgroups,
             group,
             directory,
+            empty: &self.empty,
             pid_namespace,
             users: self.users.as_ref(),
             memory: self.memory.as_ref(),
             stdin,
             stdout,
             stderr,
-            console,
+            terminal: wanted.terminal,
         };
         let purpose = Purpose::Create {
             ticket,
@@ -95,7 +95,7 @@ impl Supervisor {
             Ok((pid, ours)) => {
                 let id = container.id.clone();
                 let path = self.container_directory(&container.id).join(RECORD);
-                let recorded = record::write(&path, &container, Durability::Process);
+                let recorded = record::write(&path, &container);
                 let entry = Entry {
                     container: *container,
                     limits,

@@ -14,13 +14,16 @@ use super::{CONTAINERS, RECORD, SOCKET};
 use crate::cgroup::Cgroups;
 use crate::clock::{monotonic, now};
 use crate::protocol::{Answer, Message};
-use crate::record::{self, Durability};
+use crate::record;
 use crate::{Exit, Refusal, State};
 
 /// Processes that do not die within this at the end are reported.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(4);
 /// Without an agent a supervisor looks this often whether one could still find it.
 const LONELINESS: Duration = Duration::from_secs(5);
+/// An exit is on the disk this long after it was told: who waits for it does not wait for the disk, and what is removed at once
+/// never goes there.
+const SETTLE: Duration = Duration::from_millis(100);
 /// Exits of processes that nobody claimed yet.
 const UNCLAIMED: usize = 256;
 
@@ -137,12 +140,10 @@ impl Supervisor {
             started_at,
         };
         let tickets = std::mem::take(&mut entry.removal);
+        let record = directory.join(&id).join(RECORD);
         // A disk that refuses the record must not hide the exit from the agent.
-        drop(record::write(
-            &directory.join(&id).join(RECORD),
-            &entry.container,
-            Durability::Disk,
-        ));
+        drop(record::write(&record, &entry.container));
+        self.unsettled.push((record, monotonic() + SETTLE));
         let message = Message::Exited {
             container_id: id.clone(),
             exit,
@@ -196,6 +197,7 @@ impl Supervisor {
             }
             exec.deadline = now + Duration::from_millis(10);
         }
+        self.settle_records(now);
         self.finish_execs(now);
         self.finish_attachments();
         self.finish_shutdown(now);
@@ -206,8 +208,19 @@ impl Supervisor {
                 .map(|exec| exec.deadline.max(now + Duration::from_millis(1))),
         );
         let deadlines = deadlines.chain(alone.then_some(now + LONELINESS));
+        let deadlines = deadlines.chain(self.unsettled.iter().map(|(_, due)| *due));
         let next = deadlines.chain(self.shutdown.map(|(_, deadline)| deadline)).min()?;
         Some(next.saturating_sub(now))
+    }
+
+    fn settle_records(&mut self, now: Duration) {
+        self.unsettled.retain(|(record, due)| {
+            if *due <= now {
+                // A later start that finds no record of the exit takes it for a loss.
+                drop(record::settle(record));
+            }
+            *due > now
+        });
     }
 
     pub(super) fn finish_shutdown(&mut self, now: Duration) {

@@ -19,10 +19,11 @@ pub(crate) mod memory;
 mod pause;
 mod poll;
 mod program;
-mod propagation;
 mod remove;
 mod shifted;
 pub(crate) mod sink;
+mod sources;
+mod stage;
 mod state;
 mod terminal;
 pub(crate) mod user;
@@ -47,6 +48,7 @@ use serde::{Deserialize, Serialize};
 
 use memory::SharedMemory;
 use pause::Pause;
+use stage::Empty;
 use users::Users;
 use zygote::Order;
 pub(crate) use zygote::order;
@@ -54,7 +56,7 @@ pub(crate) use zygote::order;
 use crate::cgroup::Cgroups;
 use crate::clock::now;
 use crate::protocol::{self, Answer, Configuration, Message};
-use crate::record::{self, Durability};
+use crate::record;
 use crate::{Refusal, Sandbox, SandboxSpec, sys};
 
 /// The socket in the sandbox's directory.
@@ -84,20 +86,30 @@ pub(crate) struct SandboxRecord {
 /// Forked, supervisors share all memory that they do not write, relocated tables of the program above all, and a new one is
 /// there in less than a millisecond.
 pub fn main() -> ExitCode {
+    let empty = match Empty::make() {
+        Ok(empty) => empty,
+        Err(error) => return broken("make an empty mount namespace", &error),
+    };
     match zygote::serve() {
-        Ok(Some(order)) => supervise(order),
+        Ok(Some(order)) => supervise(order, empty),
         Ok(None) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
+        Err(error) => broken("make supervisors", &error),
     }
 }
 
-fn supervise(order: Order) -> ExitCode {
+fn broken(doing: &str, error: &io::Error) -> ExitCode {
+    // Nobody else can be told.
+    drop(writeln!(io::stderr(), "supervisors cannot {doing}: {error}"));
+    ExitCode::FAILURE
+}
+
+fn supervise(order: Order, empty: Empty) -> ExitCode {
     let Order { directory, mut agent } = order;
     // Otherwise the agent went away before it said what to do.
     let Ok(configuration) = read_configuration(&mut agent) else {
         return ExitCode::FAILURE;
     };
-    let (result, supervisor) = match set_up(&directory, configuration) {
+    let (result, supervisor) = match set_up(&directory, configuration, empty) {
         Ok(supervisor) => {
             let (sandbox, supervisor_pid) = (supervisor.sandbox(), nix::unistd::getpid().as_raw());
             (
@@ -137,7 +149,7 @@ fn at<Source: Into<io::Error>>(doing: &'static str) -> impl Fn(Source) -> Failur
     move |error| (doing, error.into())
 }
 
-fn set_up(directory: &Path, configuration: Configuration) -> Result<state::Supervisor, Failure> {
+fn set_up(directory: &Path, configuration: Configuration, empty: Empty) -> Result<state::Supervisor, Failure> {
     let Configuration { spec, cgroup_root } = configuration;
     // EPERM: it leads a session already.
     setsid().ok();
@@ -147,7 +159,7 @@ fn set_up(directory: &Path, configuration: Configuration) -> Result<state::Super
         None
     } else {
         let owner = users.as_ref().map_or(0, Users::root);
-        Some(SharedMemory::make(directory, owner).map_err(at("make the pod's shared memory"))?)
+        Some(SharedMemory::make(&empty, owner).map_err(at("make the pod's shared memory"))?)
     };
     nix::unistd::chdir(directory).map_err(at("enter the sandbox's directory"))?;
     sys::become_subreaper().map_err(at("become a subreaper"))?;
@@ -174,7 +186,7 @@ fn set_up(directory: &Path, configuration: Configuration) -> Result<state::Super
     }
     kernel::set(&spec).map_err(at("set what the pod wants of the kernel"))?;
     let pause = if spec.share_process_namespace && !spec.host_pid {
-        Some(Pause::start(directory, users.as_ref()).map_err(at("make the shared pid namespace"))?)
+        Some(Pause::start(&empty, users.as_ref()).map_err(at("make the shared pid namespace"))?)
     } else {
         None
     };
@@ -197,11 +209,11 @@ fn set_up(directory: &Path, configuration: Configuration) -> Result<state::Super
         supervisor,
         started,
     };
-    record::write(Path::new(SANDBOX), &record, Durability::Process).map_err(at("write the sandbox's record"))?;
+    record::write(Path::new(SANDBOX), &record).map_err(at("write the sandbox's record"))?;
     failpoint::reach("sandbox recorded");
     let directory = directory.to_owned();
     Ok(state::Supervisor::new(
-        directory, spec, sandbox, cgroups, group, users, pause, memory, listener, signals,
+        directory, spec, sandbox, cgroups, group, empty, users, pause, memory, listener, signals,
     ))
 }
 

@@ -9,7 +9,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction};
 use nix::unistd::{ForkResult, Pid, dup2_stdin};
 
-use super::memory;
+use super::stage::{self, Empty};
 use super::users::Users;
 use crate::sys::{self, FileSystem};
 
@@ -21,13 +21,12 @@ pub(super) struct Pause {
 }
 
 impl Pause {
-    /// `somewhere` is any directory.
-    pub(super) fn start(somewhere: &Path, users: Option<&Users>) -> io::Result<Self> {
+    pub(super) fn start(empty: &Empty, users: Option<&Users>) -> io::Result<Self> {
         let (mut reader, mut writer) = io::pipe()?;
         let (line, lifeline) = io::pipe()?;
         match sys::fork()? {
             ForkResult::Child => {
-                let made = seclude(somewhere)
+                let made = seclude(empty)
                     .and_then(|()| users.map_or(Ok(()), Users::enter))
                     .and_then(|()| unshare(CloneFlags::CLONE_NEWPID).map_err(io::Error::from))
                     .and_then(|()| sys::fork());
@@ -59,13 +58,13 @@ impl Pause {
 }
 
 /// Leaves this process, which the containers see and may be allowed to trace, nothing of the machine's files.
-fn seclude(somewhere: &Path) -> io::Result<()> {
-    unshare(CloneFlags::CLONE_NEWNS)?;
-    let empty = FileSystem::open("tmpfs")?;
-    empty.set("source", b"empty")?;
-    empty.set("mode", b"0555")?;
+fn seclude(empty: &Empty) -> io::Result<()> {
+    empty.enter()?;
+    let nothing = FileSystem::open("tmpfs")?;
+    nothing.set("source", b"empty")?;
+    nothing.set("mode", b"0555")?;
     let attributes = u32::try_from(libc::MOUNT_ATTR_RDONLY).map_err(io::Error::other)?;
-    memory::become_root(&empty.mount(attributes)?, somewhere)
+    stage::become_root(&nothing.mount(attributes)?, Path::new(stage::HOME))
 }
 
 #[expect(unsafe_code, reason = "sigaction is unsafe for handlers; this ignores a signal")]

@@ -17,12 +17,13 @@ use super::log::{Lines, LogFile, Stream};
 use super::memory::SharedMemory;
 use super::pause::Pause;
 use super::poll::Client;
+use super::stage::Empty;
 use super::users::Users;
 use super::{CONTAINERS, RECORD};
 use crate::cgroup::Cgroups;
 use crate::clock::now;
 use crate::protocol::{Answer, Call, Message};
-use crate::record::{self, Durability};
+use crate::record;
 use crate::{Container, Limits, Refusal, Sandbox, SandboxSpec, State};
 
 /// A child that works longer than this is killed.
@@ -109,6 +110,7 @@ pub(super) struct Supervisor {
     pub(super) sandbox: Sandbox,
     pub(super) cgroups: Cgroups,
     pub(super) group: PathBuf,
+    pub(super) empty: Empty,
     /// None: the machine's.
     pub(super) users: Option<Users>,
     pub(super) pause: Option<Pause>,
@@ -121,6 +123,8 @@ pub(super) struct Supervisor {
     pub(super) execs: Vec<Execution>,
     pub(super) jobs: Vec<Job>,
     pub(super) unclaimed: Vec<(i32, i32)>,
+    /// Records of exits, and when they are due on the disk.
+    pub(super) unsettled: Vec<(PathBuf, Duration)>,
     /// Groups of execs that could not be removed yet.
     pub(super) stale: Vec<PathBuf>,
     /// Whom to answer, and when to give up.
@@ -159,6 +163,7 @@ impl Supervisor {
         sandbox: Sandbox,
         cgroups: Cgroups,
         group: PathBuf,
+        empty: Empty,
         users: Option<Users>,
         pause: Option<Pause>,
         memory: Option<SharedMemory>,
@@ -166,13 +171,14 @@ impl Supervisor {
         signals: SignalFd,
     ) -> Self {
         let (clients, entries, execs, jobs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let (unclaimed, stale, shutdown, ended, keys) = (Vec::new(), Vec::new(), None, false, 0);
+        let (unclaimed, unsettled, stale, shutdown, ended, keys) = (Vec::new(), Vec::new(), Vec::new(), None, false, 0);
         Self {
             directory,
             spec,
             sandbox,
             cgroups,
             group,
+            empty,
             users,
             pause,
             memory,
@@ -183,6 +189,7 @@ impl Supervisor {
             execs,
             jobs,
             unclaimed,
+            unsettled,
             stale,
             shutdown,
             ended,
@@ -329,7 +336,7 @@ impl Supervisor {
             pid: entry.pid,
             started_at: now(),
         };
-        record::write(&directory.join(RECORD), &entry.container, Durability::Process)
+        record::write(&directory.join(RECORD), &entry.container)
             .map_err(|error| Refusal::failed("write the container's record", &error))?;
         failpoint::reach("start recorded");
         Ok(entry.container.clone())

@@ -10,30 +10,46 @@ use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{Gid, Uid, fchown};
 use oci_spec::runtime::{Mount, Spec};
 
+use super::stage;
 use super::users::Users;
 
-/// Makes the working directory where the image, or the volume that it lies in, has none. No link leads out of either.
-pub(super) fn make(rootfs: &Path, spec: &Spec, users: Option<&Users>) -> io::Result<()> {
-    let Some(process) = spec.process() else { return Ok(()) };
-    let directory = process.cwd();
+/// Makes the working directory where the volume that it lies in has none. No link leads out of it.
+pub(super) fn in_volume(spec: &Spec) -> io::Result<()> {
+    let Some((directory, Some(mount))) = place(spec) else {
+        return Ok(());
+    };
+    match volume(mount) {
+        Some(volume) => {
+            let inside = directory.strip_prefix(mount.destination()).unwrap_or(directory);
+            below(volume, inside, None)
+        }
+        // A file system that is empty, or the kernel's: nothing can be made there beforehand.
+        None => Ok(()),
+    }
+}
+
+/// The same where it is the image, or the pod's shared memory, that has none.
+pub(super) fn in_root(rootfs: &Path, spec: &Spec, users: Option<&Users>) -> io::Result<()> {
+    match place(spec) {
+        Some((directory, None)) => below(rootfs, directory, users.map(Users::root)),
+        Some((directory, Some(mount))) if mount.source().as_deref() == Some(Path::new(stage::MEMORY)) => {
+            let inside = directory.strip_prefix(mount.destination()).unwrap_or(directory);
+            below(Path::new(stage::MEMORY), inside, None)
+        }
+        Some((_, Some(_))) | None => Ok(()),
+    }
+}
+
+/// The working directory and the mount that it lies in.
+fn place(spec: &Spec) -> Option<(&Path, Option<&Mount>)> {
+    let directory = spec.process().as_ref()?.cwd();
     let around = spec
         .mounts()
         .iter()
         .flatten()
         .filter(|mount| directory.starts_with(mount.destination()))
         .max_by_key(|mount| mount.destination().components().count());
-    match around {
-        None => below(rootfs, directory, users.map(Users::root)),
-        Some(mount) => match volume(mount) {
-            Some(volume) => below(
-                volume,
-                directory.strip_prefix(mount.destination()).unwrap_or(directory),
-                None,
-            ),
-            // A file system that is empty, or the kernel's: nothing can be made there beforehand.
-            None => Ok(()),
-        },
-    }
+    Some((directory, around))
 }
 
 /// Where a volume lies whose contents may be changed.

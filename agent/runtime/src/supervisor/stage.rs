@@ -1,0 +1,171 @@
+//! Where a container is made: a mount namespace that holds only what this takes.
+//!
+//! A copy of the machine's own would be dearer with every pod of the node, in time and in memory, and is made more than once for
+//! a container. So there is one namespace that is empty but for the directories below, and a creation starts from a copy of that.
+//! What it needs of the machine it takes before, as mounts that are attached nowhere.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::libc;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::stat::Mode;
+use nix::unistd::{chdir, pivot_root};
+
+use super::groups;
+use crate::sys::{FileSystem, Mount};
+
+/// The container's directory.
+pub(super) const HOME: &str = "/container";
+/// The container's view of its control groups.
+pub(super) const VIEW: &str = "/view";
+/// The pod's shared memory.
+pub(super) const MEMORY: &str = "/memory";
+/// Directories by number: layers and sources.
+const FOLDERS: &str = "/folders";
+/// Files by number: sources.
+const FILES: &str = "/files";
+/// Those parts of the machine that libcontainer looks at.
+const MACHINE: [&str; 3] = ["/proc", "/sys", "/dev"];
+
+/// The empty namespace, and the way back from it.
+pub(super) struct Empty {
+    namespace: OwnedFd,
+    machine: OwnedFd,
+}
+
+impl Empty {
+    /// Made once, by the process that supervisors are forked from, which stays where it is.
+    pub(super) fn make() -> io::Result<Self> {
+        let (own, machine) = (own_namespaces()?, namespace(&own_namespaces()?)?);
+        let root = FileSystem::open("tmpfs")?;
+        root.set("source", b"stage")?;
+        root.set("mode", b"0755")?;
+        let root = root.mount(0)?;
+        unshare(CloneFlags::CLONE_NEWNS)?;
+        let made = namespace(&own).and_then(|namespace| {
+            become_root(&root, Path::new("/proc"))?;
+            for folder in MACHINE.iter().chain(&[HOME, VIEW, MEMORY, FOLDERS, FILES]) {
+                fs::create_dir(folder)?;
+            }
+            groups::write_decoy()?;
+            Ok(namespace)
+        });
+        setns(&machine, CloneFlags::CLONE_NEWNS)?;
+        Ok(Self {
+            namespace: made?,
+            machine,
+        })
+    }
+
+    /// Moves this process into a copy. Its working directory becomes the root.
+    pub(super) fn enter(&self) -> io::Result<()> {
+        setns(&self.namespace, CloneFlags::CLONE_NEWNS)?;
+        Ok(unshare(CloneFlags::CLONE_NEWNS)?)
+    }
+
+    /// Makes a copy for a mount at [`MEMORY`]; this process is back among the machine's mounts afterwards.
+    pub(super) fn hold(&self, memory: &Mount) -> io::Result<OwnedFd> {
+        let own = own_namespaces()?;
+        let held = self.enter().and_then(|()| {
+            memory.attach(Path::new(MEMORY))?;
+            namespace(&own)
+        });
+        self.leave()?;
+        held
+    }
+
+    /// A mount of what such a copy holds, to be attached elsewhere.
+    pub(super) fn held(&self, holder: &OwnedFd) -> io::Result<Mount> {
+        setns(holder, CloneFlags::CLONE_NEWNS)?;
+        let copy = Mount::copy(Path::new(MEMORY));
+        self.leave()?;
+        copy
+    }
+
+    fn leave(&self) -> io::Result<()> {
+        Ok(setns(&self.machine, CloneFlags::CLONE_NEWNS)?)
+    }
+}
+
+/// The directory of this process's namespaces: after a change of mounts there is no path to it.
+fn own_namespaces() -> io::Result<OwnedFd> {
+    File::open("/proc/self/ns").map(OwnedFd::from)
+}
+
+fn namespace(own: &OwnedFd) -> io::Result<OwnedFd> {
+    Ok(openat(own, "mnt", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?)
+}
+
+/// Leaves nothing but this mount in the namespace: what else the machine had mounted must not stay in use because of it.
+/// `somewhere` is any directory.
+pub(super) fn become_root(root: &Mount, somewhere: &Path) -> io::Result<()> {
+    let none: Option<&str> = None;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+    root.attach(somewhere)?;
+    chdir(somewhere)?;
+    pivot_root(".", ".")?;
+    umount2(".", MntFlags::MNT_DETACH)?;
+    Ok(())
+}
+
+/// What of the machine itself is on every stage.
+pub(super) struct Machine {
+    parts: Vec<(&'static str, Mount)>,
+    groups: groups::Root,
+}
+
+impl Machine {
+    pub(super) fn take(cgroups: &crate::cgroup::Cgroups) -> io::Result<Self> {
+        let parts = MACHINE
+            .iter()
+            .map(|part| private(Path::new(part)).map(|mount| (*part, mount)));
+        Ok(Self {
+            parts: parts.collect::<io::Result<_>>()?,
+            groups: groups::Root::take(cgroups)?,
+        })
+    }
+
+    pub(super) fn put(&self) -> io::Result<()> {
+        for (part, mount) in &self.parts {
+            mount.attach(Path::new(part))?;
+        }
+        self.groups.put()
+    }
+}
+
+/// A mount that tells the machine nothing of what is mounted below it.
+pub(super) fn private(path: &Path) -> io::Result<Mount> {
+    let copy = Mount::copy(path)?;
+    copy.propagate(libc::MS_PRIVATE)?;
+    Ok(copy)
+}
+
+/// Puts a mount where it has a number of its own among its kind.
+pub(super) fn put(mount: &Mount, number: usize) -> io::Result<PathBuf> {
+    let folder = mount.is_directory()?;
+    let target = Path::new(if folder { FOLDERS } else { FILES }).join(number.to_string());
+    // The file system is that of all stages, so another creation may have made it, now or long ago.
+    let made = if folder {
+        fs::create_dir(&target)
+    } else {
+        File::options().write(true).create_new(true).open(&target).map(drop)
+    };
+    match made {
+        Err(error) if error.raw_os_error() != Some(Errno::EEXIST as i32) => return Err(error),
+        Ok(()) | Err(_) => mount.attach(&target)?,
+    }
+    Ok(target)
+}
+
+/// Closes the stage for changes: from here on others' processes may see it.
+pub(super) fn close() -> io::Result<()> {
+    let none: Option<&str> = None;
+    let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
+    Ok(mount(none, "/", none, flags, none)?)
+}
