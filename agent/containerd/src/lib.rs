@@ -28,6 +28,8 @@ pub const CALL: Duration = Duration::from_secs(10);
 pub const TASK: Duration = Duration::from_mins(1);
 /// containerd's own limit of a message.
 const MESSAGE_LIMIT: usize = 16 << 20;
+/// What containerd says of a shim that ends while it waits for its answer.
+const SHIM_ENDED: &str = "ttrpc: closed";
 /// Whose something in containerd is: the value is the agent's state directory.
 pub const OWNER: &str = "skiff/owner";
 
@@ -82,8 +84,13 @@ pub enum Meaning {
 impl Failure {
     /// The connection to containerd, or containerd's to its shim, ended before the answer came.
     fn is_cut_off(&self) -> bool {
-        let words = ["transport error", "h2 protocol error", "ttrpc: closed"];
+        let words = ["transport error", "h2 protocol error", SHIM_ENDED];
         self.code == Code::Unknown && words.iter().any(|word| self.message.contains(word))
+    }
+
+    /// The shim that was asked has ended.
+    pub fn is_end_of_shim(&self) -> bool {
+        self.code == Code::Unknown && self.message.contains(SHIM_ENDED)
     }
 
     /// What it means.

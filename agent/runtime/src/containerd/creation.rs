@@ -5,6 +5,8 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use containerd_client::services::v1::container::Runtime;
 use containerd_client::services::v1::{Container as Stored, CreateContainerRequest, CreateTaskRequest};
@@ -33,6 +35,9 @@ const SPEC: &str = "types.containerd.io/opencontainers/runtime-spec/1/Spec";
 const GROUPING: &str = "io.kubernetes.cri.sandbox-id";
 /// The process of a container, for execs.
 pub(super) const PROCESS: &str = "process.json";
+/// A task that takes longer may wait for a shim that never answers.
+const HANGING: Duration = Duration::from_secs(2);
+
 /// A container's files on this machine, and what the OCI runtime is told.
 pub(super) struct Prepared {
     config: Vec<u8>,
@@ -152,7 +157,12 @@ fn bound_swap(config: &mut Spec) {
 
 impl Shared {
     /// Tells containerd of a prepared container and has its task made; returns the pid of its first process.
-    pub(super) async fn submit(&self, record: &Record, spec: &ContainerSpec, prepared: Prepared) -> Result<i32, Error> {
+    pub(super) async fn submit(
+        self: &Arc<Self>,
+        record: &Record,
+        spec: &ContainerSpec,
+        prepared: Prepared,
+    ) -> Result<i32, Error> {
         let Prepared { config, mounts, order } = prepared;
         let stored = Stored {
             id: spec.id.clone(),
@@ -198,10 +208,25 @@ impl Shared {
             terminal: order.terminal,
             ..CreateTaskRequest::default()
         });
-        let made = within(TASK, "create containerd task", self.client.tasks().create(request)).await;
+        let mut tasks = self.client.tasks();
+        let making = Box::pin(within(TASK, "create containerd task", tasks.create(request)));
+        let made = self.unless_it_hangs(making).await;
         let pid = made.map_err(program)?.pid;
         failpoint::reach("task made");
         i32::try_from(pid).map_err(|error| Refusal::failed("create containerd task", &error).into())
+    }
+
+    /// A shim that serves nobody has the pod's address, but does not answer there: without it, containerd's call ends.
+    async fn unless_it_hangs<T>(
+        self: &Arc<Self>,
+        mut making: impl Future<Output = Result<T, Error>> + Unpin,
+    ) -> Result<T, Error> {
+        loop {
+            tokio::select! {
+                made = &mut making => return made,
+                () = tokio::time::sleep(HANGING) => self.end_orphans().await?,
+            }
+        }
     }
 
     /// What people and tools that look at containerd itself want to know.

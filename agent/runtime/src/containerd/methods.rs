@@ -267,24 +267,45 @@ impl Shared {
         if self.records().owner(&spec.id).is_some() {
             return Err(Refusal::ContainerExists(spec.id).into());
         }
-        let (id, container) = (spec.id.clone(), described(&spec));
+        let container = described(&spec);
+        match self.try_container(&record, &container, &spec).await {
+            // The next try starts a shim of its own. Not while something of the first one is left: that is still to be removed.
+            Err(Error::Containerd { source, .. })
+                if source.is_end_of_shim() && self.records().owner(&spec.id).is_none() =>
+            {
+                tracing::warn!(
+                    container = spec.id,
+                    "its shim ended over its creation; it is made again"
+                );
+                self.try_container(&record, &container, &spec).await
+            }
+            made => made,
+        }
+        .map(|()| container)
+    }
+
+    /// A failure leaves nothing, now or soon.
+    async fn try_container(
+        self: &Arc<Self>,
+        record: &Record,
+        container: &Container,
+        spec: &ContainerSpec,
+    ) -> Result<(), Error> {
+        let (sandbox, id) = (&record.sandbox.id, &spec.id);
         // Known before it exists: whatever happens now, the sandbox's removal finds it.
         self.change(sandbox, |containers| containers.push(container.clone()))?;
-        let made = Box::pin(self.make_container(record, spec)).await;
-        match made {
-            Ok(_pid) => Ok(container),
-            Err(error) => {
-                if let Err(failure) = self.take_apart(sandbox, &id).await {
-                    tracing::warn!(container = id, %failure, "what a failed creation left will be removed later");
-                    self.remove_later(sandbox, &id);
-                }
-                if matches!(error, Error::Containerd { .. }) {
-                    // A shim that hangs would hold up the next try too.
-                    self.end_orphans().await?;
-                }
-                Err(error)
-            }
+        let Err(error) = Box::pin(self.make_container(record.clone(), spec.clone())).await else {
+            return Ok(());
+        };
+        if let Err(failure) = self.take_apart(sandbox, id).await {
+            tracing::warn!(container = id, %failure, "what a failed creation left will be removed later");
+            self.remove_later(sandbox, id);
         }
+        if matches!(error, Error::Containerd { .. }) {
+            // A shim that hangs would hold up the next try too.
+            self.end_orphans().await?;
+        }
+        Err(error)
     }
 
     async fn make_container(self: &Arc<Self>, record: Record, spec: ContainerSpec) -> Result<i32, Error> {

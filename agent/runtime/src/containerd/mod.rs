@@ -276,6 +276,8 @@ impl Shared {
 
     /// Adopts what an earlier agent left, removes what it left half made, and listens from now on.
     async fn take_over(self: &Arc<Self>, unfinished: Vec<String>) -> Result<(), Error> {
+        // What an earlier agent began is cut off: its shims would hold up the next containers of their pods.
+        self.end_orphans().await?;
         self.release_execs();
         self.close_inputs();
         for id in unfinished {

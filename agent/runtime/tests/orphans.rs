@@ -1,0 +1,94 @@
+//! Shims whose creation was cut off: each has the address of its pod, waits for the reader of its log, and answers nobody.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test's helpers are tests"
+)]
+#![allow(dead_code, reason = "the shared helpers have more than this uses")]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use common::{Daemon, Kind, Machine};
+use nix::sys::stat::Mode;
+use tokio::time::Instant;
+
+const SLEEP: [&str; 2] = ["/bin/sleep", "1000"];
+/// What used to be waited for.
+const LONG: Duration = Duration::from_mins(1);
+
+fn is_opened(path: &Path) -> bool {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let mut files =
+        processes.flat_map(|process| fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten());
+    files.any(|file| fs::read_link(file.path()).is_ok_and(|target| target == path))
+}
+
+/// Does what containerd does until it is told that nobody wants the task any more: has the pod's shim started in a task's
+/// directory, and removes that.
+fn cut_off(machine: &Machine, sandbox: &str) {
+    let directory = machine.directory.path().join("containerd");
+    let (address, namespace) = (Daemon::address(&directory), Daemon::namespace(&directory));
+    let tasks = directory.join("state/io.containerd.runtime.v2.task").join(&namespace);
+    let task = tasks.join("cut-off");
+    fs::create_dir_all(&task).unwrap();
+    let config = format!(r#"{{"annotations":{{"io.kubernetes.cri.sandbox-id":"{sandbox}"}}}}"#);
+    fs::write(task.join("config.json"), config).unwrap();
+    nix::unistd::mkfifo(&task.join("log"), Mode::S_IRWXU).unwrap();
+    let found = [
+        "/usr/bin/containerd-shim-runc-v2",
+        "/usr/local/bin/containerd-shim-runc-v2",
+    ];
+    let shim = found.into_iter().map(PathBuf::from).find(|path| path.exists()).unwrap();
+    let started = Command::new(shim)
+        .args(["-namespace", &namespace, "-address"])
+        .arg(address)
+        .args(["-publish-binary", "containerd", "-id", "cut-off", "start"])
+        .current_dir(&task)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(started.stdout.starts_with(b"unix://"), "{started:?}");
+    let log = task.join("log");
+    let begun = Instant::now();
+    while !is_opened(&log) {
+        assert!(begun.elapsed() < LONG, "nobody opens {}", log.display());
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    fs::remove_dir_all(&task).unwrap();
+    // What it makes once its namespace has no task.
+    drop(fs::remove_dir(&tasks));
+}
+
+#[tokio::test]
+async fn a_shim_that_serves_nobody_holds_up_the_next_container_of_its_pod_for_seconds() {
+    let machine = Machine::of(Kind::Containerd, "held-up").await;
+    machine.sandbox("s").await;
+    cut_off(&machine, "s");
+    let begun = Instant::now();
+    machine.run("s", machine.container("c", &SLEEP)).await;
+    assert!(begun.elapsed() < LONG / 4, "{:?}", begun.elapsed());
+    machine.finish().await;
+}
+
+#[tokio::test]
+async fn the_next_agent_ends_shims_that_serve_nobody_and_no_others() {
+    let mut machine = Machine::of(Kind::Containerd, "cut-off").await;
+    for id in ["s", "other"] {
+        machine.sandbox(id).await;
+    }
+    let other = machine.run("other", machine.container("o", &SLEEP)).await;
+    cut_off(&machine, "s");
+    machine.crash().await;
+    machine.reopen().await;
+    let begun = Instant::now();
+    machine.run("s", machine.container("c", &SLEEP)).await;
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert!(PathBuf::from(format!("/proc/{other}")).exists(), "the other pod's");
+    machine.finish().await;
+}
