@@ -197,6 +197,52 @@ async fn a_container_that_a_crash_left_created_is_adopted_as_such() {
 }
 
 #[tokio::test]
+async fn attack_25_a_container_that_ends_before_it_is_started_never_ran() {
+    let mut machine = machine("never-ran").await;
+    machine.sandbox("s").await;
+    for id in ["made", "started"] {
+        let spec = machine.container(id, &SLEEP);
+        machine.runtime.create_container("s", spec).await.unwrap();
+    }
+    machine.runtime.start_container("s", "started").await.unwrap();
+    let daemon = machine.daemon.as_ref().unwrap();
+    let listed = daemon.ctr(&["tasks", "ls"]);
+    let pids = listed
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.split_whitespace().nth(1)?.parse().ok());
+    let pids: Vec<i32> = pids.collect();
+    machine.crash().await;
+    for pid in pids {
+        kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+    }
+    let daemon = machine.daemon.as_ref().unwrap();
+    until("both have ended", || {
+        daemon.ctr(&["tasks", "ls"]).matches("STOPPED").count() == 2
+    })
+    .await;
+    machine.reopen().await;
+    let ended = async |id: &str| {
+        let sandbox = machine.runtime.sandboxes().await.unwrap().remove(0);
+        let found = sandbox.containers.into_iter().find(|known| known.id == id).unwrap();
+        match found.state {
+            State::Exited { started_at, .. } => Some(started_at),
+            State::Created | State::Running { .. } => None,
+        }
+    };
+    assert_eq!(ended("made").await, Some(None));
+    // It is told when its log is complete.
+    let told = async {
+        while ended("started").await.is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), told).await.unwrap();
+    assert!(ended("started").await.flatten().is_some());
+    machine.finish().await;
+}
+
+#[tokio::test]
 async fn clients_stay_attached_while_containerd_is_away() {
     let mut machine = machine("attached").await;
     machine.sandbox("s").await;

@@ -109,6 +109,10 @@ pub(super) async fn compare(shared: &Arc<Shared>) -> Result<(), Error> {
     let tasks: BTreeMap<String, Process> = listed.tasks.into_iter().map(|task| (task.id.clone(), task)).collect();
     for container in known {
         match tasks.get(&container.id) {
+            // containerd ended what an agent's end, or its own, cut off while it was made.
+            Some(task) if task.status() == Status::Stopped && !shared.may_have_run(&container) => {
+                shared.abandon(&container.id);
+            }
             Some(task) if task.status() == Status::Stopped => {
                 if container.state == State::Created {
                     shared.begun(&container.id, task.pid);
@@ -178,6 +182,24 @@ impl Shared {
             }
             shared.conclude(&container, exit);
         });
+    }
+
+    fn may_have_run(&self, container: &Container) -> bool {
+        let records = self.records();
+        let begun = records
+            .iter()
+            .any(|entry| entry.record.starting.contains(&container.id));
+        begun || container.state != State::Created
+    }
+
+    /// A container will not be started any more, and never was.
+    fn abandon(&self, container: &str) {
+        let Some(sandbox) = self.records().owner(container) else {
+            return;
+        };
+        if let Err(error) = self.give_up(&sandbox, |known| known == container) {
+            tracing::warn!(container, %error, "that it never ran is not on disk");
+        }
     }
 
     /// A container runs that was only known to be made.

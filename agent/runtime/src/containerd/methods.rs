@@ -1,5 +1,6 @@
 //! The trait's methods.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
@@ -222,6 +223,7 @@ impl Shared {
             sandbox: sandbox.clone(),
             spec,
             pause,
+            starting: BTreeSet::new(),
         };
         let recorded = self.records().insert(record);
         recorded.map_err(io_error("write the record of", &directory))?;

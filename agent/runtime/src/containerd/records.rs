@@ -1,6 +1,6 @@
 //! What this runtime remembers of its sandboxes: in memory, and in one small file each for the agent that comes next.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,6 +23,9 @@ pub(super) struct Record {
     pub(super) spec: SandboxSpec,
     /// The first process of the shared pid namespace.
     pub(super) pause: Option<super::pause::Process>,
+    /// Containers whose programs may have run, whatever their state says: an agent was about to have them started.
+    #[serde(default)]
+    pub(super) starting: BTreeSet<String>,
 }
 
 /// A sandbox, as this process holds it.
@@ -111,9 +114,19 @@ impl Records {
         change: impl FnOnce(&mut Vec<Container>) -> T,
     ) -> Option<io::Result<T>> {
         let entry = self.entries.get_mut(sandbox)?;
-        let result = change(&mut entry.record.sandbox.containers);
+        let Record { sandbox, starting, .. } = &mut entry.record;
+        let result = change(&mut sandbox.containers);
+        starting.retain(|id| sandbox.containers.iter().any(|known| known.id == *id));
         let record = entry.record.clone();
         Some(self.write(&record).map(|()| result))
+    }
+
+    /// Notes that a container is about to be started. `None` when there is no such sandbox.
+    pub(super) fn begin(&mut self, sandbox: &str, container: &str) -> Option<io::Result<()>> {
+        let entry = self.entries.get_mut(sandbox)?;
+        entry.record.starting.insert(container.to_owned());
+        let record = entry.record.clone();
+        Some(self.write(&record))
     }
 }
 

@@ -56,7 +56,7 @@ impl Shared {
 
     /// Notes that containers were never started and will not be. On disk first: what is killed now does not look as if it had run,
     /// whoever sees its end.
-    fn give_up(&self, sandbox: &str, which: impl Fn(&str) -> bool) -> Result<(), Error> {
+    pub(super) fn give_up(&self, sandbox: &str, which: impl Fn(&str) -> bool) -> Result<(), Error> {
         let never = |container: &Container| container.state == State::Created && which(&container.id);
         let any = {
             let records = self.records();

@@ -11,6 +11,7 @@ use super::client::{CALL, Meaning, TASK, meaning, or_gone, within};
 use super::methods::wrong_state;
 use super::{Shared, creation};
 use crate::clock::now;
+use crate::embedded::io_error;
 use crate::{Container, Error, Refusal, State};
 
 /// Between two questions to a containerd that is away.
@@ -23,6 +24,10 @@ impl Shared {
         if container.state != State::Created {
             return Err(wrong_state(&container));
         }
+        // On disk first: what ends and has not been about to run never ran.
+        let noted = self.records().begin(sandbox, id);
+        let noted = noted.ok_or_else(|| Error::SandboxNotFound(sandbox.to_owned()))?;
+        noted.map_err(io_error("write the record of", &self.directory(sandbox)))?;
         let pid = match self.start_task(id).await {
             Err(error) if meaning(&error) == Meaning::Silent => self.settle(id, error).await,
             told => told,
