@@ -10,6 +10,9 @@ use image::{Credentials, Image, Images};
 /// The annotation by which a container's record tells the id of its image.
 pub(crate) const ID: &str = "skiff/image";
 
+/// The annotation with the ids of the images that a container mounts, joined by commas.
+pub(crate) const SHOWN: &str = "skiff/volume-images";
+
 /// An image that could not be had.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]

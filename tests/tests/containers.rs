@@ -26,6 +26,8 @@ mod cluster;
 mod daemon;
 #[path = "containers/exchange.rs"]
 mod exchange;
+#[path = "containers/image_volumes.rs"]
+mod image_volumes;
 #[path = "containers/pods.rs"]
 mod pods;
 #[path = "containers/start.rs"]
@@ -325,13 +327,19 @@ async fn contract(parts: Parts) -> anyhow::Result<()> {
     let host = cluster.folder.path().join("host");
     std::fs::write(host.join("note"), "of the host\n")?;
     cluster.apply(&pods::all(&nginx, &busybox, &host.display().to_string()))?;
-    let all: [Check<'_>; 13] = [
+    let all: [Check<'_>; 15] = [
         ("serving", &it_serves),
         ("limits", &it_is_limited),
         ("classes", &it_is_arranged),
         ("exec", &it_executes),
         ("logs", &it_tells_what_was_said),
         ("volumes", &volumes_are_there),
+        ("image volumes", &|cluster| {
+            image_volumes::images_are_volumes(cluster, &nginx, &busybox)
+        }),
+        ("beginnings", &|cluster| {
+            image_volumes::beginnings_fail(cluster, &busybox)
+        }),
         ("security", &it_is_confined),
         ("probes", &probes_decide),
         ("sharing", &pods_share_what_they_say),

@@ -259,7 +259,7 @@ fn root_of_a_pod_is_nobody_on_the_node() -> anyhow::Result<()> {
     let stranger = eventually("the stranger is refused", || {
         let pod = node.pod("stranger").map_err(|error| format!("{error:#}"))?;
         let waiting = pod["status"]["containerStatuses"][0]["state"]["waiting"].clone();
-        if waiting["reason"] == "CreateContainerConfigError" {
+        if waiting["reason"] == "CreateContainerError" {
             Ok(waiting)
         } else {
             Err(pod["status"].to_string())

@@ -198,6 +198,8 @@ pub enum Image {
         reason: String,
         /// The cause.
         message: String,
+        /// What could not be had: the container's own image, or that of a volume.
+        name: String,
         /// Whether the wait was reported already: the reason is then `ImagePullBackOff`.
         waiting: bool,
     },

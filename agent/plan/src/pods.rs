@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use api::pod::ephemeral::as_container;
 use k8s_openapi::api::core::v1::{
-    Container, ContainerPort, ContainerRestartRuleOnExitCodes, ContainerStatus, EphemeralContainer, Pod, PodSpec,
+    Container, ContainerPort, ContainerRestartRuleOnExitCodes, ContainerStatus, EphemeralContainer, ImageVolumeSource,
+    Pod, PodSpec, Volume,
 };
 
 /// When a container is started again after its end.
@@ -61,6 +62,26 @@ pub fn ephemeral_containers(pod: &Pod) -> &[EphemeralContainer] {
         .as_ref()
         .and_then(|spec| spec.ephemeral_containers.as_deref())
         .unwrap_or(&[])
+}
+
+/// The volumes of a pod.
+pub fn volumes(pod: &Pod) -> &[Volume] {
+    pod.spec
+        .as_ref()
+        .and_then(|spec| spec.volumes.as_deref())
+        .unwrap_or(&[])
+}
+
+/// The volumes that are images and that a container mounts, by name and in the pod's order.
+pub fn image_volumes<'a>(
+    pod: &'a Pod,
+    container: &'a Container,
+) -> impl Iterator<Item = (&'a str, &'a ImageVolumeSource)> {
+    let shown = |name: &str| container.volume_mounts.iter().flatten().any(|mount| mount.name == name);
+    volumes(pod)
+        .iter()
+        .filter(move |volume| shown(&volume.name))
+        .filter_map(|volume| Some((volume.name.as_str(), volume.image.as_ref()?)))
 }
 
 /// A container by its name, an ephemeral one among them.

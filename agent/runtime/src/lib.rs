@@ -21,6 +21,7 @@ pub mod supervisor;
 mod sys;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use futures::future::BoxFuture;
@@ -30,8 +31,8 @@ pub use containerd::{Config as ContainerdConfig, Containerd, Failure as Containe
 pub use embedded::{Config, Embedded};
 pub use error::{Error, Refusal};
 pub use model::{
-    Class, Container, ContainerSpec, Event, ExecResult, ExecSpec, Exit, Info, Limits, PodId, Sandbox, SandboxSpec,
-    Size, State, Stdin, StreamSpec, Streams, Usage, User, Written,
+    Class, Container, ContainerSpec, Event, ExecResult, ExecSpec, Exit, ImageFiles, Info, Limits, PodId, Sandbox,
+    SandboxSpec, Size, State, Stdin, StreamSpec, Streams, Usage, User, Written,
 };
 pub use session::{Input, Output, Session, Terminal};
 pub use sim::{Behaviour, Sim};
@@ -82,6 +83,10 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Kills a container if it runs and removes its every trace but the log. Success when there is none.
     fn remove_container(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Result<(), Error>>;
+
+    /// Mounts an image's files, read-only, at a directory that is there, whose name is like no other one's of the sandbox. What they
+    /// are made of stays as long as the sandbox; who asked unmounts them.
+    fn mount_image(&self, sandbox: &str, image: ImageFiles, target: PathBuf) -> BoxFuture<'_, Result<(), Error>>;
 
     /// Removes a sandbox with all its containers, in any state. Success when there is none; goes on past failures.
     fn remove_sandbox(&self, sandbox: &str) -> BoxFuture<'_, Result<(), Error>>;

@@ -307,6 +307,15 @@ pub struct Usage {
     pub processes: Option<u64>,
 }
 
+/// Where the files of an image are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageFiles {
+    /// Its layers, lowest first; none where containerd has it.
+    pub layers: Vec<PathBuf>,
+    /// The name of containerd's committed snapshot, where containerd has it.
+    pub snapshot: Option<String>,
+}
+
 /// What a container wrote to its root file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Written {

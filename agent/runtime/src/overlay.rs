@@ -10,7 +10,7 @@ use nix::fcntl::{OFlag, open};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::Mode;
 
-use crate::sys::{FileSystem, kernel_since};
+use crate::sys::{FileSystem, Mount, kernel_since};
 
 /// What one option of a file system may be long, with the zero at its end.
 const OPTION: usize = 256;
@@ -50,6 +50,20 @@ pub(crate) fn view(layers: &[PathBuf], scratch: &Path) -> io::Result<OwnedFd> {
     });
     fs::remove_dir(scratch)?;
     viewed
+}
+
+/// Mounts the layers as they are, read-only.
+pub(crate) fn attach_fixed(layers: &[PathBuf], target: &Path) -> io::Result<()> {
+    if let [only] = layers {
+        let copy = Mount::copy(only)?;
+        copy.protect(nix::libc::MOUNT_ATTR_RDONLY)?;
+        return copy.attach(target);
+    }
+    if one_by_one() {
+        let attributes = u32::try_from(nix::libc::MOUNT_ATTR_RDONLY).map_err(io::Error::other)?;
+        return configured(layers, None)?.mount(attributes)?.attach(target);
+    }
+    attach_joined(layers, None, target)
 }
 
 /// Whether the kernel takes layers one by one, so that neither their number nor their paths are bounded by a page.
@@ -174,6 +188,14 @@ mod tests {
             whole(&target);
             fs::write(target.join("new"), "").unwrap();
             assert!(upper.join("new").exists());
+            umount2(&target, MntFlags::empty()).unwrap();
+        }
+        for (name, some) in [("fixed", layers.as_slice()), ("single", &layers[59..])] {
+            let target = made(name);
+            attach_fixed(some, &target).unwrap();
+            assert_eq!(fs::read_dir(&target).unwrap().count(), some.len() + 1);
+            let refused = fs::write(target.join("new"), "").unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::ReadOnlyFilesystem, "{name}");
             umount2(&target, MntFlags::empty()).unwrap();
         }
         let root = view(&layers, &long.join("scratch")).unwrap();

@@ -159,6 +159,8 @@ async fn in_use(context: &Context) -> Result<BTreeSet<String>, String> {
     let mut ids = BTreeSet::new();
     for container in sandboxes.iter().flat_map(|sandbox| &sandbox.containers) {
         ids.extend(container.annotations.get(crate::images::ID).cloned());
+        let shown = container.annotations.get(crate::images::SHOWN);
+        ids.extend(shown.into_iter().flat_map(|ids| ids.split(',')).map(str::to_owned));
         let own = images.iter().filter(|image| {
             let name = &container.image_id;
             image.id == *name || image.digests.contains(name)
@@ -172,7 +174,9 @@ async fn in_use(context: &Context) -> Result<BTreeSet<String>, String> {
         let names = pods::all_containers(&pod).map(|container| container.image.as_deref());
         let added = pods::ephemeral_containers(&pod);
         let added = added.iter().map(|container| container.image.as_deref());
-        for name in names.chain(added).flatten() {
+        let shown = pods::volumes(&pod).iter().filter_map(|volume| volume.image.as_ref());
+        let shown = shown.map(|image| image.reference.as_deref());
+        for name in names.chain(added).chain(shown).flatten() {
             let found = context.parts.images.resolve(name).ok().flatten();
             ids.extend(found.map(|image| image.id.clone()));
         }

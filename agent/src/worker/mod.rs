@@ -8,6 +8,7 @@ mod claims;
 mod demands;
 mod earlier;
 mod hook;
+mod image_volumes;
 mod launch;
 mod mailbox;
 mod mounts;
@@ -92,8 +93,7 @@ pub(crate) enum Done {
     },
     Pulled {
         container: String,
-        outcome: Result<Arc<image::Image>, crate::images::Failure>,
-        took: Duration,
+        outcomes: Vec<pull::Outcome>,
     },
     Started {
         container: String,
@@ -131,6 +131,8 @@ pub(crate) struct Worker {
     /// Sandboxes before the present one of which something may be left.
     earlier: BTreeSet<String>,
     images: BTreeMap<String, Arc<image::Image>>,
+    /// Those of volumes, by the volumes' names.
+    volume_images: BTreeMap<String, Arc<image::Image>>,
     tasks: JoinSet<Done>,
     publisher: publish::Publisher,
     watching: bool,
@@ -190,6 +192,7 @@ impl Worker {
             sandbox_attempt: 0,
             earlier: BTreeSet::new(),
             images: BTreeMap::new(),
+            volume_images: BTreeMap::new(),
             tasks: JoinSet::new(),
             publisher: publish::Publisher::default(),
             watching: false,

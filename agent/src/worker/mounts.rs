@@ -1,5 +1,6 @@
 //! What a container finds in its file system besides its image.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use agent_plan::{oci, pods};
@@ -14,10 +15,14 @@ pub(super) fn mounts(
     plan: &Plan,
     container: &Container,
     variables: &[(String, String)],
+    images: &BTreeMap<String, PathBuf>,
 ) -> Result<Vec<oci::Mount>, Failure> {
     let directory = plan.context.pod_directory(pods::uid(&plan.pod));
-    let volumes = plan.context.volumes.mounts(&plan.pod, container, variables);
-    let mut mounts = volumes.map_err(|error| Failure::configuration(image::chain(&error)))?;
+    let volumes = plan.context.volumes.mounts(&plan.pod, container, variables, images);
+    let mut mounts = volumes.map_err(|error| match error {
+        volume::Error::ImagePath { .. } => Failure::creation(image::chain(&error)),
+        other => Failure::configuration(image::chain(&other)),
+    })?;
     for mount in &mounts {
         if mount.propagation == oci::Propagation::BothWays {
             must_be_shared(&mount.source).map_err(Failure::creation)?;

@@ -19,11 +19,7 @@ impl Worker {
     pub(super) fn conclude(&mut self, done: Done) {
         match done {
             Done::Prepared { sandbox, outcome } => self.prepared(&sandbox, outcome),
-            Done::Pulled {
-                container,
-                outcome,
-                took,
-            } => self.pulled(&container, outcome, took),
+            Done::Pulled { container, outcomes } => self.pulled(&container, outcomes),
             Done::Started { container, outcome } => self.started(&container, outcome),
             Done::Probed {
                 container,

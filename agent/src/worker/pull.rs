@@ -1,11 +1,12 @@
-//! A container's image, as its pull policy says.
+//! A container's image and those that it mounts, as their pull policies say.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use agent_plan::observed::Image;
 use agent_plan::{after, pods, restart};
 use image::Credentials;
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::core::v1::{Container, Pod, Secret};
 use kube::Api;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -15,101 +16,138 @@ use crate::context::Context;
 use crate::events::Kind;
 use crate::images::Failure;
 
+/// An image that a container needs.
+#[derive(Clone)]
+pub(crate) struct Wanted {
+    /// The volume that it is; none: the container's own.
+    volume: Option<String>,
+    name: String,
+    policy: String,
+}
+
+/// What pulling one came to.
+pub(crate) struct Outcome {
+    wanted: Wanted,
+    image: Result<Arc<image::Image>, Failure>,
+    took: Duration,
+}
+
+impl Wanted {
+    /// Those of a container: of its volumes first.
+    fn by(pod: &Pod, container: &Container) -> Vec<Self> {
+        let text = |text: &Option<String>, otherwise: &str| text.clone().unwrap_or_else(|| otherwise.to_owned());
+        let volumes = pods::image_volumes(pod, container).map(|(volume, source)| Self {
+            volume: Some(volume.to_owned()),
+            name: text(&source.reference, ""),
+            policy: text(&source.pull_policy, "IfNotPresent"),
+        });
+        let own = Self {
+            volume: None,
+            name: text(&container.image, ""),
+            policy: text(&container.image_pull_policy, "IfNotPresent"),
+        };
+        volumes.chain([own]).collect()
+    }
+
+    /// Of whom events tell: an image that is a volume is the whole pod's.
+    fn subject<'a>(&self, container: &'a str) -> Option<&'a str> {
+        self.volume.is_none().then_some(container)
+    }
+}
+
 impl Worker {
-    /// Answers whether the image is settled at once.
+    /// Answers whether the images of a container are settled at once.
     pub(super) fn ensure_image(&mut self, container: &str) -> bool {
-        let Some(wanted) = pods::container(&self.pod, container) else {
+        let Some(wanted) = pods::container(&self.pod, container).map(|found| Wanted::by(&self.pod, &found)) else {
             return false;
         };
-        let name = wanted.image.clone().unwrap_or_default();
-        let policy = wanted
-            .image_pull_policy
-            .clone()
-            .unwrap_or_else(|| "IfNotPresent".to_owned());
-        if policy != "Always" {
-            match self.context.parts.images.resolve(&name) {
-                Ok(Some(image)) => {
-                    let message =
-                        format!("Container image \"{name}\" already present on machine and can be accessed by the pod");
-                    self.context
-                        .recorder
-                        .pod(&self.pod, Some(container), Kind::Normal, "Pulled", message);
-                    self.images.insert(container.to_owned(), image);
-                    self.memory(container).image = Image::Present;
-                    return true;
-                }
-                Ok(None) if policy == "Never" => {
-                    let message = format!("Container image \"{name}\" is not present with pull policy of Never");
-                    self.image_failed(
-                        container,
-                        &Failure {
-                            reason: "ErrImageNeverPull".to_owned(),
-                            message,
-                        },
-                    );
-                    return true;
-                }
-                Ok(None) => {}
+        let mut missing = Vec::new();
+        for wanted in wanted {
+            match self.have(container, &wanted) {
+                Ok(true) => {}
+                Ok(false) => missing.push(wanted),
                 Err(failure) => {
-                    self.image_failed(container, &failure);
+                    self.image_failed(container, &wanted, &failure);
                     return true;
                 }
             }
+        }
+        if missing.is_empty() {
+            self.memory(container).image = Image::Present;
+            return true;
         }
         let delay = match self.memory(container).image {
             Image::Failed { delay, .. } => delay,
             Image::Unknown | Image::Pulling { .. } | Image::Present => 0,
         };
         self.memory(container).image = Image::Pulling { delay };
-        self.context.recorder.pod(
-            &self.pod,
-            Some(container),
-            Kind::Normal,
-            "Pulling",
-            format!("Pulling image \"{name}\""),
-        );
         let (context, pod, container) = (Arc::clone(&self.context), Arc::clone(&self.pod), container.to_owned());
         self.tasks.spawn(async move {
-            let begun = Instant::now();
-            let outcome = pull(&context, &pod, &name).await;
-            Done::Pulled {
-                container,
-                outcome,
-                took: begun.elapsed(),
+            let mut outcomes = Vec::new();
+            for wanted in missing {
+                let outcome = fetch(&context, &pod, &container, wanted).await;
+                let failed = outcome.image.is_err();
+                outcomes.push(outcome);
+                if failed {
+                    break;
+                }
             }
+            Done::Pulled { container, outcomes }
         });
         false
     }
 
-    pub(super) fn pulled(
-        &mut self,
-        container: &str,
-        outcome: Result<Arc<image::Image>, Failure>,
-        took: std::time::Duration,
-    ) {
-        match outcome {
-            Ok(image) => {
-                let name = pods::container(&self.pod, container).and_then(|container| container.image.clone());
-                let name = name.unwrap_or_default();
-                let took = seconds(took);
-                info!(pod = %self.id(), image = name, took, "pulled");
-                let message = format!(
-                    "Successfully pulled image \"{name}\" in {took} ({took} including waiting). Image size: {} bytes.",
-                    image.size
-                );
-                self.context
-                    .recorder
-                    .pod(&self.pod, Some(container), Kind::Normal, "Pulled", message);
-                self.images.insert(container.to_owned(), image);
-                self.memory(container).image = Image::Present;
-            }
-            Err(failure) => self.image_failed(container, &failure),
+    /// Whether an image is there and need not be asked for.
+    fn have(&mut self, container: &str, wanted: &Wanted) -> Result<bool, Failure> {
+        let Wanted { name, policy, .. } = wanted;
+        if policy == "Always" {
+            return Ok(false);
         }
+        if let Some(image) = self.context.parts.images.resolve(name)? {
+            let text = format!("Container image \"{name}\" already present on machine and can be accessed by the pod");
+            let recorder = &self.context.recorder;
+            recorder.pod(&self.pod, wanted.subject(container), Kind::Normal, "Pulled", text);
+            self.keep(container, wanted, image);
+            return Ok(true);
+        }
+        if policy == "Never" {
+            return Err(Failure {
+                reason: "ErrImageNeverPull".to_owned(),
+                message: format!("Container image \"{name}\" is not present with pull policy of Never"),
+            });
+        }
+        Ok(false)
     }
 
-    fn image_failed(&mut self, container: &str, failure: &Failure) {
-        let name = pods::container(&self.pod, container).and_then(|container| container.image.clone());
-        let name = name.unwrap_or_default();
+    fn keep(&mut self, container: &str, wanted: &Wanted, image: Arc<image::Image>) {
+        match &wanted.volume {
+            Some(volume) => self.volume_images.insert(volume.clone(), image),
+            None => self.images.insert(container.to_owned(), image),
+        };
+    }
+
+    pub(super) fn pulled(&mut self, container: &str, outcomes: Vec<Outcome>) {
+        for Outcome { wanted, image, took } in outcomes {
+            match image {
+                Ok(image) => {
+                    let (name, took) = (&wanted.name, seconds(took));
+                    info!(pod = %self.id(), image = name, took, "pulled");
+                    let text = format!(
+                        "Successfully pulled image \"{name}\" in {took} ({took} including waiting). Image size: {} bytes.",
+                        image.size
+                    );
+                    let recorder = &self.context.recorder;
+                    recorder.pod(&self.pod, wanted.subject(container), Kind::Normal, "Pulled", text);
+                    self.keep(container, &wanted, image);
+                }
+                Err(failure) => return self.image_failed(container, &wanted, &failure),
+            }
+        }
+        self.memory(container).image = Image::Present;
+    }
+
+    fn image_failed(&mut self, container: &str, wanted: &Wanted, failure: &Failure) {
+        let Wanted { name, .. } = wanted;
         warn!(pod = %self.id(), image = name, reason = failure.reason, message = failure.message, "no image");
         let delay = match self.memory(container).image {
             Image::Failed { delay, .. } | Image::Pulling { delay } => delay,
@@ -117,43 +155,24 @@ impl Worker {
         };
         let delay = restart::next_pull_delay(delay);
         let until = after(self.context.now(), delay);
-        let recorder = self.context.recorder.clone();
-        match failure.reason.as_str() {
-            "InvalidImageName" => {
-                recorder.pod(
-                    &self.pod,
-                    Some(container),
-                    Kind::Warning,
-                    "InspectFailed",
-                    failure.message.clone(),
-                );
-            }
-            "ErrImageNeverPull" => {
-                recorder.pod(
-                    &self.pod,
-                    Some(container),
-                    Kind::Warning,
-                    "ErrImageNeverPull",
-                    failure.message.clone(),
-                );
-            }
-            _ => {
-                let message = format!("Failed to pull image \"{name}\": {}", failure.message);
-                recorder.pod(&self.pod, Some(container), Kind::Warning, "Failed", message);
-            }
-        }
-        recorder.pod(
-            &self.pod,
-            Some(container),
-            Kind::Warning,
-            "Failed",
-            format!("Error: {}", failure.reason),
-        );
+        let (reason, text) = match failure.reason.as_str() {
+            "InvalidImageName" => ("InspectFailed", failure.message.clone()),
+            "ErrImageNeverPull" => ("ErrImageNeverPull", failure.message.clone()),
+            _ => (
+                "Failed",
+                format!("Failed to pull image \"{name}\": {}", failure.message),
+            ),
+        };
+        let recorder = &self.context.recorder;
+        recorder.pod(&self.pod, wanted.subject(container), Kind::Warning, reason, text);
+        let text = format!("Error: {}", failure.reason);
+        recorder.pod(&self.pod, Some(container), Kind::Warning, "Failed", text);
         self.memory(container).image = Image::Failed {
             until,
             delay,
             reason: failure.reason.clone(),
             message: failure.message.clone(),
+            name: name.clone(),
             waiting: false,
         };
     }
@@ -166,18 +185,17 @@ impl Worker {
                 waiting,
                 reason,
                 message,
+                name,
                 ..
             } = &mut memory.image
                 && !*waiting
                 && reason == "ErrImagePull"
             {
                 *waiting = true;
-                waits.push((container.clone(), message.clone()));
+                waits.push((container.clone(), name.clone(), message.clone()));
             }
         }
-        for (container, message) in waits {
-            let name = pods::container(&self.pod, &container).and_then(|container| container.image.clone());
-            let name = name.unwrap_or_default();
+        for (container, name, message) in waits {
             let text = format!("Back-off pulling image \"{name}\": ErrImagePull: {message}");
             self.context
                 .recorder
@@ -190,11 +208,24 @@ impl Worker {
     }
 }
 
-fn seconds(took: std::time::Duration) -> String {
+fn seconds(took: Duration) -> String {
     if took.as_millis() < 1000 {
         format!("{}ms", took.as_millis())
     } else {
         format!("{:.3}s", took.as_secs_f64())
+    }
+}
+
+async fn fetch(context: &Context, pod: &Pod, container: &str, wanted: Wanted) -> Outcome {
+    let text = format!("Pulling image \"{}\"", wanted.name);
+    let recorder = &context.recorder;
+    recorder.pod(pod, wanted.subject(container), Kind::Normal, "Pulling", text);
+    let begun = Instant::now();
+    let image = pull(context, pod, &wanted.name).await;
+    Outcome {
+        wanted,
+        image,
+        took: begun.elapsed(),
     }
 }
 

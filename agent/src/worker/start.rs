@@ -1,5 +1,6 @@
 //! Beginning to start a container, with what it is made of, and what came of it.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -37,6 +38,8 @@ pub(super) struct Plan {
     pub(super) pod: Arc<Pod>,
     pub(super) sandbox: String,
     image: Arc<image::Image>,
+    /// Those that are volumes of the container, by the volumes' names.
+    pub(super) volume_images: BTreeMap<String, Arc<image::Image>>,
     addresses: Vec<IpAddr>,
     pub(super) container: String,
     pub(super) attempt: u32,
@@ -52,6 +55,11 @@ impl Worker {
             self.memory(container).image = observed::Image::Unknown;
             return;
         };
+        let wanted = pods::container(&self.pod, container);
+        let shown = wanted.iter().flat_map(|wanted| pods::image_volumes(&self.pod, wanted));
+        let volume_images = shown
+            .filter_map(|(volume, _)| Some((volume.to_owned(), self.volume_images.get(volume).cloned()?)))
+            .collect();
         let addresses = match &self.view.sandbox {
             Sandbox::Ready { addresses } => addresses.clone(),
             Sandbox::Absent | Sandbox::Preparing | Sandbox::Failed { .. } | Sandbox::Removing | Sandbox::Removed => {
@@ -63,6 +71,7 @@ impl Worker {
             pod: self.given_pod(),
             sandbox: self.sandbox_id(),
             image,
+            volume_images,
             addresses,
             container: container.to_owned(),
             attempt,
@@ -238,7 +247,8 @@ pub(super) async fn specification(plan: &Plan) -> Result<ContainerSpec, Failure>
     let variables = environment::build(pod, container, &[], &sources, &surroundings)
         .map_err(|error| Failure::configuration(error.to_string()))?;
     let user = user_of(pod, spec, container, configuration.user().as_deref())?;
-    let mounts = super::mounts::mounts(plan, container, &variables)?;
+    let shown = super::image_volumes::mount(plan).await?;
+    let mounts = super::mounts::mounts(plan, container, &variables, &shown)?;
     let abilities = context.abilities();
     let seccomp = seccomp_file(context, pod, container)?;
     let inputs = oci::Inputs {
@@ -274,8 +284,18 @@ pub(super) async fn specification(plan: &Plan) -> Result<ContainerSpec, Failure>
         pid_of,
         stdin: stdin(container),
         log_path: logs.join(format!("{}.log", plan.attempt)),
-        annotations: std::collections::BTreeMap::from([(crate::images::ID.to_owned(), plan.image.id.clone())]),
+        annotations: annotations(plan),
     })
+}
+
+/// The images that the container needs.
+fn annotations(plan: &Plan) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::from([(crate::images::ID.to_owned(), plan.image.id.clone())]);
+    if !plan.volume_images.is_empty() {
+        let ids: Vec<&str> = plan.volume_images.values().map(|image| image.id.as_str()).collect();
+        all.insert(crate::images::SHOWN.to_owned(), ids.join(","));
+    }
+    all
 }
 
 fn stdin(container: &Container) -> Stdin {

@@ -94,8 +94,6 @@ pub(super) fn refused(plan: &Plan, error: &runtime::Error) -> Failure {
         runtime::Error::RunsAsRoot | runtime::Error::Refused(Refusal::RunsAsRoot)
     ) {
         Failure::configuration(named(&message, &plan.pod, &plan.container))
-    } else if matches!(error, runtime::Error::Refused(Refusal::User { .. })) {
-        Failure::configuration(message)
     } else {
         Failure {
             lost: error.is_loss(),

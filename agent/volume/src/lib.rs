@@ -9,6 +9,7 @@ mod empty;
 mod host_path;
 mod local_path;
 mod memory;
+mod mounts;
 mod ownership;
 mod payload;
 mod removal;
@@ -23,12 +24,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use agent_plan::environment::{ReferenceError, Sources, Surroundings};
-use agent_plan::{oci, pods, storage};
-use k8s_openapi::api::core::v1::{Container, Pod, Volume};
+use agent_plan::{pods, storage};
+use k8s_openapi::api::core::v1::{Pod, Volume};
 use nix::mount::{MntFlags, umount2};
 use nix::unistd::{Gid, chown};
 
 pub use local_path::{LocalPath, LocalPathError};
+pub use mounts::ImagePlace;
 pub use payload::PayloadError;
 pub use turns::{Turn, Turns};
 pub use usage::measure;
@@ -82,6 +84,16 @@ pub enum Error {
     /// A `subPath` leads outside of its volume, or cannot be made.
     #[error("failed to prepare subPath {path:?} of volume \"{volume}\"")]
     SubPath {
+        /// The volume.
+        volume: String,
+        /// The path.
+        path: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A `subPath` is not in the image that a volume is.
+    #[error("failed to mount subPath {path:?} of image volume \"{volume}\"")]
+    ImagePath {
         /// The volume.
         volume: String,
         /// The path.
@@ -196,6 +208,10 @@ impl Volumes {
         if let Some(host_path) = &volume.host_path {
             return host_path::check(&volume.name, host_path);
         }
+        if volume.image.is_some() {
+            // Mounted when a container that shows it starts.
+            return Ok(());
+        }
         let directory = self.volume_directory(pod, volume)?;
         if is_claim(volume) {
             return claims::mount(&self.root, &directory, pod, volume, sources);
@@ -251,62 +267,6 @@ impl Volumes {
         volumes
             .map(|(volume, _)| Ok((volume.name.clone(), self.volume_directory(pod, volume)?)))
             .collect()
-    }
-
-    /// What a container mounts of its pod's volumes. `variables` are for `subPathExpr`.
-    pub fn mounts(
-        &self,
-        pod: &Pod,
-        container: &Container,
-        variables: &[(String, String)],
-    ) -> Result<Vec<oci::Mount>, Error> {
-        let volumes = pod
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.volumes.as_deref())
-            .unwrap_or(&[]);
-        let mut mounts = Vec::new();
-        for (index, wanted) in container.volume_mounts.iter().flatten().enumerate() {
-            let volume = volumes
-                .iter()
-                .find(|volume| volume.name == wanted.name)
-                .ok_or_else(|| Error::Missing(wanted.name.clone()))?;
-            let source = match &volume.host_path {
-                Some(host_path) => PathBuf::from(&host_path.path),
-                None => self.volume_directory(pod, volume)?,
-            };
-            let below = match (&wanted.sub_path, &wanted.sub_path_expr) {
-                (Some(path), _) if !path.is_empty() => path.clone(),
-                (_, Some(expression)) => agent_plan::environment::expand_known(expression, variables)?,
-                (_, None) => String::new(),
-            };
-            let source = if below.is_empty() {
-                source
-            } else {
-                let uid = self.pod_directory(pods::uid(pod))?;
-                let target = uid
-                    .join("subpaths")
-                    .join(component(&container.name)?)
-                    .join(index.to_string());
-                subpath::bind(&source, &below, &target).map_err(|source| Error::SubPath {
-                    volume: volume.name.clone(),
-                    path: below.clone(),
-                    source,
-                })?;
-                target
-            };
-            let written_by_agent = volume.host_path.is_none() && volume.empty_dir.is_none() && !is_claim(volume);
-            let claim = volume.persistent_volume_claim.as_ref();
-            let read_only =
-                wanted.read_only.unwrap_or(false) || claim.is_some_and(|claim| claim.read_only == Some(true));
-            mounts.push(oci::Mount {
-                source,
-                destination: wanted.mount_path.clone(),
-                access: oci::Access::of(wanted, read_only || written_by_agent),
-                propagation: oci::Propagation::of(wanted),
-            });
-        }
-        Ok(mounts)
     }
 
     /// Removes everything of a pod: mounts, volumes and files. Success when there is nothing.

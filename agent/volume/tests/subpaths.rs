@@ -1,6 +1,7 @@
 //! Parts of volumes, mounted; needs root.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
@@ -54,7 +55,9 @@ impl Place {
         let text = format!(r#"{{"name":"c","volumeMounts":[{{"name":"v","mountPath":"/m",{how}}}]}}"#);
         let container: Container = serde_json::from_str(&text).unwrap();
         let variables = [("WHERE".to_owned(), "here".to_owned())];
-        let mounts: Vec<Mount> = self.volumes.mounts(&self.pod, &container, &variables)?;
+        let mounts: Vec<Mount> = self
+            .volumes
+            .mounts(&self.pod, &container, &variables, &BTreeMap::new())?;
         Ok(mounts.into_iter().next().unwrap().source)
     }
 }

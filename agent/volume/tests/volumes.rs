@@ -5,6 +5,7 @@
     reason = "helpers of tests may fail like tests"
 )]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
@@ -104,7 +105,7 @@ fn attack_01_a_sub_path_cannot_leave_its_volume() {
             r#"{{"name":"c","volumeMounts":[{{"name":"v","mountPath":"/m","subPath":"{path}"}}]}}"#
         ))
         .unwrap();
-        volumes.mounts(&pod, &container, &[]).unwrap_err();
+        volumes.mounts(&pod, &container, &[], &BTreeMap::new()).unwrap_err();
     }
     volumes.tear_down("uid-1").unwrap();
 }

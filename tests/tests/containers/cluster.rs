@@ -108,6 +108,13 @@ impl Cluster {
         self.machine.kubectl(words).map(drop)
     }
 
+    /// Whether containerd has a snapshot of ours that is no container's: their names have no dashes.
+    pub(crate) fn shows_images(&self) -> bool {
+        let listed = self.containerd.as_ref().map(|daemon| daemon.ctr(&["snapshots", "ls"]));
+        let listed = listed.unwrap_or_default();
+        listed.lines().any(|line| line.contains("View"))
+    }
+
     pub(crate) async fn finish(self) -> anyhow::Result<()> {
         let (machine, containerd, folder) = (self.machine, self.containerd, self.folder);
         let started = Started {

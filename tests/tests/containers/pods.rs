@@ -8,7 +8,7 @@ fn pod(name: &str, spec: &Value) -> Value {
 }
 
 /// A pod of one container that runs a script; more of the container, and more of the pod.
-fn script(name: &str, image: &str, script: &str, container: Value, spec: Value) -> Value {
+pub(crate) fn script(name: &str, image: &str, script: &str, container: Value, spec: Value) -> Value {
     let mut own = json!({"name": "main", "image": image, "command": ["sh", "-c", script]});
     merge(&mut own, container);
     let mut whole = json!({"terminationGracePeriodSeconds": 1, "containers": [own]});

@@ -225,14 +225,14 @@ fn waiting_reason(pod: &Pod, view: &View, container: &Container) -> (String, Opt
         Image::Failed {
             reason,
             message,
+            name,
             waiting,
             ..
         } => {
             if *waiting && reason == "ErrImagePull" {
-                let image = container.image.as_deref().unwrap_or_default();
                 (
                     "ImagePullBackOff".to_owned(),
-                    Some(format!("Back-off pulling image \"{image}\": {reason}: {message}")),
+                    Some(format!("Back-off pulling image \"{name}\": {reason}: {message}")),
                 )
             } else {
                 (reason.clone(), Some(message.clone()))

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use containerd_client::services::v1::KillRequest;
@@ -18,8 +18,8 @@ use super::{Containerd, Shared, creation, holding, pause, records};
 use crate::clock::now;
 use crate::embedded::{arrange, change, check_id, described, io_error};
 use crate::{
-    Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Info, Limits, Refusal, Runtime, Sandbox, SandboxSpec,
-    Session, State, StreamSpec, Streams, Usage, Written,
+    Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, ImageFiles, Info, Limits, Refusal, Runtime, Sandbox,
+    SandboxSpec, Session, State, StreamSpec, Streams, Usage, Written,
 };
 
 impl Runtime for Containerd {
@@ -109,6 +109,11 @@ impl Runtime for Containerd {
             removed
         }
         .boxed()
+    }
+
+    fn mount_image(&self, sandbox: &str, image: ImageFiles, target: PathBuf) -> BoxFuture<'_, Result<(), Error>> {
+        let sandbox = sandbox.to_owned();
+        async move { self.shared.mount_image(&sandbox, image, target).await }.boxed()
     }
 
     fn remove_sandbox(&self, sandbox: &str) -> BoxFuture<'_, Result<(), Error>> {

@@ -20,6 +20,7 @@ mod creation;
 mod events;
 mod exec;
 mod holding;
+mod images;
 mod logger;
 mod methods;
 mod orphans;

@@ -20,7 +20,7 @@ use crate::overlay;
 use crate::{Error, Written};
 
 /// What has this label is kept by itself; containerd looks for the key alone.
-const KEPT: &str = "containerd.io/gc.root";
+pub(super) const KEPT: &str = "containerd.io/gc.root";
 
 impl Shared {
     /// Makes a writable snapshot of an image's. Nothing refers to it before its container does: a label keeps it.
@@ -96,7 +96,8 @@ impl Shared {
         };
         while let Some(page) = listed.message().await.map_err(broken)? {
             let names = page.info.into_iter().map(|info| info.name);
-            strays.extend(names.filter(|name| self.records().owner(name).is_none()));
+            let known = |name: &String| self.records().owner(name).is_some() || self.shows_image(name);
+            strays.extend(names.filter(|name| !known(name)));
         }
         for stray in strays {
             tracing::info!(snapshot = stray, "removing a snapshot that no container has");
@@ -109,35 +110,12 @@ impl Shared {
 /// What the mounts would show, below the writable layer, mounted nowhere. `scratch` is a name that is free.
 pub(super) fn view(mounts: &[Mount], scratch: &Path) -> io::Result<OwnedFd> {
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let [mounted] = mounts else {
-        let text = format!("{} mounts", mounts.len());
-        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+    let mounted = match layers(mounts)? {
+        Shown::Layers(layers) => return overlay::view(&layers, scratch),
+        Shown::Other(mounted) => mounted,
     };
-    if matches!(mounted.r#type.as_str(), "bind" | "rbind") {
-        return Ok(open(Path::new(&mounted.source), flags, Mode::empty())?);
-    }
-    let lower = mounted
-        .options
-        .iter()
-        .find_map(|option| option.strip_prefix("lowerdir="));
-    if let ("overlay", Some(lower)) = (mounted.r#type.as_str(), lower) {
-        let layers: Vec<PathBuf> = lower.rsplit(':').map(PathBuf::from).collect();
-        return overlay::view(&layers, scratch);
-    }
     fs::create_dir(scratch)?;
-    let options: Vec<&str> = mounted.options.iter().map(String::as_str).collect();
-    let options: Vec<&str> = options
-        .into_iter()
-        .filter(|option| !matches!(*option, "ro" | "rw"))
-        .collect();
-    let viewed = mount(
-        Some(mounted.source.as_str()),
-        scratch,
-        Some(mounted.r#type.as_str()),
-        MsFlags::MS_RDONLY,
-        Some(options.join(",").as_str()),
-    );
-    let viewed = viewed.and_then(|()| {
+    let viewed = attach_other(mounted, scratch).and_then(|()| {
         let root = open(scratch, flags, Mode::empty());
         // Who has it open keeps it.
         umount2(scratch, MntFlags::MNT_DETACH)?;
@@ -145,6 +123,50 @@ pub(super) fn view(mounts: &[Mount], scratch: &Path) -> io::Result<OwnedFd> {
     });
     fs::remove_dir(scratch)?;
     Ok(viewed?)
+}
+
+/// What mounts show.
+enum Shown<'a> {
+    /// Directories, the lowest one first.
+    Layers(Vec<PathBuf>),
+    /// Something that only the kernel can tell.
+    Other(&'a Mount),
+}
+
+fn layers(mounts: &[Mount]) -> io::Result<Shown<'_>> {
+    let [mounted] = mounts else {
+        let text = format!("{} mounts", mounts.len());
+        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+    };
+    let lower = mounted
+        .options
+        .iter()
+        .find_map(|option| option.strip_prefix("lowerdir="));
+    Ok(match (mounted.r#type.as_str(), lower) {
+        ("bind" | "rbind", _) => Shown::Layers(vec![PathBuf::from(&mounted.source)]),
+        ("overlay", Some(lower)) => Shown::Layers(lower.rsplit(':').map(PathBuf::from).collect()),
+        (_, _) => Shown::Other(mounted),
+    })
+}
+
+fn attach_other(mounted: &Mount, target: &Path) -> Result<(), nix::Error> {
+    let options = mounted.options.iter().map(String::as_str);
+    let options: Vec<&str> = options.filter(|option| !matches!(*option, "ro" | "rw")).collect();
+    mount(
+        Some(mounted.source.as_str()),
+        target,
+        Some(mounted.r#type.as_str()),
+        MsFlags::MS_RDONLY,
+        Some(options.join(",").as_str()),
+    )
+}
+
+/// Mounts what the mounts show, below a writable layer, as it is.
+pub(super) fn attach_fixed(mounts: &[Mount], target: &Path) -> io::Result<()> {
+    match layers(mounts)? {
+        Shown::Layers(layers) => overlay::attach_fixed(&layers, target),
+        Shown::Other(mounted) => Ok(attach_other(mounted, target)?),
+    }
 }
 
 /// The same mounts for a container.

@@ -9,10 +9,11 @@ use tokio::sync::broadcast;
 use super::{Embedded, check_id, io_error, unexpected};
 use crate::cgroup::Cgroups;
 use crate::clock::now;
+use crate::overlay;
 use crate::protocol::{Answer, Call, Stdio};
 use crate::{
-    Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Info, Limits, Refusal, Runtime, Sandbox, SandboxSpec,
-    Session, State, StreamSpec, Streams, Usage, Written,
+    Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, ImageFiles, Info, Limits, Refusal, Runtime, Sandbox,
+    SandboxSpec, Session, State, StreamSpec, Streams, Usage, Written,
 };
 
 /// Version of libcontainer, which is youki's.
@@ -197,6 +198,16 @@ impl Runtime for Embedded {
                 Err(Error::SandboxLost(_)) => self.shared.remove_lost_container(&sandbox, &container).await,
                 Err(error) => Err(error),
             }
+        }
+        .boxed()
+    }
+
+    fn mount_image(&self, _sandbox: &str, image: ImageFiles, target: PathBuf) -> BoxFuture<'_, Result<(), Error>> {
+        async move {
+            let path = target.clone();
+            let mounting = tokio::task::spawn_blocking(move || overlay::attach_fixed(&image.layers, &target));
+            let mounted = mounting.await.unwrap_or_else(|error| Err(error.into()));
+            mounted.map_err(io_error("mount an image at", &path))
         }
         .boxed()
     }

@@ -81,7 +81,7 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
         let confined = creation.cgroups.confine_devices(&creation.group);
         confined.map_err(failed("confine the container's devices"))?;
     }
-    workplace::in_volume(&spec.spec).map_err(failed("make the working directory"))?;
+    workplace::in_volume(&spec.spec)?;
     make_writable(&creation, &spec.layers).map_err(failed("make the root file system"))?;
     let taken = take(&creation, &leaf, &mut spec)?;
     let joined = creation
@@ -155,7 +155,7 @@ fn set_stage(creation: &Creation<'_>, taken: Taken, spec: ContainerSpec, pids: O
         settled: true,
     };
     let mut config = confine(spec.spec, &identity, &place)?;
-    workplace::in_root(&rootfs, &config, creation.users).map_err(failed("make the working directory"))?;
+    workplace::in_root(&rootfs, &config, creation.users)?;
     taken.sources.put(taken.layers.len(), &mut config)?;
     let viewed = taken.view.put(&mut config);
     viewed.map_err(failed("mount the container's control groups"))?;

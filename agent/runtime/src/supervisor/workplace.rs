@@ -1,40 +1,41 @@
 //! The directory that a container's program starts in.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
-use nix::sys::stat::{Mode, mkdirat};
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat2};
+use nix::sys::stat::{Mode, SFlag, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, fchown};
 use oci_spec::runtime::{Mount, Spec};
 
+use super::program::words;
 use super::stage;
 use super::users::Users;
+use crate::Refusal;
 
-/// Makes the working directory where the volume that it lies in has none. No link leads out of it.
-pub(super) fn in_volume(spec: &Spec) -> io::Result<()> {
+/// Makes the working directory where the volume that it lies in has none. No link leads out of it. What is in the way is said in
+/// the words that people know from runc.
+pub(super) fn in_volume(spec: &Spec) -> Result<(), Refusal> {
     let Some((directory, Some(mount))) = place(spec) else {
         return Ok(());
     };
     match volume(mount) {
-        Some(volume) => {
-            let inside = directory.strip_prefix(mount.destination()).unwrap_or(directory);
-            below(volume, inside, None)
-        }
+        Some((volume, writable)) => inside(volume, directory, mount.destination(), writable),
         // A file system that is empty, or the kernel's: nothing can be made there beforehand.
         None => Ok(()),
     }
 }
 
 /// The same where it is the image, or the pod's shared memory, that has none.
-pub(super) fn in_root(rootfs: &Path, spec: &Spec, users: Option<&Users>) -> io::Result<()> {
+pub(super) fn in_root(rootfs: &Path, spec: &Spec, users: Option<&Users>) -> Result<(), Refusal> {
     match place(spec) {
-        Some((directory, None)) => below(rootfs, directory, users.map(Users::root)),
+        Some((directory, None)) => inside(rootfs, directory, Path::new("/"), Writable::By(users.map(Users::root))),
         Some((directory, Some(mount))) if mount.source().as_deref() == Some(Path::new(stage::MEMORY)) => {
-            let inside = directory.strip_prefix(mount.destination()).unwrap_or(directory);
-            below(Path::new(stage::MEMORY), inside, None)
+            let memory = Path::new(stage::MEMORY);
+            inside(memory, directory, mount.destination(), Writable::By(None))
         }
         Some((_, Some(_))) | None => Ok(()),
     }
@@ -52,52 +53,105 @@ fn place(spec: &Spec) -> Option<(&Path, Option<&Mount>)> {
     Some((directory, around))
 }
 
-/// Where a volume lies whose contents may be changed.
-fn volume(mount: &Mount) -> Option<&Path> {
-    let fixed = mount.options().iter().flatten().any(|option| option == "ro");
-    mount
-        .source()
-        .as_deref()
-        .filter(|_| mount.typ().as_deref() == Some("bind") && !fixed)
+/// Makes a directory of the container's below `root`, which the container sees at `point`.
+fn inside(root: &Path, directory: &Path, point: &Path, writable: Writable) -> Result<(), Refusal> {
+    let relative = directory.strip_prefix(point).unwrap_or(directory);
+    let made = below(root, relative, writable).map_err(|error| error.under(point));
+    made.map_err(|error| match error {
+        Failure::Making(path, why) => {
+            let path = path.display();
+            Refusal::Program(format!("error during container init: mkdir {path}: {}", words(why)))
+        }
+        Failure::Looking(error) => Refusal::failed("make the working directory", &error),
+    })
 }
 
-/// Makes each directory that is missing, for its owner and readable by all.
-fn below(root: &Path, directory: &Path, owner: Option<u32>) -> io::Result<()> {
+/// Who makes directories.
+#[derive(Clone, Copy)]
+enum Writable {
+    /// The one whom they belong to then; none: root.
+    By(Option<u32>),
+    ByNobody,
+}
+
+/// Why there is no such directory.
+#[derive(Debug)]
+enum Failure {
+    /// This one cannot be made.
+    Making(PathBuf, Errno),
+    /// What is there cannot be told.
+    Looking(io::Error),
+}
+
+impl Failure {
+    /// By its path in the container.
+    fn under(self, point: &Path) -> Self {
+        match self {
+            // Joining nothing would leave a slash behind.
+            Self::Making(path, why) if path.as_os_str().is_empty() => Self::Making(point.to_owned(), why),
+            Self::Making(path, why) => Self::Making(point.join(path), why),
+            Self::Looking(error) => Self::Looking(error),
+        }
+    }
+}
+
+/// Where a volume lies, and whether its contents may be changed.
+fn volume(mount: &Mount) -> Option<(&Path, Writable)> {
+    let fixed = mount
+        .options()
+        .iter()
+        .flatten()
+        .any(|option| option == "ro" || option == "rro");
+    let source = mount
+        .source()
+        .as_deref()
+        .filter(|_| mount.typ().as_deref() == Some("bind"))?;
+    Some((source, if fixed { Writable::ByNobody } else { Writable::By(None) }))
+}
+
+/// Makes each directory that is missing, for its owner and readable by all. The paths of failures are relative.
+fn below(root: &Path, directory: &Path, writable: Writable) -> Result<(), Failure> {
+    let looking = |error: Errno| Failure::Looking(error.into());
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let root = match open(root, flags, Mode::empty()) {
         // A volume may be a single file.
-        Err(Errno::ENOTDIR) => return Ok(()),
-        opened => opened?,
+        Err(Errno::ENOTDIR) => return Err(Failure::Making(PathBuf::new(), Errno::ENOTDIR)),
+        opened => opened.map_err(looking)?,
     };
-    let mut so_far = std::path::PathBuf::new();
+    let mut so_far = PathBuf::new();
     for part in directory.components() {
         let Component::Normal(name) = part else { continue };
-        let parent = enter(root.as_fd(), &so_far)?;
+        let parent = enter(root.as_fd(), &so_far).map_err(looking)?;
         so_far.push(name);
         match enter(root.as_fd(), &so_far) {
             Ok(_) => continue,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            // Whatever is there instead: the container's own start tells.
-            Err(_) => return Ok(()),
+            // Where a link leads may be another place in the container, with all its mounts: its own start tells.
+            Err(_) if is_link(&parent, name) => return Ok(()),
+            Err(Errno::ENOENT) => {}
+            Err(error) => return Err(Failure::Making(so_far, error)),
         }
-        match mkdirat(parent.as_fd(), Path::new(name), Mode::from_bits_truncate(0o755)) {
-            Ok(()) => {}
-            // A link that leads nowhere.
-            Err(Errno::EEXIST) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        }
+        let Writable::By(owner) = writable else {
+            return Err(Failure::Making(so_far, Errno::EROFS));
+        };
+        mkdirat(parent.as_fd(), Path::new(name), Mode::from_bits_truncate(0o755))
+            .map_err(|error| Failure::Making(so_far.clone(), error))?;
         if let Some(owner) = owner {
             let made = OpenHow::new()
                 .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
                 .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-            let made = openat2(root.as_fd(), &so_far, made)?;
-            fchown(made, Some(Uid::from_raw(owner)), Some(Gid::from_raw(owner)))?;
+            let made = openat2(root.as_fd(), &so_far, made).map_err(looking)?;
+            fchown(made, Some(Uid::from_raw(owner)), Some(Gid::from_raw(owner))).map_err(looking)?;
         }
     }
     Ok(())
 }
 
-fn enter(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
+fn is_link(parent: &OwnedFd, name: &OsStr) -> bool {
+    let found = fstatat(parent, Path::new(name), AtFlags::AT_SYMLINK_NOFOLLOW);
+    found.is_ok_and(|found| found.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFLNK.bits())
+}
+
+fn enter(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
     let how = OpenHow::new()
         .flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
         .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
@@ -106,7 +160,7 @@ fn enter(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     } else {
         path
     };
-    Ok(openat2(root, path, how)?)
+    openat2(root, path, how)
 }
 
 #[cfg(test)]
@@ -115,7 +169,22 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::path::Path;
 
-    use super::below;
+    use super::{Failure, Writable, below, words};
+
+    /// Makes it, twice; what is in the way, if anything.
+    fn made(root: &Path, directory: &str, writable: Writable) -> String {
+        let mut said = [String::new(), String::new()];
+        for text in &mut said {
+            *text = match below(root, Path::new(directory), writable).map_err(|error| error.under(Path::new("/"))) {
+                Ok(()) => "made".to_owned(),
+                Err(Failure::Making(path, why)) => format!("{}: {}", path.display(), words(why)),
+                Err(Failure::Looking(error)) => error.to_string(),
+            };
+        }
+        let [first, again] = said;
+        assert_eq!(first, again, "{directory}");
+        first
+    }
 
     #[test]
     fn attack_11_missing_directories_are_made_inside_whatever_the_links_say() {
@@ -127,13 +196,25 @@ mod tests {
         symlink("../outside", root.join("relative")).unwrap();
         symlink("/srv", root.join("inside")).unwrap();
         fs::write(root.join("file"), "").unwrap();
-        for directory in ["/a/b/c", "/inside/d", "/absolute/e", "/relative/f", "/file/g", "/"] {
-            below(&root, Path::new(directory), None).unwrap();
-            below(&root, Path::new(directory), None).unwrap();
+        let root_makes = Writable::By(None);
+        // Where the links lead is not known here.
+        for directory in ["/a/b/c", "/inside/d", "/", "/absolute/e", "/relative/f"] {
+            assert_eq!(made(&root, directory, root_makes), "made", "{directory}");
         }
+        for (directory, why) in [
+            ("/file", "/file: not a directory"),
+            ("/file/g", "/file: not a directory"),
+        ] {
+            assert_eq!(made(&root, directory, root_makes), why);
+        }
+        assert_eq!(made(&root, "/srv", Writable::ByNobody), "made");
+        assert_eq!(
+            made(&root, "/srv/h", Writable::ByNobody),
+            "/srv/h: read-only file system"
+        );
         assert!(root.join("a/b/c").is_dir());
         assert!(root.join("srv/d").is_dir());
         assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
-        below(&root.join("file"), Path::new("x"), None).unwrap();
+        assert_eq!(made(&root.join("file"), "x", root_makes), "/: not a directory");
     }
 }

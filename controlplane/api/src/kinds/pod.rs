@@ -9,7 +9,7 @@ use crate::invalid::Invalid;
 use crate::kind::{Column, Field, Kind, Subresource};
 use crate::pod::{defaults, phase, qos, unsupported};
 use crate::table::{age_column, or};
-use crate::validation::pod_spec;
+use crate::validation::{pod_spec, required};
 use summary::Summary;
 
 impl Kind for Pod {
@@ -150,6 +150,13 @@ impl Kind for Pod {
                 "spec.ephemeralContainers",
                 "cannot be set on create",
             ));
+        }
+        for (index, volume) in spec.volumes.iter().flatten().enumerate() {
+            if let Some(image) = &volume.image {
+                // Templates may leave it to others.
+                let field = format!("spec.volumes[{index}].image.reference");
+                required(&mut errors, &field, image.reference.as_deref());
+            }
         }
         errors.extend(unsupported(spec));
         errors

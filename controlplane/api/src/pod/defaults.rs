@@ -241,6 +241,11 @@ fn volume(volume: &mut Volume) {
     if let Some(source) = &mut volume.host_path {
         source.type_.get_or_insert_default();
     }
+    if let Some(source) = &mut volume.image {
+        drop_empty(&mut source.reference);
+        let policy = pull_policy(source.reference.as_deref().unwrap_or_default());
+        text(&mut source.pull_policy, policy);
+    }
     if let Some(template) = volume
         .ephemeral
         .as_mut()

@@ -107,7 +107,6 @@ fn volume(found: &mut Found, volume: &Volume, path: &str) {
         (volume.gce_persistent_disk.is_some(), "gcePersistentDisk"),
         (volume.git_repo.is_some(), "gitRepo"),
         (volume.glusterfs.is_some(), "glusterfs"),
-        (volume.image.is_some(), "image"),
         (volume.iscsi.is_some(), "iscsi"),
         (volume.nfs.is_some(), "nfs"),
         (volume.photon_persistent_disk.is_some(), "photonPersistentDisk"),

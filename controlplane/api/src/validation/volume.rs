@@ -91,6 +91,11 @@ fn details(errors: &mut Vec<Invalid>, volume: &Volume, path: &str) {
             errors.push(Invalid::forbidden(format!("{path}.emptyDir.sizeLimit"), detail));
         }
     }
+    if let Some(image) = &volume.image {
+        let field = format!("{path}.image.pullPolicy");
+        let known = ["Always", "IfNotPresent", "Never"];
+        one_of_or_none(errors, &field, image.pull_policy.as_deref(), &known);
+    }
     if let Some(secret) = &volume.secret {
         required(
             errors,

@@ -34,6 +34,20 @@ fn a_pod_as_a_whole_asks_for_no_less_than_its_containers() {
 }
 
 #[test]
+fn a_volume_that_is_an_image_names_it() {
+    let volumes = json!([{"name": "settings", "image": {}}, {"name": "scratch", "image": {"reference": "a:1", "pullPolicy": "Sometimes"}}]);
+    refused(
+        "",
+        "pods",
+        &json!({"spec": {"volumes": volumes}}),
+        &[
+            "spec.volumes[1].image.pullPolicy: Unsupported value: \"Sometimes\": supported values: \"Always\", \"IfNotPresent\", \"Never\"",
+            "spec.volumes[0].image.reference: Required value",
+        ],
+    );
+}
+
+#[test]
 fn what_a_container_mounts_and_sees_of_the_kernel() {
     let mount = |more: serde_json::Value| {
         let mut mount = json!({"name": "settings", "mountPath": "/a"});

@@ -1,0 +1,113 @@
+//! Images as volumes: a snapshot that nobody can write to, of the sandbox's own, keeps what is mounted.
+//!
+//! Its name is the sandbox's and that of a file in the sandbox's directory `images`, which is there before the snapshot is.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use agent_containerd::OWNER;
+use containerd_client::services::v1::snapshots::{MountsRequest, ViewSnapshotRequest};
+use containerd_client::types::Mount;
+
+use super::client::{Meaning, TASK, meaning, within};
+use super::{Shared, root};
+use crate::embedded::io_error;
+use crate::{Error, ImageFiles};
+
+/// In a sandbox's directory.
+const IMAGES: &str = "images";
+
+fn name(sandbox: &str, image: &str) -> String {
+    format!("{sandbox}-{image}")
+}
+
+impl Shared {
+    pub(super) async fn mount_image(
+        self: &Arc<Self>,
+        sandbox: &str,
+        image: ImageFiles,
+        target: PathBuf,
+    ) -> Result<(), Error> {
+        let (_, _guard) = self.turn(sandbox).await?;
+        let invalid = |what, value: Option<&str>| Error::Invalid {
+            what,
+            value: value.unwrap_or_default().to_owned(),
+        };
+        let own = target.file_name().and_then(|name| name.to_str());
+        let own = own.ok_or_else(|| invalid("path of an image", target.to_str()))?;
+        let snapshot = image.snapshot.filter(|name| !name.is_empty());
+        let snapshot = snapshot.ok_or_else(|| invalid("snapshot", None))?;
+        let directory = self.directory(sandbox).join(IMAGES);
+        let noted = fs::create_dir_all(&directory).and_then(|()| fs::write(directory.join(own), ""));
+        noted.map_err(io_error("note an image in", &directory))?;
+        let mounts = self.view_image(&name(sandbox, own), snapshot).await?;
+        self.blocking("mount an image", move |_| {
+            root::attach_fixed(&mounts, &target).map_err(io_error("mount an image at", &target))
+        })
+        .await?
+    }
+
+    async fn view_image(&self, key: &str, parent: String) -> Result<Vec<Mount>, Error> {
+        let labels = [(OWNER, self.owner()), (root::KEPT, "true".to_owned())];
+        let request = self.client.request(ViewSnapshotRequest {
+            snapshotter: self.config.snapshotter.clone(),
+            key: key.to_owned(),
+            parent,
+            labels: labels.map(|(key, value)| (key.to_owned(), value)).into(),
+        });
+        let mut snapshots = self.client.snapshots();
+        match within(TASK, "show a snapshot", snapshots.view(request)).await {
+            Ok(viewed) => Ok(viewed.mounts),
+            // An earlier attempt came as far.
+            Err(error) if meaning(&error) == Meaning::Exists => {
+                let request = self.client.request(MountsRequest {
+                    snapshotter: self.config.snapshotter.clone(),
+                    key: key.to_owned(),
+                });
+                let known = within(TASK, "ask for a snapshot's mounts", snapshots.mounts(request)).await;
+                known.map(|known| known.mounts)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes the snapshots of a sandbox's images; answers what failed.
+    pub(super) async fn release_images(&self, sandbox: &str) -> Vec<String> {
+        let directory = self.directory(sandbox).join(IMAGES);
+        let noted = match noted(&directory) {
+            Ok(noted) => noted,
+            Err(error) => return vec![format!("read {}: {error}", directory.display())],
+        };
+        let mut failures = Vec::new();
+        for own in noted {
+            if let Err(error) = self.remove_root(&name(sandbox, &own)).await {
+                failures.push(format!("remove snapshot {}: {error}", name(sandbox, &own)));
+            }
+        }
+        failures
+    }
+
+    /// Whether a snapshot is of a sandbox that is there.
+    pub(super) fn shows_image(&self, snapshot: &str) -> bool {
+        let records = self.records();
+        records.iter().any(|entry| {
+            let sandbox = &entry.record.sandbox.id;
+            let own = snapshot
+                .strip_prefix(sandbox.as_str())
+                .and_then(|rest| rest.strip_prefix('-'));
+            own.is_some()
+        })
+    }
+}
+
+fn noted(directory: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    entries
+        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+        .collect()
+}

@@ -1,0 +1,105 @@
+//! What a container mounts of its pod's volumes.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+
+use agent_plan::{oci, pods};
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use super::{Error, Volumes, component, io_error, is_claim, make_directory, subpath};
+
+/// Images that are volumes, below a pod's directory.
+const IMAGES: &str = "images";
+/// So much of an image's digest tells it from the others of its pod, in a name that goes into longer ones.
+const IMAGE_NAME: usize = 16;
+
+/// The directory of an image that is a volume.
+#[derive(Debug)]
+pub struct ImagePlace {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Whether the image is mounted there.
+    pub mounted: bool,
+}
+
+impl Volumes {
+    /// Where an image that is a volume is mounted for the containers of a sandbox, and whether it is. The directory is made.
+    pub fn image_directory(&self, uid: &str, sandbox: &str, image: &str) -> Result<ImagePlace, Error> {
+        let name = image.rsplit(':').next().unwrap_or_default();
+        let name = component(name.get(..IMAGE_NAME).unwrap_or(name))?;
+        let path = self
+            .pod_directory(uid)?
+            .join(IMAGES)
+            .join(component(sandbox)?)
+            .join(name);
+        make_directory(&path)?;
+        let mounted = subpath::is_mounted(&path).map_err(|error| io_error("find the mount at", &path, error))?;
+        Ok(ImagePlace { path, mounted })
+    }
+
+    /// What a container mounts of its pod's volumes. `variables` are for `subPathExpr`; `images` tells where volumes that are images
+    /// are mounted.
+    pub fn mounts(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        variables: &[(String, String)],
+        images: &BTreeMap<String, PathBuf>,
+    ) -> Result<Vec<oci::Mount>, Error> {
+        let volumes = pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.volumes.as_deref())
+            .unwrap_or(&[]);
+        let mut mounts = Vec::new();
+        for (index, wanted) in container.volume_mounts.iter().flatten().enumerate() {
+            let volume = volumes
+                .iter()
+                .find(|volume| volume.name == wanted.name)
+                .ok_or_else(|| Error::Missing(wanted.name.clone()))?;
+            let source = match (&volume.host_path, images.get(&volume.name)) {
+                (Some(host_path), _) => PathBuf::from(&host_path.path),
+                (None, Some(image)) => image.clone(),
+                (None, None) => self.volume_directory(pod, volume)?,
+            };
+            let below = match (&wanted.sub_path, &wanted.sub_path_expr) {
+                (Some(path), _) if !path.is_empty() => path.clone(),
+                (_, Some(expression)) => agent_plan::environment::expand_known(expression, variables)?,
+                (_, None) => String::new(),
+            };
+            let source = if below.is_empty() {
+                source
+            } else {
+                let uid = self.pod_directory(pods::uid(pod))?;
+                let target = uid
+                    .join("subpaths")
+                    .join(component(&container.name)?)
+                    .join(index.to_string());
+                let bound = subpath::bind(&source, &below, &target);
+                let (volume, path) = (volume.name.clone(), below.clone());
+                bound.map_err(|source| match source.kind() {
+                    // Nothing can be made there.
+                    io::ErrorKind::ReadOnlyFilesystem if images.contains_key(&volume) => Error::ImagePath {
+                        volume,
+                        path,
+                        source: io::Error::other("no such file or directory"),
+                    },
+                    _ => Error::SubPath { volume, path, source },
+                })?;
+                target
+            };
+            let written_by_agent = volume.host_path.is_none() && volume.empty_dir.is_none() && !is_claim(volume);
+            let claim = volume.persistent_volume_claim.as_ref();
+            let read_only =
+                wanted.read_only.unwrap_or(false) || claim.is_some_and(|claim| claim.read_only == Some(true));
+            mounts.push(oci::Mount {
+                source,
+                destination: wanted.mount_path.clone(),
+                access: oci::Access::of(wanted, read_only || written_by_agent),
+                propagation: oci::Propagation::of(wanted),
+            });
+        }
+        Ok(mounts)
+    }
+}
