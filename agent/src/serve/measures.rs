@@ -1,5 +1,6 @@
 //! What is used, in three forms: `/stats/summary` and `/metrics/resource` as a kubelet tells it, `/measures` for the metrics API.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use runtime::Usage;
 use serde_json::{Map, Value, json};
 
-use super::disks;
+use super::{disks, network};
 use crate::context::Context;
 use crate::measure::{ContainerLook, Look, Measured, PodLook};
 
@@ -39,11 +40,17 @@ pub(super) async fn summary(State(context): State<Arc<Context>>, RawQuery(query)
     };
     let query = query.unwrap_or_default();
     let brief = query.split('&').any(|pair| pair == "only_cpu_and_memory=true");
+    let processes = if brief {
+        BTreeMap::new()
+    } else {
+        network::processes(&context).await
+    };
     let mut pods = Vec::new();
     for pod in measured.look.pods.iter().filter(|pod| !pod.containers.is_empty()) {
         let mut told = pod_summary(&measured, pod);
         if !brief {
             disks::add(&context, pod, measured.look.time, &mut told).await;
+            network::of_pod(pod, &processes, measured.look.time, &mut told);
         }
         pods.push(Value::Object(told));
     }
@@ -51,6 +58,7 @@ pub(super) async fn summary(State(context): State<Arc<Context>>, RawQuery(query)
     node.insert("nodeName".to_owned(), json!(context.config.node_name));
     if !brief {
         disks::of_node(&context, measured.look.time, &mut node);
+        network::of_node(measured.look.time, &mut node);
     }
     let memory = i64::try_from(measured.look.node.working_set.unwrap_or(0)).unwrap_or(i64::MAX);
     if let Some(told) = node.get_mut("memory").and_then(Value::as_object_mut) {

@@ -6,6 +6,7 @@ mod local_path;
 mod logs;
 mod measures;
 mod milestones;
+mod network;
 mod socket;
 pub(crate) mod streams;
 mod tls;
