@@ -117,6 +117,40 @@ fn what_cannot_be_given(machine: &Machine) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A pod as a whole is given more: its group, and the container that has no limit of its own.
+fn a_pod_as_a_whole(machine: &Machine, image: &str) -> anyhow::Result<()> {
+    let of = |memory: &str| json!({"requests": {"cpu": "100m", "memory": "32Mi"}, "limits": {"cpu": "500m", "memory": memory}});
+    let container = json!({"name": "a", "image": image, "command": ["sleep", "100000"]});
+    let spec = json!({"terminationGracePeriodSeconds": 0, "resources": of("64Mi"), "containers": [container]});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "whole"}, "spec": spec});
+    let file = machine.state().join("whole.yaml");
+    std::fs::write(&file, pod.to_string())?;
+    machine.kubectl(["apply", "-f", &file.display().to_string()])?;
+    machine.kubectl(["wait", "--for=condition=Ready", "pod/whole", "--timeout=60s"])?;
+    let patch = json!({"spec": {"resources": of("96Mi")}}).to_string();
+    machine.kubectl(["patch", "pod", "whole", "--subresource", "resize", "-p", &patch])?;
+    eventually("the pod has 96Mi", || {
+        let read = || -> anyhow::Result<(Value, String)> {
+            let told = machine.kubectl(["get", "pod", "whole", "-o", "json"])?;
+            let script = "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null; true";
+            Ok((
+                serde_json::from_str(&told)?,
+                machine.kubectl(["exec", "whole", "--", "sh", "-c", script])?,
+            ))
+        };
+        let (pod, kept) = read().map_err(|error| format!("{error:#}"))?;
+        let status = pod.get("status").cloned().unwrap_or_default();
+        let given = status.get("resources") == Some(&of("96Mi"))
+            && status.pointer("/allocatedResources/memory") == Some(&json!("32Mi"))
+            && status.pointer("/containerStatuses/0/restartCount") == Some(&json!(0));
+        if given && !status.to_string().contains("PodResize") && kept.trim() == (96 << 20).to_string() {
+            return Ok(());
+        }
+        Err(format!("{kept} {status:#}"))
+    })?;
+    machine.kubectl(["delete", "pod", "whole"]).map(drop)
+}
+
 fn story(machine: &Machine) -> anyhow::Result<()> {
     let image = images::busybox(machine)?;
     let container = |name: &str, more: &str| {
@@ -151,6 +185,7 @@ fn story(machine: &Machine) -> anyhow::Result<()> {
     ensure!(has(machine, "a", "200m", "64Mi")? == 0, "the other one goes on");
 
     what_cannot_be_given(machine)?;
+    a_pod_as_a_whole(machine, &image)?;
 
     // What was given outlives the agent, and holds for the next start.
     let agent = machine.daemon("skiff-agent")?;

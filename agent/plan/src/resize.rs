@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use api::pod::level;
 use api::quantity::Quantity;
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
@@ -11,8 +12,11 @@ use serde_json::{Map, Value, json};
 use crate::admission::{self, Host};
 use crate::pods;
 
-/// Requests and limits by container.
+/// Requests and limits by container; those of a pod that names some as a whole at [`WHOLE`].
 pub type Resources = BTreeMap<String, ResourceRequirements>;
+
+/// Stands for the pod as a whole: no container has such a name.
+pub const WHOLE: &str = "";
 
 /// What becomes of a wish.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,17 +63,22 @@ fn own(container: &Container) -> ResourceRequirements {
 
 /// What the pod asks for.
 pub fn wanted(pod: &Pod) -> Resources {
-    resizable(pod)
-        .map(|container| (container.name.clone(), own(container)))
-        .collect()
+    let whole = pod.spec.as_ref().and_then(level::own).cloned();
+    let whole = whole.map(|whole| (WHOLE.to_owned(), whole));
+    let containers = resizable(pod).map(|container| (container.name.clone(), own(container)));
+    whole.into_iter().chain(containers).collect()
 }
 
 /// What an earlier agent told the API that the containers have; what the pod asks for where it said nothing.
 pub fn told(pod: &Pod) -> Resources {
     let mut all = wanted(pod);
     for (name, resources) in &mut all {
-        let status = pods::stored_status(pod, name);
-        if let Some(known) = status.and_then(|status| status.resources.clone()) {
+        let known = if name == WHOLE {
+            pod.status.as_ref().and_then(|status| status.resources.clone())
+        } else {
+            pods::stored_status(pod, name).and_then(|status| status.resources.clone())
+        };
+        if let Some(known) = known {
             *resources = known;
         }
     }
@@ -99,6 +108,9 @@ pub fn given(pod: &Pod, allocated: &Resources) -> Option<Pod> {
     changed(&wanted(pod), allocated).next()?;
     let mut pod = pod.clone();
     let spec = pod.spec.as_mut()?;
+    if let Some(whole) = allocated.get(WHOLE) {
+        spec.resources = Some(whole.clone());
+    }
     let init = spec.init_containers.iter_mut().flatten();
     for container in init.chain(&mut spec.containers) {
         if let Some(resources) = allocated.get(&container.name) {
@@ -156,6 +168,9 @@ pub fn message(what: &str, pod: &Pod, error: Option<&str>) -> String {
             .collect()
     };
     let mut summary = Map::new();
+    if let Some(whole) = pod.spec.as_ref().and_then(level::own) {
+        summary.insert("resources".to_owned(), json!(whole));
+    }
     for (name, containers) in [
         ("initContainers", list(pods::init_containers(pod))),
         ("containers", list(pods::main_containers(pod))),
@@ -220,6 +235,23 @@ mod tests {
                 "{cpu} {memory}"
             );
         }
+    }
+
+    #[test]
+    fn a_pod_is_given_more_as_a_whole() {
+        let with = |cpu: &str| {
+            let mut pod = pod("100m", "64Mi", "NotRequired");
+            let own = json!({"requests": {"cpu": cpu}, "limits": {"cpu": "1"}});
+            pod.spec.as_mut().unwrap().resources = Some(serde_json::from_value(own).unwrap());
+            pod
+        };
+        let (small, large) = (with("200m"), with("300m"));
+        let allocated = wanted(&small);
+        assert_eq!(changed(&wanted(&large), &allocated).collect::<Vec<_>>(), [WHOLE]);
+        assert_eq!(wanted(&given(&large, &allocated).unwrap()), allocated);
+        let mut told_small = large.clone();
+        told_small.status.get_or_insert_default().resources = small.spec.unwrap().resources;
+        assert_eq!(told(&told_small), allocated);
     }
 
     #[test]

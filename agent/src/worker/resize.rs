@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use agent_plan::observed::Sandbox;
-use agent_plan::resize::{self, Pending, Progress, Resources, Verdict};
+use agent_plan::resize::{self, Pending, Progress, Resources, Verdict, WHOLE};
 use agent_plan::{Timestamp, after, pods, resources};
 use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
 use runtime::{Limits, Runtime};
@@ -36,6 +36,8 @@ struct Change {
 struct Changes {
     sandbox: String,
     whole: Limits,
+    /// What the pod names as a whole.
+    named: Option<ResourceRequirements>,
     containers: Vec<Change>,
 }
 
@@ -159,7 +161,8 @@ impl Worker {
             else {
                 continue;
             };
-            if wanting.contains(&name.as_str()) {
+            // Who has no limit of its own has the pod's.
+            if wanting.contains(&name.as_str()) || wanting.contains(&WHOLE) {
                 containers.push(Change {
                     container: name.clone(),
                     instance: instance.id.clone(),
@@ -171,6 +174,7 @@ impl Worker {
         let changes = Changes {
             sandbox: self.sandbox_id(),
             whole: limits(&resources::pod_limits(spec)),
+            named: self.view.allocated.get(WHOLE).cloned(),
             containers,
         };
         self.resize.busy = true;
@@ -202,7 +206,7 @@ impl Worker {
             return;
         }
         let left = resize::changed(&self.view.allocated, &self.view.actual)
-            .filter(|name| self.view.is_running(name))
+            .filter(|name| *name == WHOLE || self.view.is_running(name))
             .count();
         if left > 0 {
             // What was granted meanwhile.
@@ -249,8 +253,9 @@ async fn carry_out(runtime: &dyn Runtime, changes: Changes) -> Resized {
             Err(error) => failure = failure.or_else(|| Some(image::chain(&error))),
         }
     }
-    if let Err(error) = runtime.limit(sandbox, None, changes.whole).await {
-        failure = failure.or_else(|| Some(image::chain(&error)));
+    match runtime.limit(sandbox, None, changes.whole).await {
+        Ok(()) => given.extend(changes.named.map(|named| (WHOLE.to_owned(), named))),
+        Err(error) => failure = failure.or_else(|| Some(image::chain(&error))),
     }
     Resized { given, failure }
 }

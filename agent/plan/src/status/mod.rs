@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{HostIP, Pod, PodIP, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::observed::{Instance, Sandbox, State, View};
+use crate::resize::WHOLE;
 use crate::{Timestamp, lifecycle, pods};
 pub use logs::logged;
 
@@ -62,6 +63,11 @@ pub fn build(pod: &Pod, view: &View, scheme: &str, now: Timestamp) -> PodStatus 
                 })
                 .collect(),
         );
+    }
+    if let Some(whole) = view.actual.get(WHOLE) {
+        status.resources = Some(whole.clone());
+        let allocated = view.allocated.get(WHOLE).unwrap_or(whole);
+        status.allocated_resources.clone_from(&allocated.requests);
     }
     status.conditions = Some(conditions::build(pod, view, &status, now));
     status

@@ -6,7 +6,6 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
 use super::qos;
-use super::unsupported::DETAIL as UNSUPPORTED;
 use crate::invalid::Invalid;
 use crate::validation::pod_spec;
 
@@ -24,14 +23,13 @@ pub fn update(new: &mut Pod, old: &Pod) -> Vec<Invalid> {
     let Some(known) = &old.spec else {
         return vec![Invalid::required("spec", "")];
     };
-    let mut errors = order(&wanted, known);
-    if wanted.resources != known.resources {
-        errors.push(Invalid::forbidden("spec.resources", UNSUPPORTED));
-    }
+    let errors = order(&wanted, known);
     if !errors.is_empty() {
         return errors;
     }
+    let mut errors = errors;
     let spec = new.spec.get_or_insert_default();
+    spec.resources = wanted.resources;
     take_over(&mut spec.containers, wanted.containers);
     let init = spec.init_containers.as_deref_mut().unwrap_or_default();
     take_over(init, wanted.init_containers.unwrap_or_default());
@@ -107,10 +105,6 @@ fn is_told(pod: &Pod) -> bool {
 
 fn changes(errors: &mut Vec<Invalid>, new: &PodSpec, old: &PodSpec) {
     let init = |spec: &PodSpec| spec.init_containers.clone().unwrap_or_default();
-    let removed = |new: &Amounts, old: &Amounts| {
-        let left = |name: &String| new.as_ref().is_some_and(|new| new.contains_key(name));
-        old.iter().flatten().any(|(name, _)| !left(name))
-    };
     for (field, new, old) in [
         ("containers", new.containers.clone(), old.containers.clone()),
         ("initContainers", init(new), init(old)),
@@ -129,6 +123,7 @@ fn changes(errors: &mut Vec<Invalid>, new: &PodSpec, old: &PodSpec) {
             }
         }
     }
+    whole(errors, new, old);
     if restored(&new.containers, &old.containers) != old.containers {
         errors.push(Invalid::forbidden("spec", "only cpu and memory resources are mutable"));
     }
@@ -150,6 +145,35 @@ fn changes(errors: &mut Vec<Invalid>, new: &PodSpec, old: &PodSpec) {
     }
 }
 
+/// What the pod asks for as a whole.
+fn whole(errors: &mut Vec<Invalid>, new: &PodSpec, old: &PodSpec) {
+    if new.resources == old.resources {
+        return;
+    }
+    let of = |spec: &PodSpec| spec.resources.clone().unwrap_or_default();
+    let (own, before) = (of(new), of(old));
+    for (field, own, before) in [
+        ("requests", &own.requests, &before.requests),
+        ("limits", &own.limits, &before.limits),
+    ] {
+        if removed(own, before) {
+            let detail = format!("resource {field} cannot be removed");
+            errors.push(Invalid::forbidden(format!("spec.resources.{field}"), detail));
+        }
+    }
+    if restored_amounts(own, &before) != before {
+        errors.push(Invalid::forbidden(
+            "spec.resources",
+            "only cpu and memory resources are mutable",
+        ));
+    }
+}
+
+fn removed(new: &Amounts, old: &Amounts) -> bool {
+    let left = |name: &String| new.as_ref().is_some_and(|new| new.contains_key(name));
+    old.iter().flatten().any(|(name, _)| !left(name))
+}
+
 fn restored(new: &[Container], old: &[Container]) -> Vec<Container> {
     new.iter().zip(old).map(|(new, old)| restore(new, old)).collect()
 }
@@ -158,15 +182,19 @@ fn restored(new: &[Container], old: &[Container]) -> Vec<Container> {
 fn restore(new: &Container, old: &Container) -> Container {
     let of = |container: &Container| container.resources.clone().unwrap_or_default();
     let (own, before) = (of(new), of(old));
-    let resources = ResourceRequirements {
-        requests: amounts(own.requests, before.requests.as_ref()),
-        limits: amounts(own.limits, before.limits.as_ref()),
-        ..own
-    };
+    let resources = restored_amounts(own, &before);
     let same = resources == before;
     Container {
         resources: if same { old.resources.clone() } else { Some(resources) },
         ..new.clone()
+    }
+}
+
+fn restored_amounts(own: ResourceRequirements, before: &ResourceRequirements) -> ResourceRequirements {
+    ResourceRequirements {
+        requests: amounts(own.requests, before.requests.as_ref()),
+        limits: amounts(own.limits, before.limits.as_ref()),
+        ..own
     }
 }
 
