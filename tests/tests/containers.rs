@@ -327,7 +327,7 @@ async fn contract(parts: Parts) -> anyhow::Result<()> {
     let host = cluster.folder.path().join("host");
     std::fs::write(host.join("note"), "of the host\n")?;
     cluster.apply(&pods::all(&nginx, &busybox, &host.display().to_string()))?;
-    let all: [Check<'_>; 15] = [
+    let all: [Check<'_>; 16] = [
         ("serving", &it_serves),
         ("limits", &it_is_limited),
         ("classes", &it_is_arranged),
@@ -336,6 +336,9 @@ async fn contract(parts: Parts) -> anyhow::Result<()> {
         ("volumes", &volumes_are_there),
         ("image volumes", &|cluster| {
             image_volumes::images_are_volumes(cluster, &nginx, &busybox)
+        }),
+        ("variables", &|cluster| {
+            image_volumes::variables_are_in_files(cluster, &busybox)
         }),
         ("beginnings", &|cluster| {
             image_volumes::beginnings_fail(cluster, &busybox)

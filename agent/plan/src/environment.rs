@@ -1,8 +1,12 @@
 //! A container's environment, its arguments, and what both may refer to.
 
+mod file;
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVar, EnvVarSource, Pod, Secret};
+
+pub use file::{File, Files, wanted};
 
 use crate::claims::Backing;
 use crate::tokens::TokenWish;
@@ -15,6 +19,8 @@ pub struct Sources {
     pub config_maps: BTreeMap<String, ConfigMap>,
     /// By name, in the pod's namespace.
     pub secrets: BTreeMap<String, Secret>,
+    /// The files that variables name.
+    pub files: Files,
     /// Tokens of the pod's account.
     pub tokens: BTreeMap<TokenWish, String>,
     /// What is behind the pod's volumes that are claims, by the volume's name. One that is mounted already may be missing.
@@ -74,6 +80,9 @@ pub enum ReferenceError {
     /// A resource that cannot be referred to.
     #[error("unsupported container resource : {0}")]
     Resource(String),
+    /// A file that does not say what it should.
+    #[error("{0}")]
+    File(String),
     /// A source that this node does not know.
     #[error("environment variable {0} has a source that this node does not support")]
     Source(String),
@@ -289,6 +298,9 @@ fn key_value(
             }),
             None => Err(no_key("ConfigMap", &reference.name, &reference.key)),
         };
+    }
+    if let Some(selector) = &source.file_key_ref {
+        return file::value(selector, &sources.files);
     }
     let Some(reference) = &source.secret_key_ref else {
         return Err(ReferenceError::Source(variable.to_owned()));

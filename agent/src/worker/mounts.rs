@@ -3,12 +3,17 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use agent_plan::environment::{self, File, Files};
 use agent_plan::{oci, pods};
 use k8s_openapi::api::core::v1::Container;
 
 use super::prepare::create_directories;
 use super::start::Plan;
 use super::unstarted::Failure;
+use crate::confined;
+
+/// A file of variables is not larger.
+const FILE_BYTES: u64 = 1 << 20;
 
 /// Volumes and the files that every container gets.
 pub(super) fn mounts(
@@ -57,6 +62,27 @@ pub(super) fn mounts(
         propagation: oci::Propagation::Private,
     });
     Ok(mounts)
+}
+
+/// What there is of the files that the container's variables name. Other containers wrote them.
+pub(super) fn files(plan: &Plan, container: &Container) -> Files {
+    let read = |volume: &str, path: &str| {
+        let volumes = &plan.context.volumes;
+        let directory = match volumes.empty_directory(&plan.pod, volume) {
+            Ok(Some(directory)) => directory,
+            Ok(None) => return File::Absent,
+            Err(error) => return File::Unreadable(error.to_string()),
+        };
+        match confined::below(&directory, path, FILE_BYTES) {
+            Ok(text) => File::Text(String::from_utf8_lossy(&text).into_owned()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => File::Absent,
+            Err(error) => File::Unreadable(error.to_string()),
+        }
+    };
+    let wanted = environment::wanted(container);
+    wanted
+        .map(|(volume, path)| ((volume.to_owned(), path.to_owned()), read(volume, path)))
+        .collect()
 }
 
 /// Only what the node shares can a container share with it.

@@ -229,12 +229,13 @@ pub(super) async fn specification(plan: &Plan) -> Result<ContainerSpec, Failure>
     let container = &*pods::container(pod, &plan.container)
         .ok_or_else(|| Failure::configuration(format!("container {} not found in the pod", plan.container)))?;
     let references = References::of_container(container);
-    let sources = if references.is_empty() {
+    let mut sources = if references.is_empty() {
         environment::Sources::default()
     } else {
         let fetched = sources::fetch(context, pods::namespace(pod), &references).await;
         fetched.map_err(|error| Failure::configuration(error.to_string()))?
     };
+    sources.files = super::mounts::files(plan, container);
     let surroundings = services::surroundings(context, pod, &plan.addresses).await;
     let surroundings = surroundings.map_err(Failure::configuration)?;
     let configuration = plan.image.config.config().clone().unwrap_or_default();

@@ -24,6 +24,13 @@ pub struct ImagePlace {
 }
 
 impl Volumes {
+    /// Where a volume lies that is an empty directory of the pod; none where it has no such.
+    pub fn empty_directory(&self, pod: &Pod, name: &str) -> Result<Option<PathBuf>, Error> {
+        let found = pods::volumes(pod).iter().find(|volume| volume.name == name);
+        let found = found.filter(|volume| volume.empty_dir.is_some());
+        found.map(|volume| self.volume_directory(pod, volume)).transpose()
+    }
+
     /// Where an image that is a volume is mounted for the containers of a sandbox, and whether it is. The directory is made.
     pub fn image_directory(&self, uid: &str, sandbox: &str, image: &str) -> Result<ImagePlace, Error> {
         let name = image.rsplit(':').next().unwrap_or_default();

@@ -4,6 +4,7 @@ mod affinity;
 mod container;
 pub(crate) mod cron;
 mod ephemeral;
+mod file_key;
 pub mod metadata;
 mod mounts;
 pub mod pod_spec;

@@ -108,11 +108,12 @@ impl Cluster {
         self.machine.kubectl(words).map(drop)
     }
 
-    /// Whether containerd has a snapshot of ours that is no container's: their names have no dashes.
-    pub(crate) fn shows_images(&self) -> bool {
+    /// The snapshots in containerd that nobody can write to.
+    pub(crate) fn views(&self) -> Vec<String> {
         let listed = self.containerd.as_ref().map(|daemon| daemon.ctr(&["snapshots", "ls"]));
         let listed = listed.unwrap_or_default();
-        listed.lines().any(|line| line.contains("View"))
+        let views = listed.lines().filter(|line| line.contains(" View"));
+        views.map(str::to_owned).collect()
     }
 
     pub(crate) async fn finish(self) -> anyhow::Result<()> {

@@ -77,12 +77,44 @@ pub(crate) fn images_are_volumes(cluster: &Cluster, nginx: &str, busybox: &str) 
         "the image went"
     );
     cluster.delete(&["library", "absent", "partly"])?;
-    ensure!(!cluster.shows_images(), "snapshots are left");
+    tests::machine::eventually("the snapshots are gone", || match cluster.views() {
+        left if left.is_empty() => Ok(()),
+        left => Err(format!("{left:?}")),
+    })?;
     Ok(())
 }
 
 fn at_root() -> Value {
     json!({"volumeMounts": [{"name": "site", "mountPath": "/site"}]})
+}
+
+/// Variables come from a file that an earlier container wrote; one that lacks them keeps the container from starting.
+pub(crate) fn variables_are_in_files(cluster: &Cluster, busybox: &str) -> anyhow::Result<()> {
+    let from = |name: &str, key: &str, optional: bool| {
+        let file = json!({"volumeName": "made", "path": "all.env", "key": key, "optional": optional});
+        json!({"name": name, "valueFrom": {"fileKeyRef": file}})
+    };
+    let spec = json!({
+        "restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "volumes": [{"name": "made", "emptyDir": {}}],
+        "initContainers": [{
+            "name": "writer", "image": busybox, "volumeMounts": [{"name": "made", "mountPath": "/made"}],
+            "command": ["sh", "-c", "printf \"A='one # two'\\nB='first\\nsecond' # said\\n\" > /made/all.env"],
+        }],
+    });
+    let env = |more: Value| json!({"env": [from("FIRST", "A", false), from("SECOND", "B", false), more]});
+    let work = "echo \"$FIRST/$SECOND/${THIRD-unset}\"";
+    cluster.apply(&[
+        script("told", busybox, work, env(from("THIRD", "C", true)), spec.clone()),
+        script("untold", busybox, work, env(from("THIRD", "C", false)), spec),
+    ])?;
+    cluster.until("told", "has ended", ended)?;
+    let said = cluster.logs("told")?;
+    ensure!(said == "one # two/first\nsecond/unset\n", "{said:?}");
+    let waits = |pod: &Value| container(pod)["state"]["waiting"]["reason"] == "CreateContainerConfigError";
+    let untold = cluster.until("untold", "waits", waits)?;
+    let why = "environment variable key \"C\" not found in file \"all.env\"";
+    ensure!(container(&untold)["state"]["waiting"]["message"] == why, "{untold:#}");
+    cluster.delete(&["told", "untold"])
 }
 
 /// Why a program does not run is said in the words of those who know it from elsewhere.

@@ -244,17 +244,17 @@ impl Shared {
     }
 }
 
-/// runc looks for the program while it makes the container; what it says of that is told apart.
+/// runc finds the program and its directory while it makes the container; what it says of that is told apart.
 pub(super) fn program(error: Error) -> Error {
     const WORDS: &str = "unable to start container process: ";
     let Error::Containerd { source, .. } = &error else {
         return error;
     };
     match source.to_string().split_once(WORDS) {
-        Some((_, why)) if why.contains("exec: ") => {
+        Some((_, why)) => {
             // The code that Go's errors have when nobody gave them one.
             Refusal::Program(why.trim_end_matches(": unknown").to_owned()).into()
         }
-        Some(_) | None => error,
+        None => error,
     }
 }

@@ -155,6 +155,15 @@ fn container(container: &mut Container) {
     for field in [&mut container.stdin, &mut container.stdin_once, &mut container.tty] {
         drop_false(field);
     }
+    for variable in container.env.iter_mut().flatten() {
+        let file = variable
+            .value_from
+            .as_mut()
+            .and_then(|source| source.file_key_ref.as_mut());
+        if let Some(file) = file {
+            file.optional.get_or_insert(false);
+        }
+    }
     let resources = container.resources.get_or_insert_default();
     for list in [&mut resources.limits, &mut resources.requests].into_iter().flatten() {
         amounts(list);

@@ -85,13 +85,6 @@ fn container(found: &mut Found, container: &Container, path: &str) {
         claims.is_some_and(|all| !all.is_empty()),
         format!("{path}.resources.claims"),
     );
-    for (index, variable) in container.env.iter().flatten().enumerate() {
-        let file = variable
-            .value_from
-            .as_ref()
-            .is_some_and(|source| source.file_key_ref.is_some());
-        found.refuse(file, format!("{path}.env[{index}].valueFrom.fileKeyRef"));
-    }
 }
 
 fn volume(found: &mut Found, volume: &Volume, path: &str) {

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{
     SecurityContext,
 };
 
-use super::{each, id, mounts, one_of, one_of_or_none, port, probe, required, resources, restart};
+use super::{each, file_key, id, mounts, one_of, one_of_or_none, port, probe, required, resources, restart};
 use crate::invalid::Invalid;
 use crate::names;
 use crate::pod::is_sidecar;
@@ -197,7 +197,7 @@ fn variable(errors: &mut Vec<Invalid>, variable: &EnvVar, path: &str) {
         source.file_key_ref.is_some(),
     ];
     let detail = match set.into_iter().filter(|set| *set).count() {
-        0 => "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`",
+        0 => "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`",
         1 if variable.value.as_ref().is_some_and(|value| !value.is_empty()) => {
             "may not be specified when `value` is not empty"
         }
@@ -216,6 +216,9 @@ fn variable_source(errors: &mut Vec<Invalid>, source: &EnvVarSource, path: &str)
     }
     if let Some(resource) = &source.resource_field_ref {
         resource_ref(errors, resource, &format!("{path}.resourceFieldRef"), false);
+    }
+    if let Some(selector) = &source.file_key_ref {
+        file_key::selector(errors, selector, &format!("{path}.fileKeyRef"));
     }
     let config = source
         .config_map_key_ref

@@ -6,7 +6,9 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{Container, PodSecurityContext, PodSpec, SeccompProfile, Sysctl};
 
 use super::container::{self, Context};
-use super::{ADDRESS, affinity, each, ephemeral, id, metadata, non_negative, one_of, required, resources, volume};
+use super::{
+    ADDRESS, affinity, each, ephemeral, file_key, id, metadata, non_negative, one_of, required, resources, volume,
+};
 use crate::invalid::Invalid;
 use crate::names;
 use crate::pod::ephemeral::as_container;
@@ -66,6 +68,7 @@ pub fn validate(spec: &PodSpec, path: &str) -> Vec<Invalid> {
             names::qualified_name(&gate.condition_type),
         );
     }
+    file_key::volumes(&mut errors, spec, path);
     host_aliases(&mut errors, spec, path);
     own_users(&mut errors, spec, path);
     errors

@@ -48,6 +48,29 @@ fn a_volume_that_is_an_image_names_it() {
 }
 
 #[test]
+fn a_variable_in_a_file_names_a_directory_of_the_pod() {
+    let from = |volume: &str, path: &str, key: &str| json!({"name": "A", "valueFrom": {"fileKeyRef": {"volumeName": volume, "path": path, "key": key}}});
+    let env = json!({"env": [from("settings", "a", "b"), from("none", "../a", "b=c"), from("scratch", "", "")]});
+    let path = "spec.containers[0].env";
+    let file = "valueFrom.fileKeyRef";
+    pod_refused(
+        &env,
+        &[
+            &format!(
+                "{path}[1].{file}.key: Invalid value: \"b=c\": a valid environment variable name must consist only of printable ASCII characters other than '=' (regex used for validation is '^[ -<>-~]+$')"
+            ),
+            &format!("{path}[1].{file}.path: Invalid value: \"../a\": must not contain '..'"),
+            &format!("{path}[2].{file}.key: Required value"),
+            &format!("{path}[2].{file}.path: Required value"),
+            &format!(
+                "{path}[0].{file}.volumeName: Invalid value: \"settings\": referenced volume must be of type emptyDir"
+            ),
+            &format!("{path}[1].{file}.volumeName: Not found: \"none\""),
+        ],
+    );
+}
+
+#[test]
 fn what_a_container_mounts_and_sees_of_the_kernel() {
     let mount = |more: serde_json::Value| {
         let mut mount = json!({"name": "settings", "mountPath": "/a"});
