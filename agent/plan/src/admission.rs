@@ -49,6 +49,7 @@ pub fn check(pod: &Pod, host: &Host) -> Option<Rejection> {
         .or_else(|| eviction::refusal(pod, &host.pressures))
         .or_else(|| sysctls(spec))
         .or_else(|| app_armor(spec))
+        .or_else(|| operating_system(spec))
         .or_else(|| room(spec, host))
         .or_else(|| ports(spec, host))
         .or_else(|| unsupported(spec))
@@ -106,6 +107,20 @@ fn app_armor(spec: &PodSpec) -> Option<Rejection> {
             "AppArmor",
             "Cannot enforce AppArmor: AppArmor is not enabled on the host",
         )
+    })
+}
+
+fn operating_system(spec: &PodSpec) -> Option<Rejection> {
+    let other = |name: Option<&str>| name.is_some_and(|name| !name.is_empty() && name != "linux");
+    let selected = spec.node_selector.as_ref();
+    let selected = selected.and_then(|labels| labels.get("kubernetes.io/os"));
+    if other(selected.map(String::as_str)) {
+        let why = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label";
+        return Some(rejection("PodOSSelectorNodeLabelDoesNotMatch", why));
+    }
+    other(spec.os.as_ref().map(|os| os.name.as_str())).then(|| {
+        let why = "Failed to admit pod as the OS field doesn't match node OS";
+        rejection("PodOSNotSupported", why)
     })
 }
 
@@ -203,6 +218,28 @@ mod tests {
 
     fn says(pod: &Pod, host: &Host) -> String {
         check(pod, host).map_or_else(String::new, |found| format!("{}: {}", found.reason, found.message))
+    }
+
+    #[test]
+    fn pods_of_other_systems_are_refused() {
+        let of = |more: serde_json::Value| {
+            let mut spec = json!({"containers": [{"name": "a"}]});
+            spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            says(&pod(spec), &host(Vec::new()))
+        };
+        assert_eq!(
+            of(json!({"os": {"name": "linux"}, "nodeSelector": {"kubernetes.io/os": "linux"}})),
+            ""
+        );
+        assert_eq!(
+            of(json!({"os": {"name": "windows"}})),
+            "PodOSNotSupported: Pod was rejected: Failed to admit pod as the OS field doesn't match node OS"
+        );
+        assert_eq!(
+            of(json!({"nodeSelector": {"kubernetes.io/os": "plan9"}})),
+            "PodOSSelectorNodeLabelDoesNotMatch: Pod was rejected: Failed to admit pod as the `kubernetes.io/os` label \
+             doesn't match node label"
+        );
     }
 
     #[test]

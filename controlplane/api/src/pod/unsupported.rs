@@ -42,7 +42,6 @@ pub fn unsupported(spec: &PodSpec) -> Vec<Invalid> {
         "spec.resourceClaims",
     );
     found.refuse(spec.scheduling_group.is_some(), "spec.schedulingGroup");
-    found.only(spec.os.as_ref().map(|os| os.name.as_str()), "spec.os.name", &["linux"]);
     if let Some(context) = &spec.security_context {
         pod_context(&mut found, context);
     }

@@ -28,6 +28,10 @@ pub fn validate(spec: &PodSpec, path: &str) -> Vec<Invalid> {
         spec.restart_policy.as_deref(),
         &["Always", "Never", "OnFailure"],
     );
+    if let Some(os) = &spec.os {
+        let field = format!("{path}.os.name");
+        one_of(&mut errors, &field, Some(&os.name), &["linux", "windows"]);
+    }
     dns(&mut errors, spec, path);
     let grace = spec.termination_grace_period_seconds.unwrap_or(0);
     non_negative(&mut errors, &format!("{path}.terminationGracePeriodSeconds"), grace);
