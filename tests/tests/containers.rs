@@ -28,6 +28,8 @@ mod daemon;
 mod exchange;
 #[path = "containers/image_volumes.rs"]
 mod image_volumes;
+#[path = "containers/messages.rs"]
+mod messages;
 #[path = "containers/pods.rs"]
 mod pods;
 #[path = "containers/start.rs"]
@@ -327,12 +329,13 @@ async fn contract(parts: Parts) -> anyhow::Result<()> {
     let host = cluster.folder.path().join("host");
     std::fs::write(host.join("note"), "of the host\n")?;
     cluster.apply(&pods::all(&nginx, &busybox, &host.display().to_string()))?;
-    let all: [Check<'_>; 16] = [
+    let all: [Check<'_>; 17] = [
         ("serving", &it_serves),
         ("limits", &it_is_limited),
         ("classes", &it_is_arranged),
         ("exec", &it_executes),
         ("logs", &it_tells_what_was_said),
+        ("messages", &messages::logs_are_told_in_messages),
         ("volumes", &volumes_are_there),
         ("image volumes", &|cluster| {
             image_volumes::images_are_volumes(cluster, &nginx, &busybox)

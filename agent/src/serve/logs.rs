@@ -10,7 +10,7 @@ use std::sync::Arc;
 use agent_plan::log::{self, Options};
 use agent_plan::pods;
 use axum::body::Body;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{Path, RawQuery, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -23,6 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tracing::debug;
 
+use super::streams;
 use crate::confined;
 use crate::context::{Context, Run};
 use crate::pressure::Order;
@@ -38,6 +39,7 @@ pub(super) async fn answer(
     State(context): State<Arc<Context>>,
     Path((namespace, name, container)): Path<(String, String, String)>,
     RawQuery(query): RawQuery,
+    request: Request,
 ) -> Response {
     let pod = context.pod(&namespace, &name);
     let Some(pod) = &pod else {
@@ -91,6 +93,9 @@ pub(super) async fn answer(
     };
     let reading = futures::stream::once(reading).filter_map(std::future::ready);
     let body = Body::from_stream(futures::stream::select(ReceiverStream::new(stream), reading));
+    if streams::log::is_wanted(&request) {
+        return streams::log::answer(request, body);
+    }
     ([("Content-Type", "text/plain")], body).into_response()
 }
 

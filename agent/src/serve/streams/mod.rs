@@ -6,6 +6,7 @@ mod command;
 mod dial;
 mod forward;
 pub(crate) mod fuzzing;
+pub(in crate::serve) mod log;
 mod mux;
 mod remote;
 mod spdy;

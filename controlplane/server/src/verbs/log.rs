@@ -10,6 +10,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::query::Query;
 use crate::respond::{self, Response};
+use crate::tunnel;
 
 /// Answers plain text.
 pub(crate) async fn get(context: &mut Context) -> Result<Response, Failure> {
@@ -24,10 +25,14 @@ pub(crate) async fn get(context: &mut Context) -> Result<Response, Failure> {
     };
     let path = format!("/containerLogs/{}/{name}/{container}{options}", context.info.namespace);
     let request = http::Request::get(path).body(axum::body::Body::empty());
-    let request = request.map_err(Failure::internal)?;
+    let mut request = request.map_err(Failure::internal)?;
+    // A client of WebSocket gets the output in messages.
+    if tunnel::is_wanted(&context.headers) {
+        *request.headers_mut() = tunnel::headers(&context.headers);
+    }
     match agent::ask(context, node, request).await? {
         Answer::Whole(answer) => pass_on(answer).await,
-        Answer::Switched(..) => Err(Failure::internal("the agent switches protocols")),
+        Answer::Switched(head, back) => tunnel::open(context.wire.upgrade.take(), tunnel::headers(&head.headers), back),
     }
 }
 
