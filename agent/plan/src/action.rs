@@ -33,6 +33,15 @@ pub enum Action {
         /// Seconds until SIGKILL.
         grace: i64,
     },
+    /// Begin to stop a sidecar whose turn has not come: its hook runs, the signal waits.
+    Announce {
+        /// The container's name.
+        container: String,
+        /// Seconds until SIGKILL.
+        grace: i64,
+    },
+    /// Send a sidecar the stop signal: its turn has come and its hook is over.
+    Turn(String),
     /// Send the stop signal now, whatever became of the preStop hook.
     Signal(String),
     /// Send SIGKILL.

@@ -1,19 +1,19 @@
 //! What to do next for a pod.
 
+mod ending;
+
 use api::pod::ephemeral::as_container;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
+use self::ending::{carry_on, wind_down};
 use crate::action::{Action, Plan, Why};
-use crate::observed::{Image, Instance, Memory, Sandbox, Stage, State, View};
+use crate::observed::{Image, Instance, Memory, Sandbox, State, View};
 use crate::pods;
 use crate::probe::Kind;
 use crate::{Timestamp, after};
 
 /// The reason of a pod that was active for too long.
 pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
-
-/// What a container has at least to end, in seconds, though those before it used up the time.
-const LEAST_GRACE: i64 = 2;
 
 /// How a pod ended by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,82 +162,6 @@ pub fn abandon(pod: &Pod, view: &View, now: Timestamp) -> Plan {
     let grace = pods::deletion_grace(pod).map_or(1, |grace| grace.clamp(1, 2));
     wind_down(pod, view, now, grace, &mut plan);
     plan
-}
-
-/// Ends everything: the main containers and those that were added at once, then the sidecars from the last to the first, then
-/// the sandbox.
-fn wind_down(pod: &Pod, view: &View, now: Timestamp, grace: i64, plan: &mut Plan) {
-    let mut waiting = false;
-    let own = pods::all_containers(pod).filter(|container| !pods::is_sidecar(container));
-    let added = pods::ephemeral_containers(pod).iter().map(|container| &container.name);
-    for name in own.map(|container| &container.name).chain(added) {
-        waiting |= stop(view, name, Why::Pod, grace, now, plan);
-    }
-    if !waiting {
-        // Their turn comes late, but the pod's time is one for all.
-        let elapsed = view.winding_down.map_or(0, |since| now.duration_since(since).as_secs());
-        let grace = if grace > 0 {
-            grace.saturating_sub(elapsed).max(LEAST_GRACE.min(grace))
-        } else {
-            grace
-        };
-        for container in pods::init_containers(pod)
-            .iter()
-            .rev()
-            .filter(|container| pods::is_sidecar(container))
-        {
-            if stop(view, &container.name, Why::Pod, grace, now, plan) {
-                waiting = true;
-                break;
-            }
-        }
-    }
-    if !waiting && !view.any_alive() {
-        match view.sandbox {
-            Sandbox::Absent | Sandbox::Failed { .. } | Sandbox::Ready { .. } => plan.actions.push(Action::TearDown),
-            Sandbox::Preparing | Sandbox::Removing | Sandbox::Removed => {}
-        }
-    }
-}
-
-/// Moves a container towards its end; answers whether it still has to be waited for.
-fn stop(view: &View, name: &str, why: Why, grace: i64, now: Timestamp, plan: &mut Plan) -> bool {
-    let memory = view.memory.get(name);
-    if memory.is_some_and(|memory| memory.starting) {
-        return true;
-    }
-    if !view.latest(name).is_some_and(Instance::is_alive) {
-        return false;
-    }
-    let Some(stopping) = memory.and_then(|memory| memory.stopping.as_ref()) else {
-        plan.actions.push(Action::Stop {
-            container: name.to_owned(),
-            why,
-            grace,
-        });
-        return true;
-    };
-    let latest = after(now, grace);
-    if stopping.deadline > latest {
-        plan.actions.push(Action::Hasten {
-            container: name.to_owned(),
-            deadline: latest,
-        });
-    }
-    carry_on(name, stopping.stage, stopping.deadline.min(latest), now, plan);
-    true
-}
-
-fn carry_on(name: &str, stage: Stage, deadline: Timestamp, now: Timestamp, plan: &mut Plan) {
-    if now < deadline {
-        plan.wake(deadline);
-        return;
-    }
-    match stage {
-        Stage::PreStop => plan.actions.push(Action::Signal(name.to_owned())),
-        Stage::Signalled => plan.actions.push(Action::Kill(name.to_owned())),
-        Stage::Killed => {}
-    }
 }
 
 /// Brings the pod towards what is wanted.

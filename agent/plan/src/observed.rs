@@ -230,6 +230,8 @@ pub struct Stopping {
 pub enum Stage {
     /// The preStop hook runs.
     PreStop,
+    /// A sidecar's hook is over, and others come before it.
+    Waiting,
     /// The stop signal was sent.
     Signalled,
     /// SIGKILL was sent.

@@ -6,191 +6,16 @@
     reason = "helpers of tests may fail like tests"
 )]
 
-use agent_plan::action::Action;
 use agent_plan::lifecycle::decide;
-use agent_plan::observed::{Exit, Image, Instance, Memory, Sandbox, Stage, State, Stopping, Termination, View};
-use agent_plan::{Timestamp, after, later, pods, status};
-use expect_test::{Expect, expect};
-use k8s_openapi::api::core::v1::Pod;
+use agent_plan::observed::{Sandbox, Termination};
+use agent_plan::{after, later};
+use expect_test::expect;
 use proptest::prelude::*;
 
-/// Does what the plan says, at once and without fail, and counts what must never be.
-struct World {
-    pod: Pod,
-    view: View,
-    now: Timestamp,
-    trace: Vec<String>,
-    finished: bool,
-}
+use world::World;
 
-impl World {
-    fn new(spec: &str) -> Self {
-        let text = format!(
-            r#"{{"metadata":{{"name":"p","namespace":"default","uid":"u"}},"spec":{spec},"status":{{"phase":"Pending"}}}}"#
-        );
-        let start = Timestamp::from_second(1_000_000).unwrap();
-        Self {
-            pod: serde_json::from_str(&text).unwrap(),
-            view: View::new(start, vec!["192.0.2.1".parse().unwrap()]),
-            now: start,
-            trace: Vec::new(),
-            finished: false,
-        }
-    }
-
-    /// Takes steps until nothing is left to do now.
-    fn settle(&mut self) {
-        for _ in 0..100 {
-            let plan = decide(&self.pod, &self.view, self.now);
-            if plan.actions.is_empty() {
-                self.store_status();
-                if decide(&self.pod, &self.view, self.now).actions.is_empty() {
-                    return;
-                }
-                continue;
-            }
-            for action in plan.actions {
-                self.act(action);
-            }
-            self.store_status();
-            if self.finished {
-                return;
-            }
-        }
-        panic!("never settles: {:?}", self.trace);
-    }
-
-    fn store_status(&mut self) {
-        self.pod.status = Some(status::build(&self.pod, &self.view, "youki", self.now));
-        let over = self.view.sandbox == Sandbox::Removed;
-        self.view.final_status_stored = over;
-    }
-
-    fn memory(&mut self, container: &str) -> &mut Memory {
-        self.view.memory.entry(container.to_owned()).or_default()
-    }
-
-    fn act(&mut self, action: Action) {
-        self.trace.push(match &action {
-            Action::Run { container, attempt } => format!("run {container} {attempt}"),
-            Action::Stop { container, grace, .. } => format!("stop {container} {grace}"),
-            Action::Kill(container) => format!("kill {container}"),
-            Action::Prepare => "prepare".to_owned(),
-            Action::TearDown => "tear down".to_owned(),
-            Action::Finish => "finish".to_owned(),
-            Action::EnsureImage(container) => format!("image {container}"),
-            Action::Hasten { container, .. } => format!("hasten {container}"),
-            Action::Remove { container, .. } => format!("remove {container}"),
-            Action::Signal(container) => format!("signal {container}"),
-            Action::Probe { container, .. } => format!("probe {container}"),
-        });
-        match action {
-            Action::Prepare => {
-                self.view.sandbox = Sandbox::Ready {
-                    addresses: vec!["10.0.0.2".parse().unwrap()],
-                }
-            }
-            Action::EnsureImage(container) => self.memory(&container).image = Image::Present,
-            Action::Run { container, attempt } => self.run(&container, attempt),
-            Action::Stop { container, grace, .. } => {
-                self.view.winding_down.get_or_insert(self.now);
-                let deadline = after(self.now, grace);
-                self.memory(&container).stopping = Some(Stopping {
-                    deadline,
-                    stage: Stage::Signalled,
-                });
-            }
-            Action::Kill(container) => self.exit(&container, 137),
-            Action::Hasten { container, deadline } => {
-                self.memory(&container).stopping.as_mut().unwrap().deadline = deadline;
-            }
-            Action::Remove { container, id } => {
-                self.view
-                    .instances
-                    .get_mut(&container)
-                    .unwrap()
-                    .retain(|instance| instance.id != id);
-            }
-            Action::TearDown => self.view.sandbox = Sandbox::Removed,
-            Action::Finish => {
-                self.finished = true;
-                self.view.final_status_stored = false;
-            }
-            Action::Signal(_) | Action::Probe { .. } => {}
-        }
-    }
-
-    fn run(&mut self, container: &str, attempt: u32) {
-        if let Some(exit) = self.view.latest(container).and_then(Instance::exit) {
-            let finished = exit.finished_at;
-            let memory = self.memory(container);
-            memory.back_off = memory.back_off.next(finished);
-        }
-        let instances = self.view.instances.entry(container.to_owned()).or_default();
-        assert!(
-            !instances.iter().any(Instance::is_alive),
-            "two running instances of {container}"
-        );
-        instances.push(Instance {
-            id: format!("{container}-{attempt}"),
-            attempt,
-            image: "i".into(),
-            image_id: "sha256:1".into(),
-            state: State::Running { since: self.now },
-            lost: false,
-        });
-        self.memory(container).image = Image::Unknown;
-    }
-
-    fn exit(&mut self, container: &str, code: i32) {
-        let now = self.now;
-        let Some(instance) = self
-            .view
-            .instances
-            .get_mut(container)
-            .and_then(|instances| instances.last_mut())
-        else {
-            return;
-        };
-        if instance.is_alive() {
-            instance.state = State::Exited(Exit {
-                code,
-                reason: if code == 0 { "Completed".into() } else { "Error".into() },
-                message: String::new(),
-                started_at: Some(now),
-                finished_at: now,
-            });
-            self.memory(container).stopping = None;
-        }
-    }
-
-    fn pass(&mut self, seconds: i64) {
-        self.now = after(self.now, seconds);
-    }
-
-    fn delete(&mut self, grace: i64) {
-        self.pod.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(after(
-            self.now, grace,
-        )));
-        self.pod.metadata.deletion_grace_period_seconds = Some(grace);
-    }
-
-    fn check(&mut self, expected: &Expect) {
-        let phase = self.pod.status.as_ref().unwrap().phase.clone().unwrap();
-        expected.assert_eq(&format!("{} => {phase}", self.trace.join(", ")));
-        self.trace.clear();
-    }
-
-    fn waiting_reason(&self, container: &str) -> Option<String> {
-        pods::stored_status(&self.pod, container)?
-            .state
-            .as_ref()?
-            .waiting
-            .as_ref()?
-            .reason
-            .clone()
-    }
-}
+#[path = "lifecycle/world.rs"]
+mod world;
 
 #[test]
 fn a_plain_pod_runs_restarts_and_ends() {
@@ -234,7 +59,7 @@ fn initial_containers_run_in_order_and_sidecars_end_last() {
     world.check(&expect!["run main 0 => Running"]);
     world.exit("main", 0);
     world.settle();
-    world.check(&expect!["stop side 30 => Running"]);
+    world.check(&expect!["announce side 30, turn side => Running"]);
     world.exit("side", 143);
     world.settle();
     world.check(&expect!["tear down => Succeeded"]);
@@ -253,10 +78,12 @@ fn sidecars_share_the_time_of_their_pod() {
     world.pass(10);
     world.exit("main", 0);
     world.settle();
-    world.check(&expect!["stop main 30, stop b 20 => Running"]);
+    world.check(&expect![
+        "stop main 30, announce b 30, announce a 30, turn b => Running"
+    ]);
     world.pass(20);
     world.settle();
-    world.check(&expect!["kill b, stop a 2 => Running"]);
+    world.check(&expect!["kill b, signal a => Running"]);
 }
 
 #[test]

@@ -29,6 +29,11 @@ impl Worker {
             Action::Run { container, attempt } => self.start(&container, attempt),
             Action::Probe { container, kind } => self.probe(&container, kind, now),
             Action::Stop { container, why, grace } => self.stop(&container, why, grace, now),
+            Action::Announce { container, grace } => {
+                self.announce(&container, grace, now);
+                return true;
+            }
+            Action::Turn(container) => self.proceed(&container, now),
             Action::Signal(container) => {
                 self.stage(&container, Stage::Signalled, after(now, EXTRA_SECONDS));
                 self.signal(&container, self.stop_signal(&container));
@@ -99,25 +104,9 @@ impl Worker {
             self.view.winding_down = Some(now);
             self.tell_deadline(now);
         }
-        let message = match why {
-            Why::Pod => format!("Stopping container {container}"),
-            Why::Liveness => format!("Container {container} failed liveness probe, will be restarted"),
-            Why::Startup => format!("Container {container} failed startup probe, will be restarted"),
-            Why::PostStart => "FailedPostStartHook".to_owned(),
-            Why::Resize => format!("Container {container} resize requires restart"),
-        };
-        self.context
-            .recorder
-            .pod(&self.pod, Some(container), Kind::Normal, "Killing", message);
+        self.tell_killing(container, why);
         let running = self.view.is_running(container);
-        let hooked = running
-            && grace > 0
-            && pods::container(&self.pod, container).is_some_and(|container| {
-                container
-                    .lifecycle
-                    .as_ref()
-                    .is_some_and(|hooks| hooks.pre_stop.is_some())
-            });
+        let hooked = running && grace > 0 && self.has_pre_stop(container);
         let deadline = after(now, grace.max(0));
         if hooked {
             self.stage(container, Stage::PreStop, deadline);
@@ -131,21 +120,66 @@ impl Worker {
         }
     }
 
+    /// A sidecar hears of its pod's end with all others; only its signal waits for its turn.
+    fn announce(&mut self, container: &str, grace: i64, now: Timestamp) {
+        if self.view.winding_down.is_none() {
+            self.view.winding_down = Some(now);
+            self.tell_deadline(now);
+        }
+        self.tell_killing(container, Why::Pod);
+        let deadline = after(now, grace);
+        if self.view.is_running(container) && self.has_pre_stop(container) {
+            self.stage(container, Stage::PreStop, deadline);
+            self.hook(container, Hook::PreStop);
+        } else {
+            self.stage(container, Stage::Waiting, deadline);
+        }
+    }
+
+    fn has_pre_stop(&self, container: &str) -> bool {
+        let found = pods::container(&self.pod, container);
+        let hooks = found.as_ref().and_then(|container| container.lifecycle.as_ref());
+        hooks.is_some_and(|hooks| hooks.pre_stop.is_some())
+    }
+
+    fn tell_killing(&self, container: &str, why: Why) {
+        let message = match why {
+            Why::Pod => format!("Stopping container {container}"),
+            Why::Liveness => format!("Container {container} failed liveness probe, will be restarted"),
+            Why::Startup => format!("Container {container} failed startup probe, will be restarted"),
+            Why::PostStart => "FailedPostStartHook".to_owned(),
+            Why::Resize => format!("Container {container} resize requires restart"),
+        };
+        self.context
+            .recorder
+            .pod(&self.pod, Some(container), Kind::Normal, "Killing", message);
+    }
+
     /// The signal after a preStop hook, if the container still waits for one.
     pub(super) fn after_pre_stop(&mut self, container: &str) {
-        let waiting = self
-            .memory(container)
-            .stopping
-            .as_ref()
-            .is_some_and(|stopping| stopping.stage == Stage::PreStop);
-        if waiting {
-            let least = after(self.context.now(), EXTRA_SECONDS);
-            if let Some(stopping) = &mut self.memory(container).stopping {
-                stopping.stage = Stage::Signalled;
-                stopping.deadline = stopping.deadline.max(least);
-            }
-            self.signal(container, self.stop_signal(container));
+        let in_turn = self.view.winding_down.is_some()
+            && pods::container(&self.pod, container).is_some_and(|container| pods::is_sidecar(&container));
+        let Some(stopping) = &mut self.memory(container).stopping else {
+            return;
+        };
+        if stopping.stage != Stage::PreStop {
+            return;
         }
+        if in_turn {
+            stopping.stage = Stage::Waiting;
+        } else {
+            self.proceed(container, self.context.now());
+        }
+    }
+
+    /// Sends the stop signal, with what is left of the container's time.
+    fn proceed(&mut self, container: &str, now: Timestamp) {
+        let least = after(now, EXTRA_SECONDS);
+        if let Some(stopping) = &mut self.memory(container).stopping {
+            stopping.stage = Stage::Signalled;
+            stopping.deadline = stopping.deadline.max(least);
+        }
+        self.signal(container, self.stop_signal(container));
     }
 
     fn stop_signal(&self, container: &str) -> i32 {

@@ -1,0 +1,120 @@
+//! How a pod's containers end.
+
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::action::{Action, Plan, Why};
+use crate::observed::{Instance, Sandbox, Stage, Stopping, View};
+use crate::{Timestamp, after, pods};
+
+/// What a container has at least to end, in seconds, though those before it used up the time.
+const LEAST_GRACE: i64 = 2;
+
+/// Ends everything: the main containers and those that were added at once, then the sidecars from the last to the first, then
+/// the sandbox. The hooks of all of them run at once.
+pub(super) fn wind_down(pod: &Pod, view: &View, now: Timestamp, grace: i64, plan: &mut Plan) {
+    let mut waiting = false;
+    let own = pods::all_containers(pod).filter(|container| !pods::is_sidecar(container));
+    let added = pods::ephemeral_containers(pod).iter().map(|container| &container.name);
+    for name in own.map(|container| &container.name).chain(added) {
+        waiting |= stop(view, name, grace, now, plan);
+    }
+    // Their turn comes late, but the pod's time is one for all.
+    let elapsed = view.winding_down.map_or(0, |since| now.duration_since(since).as_secs());
+    let left = grace.saturating_sub(elapsed).max(LEAST_GRACE.min(grace));
+    let sidecars = pods::init_containers(pod).iter().rev();
+    for container in sidecars.filter(|container| pods::is_sidecar(container)) {
+        let name = &container.name;
+        waiting |= if grace > 0 {
+            stop_in_turn(view, name, !waiting, left, now, plan)
+        } else {
+            stop(view, name, grace, now, plan)
+        };
+    }
+    if !waiting && !view.any_alive() {
+        match view.sandbox {
+            Sandbox::Absent | Sandbox::Failed { .. } | Sandbox::Ready { .. } => plan.actions.push(Action::TearDown),
+            Sandbox::Preparing | Sandbox::Removing | Sandbox::Removed => {}
+        }
+    }
+}
+
+/// How far an instance is that has to end.
+enum End<'a> {
+    /// It has.
+    Over,
+    /// It is just being started.
+    Starting,
+    /// Nobody told it yet.
+    Untold,
+    Told(&'a Stopping),
+}
+
+fn end<'a>(view: &'a View, name: &str) -> End<'a> {
+    let memory = view.memory.get(name);
+    if memory.is_some_and(|memory| memory.starting) {
+        return End::Starting;
+    }
+    if !view.latest(name).is_some_and(Instance::is_alive) {
+        return End::Over;
+    }
+    memory
+        .and_then(|memory| memory.stopping.as_ref())
+        .map_or(End::Untold, End::Told)
+}
+
+/// Moves a container towards its end; answers whether it still has to be waited for.
+fn stop(view: &View, name: &str, grace: i64, now: Timestamp, plan: &mut Plan) -> bool {
+    match end(view, name) {
+        End::Over => return false,
+        End::Starting => {}
+        End::Untold => plan.actions.push(Action::Stop {
+            container: name.to_owned(),
+            why: Why::Pod,
+            grace,
+        }),
+        End::Told(stopping) => hurry(name, stopping, grace, now, plan),
+    }
+    true
+}
+
+/// The same for a sidecar: its signal waits for its turn.
+fn stop_in_turn(view: &View, name: &str, turn: bool, grace: i64, now: Timestamp, plan: &mut Plan) -> bool {
+    match end(view, name) {
+        End::Over => return false,
+        End::Starting => {}
+        End::Untold => plan.actions.push(Action::Announce {
+            container: name.to_owned(),
+            grace,
+        }),
+        End::Told(stopping) if turn && stopping.stage == Stage::Waiting => {
+            plan.actions.push(Action::Turn(name.to_owned()));
+        }
+        End::Told(stopping) => hurry(name, stopping, grace, now, plan),
+    }
+    true
+}
+
+/// There may be less time by now.
+fn hurry(name: &str, stopping: &Stopping, grace: i64, now: Timestamp, plan: &mut Plan) {
+    let latest = after(now, grace);
+    if stopping.deadline > latest {
+        plan.actions.push(Action::Hasten {
+            container: name.to_owned(),
+            deadline: latest,
+        });
+    }
+    carry_on(name, stopping.stage, stopping.deadline.min(latest), now, plan);
+}
+
+/// What follows when its time is over.
+pub(super) fn carry_on(name: &str, stage: Stage, deadline: Timestamp, now: Timestamp, plan: &mut Plan) {
+    if now < deadline {
+        plan.wake(deadline);
+        return;
+    }
+    match stage {
+        Stage::PreStop | Stage::Waiting => plan.actions.push(Action::Signal(name.to_owned())),
+        Stage::Signalled => plan.actions.push(Action::Kill(name.to_owned())),
+        Stage::Killed => {}
+    }
+}

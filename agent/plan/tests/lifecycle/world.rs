@@ -1,0 +1,209 @@
+//! A small world that does what it is told.
+
+use agent_plan::action::Action;
+use agent_plan::lifecycle::decide;
+use agent_plan::observed::{Exit, Image, Instance, Memory, Sandbox, Stage, State, Stopping, View};
+use agent_plan::{Timestamp, after, pods, status};
+use expect_test::Expect;
+use k8s_openapi::api::core::v1::Pod;
+
+/// Does what the plan says, at once and without fail, and counts what must never be.
+pub(crate) struct World {
+    pub(crate) pod: Pod,
+    pub(crate) view: View,
+    pub(crate) now: Timestamp,
+    pub(crate) trace: Vec<String>,
+    pub(crate) finished: bool,
+}
+
+impl World {
+    pub(crate) fn new(spec: &str) -> Self {
+        let text = format!(
+            r#"{{"metadata":{{"name":"p","namespace":"default","uid":"u"}},"spec":{spec},"status":{{"phase":"Pending"}}}}"#
+        );
+        let start = Timestamp::from_second(1_000_000).unwrap();
+        Self {
+            pod: serde_json::from_str(&text).unwrap(),
+            view: View::new(start, vec!["192.0.2.1".parse().unwrap()]),
+            now: start,
+            trace: Vec::new(),
+            finished: false,
+        }
+    }
+
+    /// Takes steps until nothing is left to do now.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..100 {
+            let plan = decide(&self.pod, &self.view, self.now);
+            if plan.actions.is_empty() {
+                self.store_status();
+                if decide(&self.pod, &self.view, self.now).actions.is_empty() {
+                    return;
+                }
+                continue;
+            }
+            for action in plan.actions {
+                self.act(action);
+            }
+            self.store_status();
+            if self.finished {
+                return;
+            }
+        }
+        panic!("never settles: {:?}", self.trace);
+    }
+
+    pub(crate) fn store_status(&mut self) {
+        self.pod.status = Some(status::build(&self.pod, &self.view, "youki", self.now));
+        let over = self.view.sandbox == Sandbox::Removed;
+        self.view.final_status_stored = over;
+    }
+
+    pub(crate) fn memory(&mut self, container: &str) -> &mut Memory {
+        self.view.memory.entry(container.to_owned()).or_default()
+    }
+
+    pub(crate) fn act(&mut self, action: Action) {
+        self.trace.push(match &action {
+            Action::Run { container, attempt } => format!("run {container} {attempt}"),
+            Action::Stop { container, grace, .. } => format!("stop {container} {grace}"),
+            Action::Kill(container) => format!("kill {container}"),
+            Action::Prepare => "prepare".to_owned(),
+            Action::TearDown => "tear down".to_owned(),
+            Action::Finish => "finish".to_owned(),
+            Action::EnsureImage(container) => format!("image {container}"),
+            Action::Hasten { container, .. } => format!("hasten {container}"),
+            Action::Remove { container, .. } => format!("remove {container}"),
+            Action::Signal(container) => format!("signal {container}"),
+            Action::Announce { container, grace } => format!("announce {container} {grace}"),
+            Action::Turn(container) => format!("turn {container}"),
+            Action::Probe { container, .. } => format!("probe {container}"),
+        });
+        match action {
+            Action::Prepare => {
+                self.view.sandbox = Sandbox::Ready {
+                    addresses: vec!["10.0.0.2".parse().unwrap()],
+                }
+            }
+            Action::EnsureImage(container) => self.memory(&container).image = Image::Present,
+            Action::Run { container, attempt } => self.run(&container, attempt),
+            Action::Stop { container, grace, .. } => {
+                self.view.winding_down.get_or_insert(self.now);
+                let deadline = after(self.now, grace);
+                self.memory(&container).stopping = Some(Stopping {
+                    deadline,
+                    stage: Stage::Signalled,
+                });
+            }
+            Action::Announce { container, grace } => {
+                self.view.winding_down.get_or_insert(self.now);
+                let deadline = after(self.now, grace);
+                self.memory(&container).stopping = Some(Stopping {
+                    deadline,
+                    stage: Stage::Waiting,
+                });
+            }
+            Action::Turn(container) => {
+                let least = after(self.now, 2);
+                let stopping = self.memory(&container).stopping.as_mut().unwrap();
+                stopping.stage = Stage::Signalled;
+                stopping.deadline = stopping.deadline.max(least);
+            }
+            Action::Kill(container) => self.exit(&container, 137),
+            Action::Hasten { container, deadline } => {
+                self.memory(&container).stopping.as_mut().unwrap().deadline = deadline;
+            }
+            Action::Remove { container, id } => {
+                self.view
+                    .instances
+                    .get_mut(&container)
+                    .unwrap()
+                    .retain(|instance| instance.id != id);
+            }
+            Action::TearDown => self.view.sandbox = Sandbox::Removed,
+            Action::Finish => {
+                self.finished = true;
+                self.view.final_status_stored = false;
+            }
+            Action::Signal(container) => {
+                let deadline = after(self.now, 2);
+                self.memory(&container).stopping = Some(Stopping {
+                    deadline,
+                    stage: Stage::Signalled,
+                });
+            }
+            Action::Probe { .. } => {}
+        }
+    }
+
+    pub(crate) fn run(&mut self, container: &str, attempt: u32) {
+        if let Some(exit) = self.view.latest(container).and_then(Instance::exit) {
+            let finished = exit.finished_at;
+            let memory = self.memory(container);
+            memory.back_off = memory.back_off.next(finished);
+        }
+        let instances = self.view.instances.entry(container.to_owned()).or_default();
+        assert!(
+            !instances.iter().any(Instance::is_alive),
+            "two running instances of {container}"
+        );
+        instances.push(Instance {
+            id: format!("{container}-{attempt}"),
+            attempt,
+            image: "i".into(),
+            image_id: "sha256:1".into(),
+            state: State::Running { since: self.now },
+            lost: false,
+        });
+        self.memory(container).image = Image::Unknown;
+    }
+
+    pub(crate) fn exit(&mut self, container: &str, code: i32) {
+        let now = self.now;
+        let Some(instance) = self
+            .view
+            .instances
+            .get_mut(container)
+            .and_then(|instances| instances.last_mut())
+        else {
+            return;
+        };
+        if instance.is_alive() {
+            instance.state = State::Exited(Exit {
+                code,
+                reason: if code == 0 { "Completed".into() } else { "Error".into() },
+                message: String::new(),
+                started_at: Some(now),
+                finished_at: now,
+            });
+            self.memory(container).stopping = None;
+        }
+    }
+
+    pub(crate) fn pass(&mut self, seconds: i64) {
+        self.now = after(self.now, seconds);
+    }
+
+    pub(crate) fn delete(&mut self, grace: i64) {
+        self.pod.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(after(
+            self.now, grace,
+        )));
+        self.pod.metadata.deletion_grace_period_seconds = Some(grace);
+    }
+
+    pub(crate) fn check(&mut self, expected: &Expect) {
+        let phase = self.pod.status.as_ref().unwrap().phase.clone().unwrap();
+        expected.assert_eq(&format!("{} => {phase}", self.trace.join(", ")));
+        self.trace.clear();
+    }
+
+    pub(crate) fn waiting_reason(&self, container: &str) -> Option<String> {
+        pods::stored_status(&self.pod, container)?
+            .state
+            .as_ref()?
+            .waiting
+            .as_ref()?
+            .reason
+            .clone()
+    }
+}
