@@ -24,6 +24,7 @@ fn main() -> ExitCode {
     if let Some(code) = network::plugin(std::env::args_os()) {
         return code;
     }
+    memory::share();
     let arguments = command::parse();
     tracing_subscriber::fmt()
         .with_env_filter(

@@ -167,7 +167,7 @@ impl Dispatcher {
     }
 
     fn apply(&mut self, pod: Pod) {
-        let pod = Arc::new(pod);
+        let pod = Arc::new(pods::kept(pod));
         let uid = pods::uid(&pod).to_owned();
         self.context.remember(&pod);
         if let Some(worker) = self.workers.get(&uid) {

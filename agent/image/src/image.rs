@@ -1,8 +1,12 @@
 //! One image of the node.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use oci_spec::image::ImageConfiguration;
+
+use crate::index::Record;
 
 /// An image that is complete on this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,5 +40,28 @@ impl Image {
     /// The image as the node's private socket shows it: id, names, digests, size in bytes.
     pub fn to_json(&self) -> serde_json::Value {
         serde_json::json!({ "id": self.id, "names": self.names, "digests": self.digests, "size": self.size })
+    }
+}
+
+/// The images that somebody holds, by id: the pods of a node have few between them, and each holds its own for as long as it
+/// runs.
+#[derive(Default)]
+pub(crate) struct Held(Mutex<BTreeMap<String, Weak<Image>>>);
+
+impl Held {
+    /// The image of a record that has not changed since it was read, else it is read now.
+    pub(crate) fn share(&self, record: &Record, read: impl FnOnce() -> Option<Image>) -> Option<Arc<Image>> {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |image: &Arc<Image>| {
+            let words = (&image.names, &image.digests) == (&record.names, &record.digests);
+            words && (image.size, image.pinned) == (record.size, record.pins())
+        };
+        if let Some(image) = held.get(&record.id).and_then(Weak::upgrade).filter(same) {
+            return Some(image);
+        }
+        let image = Arc::new(read()?);
+        held.retain(|_, image| image.strong_count() > 0);
+        held.insert(record.id.clone(), Arc::downgrade(&image));
+        Some(image)
     }
 }

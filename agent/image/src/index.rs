@@ -27,6 +27,13 @@ pub(crate) struct Record {
     pub(crate) target: Option<Target>,
 }
 
+impl Record {
+    /// Whether the image stays while nobody uses it: one that lost its names does not.
+    pub(crate) fn pins(&self) -> bool {
+        self.pinned && !self.names.is_empty()
+    }
+}
+
 /// An image in containerd.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {

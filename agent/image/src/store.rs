@@ -19,7 +19,7 @@ use crate::containerd::{self, Daemon};
 use crate::content::ContentError;
 use crate::digest::Digest;
 use crate::export::{self, Whole};
-use crate::image::Image;
+use crate::image::{Held, Image};
 use crate::index::Record;
 use crate::layer::{Blob, Documents, Have, Hold, LayerError, Staged, Wanted, blocking};
 use crate::own::Own;
@@ -36,6 +36,7 @@ pub(crate) struct Inner {
     directory: PathBuf,
     pub(crate) config: Config,
     images: Mutex<Vec<Record>>,
+    held: Held,
     /// Held by who changes the images.
     changing: tokio::sync::Mutex<()>,
     kept: Kept,
@@ -141,6 +142,7 @@ impl Images {
             directory: directory.to_owned(),
             config,
             images: Mutex::new(records),
+            held: Held::default(),
             changing: tokio::sync::Mutex::default(),
             kept,
             slots,
@@ -177,7 +179,8 @@ impl Images {
     /// Every image, by id.
     pub fn list(&self) -> Vec<Arc<Image>> {
         let images = self.inner.images.lock().unwrap_or_else(PoisonError::into_inner);
-        images.iter().filter_map(|record| self.inner.image(record)).collect()
+        let shared = |record| self.inner.held.share(record, || self.inner.image(record));
+        images.iter().filter_map(shared).collect()
     }
 
     /// Takes a name from its image, or all names by id. Its layers stay until [`Images::discard`]. Returns whether there was one.
@@ -312,26 +315,25 @@ impl Inner {
         images
             .iter()
             .find(|record| matches(record))
-            .and_then(|record| self.image(record))
+            .and_then(|record| self.held.share(record, || self.image(record)))
     }
 
-    fn image(&self, record: &Record) -> Option<Arc<Image>> {
+    fn image(&self, record: &Record) -> Option<Image> {
         let (config, _) = manifest::parse_config(record.config.as_bytes(), record.layers.len()).ok()?;
         let (layers, snapshot) = match &self.kept {
             Kept::Own(own) => (record.layers.iter().map(|hex| own.path(hex)).collect(), None),
             Kept::Containerd(_) => (Vec::new(), record.layers.last().map(|hex| format!("sha256:{hex}"))),
         };
-        let (id, names, digests) = (record.id.clone(), record.names.clone(), record.digests.clone());
-        Some(Arc::new(Image {
-            id,
-            names,
-            digests,
+        Some(Image {
+            id: record.id.clone(),
+            names: record.names.clone(),
+            digests: record.digests.clone(),
             size: record.size,
             config,
             layers,
             snapshot,
-            pinned: record.pinned && !record.names.is_empty(),
-        }))
+            pinned: record.pins(),
+        })
     }
 
     /// Changes the records, where they are kept and then in memory. Answers the bytes that this freed, where that is known.

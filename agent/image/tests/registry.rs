@@ -33,6 +33,9 @@ async fn imports_a_layout_and_finds_it_by_every_name() {
     for spelling in [name, &image.id, &image.digests[0]] {
         assert_eq!(images.resolve(spelling).unwrap().as_ref(), Some(image), "{spelling}");
     }
+    let resolved = || images.resolve(name).unwrap().unwrap();
+    let held = resolved();
+    assert!(Arc::ptr_eq(&held, &resolved()), "who holds an image shares it");
     assert_eq!(images.resolve("busybox").unwrap(), None);
     images.resolve("Busybox").unwrap_err();
     nothing_staged(home.path());

@@ -194,7 +194,7 @@ fn advance(pod: &Pod, view: &View, now: Timestamp, plan: &mut Plan) {
 fn keep(pod: &Pod, view: &View, container: &Container, may_start: bool, now: Timestamp, plan: &mut Plan) {
     let name = &container.name;
     let fresh = Memory::default();
-    let memory = view.memory.get(name).unwrap_or(&fresh);
+    let memory = view.memory.get(name).map_or(&fresh, |memory| memory);
     if memory.starting {
         return;
     }

@@ -31,8 +31,8 @@ pub struct View {
     pub resize_pending: Option<Pending>,
     /// What they were given is not so yet.
     pub resize_progress: Option<Progress>,
-    /// What is remembered per container.
-    pub memory: BTreeMap<String, Memory>,
+    /// What is remembered per container. Boxed: a map keeps room for eleven where a pod has one or two.
+    pub memory: BTreeMap<String, Box<Memory>>,
     /// When the first of its containers was told to end because the pod does.
     pub winding_down: Option<Timestamp>,
     /// The API was told the last status that will ever be.

@@ -9,7 +9,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use tracing::{debug, warn};
 
-use super::{Done, Worker};
+use super::{Done, Worker, version};
 use crate::milestones::Step;
 
 /// Changes that nobody waits for are gathered for so long.
@@ -87,7 +87,10 @@ impl Worker {
             }
             Ok(pod) => {
                 self.publisher.retry = None;
-                self.see(Arc::new(pod));
+                // The watch may have told of it already: then that one is kept, which others hold too.
+                if version(&pod) > version(&self.pod) {
+                    self.see(Arc::new(pods::kept(pod)));
+                }
             }
             Err(kube::Error::Api(status)) if status.code == 404 => {
                 // The watch is about to say so too, or another pod has the name.

@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
 use volume::Turns;
 
-use super::Worker;
+use super::{Done, Worker};
 use crate::context::Context;
 use crate::objects::{Kind, Object, Seen};
 
@@ -60,20 +60,26 @@ impl Worker {
         if self.sources.is_empty() && !renews && !tells_of_itself(&self.pod) {
             return;
         }
-        let (context, pod, addresses) = (Arc::clone(&self.context), Arc::clone(&self.pod), self.pod_addresses());
+        let (context, addresses) = (Arc::clone(&self.context), self.pod_addresses());
+        // Not the pod itself: this task would hold an old one for ever.
+        let uid = pods::uid(&self.pod).to_owned();
         let (stale, turns) = (Arc::clone(&self.stale), Arc::clone(&self.turns));
         let mut changes: Vec<_> = self.sources.iter().map(|(_, changes)| changes.clone()).collect();
         self.tasks.spawn(async move {
             let mut again = None;
             loop {
-                let renewal = again.take().or_else(|| renews.then(|| until_renewal(&context, &pod)));
+                let renewal = again.take().or_else(|| renews.then(|| until_renewal(&context, &uid)));
                 tokio::select! {
                     () = any(&mut changes) => {}
                     () = stale.notified() => {}
                     () = super::sleep_for(renewal) => {}
                 }
-                let newest = context.known_pod(pods::uid(&pod));
-                if !refresh(&context, newest.as_ref().unwrap_or(&pod), &addresses, &turns).await {
+                let Some(pod) = context.known_pod(&uid) else {
+                    // It is gone, and its worker is about to be.
+                    return Done::Changed;
+                };
+                // Boxed: most of the time this only waits, and there is one for each pod.
+                if !Box::pin(refresh(&context, &pod, &addresses, &turns)).await {
                     again = Some(RETRY);
                 }
             }
@@ -95,11 +101,9 @@ fn tells_of_itself(pod: &Pod) -> bool {
 }
 
 /// The time until a token of the pod wants to be renewed. A restarted agent has none: it asks for them.
-fn until_renewal(context: &Context, pod: &Pod) -> Duration {
-    let left = context
-        .tokens
-        .renew_at(pods::uid(pod))
-        .map(|at| at.duration_since(context.now()));
+fn until_renewal(context: &Context, uid: &str) -> Duration {
+    let renew_at = context.tokens.renew_at(uid);
+    let left = renew_at.map(|at| at.duration_since(context.now()));
     left.and_then(|left| Duration::try_from(left).ok()).unwrap_or_default()
 }
 

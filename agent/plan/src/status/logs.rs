@@ -102,13 +102,16 @@ mod tests {
         let none = Err("previous terminated container \"a\" in pod \"p\" not found");
         let waits = "container \"a\" in pod \"p\" is waiting to start: ";
         check(&view, Err(&format!("{waits}ContainerCreating")), none);
-        let failure = |reason: &str| Memory {
-            failure: Some(Failure {
+        let failure = |reason: &str| {
+            let failure = Failure {
                 reason: reason.to_owned(),
                 message: String::new(),
                 until: now,
-            }),
-            ..Memory::default()
+            };
+            Box::new(Memory {
+                failure: Some(failure),
+                ..Memory::default()
+            })
         };
         view.memory
             .insert("a".to_owned(), failure("CreateContainerConfigError"));

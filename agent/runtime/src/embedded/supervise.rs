@@ -23,6 +23,8 @@ use crate::protocol::{self, Answer, Configuration, Message};
 use crate::supervisor::{self, SOCKET};
 use crate::{Error, Event, Sandbox, SandboxSpec, sys};
 
+/// What is read of a message in one piece before its length is known; there is a buffer for each pod.
+const READ_AHEAD: usize = 256;
 /// A supervisor that does not answer within this is broken.
 const ANSWER: Duration = Duration::from_secs(30);
 
@@ -181,7 +183,7 @@ impl Shared {
         // Not a strong reference: the tasks live in what it refers to.
         let (shared, id) = (Arc::downgrade(self), id.to_owned());
         tasks.spawn(async move {
-            let mut reader = tokio::io::BufReader::new(reader);
+            let mut reader = tokio::io::BufReader::with_capacity(READ_AHEAD, reader);
             while let Ok((message, body)) = connection::receive(&mut reader).await {
                 match message {
                     Message::Reply { id, result } => connection.answer(id, result, body),
