@@ -14,12 +14,12 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
 
 /// How often it is looked whether memory can go back.
-const ROUND: Duration = Duration::from_secs(5);
+const ROUND: Duration = Duration::from_secs(2);
 /// Who uses the processor for longer in a round is busy.
-const IDLE: Duration = Duration::from_millis(50);
+const IDLE: Duration = Duration::from_millis(20);
 
 /// Rounds of rest between one release of code and the next.
-const RESTS: u32 = 6;
+const RESTS: u32 = 15;
 
 /// Gives back what is not needed, for as long as it is polled: free heap whenever there is much of it, and pages of code when
 /// the process has come to rest, and now and then while it rests: what a rare request ran is not needed for the next lease.

@@ -37,8 +37,8 @@ const QUEUE: usize = 1024;
 /// Bytes of objects that may wait with them.
 const QUEUE_BYTES: usize = 16 << 20;
 
-/// A record and how much of it is written.
-type Entry = (Record, Decision);
+/// A record and how much of it is written. Boxed: the queue keeps room for all that may ever wait.
+type Entry = Box<(Record, Decision)>;
 
 /// Writes records into `audit.log` in a directory.
 #[derive(Debug)]
@@ -132,7 +132,7 @@ impl Sink for FileSink {
             return;
         };
         self.bound(&mut record);
-        match queue.try_send((record, decision)) {
+        match queue.try_send(Box::new((record, decision))) {
             Ok(()) => {
                 let lost = self.uncounted.swap(0, Ordering::Relaxed);
                 if lost > 0 {
@@ -144,8 +144,8 @@ impl Sink for FileSink {
                     error!("the audit log has ended");
                 }
             }
-            Err(TrySendError::Full((record, _))) => {
-                self.waiting.fetch_sub(weight(&record), Ordering::Relaxed);
+            Err(TrySendError::Full(entry)) => {
+                self.waiting.fetch_sub(weight(&entry.0), Ordering::Relaxed);
                 self.uncounted.fetch_add(1, Ordering::Relaxed);
             }
             Err(TrySendError::Disconnected(_)) => error!("the audit log has ended"),
@@ -178,7 +178,8 @@ fn run(mut files: Files, records: &Receiver<Entry>, waiting: &AtomicUsize) {
     while let Ok(record) = records.recv() {
         let mut next = Some(record);
         let mut outcome = Ok(());
-        while let Some((record, decision)) = next {
+        while let Some(entry) = next {
+            let (record, decision) = *entry;
             line.clear();
             line::write(&record, decision, &mut line);
             waiting.fetch_sub(weight(&record), Ordering::Relaxed);
