@@ -18,6 +18,7 @@
 
 mod backend;
 mod cache;
+mod committer;
 mod entry;
 mod key;
 mod ledger;

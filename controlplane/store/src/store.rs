@@ -3,14 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 use std::time::Duration;
-
-use tokio::sync::{mpsc, oneshot};
 
 use crate::backend::{Backend, Memory, Sqlite};
 use crate::cache::{Cache, RingLimits};
+use crate::committer::Committer;
 use crate::entry::{Entry, List};
 use crate::key::{Key, Prefix};
 use crate::options::{OpenError, Options};
@@ -19,7 +17,7 @@ use crate::retention::Retention;
 use crate::shared::Shared;
 use crate::watch::{Watch, WatchError, event};
 use crate::write::{Class, CommitError, Write};
-use crate::writer::{Job, QUEUE, Request, Writer};
+use crate::writer::{Request, Writer};
 use crate::{BackendError, EventKind};
 
 /// How often retention is looked after.
@@ -66,16 +64,6 @@ pub struct Store {
     opened: tokio::time::Instant,
 }
 
-#[derive(Clone)]
-enum Committer {
-    /// Commits on the caller's thread: what simulations under a paused clock need.
-    Inline(Arc<Mutex<Writer>>),
-    Thread {
-        queue: mpsc::Sender<Job>,
-        thread: Arc<Mutex<Option<JoinHandle<()>>>>,
-    },
-}
-
 impl Store {
     /// Opens the database at `path`, or makes a new one; its directory must exist.
     ///
@@ -92,10 +80,9 @@ impl Store {
             Ok(parts) => parts,
             Err(failure) => unreachable!("{failure}"),
         };
-        let committer = Committer::Inline(Arc::new(Mutex::new(writer)));
         Self {
             shared,
-            committer,
+            committer: Committer::inline(writer),
             opened: tokio::time::Instant::now(),
         }
     }
@@ -103,18 +90,9 @@ impl Store {
     /// A store on any backend, with a writer's thread of its own.
     pub fn with_backend(backend: Box<dyn Backend>, options: Options) -> Result<Self, OpenError> {
         let (shared, writer) = parts(backend, options)?;
-        let (queue, receiver) = mpsc::channel(QUEUE);
-        let thread = std::thread::Builder::new()
-            .name("store-writer".into())
-            .spawn(move || writer.run(receiver))
-            .map_err(OpenError::Thread)?;
-        let committer = Committer::Thread {
-            queue,
-            thread: Arc::new(Mutex::new(Some(thread))),
-        };
         Ok(Self {
             shared,
-            committer,
+            committer: Committer::start(writer)?,
             opened: tokio::time::Instant::now(),
         })
     }
@@ -276,23 +254,7 @@ impl Store {
     /// Like [`Store::commit`], together with other changes: all of them or none. When one of those is refused, the error
     /// is [`CommitError::Accompanying`].
     pub async fn commit_with(&self, write: Write, also: Vec<Write>) -> Result<Entry, CommitError> {
-        let (reply, answer) = oneshot::channel();
-        let request = Request { write, also };
-        match &self.committer {
-            Committer::Inline(writer) => {
-                let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
-                if self.shared.cache().closed {
-                    return Err(CommitError::Closed);
-                }
-                writer.commit(vec![(request, reply)]);
-            }
-            Committer::Thread { queue, .. } => {
-                if queue.send(Job::Write(request, reply)).await.is_err() {
-                    return Err(CommitError::Closed);
-                }
-            }
-        }
-        answer.await.unwrap_or(Err(CommitError::Closed))
+        self.committer.commit(&self.shared, Request { write, also }).await
     }
 
     /// Changes under a prefix after revision `from`.
@@ -305,60 +267,21 @@ impl Store {
     pub async fn run(&self) {
         loop {
             tokio::select! {
-                () = self.writer_ended() => return,
+                () = self.committer.ended() => return,
                 () = tokio::time::sleep(MAINTENANCE) => self.maintain().await,
             }
         }
     }
 
-    async fn writer_ended(&self) {
-        match &self.committer {
-            Committer::Inline(_) => std::future::pending().await,
-            Committer::Thread { queue, .. } => queue.closed().await,
-        }
-    }
-
     /// One round of maintenance: raises the compaction floor, sweeps below it, removes what has outlived its time.
     pub async fn maintain(&self) {
-        let now = self.opened.elapsed();
-        match &self.committer {
-            Committer::Inline(writer) => {
-                let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
-                let mut sweeping = writer.maintain(now);
-                while sweeping {
-                    sweeping = writer.sweep();
-                }
-            }
-            Committer::Thread { queue, .. } => {
-                let (done, maintained) = oneshot::channel();
-                // A closed store needs no maintenance.
-                drop(queue.send(Job::Maintain(now, done)).await);
-                drop(maintained.await);
-            }
-        }
+        self.committer.maintain(self.opened.elapsed()).await;
     }
 
     /// Ends all watches, finishes the writes that wait, and lets go of the files. Later writes fail with `Closed`; `get`
     /// and lists of the present go on to show the last state, so that nobody takes the end for an empty cluster.
     pub async fn close(&self) -> Result<(), Arc<BackendError>> {
-        match &self.committer {
-            Committer::Inline(writer) => {
-                self.shared.cache_mut().close();
-                let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
-                writer.backend.close().map_err(Arc::new)
-            }
-            Committer::Thread { queue, thread } => {
-                let (done, closed) = oneshot::channel();
-                if queue.send(Job::Close(done)).await.is_err() {
-                    return Ok(());
-                }
-                let outcome = closed.await.unwrap_or(Ok(()));
-                let thread = thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-                // It has answered and only has to return; a panic in it was reported where it happened.
-                drop(thread.map(JoinHandle::join));
-                outcome
-            }
-        }
+        self.committer.close(&self.shared).await
     }
 }
 
@@ -394,6 +317,7 @@ fn parts(mut backend: Box<dyn Backend>, options: Options) -> Result<(Arc<Shared>
             backend,
             retention,
             pool,
+            swift: false,
         },
     ))
 }

@@ -1,10 +1,11 @@
 //! The one writer: it decides, stores and publishes batches of writes.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 use tracing::{debug, error};
 
 use crate::backend::{Backend, Operation, Record};
@@ -23,6 +24,8 @@ pub(crate) const QUEUE: usize = 1024;
 /// The most writes, and bytes, in one transaction.
 const BATCH: usize = 256;
 const BATCH_BYTES: usize = 8 << 20;
+/// When a write, the waking of its watchers included, takes no longer, the next one may be committed by who brings it.
+const SWIFT: Duration = Duration::from_millis(1);
 /// Rows that one step of compaction visits between two batches.
 const SWEEP: usize = 512;
 /// Objects that one step of expiry removes, and the steps in one round of maintenance.
@@ -52,53 +55,67 @@ pub(crate) enum Job {
     Close(oneshot::Sender<Result<(), Arc<BackendError>>>),
 }
 
+/// The writer, until the store is closed.
+pub(crate) type Slot = Mutex<Option<Writer>>;
+
 pub(crate) struct Writer {
     pub(crate) shared: Arc<Shared>,
     pub(crate) backend: Box<dyn Backend>,
     pub(crate) retention: Retention,
     pub(crate) pool: Pool,
+    /// The last write was alone and took no longer than [`SWIFT`].
+    pub(crate) swift: bool,
 }
 
 impl Writer {
-    /// The writer's thread: one transaction for all that waits, and maintenance when nothing does.
-    pub(crate) fn run(mut self, mut queue: mpsc::Receiver<Job>) {
+    /// The writer's thread: one transaction for all that waits, and maintenance when nothing does. It ends when the store is
+    /// closed, or nobody holds it any more, or a commit panicked: what it left is in no state to go on from.
+    pub(crate) fn run(slot: &Slot, mut queue: mpsc::Receiver<Job>) {
         let mut sweeping = false;
         let mut next = None;
         loop {
             let job = match next.take() {
                 Some(job) => Some(job),
-                None if sweeping && queue.is_empty() => {
-                    sweeping = self.sweep();
-                    continue;
-                }
-                None => queue.blocking_recv(),
+                None if sweeping && queue.is_empty() => None,
+                None => match queue.blocking_recv() {
+                    Some(job) => Some(job),
+                    None => break,
+                },
             };
+            let Ok(mut slot) = slot.lock() else { return };
+            let Some(writer) = slot.as_mut() else { return };
             match job {
-                None => break,
+                None => sweeping = writer.sweep(),
                 Some(Job::Write(request, reply)) => {
                     let mut batch = vec![(request, reply)];
                     next = drain(&mut queue, &mut batch);
-                    self.commit(batch);
+                    writer.commit(batch);
                     if sweeping && queue.len() < BATCH {
-                        sweeping = self.sweep();
+                        sweeping = writer.sweep();
                     }
                 }
                 Some(Job::Maintain(now, done)) => {
-                    sweeping |= self.maintain(now);
+                    sweeping |= writer.maintain(now);
                     if done.send(()).is_err() {
                         debug!("nobody waits for the end of maintenance");
                     }
                 }
                 Some(Job::Close(done)) => {
-                    self.shared.cache_mut().close();
+                    writer.shared.cache_mut().close();
+                    let closed = writer.backend.close().map_err(Arc::new);
+                    // Lets go of the files before anybody is told.
+                    *slot = None;
                     // The caller may have stopped waiting.
-                    drop(done.send(self.backend.close().map_err(Arc::new)));
+                    drop(done.send(closed));
                     return;
                 }
             }
         }
-        self.shared.cache_mut().close();
-        if let Err(failure) = self.backend.close() {
+        let Some(mut writer) = slot.lock().ok().and_then(|mut slot| slot.take()) else {
+            return;
+        };
+        writer.shared.cache_mut().close();
+        if let Err(failure) = writer.backend.close() {
             error!(error = &failure as &dyn std::error::Error, "close the database");
         }
     }
@@ -106,8 +123,9 @@ impl Writer {
     /// Decides, stores and publishes one batch, then answers every writer. `false` when the disk did not take it.
     pub(crate) fn commit(&mut self, batch: Vec<(Request, Reply)>) -> bool {
         let mut answers = Vec::with_capacity(batch.len());
+        let (alone, begun) = (batch.len() == 1, Instant::now());
         let events = self.decide(batch, &mut answers);
-        match self.store(events) {
+        let done = match self.store(events) {
             Ok(changed) => {
                 for (reply, answer) in answers {
                     // The client may have gone; its write stands.
@@ -123,7 +141,9 @@ impl Writer {
                 }
                 false
             }
-        }
+        };
+        self.swift = alone && done && begun.elapsed() < SWIFT;
+        done
     }
 
     /// Checks preconditions against the cache and the writes of this batch that come before.

@@ -351,6 +351,33 @@ async fn attack_33_a_full_disk_does_not_keep_the_writer_from_the_writes() {
 }
 
 #[tokio::test]
+async fn a_lone_write_is_committed_by_who_brings_it_unless_the_disk_is_slow() {
+    let (store, disk) = failing();
+    let mut number = 0;
+    let mut next = || {
+        number += 1;
+        create(&pod(&format!("pod-{number}")), "1")
+    };
+    store.commit(next()).await.unwrap();
+    assert!(!disk.written_here(), "nothing is known of the disk");
+    // The machine may be busy just now.
+    for tries in 1.. {
+        store.commit(next()).await.unwrap();
+        if disk.written_here() {
+            break;
+        }
+        assert!(tries < 1000, "the thread writes although the disk is swift");
+    }
+    disk.set(Disk::Slow);
+    store.commit(next()).await.unwrap();
+    store.commit(next()).await.unwrap();
+    assert!(!disk.written_here(), "the write before took long");
+    store.close().await.unwrap();
+    let late = store.commit(next()).await;
+    assert!(matches!(late, Err(CommitError::Closed)), "{late:?}");
+}
+
+#[tokio::test]
 async fn the_end_of_the_writer_is_no_secret() {
     let (store, disk) = failing();
     disk.set(Disk::Panics);

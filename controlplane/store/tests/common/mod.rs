@@ -112,16 +112,26 @@ pub fn stores(options: &Options) -> Vec<(&'static str, Store, Option<tempfile::T
 pub enum Disk {
     Good,
     Full,
+    Slow,
     Panics,
 }
 
 /// Tells a disk how to behave.
 #[derive(Clone)]
-pub struct Control(Arc<Mutex<Disk>>);
+pub struct Control {
+    disk: Arc<Mutex<Disk>>,
+    writer: Arc<Mutex<Option<std::thread::ThreadId>>>,
+}
 
 impl Control {
     pub fn set(&self, disk: Disk) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = disk;
+        *self.disk.lock().unwrap_or_else(PoisonError::into_inner) = disk;
+    }
+
+    /// Whether the last write was committed on the thread that asks.
+    pub fn written_here(&self) -> bool {
+        let writer = *self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        writer == Some(std::thread::current().id())
     }
 }
 
@@ -132,7 +142,10 @@ struct Failing {
 
 /// A store whose disk fails when it is told to.
 pub fn failing() -> (Store, Control) {
-    let control = Control(Arc::new(Mutex::new(Disk::Good)));
+    let control = Control {
+        disk: Arc::new(Mutex::new(Disk::Good)),
+        writer: Arc::default(),
+    };
     let backend = Failing {
         inner: Memory::default(),
         control: control.clone(),
@@ -146,9 +159,17 @@ impl Backend for Failing {
     }
 
     fn append(&mut self, records: &[Record]) -> Result<(), BackendError> {
-        let disk = *self.control.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let disk = *self.control.disk.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = std::thread::current().id();
+        *self.control.writer.lock().unwrap_or_else(PoisonError::into_inner) = Some(own);
         match disk {
             Disk::Good => self.inner.append(records),
+            Disk::Slow => {
+                // Nobody sends: it is a disk that takes its time.
+                let (_sender, receiver) = std::sync::mpsc::channel::<()>();
+                receiver.recv_timeout(Duration::from_millis(5)).ok();
+                self.inner.append(records)
+            }
             Disk::Full => Err(BackendError::Full("no space".into())),
             Disk::Panics => panic!("the disk is on fire"),
         }
