@@ -275,10 +275,16 @@ def marks_text(marks, shape):
     return text
 
 
+# Optional lists that Go nevertheless writes when they are empty.
+WRITTEN_LISTS = set("""autoscaling.v2.HorizontalPodAutoscalerStatus.currentMetrics core.v1.ContainerImage.names
+core.v1.ProjectedVolumeSource.sources discovery.v1.EndpointSlice.endpoints discovery.v1.EndpointSlice.ports
+rbac.v1.ClusterRole.rules rbac.v1.Role.rules storage.v1.CSINodeDriver.topologyKeys""".split())
+
+
 def always_written(message, json, shape, code, required):
     """Whether Go writes the struct, list or map even when it is empty."""
     if shape:
-        return shape != "<" and required
+        return shape != "<" and (required or f"{message}.{json}" in WRITTEN_LISTS)
     if "." not in code:
         return False
     return json in ("metadata", "spec", "status") or message in VALUE_STRUCTS.get(json, "").split()

@@ -12,6 +12,7 @@ pub mod kinds;
 pub mod managed;
 pub mod names;
 pub mod object;
+pub mod omit;
 pub mod openapi;
 pub mod patch;
 mod place;

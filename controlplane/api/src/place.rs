@@ -49,7 +49,7 @@ struct Level {
 }
 
 /// The offset behind the text that starts here.
-fn text_end(json: &[u8], start: usize) -> usize {
+pub(crate) fn text_end(json: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while let Some(byte) = json.get(at) {
         match byte {

@@ -1,7 +1,10 @@
 //! Between bytes and objects: decoding what clients send, with upstream's words for what is wrong, and encoding what is
 //! stored.
 
+use std::borrow::Cow;
+
 use api::managed::splice;
+use api::schema::Schema;
 use api::{Object, Registration};
 use bytes::Bytes;
 use http::HeaderMap;
@@ -94,11 +97,20 @@ fn decode_reporting(
     json: &[u8],
     validation: FieldValidation,
 ) -> Result<(Box<dyn Object>, Vec<String>), String> {
+    let json = without_empty(registration, json);
     let decoded = match validation {
-        FieldValidation::Ignore => registration.decode(json).map(|object| (object, Vec::new())),
-        FieldValidation::Strict | FieldValidation::Warn => registration.decode_reporting(json),
+        FieldValidation::Ignore => registration.decode(&json).map(|object| (object, Vec::new())),
+        FieldValidation::Strict | FieldValidation::Warn => registration.decode_reporting(&json),
     };
     decoded.map_err(|error| error.to_string())
+}
+
+/// JSON of a kind's object without what means nothing to upstream, such as `volumes: []`.
+pub(crate) fn without_empty<'a>(registration: &Registration, json: &'a [u8]) -> Cow<'a, [u8]> {
+    match Schema::of_kind(&registration.api_version(), registration.kind) {
+        Some(schema) => api::omit::empty(schema, json),
+        None => Cow::Borrowed(json),
+    }
 }
 
 /// Why JSON is no object of the kind: another kind, another version, or a field that does not fit.

@@ -7,7 +7,7 @@ use std::task::{Context as Waker, Poll};
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::header::USER_AGENT;
+use http::header::{CACHE_CONTROL, USER_AGENT};
 use http::request::Parts;
 use http::{HeaderValue, StatusCode};
 use http_body::Frame;
@@ -23,7 +23,7 @@ use crate::identity::{Source, User};
 use crate::path;
 use crate::query::Query;
 use crate::request::RequestInfo;
-use crate::respond::Response;
+use crate::respond::{Response, encode};
 use crate::server::{Clock, Shared};
 use crate::tunnel;
 
@@ -60,6 +60,11 @@ impl Recording {
     /// Records the answer; one that lasts, again when it ends.
     pub(crate) fn end(mut self, mut response: Response, failure: Option<Failure>) -> Response {
         let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        // Answers may hold secrets: neither a proxy nor a browser is to keep them.
+        let headers = response.headers_mut();
+        headers
+            .entry(CACHE_CONTROL)
+            .or_insert(HeaderValue::from_static("no-cache, private"));
         let lasts = switched || (self.outcome.info.lasts() && failure.is_none());
         let Some(record) = self.record(response.status().as_u16(), failure, lasts) else {
             return response;
@@ -92,7 +97,11 @@ impl Recording {
             Stage::ResponseComplete
         };
         let mut record = trail.record(std::mem::take(&mut self.outcome), stage, code, (self.clock)());
-        record.failure = failure.map(|failure| Box::new(failure.status()));
+        if let Some(failure) = failure {
+            let status = failure.status();
+            record.response_object.get_or_insert_with(|| encode(&status));
+            record.failure = Some(Box::new(status));
+        }
         Some(record)
     }
 }

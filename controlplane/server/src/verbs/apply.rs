@@ -185,7 +185,9 @@ fn merged(context: &Context, applying: &Applying, live: &Value, entries: Managed
 
 fn decode(context: &Context, document: &Value) -> Result<Box<dyn Object>, Failure> {
     let registration = context.registration;
-    registration.decode(document.to_string().as_bytes()).map_err(|error| {
+    let json = document.to_string();
+    let json = object::without_empty(registration, json.as_bytes());
+    registration.decode(&json).map_err(|error| {
         let text = |member: &str| document.pointer(member).and_then(Value::as_str).unwrap_or_default();
         let slash = if registration.group.is_empty() { "/" } else { "" };
         Failure::Unexpected {

@@ -172,6 +172,8 @@ async fn every_request_is_recorded() {
     let answered: Value = serde_json::from_slice(records[1].response_object.as_ref().unwrap()).unwrap();
     assert!(answered["metadata"]["name"].as_str().unwrap().starts_with("web-"));
     assert_eq!(records[2].failure.as_ref().unwrap().reason.as_deref(), Some("NotFound"));
+    let refusal: Value = serde_json::from_slice(records[2].response_object.as_ref().unwrap()).unwrap();
+    assert_eq!(refusal["reason"], "NotFound");
 }
 
 #[tokio::test]

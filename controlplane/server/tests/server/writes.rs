@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Api, config_map, pod};
+use crate::support::{Api, config_map, deployment, pod};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::{Method, StatusCode};
@@ -171,4 +171,67 @@ async fn classes_that_every_cluster_has_and_one_default() {
         ),
         (&json!(7), &json!("usual"), &json!("Never"))
     );
+}
+
+#[tokio::test]
+async fn what_means_nothing_is_left_out() {
+    let api = Api::start().await;
+    let mut map = config_map("m");
+    map["binaryData"] = json!({});
+    map["immutable"] = json!(false);
+    let made = api.post(MAPS, &map).await.json();
+    assert_eq!((made.get("binaryData"), &made["immutable"]), (None, &json!(false)));
+    let path = "/apis/apps/v1/namespaces/default/deployments";
+    let mut wanted = deployment("d");
+    let spec = wanted.pointer_mut("/spec/template/spec").unwrap();
+    spec["volumes"] = json!([]);
+    spec["affinity"] = json!({});
+    spec["hostname"] = json!("");
+    spec["containers"][0]["args"] = json!([]);
+    spec["containers"][0]["resources"] = json!({"limits": {}});
+    spec["containers"][0]["env"] = json!([{"name": "A", "value": ""}]);
+    let made = api.post(path, &wanted).await.json();
+    let spec = &made["spec"]["template"]["spec"];
+    assert_eq!(
+        (spec.get("volumes"), spec.get("hostname"), &spec["affinity"]),
+        (None, None, &json!({}))
+    );
+    let container = &spec["containers"][0];
+    assert_eq!(
+        (container.get("args"), &container["resources"], &container["env"]),
+        (None, &json!({}), &json!([{"name": "A"}]))
+    );
+    for answer in [
+        api.put(&format!("{path}/d"), &wanted).await,
+        api.patch(
+            &format!("{path}/d"),
+            "merge-patch+json",
+            &json!({"spec": {"template": {"spec": {"tolerations": []}}}}),
+        )
+        .await,
+    ] {
+        let same = answer.json();
+        assert_eq!(same["metadata"]["resourceVersion"], made["metadata"]["resourceVersion"]);
+    }
+    let applied = api
+        .apply(&format!("{MAPS}/applied"), "fieldManager=me", config_map_with_nothing())
+        .await
+        .json();
+    assert_eq!(applied.get("data"), None, "{applied}");
+}
+
+fn config_map_with_nothing() -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "applied"}, "data": {}})
+}
+
+#[tokio::test]
+async fn nobody_on_the_way_keeps_an_answer() {
+    let api = Api::start().await;
+    for path in [MAPS, "/none", "/version", "/api/v1/namespaces/default/secrets/none"] {
+        assert_eq!(
+            api.get(path).await.headers["cache-control"],
+            "no-cache, private",
+            "{path}"
+        );
+    }
 }

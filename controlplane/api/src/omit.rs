@@ -1,0 +1,234 @@
+//! What Go's `omitempty` leaves out: empty lists, maps and strings, zeroes and false of fields that are values.
+//!
+//! Upstream an object that a client sent with `volumes: []` is the same as one without, is stored and shown without,
+//! and has the same hash. Here the types hold an empty list apart from none, so clients' JSON is cleared of what means
+//! nothing before it is decoded.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use crate::place::text_end;
+use crate::schema::{Field, Form, Schema, Shape};
+
+/// The JSON of a message without the members that upstream's JSON would not have. Well-formed JSON stays well-formed;
+/// what the schema does not know stays as it is.
+pub fn empty(schema: Schema, json: &[u8]) -> Cow<'_, [u8]> {
+    let mut scanner = Scanner {
+        schema,
+        json,
+        levels: Vec::new(),
+        cuts: Vec::new(),
+    };
+    let mut at = 0;
+    while at < json.len() {
+        at = scanner.step(at);
+    }
+    scanner.rest()
+}
+
+/// A value that may stand for nothing.
+#[derive(Clone, Copy)]
+enum Empty {
+    List,
+    Map,
+    Text,
+    Zero,
+    False,
+}
+
+/// What the members or items of an open object or list are.
+#[derive(Clone, Copy)]
+enum Place {
+    Message(Schema),
+    Items(&'static Field),
+    Values(&'static Field),
+    Unknown,
+}
+
+impl Place {
+    fn of_field(field: &'static Field) -> Self {
+        match field.shape {
+            Shape::List => Self::Items(field),
+            Shape::Map => Self::Values(field),
+            Shape::One | Shape::Inline => Self::of_value(field),
+        }
+    }
+
+    fn of_value(field: &Field) -> Self {
+        field.message().map_or(Self::Unknown, Self::Message)
+    }
+}
+
+/// An object or a list that is not closed yet.
+struct Level {
+    is_object: bool,
+    expects_key: bool,
+    /// Where the last member begins, and its key without the quotation marks.
+    member: usize,
+    key: Range<usize>,
+    /// Where the last comma stands that stays.
+    comma: Option<usize>,
+    /// Found when it is first needed.
+    place: Option<Place>,
+}
+
+struct Scanner<'a> {
+    schema: Schema,
+    json: &'a [u8],
+    levels: Vec<Level>,
+    /// What goes, in order, none touching another.
+    cuts: Vec<Range<usize>>,
+}
+
+impl<'a> Scanner<'a> {
+    /// Reads what begins here; returns where the next thing may begin.
+    fn step(&mut self, at: usize) -> usize {
+        match self.json.get(at) {
+            Some(b'"') => self.text(at),
+            Some(b'{') => self.open(at, b'}', Empty::Map),
+            Some(b'[') => self.open(at, b']', Empty::List),
+            Some(b'}' | b']') => {
+                self.levels.pop();
+                at + 1
+            }
+            Some(b',') => {
+                if let Some(level) = self.levels.last_mut() {
+                    level.comma = Some(at);
+                    level.expects_key = level.is_object;
+                }
+                at + 1
+            }
+            Some(b'f') => self.value(at..at + 5, Some(Empty::False)),
+            Some(b'-' | b'0'..=b'9') => {
+                let end = self.skip(at, |byte| {
+                    matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E' | b'0'..=b'9')
+                });
+                let zero = self.json.get(at..end) == Some(b"0");
+                self.value(at..end, zero.then_some(Empty::Zero))
+            }
+            _ => at + 1,
+        }
+    }
+
+    /// A key or a value.
+    fn text(&mut self, at: usize) -> usize {
+        let end = text_end(self.json, at);
+        if let Some(level) = self.levels.last_mut().filter(|level| level.expects_key) {
+            level.member = at;
+            level.key = at + 1..end.saturating_sub(1);
+            level.expects_key = false;
+            return end;
+        }
+        self.value(at..end, (end == at + 2).then_some(Empty::Text))
+    }
+
+    fn open(&mut self, at: usize, close: u8, empty: Empty) -> usize {
+        let inner = self.skip(at + 1, u8::is_ascii_whitespace);
+        if self.json.get(inner) == Some(&close) {
+            return self.value(at..inner + 1, Some(empty));
+        }
+        self.levels.push(Level {
+            is_object: matches!(empty, Empty::Map),
+            expects_key: matches!(empty, Empty::Map),
+            member: at,
+            key: 0..0,
+            comma: None,
+            place: None,
+        });
+        at + 1
+    }
+
+    /// A value that is no more than this: its member goes when it means nothing.
+    fn value(&mut self, span: Range<usize>, empty: Option<Empty>) -> usize {
+        let omitted = empty.is_some_and(|empty| self.field().is_some_and(|field| omits(field, empty)));
+        let Some(level) = self.levels.last_mut().filter(|_| omitted) else {
+            return span.end;
+        };
+        let next = skip(self.json, span.end, u8::is_ascii_whitespace);
+        let (start, end) = if self.json.get(next) == Some(&b',') {
+            level.expects_key = true;
+            (level.member, next + 1)
+        } else {
+            (level.comma.unwrap_or(level.member), span.end)
+        };
+        while self.cuts.last().is_some_and(|cut| start <= cut.start) {
+            self.cuts.pop();
+        }
+        self.cuts.push(start..end);
+        end
+    }
+
+    /// The field whose value is read, when it is a message's.
+    fn field(&mut self) -> Option<&'static Field> {
+        let Place::Message(schema) = self.place()? else {
+            return None;
+        };
+        schema.field(key(self.json, self.levels.last()?))
+    }
+
+    /// What the innermost open object is; none in a list.
+    fn place(&mut self) -> Option<Place> {
+        if !self.levels.last()?.is_object {
+            return None;
+        }
+        let mut place = Place::Message(self.schema);
+        let mut outer: Option<&Level> = None;
+        for level in &mut self.levels {
+            let found = *level.place.get_or_insert_with(|| match (outer, place) {
+                (None, root) => root,
+                (Some(outer), Place::Message(schema)) if outer.is_object => schema
+                    .field(key(self.json, outer))
+                    .map_or(Place::Unknown, Place::of_field),
+                (Some(outer), Place::Values(field)) if outer.is_object => Place::of_value(field),
+                (Some(outer), Place::Items(field)) if !outer.is_object => Place::of_value(field),
+                (Some(_), _) => Place::Unknown,
+            });
+            place = found;
+            outer = Some(level);
+        }
+        Some(place)
+    }
+
+    fn skip(&self, at: usize, wanted: impl Fn(&u8) -> bool) -> usize {
+        skip(self.json, at, wanted)
+    }
+
+    fn rest(self) -> Cow<'a, [u8]> {
+        if self.cuts.is_empty() {
+            return Cow::Borrowed(self.json);
+        }
+        let mut kept = Vec::with_capacity(self.json.len());
+        let mut from = 0;
+        for cut in self.cuts {
+            kept.extend_from_slice(self.json.get(from..cut.start).unwrap_or_default());
+            from = cut.end;
+        }
+        kept.extend_from_slice(self.json.get(from..).unwrap_or_default());
+        Cow::Owned(kept)
+    }
+}
+
+/// The first place from here on whose byte is not wanted.
+fn skip(json: &[u8], at: usize, wanted: impl Fn(&u8) -> bool) -> usize {
+    let rest = json.get(at..).unwrap_or_default();
+    at + rest.iter().take_while(|byte| wanted(byte)).count()
+}
+
+/// The last key as it is written: one with an escape is no field's.
+fn key<'a>(json: &'a [u8], level: &Level) -> &'a str {
+    let bytes = json.get(level.key.clone()).unwrap_or_default();
+    std::str::from_utf8(bytes).unwrap_or_default()
+}
+
+fn omits(field: &Field, empty: Empty) -> bool {
+    match empty {
+        Empty::List => field.shape == Shape::List && !field.always_written,
+        Empty::Map => field.shape == Shape::Map && !field.always_written,
+        Empty::Text => field.omit_zero && field.form == Form::String,
+        Empty::Zero => field.omit_zero && matches!(field.form, Form::Int32 | Form::Int64),
+        Empty::False => field.omit_zero && field.form == Form::Bool,
+    }
+}
+
+#[cfg(test)]
+mod tests;
