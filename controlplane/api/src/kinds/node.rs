@@ -50,11 +50,12 @@ impl Kind for Node {
 
     fn set_defaults(&mut self) {
         let spec = self.spec.get_or_insert_default();
-        // The single range is the first of the list; both are kept and agree.
-        match (&spec.pod_cidr, &spec.pod_cidrs) {
-            (Some(range), None) => spec.pod_cidrs = Some(vec![range.clone()]),
-            (None, Some(ranges)) => spec.pod_cidr = ranges.first().cloned(),
-            (Some(_), Some(_)) | (None, None) => {}
+        // The single range is the first of the list; where they differ, upstream goes by the single one.
+        let first = spec.pod_cidrs.as_ref().and_then(|ranges| ranges.first());
+        match &spec.pod_cidr {
+            Some(range) if first != Some(range) => spec.pod_cidrs = Some(vec![range.clone()]),
+            Some(_) => {}
+            None => spec.pod_cidr = first.cloned(),
         }
         let status = self.status.get_or_insert_default();
         for list in [&mut status.capacity, &mut status.allocatable].into_iter().flatten() {

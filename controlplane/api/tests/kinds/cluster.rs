@@ -22,6 +22,10 @@ fn nodes() {
             "spec.podCIDRs: Invalid value: [\"10.0.0.0/24\",\"10.1.0.0/24\"]: may specify no more than one CIDR for each IP family",
         ),
         (
+            json!({"spec": {"podCIDR": "1.2.3", "podCIDRs": ["10.0.0.0/24"]}}),
+            "spec.podCIDRs[0]: Invalid value: \"1.2.3\": must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)",
+        ),
+        (
             json!({"status": {"allocatable": {"pods": "1500m"}}}),
             "status.allocatable.pods: Invalid value: \"1500m\": must be an integer",
         ),

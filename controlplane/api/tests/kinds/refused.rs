@@ -345,6 +345,12 @@ fn other_kinds() {
     update_refused(
         "",
         "nodes",
+        &json!({"spec": {"podCIDR": "10.9.0.0/24"}}),
+        &["spec.podCIDRs: Forbidden: node updates may not change podCIDR except from \"\" to valid"],
+    );
+    update_refused(
+        "",
+        "nodes",
         &json!({"spec": {"podCIDR": "10.9.0.0/24", "podCIDRs": ["10.9.0.0/24"]}}),
         &["spec.podCIDRs: Forbidden: node updates may not change podCIDR except from \"\" to valid"],
     );
