@@ -197,7 +197,7 @@ fn assert_waits(node: &Node) -> anyhow::Result<()> {
     let nothing = "Normal FailedBinding: no persistent volumes available for this claim and no storage class is set";
     node.event("PersistentVolumeClaim", "nowhere", nothing)?;
     let missing = "Warning FailedScheduling: 0/1 nodes are available: persistentvolumeclaim \"missing\" not found. \
-                   preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.";
+                   no new claims to deallocate, preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.";
     node.event("Pod", "lost", missing)?;
     let claims = node.machine.kubectl(["get", "pvc", "nowhere"])?;
     assert!(claims.contains("Pending"), "{claims}");

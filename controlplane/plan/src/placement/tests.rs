@@ -79,7 +79,7 @@ fn says_why_in_upstreams_words() {
         &board,
         &pod("a", "2", &json!({})),
         &expect![
-            "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint {k: v}. preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
+            "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s). no new claims to deallocate, preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
         ],
     );
     check(
@@ -90,7 +90,7 @@ fn says_why_in_upstreams_words() {
             &json!({ "nodeSelector": { "disk": "ssd" }, "preemptionPolicy": "Never" }),
         ),
         &expect![
-            "0/3 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 2 node(s) had untolerated taint {k: v}. preemption: not eligible due to preemptionPolicy=Never."
+            "0/3 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 2 node(s) had untolerated taint(s). no new claims to deallocate, preemption: not eligible due to preemptionPolicy=Never."
         ],
     );
     check(
@@ -109,7 +109,7 @@ fn counts_what_is_placed_until_it_is_lifted() {
         &board,
         &b,
         &expect![
-            "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
+            "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
         ],
     );
     assert!(board.lift("a"));
@@ -131,7 +131,7 @@ fn keeps_apart_what_wants_to_be_apart() {
         &board,
         &pod("c", "1m", &apart),
         &expect![
-            "0/2 nodes are available: 2 node(s) didn't match pod anti-affinity rules. preemption: 0/2 nodes are available: 2 No preemption victims found for incoming pod."
+            "0/2 nodes are available: 2 node(s) didn't match pod anti-affinity rules. no new claims to deallocate, preemption: 0/2 nodes are available: 2 No preemption victims found for incoming pod."
         ],
     );
 }
@@ -163,7 +163,7 @@ fn ports_of_the_node_are_taken_once() {
         &board,
         &pod("b", "1m", &port),
         &expect![
-            "0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
+            "0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports. no new claims to deallocate, preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
         ],
     );
 }

@@ -54,8 +54,10 @@ impl fmt::Display for Unplaceable {
             Some(reason) => write!(f, "0/{nodes} nodes are available: {reason}.")?,
             None => write!(f, "0/{nodes} nodes are available: {}.", histogram(reasons))?,
         }
+        // What each of upstream's plugins says that would make room: no device claim of the pod could be given up.
+        f.write_str(" no new claims to deallocate, preemption: ")?;
         if !self.preempts {
-            return f.write_str(" preemption: not eligible due to preemptionPolicy=Never.");
+            return f.write_str("not eligible due to preemptionPolicy=Never.");
         }
         let attempts = self.misfits.iter().map(|misfit| {
             if misfit.resolvable {
@@ -64,11 +66,7 @@ impl fmt::Display for Unplaceable {
                 "Preemption is not helpful for scheduling"
             }
         });
-        write!(
-            f,
-            " preemption: 0/{nodes} nodes are available: {}.",
-            histogram(attempts)
-        )
+        write!(f, "0/{nodes} nodes are available: {}.", histogram(attempts))
     }
 }
 

@@ -368,11 +368,11 @@ fn a_pod_goes_where_its_volumes_can_be_reached() {
         vec![volume("v", "9Gi", &on("n2"))],
         None,
     ));
-    expect!["0/2 nodes are available: 2 node(s) didn't match PersistentVolume's node affinity. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."]
+    expect!["0/2 nodes are available: 2 node(s) didn't match PersistentVolume's node affinity. no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."]
         .assert_eq(&choose(Some(claim("data", &bound)), vec![volume("v", "9Gi", &on("n3"))], None));
-    expect![[r#"0/2 nodes are available: persistentvolumeclaim "data" not found. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."#]]
+    expect![[r#"0/2 nodes are available: persistentvolumeclaim "data" not found. no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."#]]
         .assert_eq(&choose(None, Vec::new(), None));
-    expect!["0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."]
+    expect!["0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims. no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."]
         .assert_eq(&choose(Some(claim("data", &json!({}))), Vec::new(), None));
     expect!["n2"].assert_eq(&choose(
         Some(claim("data", &json!({}))),
@@ -380,7 +380,7 @@ fn a_pod_goes_where_its_volumes_can_be_reached() {
         Some(class("kubernetes.io/no-provisioner", "WaitForFirstConsumer")),
     ));
     expect!["n1"].assert_eq(&choose(Some(claim("data", &json!({}))), Vec::new(), waiting()));
-    expect!["0/2 nodes are available: 2 node(s) didn't find available persistent volumes to bind. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."]
+    expect!["0/2 nodes are available: 2 node(s) didn't find available persistent volumes to bind. no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."]
         .assert_eq(&choose(Some(claim("data", &json!({}))), Vec::new(), Some(class("kubernetes.io/no-provisioner", "WaitForFirstConsumer"))));
 }
 
