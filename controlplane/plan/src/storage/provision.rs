@@ -74,7 +74,9 @@ pub fn growth(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Optio
     let ours = provisioner(volume) == Some(NAME) && is_bound(claim) && is_for(volume, claim);
     let shown = claim.status.as_ref().and_then(|status| status.capacity.as_ref());
     let wanted = requested(claim);
-    (ours && (wanted > capacity(volume) || wanted > storage(shown))).then(|| wanted.to_text())
+    // A claim that shows nothing yet has just been bound: what it holds is about to be told.
+    let lags = shown.is_some_and(|shown| wanted > storage(Some(shown)));
+    (ours && (wanted > capacity(volume) || lags)).then(|| wanted.to_text())
 }
 
 /// The name of a claim's volume and of its directory.
@@ -199,5 +201,34 @@ pub fn note(claim: &PersistentVolumeClaim, news: News<'_>) -> Note {
         severity,
         reason,
         message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::{NAME, growth};
+
+    #[test]
+    fn only_a_claim_that_asks_for_more_grows() {
+        let check = |asked: &str, shown: Value, held: &str, expected: Option<&str>| {
+            let claim = serde_json::from_value(json!({
+                "metadata": { "name": "c", "namespace": "d", "uid": "u", "annotations": { "pv.kubernetes.io/bind-completed": "yes" } },
+                "spec": { "volumeName": "v", "resources": { "requests": { "storage": asked } } },
+                "status": shown,
+            }));
+            let volume = serde_json::from_value(json!({
+                "metadata": { "name": "v", "annotations": { "pv.kubernetes.io/provisioned-by": NAME } },
+                "spec": { "capacity": { "storage": held }, "claimRef": { "name": "c", "namespace": "d", "uid": "u" } },
+            }));
+            let grown = growth(&claim.unwrap(), &volume.unwrap());
+            assert_eq!(grown.map(|size| size.0).as_deref(), expected, "{asked} {shown} {held}");
+        };
+        let holds = |size: &str| json!({ "capacity": { "storage": size } });
+        check("1Gi", json!({}), "1Gi", None);
+        check("1Gi", holds("1Gi"), "1Gi", None);
+        check("2Gi", holds("1Gi"), "1Gi", Some("2Gi"));
+        check("2Gi", holds("1Gi"), "2Gi", Some("2Gi"));
     }
 }
