@@ -47,6 +47,22 @@ pub enum PolicyError {
         /// Its index.
         rule: usize,
     },
+    /// A group that there cannot be, such as one with a version.
+    #[error("rules[{rule}] has the group {group:?}: {because}")]
+    Group {
+        /// Its index.
+        rule: usize,
+        /// The group.
+        group: String,
+        /// Upstream's text.
+        because: String,
+    },
+    /// Names of objects of no resource.
+    #[error("rules[{rule}] has resourceNames, which require at least one resource")]
+    Names {
+        /// Its index.
+        rule: usize,
+    },
     /// A path that matches nothing.
     #[error("rules[{rule}] has the non-resource URL {url:?}, which must begin with a '/', or be '*'")]
     Url {
@@ -150,6 +166,9 @@ impl Policy {
                     url: url.clone(),
                 });
             }
+            for target in &rule.resources {
+                target.check(index)?;
+            }
         }
         Ok(policy)
     }
@@ -163,6 +182,23 @@ impl Policy {
             without_managed_fields: rule.omit_managed_fields.unwrap_or(self.omit_managed_fields),
             hides_messages: false,
         })
+    }
+}
+
+impl Target {
+    fn check(&self, rule: usize) -> Result<(), PolicyError> {
+        let because = api::names::dns1123_subdomain(&self.group).join(", ");
+        if !self.group.is_empty() && !because.is_empty() {
+            return Err(PolicyError::Group {
+                rule,
+                group: self.group.clone(),
+                because,
+            });
+        }
+        if self.resources.is_empty() && !self.resource_names.is_empty() {
+            return Err(PolicyError::Names { rule });
+        }
+        Ok(())
     }
 }
 
@@ -330,6 +366,14 @@ rules:
             (
                 "{kind: Policy, apiVersion: audit.k8s.io/v1, rules: [{level: Metadata, nonResourceURLs: [a]}]}",
                 "rules[0] has the non-resource URL \"a\", which must begin with a '/', or be '*'",
+            ),
+            (
+                "{kind: Policy, apiVersion: audit.k8s.io/v1, rules: [{level: None, resources: [{group: apps/v1}]}]}",
+                "rules[0] has the group \"apps/v1\": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')",
+            ),
+            (
+                "{kind: Policy, apiVersion: audit.k8s.io/v1, rules: [{level: None, resources: [{group: apps, resourceNames: [a]}]}]}",
+                "rules[0] has resourceNames, which require at least one resource",
             ),
             (
                 "{kind: Policy, apiVersion: audit.k8s.io/v1, rules: [{level: All}]}",
