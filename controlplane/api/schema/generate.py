@@ -55,6 +55,28 @@ metrics.v1beta1.NodeMetricsList\tmetadata=1meta.v1.ListMeta,v items=2*metrics.v1
 metrics.v1beta1.PodMetrics\tmetadata=1meta.v1.ObjectMeta,v timestamp=2T window=3D containers=4*metrics.v1beta1.ContainerMetrics
 metrics.v1beta1.PodMetricsList\tmetadata=1meta.v1.ListMeta,v items=2*metrics.v1beta1.PodMetrics
 """
+# Fields that k8s-pb is too old for: {message: [(name, number, shape, type, {mark})]}, by upstream's generated.proto files.
+NEWER = {
+    "api.core.v1.ImageVolumeStatus": [("image_ref", 1, "", "string", {})],
+    "api.core.v1.PodSchedulingGroup": [("pod_group_name", 1, "", "string", {})],
+    "api.core.v1.PodSpec": [("scheduling_group", 43, "", "api.core.v1.PodSchedulingGroup", {})],
+    "api.core.v1.ResourceHealth": [("message", 6, "", "string", {})],
+    "api.core.v1.VolumeMountStatus": [("volume_status", 5, "", "api.core.v1.VolumeStatus", {})],
+    "api.core.v1.VolumeStatus": [("image", 1, "", "api.core.v1.ImageVolumeStatus", {})],
+    "api.resource.v1.Device": [
+        ("node_allocatable_resource_mappings", 13, "%", "api.resource.v1.NodeAllocatableResourceMapping", {})],
+    "api.resource.v1.DeviceAttribute": [
+        ("ints", 6, "*", "int64", {"listType": "atomic"}),
+        ("bools", 7, "*", "bool", {"listType": "atomic"}),
+        ("strings", 8, "*", "string", {"listType": "atomic"}),
+        ("versions", 9, "*", "string", {"listType": "atomic"})],
+    "api.resource.v1.NodeAllocatableResourceMapping": [
+        ("capacity_key", 1, "", "string", {}),
+        ("allocation_multiplier", 2, "", "apimachinery.pkg.api.resource.Quantity", {})],
+    "api.storage.v1.CSIDriverSpec": [("prevent_pod_scheduling_if_missing", 11, "", "bool", {})],
+    META + "ListMeta": [("shard_info", 5, "", META + "ShardInfo", {})],
+    META + "ShardInfo": [("selector", 1, "", "string", {})],
+}
 SCALAR = {"string": "s", "bool": "b", "int32": "i", "int64": "l", "double": "d", "bytes": "y"}
 
 # Values among the newer fields, which upstream's convention would make pointers.
@@ -94,7 +116,13 @@ api.core.v1.VolumeMountStatus.recursiveReadOnly api.discovery.v1.Endpoint.hostna
 api.discovery.v1.Endpoint.zone api.discovery.v1.EndpointPort.name api.discovery.v1.EndpointPort.protocol
 api.discovery.v1.EndpointPort.appProtocol api.networking.v1.IngressClassParametersReference.apiGroup
 api.networking.v1.IngressClassParametersReference.scope api.networking.v1.IngressClassParametersReference.namespace
-api.networking.v1.IngressPortStatus.error api.policy.v1.PodDisruptionBudgetSpec.unhealthyPodEvictionPolicy""".split())
+api.networking.v1.IngressPortStatus.error api.policy.v1.PodDisruptionBudgetSpec.unhealthyPodEvictionPolicy
+api.core.v1.PodSchedulingGroup.podGroupName api.core.v1.ResourceHealth.message
+api.resource.v1.AllocatedDeviceStatus.shareID api.resource.v1.Device.nodeName api.resource.v1.DeviceAttribute.string
+api.resource.v1.DeviceAttribute.version api.resource.v1.DeviceClassSpec.extendedResourceName
+api.resource.v1.DeviceConstraint.distinctAttribute api.resource.v1.DeviceConstraint.matchAttribute
+api.resource.v1.DeviceRequestAllocationResult.shareID api.resource.v1.NodeAllocatableResourceMapping.capacityKey
+api.resource.v1.ResourceSliceSpec.nodeName""".split())
 
 # Structs that are Go values, besides those named metadata, spec and status: {field: messages}.
 VALUE_STRUCTS = {
@@ -303,6 +331,8 @@ def main():
     crates = registry(arguments)
     messages, names = read_messages(newest(crates, "k8s-pb")), read_json_names(newest(crates, "k8s-openapi"))
     messages = with_upstream_names(messages, names)
+    for message, fields in NEWER.items():
+        messages.setdefault(message, []).extend(fields)
     known = {flat(json): json for fields in names.values() for json, _ in fields.values()}
     wanted = {m for m in messages if any(m.startswith(f"api.{g}.") for g in GROUPS) or m.startswith(META)
               or m.startswith("apimachinery.pkg.runtime.")} - set(SPECIAL)

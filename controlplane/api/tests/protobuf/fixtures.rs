@@ -7,25 +7,10 @@ use controlplane_api::schema::Schema;
 use controlplane_api::{KINDS, Registration, openapi, protobuf, yaml};
 use serde_json::Value;
 
-/// Messages and fields of 1.36 that the protobuf definitions behind the table do not have yet.
-const NEWER: [&str; 17] = [
-    "core.v1.ImageVolumeStatus",
+/// What of 1.36 the table lacks: 1.37 took it back, and no definition that still has it could be read.
+const ABSENT: [&str; 2] = [
     "core.v1.NodeAllocatableResourceClaimStatus",
-    "core.v1.PodSchedulingGroup",
-    "core.v1.PodSpec.schedulingGroup",
     "core.v1.PodStatus.nodeAllocatableResourceClaimStatuses",
-    "core.v1.ResourceHealth.message",
-    "core.v1.VolumeMountStatus.volumeStatus",
-    "core.v1.VolumeStatus",
-    "meta.v1.ListMeta.shardInfo",
-    "meta.v1.ShardInfo",
-    "resource.v1.Device.nodeAllocatableResourceMappings",
-    "resource.v1.DeviceAttribute.bools",
-    "resource.v1.DeviceAttribute.ints",
-    "resource.v1.DeviceAttribute.strings",
-    "resource.v1.DeviceAttribute.versions",
-    "resource.v1.NodeAllocatableResourceMapping",
-    "storage.v1.CSIDriverSpec.preventPodSchedulingIfMissing",
 ];
 
 /// The fixture as the server would store it.
@@ -96,5 +81,5 @@ fn the_table_has_every_field_of_the_types() {
             );
         }
     }
-    assert_eq!(missing.into_iter().collect::<Vec<_>>(), NEWER);
+    assert_eq!(missing.into_iter().collect::<Vec<_>>(), ABSENT);
 }

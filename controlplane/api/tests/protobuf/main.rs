@@ -7,6 +7,8 @@ mod fixtures;
 mod independent;
 mod malformed;
 #[cfg(test)]
+mod newer;
+#[cfg(test)]
 mod round_trips;
 mod stock;
 
