@@ -7,15 +7,17 @@ use axum::body::Body;
 use http::Request;
 use http::header::ACCEPT;
 use http::request::Parts;
+use http_body::Body as _;
 
 use crate::authentication::{self, Caller};
 use crate::authorization::{self, Attributes, Decision};
 use crate::context::{Context, Gathered, Notes, Wire};
 use crate::failure::Failure;
 use crate::identity::{Source, User};
+use crate::metrics::Manner;
 use crate::path;
 use crate::query::Query;
-use crate::recording::{Outcome, Recording};
+use crate::recording::{self, Outcome, Recording};
 use crate::request::RequestInfo;
 use crate::respond::{self, Response};
 use crate::server::Shared;
@@ -27,6 +29,7 @@ pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Respo
     let received = (shared.options.clock)();
     let began = tokio::time::Instant::now();
     let (mut parts, body) = request.into_parts();
+    let manner = Manner::of(&parts);
     let accept = parts.headers.get(ACCEPT).cloned();
     let caller = authentication::caller(&shared, &mut parts);
     let mut recording = Recording::begin(&shared, &parts, caller.as_ref().ok(), received);
@@ -47,7 +50,12 @@ pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Respo
     let info = &recording.outcome.info;
     let row = api::find(&info.group, &info.version, &info.resource);
     let took = (!info.lasts()).then(|| began.elapsed());
-    shared.metrics.count(info, row, response.status().as_u16(), took);
+    let asked = (info, row, manner);
+    let bytes = response.body().size_hint().exact();
+    shared.metrics.count(asked, response.status().as_u16(), took, bytes);
+    if info.lasts() && failure.is_none() {
+        response = recording::until_end(response, shared.metrics.lasting(asked));
+    }
     recording.end(response, failure)
 }
 

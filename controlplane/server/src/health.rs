@@ -36,6 +36,13 @@ pub(crate) fn answer(shared: &Shared, segments: &[String], query: &Query) -> Opt
     })
 }
 
+/// The checks behind an endpoint, and whether they pass.
+pub(crate) fn results(shared: &Shared, endpoint: &str) -> impl Iterator<Item = (&'static str, bool)> {
+    checks(shared, endpoint)
+        .into_iter()
+        .map(|check| (check.name, check.passed))
+}
+
 fn checks(shared: &Shared, endpoint: &str) -> Vec<Check> {
     let mut checks = vec![Check {
         name: "ping",

@@ -3,14 +3,15 @@
 //! Labels are static texts: counting a request allocates nothing, and how many series there are is bounded by the table of
 //! kinds.
 
+mod labels;
+mod process;
+
 use std::borrow::Cow;
-use std::fs;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use api::Registration;
-use api::kind::{Scope, Verbs};
-use prometheus_client::encoding::{EncodeLabelSet, text};
+use api::kind::Verbs;
+use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -18,109 +19,135 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use store::ListAt;
 
+use self::labels::{Answer, Health, InFlight, Request, Resource, Stored, Subject, Watched};
+use self::process::Process;
 use crate::request::RequestInfo;
 use crate::server::Shared;
-use crate::{storage, subresource};
+use crate::version::Version;
+use crate::{health, storage};
+
+pub(crate) use self::labels::Manner;
 
 /// Of the page: the text format of Prometheus, as upstream serves it.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Upper bounds of the durations that are told apart, in seconds.
-const SECONDS: [f64; 12] = [
-    0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,
+/// Upper bounds of the durations that are told apart, in seconds: upstream's, and finer ones below.
+const SECONDS: [f64; 27] = [
+    0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0,
+    6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0,
 ];
 
-#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Request {
-    verb: &'static str,
-    group: &'static str,
-    version: &'static str,
-    resource: &'static str,
-    subresource: &'static str,
-    scope: &'static str,
-    component: &'static str,
-}
-
-#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Answer {
-    code: u32,
-    verb: &'static str,
-    group: &'static str,
-    version: &'static str,
-    resource: &'static str,
-    subresource: &'static str,
-    scope: &'static str,
-    component: &'static str,
-}
-
-#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct InFlight {
-    request_kind: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Stored {
-    resource: String,
-}
+/// Upper bounds of the sizes of answers, in bytes.
+const BYTES: [f64; 7] = [1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
 
 /// All series of a server.
 pub(crate) struct Metrics {
     registry: Registry,
     answers: Family<Answer, Counter>,
     durations: Family<Request, Histogram, fn() -> Histogram>,
+    sizes: Family<Subject, Histogram, fn() -> Histogram>,
+    lasting: Family<Subject, Gauge>,
+    events: Family<Watched, Counter>,
     in_flight: Family<InFlight, Gauge>,
     stored: Family<Stored, Gauge>,
+    resources: Family<Resource, Gauge>,
+    health: Family<Health, Gauge>,
     process: Process,
 }
 
+/// An answer that lasts is counted until this is dropped.
+pub(crate) struct Lasting(Gauge);
+
+impl Drop for Lasting {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
 impl Metrics {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(version: &Version) -> Self {
         let mut registry = Registry::default();
-        let answers = Family::<Answer, Counter>::default();
-        registry.register(
-            "apiserver_request",
-            "Requests by verb, resource and HTTP code",
-            answers.clone(),
-        );
-        let new: fn() -> Histogram = || Histogram::new(SECONDS);
-        let durations = Family::new_with_constructor(new);
-        registry.register(
-            "apiserver_request_duration_seconds",
-            "Time from a request to its answer; watches and streams are left out",
-            durations.clone(),
-        );
-        let in_flight = Family::default();
-        registry.register(
-            "apiserver_current_inflight_requests",
-            "Requests that are being answered, and lasting ones apart",
-            in_flight.clone(),
-        );
-        let stored = Family::default();
-        registry.register("apiserver_storage_objects", "Stored objects", stored.clone());
-        let process = Process::new(&mut registry);
-        Self {
-            registry,
-            answers,
-            durations,
-            in_flight,
-            stored,
-            process,
-        }
+        let of_seconds: fn() -> Histogram = || Histogram::new(SECONDS);
+        let of_bytes: fn() -> Histogram = || Histogram::new(BYTES);
+        let metrics = Self {
+            answers: Family::default(),
+            durations: Family::new_with_constructor(of_seconds),
+            sizes: Family::new_with_constructor(of_bytes),
+            lasting: Family::default(),
+            events: Family::default(),
+            in_flight: Family::default(),
+            stored: Family::default(),
+            resources: Family::default(),
+            health: Family::default(),
+            process: Process::new(&mut registry),
+            registry: Registry::default(),
+        };
+        metrics.register(&mut registry);
+        build(version, &mut registry);
+        Self { registry, ..metrics }
     }
 
-    /// Counts one answer. `took` is left out for answers that last.
+    fn register(&self, registry: &mut Registry) {
+        let help = "Requests by verb, resource and HTTP code";
+        registry.register("apiserver_request", help, self.answers.clone());
+        let help = "Time from a request to its answer; watches and streams are left out";
+        let durations = self.durations.clone();
+        registry.register("apiserver_request_duration_seconds", help, durations.clone());
+        let help = "The same: there are no webhooks whose time could be left out";
+        registry.register("apiserver_request_sli_duration_seconds", help, durations);
+        let help = "Bytes of answers to reads";
+        registry.register("apiserver_response_sizes", help, self.sizes.clone());
+        let help = "Watches, logs, sessions and proxied requests that go on";
+        registry.register("apiserver_longrunning_requests", help, self.lasting.clone());
+        let help = "Changes that were sent to watches";
+        registry.register("apiserver_watch_events", help, self.events.clone());
+        let help = "Requests that are being answered, and lasting ones apart";
+        registry.register("apiserver_current_inflight_requests", help, self.in_flight.clone());
+        let help = "Stored objects";
+        registry.register("apiserver_storage_objects", help, self.stored.clone());
+        registry.register("apiserver_resource_objects", help, self.resources.clone());
+        let help = "Whether a check passes";
+        registry.register("kubernetes_healthcheck", help, self.health.clone());
+    }
+
+    /// Counts one answer. `took` is left out for answers that last, `bytes` where nobody knows them.
     pub(crate) fn count(
         &self,
-        info: &RequestInfo,
-        row: Option<&'static Registration>,
+        (info, row, manner): (&RequestInfo, Option<&'static Registration>, Manner),
         code: u16,
         took: Option<Duration>,
+        bytes: Option<u64>,
     ) {
-        let request = Request::of(info, row);
+        let subject = Subject::of(info, row, manner);
+        let request = subject.asked(manner);
         self.answers.get_or_create(&request.answered(code)).inc();
         if let Some(took) = took {
             self.durations.get_or_create(&request).observe(took.as_secs_f64());
         }
+        if let Some(bytes) = bytes.filter(|_| took.is_some() && subject.is_read()) {
+            let bytes = f64::from(u32::try_from(bytes).unwrap_or(u32::MAX));
+            self.sizes.get_or_create(&subject).observe(bytes);
+        }
+    }
+
+    /// Counts an answer as long as it lasts.
+    pub(crate) fn lasting(
+        &self,
+        (info, row, manner): (&RequestInfo, Option<&'static Registration>, Manner),
+    ) -> Lasting {
+        let gauge = self.lasting.get_or_create(&Subject::of(info, row, manner)).clone();
+        gauge.inc();
+        Lasting(gauge)
+    }
+
+    /// Counts what is sent to watches of a kind.
+    pub(crate) fn events(&self, row: &'static Registration) -> Counter {
+        let watched = Watched {
+            group: row.group,
+            version: row.version,
+            resource: row.plural,
+        };
+        self.events.get_or_create(&watched).clone()
     }
 
     /// The text that Prometheus reads.
@@ -129,19 +156,14 @@ impl Metrics {
             let gauge = self.in_flight.get_or_create(&InFlight { request_kind: kind });
             gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
         }
+        for endpoint in ["healthz", "livez", "readyz"] {
+            for (name, passed) in health::results(shared, endpoint) {
+                let gauge = self.health.get_or_create(&[("name", name), ("type", endpoint)]);
+                gauge.set(i64::from(passed));
+            }
+        }
         for row in api::KINDS.iter().filter(|row| row.verbs == Verbs::All && !row.converts) {
-            let listed = shared
-                .store
-                .list(&storage::prefix(row, ""), ListAt::Latest, None, Some(0))
-                .await;
-            let number = listed.map_or(0, |list| list.remaining);
-            let resource = if row.group.is_empty() {
-                row.plural.to_owned()
-            } else {
-                format!("{}.{}", row.plural, row.group)
-            };
-            let gauge = self.stored.get_or_create(&Stored { resource });
-            gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
+            self.count_stored(shared, row).await;
         }
         self.process.read();
         let mut page = String::new();
@@ -149,6 +171,42 @@ impl Metrics {
         text::encode(&mut page, &self.registry).unwrap_or_default();
         plain(&page)
     }
+
+    async fn count_stored(&self, shared: &Shared, row: &'static Registration) {
+        let prefix = storage::prefix(row, "");
+        let listed = shared.store.list(&prefix, ListAt::Latest, None, Some(0)).await;
+        let number = listed.map_or(0, |list| i64::try_from(list.remaining).unwrap_or(i64::MAX));
+        let resource = if row.group.is_empty() {
+            row.plural.to_owned()
+        } else {
+            format!("{}.{}", row.plural, row.group)
+        };
+        self.stored.get_or_create(&Stored { resource }).set(number);
+        let resource = Resource {
+            group: row.group,
+            resource: row.plural,
+        };
+        self.resources.get_or_create(&resource).set(number);
+    }
+}
+
+/// What the build is, as labels.
+fn build(version: &Version, registry: &mut Registry) {
+    let info = Family::<Vec<(&'static str, String)>, Gauge>::default();
+    let labels = [
+        ("build_date", &version.build_date),
+        ("compiler", &version.compiler),
+        ("git_commit", &version.git_commit),
+        ("git_tree_state", &version.git_tree_state),
+        ("git_version", &version.git_version),
+        ("go_version", &version.go_version),
+        ("major", &version.major),
+        ("minor", &version.minor),
+        ("platform", &version.platform),
+    ];
+    let labels = labels.map(|(name, value)| (name, value.clone()));
+    info.get_or_create(&labels.to_vec()).set(1);
+    registry.register("kubernetes_build_info", "What the build is", info);
 }
 
 /// The page in Prometheus's own format, whose counters have the names of their samples, out of the newer one.
@@ -173,123 +231,13 @@ fn plain(page: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-impl Request {
-    fn of(info: &RequestInfo, row: Option<&'static Registration>) -> Self {
-        let scope = if !info.is_resource {
-            ""
-        } else if !info.name.is_empty() || info.verb == "create" {
-            "resource"
-        } else if info.namespace.is_empty() || row.is_some_and(|row| row.scope == Scope::Cluster) {
-            "cluster"
-        } else {
-            "namespace"
-        };
-        let sub = row.and_then(|row| subresource::find(row, &info.subresource));
-        Self {
-            verb: verb(info.verb),
-            group: row.map_or("", |row| row.group),
-            version: row.map_or("", |row| row.version),
-            resource: row.map_or("", |row| row.plural),
-            subresource: sub.map_or("", |sub| sub.name()),
-            scope,
-            component: "apiserver",
-        }
-    }
-
-    fn answered(self, code: u16) -> Answer {
-        Answer {
-            code: code.into(),
-            verb: self.verb,
-            group: self.group,
-            version: self.version,
-            resource: self.resource,
-            subresource: self.subresource,
-            scope: self.scope,
-            component: self.component,
-        }
-    }
-}
-
-/// Upstream counts by these names.
-fn verb(verb: &'static str) -> &'static str {
-    match verb {
-        "get" => "GET",
-        "list" => "LIST",
-        "watch" => "WATCH",
-        "create" | "post" => "POST",
-        "update" | "put" => "PUT",
-        "patch" => "PATCH",
-        "delete" => "DELETE",
-        "deletecollection" => "DELETECOLLECTION",
-        _ => "other",
-    }
-}
-
-/// What the kernel knows of this process.
-struct Process {
-    processor: Counter<f64, AtomicU64>,
-    resident: Gauge,
-    descriptors: Gauge,
-}
-
-impl Process {
-    fn new(registry: &mut Registry) -> Self {
-        let process = Self {
-            processor: Counter::default(),
-            resident: Gauge::default(),
-            descriptors: Gauge::default(),
-        };
-        registry.register(
-            "process_cpu_seconds",
-            "Processor time that the process has used",
-            process.processor.clone(),
-        );
-        registry.register(
-            "process_resident_memory_bytes",
-            "Memory of the process that is resident",
-            process.resident.clone(),
-        );
-        registry.register("process_open_fds", "Open file descriptors", process.descriptors.clone());
-        process
-    }
-
-    /// What cannot be read keeps its last value.
-    fn read(&self) {
-        if let Some((user, system)) = fs::read_to_string("/proc/self/stat").ok().as_deref().and_then(ticks) {
-            let seconds = (user + system) / TICKS;
-            self.processor.inner().store(seconds.to_bits(), Ordering::Relaxed);
-        }
-        let pages = fs::read_to_string("/proc/self/statm").ok();
-        let pages = pages
-            .as_deref()
-            .and_then(|text| text.split(' ').nth(1)?.parse::<i64>().ok());
-        if let Some(pages) = pages {
-            self.resident.set(pages * PAGE);
-        }
-        if let Ok(entries) = fs::read_dir("/proc/self/fd") {
-            self.descriptors.set(i64::try_from(entries.count()).unwrap_or(i64::MAX));
-        }
-    }
-}
-
-/// Of the processor's clock in a second, and bytes of a page: the same on every Linux that this runs on.
-const TICKS: f64 = 100.0;
-const PAGE: i64 = 4096;
-
-/// User and system time out of `/proc/PID/stat`; the program's name may hold blanks and brackets.
-fn ticks(stat: &str) -> Option<(f64, f64)> {
-    let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_ascii_whitespace().skip(11);
-    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn requests_are_counted_under_upstreams_names() {
-        let metrics = Metrics::new();
+        let metrics = Metrics::new(&Version::default());
         let info = RequestInfo {
             is_resource: true,
             verb: "list",
@@ -297,13 +245,38 @@ mod tests {
             ..RequestInfo::default()
         };
         let took = Some(Duration::from_millis(2));
-        metrics.count(&info, api::find("", "v1", "pods"), 200, took);
-        metrics.count(&info, api::find("", "v1", "pods"), 200, took);
+        let row = api::find("", "v1", "pods");
+        let asked = (&info, row, Manner::default());
+        metrics.count(asked, 200, took, Some(1500));
+        metrics.count(asked, 200, took, None);
+        let watch = RequestInfo {
+            verb: "watch",
+            ..info.clone()
+        };
+        let one = metrics.lasting((&watch, row, Manner::default()));
+        drop(metrics.lasting((&watch, row, Manner::default())));
+        metrics.events(row.unwrap()).inc();
         let mut page = String::new();
         text::encode(&mut page, &metrics.registry).unwrap();
-        let line = r#"apiserver_request_total{code="200",verb="LIST",group="",version="v1",resource="pods",subresource="",scope="namespace",component="apiserver"} 2"#;
+        drop(one);
+        let about = r#"verb="LIST",group="",version="v1",resource="pods",subresource="",scope="namespace",component="apiserver""#;
+        let line = format!("apiserver_request_total{{code=\"200\",{about},dry_run=\"\"}} 2\n");
+        let lasting = about.replace("LIST", "WATCH");
         let page = plain(&page);
-        assert!(page.contains(line), "{page}");
+        for line in [
+            line.as_str(),
+            &format!("apiserver_response_sizes_bucket{{le=\"1000.0\",{about}}} 0\n"),
+            &format!("apiserver_response_sizes_bucket{{le=\"10000.0\",{about}}} 1\n"),
+            &format!("apiserver_longrunning_requests{{{lasting}}} 1\n"),
+            "apiserver_watch_events_total{group=\"\",version=\"v1\",resource=\"pods\"} 1\n",
+            "apiserver_request_sli_duration_seconds_bucket{le=\"5.0\",",
+            "kubernetes_build_info{build_date=\"1970-01-01T00:00:00Z\",compiler=\"rustc\",",
+            "process_start_time_seconds ",
+            "process_max_fds ",
+            "process_virtual_memory_bytes ",
+        ] {
+            assert!(page.contains(line), "{line}\n{page}");
+        }
         assert!(page.contains("# TYPE apiserver_request_total counter\n"), "{page}");
         assert!(page.contains("# HELP apiserver_request_total Requests by"), "{page}");
         assert!(page.contains("# TYPE process_cpu_seconds_total counter\n"), "{page}");
@@ -312,11 +285,5 @@ mod tests {
             page.contains("apiserver_request_duration_seconds_bucket{le=\"0.0025\","),
             "{page}"
         );
-    }
-
-    #[test]
-    fn processor_time_behind_a_strange_name() {
-        let stat = "7 (a b) c) S 1 7 7 0 -1 4194304 1 0 0 0 250 50 0 0 20 0 1 0 1 1 1";
-        assert_eq!(ticks(stat), Some((250.0, 50.0)));
     }
 }

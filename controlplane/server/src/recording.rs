@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, USER_AGENT};
 use http::request::Parts;
 use http::{HeaderValue, StatusCode};
-use http_body::Frame;
+use http_body::{Frame, SizeHint};
 use k8s_openapi::jiff::Timestamp;
 use uuid::Uuid;
 
@@ -82,11 +82,7 @@ impl Recording {
             clock: self.clock.clone(),
             record: Some(record),
         };
-        if switched {
-            tunnel::keep(&mut response, end);
-            return response;
-        }
-        response.map(|body| Body::new(Followed { body, _end: end }))
+        until_end(response, end)
     }
 
     fn record(&mut self, code: u16, failure: Option<Failure>, lasts: bool) -> Option<Record> {
@@ -114,13 +110,22 @@ impl Drop for Recording {
     }
 }
 
-/// A body whose end is recorded.
-struct Followed {
-    body: Body,
-    _end: End,
+/// Keeps something until an answer that lasts is complete, or nobody listens any more.
+pub(crate) fn until_end(mut response: Response, kept: impl Send + Unpin + 'static) -> Response {
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        tunnel::keep(&mut response, kept);
+        return response;
+    }
+    response.map(|body| Body::new(Followed { body, _kept: kept }))
 }
 
-impl http_body::Body for Followed {
+/// A body whose end is noticed.
+struct Followed<K> {
+    body: Body,
+    _kept: K,
+}
+
+impl<K: Unpin> http_body::Body for Followed<K> {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -133,6 +138,10 @@ impl http_body::Body for Followed {
 
     fn is_end_stream(&self) -> bool {
         self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 

@@ -89,13 +89,13 @@ impl Server {
         let shared = Shared {
             authorizer: Authorizer::new(store.clone()),
             store,
+            metrics: Metrics::new(&options.version),
             options,
             discovery,
             documents: Documents::new(),
             tokens,
             lines: Lines::default(),
             gates: Gates::new(),
-            metrics: Metrics::new(),
             ready: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
         };

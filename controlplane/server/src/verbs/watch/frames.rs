@@ -5,6 +5,7 @@
 
 use api::{Object, Registration, protobuf};
 use bytes::{BufMut, Bytes, BytesMut};
+use prometheus_client::metrics::counter::Counter;
 use serde_json::json;
 use store::{Entry, Event, EventKind};
 
@@ -54,6 +55,7 @@ pub(super) struct Frames {
     /// Of what the frames hold.
     api_version: String,
     clock: Clock,
+    sent: Counter,
 }
 
 impl Frames {
@@ -80,6 +82,7 @@ impl Frames {
             encoding: representation.encoding,
             api_version,
             clock: context.server.options.clock.clone(),
+            sent: context.server.metrics.events(registration),
         })
     }
 
@@ -180,6 +183,7 @@ impl Frames {
     }
 
     fn wrap(&self, event: &str, object: &[u8]) -> Bytes {
+        self.sent.inc();
         if self.encoding != Encoding::Protobuf {
             return text(event, object);
         }

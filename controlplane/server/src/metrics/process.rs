@@ -1,0 +1,135 @@
+//! What the kernel knows of this process.
+
+use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+/// What the kernel knows of this process.
+pub(super) struct Process {
+    processor: Counter<f64, AtomicU64>,
+    resident: Gauge,
+    descriptors: Gauge,
+    most_descriptors: Gauge,
+    virtual_memory: Gauge,
+    started: Gauge<f64, AtomicU64>,
+}
+
+impl Process {
+    pub(super) fn new(registry: &mut Registry) -> Self {
+        let process = Self {
+            processor: Counter::default(),
+            resident: Gauge::default(),
+            descriptors: Gauge::default(),
+            most_descriptors: Gauge::default(),
+            virtual_memory: Gauge::default(),
+            started: Gauge::default(),
+        };
+        registry.register(
+            "process_cpu_seconds",
+            "Processor time that the process has used",
+            process.processor.clone(),
+        );
+        registry.register(
+            "process_resident_memory_bytes",
+            "Memory of the process that is resident",
+            process.resident.clone(),
+        );
+        registry.register("process_open_fds", "Open file descriptors", process.descriptors.clone());
+        registry.register(
+            "process_max_fds",
+            "File descriptors that may be open",
+            process.most_descriptors.clone(),
+        );
+        registry.register(
+            "process_virtual_memory_bytes",
+            "Memory of the process, resident or not",
+            process.virtual_memory.clone(),
+        );
+        registry.register(
+            "process_start_time_seconds",
+            "When the process began, in seconds since 1970",
+            process.started.clone(),
+        );
+        process.begin();
+        process
+    }
+
+    /// What does not change.
+    fn begin(&self) {
+        let read = |path: &str| fs::read_to_string(path).ok();
+        let booted = read("/proc/stat").and_then(|text| {
+            let line = text.lines().find_map(|line| line.strip_prefix("btime "))?;
+            line.trim().parse::<f64>().ok()
+        });
+        let times = read("/proc/self/stat").as_deref().and_then(times);
+        if let (Some(booted), Some(times)) = (booted, times) {
+            self.started.set(booted + times.started / TICKS);
+        }
+        let most = read("/proc/self/limits").and_then(|text| {
+            let line = text.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+            line.split_ascii_whitespace().next()?.parse().ok()
+        });
+        if let Some(most) = most {
+            self.most_descriptors.set(most);
+        }
+    }
+
+    /// What cannot be read keeps its last value.
+    pub(super) fn read(&self) {
+        if let Some(times) = fs::read_to_string("/proc/self/stat").ok().as_deref().and_then(times) {
+            let seconds = (times.user + times.system) / TICKS;
+            self.processor.inner().store(seconds.to_bits(), Ordering::Relaxed);
+        }
+        let pages = fs::read_to_string("/proc/self/statm").ok();
+        for (index, gauge) in [(0, &self.virtual_memory), (1, &self.resident)] {
+            let pages = pages
+                .as_deref()
+                .and_then(|text| text.split(' ').nth(index)?.parse::<i64>().ok());
+            if let Some(pages) = pages {
+                gauge.set(pages * PAGE);
+            }
+        }
+        if let Ok(entries) = fs::read_dir("/proc/self/fd") {
+            self.descriptors.set(i64::try_from(entries.count()).unwrap_or(i64::MAX));
+        }
+    }
+}
+
+/// Of the processor's clock in a second, and bytes of a page: the same on every Linux that this runs on.
+const TICKS: f64 = 100.0;
+const PAGE: i64 = 4096;
+
+/// Times out of `/proc/PID/stat`, in ticks.
+struct Times {
+    user: f64,
+    system: f64,
+    /// Since the machine was started.
+    started: f64,
+}
+
+/// The program's name may hold blanks and brackets.
+fn times(stat: &str) -> Option<Times> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace().skip(11);
+    let mut next = |skipped: usize| fields.nth(skipped)?.parse().ok();
+    Some(Times {
+        user: next(0)?,
+        system: next(0)?,
+        started: next(6)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::times;
+
+    #[test]
+    fn processor_time_behind_a_strange_name() {
+        let stat = "7 (a b) c) S 1 7 7 0 -1 4194304 1 0 0 0 250 50 0 0 20 0 1 0 9000 1 1";
+        let times = times(stat).unwrap();
+        assert_eq!((times.user, times.system, times.started), (250.0, 50.0, 9000.0));
+    }
+}
