@@ -15,7 +15,6 @@ pub mod object;
 pub mod omit;
 pub mod openapi;
 pub mod patch;
-mod place;
 pub mod pod;
 pub mod pod_security;
 pub mod protobuf;

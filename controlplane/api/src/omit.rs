@@ -7,7 +7,6 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::place::text_end;
 use crate::schema::{Field, Form, Schema, Shape};
 
 /// The JSON of a message without the members that upstream's JSON would not have. Well-formed JSON stays well-formed;
@@ -228,6 +227,19 @@ fn omits(field: &Field, empty: Empty) -> bool {
         Empty::Zero => field.omit_zero && matches!(field.form, Form::Int32 | Form::Int64),
         Empty::False => field.omit_zero && field.form == Form::Bool,
     }
+}
+
+/// The offset behind the text that starts here.
+fn text_end(json: &[u8], start: usize) -> usize {
+    let mut at = start + 1;
+    while let Some(byte) = json.get(at) {
+        match byte {
+            b'\\' => at += 2,
+            b'"' => return at + 1,
+            _ => at += 1,
+        }
+    }
+    json.len()
 }
 
 #[cfg(test)]

@@ -87,8 +87,36 @@ pub(crate) fn decode_bare(
     json: &[u8],
     validation: FieldValidation,
 ) -> Result<(Box<dyn Object>, Vec<String>), String> {
-    let (object, unknown) = decode_reporting(registration, json, validation)?;
+    let (object, unknown) =
+        decode_reporting(registration, json, validation).map_err(|error| other_kind(registration, json, error))?;
     Ok((object, api::strict::complaints(json, &unknown, &[])))
+}
+
+/// Why an object that was one of the kind is none any more.
+fn other_kind(registration: &Registration, json: &[u8], error: String) -> String {
+    let meta: TypeMeta = serde_json::from_slice(json).unwrap_or_default();
+    let own = registration.api_version();
+    let (version, kind) = (meta.version().unwrap_or(&own), meta.kind().unwrap_or(registration.kind));
+    if version == own && kind == registration.kind {
+        return error;
+    }
+    let (group, short) = version.rsplit_once('/').unwrap_or(("", version));
+    if api::find_kind(group, short, kind).is_none() {
+        return unregistered(kind, version);
+    }
+    unconvertible(registration, short, kind)
+}
+
+fn unregistered(kind: &str, version: &str) -> String {
+    format!("no kind {kind:?} is registered for version {version:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\"")
+}
+
+fn unconvertible(registration: &Registration, version: &str, kind: &str) -> String {
+    format!(
+        "converting ({version}.{kind}) to ({}.{}): unknown conversion",
+        group_package(registration.group),
+        registration.kind
+    )
 }
 
 /// As [`decode_bare`], with the paths of unknown fields.
@@ -98,11 +126,11 @@ fn decode_reporting(
     validation: FieldValidation,
 ) -> Result<(Box<dyn Object>, Vec<String>), String> {
     let json = without_empty(registration, json);
-    let decoded = match validation {
-        FieldValidation::Ignore => registration.decode(&json).map(|object| (object, Vec::new())),
-        FieldValidation::Strict | FieldValidation::Warn => registration.decode_reporting(&json),
-    };
-    decoded.map_err(|error| error.to_string())
+    let (object, unknown) = registration.decode_reporting(&json).map_err(|error| error.to_string())?;
+    match validation {
+        FieldValidation::Ignore => Ok((object, Vec::new())),
+        FieldValidation::Strict | FieldValidation::Warn => Ok((object, unknown)),
+    }
 }
 
 /// JSON of a kind's object without what means nothing to upstream, such as `volumes: []`.
@@ -130,10 +158,7 @@ fn mismatch(registration: &Registration, json: &[u8], error: &str) -> Failure {
     }
     let (group, short) = version.rsplit_once('/').unwrap_or(("", version));
     if api::find_kind(group, short, kind).is_none() {
-        let because = format!(
-            "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\""
-        );
-        return unfit(registration, &meta, &because);
+        return unfit(registration, &meta, &unregistered(kind, version));
     }
     let is_event = |group: &str| matches!(group, "" | "events.k8s.io");
     let same_group =
@@ -144,12 +169,7 @@ fn mismatch(registration: &Registration, json: &[u8], error: &str) -> Failure {
             "the API version in the data ({version}) does not match the expected API version ({own})"
         ));
     }
-    let because = format!(
-        "converting ({short}.{kind}) to ({}.{}): unknown conversion",
-        group_package(registration.group),
-        registration.kind
-    );
-    unfit(registration, &meta, &because)
+    unfit(registration, &meta, &unconvertible(registration, short, kind))
 }
 
 /// The name of upstream's internal package of a group.

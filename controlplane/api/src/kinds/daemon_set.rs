@@ -8,8 +8,8 @@ use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
 use crate::pod::defaults::{set_template_defaults, text};
 use crate::table::{age_column, containers, labels, selector};
-use crate::validation::workload::{number_or_percent, selector_and_template};
-use crate::validation::{immutable, non_negative, one_of};
+use crate::validation::workload::{keep_empty_selector, number_or_percent, same_selector, selector_and_template};
+use crate::validation::{non_negative, one_of};
 
 impl Kind for DaemonSet {
     const SHORT_NAMES: &'static [&'static str] = &["ds"];
@@ -51,6 +51,12 @@ impl Kind for DaemonSet {
         }),
     ];
 
+    fn decoded(&mut self, json: &[u8]) {
+        if let Some(spec) = &mut self.spec {
+            keep_empty_selector(&mut spec.selector, json);
+        }
+    }
+
     fn set_defaults(&mut self) {
         let spec = self.spec.get_or_insert_default();
         spec.revision_history_limit.get_or_insert(10);
@@ -85,8 +91,12 @@ impl Kind for DaemonSet {
 
     fn validate_update(&self, old: &Self) -> Vec<Invalid> {
         let mut errors = self.validate();
-        let selector = |set: &Self| set.spec.as_ref().map(|spec| spec.selector.clone());
-        immutable(&mut errors, "spec.selector", &selector(self), &selector(old));
+        let (new, old) = (self.spec.as_ref(), old.spec.as_ref());
+        same_selector(
+            &mut errors,
+            new.map(|spec| &spec.selector),
+            old.map(|spec| &spec.selector),
+        );
         errors
     }
 }

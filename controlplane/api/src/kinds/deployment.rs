@@ -9,8 +9,8 @@ use crate::kind::{Column, Kind, Subresource};
 use crate::pod::defaults::{set_template_defaults, text};
 use crate::strategy::scale;
 use crate::table::{age_column, containers, selector};
-use crate::validation::workload::{number_or_percent, selector_and_template};
-use crate::validation::{immutable, non_negative};
+use crate::validation::non_negative;
+use crate::validation::workload::{keep_empty_selector, number_or_percent, same_selector, selector_and_template};
 
 impl Kind for Deployment {
     const SHORT_NAMES: &'static [&'static str] = &["deploy"];
@@ -54,6 +54,12 @@ impl Kind for Deployment {
                 .into()
         }),
     ];
+
+    fn decoded(&mut self, json: &[u8]) {
+        if let Some(spec) = &mut self.spec {
+            keep_empty_selector(&mut spec.selector, json);
+        }
+    }
 
     fn set_defaults(&mut self) {
         let spec = self.spec.get_or_insert_default();
@@ -126,8 +132,12 @@ impl Kind for Deployment {
 
     fn validate_update(&self, old: &Self) -> Vec<Invalid> {
         let mut errors = self.validate();
-        let selector = |deployment: &Self| deployment.spec.as_ref().map(|spec| spec.selector.clone());
-        immutable(&mut errors, "spec.selector", &selector(self), &selector(old));
+        let (new, old) = (self.spec.as_ref(), old.spec.as_ref());
+        same_selector(
+            &mut errors,
+            new.map(|spec| &spec.selector),
+            old.map(|spec| &spec.selector),
+        );
         errors
     }
 

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 
-use k8s_openapi::Resource;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::events::v1 as events;
 use k8s_openapi::jiff::Timestamp;
@@ -177,7 +176,7 @@ impl Kind for events::Event {
         version: "v1",
         plural: "events",
         encode: |event| encode(&to_core(event.clone())),
-        decode: |json| decode(json, core::Event::KIND).map(from_core),
+        decode: |json| decode::<core::Event>(json).map(from_core),
     });
 
     fn validate(&self) -> Vec<Invalid> {

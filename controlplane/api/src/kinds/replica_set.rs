@@ -8,8 +8,8 @@ use crate::kind::{Column, Field, Kind, Subresource};
 use crate::pod::defaults::set_template_defaults;
 use crate::strategy::scale;
 use crate::table::{age_column, containers, selector};
-use crate::validation::workload::selector_and_template;
-use crate::validation::{immutable, non_negative};
+use crate::validation::non_negative;
+use crate::validation::workload::{keep_empty_selector, same_selector, selector_and_template};
 
 impl Kind for ReplicaSet {
     const SHORT_NAMES: &'static [&'static str] = &["rs"];
@@ -51,6 +51,12 @@ impl Kind for ReplicaSet {
         label: "status.replicas",
         value: |set| current(set).to_string(),
     }];
+
+    fn decoded(&mut self, json: &[u8]) {
+        if let Some(spec) = &mut self.spec {
+            keep_empty_selector(&mut spec.selector, json);
+        }
+    }
 
     fn set_defaults(&mut self) {
         let spec = self.spec.get_or_insert_default();
@@ -98,8 +104,12 @@ impl Kind for ReplicaSet {
 
     fn validate_update(&self, old: &Self) -> Vec<Invalid> {
         let mut errors = self.validate();
-        let selector = |set: &Self| set.spec.as_ref().map(|spec| spec.selector.clone());
-        immutable(&mut errors, "spec.selector", &selector(self), &selector(old));
+        let (new, old) = (self.spec.as_ref(), old.spec.as_ref());
+        same_selector(
+            &mut errors,
+            new.map(|spec| &spec.selector),
+            old.map(|spec| &spec.selector),
+        );
         errors
     }
 

@@ -9,7 +9,7 @@ use crate::kind::{Column, Kind, Subresource};
 use crate::pod::defaults::{set_template_defaults, text};
 use crate::strategy::scale;
 use crate::table::{age_column, containers};
-use crate::validation::workload::selector_and_template;
+use crate::validation::workload::{keep_empty_selector, selector_and_template};
 use crate::validation::{non_negative, one_of};
 
 impl Kind for StatefulSet {
@@ -31,6 +31,12 @@ impl Kind for StatefulSet {
             containers(set.spec.as_ref().map(|spec| &spec.template)).1.into()
         }),
     ];
+
+    fn decoded(&mut self, json: &[u8]) {
+        if let Some(spec) = &mut self.spec {
+            keep_empty_selector(&mut spec.selector, json);
+        }
+    }
 
     fn set_defaults(&mut self) {
         set_spec_defaults(self.spec.get_or_insert_default());

@@ -27,11 +27,14 @@ pub(super) fn with_mut<K: Kind>(object: &mut dyn Object, change: impl FnOnce(&mu
 }
 
 pub(super) fn decode_erased<K: Kind>(json: &[u8]) -> Decoded {
-    Ok(Box::new(decode::decode::<K>(json, K::KIND)?))
+    let mut object = decode::decode::<K>(json)?;
+    object.decoded(json);
+    Ok(Box::new(object))
 }
 
 pub(super) fn decode_reporting_erased<K: Kind>(json: &[u8]) -> Reported {
-    let (object, unknown) = decode::decode_reporting::<K>(json, K::KIND)?;
+    let (mut object, unknown) = decode::decode_reporting::<K>(json)?;
+    object.decoded(json);
     Ok((Box::new(object), unknown))
 }
 

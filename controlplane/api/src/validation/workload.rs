@@ -1,11 +1,15 @@
 //! Rules that workloads share: a selector, a template, numbers.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector as Structure;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use super::selector::label_selector;
-use super::{metadata, pod_spec};
+use super::{IMMUTABLE, metadata, pod_spec};
 use crate::invalid::Invalid;
 use crate::selector::LabelSelector;
 
@@ -13,8 +17,7 @@ const PERCENT: &str = "a valid percent string must be a numeric string followed 
 regex used for validation is '[0-9]+%')";
 
 /// A selector at `spec.selector` and the template at `spec.template` that it must select; `kind` is the workload's.
-///
-/// Decoded, a selector that is missing and one without any members are the same; both are told as missing.
+/// A selector with nothing in it is missing, one with empty members is empty: see [`keep_empty_selector`].
 pub fn selector_and_template(selector: &Structure, template: Option<&PodTemplateSpec>, kind: &str) -> Vec<Invalid> {
     let mut errors = Vec::new();
     label_selector(&mut errors, selector, "spec.selector");
@@ -66,6 +69,40 @@ pub fn selector_and_template(selector: &Structure, template: Option<&PodTemplate
         Some(_) => {}
     }
     errors
+}
+
+/// Marks the selector at `spec.selector` when the JSON has one without members: to the type it is the same as none.
+pub fn keep_empty_selector(selector: &mut Structure, json: &[u8]) {
+    #[derive(Deserialize)]
+    struct Document {
+        spec: Option<Spec>,
+    }
+    #[derive(Deserialize)]
+    struct Spec {
+        selector: Option<IgnoredAny>,
+    }
+    if *selector != Structure::default() {
+        return;
+    }
+    let document = serde_json::from_slice::<Document>(json).ok();
+    if document.and_then(|document| document.spec?.selector).is_some() {
+        selector.match_labels = Some(BTreeMap::new());
+    }
+}
+
+/// A selector at `spec.selector` may not become another.
+pub fn same_selector(errors: &mut Vec<Invalid>, new: Option<&Structure>, old: Option<&Structure>) {
+    let parts = |selector: Option<&Structure>| {
+        let selector = selector.cloned().unwrap_or_default();
+        // Empty is the same as none.
+        let labels = selector.match_labels.filter(|labels| !labels.is_empty());
+        let expressions = selector.match_expressions.filter(|list| !list.is_empty());
+        (labels, expressions)
+    };
+    if parts(new) != parts(old) {
+        let value = new.map_or_else(|| "null".to_owned(), shown);
+        errors.push(Invalid::rendered("spec.selector", value, IMMUTABLE));
+    }
 }
 
 /// A selector as upstream shows it: labels first, and nothing that is empty.

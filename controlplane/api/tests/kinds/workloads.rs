@@ -1,8 +1,10 @@
 //! Workloads that are refused, in upstream's words.
 
-use serde_json::json;
+use controlplane_api::find;
+use serde_json::{Value, json};
 
-use crate::refused::{refused, update_refused};
+use crate::every::fixture;
+use crate::refused::{refused, texts, update_refused, with};
 
 #[test]
 fn selectors_of_workloads() {
@@ -45,6 +47,32 @@ fn selectors_of_workloads() {
             "spec.template.spec.activeDeadlineSeconds: Forbidden: activeDeadlineSeconds in ReplicaSet is not Supported",
         ],
     );
+}
+
+#[test]
+fn an_empty_selector_is_not_a_missing_one() {
+    let empty = |plural: &str, name: &str| {
+        let row = find("apps", "v1", plural).unwrap();
+        let mut value: Value = serde_json::from_slice(&fixture(row)).unwrap();
+        value["spec"]["selector"] = json!({});
+        let mut object = row.decode(value.to_string().as_bytes()).unwrap();
+        row.set_defaults(object.as_mut());
+        let mut old = with(row, &json!({}));
+        row.prepare_create(old.as_mut());
+        row.prepare_update(object.as_mut(), old.as_ref());
+        let said = format!("spec.selector: Invalid value: {{}}: empty selector is invalid for {name}");
+        assert_eq!(texts(&row.validate(object.as_ref())), [said.as_str()], "{plural}");
+        texts(&row.validate_update(object.as_ref(), old.as_ref()))
+    };
+    let immutable = "spec.selector: Invalid value: {}: field is immutable";
+    for (plural, name) in [
+        ("deployments", "deployment"),
+        ("replicasets", "deployment"),
+        ("daemonsets", "daemonset"),
+    ] {
+        assert_eq!(empty(plural, name).last().unwrap(), immutable, "{plural}");
+    }
+    empty("statefulsets", "statefulset");
 }
 
 #[test]

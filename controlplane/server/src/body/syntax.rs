@@ -1,5 +1,7 @@
 //! What upstream says of a body that is no JSON: its reader's words, and the beginning of the body.
 
+use serde_json::{Map, Value};
+
 use crate::failure::Failure;
 
 /// 400 for a body of which not even the kind could be read.
@@ -31,7 +33,8 @@ fn summary(body: &[u8]) -> String {
     text + rest
 }
 
-fn words(body: &[u8], error: &serde_json::Error) -> String {
+/// What Go's reader says of JSON that cannot be read.
+pub(crate) fn words(body: &[u8], error: &serde_json::Error) -> String {
     let said = error.to_string();
     if error.is_eof() {
         return "unexpected end of JSON input".to_owned();
@@ -43,6 +46,11 @@ fn words(body: &[u8], error: &serde_json::Error) -> String {
             "json: cannot unmarshal {kind} into Go value of type struct {{ APIVersion string \
              \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}"
         );
+    }
+    if error.is_data()
+        && let Some(found) = wrong_name(body)
+    {
+        return found;
     }
     let Some(character) = at(body, error.line(), error.column()) else {
         return said;
@@ -76,6 +84,23 @@ fn words(body: &[u8], error: &serde_json::Error) -> String {
     format!("invalid character {quoted} {place}")
 }
 
+/// The version or the kind, where it is no text.
+fn wrong_name(body: &[u8]) -> Option<String> {
+    let members: Map<String, Value> = serde_json::from_slice(body).ok()?;
+    ["apiVersion", "kind"].into_iter().find_map(|name| {
+        let found = match members.get(name)? {
+            Value::Null | Value::String(_) => return None,
+            Value::Bool(_) => "bool",
+            Value::Number(_) => "number",
+            Value::Array(_) => "array",
+            Value::Object(_) => "object",
+        };
+        Some(format!(
+            "json: cannot unmarshal {found} into Go struct field .{name} of type string"
+        ))
+    })
+}
+
 /// What JSON is that is no object.
 fn kind_of(body: &[u8]) -> Option<&'static str> {
     match body.trim_ascii_start().first()? {
@@ -98,8 +123,6 @@ fn at(body: &[u8], line: usize, column: usize) -> Option<char> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
 
     #[test]

@@ -212,6 +212,21 @@ pub(crate) fn check_name(new: &dyn Object, name: &str) -> Result<(), Failure> {
     }
 }
 
+/// A key as upstream has it: without the group, and with the names that some kinds once had.
+fn registry_key(key: &str) -> String {
+    let (_, key) = key.split_once('/').unwrap_or(("", key));
+    let (resource, rest) = key.split_once('/').unwrap_or((key, ""));
+    let prefix = match resource {
+        "endpoints" => "services/endpoints",
+        "ingresses" => "ingress",
+        "nodes" => "minions",
+        "replicationcontrollers" => "controllers",
+        "services" => "services/specs",
+        other => other,
+    };
+    format!("{prefix}/{rest}")
+}
+
 fn check_preconditions(
     context: &Context,
     amendment: Amendment<'_>,
@@ -231,7 +246,7 @@ fn check_preconditions(
         let because = format!(
             "StorageError: invalid object, Code: 4, Key: /registry/{}, ResourceVersion: 0, AdditionalErrorMsg: \
              Precondition failed: UID in precondition: {uid}, UID in object meta: {own}",
-            entry.key
+            registry_key(&entry.key.to_string())
         );
         return Err(Failure::Conflict {
             target: context.target(name),

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use store::{Entry, Key, ListAt, ListError};
 
+use crate::body::syntax;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::negotiation::negotiate;
@@ -76,7 +77,7 @@ impl Token {
         let bytes = URL_SAFE_NO_PAD
             .decode(text)
             .map_err(|error| invalid(&misspelt(&error)))?;
-        let token: Self = serde_json::from_slice(&bytes).map_err(|error| invalid(&error.to_string()))?;
+        let token: Self = serde_json::from_slice(&bytes).map_err(|error| invalid(&syntax::words(&bytes, &error)))?;
         if token.v != TOKEN_VERSION {
             let version = &token.v;
             return Err(invalid(&format!(
@@ -238,6 +239,8 @@ fn token(revision: i64, after: Option<&Key>) -> Option<String> {
 
 fn window(query: &Query) -> Result<Window, Failure> {
     validate(query)?;
+    // A list takes no time, but what is asked for must be a number.
+    query.number("timeoutSeconds")?;
     let limit = query
         .number("limit")?
         .filter(|limit| *limit > 0)

@@ -10,7 +10,7 @@ use http::{HeaderMap, StatusCode};
 use serde_json::Value;
 use store::Entry;
 
-use crate::body::{self, check_bounds, check_operations, media_type};
+use crate::body::{self, check_bounds, check_operations, media_type, syntax};
 use crate::context::Context;
 use crate::failure::{Cause, Failure, GroupResource};
 use crate::negotiation::negotiate;
@@ -53,7 +53,7 @@ impl Patch {
             json::check_count(body).map_err(|error| failure(&error))?;
         }
         let value = serde_json::from_slice(body)
-            .map_err(|error| Failure::bad_request(format!("error decoding patch: {error}")))?;
+            .map_err(|error| Failure::bad_request(format!("error decoding patch: {}", syntax::words(body, &error))))?;
         let patch = kind(value);
         patch.check_type()?;
         Ok(patch)

@@ -51,6 +51,10 @@ async fn tokens_of_others_are_refused() {
         ("x", "illegal base64 data at input byte 0"),
         ("e3!x", "illegal base64 data at input byte 2"),
         (
+            &URL_SAFE_NO_PAD.encode("abc"),
+            "invalid character 'a' looking for beginning of value",
+        ),
+        (
             &URL_SAFE_NO_PAD.encode("{}"),
             "server does not recognize this encoded version ",
         ),
@@ -74,6 +78,19 @@ async fn tokens_of_others_are_refused() {
                 400,
                 format!("invalid continue token: continue key is not valid: {because}")
             )
+        );
+    }
+}
+
+#[tokio::test]
+async fn numbers_of_lists_must_be_some() {
+    let api = Api::start().await;
+    for parameter in ["limit", "timeoutSeconds"] {
+        let answer = api.get(&format!("{CONFIG_MAPS}?{parameter}=x")).await;
+        assert_eq!(
+            (answer.code.as_u16(), answer.message()),
+            (400, "strconv.ParseInt: parsing \"x\": invalid syntax".to_owned()),
+            "{parameter}"
         );
     }
 }

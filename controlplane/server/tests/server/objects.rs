@@ -102,7 +102,7 @@ async fn updates_respect_revisions_and_identity() {
     assert!(
         answer
             .message()
-            .contains("Precondition failed: UID in precondition: 00000000"),
+            .contains("Key: /registry/configmaps/default/a, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: 00000000"),
         "{}",
         answer.message()
     );
@@ -240,7 +240,11 @@ async fn unreadable_bodies_are_told_in_upstreams_words() {
         ),
         (
             r#"{"data":{"a":1}}"#,
-            r#"ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go struct field ConfigMap.data.a of type string"#,
+            r#"ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go struct field ConfigMap.data of type string"#,
+        ),
+        (
+            r#"{"kind":5}"#,
+            r#"the object provided is unrecognized (must be of type ConfigMap): couldn't get version/kind; json parse error: json: cannot unmarshal number into Go struct field .kind of type string ({"kind":5})"#,
         ),
         (
             r#"{"data":{"a":"#,
@@ -254,6 +258,29 @@ async fn unreadable_bodies_are_told_in_upstreams_words() {
         let json = [("content-type", "application/json")];
         let answer = api.request(Method::POST, CONFIG_MAPS, &json, body).await;
         assert_eq!((answer.code.as_u16(), answer.message().as_str()), (400, expected));
+    }
+    api.post(CONFIG_MAPS, &config_map("a")).await;
+    let path = format!("{CONFIG_MAPS}/a");
+    let merge = [("content-type", "application/merge-patch+json")];
+    let answer = api.request(Method::PATCH, &path, &merge, "{").await;
+    assert_eq!(answer.message(), "error decoding patch: unexpected end of JSON input");
+    for (patch, because) in [
+        (
+            r#"{"kind":"Secret"}"#,
+            "converting (v1.Secret) to (core.ConfigMap): unknown conversion",
+        ),
+        (
+            r#"{"apiVersion":"v9"}"#,
+            r#"no kind "ConfigMap" is registered for version "v9" in scheme "pkg/api/legacyscheme/scheme.go:30""#,
+        ),
+        (
+            r#"{"data":{"a":1}}"#,
+            "json: cannot unmarshal number into Go struct field ConfigMap.data of type string",
+        ),
+    ] {
+        let answer = api.request(Method::PATCH, &path, &merge, patch).await;
+        assert_eq!(answer.code, 422);
+        assert!(answer.message().ends_with(because), "{}", answer.message());
     }
     let event = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "e"}});
     assert_eq!(

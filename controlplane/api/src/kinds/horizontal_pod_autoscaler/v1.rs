@@ -1,7 +1,6 @@
 //! The form of `autoscaling/v1`, which knows the load of the processor alone. All else travels in annotations, in
 //! upstream's form, so that a client of this version loses nothing that one of version 2 set.
 
-use k8s_openapi::Resource as _;
 use k8s_openapi::api::autoscaling::v1::{HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus};
 use k8s_openapi::api::autoscaling::v2;
 use serde_json::{Map, Value, json};
@@ -28,7 +27,7 @@ impl Kind for HorizontalPodAutoscaler {
         plural: "horizontalpodautoscalers",
         encode: |scaler| encode(&to_v2(scaler)),
         decode: |json| {
-            let stored: v2::HorizontalPodAutoscaler = decode(json, v2::HorizontalPodAutoscaler::KIND)?;
+            let stored: v2::HorizontalPodAutoscaler = decode(json)?;
             from_v2(&stored)
         },
     });
@@ -59,8 +58,7 @@ pub(super) fn to_v2(scaler: &HorizontalPodAutoscaler) -> v2::HorizontalPodAutosc
     let mut document = serde_json::to_value(scaler).unwrap_or_default();
     renew(&mut document);
     let json = document.to_string();
-    let mut stored: v2::HorizontalPodAutoscaler =
-        decode(json.as_bytes(), v2::HorizontalPodAutoscaler::KIND).unwrap_or_default();
+    let mut stored: v2::HorizontalPodAutoscaler = decode(json.as_bytes()).unwrap_or_default();
     Kind::set_defaults(&mut stored);
     stored
 }
@@ -68,7 +66,7 @@ pub(super) fn to_v2(scaler: &HorizontalPodAutoscaler) -> v2::HorizontalPodAutosc
 fn from_v2(stored: &v2::HorizontalPodAutoscaler) -> Result<HorizontalPodAutoscaler, DecodeError> {
     let mut document = serde_json::to_value(stored).unwrap_or_default();
     age(&mut document);
-    decode(document.to_string().as_bytes(), HorizontalPodAutoscaler::KIND)
+    decode(document.to_string().as_bytes())
 }
 
 fn member<'v>(value: &'v mut Value, name: &str) -> Option<&'v mut Map<String, Value>> {

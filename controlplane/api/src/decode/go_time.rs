@@ -1,0 +1,213 @@
+//! Times as Go reads them, and what it says of a text that is none.
+
+/// One element of a layout.
+#[derive(Clone, Copy)]
+enum Part {
+    Year,
+    Month,
+    Day,
+    Hour,
+    Minute,
+    Second,
+    Fraction,
+    Zone,
+    Letter(&'static str),
+}
+
+/// How a time is written.
+#[derive(Clone, Copy)]
+pub(super) struct Layout {
+    text: &'static str,
+    parts: &'static [Part],
+}
+
+const DATE: [Part; 12] = [
+    Part::Year,
+    Part::Letter("-"),
+    Part::Month,
+    Part::Letter("-"),
+    Part::Day,
+    Part::Letter("T"),
+    Part::Hour,
+    Part::Letter(":"),
+    Part::Minute,
+    Part::Letter(":"),
+    Part::Second,
+    Part::Zone,
+];
+
+/// RFC 3339; a fraction of a second is borne.
+pub(super) const SECONDS: Layout = Layout {
+    text: "2006-01-02T15:04:05Z07:00",
+    parts: &DATE,
+};
+
+/// RFC 3339 with microseconds, which must be there.
+pub(super) const MICROSECONDS: Layout = Layout {
+    text: "2006-01-02T15:04:05.000000Z07:00",
+    parts: &[
+        Part::Year,
+        Part::Letter("-"),
+        Part::Month,
+        Part::Letter("-"),
+        Part::Day,
+        Part::Letter("T"),
+        Part::Hour,
+        Part::Letter(":"),
+        Part::Minute,
+        Part::Letter(":"),
+        Part::Second,
+        Part::Fraction,
+        Part::Zone,
+    ],
+};
+
+impl Part {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Year => "2006",
+            Self::Month => "01",
+            Self::Day => "02",
+            Self::Hour => "15",
+            Self::Minute => "04",
+            Self::Second => "05",
+            Self::Fraction => ".000000",
+            Self::Zone => "Z07:00",
+            Self::Letter(letter) => letter,
+        }
+    }
+}
+
+/// What is wrong with an element.
+enum Wrong {
+    /// It is not there.
+    Bad,
+    /// It is too small or too large.
+    Range(&'static str),
+}
+
+/// Checks a text.
+pub(super) fn check(text: &str, layout: Layout) -> Result<(), String> {
+    let mut rest = text;
+    let mut date = (0, 0, 0);
+    for part in layout.parts {
+        match read(*part, rest, &mut date) {
+            Ok(after) => rest = after,
+            Err(Wrong::Range(what)) => return Err(format!("parsing time {text:?}: {what} out of range")),
+            Err(Wrong::Bad) => {
+                return Err(format!(
+                    "parsing time {text:?} as {:?}: cannot parse {rest:?} as {:?}",
+                    layout.text,
+                    part.text()
+                ));
+            }
+        }
+        let takes_fraction = matches!(part, Part::Second) && layout.text == SECONDS.text;
+        if takes_fraction {
+            rest = fraction(rest);
+        }
+    }
+    if !rest.is_empty() {
+        return Err(format!("parsing time {text:?}: extra text: {rest:?}"));
+    }
+    let (year, month, day) = date;
+    if day < 1 || day > days(year, month) {
+        return Err(format!("parsing time {text:?}: day out of range"));
+    }
+    Ok(())
+}
+
+fn read<'t>(part: Part, text: &'t str, date: &mut (u32, u32, u32)) -> Result<&'t str, Wrong> {
+    match part {
+        Part::Letter(letter) => text.strip_prefix(letter).ok_or(Wrong::Bad),
+        Part::Year => {
+            let (year, rest) = digits(text, 4)?;
+            date.0 = year;
+            Ok(rest)
+        }
+        Part::Month => {
+            let (month, rest) = digits(text, 2)?;
+            date.1 = month;
+            within(month, 1..=12, "month", rest)
+        }
+        Part::Day => {
+            let (day, rest) = digits(text, 2)?;
+            date.2 = day;
+            Ok(rest)
+        }
+        Part::Hour => {
+            let (hour, rest) = digits(text, 2).or_else(|_| digits(text, 1))?;
+            within(hour, 0..=23, "hour", rest)
+        }
+        Part::Minute => {
+            let (minute, rest) = digits(text, 2)?;
+            within(minute, 0..=59, "minute", rest)
+        }
+        Part::Second => {
+            let (second, rest) = digits(text, 2)?;
+            within(second, 0..=59, "second", rest)
+        }
+        Part::Fraction => {
+            let rest = text.strip_prefix(['.', ',']).ok_or(Wrong::Bad)?;
+            digits(rest, 6).map(|(_, rest)| rest)
+        }
+        Part::Zone => zone(text),
+    }
+}
+
+fn zone(text: &str) -> Result<&str, Wrong> {
+    if let Some(rest) = text.strip_prefix('Z') {
+        return Ok(rest);
+    }
+    let (sign, rest) = text.split_at_checked(1).ok_or(Wrong::Bad)?;
+    let (hours, rest) = digits(rest, 2)?;
+    let rest = rest.strip_prefix(':').ok_or(Wrong::Bad)?;
+    let (minutes, rest) = digits(rest, 2)?;
+    let rest = within(hours, 0..=24, "time zone offset hour", rest)?;
+    let rest = within(minutes, 0..=60, "time zone offset minute", rest)?;
+    if matches!(sign, "+" | "-") {
+        Ok(rest)
+    } else {
+        Err(Wrong::Bad)
+    }
+}
+
+fn within<'t>(
+    number: u32,
+    range: std::ops::RangeInclusive<u32>,
+    what: &'static str,
+    rest: &'t str,
+) -> Result<&'t str, Wrong> {
+    if range.contains(&number) {
+        Ok(rest)
+    } else {
+        Err(Wrong::Range(what))
+    }
+}
+
+fn digits(text: &str, count: usize) -> Result<(u32, &str), Wrong> {
+    let (number, rest) = text.split_at_checked(count).ok_or(Wrong::Bad)?;
+    if !number.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(Wrong::Bad);
+    }
+    Ok((number.parse().or(Err(Wrong::Bad))?, rest))
+}
+
+/// What follows a fraction of a second, if there is one.
+fn fraction(text: &str) -> &str {
+    match text.strip_prefix(['.', ',']) {
+        Some(rest) if rest.starts_with(|first: char| first.is_ascii_digit()) => {
+            rest.trim_start_matches(|digit: char| digit.is_ascii_digit())
+        }
+        Some(_) | None => text,
+    }
+}
+
+fn days(year: u32, month: u32) -> u32 {
+    match month {
+        2 if year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400)) => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
