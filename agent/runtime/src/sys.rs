@@ -1,24 +1,20 @@
-//! Kernel calls that no crate of ours wraps. The only file of this crate, beside the forks, where `unsafe` stands.
+//! Kernel calls that no crate of ours wraps. The only place of this crate, beside the forks, where `unsafe` stands.
+
+mod mounts;
 
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use nix::libc;
 
+pub(crate) use mounts::{FileSystem, Mount};
+
 /// A flag of clone3 alone: it does not fit into what libc's type for clone's flags holds.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
-const FSCONFIG_SET_STRING: libc::c_long = 1;
-const FSCONFIG_CMD_CREATE: libc::c_long = 6;
-const FSOPEN_CLOEXEC: libc::c_long = 1;
-const FSMOUNT_CLOEXEC: libc::c_long = 1;
-const OPEN_TREE_CLONE: libc::c_long = 1;
 /// `NS_GET_USERNS`: the user namespace that another one belongs to.
 const GET_USERS: libc::c_ulong = 0xb701;
-const OPEN_TREE_CLOEXEC: libc::c_long = 0o2_000_000;
-const MOVE_MOUNT_F_EMPTY_PATH: libc::c_long = 4;
 
 fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
     if result < 0 {
@@ -112,150 +108,6 @@ pub(crate) fn fork_into(group: Option<BorrowedFd<'_>>) -> io::Result<(nix::unist
 pub(crate) fn exit_now(code: i32) -> ! {
     // SAFETY: never returns.
     unsafe { libc::_exit(code) }
-}
-
-/// A file system being configured (`fsopen`).
-pub(crate) struct FileSystem(OwnedFd);
-
-impl FileSystem {
-    #[expect(unsafe_code, reason = "fsopen has no wrapper")]
-    pub(crate) fn open(kind: &str) -> io::Result<Self> {
-        let kind = c_string(kind.as_bytes())?;
-        // SAFETY: the string outlives the call.
-        owned(unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), FSOPEN_CLOEXEC) }).map(Self)
-    }
-
-    #[expect(unsafe_code, reason = "fsconfig has no wrapper")]
-    fn configure(&self, command: libc::c_long, key: Option<&str>, value: Option<&[u8]>) -> io::Result<()> {
-        let key = key.map(|key| c_string(key.as_bytes())).transpose()?;
-        let value = value.map(c_string).transpose()?;
-        let pointer = |text: &Option<CString>| text.as_ref().map_or(std::ptr::null(), |text| text.as_ptr());
-        let (key, value) = (pointer(&key), pointer(&value));
-        // SAFETY: both strings outlive the call; null is allowed where the command takes none.
-        checked(unsafe { libc::syscall(libc::SYS_fsconfig, self.0.as_raw_fd(), command, key, value, 0) }).map(drop)
-    }
-
-    /// Sets an option; an empty value is a flag.
-    pub(crate) fn set(&self, key: &str, value: &[u8]) -> io::Result<()> {
-        if value.is_empty() {
-            return self.configure(0, Some(key), None);
-        }
-        self.configure(FSCONFIG_SET_STRING, Some(key), Some(value))
-    }
-
-    /// Makes the file system and a mount of it that is not attached anywhere.
-    #[expect(unsafe_code, reason = "fsmount has no wrapper")]
-    pub(crate) fn mount(&self, attributes: u32) -> io::Result<Mount> {
-        self.configure(FSCONFIG_CMD_CREATE, None, None)?;
-        // SAFETY: integers only.
-        let fd = unsafe { libc::syscall(libc::SYS_fsmount, self.0.as_raw_fd(), FSMOUNT_CLOEXEC, attributes) };
-        owned(fd).map(Mount)
-    }
-}
-
-/// A detached mount.
-pub(crate) struct Mount(pub(crate) OwnedFd);
-
-impl Mount {
-    /// A copy of the mount at a path of this process's mount namespace.
-    pub(crate) fn copy(path: &Path) -> io::Result<Self> {
-        Self::open_tree(path, 0)
-    }
-
-    /// The same with all that is mounted below it.
-    pub(crate) fn copy_tree(path: &Path) -> io::Result<Self> {
-        Self::open_tree(path, libc::AT_RECURSIVE.into())
-    }
-
-    #[expect(unsafe_code, reason = "open_tree has no wrapper")]
-    fn open_tree(path: &Path, more: libc::c_long) -> io::Result<Self> {
-        let path = c_string(path.as_os_str().as_bytes())?;
-        let flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | more;
-        // SAFETY: the string outlives the call.
-        owned(unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) }).map(Self)
-    }
-
-    /// Makes ids on the disk those that they are in a user namespace. The mount must not have been attached.
-    pub(crate) fn map_ids(&self, users: BorrowedFd<'_>) -> io::Result<()> {
-        let users = u64::try_from(users.as_raw_fd()).map_err(io::Error::other)?;
-        self.change(
-            0,
-            &libc::mount_attr {
-                attr_set: libc::MOUNT_ATTR_IDMAP,
-                attr_clr: 0,
-                propagation: 0,
-                userns_fd: users,
-            },
-        )
-    }
-
-    /// Sets `MOUNT_ATTR_…` of this mount, not of those below it.
-    pub(crate) fn protect(&self, attributes: u64) -> io::Result<()> {
-        self.change(
-            0,
-            &libc::mount_attr {
-                attr_set: attributes,
-                attr_clr: 0,
-                propagation: 0,
-                userns_fd: 0,
-            },
-        )
-    }
-
-    /// Sets `MS_PRIVATE`, `MS_SLAVE` or `MS_SHARED` of this mount and those below it.
-    pub(crate) fn propagate(&self, how: libc::c_ulong) -> io::Result<()> {
-        self.change(
-            libc::AT_RECURSIVE,
-            &libc::mount_attr {
-                attr_set: 0,
-                attr_clr: 0,
-                propagation: how,
-                userns_fd: 0,
-            },
-        )
-    }
-
-    /// Whether its root is a directory.
-    pub(crate) fn is_directory(&self) -> io::Result<bool> {
-        let found = nix::sys::stat::fstat(&self.0)?;
-        Ok(found.st_mode & libc::S_IFMT == libc::S_IFDIR)
-    }
-
-    #[expect(unsafe_code, reason = "mount_setattr has no wrapper")]
-    fn change(&self, flags: libc::c_int, attributes: &libc::mount_attr) -> io::Result<()> {
-        let (here, size) = (self.0.as_raw_fd(), size_of_val(attributes));
-        // SAFETY: the structure and the empty string outlive the call.
-        let result = unsafe {
-            libc::syscall(
-                libc::SYS_mount_setattr,
-                here,
-                c"".as_ptr(),
-                libc::AT_EMPTY_PATH | flags,
-                std::ptr::from_ref(attributes),
-                size,
-            )
-        };
-        checked(result).map(drop)
-    }
-
-    /// Attaches it at a path.
-    #[expect(unsafe_code, reason = "move_mount has no wrapper")]
-    pub(crate) fn attach(&self, target: &Path) -> io::Result<()> {
-        let target = c_string(target.as_os_str().as_bytes())?;
-        let (here, at) = (self.0.as_raw_fd(), libc::AT_FDCWD);
-        // SAFETY: both strings outlive the call.
-        let result = unsafe {
-            libc::syscall(
-                libc::SYS_move_mount,
-                here,
-                c"".as_ptr(),
-                at,
-                target.as_ptr(),
-                MOVE_MOUNT_F_EMPTY_PATH,
-            )
-        };
-        checked(result).map(drop)
-    }
 }
 
 /// What `bpf` takes to load a program.

@@ -24,9 +24,12 @@ pub(super) fn mounts(
 ) -> Result<Vec<oci::Mount>, Failure> {
     let directory = plan.context.pod_directory(pods::uid(&plan.pod));
     let volumes = plan.context.volumes.mounts(&plan.pod, container, variables, images);
-    let mut mounts = volumes.map_err(|error| match error {
-        volume::Error::ImagePath { .. } => Failure::creation(image::chain(&error)),
-        other => Failure::configuration(image::chain(&other)),
+    let mut mounts = volumes.map_err(|error| {
+        if matches!(error, volume::Error::ImagePath { .. }) {
+            Failure::creation(image::chain(&error))
+        } else {
+            Failure::configuration(image::chain(&error))
+        }
     })?;
     for mount in &mounts {
         if mount.propagation == oci::Propagation::BothWays {

@@ -85,14 +85,14 @@ impl Volumes {
                     .join(index.to_string());
                 let bound = subpath::bind(&source, &below, &target);
                 let (volume, path) = (volume.name.clone(), below.clone());
-                bound.map_err(|source| match source.kind() {
+                bound.map_err(|source| {
                     // Nothing can be made there.
-                    io::ErrorKind::ReadOnlyFilesystem if images.contains_key(&volume) => Error::ImagePath {
-                        volume,
-                        path,
-                        source: io::Error::other("no such file or directory"),
-                    },
-                    _ => Error::SubPath { volume, path, source },
+                    let fixed = source.kind() == io::ErrorKind::ReadOnlyFilesystem;
+                    if fixed && images.contains_key(&volume) {
+                        let source = io::Error::other("no such file or directory");
+                        return Error::ImagePath { volume, path, source };
+                    }
+                    Error::SubPath { volume, path, source }
                 })?;
                 target
             };

@@ -126,7 +126,9 @@ fn decode_reporting(
     validation: FieldValidation,
 ) -> Result<(Box<dyn Object>, Vec<String>), String> {
     let json = without_empty(registration, json);
-    let (object, unknown) = registration.decode_reporting(&json).map_err(|error| error.to_string())?;
+    let (object, unknown) = registration
+        .decode_reporting(&json)
+        .map_err(|error| error.to_string())?;
     match validation {
         FieldValidation::Ignore => Ok((object, Vec::new())),
         FieldValidation::Strict | FieldValidation::Warn => Ok((object, unknown)),

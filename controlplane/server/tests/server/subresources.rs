@@ -326,27 +326,6 @@ async fn nothing_but_processor_and_memory_of_a_pod_can_change() {
         assert_eq!(refused.code, 422, "{expected}");
         assert!(refused.message().contains(expected), "{}", refused.message());
     }
-    let mut whole = pod("whole");
-    whole["spec"]["resources"] = json!({"requests": {"cpu": "1"}, "limits": {"cpu": "2", "memory": "1Gi"}});
-    api.post(PODS, &whole).await;
-    let path = format!("{PODS}/whole/resize");
-    let give = |resources: Value| json!({"spec": {"resources": resources}});
-    let larger = give(json!({"limits": {"cpu": "3"}}));
-    let given = api.patch(&path, "strategic-merge-patch+json", &larger).await.json();
-    assert_eq!(given["spec"]["resources"]["limits"]["cpu"], "3", "{given}");
-    for (resources, expected) in [
-        (
-            json!({"limits": {"memory": null}}),
-            "spec.resources.limits: Forbidden: resource limits cannot be removed",
-        ),
-        (
-            json!({"limits": {"hugepages-2Mi": "2Mi"}}),
-            "spec.resources: Forbidden: only cpu and memory resources are mutable",
-        ),
-    ] {
-        let refused = api.patch(&path, "merge-patch+json", &give(resources)).await;
-        assert!(refused.message().contains(expected), "{}", refused.message());
-    }
     api.post(PODS, &pod("plain")).await;
     let spec =
         json!([{"name": pod("plain")["spec"]["containers"][0]["name"], "resources": {"requests": {"cpu": "1"}}}]);
@@ -370,4 +349,30 @@ async fn nothing_but_processor_and_memory_of_a_pod_can_change() {
         "{}",
         refused.message()
     );
+}
+
+#[tokio::test]
+async fn nothing_but_processor_and_memory_of_a_whole_pod_can_change() {
+    let api = Api::start().await;
+    let mut whole = pod("whole");
+    whole["spec"]["resources"] = json!({"requests": {"cpu": "1"}, "limits": {"cpu": "2", "memory": "1Gi"}});
+    api.post(PODS, &whole).await;
+    let path = format!("{PODS}/whole/resize");
+    let give = |resources: Value| json!({"spec": {"resources": resources}});
+    let larger = give(json!({"limits": {"cpu": "3"}}));
+    let given = api.patch(&path, "strategic-merge-patch+json", &larger).await.json();
+    assert_eq!(given["spec"]["resources"]["limits"]["cpu"], "3", "{given}");
+    for (resources, expected) in [
+        (
+            json!({"limits": {"memory": null}}),
+            "spec.resources.limits: Forbidden: resource limits cannot be removed",
+        ),
+        (
+            json!({"limits": {"hugepages-2Mi": "2Mi"}}),
+            "spec.resources: Forbidden: only cpu and memory resources are mutable",
+        ),
+    ] {
+        let refused = api.patch(&path, "merge-patch+json", &give(resources)).await;
+        assert!(refused.message().contains(expected), "{}", refused.message());
+    }
 }
