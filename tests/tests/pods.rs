@@ -83,6 +83,7 @@ fn pods_begin_find_and_end_as_their_specifications_say() -> anyhow::Result<()> {
     let node = start(home.path())?;
     assert_pull(&node)?;
     assert_beginnings(&node)?;
+    assert_stillborn(&node)?;
     assert_files(&node)?;
     assert_ends(&node)?;
     assert_waits(&node)?;
@@ -141,6 +142,23 @@ fn assert_pull(node: &Node) -> anyhow::Result<()> {
 fn seconds(time: &Value) -> anyhow::Result<i64> {
     let time: k8s_openapi::jiff::Timestamp = time.as_str().unwrap_or_default().parse()?;
     Ok(k8s_openapi::jiff::Timestamp::now().duration_since(time).as_secs())
+}
+
+/// Of a pod that ended with its first container, the address stays known, and nothing is said of the others' images.
+fn assert_stillborn(node: &Node) -> anyhow::Result<()> {
+    let pod = node.until("stillborn", &[("/phase", "Failed".into())])?;
+    let address = pod["status"]["podIP"].as_str().unwrap_or_default();
+    assert!(address.starts_with("10.244.0."), "{}", pod["status"]);
+    node.event("stillborn", "Normal Started: ")?;
+    let subject = "--field-selector=involvedObject.name=stillborn,reason=Pulled";
+    let pulled = [
+        "get",
+        "events",
+        subject,
+        "-o=jsonpath={.items[*].involvedObject.fieldPath}",
+    ];
+    assert_eq!(node.machine.kubectl(pulled)?, "spec.initContainers{first}");
+    Ok(())
 }
 
 /// Initial containers in their order, a sidecar that stays until the end, the node's own network.

@@ -21,6 +21,8 @@ pub struct View {
     pub termination: Option<Termination>,
     /// The pod's sandbox: network namespace, address and volumes.
     pub sandbox: Sandbox,
+    /// The addresses of the sandbox that was removed or is about to be, the first one first.
+    pub addresses: Vec<IpAddr>,
     /// All instances of all containers that are known, oldest first.
     pub instances: BTreeMap<String, Vec<Instance>>,
     /// What the node has given the containers.
@@ -247,6 +249,7 @@ impl View {
             rejection: None,
             termination: None,
             sandbox: Sandbox::Absent,
+            addresses: Vec::new(),
             instances: BTreeMap::new(),
             allocated: Resources::new(),
             actual: Resources::new(),

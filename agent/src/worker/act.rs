@@ -274,7 +274,9 @@ impl Worker {
             return false;
         }
         self.patience = None;
-        self.view.sandbox = Sandbox::Removing;
+        if let Sandbox::Ready { addresses } = std::mem::replace(&mut self.view.sandbox, Sandbox::Removing) {
+            self.view.addresses = addresses;
+        }
         let (context, sandbox, pod) = (Arc::clone(&self.context), self.sandbox_id(), Arc::clone(&self.pod));
         let earlier = self.earlier.clone();
         self.tasks.spawn(async move {

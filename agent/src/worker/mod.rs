@@ -133,6 +133,8 @@ pub(crate) struct Worker {
     images: BTreeMap<String, Arc<image::Image>>,
     /// Those of volumes, by the volumes' names.
     volume_images: BTreeMap<String, Arc<image::Image>>,
+    /// What is to be said of images that were there, by the containers that shall start with them; true of a container's own.
+    present: BTreeMap<String, Vec<(bool, String)>>,
     tasks: JoinSet<Done>,
     publisher: publish::Publisher,
     watching: bool,
@@ -193,6 +195,7 @@ impl Worker {
             earlier: BTreeSet::new(),
             images: BTreeMap::new(),
             volume_images: BTreeMap::new(),
+            present: BTreeMap::new(),
             tasks: JoinSet::new(),
             publisher: publish::Publisher::default(),
             watching: false,

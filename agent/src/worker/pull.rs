@@ -62,6 +62,7 @@ impl Worker {
             return false;
         };
         let mut missing = Vec::new();
+        self.present.remove(container);
         for wanted in wanted {
             match self.have(container, &wanted) {
                 Ok(true) => {}
@@ -105,8 +106,8 @@ impl Worker {
         }
         if let Some(image) = self.context.parts.images.resolve(name)? {
             let text = format!("Container image \"{name}\" already present on machine and can be accessed by the pod");
-            let recorder = &self.context.recorder;
-            recorder.pod(&self.pod, wanted.subject(container), Kind::Normal, "Pulled", text);
+            let own = wanted.subject(container).is_some();
+            self.present.entry(container.to_owned()).or_default().push((own, text));
             self.keep(container, wanted, image);
             return Ok(true);
         }
@@ -117,6 +118,14 @@ impl Worker {
             });
         }
         Ok(false)
+    }
+
+    /// Tells of the images that a container is about to be started with and that need not be pulled for it.
+    pub(super) fn tell_present(&mut self, container: &str) {
+        for (own, text) in self.present.remove(container).unwrap_or_default() {
+            let recorder = &self.context.recorder;
+            recorder.pod(&self.pod, own.then_some(container), Kind::Normal, "Pulled", text);
+        }
     }
 
     fn keep(&mut self, container: &str, wanted: &Wanted, image: Arc<image::Image>) {

@@ -83,6 +83,7 @@ impl Worker {
             }),
         };
         self.note_given(container);
+        self.tell_present(container);
         let memory = self.memory(container);
         memory.starting = true;
         memory.failure = None;

@@ -52,12 +52,12 @@ pub(super) fn of(material: &Material) -> Vec<Step> {
         milestone(material, "agent saw the pod", "/seen", || {
             condition_times(material, &["/status/startTime"])
         }),
-        step("image present", "events", event_times(material, &["Pulled"])),
         milestone(material, "network ready", "/network", Vec::new),
         milestone(material, "volumes ready", "/volumes", Vec::new),
         milestone(material, "sandbox ready", "/sandbox", || {
             conditions(material, "PodReadyToStartContainers")
         }),
+        step("image present", "events", event_times(material, &["Pulled"])),
         step("container created", "events", event_times(material, &["Created"])),
         step("container started", "events", event_times(material, &["Started"])),
         milestone(material, "ready", "/ready", || conditions(material, "Ready")),

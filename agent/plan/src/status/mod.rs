@@ -79,9 +79,9 @@ fn addresses(pod: &Pod, view: &View) -> Vec<IpAddr> {
     }
     match &view.sandbox {
         Sandbox::Ready { addresses } => addresses.clone(),
-        Sandbox::Absent | Sandbox::Preparing | Sandbox::Failed { .. } | Sandbox::Removing | Sandbox::Removed => {
-            Vec::new()
-        }
+        // Where it ran stays known, also of a pod that ended before anybody was told.
+        Sandbox::Removing | Sandbox::Removed => view.addresses.clone(),
+        Sandbox::Absent | Sandbox::Preparing | Sandbox::Failed { .. } => Vec::new(),
     }
 }
 
