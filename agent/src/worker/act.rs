@@ -1,6 +1,7 @@
 //! Doing what the plan says.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use agent_plan::action::{Action, Why};
 use agent_plan::lifecycle::End;
@@ -19,6 +20,8 @@ const SIGTERM: i32 = 15;
 /// What a container still gets after its preStop hook used up the grace period.
 const EXTRA_SECONDS: i64 = 2;
 const RETRY_MILLISECONDS: i64 = 1000;
+/// Between tries to send a signal while the runtime is away, and how many there are.
+const RESEND: (Duration, u32) = (Duration::from_millis(500), 120);
 
 impl Worker {
     /// Begins an action; answers whether the plan should be asked again at once.
@@ -210,9 +213,11 @@ impl Worker {
         };
         let (context, sandbox, pod) = (Arc::clone(&self.context), self.sandbox_id(), self.id());
         self.tasks.spawn(async move {
-            let sent = context.parts.runtime.signal(&sandbox, &id, signal).await;
-            failpoint::reach("signalled");
-            if let Err(error) = sent {
+            let (pause, tries) = RESEND;
+            for _ in 0..tries {
+                let sent = context.parts.runtime.signal(&sandbox, &id, signal).await;
+                failpoint::reach("signalled");
+                let Err(error) = sent else { break };
                 warn!(
                     pod,
                     container = id,
@@ -220,6 +225,11 @@ impl Worker {
                     error = image::chain(&error),
                     "a signal could not be sent"
                 );
+                // Nobody else sends it again: what did not hear it would live for ever.
+                if error.is_loss() {
+                    break;
+                }
+                tokio::time::sleep(pause).await;
             }
             Done::Changed
         });
