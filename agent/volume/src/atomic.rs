@@ -18,9 +18,8 @@ const NEW_DATA: &str = "..data_tmp";
 pub(crate) fn write(target: &Path, payload: &Payload, group: Option<Gid>) -> Result<(), Error> {
     let current = target.join(DATA);
     if current.exists() && holds(&current, payload) {
-        return Ok(());
+        return sweep(target, &current);
     }
-    let old = fs::read_link(&current).ok();
     let fresh = tempfile::Builder::new()
         .prefix("..")
         .tempdir_in(target)
@@ -43,9 +42,19 @@ pub(crate) fn write(target: &Path, payload: &Payload, group: Option<Gid>) -> Res
     let fresh = fresh.keep();
     publish(target, &fresh, &current)?;
     link_names(target, payload)?;
-    if let Some(old) = old {
-        let old = target.join(old);
-        fs::remove_dir_all(&old).map_err(|error| io_error("remove", &old, error))?;
+    sweep(target, &current)
+}
+
+/// Removes versions that are not the current one: the last one, and what an agent that was killed had not finished.
+fn sweep(target: &Path, current: &Path) -> Result<(), Error> {
+    let kept = fs::read_link(current).map_err(|error| io_error("read", current, error))?;
+    let entries = fs::read_dir(target).map_err(|error| io_error("read", target, error))?;
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let version = name.to_str().is_some_and(|name| name.starts_with(".."));
+        if version && name != kept.as_os_str() && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            fs::remove_dir_all(entry.path()).map_err(|error| io_error("remove", &entry.path(), error))?;
+        }
     }
     Ok(())
 }
