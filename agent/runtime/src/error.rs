@@ -57,6 +57,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether what this was about is not there any more.
+    pub fn is_end(&self) -> bool {
+        if let Self::Containerd { source, .. } = self {
+            return matches!(source.meaning(), Meaning::NotFound | Meaning::WrongState);
+        }
+        self.is_loss()
+    }
+
     /// Whether what this was about went away meanwhile, with who would have done it, or nobody could tell what became of it. It is
     /// no failure of the container's own.
     pub fn is_loss(&self) -> bool {

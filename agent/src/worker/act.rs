@@ -226,7 +226,7 @@ impl Worker {
                     "a signal could not be sent"
                 );
                 // Nobody else sends it again: what did not hear it would live for ever.
-                if error.is_loss() {
+                if error.is_end() {
                     break;
                 }
                 tokio::time::sleep(pause).await;

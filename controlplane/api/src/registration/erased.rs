@@ -27,9 +27,7 @@ pub(super) fn with_mut<K: Kind>(object: &mut dyn Object, change: impl FnOnce(&mu
 }
 
 pub(super) fn decode_erased<K: Kind>(json: &[u8]) -> Decoded {
-    let mut object = decode::decode::<K>(json)?;
-    object.decoded(json);
-    Ok(Box::new(object))
+    Ok(Box::new(decode::decode::<K>(json)?))
 }
 
 pub(super) fn decode_reporting_erased<K: Kind>(json: &[u8]) -> Reported {

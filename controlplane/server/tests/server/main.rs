@@ -9,6 +9,7 @@
 mod access;
 mod accounts;
 mod apply;
+mod bodies;
 mod callers;
 mod certificates;
 mod classes;

@@ -1,0 +1,119 @@
+//! Bodies that cannot be read.
+
+use crate::support::{Api, config_map, deployment};
+use http::Method;
+use serde_json::json;
+
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+
+#[tokio::test]
+async fn unreadable_bodies_are_told_in_upstreams_words() {
+    let api = Api::start().await;
+    for (body, expected) in [
+        (
+            r#"{"kind":"Thing"}"#,
+            r#"Thing in version "v1" cannot be handled as a ConfigMap: no kind "Thing" is registered for version "v1" in scheme "pkg/api/legacyscheme/scheme.go:30""#,
+        ),
+        (
+            r#"{"apiVersion":"apps/v9"}"#,
+            r#"ConfigMap in version "v9" cannot be handled as a ConfigMap: no kind "ConfigMap" is registered for version "apps/v9" in scheme "pkg/api/legacyscheme/scheme.go:30""#,
+        ),
+        (
+            r#"{"data":{"a":1}}"#,
+            r#"ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go struct field ConfigMap.data of type string"#,
+        ),
+        (
+            r#"{"kind":5}"#,
+            r#"the object provided is unrecognized (must be of type ConfigMap): couldn't get version/kind; json parse error: json: cannot unmarshal number into Go struct field .kind of type string ({"kind":5})"#,
+        ),
+        (
+            r#"{"data":{"a":"#,
+            r#"the object provided is unrecognized (must be of type ConfigMap): couldn't get version/kind; json parse error: unexpected end of JSON input ({"data":{"a":)"#,
+        ),
+        (
+            "[]",
+            r#"the object provided is unrecognized (must be of type ConfigMap): couldn't get version/kind; json parse error: json: cannot unmarshal array into Go value of type struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" } (5b5d)"#,
+        ),
+    ] {
+        let json = [("content-type", "application/json")];
+        let answer = api.request(Method::POST, CONFIG_MAPS, &json, body).await;
+        assert_eq!((answer.code.as_u16(), answer.message().as_str()), (400, expected));
+    }
+    api.post(CONFIG_MAPS, &config_map("a")).await;
+    let path = format!("{CONFIG_MAPS}/a");
+    let merge = [("content-type", "application/merge-patch+json")];
+    let answer = api.request(Method::PATCH, &path, &merge, "{").await;
+    assert_eq!(answer.message(), "error decoding patch: unexpected end of JSON input");
+    for (patch, because) in [
+        (
+            r#"{"kind":"Secret"}"#,
+            "converting (v1.Secret) to (core.ConfigMap): unknown conversion",
+        ),
+        (
+            r#"{"apiVersion":"v9"}"#,
+            r#"no kind "ConfigMap" is registered for version "v9" in scheme "pkg/api/legacyscheme/scheme.go:30""#,
+        ),
+        (
+            r#"{"data":{"a":1}}"#,
+            "json: cannot unmarshal number into Go struct field ConfigMap.data of type string",
+        ),
+    ] {
+        let answer = api.request(Method::PATCH, &path, &merge, patch).await;
+        assert_eq!(answer.code, 422);
+        assert!(answer.message().ends_with(because), "{}", answer.message());
+    }
+    let event = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "e"}});
+    assert_eq!(
+        api.post("/api/v1/namespaces/default/events", &event).await.message(),
+        "the API version in the data (events.k8s.io/v1) does not match the expected API version (v1)"
+    );
+}
+
+#[tokio::test]
+async fn bodies_that_are_something_else() {
+    let api = Api::start().await;
+    let answer = api.post(PODS, &config_map("a")).await;
+    assert_eq!(answer.code, 400);
+    assert_eq!(
+        answer.message(),
+        "ConfigMap in version \"v1\" cannot be handled as a Pod: converting (v1.ConfigMap) to (core.Pod): unknown conversion"
+    );
+    let answer = api.post(PODS, &deployment("a")).await;
+    assert_eq!(
+        answer.message(),
+        "Deployment in version \"v1\" cannot be handled as a Pod: converting (v1.Deployment) to (core.Pod): unknown \
+         conversion"
+    );
+    let answer = api
+        .request(Method::POST, CONFIG_MAPS, &[("content-type", "text/csv")], "a,b")
+        .await;
+    assert_eq!(answer.code, 415);
+    assert_eq!(
+        answer.message(),
+        "the body of the request was in an unknown format - accepted media types include: application/json, \
+         application/yaml, application/vnd.kubernetes.protobuf"
+    );
+    let mut wrong = deployment("a");
+    wrong["spec"]["replicas"] = json!("three");
+    assert_eq!(
+        api.post(DEPLOYMENTS, &wrong).await.message(),
+        "Deployment in version \"v1\" cannot be handled as a Deployment: json: cannot unmarshal string into Go struct \
+         field DeploymentSpec.spec.replicas of type int32"
+    );
+    let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: yaml}\ndata: {a: b}\n";
+    let answer = api
+        .request(Method::POST, CONFIG_MAPS, &[("content-type", "application/yaml")], yaml)
+        .await;
+    assert_eq!(answer.code, 201, "{}", answer.text());
+    let answer = api
+        .request(
+            Method::GET,
+            &format!("{CONFIG_MAPS}/yaml"),
+            &[("accept", "application/yaml")],
+            "",
+        )
+        .await;
+    assert!(answer.text().starts_with("apiVersion: v1\n"), "{}", answer.text());
+}
