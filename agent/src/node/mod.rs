@@ -96,7 +96,11 @@ async fn send_status(context: &Context, node: &Node, ready: &Result<(), String>)
     if object::same(&old, &new) && now.duration_since(object::heartbeat(&old)).as_secs() < RESEND_SECONDS {
         return Ok(node.clone());
     }
-    let change = json!({"status": new});
+    let mut change = json!({"status": new});
+    if let Some(addresses) = change["status"]["addresses"].as_array_mut() {
+        // They would be merged by their type, which those of two families share.
+        addresses.push(json!({"$patch": "replace"}));
+    }
     let updated = api
         .patch_status(
             &context.config.node_name,

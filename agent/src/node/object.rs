@@ -244,6 +244,10 @@ pub(super) fn same(old: &NodeStatus, new: &NodeStatus) -> bool {
             runtime_handlers: status.runtime_handlers.clone(),
             ..NodeStatus::default()
         };
+        for handler in status.runtime_handlers.iter_mut().flatten() {
+            // The default one has no name.
+            handler.name = handler.name.take().filter(|name| !name.is_empty());
+        }
         for condition in status.conditions.iter_mut().flatten() {
             condition.last_heartbeat_time = None;
             condition.last_transition_time = None;
