@@ -10,7 +10,7 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::{Node, NodeStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
 use kube::api::{Api, Patch, PatchParams, PostParams};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
 
@@ -97,7 +97,7 @@ async fn send_status(context: &Context, node: &Node, ready: &Result<(), String>)
         return Ok(node.clone());
     }
     let mut change = json!({"status": new});
-    if let Some(addresses) = change["status"]["addresses"].as_array_mut() {
+    if let Some(Value::Array(addresses)) = change.pointer_mut("/status/addresses") {
         // They would be merged by their type, which those of two families share.
         addresses.push(json!({"$patch": "replace"}));
     }

@@ -264,7 +264,7 @@ pub trait Kind:
     fn shown_name(&self) -> String {
         self.metadata().name.clone().unwrap_or_default()
     }
-    /// Keeps what the JSON that it was decoded from tells and the type does not.
+    /// Keeps what the JSON that a client sent tells and the type does not.
     fn decoded(&mut self, _json: &[u8]) {}
     /// Fills in what was left out, as upstream does. Idempotent.
     fn set_defaults(&mut self) {}

@@ -55,7 +55,7 @@ fn an_empty_selector_is_not_a_missing_one() {
         let row = find("apps", "v1", plural).unwrap();
         let mut value: Value = serde_json::from_slice(&fixture(row)).unwrap();
         value["spec"]["selector"] = json!({});
-        let mut object = row.decode(value.to_string().as_bytes()).unwrap();
+        let (mut object, _) = row.decode_reporting(value.to_string().as_bytes()).unwrap();
         row.set_defaults(object.as_mut());
         let mut old = with(row, &json!({}));
         row.prepare_create(old.as_mut());

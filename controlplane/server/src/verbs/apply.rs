@@ -187,7 +187,8 @@ fn decode(context: &Context, document: &Value) -> Result<Box<dyn Object>, Failur
     let registration = context.registration;
     let json = document.to_string();
     let json = object::without_empty(registration, json.as_bytes());
-    registration.decode(&json).map_err(|error| {
+    let decoded = registration.decode_reporting(&json).map(|(object, _)| object);
+    decoded.map_err(|error| {
         let text = |member: &str| document.pointer(member).and_then(Value::as_str).unwrap_or_default();
         let slash = if registration.group.is_empty() { "/" } else { "" };
         Failure::Unexpected {
