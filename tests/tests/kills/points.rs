@@ -29,11 +29,8 @@ const UP: &[&str] = &[
     "volumes made",
     "created",
 ];
-const UP_EMBEDDED: &[&str] = &[];
 const UP_CONTAINERD: &[&str] = &["snapshot made", "container stored", "task made"];
-const RUNNING: &[&str] = &["started"];
-const RUNNING_EMBEDDED: &[&str] = &["start recorded"];
-const RUNNING_CONTAINERD: &[&str] = &["start told"];
+const RUNNING: &[&str] = &["start told", "started"];
 /// On its way down.
 const DOWN: &[&str] = &[
     "signalled",
@@ -58,10 +55,10 @@ enum Way {
 }
 
 fn points(parts: Parts) -> Vec<(Way, &'static str)> {
-    let (up, running, down) = if parts.containerd {
-        (UP_CONTAINERD, RUNNING_CONTAINERD, DOWN_CONTAINERD)
+    let (up, down) = if parts.containerd {
+        (UP_CONTAINERD, DOWN_CONTAINERD)
     } else {
-        (UP_EMBEDDED, RUNNING_EMBEDDED, &[][..])
+        (&[][..], &[][..])
     };
     let named = |way: Way, lists: [&'static [&'static str]; 2]| {
         let all = lists.into_iter().flatten();
@@ -69,7 +66,7 @@ fn points(parts: Parts) -> Vec<(Way, &'static str)> {
     };
     let all = [
         named(Way::Up, [UP, up]),
-        named(Way::Running, [RUNNING, running]),
+        named(Way::Running, [RUNNING, &[]]),
         named(Way::Down, [DOWN, down]),
     ];
     all.concat()

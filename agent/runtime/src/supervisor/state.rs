@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -324,21 +324,32 @@ impl Supervisor {
         self.limit(&group, &limits)
             .map_err(|error| Refusal::failed("set limits", &error))?;
         let entry = self.find(id)?;
-        // Relative to the sandbox's directory, which this process is in: a socket's path is short.
-        let socket = Path::new(CONTAINERS)
-            .join(id)
-            .join(OCI)
-            .join(libcontainer::notify_socket::NOTIFY_FILE);
-        let told = std::os::unix::net::UnixStream::connect(socket)
-            .and_then(|mut stream| io::Write::write_all(&mut stream, b"start container"));
-        told.map_err(|error| Refusal::failed("start container", &error))?;
+        // Recorded first: whoever finds the record of a supervisor that was killed must count each run of the program.
+        let record = directory.join(RECORD);
         entry.container.state = State::Running {
             pid: entry.pid,
             started_at: now(),
         };
-        record::write(&directory.join(RECORD), &entry.container)
-            .map_err(|error| Refusal::failed("write the container's record", &error))?;
-        failpoint::reach("start recorded");
+        let told = record::write(&record, &entry.container)
+            .map_err(|error| Refusal::failed("write the container's record", &error))
+            .and_then(|()| tell(id).map_err(|error| Refusal::failed("start container", &error)));
+        if let Err(refusal) = told {
+            entry.container.state = State::Created;
+            drop(record::write(&record, &entry.container));
+            return Err(refusal);
+        }
+        failpoint::reach("start told");
         Ok(entry.container.clone())
     }
+}
+
+/// Lets a container's program go.
+fn tell(id: &str) -> io::Result<()> {
+    // Relative to the sandbox's directory, which this process is in: a socket's path is short.
+    let socket = Path::new(CONTAINERS)
+        .join(id)
+        .join(OCI)
+        .join(libcontainer::notify_socket::NOTIFY_FILE);
+    let mut stream = UnixStream::connect(socket)?;
+    io::Write::write_all(&mut stream, b"start container")
 }
