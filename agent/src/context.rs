@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use agent_plan::Timestamp;
 use agent_plan::addresses::of_each_family;
@@ -21,6 +22,7 @@ use kube::Client;
 use network::{Network, Ranges};
 use runtime::Runtime;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tracing::warn;
 use volume::{LocalPath, Volumes};
 
 use crate::crashes::Crashes;
@@ -33,6 +35,9 @@ use crate::pressure::Order;
 use crate::services::Services;
 use crate::tokens::Tokens;
 use crate::users::UserIds;
+
+/// Between two questions to a runtime that does not answer.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// Reads the wall clock.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -190,6 +195,20 @@ pub(crate) struct Place {
 impl Context {
     pub(crate) fn now(&self) -> Timestamp {
         (self.parts.clock)()
+    }
+
+    /// All that the runtime has, asked for until it answers: news that were lost are not told again.
+    pub(crate) async fn all_sandboxes(&self) -> Vec<runtime::Sandbox> {
+        loop {
+            match self.parts.runtime.sandboxes().await {
+                Ok(sandboxes) => return sandboxes,
+                Err(error) => warn!(
+                    error = image::chain(&error),
+                    "the runtime's sandboxes could not be read"
+                ),
+            }
+            tokio::time::sleep(ASK_AGAIN).await;
+        }
     }
 
     /// Notes that a pod took a step of its start.

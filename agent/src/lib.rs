@@ -16,6 +16,7 @@ mod crashes;
 pub mod events;
 pub mod fuzzing;
 pub mod images;
+mod leftovers;
 pub mod lock;
 pub mod machine;
 mod measure;

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
-use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
@@ -21,50 +20,12 @@ use tracing::{error, info, warn};
 
 use crate::Error;
 use crate::context::Context;
+use crate::leftovers::{Leftovers, owner};
 use crate::pressure::Order;
 use crate::worker::{End, Input, Mailbox, Worker, remove};
 
 /// What an earlier agent left of pods that are gone is removed, or given up, after so many attempts.
 const REMOVALS: u32 = 8;
-
-/// What an earlier agent left, by pod.
-#[derive(Default)]
-struct Leftovers {
-    sandboxes: BTreeMap<String, Vec<runtime::Sandbox>>,
-    addresses: BTreeMap<String, Vec<IpAddr>>,
-}
-
-impl Leftovers {
-    /// What happens before a pod's worker takes over what there is of it: nobody would be told of it again.
-    fn note(&mut self, event: &runtime::Event) {
-        let mut all = self.sandboxes.values_mut().flatten();
-        match event {
-            runtime::Event::ContainerExited {
-                sandbox_id,
-                container_id,
-                exit,
-            } => {
-                let sandbox = all.find(|known| known.id == *sandbox_id);
-                let mut containers = sandbox.into_iter().flat_map(|sandbox| &mut sandbox.containers);
-                let Some(container) = containers.find(|known| known.id == *container_id) else {
-                    return;
-                };
-                let started_at = match container.state {
-                    runtime::State::Running { started_at, .. } => Some(started_at),
-                    runtime::State::Exited { started_at, .. } => started_at,
-                    runtime::State::Created => None,
-                };
-                let exit = exit.clone();
-                container.state = runtime::State::Exited { exit, started_at };
-            }
-            runtime::Event::SandboxLost { sandbox_id } => {
-                for sandbox in all.filter(|known| known.id == *sandbox_id) {
-                    sandbox.lost = true;
-                }
-            }
-        }
-    }
-}
 
 struct Dispatcher {
     context: Arc<Context>,
@@ -85,19 +46,16 @@ enum Ended {
     Broken(String),
     /// What there is of a pod whose worker broke.
     Found(String, Leftovers),
+    /// All that the runtime has, asked for after news were lost.
+    Compared(Vec<runtime::Sandbox>),
     /// Something that nobody waits for.
     Other,
-}
-
-/// The uid of the pod that a sandbox was made for.
-fn owner(sandbox: &str) -> &str {
-    sandbox.rsplit_once('-').map_or(sandbox, |(uid, _)| uid)
 }
 
 /// Runs the pods of this node for ever.
 pub(crate) async fn run(context: Arc<Context>, mut orders: mpsc::Receiver<Order>) -> Result<Infallible, Error> {
     let mut events = context.parts.runtime.events();
-    let leftovers = leftovers(&context).await?;
+    let leftovers = Leftovers::read(&context).await?;
     let api: Api<Pod> = Api::all(context.parts.client.clone());
     let selector = format!("spec.nodeName={}", context.config.node_name);
     let configuration = watcher::Config::default().fields(&selector);
@@ -122,7 +80,7 @@ pub(crate) async fn run(context: Arc<Context>, mut orders: mpsc::Receiver<Order>
                 Ok(event) => dispatcher.tell(event),
                 Err(RecvError::Lagged(missed)) => {
                     warn!(missed, "news from the runtime were lost");
-                    dispatcher.compare().await;
+                    dispatcher.compare();
                 }
                 Err(RecvError::Closed) => return Err(Error::RuntimeEnded),
             },
@@ -133,23 +91,6 @@ pub(crate) async fn run(context: Arc<Context>, mut orders: mpsc::Receiver<Order>
             },
         }
     }
-}
-
-async fn leftovers(context: &Context) -> Result<Leftovers, Error> {
-    let mut sandboxes: BTreeMap<String, Vec<runtime::Sandbox>> = BTreeMap::new();
-    for sandbox in context.parts.runtime.sandboxes().await? {
-        context.users.adopt(&sandbox);
-        sandboxes.entry(sandbox.pod.uid.clone()).or_default().push(sandbox);
-    }
-    let attachments = context.parts.network.attachments().await?;
-    let addresses = attachments.into_iter().map(|attachment| {
-        let addresses = attachment.addresses.iter().map(|cidr| cidr.address).collect();
-        (attachment.sandbox_id, addresses)
-    });
-    Ok(Leftovers {
-        sandboxes,
-        addresses: addresses.collect(),
-    })
 }
 
 impl Dispatcher {
@@ -221,6 +162,7 @@ impl Dispatcher {
                     self.begin(uid, pod, mailbox, &mut leftovers);
                 }
             }
+            Ended::Compared(sandboxes) => self.compared(sandboxes),
             Ended::Other => {}
         }
     }
@@ -240,7 +182,7 @@ impl Dispatcher {
         let delay = Duration::from_millis(u64::try_from(delay).unwrap_or(0));
         self.tasks.spawn(async move {
             tokio::time::sleep(delay).await;
-            match leftovers(&context).await {
+            match Leftovers::read(&context).await {
                 Ok(leftovers) => Ended::Found(uid, leftovers),
                 Err(error) => {
                     error!(
@@ -381,19 +323,18 @@ impl Dispatcher {
         }
     }
 
-    async fn compare(&self) {
-        match self.context.parts.runtime.sandboxes().await {
-            Ok(sandboxes) => {
-                for sandbox in sandboxes {
-                    if let Some(worker) = self.workers.get(&sandbox.pod.uid) {
-                        worker.put(Input::Observed(sandbox));
-                    }
-                }
+    /// Asks the runtime for everything, after news were lost.
+    fn compare(&mut self) {
+        let context = Arc::clone(&self.context);
+        self.tasks
+            .spawn(async move { Ended::Compared(context.all_sandboxes().await) });
+    }
+
+    fn compared(&self, sandboxes: Vec<runtime::Sandbox>) {
+        for sandbox in sandboxes {
+            if let Some(worker) = self.workers.get(&sandbox.pod.uid) {
+                worker.put(Input::Observed(sandbox));
             }
-            Err(error) => error!(
-                error = image::chain(&error),
-                "the runtime's sandboxes could not be read"
-            ),
         }
     }
 }

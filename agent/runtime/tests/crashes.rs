@@ -219,4 +219,28 @@ async fn a_killed_supervisor_is_noticed_before_its_container_is_started() {
     machine.finish().await;
 }
 
+#[tokio::test]
+async fn a_record_that_a_power_cut_emptied_takes_only_its_own_sandbox() {
+    let mut machine = Machine::new("damaged").await;
+    for sandbox in ["whole", "damaged"] {
+        machine.sandbox(sandbox).await;
+        let pid = machine
+            .run(sandbox, machine.container(sandbox, &["/bin/sleep", "1000"]))
+            .await;
+        let supervisor = nix::unistd::Pid::from_raw(supervisor_of(pid));
+        nix::sys::signal::kill(supervisor, nix::sys::signal::Signal::SIGKILL).unwrap();
+        assert!(matches!(machine.event().await, Event::SandboxLost { .. }));
+        ended(&[pid]).await;
+    }
+    let directory = machine.directory.path().join("state/sandboxes/damaged");
+    std::fs::write(directory.join("sandbox.json"), "").unwrap();
+    machine.crash().await;
+    machine.reopen().await;
+    let known = machine.runtime.sandboxes().await.unwrap();
+    assert_eq!(known.iter().map(|known| &*known.id).collect::<Vec<_>>(), ["whole"]);
+    assert!(!directory.exists());
+    machine.runtime.remove_sandbox("whole").await.unwrap();
+    machine.finish().await;
+}
+
 contract!(attack_25_an_agent_that_dies_at_any_moment_leaks_nothing,);

@@ -211,20 +211,12 @@ impl Worker {
         self.clear_away(id);
     }
 
-    /// Asks the runtime for the sandbox, after news were lost.
+    /// Asks the runtime for the sandbox, after news were lost, until it answers.
     pub(super) fn inspect(&mut self) {
         let (context, id) = (Arc::clone(&self.context), self.sandbox_id());
         self.tasks.spawn(async move {
-            let found = context.parts.runtime.sandboxes().await;
-            let found = found.inspect_err(|error| {
-                warn!(
-                    sandbox = id,
-                    error = image::chain(error),
-                    "the runtime's sandboxes could not be read"
-                );
-            });
-            let own = found.unwrap_or_default().into_iter().find(|sandbox| sandbox.id == id);
-            Done::Inspected(own)
+            let all = context.all_sandboxes().await;
+            Done::Inspected(all.into_iter().find(|sandbox| sandbox.id == id))
         });
     }
 

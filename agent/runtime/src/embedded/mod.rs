@@ -174,12 +174,15 @@ impl Embedded {
             tracing::warn!(%error, "supervisors of an earlier agent live on");
         }
         for id in lost {
-            if self.shared.directory(id).join(SANDBOX).exists() {
-                if let Err(error) = self.shared.kill(id).await {
-                    tracing::warn!(sandbox = id, %error, "processes of a lost sandbox live on");
-                }
+            // One that cannot be told of later must not stay, and none may keep this agent from the others.
+            let told = self.shared.read_lost(id).is_ok_and(|found| found.is_some());
+            let ended = if told {
+                self.shared.kill(id).await
             } else {
-                self.remove_sandbox(id).await?;
+                self.remove_sandbox(id).await
+            };
+            if let Err(error) = ended {
+                tracing::warn!(sandbox = id, %error, "what is left of a sandbox stays");
             }
         }
         let groups = known.into_iter().chain([crate::supervisor::GROUP.to_owned()]);
@@ -293,7 +296,13 @@ impl Shared {
     /// What the disk says about a sandbox without supervisor: nothing of it runs any more.
     fn read_lost(&self, id: &str) -> Result<Option<Sandbox>, Error> {
         let path = self.directory(id).join(SANDBOX);
-        let found: Option<SandboxRecord> = record::read(&path).map_err(io_error("read", &path))?;
+        let found = match record::read::<SandboxRecord>(&path) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) => {
+                tracing::warn!(sandbox = id, %error, "the record of a sandbox is damaged: the sandbox counts as gone");
+                return Ok(None);
+            }
+            found => found.map_err(io_error("read", &path))?,
+        };
         let Some(found) = found else { return Ok(None) };
         let mut sandbox = Sandbox {
             lost: true,

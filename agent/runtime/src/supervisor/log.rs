@@ -170,7 +170,11 @@ impl LogFile {
         if records.is_empty() {
             return Ok(());
         }
-        if self.length >= FILE_LIMIT || self.file.is_none() {
+        if self.file.is_none() {
+            // It could not be opened after a rotation: another one would push out what is kept.
+            self.open_file()?;
+        }
+        if self.length >= FILE_LIMIT {
             self.rotate()?;
         }
         match &mut self.file {
@@ -242,6 +246,26 @@ mod tests {
         }
         assert_eq!(sizes.len(), 5);
         assert!(sizes.iter().all(|size| *size < FILE_LIMIT + (1 << 20)), "{sizes:?}");
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_opened_keeps_what_was_rotated() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("0.log");
+        let mut log = LogFile::open(&path).unwrap();
+        log.write(b"first").unwrap();
+        log.length = FILE_LIMIT;
+        log.rotate().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("elsewhere", &path).unwrap();
+        log.file = None;
+        for _ in 0..5 {
+            log.write(b"lost").unwrap_err();
+        }
+        assert_eq!(std::fs::read(directory.path().join("0.log.1")).unwrap(), b"first");
+        std::fs::remove_file(&path).unwrap();
+        log.write(b"second").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"second");
     }
 
     #[test]

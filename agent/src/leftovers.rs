@@ -1,0 +1,69 @@
+//! What an earlier agent left of pods, until their workers take it over.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use crate::Error;
+use crate::context::Context;
+
+/// What an earlier agent left, by pod.
+#[derive(Default)]
+pub(crate) struct Leftovers {
+    pub(crate) sandboxes: BTreeMap<String, Vec<runtime::Sandbox>>,
+    pub(crate) addresses: BTreeMap<String, Vec<IpAddr>>,
+}
+
+impl Leftovers {
+    /// Asks the runtime and the network.
+    pub(crate) async fn read(context: &Context) -> Result<Self, Error> {
+        let mut sandboxes: BTreeMap<String, Vec<runtime::Sandbox>> = BTreeMap::new();
+        for sandbox in context.parts.runtime.sandboxes().await? {
+            context.users.adopt(&sandbox);
+            sandboxes.entry(sandbox.pod.uid.clone()).or_default().push(sandbox);
+        }
+        let attachments = context.parts.network.attachments().await?;
+        let addresses = attachments.into_iter().map(|attachment| {
+            let addresses = attachment.addresses.iter().map(|cidr| cidr.address).collect();
+            (attachment.sandbox_id, addresses)
+        });
+        Ok(Self {
+            sandboxes,
+            addresses: addresses.collect(),
+        })
+    }
+
+    /// What happens before a pod's worker takes over what there is of it: nobody would be told of it again.
+    pub(crate) fn note(&mut self, event: &runtime::Event) {
+        let mut all = self.sandboxes.values_mut().flatten();
+        match event {
+            runtime::Event::ContainerExited {
+                sandbox_id,
+                container_id,
+                exit,
+            } => {
+                let sandbox = all.find(|known| known.id == *sandbox_id);
+                let mut containers = sandbox.into_iter().flat_map(|sandbox| &mut sandbox.containers);
+                let Some(container) = containers.find(|known| known.id == *container_id) else {
+                    return;
+                };
+                let started_at = match container.state {
+                    runtime::State::Running { started_at, .. } => Some(started_at),
+                    runtime::State::Exited { started_at, .. } => started_at,
+                    runtime::State::Created => None,
+                };
+                let exit = exit.clone();
+                container.state = runtime::State::Exited { exit, started_at };
+            }
+            runtime::Event::SandboxLost { sandbox_id } => {
+                for sandbox in all.filter(|known| known.id == *sandbox_id) {
+                    sandbox.lost = true;
+                }
+            }
+        }
+    }
+}
+
+/// The uid of the pod that a sandbox was made for.
+pub(crate) fn owner(sandbox: &str) -> &str {
+    sandbox.rsplit_once('-').map_or(sandbox, |(uid, _)| uid)
+}
