@@ -26,7 +26,6 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use agent_plan::environment::{ReferenceError, Sources, Surroundings};
 use agent_plan::{pods, storage};
 use k8s_openapi::api::core::v1::{Pod, Volume};
-use nix::mount::{MntFlags, umount2};
 use nix::unistd::{Gid, chown};
 
 pub use local_path::{LocalPath, LocalPathError};
@@ -276,10 +275,14 @@ impl Volumes {
         let mut state = turns.hold();
         state.removed = true;
         let mut failures = Vec::new();
-        for target in mounts_below(&directory, &mut failures) {
-            if let Err(error) = umount2(&target, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
-                failures.push(format!("unmount {}: {error}", target.display()));
+        let targets = mounts_below(&directory, &mut failures);
+        // All of them before the first goes: it goes wherever its parent is shown.
+        for step in [subpath::keep_to_itself, subpath::detach] {
+            if !failures.is_empty() {
+                break;
             }
+            let failed = targets.iter().filter_map(|target| Some((target, step(target).err()?)));
+            failures.extend(failed.map(|(target, error)| format!("unmount {}: {error}", target.display())));
         }
         // With something still mounted a removal would reach into what is not ours: of claims only the mount points go.
         if failures.is_empty() {

@@ -4,14 +4,18 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use agent_plan::claims::{Backing, Place as AtPath};
 use agent_plan::environment::{Sources, Surroundings};
 use agent_plan::oci::Mount;
 use agent_volume::{Error, Volumes};
-use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Container, HostPathVolumeSource, Pod};
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+const NONE: Option<&str> = None;
 
 /// The volumes of one pod below a directory that goes with the test.
 struct Place {
@@ -37,14 +41,15 @@ impl Place {
             config_maps: [("cm".to_owned(), object)].into(),
             ..Sources::default()
         };
-        self.volumes
-            .prepare(
-                &self.volumes.turns("u").take(),
-                &self.pod,
-                &sources,
-                &Surroundings::default(),
-            )
-            .unwrap();
+        self.prepare_from(&sources);
+    }
+
+    fn prepare_from(&self, sources: &Sources) {
+        let turns = self.volumes.turns("u");
+        let prepared = self
+            .volumes
+            .prepare(&turns.take(), &self.pod, sources, &Surroundings::default());
+        prepared.unwrap();
     }
 
     fn volume(&self) -> PathBuf {
@@ -66,6 +71,75 @@ impl Drop for Place {
     fn drop(&mut self) {
         self.volumes.tear_down("u").unwrap();
     }
+}
+
+/// A directory that the machine shares, with another file system below it; both go with the test.
+struct Machine(tempfile::TempDir);
+
+impl Machine {
+    fn new() -> Self {
+        let machine = Self(tempfile::tempdir().unwrap());
+        machine.tmpfs(&machine.data());
+        mount(NONE, &machine.data(), NONE, MsFlags::MS_SHARED, NONE).unwrap();
+        machine.tmpfs(&machine.disk());
+        fs::write(machine.disk().join("f"), "kept").unwrap();
+        machine
+    }
+
+    fn tmpfs(&self, at: &Path) {
+        fs::create_dir_all(at).unwrap();
+        mount(Some("tmpfs"), at, Some("tmpfs"), MsFlags::empty(), NONE).unwrap();
+    }
+
+    fn data(&self) -> PathBuf {
+        self.0.path().join("data")
+    }
+
+    fn disk(&self) -> PathBuf {
+        self.data().join("part/disk")
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        umount2(&self.disk(), MntFlags::MNT_DETACH).ok();
+        umount2(&self.data(), MntFlags::MNT_DETACH).unwrap();
+    }
+}
+
+#[test]
+fn a_pod_that_goes_takes_no_file_system_of_the_machine_with_it() {
+    let machine = Machine::new();
+    let data = machine.data();
+    let kept = machine.disk().join("f");
+    let place = Place::new(&format!(r#"{{"name":"v","hostPath":{{"path":{data:?}}}}}"#));
+    for _ in 0..2 {
+        let target = place.mount(r#""subPath":"part""#).unwrap();
+        assert_eq!(fs::read_to_string(target.join("disk/f")).unwrap(), "kept");
+        assert_eq!(fs::read_to_string(&kept).unwrap(), "kept");
+    }
+    place.volumes.tear_down("u").unwrap();
+    assert_eq!(fs::read_to_string(&kept).unwrap(), "kept");
+    let place = Place::new(r#"{"name":"v","persistentVolumeClaim":{"claimName":"c"}}"#);
+    let path = HostPathVolumeSource {
+        path: data.display().to_string(),
+        type_: None,
+    };
+    let backing = Backing {
+        volume: "pv".to_owned(),
+        place: AtPath::HostPath(path),
+        exclusive: false,
+    };
+    place.prepare_from(&Sources {
+        claims: [("v".to_owned(), backing)].into(),
+        ..Sources::default()
+    });
+    assert_eq!(
+        fs::read_to_string(place.directory.path().join("u/claims/v/part/disk/f")).unwrap(),
+        "kept"
+    );
+    place.volumes.tear_down("u").unwrap();
+    assert_eq!(fs::read_to_string(&kept).unwrap(), "kept");
 }
 
 #[test]
