@@ -204,6 +204,25 @@ async fn a_killed_supervisor_is_noticed_where_containers_share_their_processes()
 }
 
 #[tokio::test]
+async fn the_end_of_a_shared_pid_namespace_is_the_end_of_its_sandbox() {
+    let mut machine = Machine::new("lost-pids").await;
+    let mut spec = Machine::sandbox_spec("s");
+    spec.share_process_namespace = true;
+    machine.runtime.create_sandbox(spec).await.unwrap();
+    let pid = machine.run("s", machine.container("c", &["/bin/sleep", "1000"])).await;
+    let supervisor = supervisor_of(pid);
+    let children = std::fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children")).unwrap();
+    let children = children.split_whitespace().map(|child| child.parse::<i32>().unwrap());
+    let first: Vec<i32> = children.filter(|child| *child != pid).collect();
+    assert_eq!(first.len(), 1, "{first:?}");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(first[0]), nix::sys::signal::Signal::SIGKILL).unwrap();
+    while !matches!(machine.event().await, Event::SandboxLost { .. }) {}
+    ended(&[pid, supervisor]).await;
+    machine.runtime.remove_sandbox("s").await.unwrap();
+    machine.finish().await;
+}
+
+#[tokio::test]
 async fn a_killed_supervisor_is_noticed_before_its_container_is_started() {
     let mut machine = Machine::new("lost-created").await;
     machine.sandbox("s").await;

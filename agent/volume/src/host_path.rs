@@ -1,12 +1,13 @@
 //! Paths of the node.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Component, Path};
 
 use k8s_openapi::api::core::v1::HostPathVolumeSource;
 
-use crate::{Error, make_directory, set_mode};
+use crate::{Error, io_error, set_mode};
 
 /// Checks that the path is what the volume says, making it where it says so.
 pub(crate) fn check(volume: &str, source: &HostPathVolumeSource) -> Result<(), Error> {
@@ -28,19 +29,16 @@ pub(crate) fn check(volume: &str, source: &HostPathVolumeSource) -> Result<(), E
         "" => {
             // A path that does not exist becomes a directory, as container runtimes do it.
             if metadata.is_err() {
-                make_directory(path)
+                make_directories(path)
             } else {
                 Ok(())
             }
         }
-        "DirectoryOrCreate" if metadata.is_err() => {
-            make_directory(path)?;
-            set_mode(path, 0o755)
-        }
+        "DirectoryOrCreate" if metadata.is_err() => make_directories(path),
         "DirectoryOrCreate" | "Directory" if is(fs::Metadata::is_dir) => Ok(()),
         "DirectoryOrCreate" | "Directory" => Err(problem(format!("{shown} is not a directory"))),
         "FileOrCreate" if metadata.is_err() => {
-            fs::File::create_new(path).map_err(|error| crate::io_error("create", path, error))?;
+            fs::File::create_new(path).map_err(|error| io_error("create", path, error))?;
             set_mode(path, 0o644)
         }
         "FileOrCreate" | "File" if is(fs::Metadata::is_file) => Ok(()),
@@ -53,4 +51,18 @@ pub(crate) fn check(volume: &str, source: &HostPathVolumeSource) -> Result<(), E
         "BlockDevice" => Err(problem(format!("{shown} is not a block device"))),
         other => Err(problem(format!("{other} is an invalid volume type"))),
     }
+}
+
+/// Makes what is missing of a path, for everybody to enter: the agent's own mask is not for what pods are shown.
+fn make_directories(path: &Path) -> Result<(), Error> {
+    let mut ancestors: Vec<&Path> = path.ancestors().collect();
+    ancestors.reverse();
+    for directory in ancestors {
+        match fs::create_dir(directory) {
+            Ok(()) => set_mode(directory, 0o755)?,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(io_error("create", directory, error)),
+        }
+    }
+    Ok(())
 }

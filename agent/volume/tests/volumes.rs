@@ -32,6 +32,33 @@ fn sources(data: &str) -> Sources {
 }
 
 #[test]
+fn directories_of_the_node_that_are_made_may_be_entered_by_everybody() {
+    let directory = tempfile::tempdir().unwrap();
+    let before = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
+    for (name, kind) in [("plain", ""), ("asked", "DirectoryOrCreate")] {
+        let path = directory.path().join(name).join("inner");
+        let pod = format!(
+            r#"{{"metadata":{{"uid":"u"}},"spec":{{"containers":[],"volumes":[{{"name":"v","hostPath":{{"path":{path:?},"type":"{kind}"}}}}]}}}}"#
+        );
+        let volumes = Volumes::new(directory.path().join("pods"), false);
+        let turns = volumes.turns("u");
+        volumes
+            .prepare(
+                &turns.take(),
+                &serde_json::from_str(&pod).unwrap(),
+                &Sources::default(),
+                &Surroundings::default(),
+            )
+            .unwrap();
+        for made in [&*path, path.parent().unwrap()] {
+            let mode = fs::metadata(made).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o755, "{}", made.display());
+        }
+    }
+    nix::sys::stat::umask(before);
+}
+
+#[test]
 fn a_config_map_changes_all_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let volumes = Volumes::new(directory.path().to_owned(), true);

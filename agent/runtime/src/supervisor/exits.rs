@@ -5,7 +5,9 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 
 use super::job::{Purpose, Ticket};
@@ -26,6 +28,12 @@ const LONELINESS: Duration = Duration::from_secs(5);
 const SETTLE: Duration = Duration::from_millis(100);
 /// Exits of processes that nobody claimed yet.
 const UNCLAIMED: usize = 256;
+/// The exit code of a process whose own one is not known any more.
+const UNKNOWN: i32 = 255;
+/// Whether a child is there, without waiting for it or taking its exit.
+const LOOK: WaitPidFlag = WaitPidFlag::WEXITED
+    .union(WaitPidFlag::WNOHANG)
+    .union(WaitPidFlag::WNOWAIT);
 
 impl Supervisor {
     pub(super) fn ending(&self) -> bool {
@@ -73,6 +81,14 @@ impl Supervisor {
 
     /// A child ended, with this exit code or minus this signal.
     pub(super) fn reaped(&mut self, pid: i32, status: i32) {
+        if self.pause.as_ref().is_some_and(|pause| pause.pid == pid) {
+            // All processes of its namespace die with it, and nothing can be started there again: the pod needs another sandbox.
+            self.pause = None;
+            if !self.ending() {
+                self.begin_shutdown(None);
+            }
+            return;
+        }
         if let Some(index) = self.jobs.iter().position(|job| job.pid == pid) {
             let (purpose, result) = self.jobs.swap_remove(index).finish();
             match purpose {
@@ -101,6 +117,9 @@ impl Supervisor {
         if let Some(index) = self.unclaimed.iter().position(|(unclaimed, _)| *unclaimed == pid) {
             let (pid, status) = self.unclaimed.swap_remove(index);
             self.reaped(pid, status);
+        } else if waitid(Id::Pid(Pid::from_raw(pid)), LOOK) == Err(Errno::ECHILD) {
+            // It was, among more than are kept.
+            self.reaped(pid, UNKNOWN);
         }
     }
 
