@@ -38,6 +38,25 @@ pub(crate) fn each(errors: &mut Vec<Invalid>, field: &str, value: &str, messages
     );
 }
 
+/// What is wrong with a path that begins with a domain, `acme.io/foo`.
+pub fn domain_prefixed_path(field: &str, text: &str) -> Vec<Invalid> {
+    let mut errors = Vec::new();
+    let parts = text
+        .split_once('/')
+        .filter(|(host, path)| !host.is_empty() && !path.is_empty());
+    let Some((host, path)) = parts else {
+        let detail = "must be a domain-prefixed path (such as \"acme.io/foo\")";
+        return vec![Invalid::value(field, text, detail)];
+    };
+    each(&mut errors, field, host, names::dns1123_subdomain(host));
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&byte);
+    if !path.bytes().all(fits) {
+        let detail = r"Invalid path (regex used for validation is '[A-Za-z0-9/\-._~%!$&'()*+,;=:]+')";
+        errors.push(Invalid::value(field, path, detail));
+    }
+    errors
+}
+
 /// An error when a number is negative.
 pub(crate) fn non_negative(errors: &mut Vec<Invalid>, field: &str, value: i64) {
     if value < 0 {

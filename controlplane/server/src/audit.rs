@@ -75,6 +75,8 @@ pub struct Record {
     pub user: User,
     /// As whom, where the one who asked acted as somebody else.
     pub impersonated: Option<User>,
+    /// The verb that allowed that, where it is bound to the request.
+    pub constraint: Option<String>,
     /// With which client.
     pub user_agent: String,
     /// From where; nothing inside the process.
@@ -111,6 +113,7 @@ mod tests {
             verb: verb.into(),
             user: User::new("jane", ["system:masters"]),
             impersonated: Some(User::new("joe", [])),
+            constraint: Some("impersonate:user-info".into()),
             user_agent: "kubectl/v1.33.0".into(),
             source: Some([10, 0, 0, 1].into()),
             object: Some(ObjectRef {

@@ -13,7 +13,7 @@ use crate::server::Shared;
 use crate::tls::{Known, RefusedCertificate};
 use crate::tokens::ISSUER;
 
-pub(crate) use impersonation::impersonated;
+pub(crate) use impersonation::{Impersonated, impersonated};
 
 /// Somebody, and what the audit log should know of how he proved it.
 #[derive(Debug, Clone, Default)]

@@ -70,9 +70,10 @@ async fn route(
     let query = Query::parse(parts.uri.query())?;
     let info = RequestInfo::new(&parts.method, &segments, &query)?;
     outcome.info = info.clone();
-    let impersonated = authentication::impersonated(shared, &caller.user, &mut parts.headers)?;
+    let asked = (&info, segments.as_slice());
+    let impersonated = authentication::impersonated(shared, &caller.user, asked, &mut parts.headers)?;
     outcome.impersonated.clone_from(&impersonated);
-    let user = impersonated.unwrap_or(caller.user);
+    let user = impersonated.map_or(caller.user, |impersonated| impersonated.user);
     authorize(shared, &user, &info, &segments, outcome)?;
     if !info.is_resource {
         return other(shared, &parts, &segments, &query).await;

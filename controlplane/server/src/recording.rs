@@ -15,11 +15,11 @@ use k8s_openapi::jiff::Timestamp;
 use uuid::Uuid;
 
 use crate::audit::{ObjectRef, Record, Sink, Stage};
-use crate::authentication::Caller;
+use crate::authentication::{Caller, Impersonated};
 use crate::authorization::Decision;
 use crate::context::Notes;
 use crate::failure::Failure;
-use crate::identity::{Source, User};
+use crate::identity::Source;
 use crate::path;
 use crate::query::Query;
 use crate::request::RequestInfo;
@@ -166,7 +166,7 @@ impl Drop for End {
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) info: RequestInfo,
-    pub(crate) impersonated: Option<User>,
+    pub(crate) impersonated: Option<Impersonated>,
     pub(crate) decision: Option<Decision>,
     pub(crate) warnings: Vec<String>,
     pub(crate) annotations: Vec<(&'static str, String)>,
@@ -237,7 +237,11 @@ impl Trail {
             uri: self.uri,
             verb: info.verb.to_owned(),
             user,
-            impersonated: outcome.impersonated,
+            constraint: outcome
+                .impersonated
+                .as_ref()
+                .and_then(|impersonated| impersonated.constraint.clone()),
+            impersonated: outcome.impersonated.map(|impersonated| impersonated.user),
             user_agent: self.user_agent,
             source: self.source.map(|source| source.0.ip()),
             object,

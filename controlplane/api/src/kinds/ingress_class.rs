@@ -7,7 +7,7 @@ use crate::kind::{Column, Kind};
 use crate::names;
 use crate::pod::defaults::text;
 use crate::table::age_column;
-use crate::validation::{each, immutable, reference, required};
+use crate::validation::{domain_prefixed_path, each, immutable, reference, required};
 
 impl Kind for IngressClass {
     const GENERATION: bool = true;
@@ -59,19 +59,7 @@ fn validate_controller(errors: &mut Vec<Invalid>, controller: &str) {
     if controller.len() > 250 {
         errors.push(Invalid::too_long(CONTROLLER, 250));
     }
-    let parts = controller
-        .split_once('/')
-        .filter(|(host, path)| !host.is_empty() && !path.is_empty());
-    let Some((host, path)) = parts else {
-        let detail = "must be a domain-prefixed path (such as \"acme.io/foo\")";
-        return errors.push(Invalid::value(CONTROLLER, controller, detail));
-    };
-    each(errors, CONTROLLER, host, names::dns1123_subdomain(host));
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&byte);
-    if !path.bytes().all(fits) {
-        let detail = r"Invalid path (regex used for validation is '[A-Za-z0-9/\-._~%!$&'()*+,;=:]+')";
-        errors.push(Invalid::value(CONTROLLER, path, detail));
-    }
+    errors.extend(domain_prefixed_path(CONTROLLER, controller));
 }
 
 fn validate_parameters(errors: &mut Vec<Invalid>, parameters: &IngressClassParametersReference, path: &str) {

@@ -1,34 +1,60 @@
 //! `Impersonate-…` headers: who may, acts as somebody else.
 
+mod modes;
+
 use std::collections::BTreeMap;
 
 use http::{HeaderMap, HeaderName};
 
 use crate::authorization::Attributes;
 use crate::failure::Failure;
-use crate::identity::{AUTHENTICATED, UNAUTHENTICATED, User};
+use crate::identity::User;
 use crate::path::percent_decode;
 use crate::request::RequestInfo;
 use crate::server::Shared;
+use modes::Mode;
 
 const USER: HeaderName = HeaderName::from_static("impersonate-user");
 const GROUP: HeaderName = HeaderName::from_static("impersonate-group");
 const UID: HeaderName = HeaderName::from_static("impersonate-uid");
 const EXTRA: &str = "impersonate-extra-";
-const GROUP_OF_EXTRAS: &str = "authentication.k8s.io";
 
-/// Whom the caller wants to be taken for; nothing when he does not ask. The headers are taken out of the request.
+/// Somebody as whom somebody else acts.
+#[derive(Debug, Clone)]
+pub(crate) struct Impersonated {
+    pub(crate) user: User,
+    /// The verb that allowed it, where it is one that is bound to the request: the audit log tells it.
+    pub(crate) constraint: Option<String>,
+}
+
+/// Whom the caller wants to be taken for; nothing when he does not ask. The headers are taken out of the request, which
+/// is described by `info` and, where it is about no resource, by its path.
 ///
 /// # Errors
-/// 403 when he may not, 500 for headers that name no user (as upstream answers them).
-pub(crate) fn impersonated(shared: &Shared, caller: &User, headers: &mut HeaderMap) -> Result<Option<User>, Failure> {
+/// 400 for headers that name no user, 403 when he may not: with what stands in the way of the first mode that applies.
+pub(crate) fn impersonated(
+    shared: &Shared,
+    caller: &User,
+    (info, segments): (&RequestInfo, &[String]),
+    headers: &mut HeaderMap,
+) -> Result<Option<Impersonated>, Failure> {
     let Some(wanted) = Wanted::take(headers)? else {
         return Ok(None);
     };
-    for info in wanted.requests() {
-        shared.authorizer.check(caller, &Attributes::of(&info, ""))?;
+    let path = if info.is_resource {
+        String::new()
+    } else {
+        format!("/{}", segments.join("/"))
+    };
+    let request = Attributes::of(info, &path);
+    let mut first = None;
+    for mode in Mode::ALL.into_iter().filter(|mode| mode.applies(&wanted, caller)) {
+        match mode.check(&shared.authorizer, caller, &wanted, &request) {
+            Ok(()) => return Ok(Some(mode.impersonate(wanted))),
+            Err(failure) => drop(first.get_or_insert(failure)),
+        }
     }
-    Ok(Some(wanted.user()))
+    Err(first.unwrap_or_else(|| Failure::internal("all impersonation modes failed")))
 }
 
 /// What the headers say.
@@ -68,15 +94,10 @@ impl Wanted {
             let key = unescaped(name.as_str().strip_prefix(EXTRA).unwrap_or_default());
             wanted.extra.entry(key).or_default().extend(text(name));
         }
-        if wanted.name.is_empty() && (!wanted.groups.is_empty() || !wanted.extra.is_empty() || !wanted.uid.is_empty()) {
-            let found = wanted
-                .requests()
-                .into_iter()
-                .map(|info| info.name)
-                .collect::<Vec<_>>()
-                .join(" ");
-            return Err(Failure::internal(format!(
-                "requested [{found}] without impersonating a user"
+        if wanted.name.is_empty() && !wanted.is_only_a_name() {
+            let found = wanted.go_text();
+            return Err(Failure::bad_request(format!(
+                "requested {found} without impersonating a user name"
             )));
         }
         names.extend([USER, GROUP, UID]);
@@ -86,64 +107,35 @@ impl Wanted {
         Ok((!wanted.name.is_empty()).then_some(wanted))
     }
 
-    fn account(&self) -> Option<(&str, &str)> {
-        self.name.strip_prefix("system:serviceaccount:")?.split_once(':')
+    /// Whether groups, uid and extras are left to the server.
+    fn is_only_a_name(&self) -> bool {
+        self.uid.is_empty() && self.groups.is_empty() && self.extra.is_empty()
     }
 
-    /// Everything that the caller must be allowed to take on.
-    fn requests(&self) -> Vec<RequestInfo> {
-        let ask = |group: &str, resource: &str, name: &str| RequestInfo {
-            is_resource: true,
-            verb: "impersonate",
-            group: group.to_owned(),
-            version: "v1".to_owned(),
-            resource: resource.to_owned(),
-            name: name.to_owned(),
-            named: true,
-            ..RequestInfo::default()
+    /// How Go prints upstream's struct.
+    fn go_text(&self) -> String {
+        let list = |texts: &[String]| {
+            let texts: Vec<String> = texts.iter().map(|text| format!("{text:?}")).collect();
+            format!("[]string{{{}}}", texts.join(", "))
         };
-        let mut requests = Vec::new();
-        match self.account() {
-            Some((namespace, name)) => requests.push(RequestInfo {
-                namespace: namespace.to_owned(),
-                ..ask("", "serviceaccounts", name)
-            }),
-            None if self.name.is_empty() => {}
-            None => requests.push(ask("", "users", &self.name)),
-        }
-        requests.extend(self.groups.iter().map(|group| ask("", "groups", group)));
-        for (key, values) in &self.extra {
-            requests.extend(values.iter().map(|value| RequestInfo {
-                subresource: key.clone(),
-                ..ask(GROUP_OF_EXTRAS, "userextras", value)
-            }));
-        }
-        if !self.uid.is_empty() {
-            requests.push(ask(GROUP_OF_EXTRAS, "uids", &self.uid));
-        }
-        requests
-    }
-
-    fn user(self) -> User {
-        let mut groups = match self.account() {
-            // Whose groups are not given has those that its token would give it.
-            Some((namespace, name)) if self.groups.is_empty() => User::account(namespace, name).groups,
-            Some(_) | None => self.groups.clone(),
+        let groups = if self.groups.is_empty() {
+            "[]string(nil)".to_owned()
+        } else {
+            list(&self.groups)
         };
-        let has = |wanted: &[&str]| groups.iter().any(|group| wanted.contains(&group.as_str()));
-        if self.name == User::anonymous().name {
-            if !has(&[UNAUTHENTICATED]) {
-                groups.push(UNAUTHENTICATED.to_owned());
-            }
-        } else if !has(&[AUTHENTICATED, UNAUTHENTICATED]) {
-            groups.push(AUTHENTICATED.to_owned());
-        }
-        User {
-            name: self.name,
-            groups,
-            uid: self.uid,
-            extra: self.extra,
-        }
+        let extra = if self.extra.is_empty() {
+            "map[string][]string(nil)".to_owned()
+        } else {
+            let members = self.extra.iter();
+            let members: Vec<String> = members
+                .map(|(key, values)| format!("{key:?}:{}", list(values)))
+                .collect();
+            format!("map[string][]string{{{}}}", members.join(", "))
+        };
+        format!(
+            "&user.DefaultInfo{{Name:{:?}, UID:{:?}, Groups:{groups}, Extra:{extra}}}",
+            self.name, self.uid
+        )
     }
 }
 

@@ -97,7 +97,12 @@ async fn who_may_acts_as_somebody_else() {
     );
     let headers = [("impersonate-group", "dev")];
     let answer = api.request(Method::GET, "/api/v1/nodes", &headers, "").await;
-    assert_eq!(answer.code.as_u16(), 500);
+    assert_eq!(answer.code.as_u16(), 400);
+    assert_eq!(
+        answer.message(),
+        "requested &user.DefaultInfo{Name:\"\", UID:\"\", Groups:[]string{\"dev\"}, Extra:map[string][]string(nil)} \
+         without impersonating a user name"
+    );
 
     let bearer = format!("Bearer {}", token(&api).await);
     let headers = [
@@ -109,8 +114,8 @@ async fn who_may_acts_as_somebody_else() {
     assert_eq!(answer.code.as_u16(), 403);
     assert_eq!(
         answer.message(),
-        "users \"kubernetes-admin\" is forbidden: User \"system:serviceaccount:default:robot\" cannot impersonate resource \
-         \"users\" in API group \"\" at the cluster scope"
+        "nodes is forbidden: User \"system:serviceaccount:default:robot\" cannot impersonate-on:user-info:list resource \
+         \"nodes\" in API group \"\" at the cluster scope"
     );
 }
 

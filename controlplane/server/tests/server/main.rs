@@ -18,6 +18,7 @@ mod connections;
 mod deletion;
 mod discovery;
 mod evictions;
+mod impersonation;
 mod limits;
 mod lists;
 mod managers;

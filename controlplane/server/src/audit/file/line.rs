@@ -81,6 +81,8 @@ struct Line<'a> {
     user: Who<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     impersonated_user: Option<Who<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    authentication_metadata: Option<HowProven<'a>>,
     #[serde(rename = "sourceIPs")]
     source_ips: [String; 1],
     user_agent: &'a str,
@@ -92,6 +94,12 @@ struct Line<'a> {
     stage_timestamp: String,
     #[serde(skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     annotations: std::collections::BTreeMap<&'a str, &'a str>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct HowProven<'a> {
+    impersonation_constraint: &'a str,
 }
 
 #[derive(Serialize)]
@@ -159,6 +167,9 @@ pub(super) fn write(record: &Record, decision: Decision, line: &mut Vec<u8>) {
         verb: &record.verb,
         user: who(&record.user),
         impersonated_user: record.impersonated.as_ref().map(who),
+        authentication_metadata: record.constraint.as_deref().map(|verb| HowProven {
+            impersonation_constraint: verb,
+        }),
         source_ips: [record
             .source
             .map_or_else(|| "127.0.0.1".to_owned(), |source| source.to_string())],

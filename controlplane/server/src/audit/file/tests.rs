@@ -40,6 +40,7 @@ fn a_write_is_recorded_with_its_objects() {
         "stage": "ResponseComplete", "requestURI": "/api/v1/namespaces/default/pods?fieldManager=kubectl",
         "verb": "create", "user": {"username": "jane", "groups": ["system:masters", "system:authenticated"]},
         "impersonatedUser": {"username": "joe", "groups": ["system:authenticated"]},
+        "authenticationMetadata": {"impersonationConstraint": "impersonate:user-info"},
         "sourceIPs": ["10.0.0.1"], "userAgent": "kubectl/v1.33.0",
         "objectRef": {"resource": "pods", "namespace": "default", "apiVersion": "v1"},
         "responseStatus": {"metadata": {}, "code": 201},
