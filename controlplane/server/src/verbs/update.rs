@@ -15,8 +15,8 @@ use crate::options::WriteOptions;
 use crate::request::RequestInfo;
 use crate::respond::Response;
 use crate::shape;
-use crate::verbs::amend::{Amendment, Part, amend};
-use crate::verbs::create::{Stored, store_new};
+use crate::verbs::amend::{Amendment, Part, amend, check_name};
+use crate::verbs::create::{Stored, set_namespace, store_new};
 
 /// Answers the object as stored.
 pub(crate) async fn update(context: &mut Context, body: Body) -> Result<Response, Failure> {
@@ -28,18 +28,19 @@ pub(crate) async fn update(context: &mut Context, body: Body) -> Result<Response
     context.notes.request = Some(read.json);
     context.notes.sent = Identity::of(read.object.metadata());
     let name = context.info.name.clone();
+    let mut object = read.object;
+    // Where the object belongs is looked at before the object of that name is.
+    set_namespace(context, &mut *object)?;
+    check_name(&*object, &name)?;
     let amendment = Amendment {
         name: &name,
         part: Part::of(&context.info.subresource),
         dry_run: options.dry_run,
     };
-    let outcome = amend(context, amendment, &mut |_entry, _old| {
-        Ok(read.object.clone_box().into())
-    })
-    .await;
+    let outcome = amend(context, amendment, &mut |_entry, _old| Ok(object.clone_box().into())).await;
     let (code, bytes) = match outcome {
         Err(Failure::NotFound { target }) if creates(context, amendment.part, &target) => {
-            (StatusCode::CREATED, create(context, read.object, &options).await?)
+            (StatusCode::CREATED, create(context, object, &options).await?)
         }
         outcome => (StatusCode::OK, outcome?),
     };
@@ -70,7 +71,6 @@ async fn create(context: &mut Context, mut object: Box<dyn Object>, options: &Wr
         });
     }
     metadata.resource_version = None;
-    metadata.name.get_or_insert_with(|| context.info.name.clone());
     Ok(match store_new(context, object, options.dry_run).await? {
         Stored::Entry(entry) => object::external(context.registration, &entry)?,
         Stored::DryRun(mut object, managed) => object::unstored(&mut *object, None, &managed),

@@ -111,6 +111,15 @@ async fn updates_respect_revisions_and_identity() {
         answer.message(),
         "the name of the object (b) does not match the name on the URL (a)"
     );
+    // So is one for a name that nothing has.
+    let answer = api.put(&format!("{CONFIG_MAPS}/none"), &config_map("b")).await;
+    assert_eq!(
+        (answer.code.as_u16(), answer.message().as_str()),
+        (
+            400,
+            "the name of the object (b) does not match the name on the URL (none)"
+        )
+    );
     let unconditional = api
         .put(&path, &json!({"metadata": {"name": "a"}, "data": {"z": "1"}}))
         .await;
