@@ -1,5 +1,7 @@
 //! PATCH of an object or of its status: JSON patch, merge patch, strategic merge patch.
 
+mod unrestorable;
+
 use api::managed::splice;
 use api::patch::{PatchError, json, merge, strategic};
 use api::schema::Schema;
@@ -83,10 +85,10 @@ impl Patch {
     }
 
     /// 422 for a patch after which the object is none of its kind.
-    fn spoils(&self, patched: &str, because: &str) -> Failure {
+    fn spoils(&self, registration: &Registration, patched: &str, because: &str) -> Failure {
         let (shown, because) = match self {
             Self::Json(_) | Self::Merge(_) => (patched.to_owned(), because.to_owned()),
-            Self::Strategic(patch) => (strategic::go_text(patch), unrestorable(because)),
+            Self::Strategic(patch) => (strategic::go_text(patch), unrestorable::words(registration, because)),
         };
         let message = format!("Invalid value: {shown:?}: {because}");
         Failure::Invalid {
@@ -220,35 +222,11 @@ fn patched(
     patch.apply(&registration.api_version(), registration.kind, &mut document)?;
     let json = document.to_string();
     let (object, unknown) = object::decode_bare(registration, json.as_bytes(), validation)
-        .map_err(|because| patch.spoils(&json, &because))?;
+        .map_err(|because| patch.spoils(registration, &json, &because))?;
     let complaints: Vec<String> = own.iter().cloned().chain(unknown).collect();
     if validation == FieldValidation::Strict && !complaints.is_empty() {
-        return Err(patch.spoils(&json, &format!("strict decoding error: {}", complaints.join(", "))));
+        let because = format!("strict decoding error: {}", complaints.join(", "));
+        return Err(patch.spoils(registration, &json, &because));
     }
     Ok((object, complaints))
-}
-
-/// Upstream decodes what a strategic merge patch leaves by a converter with words of its own.
-fn unrestorable(because: &str) -> String {
-    let parts = because.strip_prefix("json: cannot unmarshal ").and_then(|rest| {
-        let (found, rest) = rest.split_once(" into Go struct field ")?;
-        Some((found, rest.rsplit_once(" of type ")?.1))
-    });
-    let Some((found, wanted)) = parts else {
-        return because.to_owned();
-    };
-    let found = match found {
-        "array" => "slice",
-        "object" => "map",
-        "number" => "int64",
-        other if other.starts_with("number ") => "float64",
-        other => other,
-    };
-    match (found, wanted) {
-        (_, wanted) if wanted.starts_with("map[") => format!("cannot restore map from {found}"),
-        (_, wanted) if wanted.starts_with("[]") => format!("cannot restore slice from {found}"),
-        (_, wanted) if wanted.starts_with("v1.") => format!("cannot restore struct from: {found}"),
-        ("int64", "string") | ("float64", "int32" | "int64") => format!("cannot convert {found} to {wanted}"),
-        (_, wanted) => format!("unrecognized type: {wanted}"),
-    }
 }
