@@ -58,6 +58,7 @@ impl Kind for CronJob {
         spec.suspend.get_or_insert(false);
         spec.successful_jobs_history_limit.get_or_insert(3);
         spec.failed_jobs_history_limit.get_or_insert(1);
+        spec.job_template.metadata.get_or_insert_default();
         job::set_template_part_defaults(spec.job_template.spec.get_or_insert_default());
     }
 

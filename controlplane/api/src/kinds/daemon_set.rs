@@ -68,10 +68,30 @@ impl Kind for DaemonSet {
             rolling.max_unavailable.get_or_insert(IntOrString::Int(1));
             rolling.max_surge.get_or_insert(IntOrString::Int(0));
         }
-        set_template_defaults(spec.template.spec.get_or_insert_default());
+        set_template_defaults(&mut spec.template);
     }
 
-    crate::spec_and_status!();
+    fn prepare_create(&mut self) {
+        self.status = Some(DaemonSetStatus::default());
+        let wanted = generation(self).filter(|wanted| *wanted >= 1);
+        set_generation(self, wanted.unwrap_or(1));
+    }
+
+    fn prepare_update(&mut self, old: &Self) {
+        self.status.clone_from(&old.status);
+        let template = |set: &Self| set.spec.as_ref().map(|spec| spec.template.clone());
+        let last = generation(old).unwrap_or(0);
+        set_generation(self, last + i64::from(template(self) != template(old)));
+    }
+
+    fn prepare_status(&mut self, old: &Self) {
+        self.spec.clone_from(&old.spec);
+        set_generation(self, generation(old).unwrap_or(0));
+    }
+
+    fn spec_changed(&self, old: &Self) -> bool {
+        self.spec != old.spec
+    }
 
     fn validate(&self) -> Vec<Invalid> {
         let Some(spec) = &self.spec else {
@@ -99,6 +119,23 @@ impl Kind for DaemonSet {
         );
         errors
     }
+}
+
+/// A field of the spec in older versions of the kind, which upstream still counts and shows as an annotation.
+const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+
+fn generation(set: &DaemonSet) -> Option<i64> {
+    set.metadata
+        .annotations
+        .as_ref()?
+        .get(TEMPLATE_GENERATION)?
+        .parse()
+        .ok()
+}
+
+fn set_generation(set: &mut DaemonSet, generation: i64) {
+    let annotations = set.metadata.annotations.get_or_insert_default();
+    annotations.insert(TEMPLATE_GENERATION.to_owned(), generation.to_string());
 }
 
 fn count(set: &DaemonSet, of: fn(&DaemonSetStatus) -> Option<i32>) -> Value {

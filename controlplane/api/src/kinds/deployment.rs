@@ -80,7 +80,7 @@ impl Kind for Deployment {
                 .max_surge
                 .get_or_insert_with(|| IntOrString::String("25%".to_owned()));
         }
-        set_template_defaults(spec.template.spec.get_or_insert_default());
+        set_template_defaults(&mut spec.template);
     }
 
     fn prepare_create(&mut self) {

@@ -200,7 +200,7 @@ pub(super) fn set_template_part_defaults(spec: &mut JobSpec) {
             text(&mut pattern.status, "True");
         }
     }
-    set_template_defaults(spec.template.spec.get_or_insert_default());
+    set_template_defaults(&mut spec.template);
 }
 
 fn of_status<T>(job: &Job, of: fn(&JobStatus) -> Option<T>) -> Option<T> {

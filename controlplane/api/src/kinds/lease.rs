@@ -24,6 +24,10 @@ impl Kind for Lease {
         age_column(),
     ];
 
+    fn set_defaults(&mut self) {
+        self.spec.get_or_insert_default();
+    }
+
     fn validate(&self) -> Vec<Invalid> {
         let mut errors = Vec::new();
         let Some(spec) = &self.spec else { return errors };

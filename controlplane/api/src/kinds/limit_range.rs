@@ -18,8 +18,8 @@ impl Kind for LimitRange {
     const COLUMNS: &'static [Column<Self>] = &[created_column()];
 
     fn set_defaults(&mut self) {
-        let items = self.spec.iter_mut().flat_map(|spec| &mut spec.limits);
-        items.for_each(set_item_defaults);
+        let spec = self.spec.get_or_insert_default();
+        spec.limits.iter_mut().for_each(set_item_defaults);
     }
 
     fn validate(&self) -> Vec<Invalid> {

@@ -58,6 +58,10 @@ impl Kind for Node {
             None => spec.pod_cidr = first.cloned(),
         }
         let status = self.status.get_or_insert_default();
+        // Structs to upstream: they are there before the node's agent has said anything.
+        let endpoints = status.daemon_endpoints.get_or_insert_default();
+        endpoints.kubelet_endpoint.get_or_insert_default();
+        status.node_info.get_or_insert_default();
         for list in [&mut status.capacity, &mut status.allocatable].into_iter().flatten() {
             amounts(list);
         }

@@ -26,7 +26,7 @@ impl Kind for PodTemplate {
 
     fn set_defaults(&mut self) {
         let template = self.template.get_or_insert_default();
-        set_template_defaults(template.spec.get_or_insert_default());
+        set_template_defaults(template);
     }
 
     fn validate(&self) -> Vec<Invalid> {

@@ -63,7 +63,7 @@ impl Kind for ReplicaSet {
         spec.replicas.get_or_insert(1);
         spec.min_ready_seconds = spec.min_ready_seconds.filter(|seconds| *seconds != 0);
         if let Some(template) = &mut spec.template {
-            set_template_defaults(template.spec.get_or_insert_default());
+            set_template_defaults(template);
         }
     }
 

@@ -61,7 +61,7 @@ impl Kind for ReplicationController {
         spec.replicas.get_or_insert(1);
         spec.min_ready_seconds = spec.min_ready_seconds.filter(|seconds| *seconds != 0);
         let Some(template) = &mut spec.template else { return };
-        set_template_defaults(template.spec.get_or_insert_default());
+        set_template_defaults(template);
         // The labels of the template stand in for what was left out.
         let Some(own) = template.metadata.as_ref().and_then(|metadata| metadata.labels.as_ref()) else {
             return;

@@ -22,7 +22,7 @@ impl Kind for ResourceClaim {
     ];
 
     fn set_defaults(&mut self) {
-        self.spec.devices.iter_mut().for_each(set_device_defaults);
+        set_device_defaults(self.spec.devices.get_or_insert_default());
     }
 
     fn prepare_create(&mut self) {
@@ -68,7 +68,8 @@ impl Kind for ResourceClaim {
 impl Kind for ResourceClaimTemplate {
     const ANSWERS_DELETED: bool = true;
     fn set_defaults(&mut self) {
-        self.spec.spec.devices.iter_mut().for_each(set_device_defaults);
+        self.spec.metadata.get_or_insert_default();
+        set_device_defaults(self.spec.spec.devices.get_or_insert_default());
     }
 
     fn validate(&self) -> Vec<Invalid> {

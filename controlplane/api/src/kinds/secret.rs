@@ -4,6 +4,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 
 use super::config_map::{DATA_LIMIT, FROZEN};
+use crate::decode::syntax;
 use crate::invalid::Invalid;
 use crate::kind::{Column, Field, Kind};
 use crate::names::config_key;
@@ -58,10 +59,9 @@ impl Kind for Secret {
         }
         for key in needed.iter().filter(|key| key.starts_with(".docker")) {
             let content = self.data.as_ref().and_then(|data| data.get(*key));
-            let read = content.map(|content| serde_json::from_slice::<serde_json::Value>(&content.0));
-            if let Some(Err(error)) = read {
+            if let Some(problem) = content.and_then(|content| syntax::no_map(&content.0)) {
                 let value = "<secret contents redacted>";
-                errors.push(Invalid::value(format!("data[{key}]"), value, error.to_string()));
+                errors.push(Invalid::value(format!("data[{key}]"), value, problem));
             }
         }
         if self.type_.as_deref() == Some("kubernetes.io/service-account-token") {

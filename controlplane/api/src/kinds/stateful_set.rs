@@ -116,7 +116,7 @@ fn set_spec_defaults(spec: &mut StatefulSetSpec) {
     let retention = spec.persistent_volume_claim_retention_policy.get_or_insert_default();
     text(&mut retention.when_deleted, "Retain");
     text(&mut retention.when_scaled, "Retain");
-    set_template_defaults(spec.template.spec.get_or_insert_default());
+    set_template_defaults(&mut spec.template);
     for claim in spec.volume_claim_templates.iter_mut().flatten() {
         persistent_volume_claim::set_spec_defaults(claim.spec.get_or_insert_default());
         text(&mut claim.status.get_or_insert_default().phase, "Pending");

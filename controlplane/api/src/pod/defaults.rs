@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
     Container, ContainerPort, DownwardAPIVolumeFile, EmptyDirVolumeSource, HTTPGetAction, LifecycleHandler,
-    ObjectFieldSelector, PodSpec, Probe, ResourceFieldSelector, ResourceRequirements, Volume,
+    ObjectFieldSelector, PodSpec, PodTemplateSpec, Probe, ResourceFieldSelector, ResourceRequirements, Volume,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
 use super::{ephemeral, level};
-use crate::kinds::persistent_volume_claim::set_spec_defaults;
+use crate::kinds::persistent_volume_claim;
 use crate::quantity::{Quantity, canonicalize};
 
 /// Sets a text that is missing or empty.
@@ -39,8 +39,14 @@ fn drop_false(field: &mut Option<bool>) {
     }
 }
 
+/// Defaults of a template. Its metadata are a struct to upstream: they are written even when there is nothing in them.
+pub(crate) fn set_template_defaults(template: &mut PodTemplateSpec) {
+    template.metadata.get_or_insert_default();
+    set_spec_defaults(template.spec.get_or_insert_default());
+}
+
 /// Defaults of a template's spec: those of a pod, but for the ones that only pods get.
-pub fn set_template_defaults(spec: &mut PodSpec) {
+fn set_spec_defaults(spec: &mut PodSpec) {
     text(&mut spec.dns_policy, "ClusterFirst");
     text(&mut spec.restart_policy, "Always");
     text(&mut spec.scheduler_name, "default-scheduler");
@@ -86,7 +92,7 @@ pub fn set_template_defaults(spec: &mut PodSpec) {
 
 /// Defaults of a pod's spec.
 pub fn set_pod_defaults(spec: &mut PodSpec) {
-    set_template_defaults(spec);
+    set_spec_defaults(spec);
     spec.enable_service_links.get_or_insert(true);
     let host_network = spec.host_network == Some(true);
     for container in spec
@@ -260,7 +266,8 @@ fn volume(volume: &mut Volume) {
         .as_mut()
         .and_then(|source| source.volume_claim_template.as_mut())
     {
-        set_spec_defaults(&mut template.spec);
+        template.metadata.get_or_insert_default();
+        persistent_volume_claim::set_spec_defaults(&mut template.spec);
     }
     if let Some(source) = &mut volume.secret {
         source.default_mode.get_or_insert(MODE);

@@ -1,8 +1,9 @@
 //! Objects as they are stored, after defaults and with what creators may not set left out.
 
-use controlplane_api::{KINDS, find};
+use controlplane_api::schema::{Schema, Shape};
+use controlplane_api::{KINDS, Object, find};
 use expect_test::expect_file;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::every::fixture;
 
@@ -54,4 +55,99 @@ fn a_pod_is_deleted_at_once_when_nothing_runs() {
         0
     );
     assert_eq!(grace(r#"{"nodeName":"n","terminationGracePeriodSeconds":-5}"#, None), 1);
+}
+
+/// The paths of structs that upstream writes even when there is nothing in them, and that are not there.
+fn missing(schema: Schema, value: &Value, path: &str, found: &mut Vec<String>) {
+    for field in schema.fields() {
+        if field.shape == Shape::Inline {
+            missing(field.message().unwrap(), value, path, found);
+            continue;
+        }
+        let Some(message) = field.message() else { continue };
+        let path = format!("{path}.{}", field.json);
+        match (field.shape, value.get(field.json)) {
+            (Shape::One, None) if field.always_written => found.push(path),
+            (Shape::One, Some(inner)) => missing(message, inner, &path, found),
+            (Shape::List, Some(Value::Array(items))) => {
+                items.iter().for_each(|item| missing(message, item, &path, found));
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn structs_are_there_even_when_they_are_empty() {
+    let template = json!({"spec": {"containers": [{"name": "a", "image": "b"}], "volumes": [
+        {"name": "c", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}]}});
+    let claim = json!({"spec": {"accessModes": ["ReadWriteOnce"]}});
+    for (group, plural, spec) in [
+        ("", "nodes", json!({})),
+        ("", "pods", template["spec"].clone()),
+        ("", "replicationcontrollers", json!({"template": template})),
+        ("", "limitranges", json!(null)),
+        ("apps", "daemonsets", json!({"template": template})),
+        ("apps", "deployments", json!({"template": template})),
+        ("apps", "replicasets", json!({"template": template})),
+        (
+            "apps",
+            "statefulsets",
+            json!({"template": template, "volumeClaimTemplates": [claim]}),
+        ),
+        (
+            "batch",
+            "cronjobs",
+            json!({"jobTemplate": {"spec": {"template": template}}}),
+        ),
+        ("batch", "jobs", json!({"template": template})),
+        ("coordination.k8s.io", "leases", json!(null)),
+        ("networking.k8s.io", "networkpolicies", json!(null)),
+        ("policy", "poddisruptionbudgets", json!(null)),
+        ("resource.k8s.io", "resourceclaims", json!({})),
+        ("resource.k8s.io", "resourceclaimtemplates", json!({})),
+    ] {
+        let row = find(group, "v1", plural).unwrap();
+        let sent = json!({"metadata": {"name": "a"}, "spec": spec}).to_string();
+        let mut object = row.decode(sent.as_bytes()).unwrap();
+        row.set_defaults(object.as_mut());
+        row.prepare_create(object.as_mut());
+        let schema = Schema::of_kind(&row.api_version(), row.kind).unwrap();
+        let mut found = Vec::new();
+        let value = serde_json::from_slice(&object.to_json()).unwrap();
+        missing(schema, &value, "", &mut found);
+        assert_eq!(found, Vec::<String>::new(), "{plural}: {value}");
+    }
+}
+
+#[test]
+fn daemon_sets_count_their_templates() {
+    const COUNT: &str = "deprecated.daemonset.template.generation";
+    let row = find("apps", "v1", "daemonsets").unwrap();
+    let count = |object: &dyn Object| object.metadata().annotations.as_ref().unwrap()[COUNT].clone();
+    let made = |sent: Value| {
+        let mut object = row.decode(sent.to_string().as_bytes()).unwrap();
+        row.set_defaults(object.as_mut());
+        object
+    };
+    let with_image = |image: &str| {
+        made(json!({"metadata": {"name": "a", "annotations": {COUNT: "9"}},
+            "spec": {"template": {"spec": {"containers": [{"name": "a", "image": image}]}}}}))
+    };
+    let mut fresh = made(json!({"metadata": {"name": "a"}}));
+    row.prepare_create(fresh.as_mut());
+    assert_eq!(count(fresh.as_ref()), "1");
+    let mut old = with_image("x");
+    row.prepare_create(old.as_mut());
+    assert_eq!(count(old.as_ref()), "9");
+    // What an update says of it counts for nothing.
+    let mut same = with_image("x");
+    same.metadata_mut().annotations = None;
+    row.prepare_update(same.as_mut(), old.as_ref());
+    assert_eq!(count(same.as_ref()), "9");
+    let mut newer = with_image("y");
+    row.prepare_update(newer.as_mut(), old.as_ref());
+    assert_eq!(count(newer.as_ref()), "10");
+    row.prepare_status(same.as_mut(), newer.as_ref());
+    assert_eq!(count(same.as_ref()), "10");
 }

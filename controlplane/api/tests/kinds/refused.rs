@@ -308,6 +308,16 @@ fn other_kinds() {
         &json!({"type": "kubernetes.io/tls"}),
         &["data[tls.crt]: Required value", "data[tls.key]: Required value"],
     );
+    refused(
+        "",
+        "secrets",
+        // "[1]" in place of credentials.
+        &json!({"type": "kubernetes.io/dockerconfigjson", "data": {".dockerconfigjson": "WzFd"}}),
+        &[
+            "data[.dockerconfigjson]: Invalid value: \"<secret contents redacted>\": json: cannot unmarshal array into Go \
+           value of type map[string]interface {}",
+        ],
+    );
     update_refused(
         "",
         "secrets",

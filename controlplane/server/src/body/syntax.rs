@@ -1,5 +1,6 @@
 //! What upstream says of a body that is no JSON: its reader's words, and the beginning of the body.
 
+use api::decode;
 use serde_json::{Map, Value};
 
 use crate::failure::Failure;
@@ -35,12 +36,8 @@ fn summary(body: &[u8]) -> String {
 
 /// What Go's reader says of JSON that cannot be read.
 pub(crate) fn words(body: &[u8], error: &serde_json::Error) -> String {
-    let said = error.to_string();
-    if error.is_eof() {
-        return "unexpected end of JSON input".to_owned();
-    }
     if error.is_data()
-        && let Some(kind) = kind_of(body)
+        && let Some(kind) = decode::syntax::no_object(body)
     {
         return format!(
             "json: cannot unmarshal {kind} into Go value of type struct {{ APIVersion string \
@@ -52,36 +49,7 @@ pub(crate) fn words(body: &[u8], error: &serde_json::Error) -> String {
     {
         return found;
     }
-    let Some(character) = at(body, error.line(), error.column()) else {
-        return said;
-    };
-    let place = if said.starts_with("trailing characters") {
-        "after top-level value"
-    } else if said.starts_with("key must be a string") || (said.starts_with("trailing comma") && character == '}') {
-        "looking for beginning of object key string"
-    } else if said.starts_with("expected value") || said.starts_with("trailing comma") {
-        "looking for beginning of value"
-    } else if said.starts_with("expected `:`") {
-        "after object key"
-    } else if said.starts_with("expected `,` or `}`") {
-        "after object key:value pair"
-    } else if said.starts_with("expected `,` or `]`") {
-        "after array element"
-    } else if said.starts_with("invalid escape") {
-        "in string escape code"
-    } else if said.starts_with("control character") {
-        "in string literal"
-    } else if said.starts_with("invalid number") {
-        "in numeric literal"
-    } else {
-        return said;
-    };
-    let quoted = match character {
-        '\'' => r"'\''".to_owned(),
-        '"' => "'\"'".to_owned(),
-        other => format!("'{}'", other.escape_debug()),
-    };
-    format!("invalid character {quoted} {place}")
+    decode::syntax::words(body, error)
 }
 
 /// The version or the kind, where it is no text.
@@ -99,26 +67,6 @@ fn wrong_name(body: &[u8]) -> Option<String> {
             "json: cannot unmarshal {found} into Go struct field .{name} of type string"
         ))
     })
-}
-
-/// What JSON is that is no object.
-fn kind_of(body: &[u8]) -> Option<&'static str> {
-    match body.trim_ascii_start().first()? {
-        b'[' => Some("array"),
-        b'"' => Some("string"),
-        b't' | b'f' => Some("bool"),
-        b'-' | b'0'..=b'9' => Some("number"),
-        _ => None,
-    }
-}
-
-/// The character at which reading stopped; lines and columns begin at 1, and column 0 is the end of the line before.
-fn at(body: &[u8], line: usize, column: usize) -> Option<char> {
-    let Some(column) = column.checked_sub(1) else {
-        return Some('\n');
-    };
-    let line = body.split(|byte| *byte == b'\n').nth(line.checked_sub(1)?)?;
-    line.get(column).copied().map(char::from)
 }
 
 #[cfg(test)]
