@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use agent_plan::log::{self, Options};
 use agent_plan::pods;
@@ -32,6 +33,10 @@ use crate::worker::Question;
 const CHUNK: usize = 64 * 1024;
 const LONGEST_RECORD: usize = 1024 * 1024;
 const AHEAD: usize = 4;
+/// Files that a log was rotated to are numbered up to this.
+const ROTATED: u32 = 4;
+/// Between two looks at a log that nobody tells of.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 type Sink = mpsc::Sender<Result<Bytes, io::Error>>;
 
@@ -154,24 +159,25 @@ impl Reader {
             return Ok(());
         }
         let mut running = self.context.running.subscribe();
-        let watch = watch(&self.path)?;
+        let growth = Growth::of(&self.path);
         loop {
             let alive = running.borrow_and_update().contains_key(&self.run);
             if !self.drain().await? {
                 return Ok(());
             }
-            if self.rotated()? {
+            if let Some(next) = successor(&self.path, &self.file)? {
+                // Complete by now: what was written to it after the last look comes first.
+                if !self.drain().await? {
+                    return Ok(());
+                }
+                self.file = next;
                 continue;
             }
             if !alive {
                 return Ok(());
             }
             tokio::select! {
-                ready = watch.readable() => {
-                    let mut guard = ready?;
-                    skip(guard.get_inner())?;
-                    guard.clear_ready();
-                }
+                grown = growth.wait() => grown?,
                 changed = running.changed() => if changed.is_err() { return Ok(()) },
                 () = self.sink.closed() => return Ok(()),
             }
@@ -222,19 +228,70 @@ impl Reader {
             self.line_begins = record.complete;
         }
     }
+}
 
-    /// Whether the log goes on in a new file, which is then read.
-    fn rotated(&mut self) -> io::Result<bool> {
-        let current = match confined::open(&self.path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            Err(error) => return Err(error),
+/// The file that a log goes on in after one of its files, when it was rotated.
+fn successor(path: &FilePath, of: &File) -> io::Result<Option<File>> {
+    let own = of.metadata()?.ino();
+    let open = |number: u32| {
+        let path = match number {
+            0 => path.to_owned(),
+            _ => path.with_extension(format!("log.{number}")),
         };
-        if current.metadata()?.ino() == self.file.metadata()?.ino() {
-            return Ok(false);
+        match confined::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            opened => opened.map(Some),
         }
-        self.file = current;
-        Ok(true)
+    };
+    let mut newer = None;
+    // With a slow listener it may have been rotated more than once.
+    for number in 0..=ROTATED {
+        let file = open(number)?;
+        if file
+            .as_ref()
+            .map(File::metadata)
+            .transpose()?
+            .is_some_and(|found| found.ino() == own)
+        {
+            return Ok(newer);
+        }
+        if file.is_none() && number > 0 {
+            break;
+        }
+        newer = file;
+    }
+    // It was pushed out.
+    Ok(newer)
+}
+
+/// What tells that a log grows.
+enum Growth {
+    News(AsyncFd<OwnedFd>),
+    /// The machine has only so many places for those who want news.
+    Clock,
+}
+
+impl Growth {
+    fn of(path: &FilePath) -> Self {
+        watch(path).map_or_else(
+            |error| {
+                debug!(%error, "a log is looked at again and again");
+                Self::Clock
+            },
+            Self::News,
+        )
+    }
+
+    async fn wait(&self) -> io::Result<()> {
+        match self {
+            Self::News(watch) => {
+                let mut guard = watch.readable().await?;
+                skip(guard.get_inner())?;
+                guard.clear_ready();
+            }
+            Self::Clock => tokio::time::sleep(LOOK_AGAIN).await,
+        }
+        Ok(())
     }
 }
 
@@ -289,4 +346,37 @@ fn seek_to_tail(file: &mut File, lines: u64) -> io::Result<()> {
     }
     file.seek(SeekFrom::Start(0))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::{File, successor};
+
+    #[test]
+    fn a_log_that_was_rotated_more_than_once_goes_on_in_its_next_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("0.log");
+        std::fs::write(&path, "first").unwrap();
+        let mut file = File::open(&path).unwrap();
+        assert!(successor(&path, &file).unwrap().is_none());
+        let rotated = |number: u32| directory.path().join(format!("0.log.{number}"));
+        std::fs::rename(&path, rotated(1)).unwrap();
+        assert!(
+            successor(&path, &file).unwrap().is_none(),
+            "the next one is not there yet"
+        );
+        std::fs::rename(rotated(1), rotated(2)).unwrap();
+        std::fs::write(rotated(1), "second").unwrap();
+        std::fs::write(&path, "third").unwrap();
+        let mut texts = Vec::new();
+        while let Some(next) = successor(&path, &file).unwrap() {
+            file = next;
+            let mut text = String::new();
+            file.read_to_string(&mut text).unwrap();
+            texts.push(text);
+        }
+        assert_eq!(texts, ["second", "third"]);
+    }
 }

@@ -14,6 +14,8 @@ use super::process::{Exec, OUTPUTS, Pipes};
 use crate::embedded::io_error;
 use crate::{Error, ExecResult, ExecSpec, Refusal};
 
+/// A deadline is at most so far away, whatever a pod asks for.
+const LONGEST: Duration = Duration::from_hours(24 * 365);
 /// Output of an exec is waited for so long after its program is gone.
 const DRAIN_LIMIT: Duration = Duration::from_millis(200);
 /// A killed program has so long to be gone.
@@ -84,7 +86,7 @@ impl Running {
         // Never closed.
         let shared = Arc::clone(&self.exec.shared);
         let _permit = shared.execs.acquire().await;
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now() + timeout.min(LONGEST);
         let result = match self.begin(process).await {
             Ok((pid, mut output)) => self.finish(pid, &mut output, deadline, answer).await,
             Err(Error::Refused(Refusal::Program(why))) => Ok(not_run(&why)),

@@ -284,7 +284,10 @@ impl Shared {
         for id in unfinished {
             if check_id("sandbox id", &id).is_ok() {
                 tracing::info!(sandbox = id, "removing a sandbox whose creation was not finished");
-                self.remove(&id).await?;
+                // None may keep this agent from the others.
+                if let Err(error) = self.remove(&id).await {
+                    tracing::warn!(sandbox = id, %error, "what is left of a sandbox stays");
+                }
             }
         }
         {

@@ -99,10 +99,9 @@ impl Runtime for Embedded {
 
     fn sandboxes(&self) -> BoxFuture<'_, Result<Vec<Sandbox>, Error>> {
         async {
-            let mut all = Vec::new();
-            for id in self.shared.known()? {
-                all.extend(self.shared.inspect(&id).await?);
-            }
+            let known = self.shared.known()?;
+            let found = futures::future::try_join_all(known.iter().map(|id| self.shared.inspect(id))).await?;
+            let mut all: Vec<Sandbox> = found.into_iter().flatten().collect();
             all.sort_by(|left, right| (left.created_at, &left.id).cmp(&(right.created_at, &right.id)));
             Ok(all)
         }

@@ -24,6 +24,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::broadcast;
 use tokio::task::JoinSet;
@@ -39,6 +40,9 @@ use crate::opened::Opened;
 use crate::protocol::{Answer, Call};
 use crate::supervisor::{CONTAINERS, RECORD, SANDBOX, SandboxRecord};
 use crate::{Container, Error, Event, Exit, Refusal, Runtime, Sandbox, State, record};
+
+/// A supervisor that does not say within this what there is, is held up.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Where an [`Embedded`] runtime keeps things. Several of them can share a machine when all of these differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -284,17 +288,36 @@ impl Shared {
     }
 
     async fn inspect(&self, id: &str) -> Result<Option<Sandbox>, Error> {
-        match self.call(id, Call::Inspect, &[]).await {
-            Ok((Answer::Sandbox(sandbox), _)) => Ok(Some(sandbox)),
-            Ok(_) => Err(unexpected()),
-            Err(Error::SandboxLost(_)) => self.read_lost(id),
-            Err(Error::SandboxNotFound(_)) => Ok(None),
-            Err(error) => Err(error),
+        let asked = tokio::time::timeout(PATIENCE, self.call(id, Call::Inspect, &[])).await;
+        match asked {
+            Ok(Ok((Answer::Sandbox(sandbox), _))) => Ok(Some(sandbox)),
+            Ok(Ok(_)) => Err(unexpected()),
+            Ok(Err(Error::SandboxLost(_))) => self.read_lost(id),
+            Ok(Err(Error::SandboxNotFound(_))) => Ok(None),
+            Ok(Err(error)) => Err(error),
+            Err(_elapsed) => {
+                // It may only be held up. What ended meanwhile it tells when it goes on.
+                tracing::warn!(
+                    sandbox = id,
+                    "its supervisor does not answer: what it wrote down last counts"
+                );
+                self.read(id)
+            }
         }
     }
 
     /// What the disk says about a sandbox without supervisor: nothing of it runs any more.
     fn read_lost(&self, id: &str) -> Result<Option<Sandbox>, Error> {
+        let lost = |sandbox: Sandbox| Sandbox {
+            lost: true,
+            containers: sandbox.containers.into_iter().map(ended).collect(),
+            ..sandbox
+        };
+        Ok(self.read(id)?.map(lost))
+    }
+
+    /// What the disk says about a sandbox.
+    fn read(&self, id: &str) -> Result<Option<Sandbox>, Error> {
         let path = self.directory(id).join(SANDBOX);
         let found = match record::read::<SandboxRecord>(&path) {
             Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) => {
@@ -303,19 +326,14 @@ impl Shared {
             }
             found => found.map_err(io_error("read", &path))?,
         };
-        let Some(found) = found else { return Ok(None) };
-        let mut sandbox = Sandbox {
-            lost: true,
-            ..found.sandbox
+        let Some(SandboxRecord { mut sandbox, .. }) = found else {
+            return Ok(None);
         };
-        for entry in fs::read_dir(self.directory(id).join(CONTAINERS))
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
+        let containers = fs::read_dir(self.directory(id).join(CONTAINERS));
+        for entry in containers.into_iter().flatten().flatten() {
             // One whose creation was not finished has no record; removal takes it with the rest.
             if let Ok(Some(container)) = record::read::<Container>(&entry.path().join(RECORD)) {
-                sandbox.containers.push(ended(container));
+                sandbox.containers.push(container);
             }
         }
         sandbox.containers.sort_by_key(|container| container.created_at);

@@ -221,11 +221,9 @@ impl Supervisor {
         self.finish_attachments();
         self.finish_shutdown(now);
         let deadlines = self.jobs.iter().map(|job| job.deadline);
-        let deadlines = deadlines.chain(
-            self.execs
-                .iter()
-                .map(|exec| exec.deadline.max(now + Duration::from_millis(1))),
-        );
+        // One that has no process yet ends with its job.
+        let execs = self.execs.iter().filter(|exec| exec.pid.is_some());
+        let deadlines = deadlines.chain(execs.map(|exec| exec.deadline.max(now + Duration::from_millis(1))));
         let deadlines = deadlines.chain(alone.then_some(now + LONELINESS));
         let deadlines = deadlines.chain(self.unsettled.iter().map(|(_, due)| *due));
         let next = deadlines.chain(self.shutdown.map(|(_, deadline)| deadline)).min()?;
