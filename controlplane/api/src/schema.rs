@@ -7,6 +7,7 @@
 mod table;
 
 use std::fmt;
+use std::sync::OnceLock;
 
 /// A message of the API, such as `core.v1.PodSpec`.
 #[derive(Clone, Copy)]
@@ -110,13 +111,15 @@ pub struct Field {
     pub key_default: Option<&'static str>,
     /// Whether upstream writes it even when there is nothing in it: a struct as `{}`, a list or a map as `null`.
     pub always_written: bool,
+    /// The message, once it was looked for.
+    target: OnceLock<Option<Schema>>,
 }
 
 impl Field {
     /// The message of a field whose form is one.
     pub fn message(&self) -> Option<Schema> {
         match self.form {
-            Form::Message(name) => Schema::named(name),
+            Form::Message(name) => *self.target.get_or_init(|| Schema::named(name)),
             Form::String
             | Form::Bool
             | Form::Int32

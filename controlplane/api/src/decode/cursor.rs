@@ -1,5 +1,7 @@
 //! A place in the text of JSON that was found to be well-formed.
 
+use std::borrow::Cow;
+
 /// The text is no JSON after all.
 pub(super) struct Malformed;
 
@@ -8,7 +10,7 @@ pub(super) enum Found<'j> {
     Null,
     Bool,
     Number(&'j str),
-    Text(String),
+    Text(Cow<'j, str>),
     List,
     Object,
 }
@@ -56,11 +58,17 @@ impl<'j> Cursor<'j> {
         }
     }
 
-    pub(super) fn string(&mut self) -> Result<String, Malformed> {
-        let start = self.at;
+    /// Reads a text; it is copied only when there are escapes in it.
+    pub(super) fn string(&mut self) -> Result<Cow<'j, str>, Malformed> {
+        let (json, start): (&'j [u8], _) = (self.json, self.at);
         self.skip_string()?;
-        let text = self.json.get(start..self.at).unwrap_or_default();
-        serde_json::from_slice(text).or(Err(Malformed))
+        let text = json.get(start..self.at).unwrap_or_default();
+        match text {
+            [b'"', inner @ .., b'"'] if !inner.contains(&b'\\') => {
+                std::str::from_utf8(inner).map(Cow::Borrowed).or(Err(Malformed))
+            }
+            _ => serde_json::from_slice(text).map(Cow::Owned).or(Err(Malformed)),
+        }
     }
 
     pub(super) fn skip_string(&mut self) -> Result<(), Malformed> {

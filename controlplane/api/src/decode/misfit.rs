@@ -3,6 +3,8 @@
 //! Go keeps the first value of a wrong type, reads on, and gives up at once where a type that reads itself (a quantity, a
 //! time) refuses. It names the innermost struct, the fields that lead there without indices and keys, and the Go type.
 
+use std::borrow::Cow;
+
 use super::cursor::{Cursor, Found, Malformed};
 use super::{go_time, names};
 use crate::quantity::Quantity;
@@ -59,7 +61,7 @@ struct Walk<'j> {
     saved: Option<Misfit>,
 }
 
-impl Walk<'_> {
+impl<'j> Walk<'j> {
     fn message(&mut self, schema: Schema, context: &Context) -> Result<(), Stop> {
         if self.text.peek()? != b'{' {
             let go_type = names::type_of_message(schema);
@@ -95,10 +97,12 @@ impl Walk<'_> {
                 Some(message) => self.message(message, context),
                 None => Ok(self.text.skip()?),
             },
-            Form::Strings if self.text.peek()? == b'[' => self.items(|walk| walk.text(context, "string").map(drop)),
+            Form::Strings if self.text.peek()? == b'[' => {
+                self.items(|walk| walk.text(context, || "string".to_owned()).map(drop))
+            }
             Form::Strings => self.misplaced(context, "v1.ExtraValue"),
             Form::RawExtension | Form::FieldsV1 | Form::Duration => Ok(self.text.skip()?),
-            Form::String => self.text(context, &go_type()).map(drop),
+            Form::String => self.text(context, go_type).map(drop),
             Form::Bytes => self.bytes(context),
             Form::Bool => match self.text.scalar()? {
                 Found::Null | Found::Bool => Ok(()),
@@ -106,8 +110,8 @@ impl Walk<'_> {
                     self.save(context, &other, "bool")
                 }
             },
-            Form::Int32 => self.integer(context, &go_type(), i64::from(i32::MIN)..=i64::from(i32::MAX)),
-            Form::Int64 => self.integer(context, &go_type(), i64::MIN..=i64::MAX),
+            Form::Int32 => self.integer(context, go_type, i64::from(i32::MIN)..=i64::from(i32::MAX)),
+            Form::Int64 => self.integer(context, go_type, i64::MIN..=i64::MAX),
             Form::Double => match self.text.scalar()? {
                 Found::Null => Ok(()),
                 Found::Number(number) if number.parse().is_ok_and(f64::is_finite) => Ok(()),
@@ -123,12 +127,13 @@ impl Walk<'_> {
         }
     }
 
-    fn text(&mut self, context: &Context, go_type: &str) -> Result<Option<String>, Stop> {
+    /// The type's name is made up only when it is told: most texts are texts.
+    fn text(&mut self, context: &Context, go_type: impl FnOnce() -> String) -> Result<Option<Cow<'j, str>>, Stop> {
         match self.text.scalar()? {
             Found::Text(text) => Ok(Some(text)),
             Found::Null => Ok(None),
             other @ (Found::Bool | Found::Number(_) | Found::List | Found::Object) => {
-                self.save(context, &other, go_type).map(|()| None)
+                self.save(context, &other, &go_type()).map(|()| None)
             }
         }
     }
@@ -138,7 +143,7 @@ impl Walk<'_> {
             // A list of numbers is bytes, too.
             return Ok(self.text.skip()?);
         }
-        if let Some(text) = self.text(context, "[]uint8")?
+        if let Some(text) = self.text(context, || "[]uint8".to_owned())?
             && let Some(at) = misspelt(text.as_bytes())
         {
             let message = format!("illegal base64 data at input byte {at}");
@@ -148,12 +153,19 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn integer(&mut self, context: &Context, go_type: &str, range: std::ops::RangeInclusive<i64>) -> Result<(), Stop> {
+    fn integer(
+        &mut self,
+        context: &Context,
+        go_type: impl FnOnce() -> String,
+        range: std::ops::RangeInclusive<i64>,
+    ) -> Result<(), Stop> {
         match self.text.scalar()? {
             Found::Null => Ok(()),
             Found::Number(number) if number.parse().is_ok_and(|number: i64| range.contains(&number)) => Ok(()),
-            Found::Number(number) => self.save_as(context, &format!("number {number}"), go_type),
-            other @ (Found::Bool | Found::Text(_) | Found::List | Found::Object) => self.save(context, &other, go_type),
+            Found::Number(number) => self.save_as(context, &format!("number {number}"), &go_type()),
+            other @ (Found::Bool | Found::Text(_) | Found::List | Found::Object) => {
+                self.save(context, &other, &go_type())
+            }
         }
     }
 
@@ -163,7 +175,8 @@ impl Walk<'_> {
             Found::Null => return Ok(()),
             Found::Text(text) => text,
             Found::Bool | Found::Number(_) | Found::List | Found::Object => {
-                String::from_utf8_lossy(self.text.json.get(start..self.text.at).unwrap_or_default()).into_owned()
+                let json: &'j [u8] = self.text.json;
+                String::from_utf8_lossy(json.get(start..self.text.at).unwrap_or_default())
             }
         };
         match text.trim().parse::<Quantity>() {

@@ -72,6 +72,7 @@ fn field(text: &'static str) -> Option<Field> {
         list_type: None,
         key_default: None,
         always_written: false,
+        target: OnceLock::new(),
     };
     for mark in parts {
         match mark.split_once('=') {
