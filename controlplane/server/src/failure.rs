@@ -123,6 +123,9 @@ pub enum Failure {
         /// Machine-readable causes.
         causes: Vec<Cause>,
     },
+    /// 429 before anybody looked at the request; plain text.
+    #[error("Too many requests, please try again later.")]
+    Overloaded,
     /// 500
     #[error("Internal error occurred: {message}")]
     Internal {
@@ -225,7 +228,7 @@ impl Failure {
             Self::TooLarge { .. } | Self::TooManyParts { .. } => 413,
             Self::UnsupportedMediaType { .. } => 415,
             Self::Invalid { .. } | Self::Unprocessable => 422,
-            Self::TooManyRequests { .. } => 429,
+            Self::TooManyRequests { .. } | Self::Overloaded => 429,
             Self::Internal { .. } | Self::Unexpected { .. } => 500,
             Self::Unavailable { .. } => 503,
             Self::TooLargeResourceVersion { .. } => 504,
@@ -247,7 +250,7 @@ impl Failure {
             Self::TooLarge { .. } | Self::TooManyParts { .. } => "RequestEntityTooLarge",
             Self::UnsupportedMediaType { .. } => "UnsupportedMediaType",
             Self::Invalid { .. } | Self::Unprocessable => "Invalid",
-            Self::TooManyRequests { .. } => "TooManyRequests",
+            Self::TooManyRequests { .. } | Self::Overloaded => "TooManyRequests",
             Self::Internal { .. } => "InternalError",
             Self::Unexpected { .. } => "",
             Self::Unavailable { .. } => "ServiceUnavailable",
@@ -259,7 +262,7 @@ impl Failure {
     pub fn retry_after(&self) -> Option<i32> {
         match self {
             Self::TooManyRequests { retry_after, .. } => Some(*retry_after).filter(|seconds| *seconds > 0),
-            Self::TooLargeResourceVersion { .. } => Some(1),
+            Self::TooLargeResourceVersion { .. } | Self::Overloaded => Some(1),
             Self::BadRequest { .. }
             | Self::Unauthorized
             | Self::Forbidden { .. }
@@ -350,6 +353,7 @@ impl Failure {
             | Self::TooManyParts { .. }
             | Self::UnsupportedMediaType { .. }
             | Self::Unexpected { .. }
+            | Self::Overloaded
             | Self::Unavailable { .. } => None,
         }
     }

@@ -86,7 +86,7 @@ impl Gates {
     pub(crate) async fn enter(&self, info: &RequestInfo, lasts: bool, user: &str) -> Result<Pass, Failure> {
         if lasts {
             let Ok(lasting) = Arc::clone(&self.lasting).try_acquire_owned() else {
-                return Err(overloaded());
+                return Err(Failure::Overloaded);
             };
             return Ok(Pass {
                 _place: None,
@@ -95,7 +95,7 @@ impl Gates {
         }
         let gate = if is_read(info) { &self.reads } else { &self.writes };
         let Ok(place) = tokio::time::timeout(WAIT, gate.enter(user)).await else {
-            return Err(overloaded());
+            return Err(Failure::Overloaded);
         };
         Ok(Pass {
             _place: Some(place?),
@@ -123,7 +123,7 @@ impl Gates {
         let pieces = announced.unwrap_or(body::LIMIT).min(body::LIMIT).div_ceil(PIECE);
         let room = Arc::clone(&self.bodies).acquire_many_owned(u32::try_from(pieces).unwrap_or(u32::MAX));
         let Ok(Ok(room)) = tokio::time::timeout(WAIT, room).await else {
-            return Err(overloaded());
+            return Err(Failure::Overloaded);
         };
         match tokio::time::timeout(ARRIVAL, body::read(body)).await {
             Ok(read) => Ok((read?, room)),
@@ -136,14 +136,6 @@ impl Gates {
 
 fn is_read(info: &RequestInfo) -> bool {
     matches!(info.verb, "get" | "list" | "watch")
-}
-
-fn overloaded() -> Failure {
-    Failure::TooManyRequests {
-        message: "Too many requests, please try again later.".into(),
-        retry_after: 1,
-        causes: Vec::new(),
-    }
 }
 
 /// Places, and the queues of those who wait for one.
@@ -229,7 +221,7 @@ impl Gate {
                 gate: Arc::clone(self),
                 user: Arc::clone(&waiting.user),
             }),
-            Err(_) => Err(overloaded()),
+            Err(_) => Err(Failure::Overloaded),
         }
     }
 }
@@ -245,7 +237,7 @@ impl State {
         }
         if self.waiting >= QUEUED || own.queue.len() >= QUEUED_OF_ONE {
             self.forget(user);
-            return Err(overloaded());
+            return Err(Failure::Overloaded);
         }
         let (sender, receiver) = oneshot::channel();
         if own.queue.is_empty() {

@@ -49,6 +49,13 @@ pub(crate) fn failure(failure: &Failure, accept: Option<&HeaderValue>) -> Respon
         return text(StatusCode::NOT_FOUND, "404 page not found\n");
     }
     let code = StatusCode::from_u16(failure.code()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    if matches!(failure, Failure::Overloaded) {
+        let mut response = text(code, format!("{failure}\n"));
+        response
+            .headers_mut()
+            .insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        return response;
+    }
     let status = encode(&failure.status());
     let encoding = negotiate_failure(accept);
     let mut response = shape::status(encoding, code, status.clone()).unwrap_or_else(|_unencodable| json(code, status));
@@ -111,4 +118,19 @@ fn quote(text: &str) -> String {
     }
     quoted.push('"');
     quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn who_comes_too_often_is_told_in_plain_text() {
+        let response = failure(&Failure::Overloaded, None);
+        assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(response.headers()[RETRY_AFTER], "1");
+        assert_eq!(response.headers()[CONTENT_TYPE], "text/plain; charset=utf-8");
+        let body = axum::body::to_bytes(response.into_body(), 100).await.unwrap();
+        assert_eq!(body, "Too many requests, please try again later.\n");
+    }
 }

@@ -64,6 +64,12 @@ fn shown(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
+/// Upstream shows its internal type, which has no names for JSON.
+fn internal(path: &NonResourceAttributes) -> String {
+    let text = |text: &Option<String>| format!("{:?}", text.as_deref().unwrap_or_default());
+    format!("{{\"Path\":{},\"Verb\":{}}}", text(&path.path), text(&path.verb))
+}
+
 /// Whether nothing is said about the question itself, but for where it is asked.
 fn is_bare(metadata: &ObjectMeta, namespace: Option<&str>) -> bool {
     let bare = ObjectMeta {
@@ -79,7 +85,7 @@ fn question(resource: Option<&ResourceAttributes>, path: Option<&NonResourceAttr
     match (resource, path) {
         (Some(_), Some(path)) => {
             let because = "cannot be specified in combination with resourceAttributes";
-            found.push(Invalid::rendered("spec.nonResourceAttributes", shown(path), because));
+            found.push(Invalid::rendered("spec.nonResourceAttributes", internal(path), because));
         }
         (None, None) => {
             let because = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
@@ -140,7 +146,7 @@ fn of_local(review: &LocalSubjectAccessReview) -> Vec<Invalid> {
     }
     if let Some(path) = &review.spec.non_resource_attributes {
         let because = "disallowed on this kind of request";
-        found.push(Invalid::rendered("spec.nonResourceAttributes", shown(path), because));
+        found.push(Invalid::rendered("spec.nonResourceAttributes", internal(path), because));
     }
     found
 }
