@@ -95,6 +95,8 @@ impl Subresource {
 pub enum Verbs {
     /// Stored objects with all verbs.
     All,
+    /// The same, but they are deleted one by one.
+    OneByOne,
     /// An action in the form of an object: created, never stored.
     CreateOnly,
     /// Objects that the server makes up when it is asked.
@@ -117,9 +119,15 @@ impl Verbs {
                 "update",
                 "watch",
             ],
+            Self::OneByOne => &["create", "delete", "get", "list", "patch", "update", "watch"],
             Self::CreateOnly => &["create"],
             Self::ReadOnly | Self::Measured => &["get", "list"],
         }
+    }
+
+    /// Whether there are objects that stay.
+    pub const fn are_stored(self) -> bool {
+        matches!(self, Self::All | Self::OneByOne)
     }
 
     /// Whether there is nothing to write.

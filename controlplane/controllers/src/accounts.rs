@@ -233,8 +233,9 @@ pub(crate) fn listen<K: Cached>(
     caches: &Caches,
     objects: Option<&Arc<Cache<K>>>,
     name: &'static str,
+    measured: &'static str,
 ) -> Arc<Queue<Key>> {
-    let queue: Arc<Queue<Key>> = Queue::new();
+    let queue: Arc<Queue<Key>> = Queue::new(measured);
     let wake = queue.clone();
     caches.namespaces.listen(move |change| {
         if let Some(namespace) = change.new {
@@ -256,17 +257,17 @@ pub(crate) fn listen<K: Cached>(
 
 /// Wakes the namespaces for their account.
 pub(crate) fn listen_accounts(caches: &Caches) -> Arc<Queue<Key>> {
-    listen(caches, caches.partial.get(&SERVICE_ACCOUNTS), DEFAULT)
+    listen(caches, caches.partial.get(&SERVICE_ACCOUNTS), DEFAULT, "serviceaccount")
 }
 
 /// Wakes the namespaces for their certificate.
 pub(crate) fn listen_certificates(caches: &Caches) -> Arc<Queue<Key>> {
-    listen(caches, Some(&caches.config_maps), CERTIFICATE)
+    listen(caches, Some(&caches.config_maps), CERTIFICATE, "root_ca_cert_publisher")
 }
 
 /// Wakes Secrets that hold tokens, also when their account changes.
 pub(crate) fn listen_secrets(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
-    let queue: Arc<Queue<Key>> = Queue::new();
+    let queue: Arc<Queue<Key>> = Queue::new("serviceaccount_tokens_secret");
     let wake = queue.clone();
     caches.secrets.listen(move |change| {
         if let Some(secret) = change.new.filter(|new| matches!(new.kind.as_str(), TOKEN | BOOTSTRAP)) {

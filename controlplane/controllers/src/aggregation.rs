@@ -25,7 +25,7 @@ impl Controller for Aggregation {
 
 /// A change of any role wakes those that are made of others.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
-    let queue: Arc<Queue<Key>> = Queue::new();
+    let queue: Arc<Queue<Key>> = Queue::new("ClusterRoleAggregator");
     let (wake, all) = (queue.clone(), Arc::downgrade(caches));
     caches.cluster_roles.listen(move |_change| {
         let Some(caches) = all.upgrade() else { return };

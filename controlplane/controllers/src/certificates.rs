@@ -30,7 +30,7 @@ const ASK_AGAIN: Duration = Duration::from_mins(1);
 
 /// Wakes requests that are new or have changed.
 pub(crate) fn listen(caches: &Caches) -> Arc<Queue<Key>> {
-    let queue: Arc<Queue<Key>> = Queue::new();
+    let queue: Arc<Queue<Key>> = Queue::new("certificate");
     if let Some(requests) = caches.partial.get(&SIGNING_REQUESTS) {
         let wake = queue.clone();
         requests.listen(move |change| {
@@ -47,7 +47,9 @@ pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>, certify: Certi
     context.caches.synced().await;
     loop {
         let key = queue.next().await;
-        match look_after(&context, &certify, &key).await {
+        let looked = look_after(&context, &certify, &key).await;
+        queue.done(&key);
+        match looked {
             Ok(Some(again)) => queue.push_after(key, again),
             Ok(None) => {}
             Err(error) => {

@@ -59,7 +59,7 @@ fn recreates(deployment: &Deployment) -> bool {
 
 /// Wakes the Deployments that a change concerns.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
-    let queue = Queue::new();
+    let queue = Queue::new("deployment");
     let wake = queue.clone();
     caches.deployments.listen(move |change| {
         if let Some(deployment) = change.sides().last() {

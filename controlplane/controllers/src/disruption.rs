@@ -87,7 +87,7 @@ fn selects(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
 
 /// Wakes budgets by themselves, by their pods, and by the scale of what manages those.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
-    let queue: Arc<Queue<Key>> = Queue::new();
+    let queue: Arc<Queue<Key>> = Queue::new("disruption");
     let wake = queue.clone();
     caches.budgets.listen(move |change| {
         if let Some(budget) = change.new {

@@ -118,6 +118,7 @@ pub(crate) async fn run<C: Controller>(controller: Arc<C>, context: Context, que
                 for (uid, exists) in &done.looked {
                     controller.learn(uid, *exists, (context.clock)());
                 }
+                queue.done(&key);
                 memory.finish(&context, &queue, key, done);
             }
             key = queue.next(), if under_way.len() < IN_FLIGHT => {
@@ -129,6 +130,7 @@ pub(crate) async fn run<C: Controller>(controller: Arc<C>, context: Context, que
                     queue.push_after(key.clone(), delay);
                 }
                 if plan.is_empty() {
+                    queue.done(&key);
                     memory.failures.remove(&key);
                     memory.attempts.remove(&key);
                     memory.streaks.remove(&key);
@@ -173,6 +175,7 @@ impl Memory {
             .awaited
             .iter()
             .any(|awaited| matches!(awaited, Awaited::Listed(..)));
+        queue.done(key);
         queue.push_after(key.clone(), if lists { PATIENCE / 50 } else { PATIENCE });
         false
     }

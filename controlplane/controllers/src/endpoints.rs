@@ -108,7 +108,7 @@ fn listen_to_pods(caches: &Arc<Caches>, queue: &Arc<Queue<Key>>) {
 
 /// Wakes Services by themselves, their pods, their slices, and the zones of nodes.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
-    let queue: Arc<Queue<Key>> = Queue::new();
+    let queue: Arc<Queue<Key>> = Queue::new("endpoint_slice");
     let wake = queue.clone();
     caches.services.listen(move |change| {
         if let Some(service) = change.new {
@@ -134,7 +134,7 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
 
 /// Wakes Services by themselves, their pods, and what was made for them.
 pub(crate) fn listen_legacy(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
-    let queue: Arc<Queue<Key>> = Queue::new();
+    let queue: Arc<Queue<Key>> = Queue::new("endpoint");
     let wake = queue.clone();
     caches.services.listen(move |change| {
         change.sides().for_each(|service| wake.push(Key::of(&service.metadata)));
@@ -158,7 +158,7 @@ pub(crate) fn listen_legacy(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
 
 /// Wakes `Endpoints` by themselves, the Services of their names, and what was made of them.
 pub(crate) fn listen_mirror(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
-    let queue: Arc<Queue<Key>> = Queue::new();
+    let queue: Arc<Queue<Key>> = Queue::new("endpoint_slice_mirroring");
     let wake = queue.clone();
     caches.endpoints.listen(move |change| {
         change

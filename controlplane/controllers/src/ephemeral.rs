@@ -27,7 +27,7 @@ impl Controller for Ephemeral {
 
 /// Wakes pods that bring claims along, when they come and when such a claim goes.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
-    let queue = Queue::new();
+    let queue = Queue::new("ephemeral_volume");
     let wake = queue.clone();
     caches.pods.listen(move |change| {
         if let Some(pod) = change.new.filter(|pod| ephemeral::has_claims(pod)) {

@@ -47,7 +47,7 @@ fn resolve(api_version: &str, kind: &str) -> Option<Resource> {
 
 /// Follows every kind.
 pub(crate) fn listen(caches: &Caches) -> (Garbage, Arc<Queue<Key>>) {
-    let queue: Arc<Queue<Key>> = Queue::new();
+    let queue: Arc<Queue<Key>> = Queue::new("garbage_collector_attempt_to_delete");
     let graph = Arc::new(Mutex::new(Graph::default()));
     let (wake, shared) = (queue.clone(), graph.clone());
     caches.listen_to_all(move |resource, turn| {

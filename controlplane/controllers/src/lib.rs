@@ -19,6 +19,7 @@ mod ephemeral;
 mod events;
 mod garbage;
 mod kinds;
+mod metrics;
 mod namespaces;
 mod nodes;
 mod protection;
@@ -39,6 +40,7 @@ use k8s_openapi::jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 pub use controlplane_plan::ranges::PodRange;
+pub use metrics::Metrics;
 
 /// Makes a client for a user: `(user name, complete user agent)`.
 ///
@@ -78,6 +80,8 @@ pub struct Options {
     pub pod_ranges: Vec<PodRange>,
     /// `None` leaves `kube-root-ca.crt` and Secrets that hold tokens to somebody else.
     pub credentials: Option<Credentials>,
+    /// Where what is done is counted.
+    pub metrics: Metrics,
 }
 
 impl Default for Options {
@@ -91,6 +95,7 @@ impl Default for Options {
                 node_prefix: 24,
             }],
             credentials: None,
+            metrics: Metrics::default(),
         }
     }
 }

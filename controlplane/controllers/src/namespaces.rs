@@ -52,7 +52,7 @@ struct LeftMetadata {
 
 /// Wakes namespaces that are being deleted, also when a pod of theirs has gone.
 pub(crate) fn listen(caches: &Caches) -> Arc<Queue<Key>> {
-    let queue: Arc<Queue<Key>> = Queue::new();
+    let queue: Arc<Queue<Key>> = Queue::new("namespace");
     let wake = queue.clone();
     caches.namespaces.listen(move |change| {
         if let Some(namespace) = change.new.filter(|new| new.metadata.deletion_timestamp.is_some()) {
@@ -86,6 +86,7 @@ pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>) {
             Some((key, finished)) = under_way.next(), if !under_way.is_empty() => {
                 let key: Key = key;
                 busy.remove(&key);
+                queue.done(&key);
                 if finished {
                     attempts.remove(&key);
                 } else {
@@ -101,9 +102,11 @@ pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>) {
                 }
                 let Some(namespace) = context.caches.namespaces.get(&key) else {
                     attempts.remove(&key);
+                    queue.done(&key);
                     continue;
                 };
                 if namespace.metadata.deletion_timestamp.is_none() {
+                    queue.done(&key);
                     continue;
                 }
                 busy.insert(key.clone());

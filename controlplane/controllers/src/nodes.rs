@@ -116,7 +116,7 @@ impl Controller for Nodes {
 
 /// Wakes nodes by themselves, their leases and their pods; all of them when the first or last becomes ready or not.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
-    let queue: Arc<Queue<Key>> = Queue::new();
+    let queue: Arc<Queue<Key>> = Queue::new("node_lifecycle_controller");
     let (wake, all) = (queue.clone(), Arc::downgrade(caches));
     caches.nodes.listen(move |change| {
         for node in change.sides() {
@@ -206,7 +206,7 @@ impl Controller for Leftovers {
 
 /// Wakes nodes that go, and nodes that a pod names.
 pub(crate) fn listen_leftovers(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
-    let queue: Arc<Queue<Key>> = Queue::new();
+    let queue: Arc<Queue<Key>> = Queue::new("orphaned_pods_nodes");
     let wake = queue.clone();
     caches.nodes.listen(move |change| {
         if let (Some(old), None) = (change.old, change.new) {

@@ -41,6 +41,14 @@ impl Guard {
         }
     }
 
+    /// The name by which upstream measures its queue.
+    const fn measured(self) -> &'static str {
+        match self {
+            Self::Claims => "pvcprotection",
+            Self::Volumes => "pvprotection",
+        }
+    }
+
     const fn finalizer(self) -> &'static str {
         match self {
             Self::Claims => "kubernetes.io/pvc-protection",
@@ -51,7 +59,7 @@ impl Guard {
 
 /// Wakes what is being deleted, and the claims of a namespace whose pod has gone or ended.
 pub(crate) fn listen(caches: &Arc<Caches>, guard: Guard) -> Arc<Queue<Key>> {
-    let queue: Arc<Queue<Key>> = Queue::new();
+    let queue: Arc<Queue<Key>> = Queue::new(guard.measured());
     match guard {
         Guard::Claims => wake_deleted(&caches.claims, &queue),
         Guard::Volumes => wake_deleted(&caches.volumes, &queue),
@@ -89,7 +97,9 @@ pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>, guard: Guard) 
     context.caches.synced().await;
     loop {
         let key = queue.next().await;
-        match release(&context, guard, &key).await {
+        let released = release(&context, guard, &key).await;
+        queue.done(&key);
+        match released {
             Ok(true) => {}
             Ok(false) => queue.push_after(key, AGAIN),
             Err(error) => {

@@ -60,7 +60,7 @@ enum Outcome {
 
 /// Wakes claims that want a volume, and volumes that have had their time.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Work>> {
-    let queue = Queue::new();
+    let queue = Queue::new("local_path_provisioner");
     let (wake, classes, volumes) = (queue.clone(), caches.storage_classes.clone(), caches.volumes.clone());
     caches.claims.listen(move |change| {
         if let Some(claim) = change.new {
@@ -94,6 +94,7 @@ pub(crate) async fn run(context: Context, queue: Arc<Queue<Work>>) {
             biased;
             Some((work, outcome)) = under_way.next(), if !under_way.is_empty() => {
                 busy.remove(&work);
+                queue.done(&work);
                 match outcome {
                     Outcome::Done => drop(attempts.remove(&work)),
                     Outcome::Again => {

@@ -8,26 +8,102 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 
+use crate::metrics::Buckets;
+
 struct State<T> {
-    ready: VecDeque<T>,
+    /// With the moment from which on each waits.
+    ready: VecDeque<(T, Instant)>,
     listed: BTreeSet<T>,
     later: BTreeMap<T, Instant>,
+    /// What was taken and is not done, with the moment at which it was.
+    taken: BTreeMap<T, Instant>,
+    counts: Counts,
+}
+
+#[derive(Clone)]
+struct Counts {
+    adds: u64,
+    retries: u64,
+    waited: Buckets,
+    worked: Buckets,
+}
+
+impl<T: Ord + Clone> State<T> {
+    fn add(&mut self, key: T, now: Instant) -> bool {
+        let is_new = self.listed.insert(key.clone());
+        if is_new {
+            self.ready.push_back((key, now));
+            self.counts.adds += 1;
+        }
+        is_new
+    }
 }
 
 /// A queue of distinct keys, some of them due later.
 pub(crate) struct Queue<T> {
+    name: &'static str,
     state: Mutex<State<T>>,
     filled: Notify,
 }
 
+/// What a queue has seen.
+pub(crate) struct Measures {
+    pub(crate) name: &'static str,
+    pub(crate) depth: usize,
+    pub(crate) adds: u64,
+    pub(crate) retries: u64,
+    pub(crate) waited: Buckets,
+    pub(crate) worked: Buckets,
+    /// Seconds, of all that is being worked on.
+    pub(crate) unfinished: f64,
+    /// Seconds, of what takes longest.
+    pub(crate) longest: f64,
+}
+
+/// Something whose measures can be taken.
+pub(crate) trait Measured: Send + Sync {
+    fn measure(&self) -> Measures;
+}
+
+impl<T: Ord + Clone + Send> Measured for Queue<T> {
+    fn measure(&self) -> Measures {
+        let now = Instant::now();
+        let state = self.lock();
+        let taken = state.taken.values();
+        let seconds: Vec<f64> = taken
+            .map(|since| now.saturating_duration_since(*since).as_secs_f64())
+            .collect();
+        let counts = state.counts.clone();
+        Measures {
+            name: self.name,
+            depth: state.ready.len(),
+            adds: counts.adds,
+            retries: counts.retries,
+            waited: counts.waited,
+            worked: counts.worked,
+            unfinished: seconds.iter().sum(),
+            longest: seconds.into_iter().fold(0.0, f64::max),
+        }
+    }
+}
+
 impl<T: Ord + Clone> Queue<T> {
-    pub(crate) fn new() -> Arc<Self> {
+    /// A queue of the name by which upstream measures it.
+    pub(crate) fn new(name: &'static str) -> Arc<Self> {
         let state = State {
             ready: VecDeque::new(),
             listed: BTreeSet::new(),
             later: BTreeMap::new(),
+            taken: BTreeMap::new(),
+            counts: Counts {
+                adds: 0,
+                retries: 0,
+                waited: Buckets::new(Buckets::QUEUE),
+                worked: Buckets::new(Buckets::QUEUE),
+            },
         };
         Arc::new(Self {
+            name,
             state: Mutex::new(state),
             filled: Notify::new(),
         })
@@ -39,14 +115,9 @@ impl<T: Ord + Clone> Queue<T> {
 
     /// Due now.
     pub(crate) fn push(&self, key: T) {
-        {
-            let mut state = self.lock();
-            if !state.listed.insert(key.clone()) {
-                return;
-            }
-            state.ready.push_back(key);
+        if self.lock().add(key, Instant::now()) {
+            self.filled.notify_one();
         }
-        self.filled.notify_one();
     }
 
     /// Due after `delay`, or earlier if it was to be.
@@ -56,11 +127,12 @@ impl<T: Ord + Clone> Queue<T> {
             let mut state = self.lock();
             let at = state.later.entry(key).or_insert(due);
             *at = due.min(*at);
+            state.counts.retries += 1;
         }
         self.filled.notify_one();
     }
 
-    /// The next key that is due.
+    /// The next key that is due. Whoever takes it says when it is [done](Self::done).
     pub(crate) async fn next(&self) -> T {
         loop {
             let wake = {
@@ -74,12 +146,12 @@ impl<T: Ord + Clone> Queue<T> {
                     .collect();
                 for key in due {
                     state.later.remove(&key);
-                    if state.listed.insert(key.clone()) {
-                        state.ready.push_back(key);
-                    }
+                    state.add(key, now);
                 }
-                if let Some(key) = state.ready.pop_front() {
+                if let Some((key, since)) = state.ready.pop_front() {
                     state.listed.remove(&key);
+                    state.counts.waited.took(now.saturating_duration_since(since));
+                    state.taken.entry(key.clone()).or_insert(now);
                     return key;
                 }
                 state.later.values().min().copied()
@@ -93,6 +165,14 @@ impl<T: Ord + Clone> Queue<T> {
                 }
                 None => self.filled.notified().await,
             }
+        }
+    }
+
+    /// The work on a key that was taken has ended.
+    pub(crate) fn done(&self, key: &T) {
+        let mut state = self.lock();
+        if let Some(since) = state.taken.remove(key) {
+            state.counts.worked.took(since.elapsed());
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use api::{kind::Verbs, pod::Resources, quantity::Quantity, quota, registration::Registration};
+use api::{pod::Resources, quantity::Quantity, quota, registration::Registration};
 use controlplane_plan::step::RESOURCE_QUOTAS;
 use http::Method;
 use k8s_openapi::{api::core::v1::ResourceQuota, apimachinery::pkg::api::resource::Quantity as Text};
@@ -29,7 +29,7 @@ const PAGE: usize = 500;
 
 /// Wakes quotas that are new, or whose amounts are not those that were counted.
 pub(crate) fn listen(caches: &Caches) -> Arc<Queue<Key>> {
-    let queue: Arc<Queue<Key>> = Queue::new();
+    let queue: Arc<Queue<Key>> = Queue::new("resourcequota_primary");
     let wake = queue.clone();
     caches.quotas.listen(move |change| {
         if let Some(quota) = change.new
@@ -58,7 +58,9 @@ pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>) {
     context.caches.synced().await;
     loop {
         let key = queue.next().await;
-        match count(&context, &key).await {
+        let counted = count(&context, &key).await;
+        queue.done(&key);
+        match counted {
             Ok(Counted::Gone) => {}
             Ok(Counted::First) => queue.push_after(key, SECOND_LOOK),
             Ok(Counted::Again) => queue.push_after(key, RESYNC),
@@ -95,7 +97,7 @@ async fn count(context: &Context, key: &Key) -> Result<Counted, Error> {
             .keys()
             .filter(|name| quota::is_about(row.group, row.plural, name))
             .collect();
-        if about.is_empty() || row.verbs != Verbs::All || row.converts {
+        if about.is_empty() || !row.verbs.are_stored() || row.converts {
             continue;
         }
         for (name, amount) in usage(context, row, &quota, &key.namespace).await? {

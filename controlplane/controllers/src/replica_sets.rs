@@ -54,7 +54,7 @@ impl Controller for ReplicaSets {
 
 /// Wakes the ReplicaSets that a change concerns.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
-    let queue = Queue::new();
+    let queue = Queue::new("replicaset");
     let wake = queue.clone();
     caches.replica_sets.listen(move |change| {
         if let Some(set) = change.sides().last() {

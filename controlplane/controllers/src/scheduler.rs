@@ -3,6 +3,7 @@
 mod bind;
 mod claims;
 mod line;
+mod tally;
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -24,12 +25,14 @@ use tracing::{debug, info, warn};
 use self::{
     bind::{Bound, NotBound},
     line::Line,
+    tally::{Outcome, Tally},
 };
 use crate::{
     cache::{Change, Key},
     driver::Context,
     events::SCHEDULER,
     kinds::Caches,
+    metrics::Page,
     request,
 };
 
@@ -42,6 +45,7 @@ const FORGOTTEN: Duration = Duration::from_mins(5);
 struct State {
     board: Board,
     line: Line,
+    tally: Tally,
 }
 
 /// The scheduler's view of the cluster.
@@ -58,6 +62,7 @@ impl Scheduler {
         let state = State {
             board: Board::default(),
             line: Line::default(),
+            tally: Tally::default(),
         };
         let this = Arc::new(Self {
             state: Mutex::new(state),
@@ -75,6 +80,14 @@ impl Scheduler {
         let scheduler = this.clone();
         caches.storage_classes.listen(move |_| scheduler.storage_changed());
         this
+    }
+
+    /// What was done, and what waits.
+    pub(crate) fn measure(&self, page: &mut Page) {
+        let state = self.lock();
+        let (pending, incoming, tally) = (state.line.pending(), state.line.incoming.clone(), state.tally.clone());
+        drop(state);
+        tally::write(page, pending, &incoming, &tally);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -227,6 +240,7 @@ impl Scheduler {
             .unwrap_or_default();
         if !gates.is_empty() {
             // The removal of a gate is a change of the spec: that brings the pod back.
+            self.lock().line.gate(key);
             let message = "Scheduling is blocked due to non-empty scheduling gates";
             return report(context, &pod, "SchedulingGated", message);
         }
@@ -240,6 +254,7 @@ impl Scheduler {
                 state.board.place(&pod, name(&*node), true);
                 debug!(pod = %key, node = name(&*node), "chosen");
                 let bonds = claims.bonds(&node).unwrap_or_default();
+                let attempts = state.line.attempts(key);
                 let bound = bind::bind(
                     context.clone(),
                     pod,
@@ -247,9 +262,14 @@ impl Scheduler {
                     bonds,
                     self.claims.subscribe(),
                 );
-                Some(Box::pin(bound))
+                Some(Box::pin(async move {
+                    let bound = bound.await;
+                    bound.map(|bound| Bound { attempts, ..bound })
+                }))
             }
             Err(unplaceable) => {
+                let attempts = state.line.attempts(key);
+                state.tally.attempt(Outcome::Unschedulable, attempts);
                 state.line.refuse(
                     key.clone(),
                     pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0),
@@ -263,12 +283,21 @@ impl Scheduler {
 
     /// Takes the outcome of a binding.
     fn settle(&self, context: &Context, bound: Bound) {
-        let Bound { pod, node, result } = bound;
+        let Bound {
+            pod,
+            node,
+            result,
+            attempts,
+        } = bound;
         let key = Key::of(&pod.metadata);
         match result {
             Ok(()) => {
                 info!(pod = %key, node, "bound");
-                self.lock().line.settled(&key);
+                {
+                    let mut state = self.lock();
+                    state.line.settled(&key);
+                    state.tally.bound(attempts);
+                }
                 let message = format!("Successfully assigned {key} to {node}");
                 context
                     .recorder
@@ -287,6 +316,7 @@ impl Scheduler {
                     state.board.lift(uid(&*pod));
                 }
                 let priority = pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0);
+                state.tally.attempt(Outcome::Error, attempts);
                 state.line.back_off(key, priority);
                 state.line.stir();
             }

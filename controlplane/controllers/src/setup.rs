@@ -93,6 +93,7 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
     setup.keepers(&caches);
     setup.storage(&caches);
     let scheduler = Scheduler::listen(&caches);
+    options.metrics.watch_scheduler(scheduler.clone());
     let context = setup.context(events::SCHEDULER);
     setup.tasks.spawn(scheduler::run(scheduler, context));
 
@@ -137,6 +138,7 @@ impl Setup<'_> {
         let queue = disruption::listen(caches);
         self.controller(Disruption(caches.clone()), "disruption-controller", queue);
         let queue = quotas::listen(caches);
+        self.measure(&queue);
         let context = self.context("resourcequota-controller");
         self.tasks.spawn(quotas::run(context, queue));
         for (guard, account) in [
@@ -144,10 +146,12 @@ impl Setup<'_> {
             (Guard::Volumes, "pv-protection-controller"),
         ] {
             let queue = protection::listen(caches, guard);
+            self.measure(&queue);
             let context = self.context(account);
             self.tasks.spawn(protection::run(context, queue, guard));
         }
         let queue = namespaces::listen(caches);
+        self.measure(&queue);
         let context = self.context("namespace-controller");
         self.tasks.spawn(namespaces::run(context, queue));
     }
@@ -161,8 +165,13 @@ impl Setup<'_> {
         let queue = ephemeral::listen(caches);
         self.controller(Ephemeral(caches.clone()), EPHEMERAL, queue);
         let queue = provisioner::listen(caches);
+        self.measure(&queue);
         let context = self.context(PROVISIONER);
         self.tasks.spawn(provisioner::run(context, queue));
+    }
+
+    fn measure<T: Ord + Clone + Send + 'static>(&self, queue: &Arc<Queue<T>>) {
+        self.options.metrics.watch(queue.clone());
     }
 
     fn context(&self, account: &str) -> Context {
@@ -175,6 +184,7 @@ impl Setup<'_> {
     }
 
     fn controller<C: Controller>(&mut self, controller: C, account: &str, queue: Arc<Queue<Key>>) {
+        self.measure(&queue);
         let context = self.context(account);
         self.tasks.spawn(driver::run(Arc::new(controller), context, queue));
     }
@@ -201,6 +211,7 @@ impl Setup<'_> {
         };
         self.controller(secrets, MANAGER, queue);
         let queue = certificates::listen(&self.caches);
+        self.measure(&queue);
         let context = self.context("certificate-controller");
         self.tasks.spawn(certificates::run(context, queue, credentials.certify));
     }

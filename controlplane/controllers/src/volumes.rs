@@ -184,7 +184,7 @@ impl Controller for Volumes {
 
 /// Wakes claims that a change of theirs, of a volume, of a class or of a pod concerns.
 pub(crate) fn listen_claims(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
-    let queue = Queue::new();
+    let queue = Queue::new("claims");
     let wake = queue.clone();
     caches.claims.listen(move |change| {
         if let Some(claim) = change.sides().last() {
@@ -228,7 +228,7 @@ pub(crate) fn listen_claims(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
 
 /// Wakes volumes that changed, or whose claim did.
 pub(crate) fn listen_volumes(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
-    let queue = Queue::new();
+    let queue = Queue::new("volumes");
     let wake = queue.clone();
     caches.volumes.listen(move |change| {
         if let Some(volume) = change.new {

@@ -16,6 +16,11 @@ pub trait Sink: Send + Sync {
     /// Takes one record.
     fn record(&self, record: Record);
 
+    /// How many records it has taken and kept.
+    fn events(&self) -> u64 {
+        0
+    }
+
     /// Whether it wants to hear of requests before they are answered.
     fn wants_received(&self) -> bool {
         false

@@ -32,6 +32,8 @@ pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Respo
     let manner = Manner::of(&parts);
     let accept = parts.headers.get(ACCEPT).cloned();
     let caller = authentication::caller(&shared, &mut parts);
+    let name = caller.as_ref().ok().map(|caller| caller.user.name.as_str());
+    shared.metrics.access.authenticated(name);
     let mut recording = Recording::begin(&shared, &parts, caller.as_ref().ok(), received);
     let answer = match caller {
         Ok(caller) => Box::pin(route(&shared, parts, caller, body, &mut recording.outcome)).await,
@@ -146,6 +148,7 @@ fn authorize(
     };
     let attributes = Attributes::of(info, &path);
     let decision = shared.authorizer.decide(user, &attributes);
+    shared.metrics.access.authorized(decision.is_allowed());
     let answer = match &decision {
         Decision::Allowed(_) => Ok(()),
         Decision::Denied(reason) => Err(authorization::denied(user, &attributes, reason)),
@@ -237,7 +240,8 @@ async fn serve(context: &mut Context, body: Body) -> Result<Response, Failure> {
         return serve_subresource(context, body).await;
     }
     match context.registration.verbs {
-        Verbs::All => {}
+        Verbs::OneByOne if context.info.verb == "deletecollection" => return Err(Failure::MethodNotAllowed),
+        Verbs::All | Verbs::OneByOne => {}
         Verbs::CreateOnly => {
             return match context.info.verb {
                 "create" if !context.info.named => verbs::review::create(context, body).await,

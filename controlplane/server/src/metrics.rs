@@ -3,22 +3,27 @@
 //! Labels are static texts: counting a request allocates nothing, and how many series there are is bounded by the table of
 //! kinds.
 
+mod admission;
+mod help;
 mod labels;
 mod process;
 
 use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use api::Registration;
-use api::kind::Verbs;
 use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry};
 use store::ListAt;
 
+use self::admission::Admission;
+use self::help::help;
 use self::labels::{Answer, Health, InFlight, Request, Resource, Stored, Subject, Watched};
 use self::process::Process;
 use crate::request::RequestInfo;
@@ -26,6 +31,7 @@ use crate::server::Shared;
 use crate::version::Version;
 use crate::{health, storage};
 
+pub(crate) use self::admission::{Half, Watch};
 pub(crate) use self::labels::Manner;
 
 /// Of the page: the text format of Prometheus, as upstream serves it.
@@ -52,7 +58,40 @@ pub(crate) struct Metrics {
     stored: Family<Stored, Gauge>,
     resources: Family<Resource, Gauge>,
     health: Family<Health, Gauge>,
+    pub(crate) admission: Arc<Admission>,
+    pub(crate) access: Access,
+    audited: Counter,
     process: Process,
+}
+
+/// Who came, and who was let in.
+#[derive(Clone, Default)]
+pub(crate) struct Access {
+    authentications: Family<Outcome, Counter>,
+    users: Family<[(&'static str, &'static str); 1], Counter>,
+    authorizations: Family<Outcome, Counter>,
+}
+
+/// `result`.
+type Outcome = [(&'static str, &'static str); 1];
+
+impl Access {
+    /// Somebody proved who he is, or that he is nobody in particular; nothing for somebody who failed to.
+    pub(crate) fn authenticated(&self, user: Option<&str>) {
+        let result = if user.is_some() { "success" } else { "error" };
+        self.authentications.get_or_create(&[("result", result)]).inc();
+        let Some(name) = user else { return };
+        let known = ["admin", "client", "kube_proxy", "kubelet", "kubelets", "none"];
+        let other = if name.contains('@') { "email_id" } else { "other" };
+        let name = known.into_iter().find(|known| *known == name).unwrap_or(other);
+        self.users.get_or_create(&[("username", name)]).inc();
+    }
+
+    /// A request may be made, or nobody allows it.
+    pub(crate) fn authorized(&self, is_allowed: bool) {
+        let result = if is_allowed { "allowed" } else { "no-opinion" };
+        self.authorizations.get_or_create(&[("result", result)]).inc();
+    }
 }
 
 /// An answer that lasts is counted until this is dropped.
@@ -79,6 +118,9 @@ impl Metrics {
             stored: Family::default(),
             resources: Family::default(),
             health: Family::default(),
+            admission: Arc::new(Admission::new()),
+            access: Access::default(),
+            audited: Counter::default(),
             process: Process::new(&mut registry),
             registry: Registry::default(),
         };
@@ -88,26 +130,28 @@ impl Metrics {
     }
 
     fn register(&self, registry: &mut Registry) {
-        let help = "Requests by verb, resource and HTTP code";
-        registry.register("apiserver_request", help, self.answers.clone());
-        let help = "Time from a request to its answer; watches and streams are left out";
-        let durations = self.durations.clone();
-        registry.register("apiserver_request_duration_seconds", help, durations.clone());
-        let help = "The same: there are no webhooks whose time could be left out";
-        registry.register("apiserver_request_sli_duration_seconds", help, durations);
-        let help = "Bytes of answers to reads";
-        registry.register("apiserver_response_sizes", help, self.sizes.clone());
-        let help = "Watches, logs, sessions and proxied requests that go on";
-        registry.register("apiserver_longrunning_requests", help, self.lasting.clone());
-        let help = "Changes that were sent to watches";
-        registry.register("apiserver_watch_events", help, self.events.clone());
-        let help = "Requests that are being answered, and lasting ones apart";
-        registry.register("apiserver_current_inflight_requests", help, self.in_flight.clone());
-        let help = "Stored objects";
-        registry.register("apiserver_storage_objects", help, self.stored.clone());
-        registry.register("apiserver_resource_objects", help, self.resources.clone());
-        let help = "Whether a check passes";
-        registry.register("kubernetes_healthcheck", help, self.health.clone());
+        fn add(registry: &mut Registry, name: &str, metric: impl Metric) {
+            registry.register(name, help(name), metric);
+        }
+        add(registry, "apiserver_request", self.answers.clone());
+        add(registry, "apiserver_request_duration_seconds", self.durations.clone());
+        add(
+            registry,
+            "apiserver_request_sli_duration_seconds",
+            self.durations.clone(),
+        );
+        add(registry, "apiserver_response_sizes", self.sizes.clone());
+        add(registry, "apiserver_longrunning_requests", self.lasting.clone());
+        add(registry, "apiserver_watch_events", self.events.clone());
+        add(registry, "apiserver_current_inflight_requests", self.in_flight.clone());
+        add(registry, "apiserver_storage_objects", self.stored.clone());
+        add(registry, "apiserver_resource_objects", self.resources.clone());
+        add(registry, "kubernetes_healthcheck", self.health.clone());
+        add(registry, "apiserver_audit_event", self.audited.clone());
+        add(registry, "authentication_attempts", self.access.authentications.clone());
+        add(registry, "authenticated_user_requests", self.access.users.clone());
+        add(registry, "authorization_attempts", self.access.authorizations.clone());
+        registry.register_collector(Box::new(Arc::clone(&self.admission)));
     }
 
     /// Counts one answer. `took` is left out for answers that last, `bytes` where nobody knows them.
@@ -162,14 +206,21 @@ impl Metrics {
                 gauge.set(i64::from(passed));
             }
         }
-        for row in api::KINDS.iter().filter(|row| row.verbs == Verbs::All && !row.converts) {
+        for row in api::KINDS.iter().filter(|row| row.verbs.are_stored() && !row.converts) {
             self.count_stored(shared, row).await;
+        }
+        if let Some(sink) = &shared.options.audit {
+            self.audited.inner().store(sink.events(), Ordering::Relaxed);
         }
         self.process.read();
         let mut page = String::new();
         // Writing to a String cannot fail.
         text::encode(&mut page, &self.registry).unwrap_or_default();
-        plain(&page)
+        let mut page = plain(&page);
+        if let Some(more) = &shared.options.metrics {
+            page.push_str(&more());
+        }
+        page
     }
 
     async fn count_stored(&self, shared: &Shared, row: &'static Registration) {
@@ -206,7 +257,7 @@ fn build(version: &Version, registry: &mut Registry) {
     ];
     let labels = labels.map(|(name, value)| (name, value.clone()));
     info.get_or_create(&labels.to_vec()).set(1);
-    registry.register("kubernetes_build_info", "What the build is", info);
+    registry.register("kubernetes_build_info", help("kubernetes_build_info"), info);
 }
 
 /// The page in Prometheus's own format, whose counters have the names of their samples, out of the newer one.
@@ -217,7 +268,7 @@ fn plain(page: &str) -> String {
             .strip_prefix("# TYPE ")
             .and_then(|rest| rest.strip_suffix(" counter"));
         let Some(name) = counted else {
-            lines.push(line.into());
+            lines.push(whole_bound(line));
             continue;
         };
         let help = format!("# HELP {name} ");
@@ -228,7 +279,25 @@ fn plain(page: &str) -> String {
         }
         lines.push(format!("# TYPE {name}_total counter").into());
     }
-    lines.join("\n") + "\n"
+    let mut page = lines.join("\n") + "\n";
+    for name in ["authenticated_user_requests", "authentication_attempts"] {
+        // Counters whose names have no such end upstream.
+        page = page.replace(&format!("{name}_total"), name);
+    }
+    page
+}
+
+/// The line of a bucket whose bound is a whole number, which Go writes without a point.
+fn whole_bound(line: &str) -> Cow<'_, str> {
+    match line.split_once("le=\"") {
+        Some((before, rest)) => match rest.split_once(".0\"") {
+            Some((digits, after)) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+                format!("{before}le=\"{digits}\"{after}").into()
+            }
+            _ => line.into(),
+        },
+        None => line.into(),
+    }
 }
 
 #[cfg(test)]
@@ -256,6 +325,12 @@ mod tests {
         let one = metrics.lasting((&watch, row, Manner::default()));
         drop(metrics.lasting((&watch, row, Manner::default())));
         metrics.events(row.unwrap()).inc();
+        let mut watch = Watch::start(&metrics.admission, Half::Admit, true);
+        watch.lap("LimitRanger", false);
+        watch.lap("Priority", true);
+        watch.stop(true);
+        metrics.access.authenticated(Some("jane"));
+        metrics.access.authorized(false);
         let mut page = String::new();
         text::encode(&mut page, &metrics.registry).unwrap();
         drop(one);
@@ -265,20 +340,36 @@ mod tests {
         let page = plain(&page);
         for line in [
             line.as_str(),
-            &format!("apiserver_response_sizes_bucket{{le=\"1000.0\",{about}}} 0\n"),
-            &format!("apiserver_response_sizes_bucket{{le=\"10000.0\",{about}}} 1\n"),
+            &format!("apiserver_response_sizes_bucket{{le=\"1000\",{about}}} 0\n"),
+            &format!("apiserver_response_sizes_bucket{{le=\"10000\",{about}}} 1\n"),
             &format!("apiserver_longrunning_requests{{{lasting}}} 1\n"),
             "apiserver_watch_events_total{group=\"\",version=\"v1\",resource=\"pods\"} 1\n",
-            "apiserver_request_sli_duration_seconds_bucket{le=\"5.0\",",
+            "apiserver_request_sli_duration_seconds_bucket{le=\"5\",",
             "kubernetes_build_info{build_date=\"1970-01-01T00:00:00Z\",compiler=\"rustc\",",
             "process_start_time_seconds ",
             "process_max_fds ",
             "process_virtual_memory_bytes ",
+            "apiserver_admission_controller_admission_duration_seconds_count{name=\"LimitRanger\",operation=\"CREATE\",\
+             rejected=\"false\",type=\"admit\"} 1\n",
+            "apiserver_admission_controller_admission_duration_seconds_bucket{le=\"0.005\",name=\"Priority\",\
+             operation=\"CREATE\",rejected=\"true\",type=\"admit\"} 1\n",
+            "apiserver_admission_step_admission_duration_seconds_bucket{le=\"+Inf\",operation=\"CREATE\",rejected=\"true\",\
+             type=\"admit\"} 1\n",
+            "authentication_attempts{result=\"success\"} 1\n",
+            "authenticated_user_requests{username=\"other\"} 1\n",
+            "authorization_attempts_total{result=\"no-opinion\"} 1\n",
+            "apiserver_audit_event_total 0\n",
         ] {
             assert!(page.contains(line), "{line}\n{page}");
         }
         assert!(page.contains("# TYPE apiserver_request_total counter\n"), "{page}");
-        assert!(page.contains("# HELP apiserver_request_total Requests by"), "{page}");
+        let help = "# HELP apiserver_request_total [STABLE] Counter of apiserver requests broken out for each verb,";
+        assert!(page.contains(help), "{page}");
+        assert!(
+            page.lines()
+                .all(|line| !line.starts_with("# HELP") || line.contains('[') || line.contains(" process_")),
+            "{page}"
+        );
         assert!(page.contains("# TYPE process_cpu_seconds_total counter\n"), "{page}");
         assert!(!page.contains("# EOF"), "{page}");
         assert!(

@@ -2,12 +2,13 @@
 
 use k8s_openapi::api::core::v1::{Namespace, NamespaceStatus};
 
-use crate::kind::{Column, Field, Kind, Subresource};
+use crate::kind::{Column, Field, Kind, Subresource, Verbs};
 use crate::names::Rule;
 use crate::table::age_column;
 
 impl Kind for Namespace {
     const SHORT_NAMES: &'static [&'static str] = &["ns"];
+    const VERBS: Verbs = Verbs::OneByOne;
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Finalize, Subresource::Status];
     const NAME: Rule = Rule::Label;
     const COLUMNS: &'static [Column<Self>] = &[

@@ -19,7 +19,7 @@ pub(super) fn of(rows: &[&Registration]) -> Map<String, Value> {
         let resource = Resource::new(row);
         resource.collection(&mut paths);
         match row.verbs {
-            Verbs::All => resource.object(&mut paths),
+            Verbs::All | Verbs::OneByOne => resource.object(&mut paths),
             Verbs::ReadOnly | Verbs::Measured => resource.readable(&mut paths),
             Verbs::CreateOnly => {}
         }

@@ -1,6 +1,5 @@
 //! Server-side apply of every kind's fixture.
 
-use controlplane_api::kind::Verbs;
 use controlplane_api::managed::{Application, Managed, Set, Writer, apply, compare, splice};
 use controlplane_api::schema::Schema;
 use controlplane_api::{KINDS, Registration};
@@ -9,7 +8,7 @@ use serde_json::{Value, json};
 use super::every::fixture;
 
 fn rows() -> impl Iterator<Item = (&'static Registration, Schema)> {
-    let stored = KINDS.iter().filter(|row| row.verbs == Verbs::All);
+    let stored = KINDS.iter().filter(|row| row.verbs.are_stored());
     stored.map(|row| {
         let schema = Schema::of_kind(&row.api_version(), row.kind);
         (row, schema.unwrap_or_else(|| panic!("{} has no schema", row.kind)))

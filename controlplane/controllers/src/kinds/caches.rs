@@ -2,11 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use api::{
-    kind::{Scope, Verbs},
-    kinds::KINDS,
-    registration::Registration,
-};
+use api::{kind::Scope, kinds::KINDS, registration::Registration};
 use controlplane_plan::{
     objects::{Whatever, uid},
     pod::Pod,
@@ -59,7 +55,7 @@ pub(crate) fn resource_of(row: &Registration) -> Resource {
 
 /// The kinds that are stored: not those that are only requests or answers.
 pub(crate) fn stored_kinds() -> impl Iterator<Item = Resource> {
-    KINDS.iter().filter(|row| row.verbs == Verbs::All).map(resource_of)
+    KINDS.iter().filter(|row| row.verbs.are_stored()).map(resource_of)
 }
 
 /// The kinds of which metadata is enough. Events own nothing and are not owned.

@@ -15,6 +15,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::line::Attempts;
 use crate::{
     cache::Key,
     driver::Context,
@@ -31,6 +32,8 @@ pub(super) struct Bound {
     pub(super) pod: Arc<Pod>,
     pub(super) node: String,
     pub(super) result: Result<(), NotBound>,
+    /// How often the pod was tried, where it is known.
+    pub(super) attempts: Option<Attempts>,
 }
 
 /// Why a pod is not bound to that node.
@@ -63,7 +66,12 @@ pub(super) async fn bind(
             .map_err(NotBound::Pod),
         Err(reason) => Err(NotBound::Claims(reason)),
     };
-    Some(Bound { pod, node, result })
+    Some(Bound {
+        pod,
+        node,
+        result,
+        attempts: None,
+    })
 }
 
 /// Says which volumes the claims get, or where theirs are made, and waits until they are bound.

@@ -18,10 +18,31 @@ struct Waiting {
     /// Its place among equals.
     number: u64,
     attempts: u32,
+    /// When it came.
+    since: Instant,
     /// Not before; `None` when it may go.
     due: Option<Instant>,
     /// Not before this even if something happens.
     earliest: Instant,
+}
+
+/// How often a pod was tried.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Attempts {
+    pub(super) number: u32,
+    /// When the pod came.
+    pub(super) since: Instant,
+    /// When the last attempt began.
+    pub(super) begun: Instant,
+}
+
+/// How many pods wait, and why.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Pending {
+    pub(super) active: usize,
+    pub(super) backoff: usize,
+    pub(super) unschedulable: usize,
+    pub(super) gated: usize,
 }
 
 /// Everything that waits; each pod is in it at most once.
@@ -29,9 +50,15 @@ struct Waiting {
 pub(super) struct Line {
     pods: BTreeMap<Key, Waiting>,
     ready: BTreeSet<(Reverse<i32>, u64, Key)>,
-    attempts: BTreeMap<Key, u32>,
+    attempts: BTreeMap<Key, Attempts>,
+    /// Pods that wait for somebody to open a gate.
+    gated: BTreeSet<Key>,
     next: u64,
+    /// Pods that came into a queue: which queue, by what, how many.
+    pub(super) incoming: BTreeMap<(&'static str, &'static str), u64>,
 }
+
+const FAILED: &str = "ScheduleAttemptFailure";
 
 impl Line {
     /// Adds a pod, or lets it go at once if what it asks for has `changed`.
@@ -44,16 +71,47 @@ impl Line {
             return;
         }
         self.remove(&key);
+        let now = Instant::now();
+        self.count("active", "UnschedulablePodAdd");
         self.put(
             key,
             Waiting {
                 priority,
                 number: 0,
                 attempts: 0,
+                since: now,
                 due: None,
-                earliest: Instant::now(),
+                earliest: now,
             },
         );
+    }
+
+    fn count(&mut self, queue: &'static str, event: &'static str) {
+        *self.incoming.entry((queue, event)).or_default() += 1;
+    }
+
+    /// How many wait.
+    pub(super) fn pending(&self) -> Pending {
+        let mut pending = Pending {
+            active: self.ready.len(),
+            gated: self.gated.len(),
+            ..Pending::default()
+        };
+        for waiting in self.pods.values() {
+            match waiting.due {
+                Some(due) if due > waiting.earliest => pending.unschedulable += 1,
+                Some(_) => pending.backoff += 1,
+                None => {}
+            }
+        }
+        pending
+    }
+
+    /// The pod has gates: nothing is done for it until they are gone.
+    pub(super) fn gate(&mut self, key: &Key) {
+        if self.gated.insert(key.clone()) {
+            self.count("gated", "UnschedulablePodAdd");
+        }
     }
 
     fn put(&mut self, key: Key, mut waiting: Waiting) {
@@ -73,11 +131,17 @@ impl Line {
                 .remove(&(Reverse(waiting.priority), waiting.number, key.clone()));
         }
         self.attempts.remove(key);
+        self.gated.remove(key);
     }
 
     /// The pod is bound.
     pub(super) fn settled(&mut self, key: &Key) {
         self.attempts.remove(key);
+    }
+
+    /// How often a pod that was taken was tried by now.
+    pub(super) fn attempts(&self, key: &Key) -> Option<Attempts> {
+        self.attempts.get(key).copied()
     }
 
     /// The next pod that may go.
@@ -92,12 +156,18 @@ impl Line {
         for key in due {
             if let Some(mut waiting) = self.pods.remove(&key) {
                 waiting.due = None;
+                self.count("active", "BackoffComplete");
                 self.put(key, waiting);
             }
         }
         let (_, _, key) = self.ready.pop_first()?;
         if let Some(waiting) = self.pods.remove(&key) {
-            self.attempts.insert(key.clone(), waiting.attempts.saturating_add(1));
+            let attempts = Attempts {
+                number: waiting.attempts.saturating_add(1),
+                since: waiting.since,
+                begun: now,
+            };
+            self.attempts.insert(key.clone(), attempts);
         }
         Some(key)
     }
@@ -107,47 +177,39 @@ impl Line {
         self.pods.values().filter_map(|waiting| waiting.due).min()
     }
 
-    fn delay(&self, key: &Key) -> (u32, Duration) {
-        let attempts = self.attempts.get(key).copied().unwrap_or(1);
-        (
+    /// A pod whose attempt failed, and how long it has to pause.
+    fn failed(&self, key: &Key, priority: i32, now: Instant) -> Waiting {
+        let known = self.attempts.get(key);
+        let attempts = known.map_or(1, |known| known.number);
+        let delay = BACKOFF
+            .0
+            .saturating_mul(1 << attempts.saturating_sub(1).min(8))
+            .min(BACKOFF.1);
+        Waiting {
+            priority,
+            number: 0,
             attempts,
-            BACKOFF
-                .0
-                .saturating_mul(1 << attempts.saturating_sub(1).min(8))
-                .min(BACKOFF.1),
-        )
+            since: known.map_or(now, |known| known.since),
+            due: None,
+            earliest: now + delay,
+        }
     }
 
     /// The pod fits nowhere: it waits for something to happen, at most `forgotten`.
     pub(super) fn refuse(&mut self, key: Key, priority: i32, forgotten: Duration) {
-        let (attempts, delay) = self.delay(&key);
         let now = Instant::now();
-        self.put(
-            key,
-            Waiting {
-                priority,
-                number: 0,
-                attempts,
-                due: Some(now + forgotten),
-                earliest: now + delay,
-            },
-        );
+        let mut waiting = self.failed(&key, priority, now);
+        waiting.due = Some(now + forgotten);
+        self.count("unschedulable", FAILED);
+        self.put(key, waiting);
     }
 
     /// Something went wrong with the pod: it goes again after a while.
     pub(super) fn back_off(&mut self, key: Key, priority: i32) {
-        let (attempts, delay) = self.delay(&key);
-        let due = Instant::now() + delay;
-        self.put(
-            key,
-            Waiting {
-                priority,
-                number: 0,
-                attempts,
-                due: Some(due),
-                earliest: due,
-            },
-        );
+        let mut waiting = self.failed(&key, priority, Instant::now());
+        waiting.due = Some(waiting.earliest);
+        self.count("backoff", FAILED);
+        self.put(key, waiting);
     }
 
     /// Something happened that may make room: whoever was refused may go when its time comes.

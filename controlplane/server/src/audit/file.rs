@@ -47,6 +47,7 @@ pub struct FileSink {
     queue: Mutex<Option<SyncSender<Entry>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     uncounted: AtomicU64,
+    events: AtomicU64,
     /// Bytes of the objects that wait.
     waiting: Arc<AtomicUsize>,
 }
@@ -66,6 +67,7 @@ impl FileSink {
             queue: Mutex::new(Some(queue)),
             thread: Mutex::new(Some(thread)),
             uncounted: AtomicU64::new(0),
+            events: AtomicU64::new(0),
             waiting,
         })
     }
@@ -120,8 +122,13 @@ impl Drop for FileSink {
 }
 
 impl Sink for FileSink {
+    fn events(&self) -> u64 {
+        self.events.load(Ordering::Relaxed)
+    }
+
     fn record(&self, mut record: Record) {
         let Some(decision) = self.decide(&record) else { return };
+        self.events.fetch_add(1, Ordering::Relaxed);
         if decision.level < Level::RequestResponse || record.stage != Stage::ResponseComplete {
             record.response_object = None;
         }

@@ -29,28 +29,32 @@ impl Process {
         };
         registry.register(
             "process_cpu_seconds",
-            "Processor time that the process has used",
+            "Total user and system CPU time spent in seconds",
             process.processor.clone(),
         );
         registry.register(
             "process_resident_memory_bytes",
-            "Memory of the process that is resident",
+            "Resident memory size in bytes",
             process.resident.clone(),
         );
-        registry.register("process_open_fds", "Open file descriptors", process.descriptors.clone());
+        registry.register(
+            "process_open_fds",
+            "Number of open file descriptors",
+            process.descriptors.clone(),
+        );
         registry.register(
             "process_max_fds",
-            "File descriptors that may be open",
+            "Maximum number of open file descriptors",
             process.most_descriptors.clone(),
         );
         registry.register(
             "process_virtual_memory_bytes",
-            "Memory of the process, resident or not",
+            "Virtual memory size in bytes",
             process.virtual_memory.clone(),
         );
         registry.register(
             "process_start_time_seconds",
-            "When the process began, in seconds since 1970",
+            "Start time of the process since unix epoch in seconds",
             process.started.clone(),
         );
         process.begin();

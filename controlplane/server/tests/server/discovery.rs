@@ -75,6 +75,20 @@ async fn discovery_is_what_each_client_asks_for() {
         "text/plain; version=0.0.4; charset=utf-8"
     );
     assert!(metrics.text().contains("# TYPE apiserver_request_total counter\n"));
+    // Namespaces are deleted one by one.
+    let resources = api.get("/api/v1").await.json();
+    let verbs = |name: &str| {
+        let all = resources["resources"].as_array().unwrap();
+        all.iter().find(|row| row["name"] == name).unwrap()["verbs"].clone()
+    };
+    assert!(
+        !verbs("namespaces")
+            .as_array()
+            .unwrap()
+            .contains(&json!("deletecollection"))
+    );
+    assert!(verbs("nodes").as_array().unwrap().contains(&json!("deletecollection")));
+    assert_eq!(api.delete("/api/v1/namespaces", "").await.code.as_u16(), 405);
     assert!(
         api.get("/").await.json()["paths"]
             .as_array()

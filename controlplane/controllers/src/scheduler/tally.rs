@@ -1,0 +1,197 @@
+//! What the scheduler has done, in numbers.
+
+use std::collections::BTreeMap;
+
+use super::line::{Attempts, Pending};
+use crate::{
+    events::SCHEDULER,
+    metrics::{Buckets, Page},
+};
+
+/// Upper bounds of one attempt's duration.
+const ATTEMPT: &[f64] = &[
+    0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384,
+];
+/// Upper bounds of the time from a pod's coming until it is bound.
+const WHOLE: &[f64] = &[
+    0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84, 327.68, 655.36,
+    1310.72, 2621.44, 5242.88,
+];
+const TRIES: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0];
+/// Pods that needed this many attempts or more are not told apart.
+const MANY: u32 = 15;
+
+/// What came of an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Outcome {
+    Scheduled,
+    Unschedulable,
+    Error,
+}
+
+impl Outcome {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Scheduled => "scheduled",
+            Self::Unschedulable => "unschedulable",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// What was counted so far.
+#[derive(Debug, Clone)]
+pub(super) struct Tally {
+    attempts: BTreeMap<Outcome, (u64, Buckets)>,
+    whole: BTreeMap<u32, Buckets>,
+    tries: Buckets,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self {
+            attempts: BTreeMap::new(),
+            whole: BTreeMap::new(),
+            tries: Buckets::new(TRIES),
+        }
+    }
+}
+
+impl Tally {
+    /// The last of a pod's attempts has ended.
+    pub(super) fn attempt(&mut self, outcome: Outcome, attempts: Option<Attempts>) {
+        let (count, durations) = self
+            .attempts
+            .entry(outcome)
+            .or_insert_with(|| (0, Buckets::new(ATTEMPT)));
+        *count += 1;
+        durations.took(attempts.map(|attempts| attempts.begun.elapsed()).unwrap_or_default());
+    }
+
+    /// A pod is bound.
+    pub(super) fn bound(&mut self, attempts: Option<Attempts>) {
+        self.attempt(Outcome::Scheduled, attempts);
+        let Some(attempts) = attempts else { return };
+        let whole = self.whole.entry(attempts.number.min(MANY));
+        whole
+            .or_insert_with(|| Buckets::new(WHOLE))
+            .took(attempts.since.elapsed());
+        self.tries.observe(attempts.number.into());
+    }
+}
+
+/// Writes it all down.
+pub(super) fn write(
+    page: &mut Page,
+    pending: Pending,
+    incoming: &BTreeMap<(&'static str, &'static str), u64>,
+    tally: &Tally,
+) {
+    page.gauge(
+        "scheduler_pending_pods",
+        "[STABLE] Number of pending pods, by the queue type. 'active' means number of pods in activeQ; 'backoff' means \
+         number of pods in backoffQ; 'unschedulable' means number of pods in unschedulablePods that the scheduler \
+         attempted to schedule and failed; 'gated' is the number of unschedulable pods that the scheduler never \
+         attempted to schedule because they are gated.",
+    );
+    for (queue, number) in [
+        ("active", pending.active),
+        ("backoff", pending.backoff),
+        ("gated", pending.gated),
+        ("unschedulable", pending.unschedulable),
+    ] {
+        page.sample(&[("queue", queue)], number);
+    }
+    page.counter(
+        "scheduler_queue_incoming_pods_total",
+        "[STABLE] Number of pods added to scheduling queues by event and queue type.",
+    );
+    for ((queue, event), number) in incoming {
+        page.sample(&[("event", event), ("queue", queue)], number);
+    }
+    page.counter(
+        "scheduler_schedule_attempts_total",
+        "[STABLE] Number of attempts to schedule pods, by the result. 'unschedulable' means a pod could not be scheduled, \
+         while 'error' means an internal scheduler problem.",
+    );
+    for (outcome, (number, _)) in &tally.attempts {
+        page.sample(&[("profile", SCHEDULER), ("result", outcome.name())], number);
+    }
+    page.histogram(
+        "scheduler_scheduling_attempt_duration_seconds",
+        "[STABLE] Scheduling attempt latency in seconds (scheduling algorithm + binding)",
+    );
+    for (outcome, (_, durations)) in &tally.attempts {
+        page.buckets(&[("profile", SCHEDULER), ("result", outcome.name())], durations);
+    }
+    page.histogram(
+        "scheduler_pod_scheduling_sli_duration_seconds",
+        "[BETA] E2e latency for a pod being scheduled, from the time the pod enters the scheduling queue and might involve \
+         multiple scheduling attempts.",
+    );
+    for (number, durations) in &tally.whole {
+        let plus = if *number == MANY { "+" } else { "" };
+        page.buckets(&[("attempts", &format!("{number}{plus}"))], durations);
+    }
+    page.histogram(
+        "scheduler_pod_scheduling_attempts",
+        "[STABLE] Number of attempts to successfully schedule a pod.",
+    );
+    page.buckets(&[], &tally.tries);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{cache::Key, scheduler::line::Line};
+
+    #[tokio::test(start_paused = true)]
+    async fn pods_are_counted_on_their_way() {
+        let (mut line, mut tally) = (Line::default(), Tally::default());
+        let key = |name: &str| Key::new("default", name);
+        for name in ["a", "b", "c"] {
+            line.add(key(name), 0, false);
+        }
+        assert_eq!(line.pending().active, 3);
+        let first = line.take().unwrap();
+        tally.bound(line.attempts(&first));
+        line.settled(&first);
+        let second = line.take().unwrap();
+        tally.attempt(Outcome::Unschedulable, line.attempts(&second));
+        line.refuse(second.clone(), 0, Duration::from_secs(300));
+        let third = line.take().unwrap();
+        line.gate(&third);
+        let pending = Pending {
+            unschedulable: 1,
+            gated: 1,
+            ..Pending::default()
+        };
+        assert_eq!(line.pending(), pending);
+        tokio::time::advance(Duration::from_secs(300)).await;
+        assert_eq!(line.take().as_ref(), Some(&second));
+        tally.bound(line.attempts(&second));
+        let mut page = Page::default();
+        write(&mut page, line.pending(), &line.incoming, &tally);
+        let page = page.text();
+        let profile = "profile=\"default-scheduler\"";
+        for line in [
+            "scheduler_pending_pods{queue=\"gated\"} 1",
+            "scheduler_queue_incoming_pods_total{event=\"UnschedulablePodAdd\",queue=\"active\"} 3",
+            "scheduler_queue_incoming_pods_total{event=\"ScheduleAttemptFailure\",queue=\"unschedulable\"} 1",
+            "scheduler_queue_incoming_pods_total{event=\"BackoffComplete\",queue=\"active\"} 1",
+            &format!("scheduler_schedule_attempts_total{{{profile},result=\"scheduled\"}} 2"),
+            &format!("scheduler_schedule_attempts_total{{{profile},result=\"unschedulable\"}} 1"),
+            &format!(
+                "scheduler_scheduling_attempt_duration_seconds_bucket{{{profile},result=\"scheduled\",le=\"0.001\"}} 2"
+            ),
+            "scheduler_pod_scheduling_sli_duration_seconds_bucket{attempts=\"1\",le=\"0.01\"} 1",
+            "scheduler_pod_scheduling_sli_duration_seconds_sum{attempts=\"2\"} 300",
+            "scheduler_pod_scheduling_attempts_bucket{le=\"1\"} 1",
+            "scheduler_pod_scheduling_attempts_count 2",
+        ] {
+            assert!(page.lines().any(|own| own == line), "{line}\n{page}");
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What upstream says of its series. The dot at the end is added where they are written.
+
+const TEXTS: &[(&str, &str)] = &[
+    (
+        "apiserver_audit_event",
+        "[ALPHA] Counter of audit events generated and sent to the audit backend",
+    ),
+    (
+        "apiserver_current_inflight_requests",
+        "[STABLE] Maximal number of currently used inflight request limit of this apiserver per request kind in last second",
+    ),
+    (
+        "apiserver_longrunning_requests",
+        "[STABLE] Gauge of all active long-running apiserver requests broken out by verb, group, version, resource, scope \
+         and component. Not all requests are tracked this way",
+    ),
+    (
+        "apiserver_request",
+        "[STABLE] Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, \
+         component, and HTTP response code",
+    ),
+    (
+        "apiserver_request_duration_seconds",
+        "[STABLE] Response latency distribution in seconds for each verb, dry run value, group, version, resource, \
+         subresource, scope and component",
+    ),
+    (
+        "apiserver_request_sli_duration_seconds",
+        "[ALPHA] Response latency distribution (not counting webhook duration and priority & fairness queue wait times) in \
+         seconds for each verb, group, version, resource, subresource, scope and component",
+    ),
+    (
+        "apiserver_resource_objects",
+        "[ALPHA] Number of stored objects at the time of last check split by kind. In case of a fetching error, the value \
+         will be -1",
+    ),
+    (
+        "apiserver_response_sizes",
+        "[STABLE] Response size distribution in bytes for each group, version, verb, resource, subresource, scope and \
+         component",
+    ),
+    (
+        "apiserver_storage_objects",
+        "[STABLE] Number of stored objects at the time of last check split by kind. In case of a fetching error, the value \
+         will be -1",
+    ),
+    (
+        "apiserver_watch_events",
+        "[ALPHA] Number of events sent in watch clients",
+    ),
+    (
+        "authenticated_user_requests",
+        "[ALPHA] Counter of authenticated requests broken out by username",
+    ),
+    ("authentication_attempts", "[ALPHA] Counter of authenticated attempts"),
+    (
+        "authorization_attempts",
+        "[ALPHA] Counter of authorization attempts broken down by result. It can be either 'allowed', 'denied', \
+         'no-opinion' or 'error'",
+    ),
+    (
+        "kubernetes_build_info",
+        "[ALPHA] A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build \
+         date, Go version, and compiler from which Kubernetes was built, and platform on which it is running",
+    ),
+    (
+        "kubernetes_healthcheck",
+        "[STABLE] This metric records the result of a single healthcheck",
+    ),
+];
+
+/// Of a series, by its name without `_total`.
+pub(super) fn help(name: &str) -> &'static str {
+    let found = TEXTS.binary_search_by(|(own, _)| (*own).cmp(name)).ok();
+    found.and_then(|at| TEXTS.get(at)).map_or("", |(_, text)| text)
+}
