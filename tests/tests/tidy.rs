@@ -315,6 +315,25 @@ fn every_kind_has_a_fixture() {
     assert!(missing.is_empty(), "kinds without a fixture: {missing:?}");
 }
 
+/// A pod's processes are children of the agent and inherit what its unit makes filters of system calls of.
+#[test]
+fn the_agents_unit_filters_no_system_calls() {
+    let filters = [
+        "SystemCall",
+        "Restrict",
+        "Protect",
+        "Private",
+        "LockPersonality",
+        "MemoryDeny",
+    ];
+    let unit = read("systemd/skiff-agent.service");
+    let found: Vec<&str> = unit
+        .lines()
+        .filter(|line| filters.iter().any(|key| line.starts_with(key)))
+        .collect();
+    assert!(found.is_empty(), "{found:?}");
+}
+
 /// `systemd-analyze verify` exits 0 on keys that it does not know, so any output is a failure.
 #[test]
 fn systemd_units_are_valid() {

@@ -6,6 +6,7 @@
 mod bridge;
 mod cidr;
 mod cni;
+mod files;
 pub mod fuzzing;
 mod plugin;
 mod ranges;
@@ -167,7 +168,8 @@ pub trait Network: Send + Sync + 'static {
     /// not, has no addresses.
     fn attachments(&self) -> BoxFuture<'_, Result<Vec<Attachment>, Error>>;
 
-    /// Takes a sandbox's namespace and address away. Success when there is none.
+    /// Takes a sandbox's namespace and address away. Success when there is none. Its ports are free from then on; its address may
+    /// come free a little later, when the kernel has let go of it.
     fn detach(&self, sandbox_id: &str) -> BoxFuture<'_, Result<(), Error>>;
 
     /// Leads what pods and the node send to a Service's address to where the API server listens. A later call replaces an

@@ -100,7 +100,7 @@ async fn a_pod_takes_what_was_made_ahead_and_more_is_made_after_it() {
         || ip("-o link"),
     );
     network.detach("one").await.unwrap();
-    assert_eq!(ports(), SLOTS, "{}", ip("-o link"));
+    until("its link is gone", || ports() == SLOTS, || ip("-o link"));
     let two = attach(&network, "two").await;
     assert_ne!(address(&two), address(&one), "an address rests");
     network.stop().await.unwrap();

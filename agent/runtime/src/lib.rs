@@ -88,6 +88,9 @@ pub trait Runtime: Send + Sync + 'static {
     /// are made of stays as long as the sandbox; who asked unmounts them.
     fn mount_image(&self, sandbox: &str, image: ImageFiles, target: PathBuf) -> BoxFuture<'_, Result<(), Error>>;
 
+    /// Ends all processes of a sandbox, for good. Success when there is none. What it is made of goes with its removal.
+    fn end_sandbox(&self, sandbox: &str) -> BoxFuture<'_, Result<(), Error>>;
+
     /// Removes a sandbox with all its containers, in any state. Success when there is none; goes on past failures.
     fn remove_sandbox(&self, sandbox: &str) -> BoxFuture<'_, Result<(), Error>>;
 

@@ -338,18 +338,18 @@ fn write_files(
 
 /// Removes a sandbox and its network; goes on past failures.
 pub(super) async fn remove_sandbox(context: &Context, id: &str) -> Result<(), String> {
-    let removed = end_sandbox(context, id).await;
-    let detached = detach(context, id).await;
-    release(context, id, removed.err().into_iter().chain(detached.err()))
+    let ended = end_sandbox(context, id).await;
+    let (removed, detached) = tokio::join!(clear_sandbox(context, id), detach(context, id));
+    release(context, id, [ended, removed, detached])
 }
 
 /// Removes a sandbox, its network and its pod's files; goes on past failures.
 pub(crate) async fn remove(context: &Context, id: &str, uid: &str) -> Result<(), String> {
-    let removed = end_sandbox(context, id).await;
-    // Nothing of the pod runs any more, so neither waits for the other.
-    let (detached, torn_down) = tokio::join!(detach(context, id), tear_down(context, uid));
-    let released = release(context, id, removed.err().into_iter().chain(detached.err()));
-    match (released, torn_down) {
+    let ended = end_sandbox(context, id).await;
+    // Nothing of the pod runs any more, so none waits for another.
+    let (removed, detached, torn_down) =
+        tokio::join!(clear_sandbox(context, id), detach(context, id), tear_down(context, uid));
+    match (release(context, id, [ended, removed, detached]), torn_down) {
         (Ok(()), torn_down) => torn_down,
         (Err(failures), Ok(())) => Err(failures),
         (Err(failures), Err(failure)) => Err(format!("{failures}; {failure}")),
@@ -358,6 +358,11 @@ pub(crate) async fn remove(context: &Context, id: &str, uid: &str) -> Result<(),
 
 async fn end_sandbox(context: &Context, id: &str) -> Result<(), String> {
     failpoint::reach("removing");
+    let ended = context.parts.runtime.end_sandbox(id).await;
+    ended.map_err(|error| image::chain(&error))
+}
+
+async fn clear_sandbox(context: &Context, id: &str) -> Result<(), String> {
     let removed = context.parts.runtime.remove_sandbox(id).await;
     failpoint::reach("sandbox removed");
     removed.map_err(|error| image::chain(&error))
@@ -382,8 +387,8 @@ async fn tear_down(context: &Context, uid: &str) -> Result<(), String> {
 }
 
 /// Gives the sandbox's users back where nothing of it is left.
-fn release(context: &Context, id: &str, failures: impl Iterator<Item = String>) -> Result<(), String> {
-    let failures: Vec<String> = failures.collect();
+fn release(context: &Context, id: &str, steps: [Result<(), String>; 3]) -> Result<(), String> {
+    let failures: Vec<String> = steps.into_iter().filter_map(Result::err).collect();
     if failures.is_empty() {
         context.users.release(id);
         Ok(())

@@ -9,25 +9,34 @@ mod masquerade;
 pub(crate) mod names;
 pub(crate) mod namespace;
 mod ports;
-pub(crate) mod records;
+mod records;
 mod routes;
 mod settings;
 mod slots;
 mod users;
+mod work;
 
 use std::net::SocketAddrV4;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, ready};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::Semaphore;
 
 use crate::{AttachSpec, Attachment, Cidr, Error, Network, Ranges};
 use records::{Records, Reservation};
 
 /// Threads that may work on the kernel's tables at once; the kernel itself lets in one at a time.
 const WORKERS: usize = 4;
+
+/// Between two tries to take a link away: at first, and at most.
+const AGAIN: Duration = Duration::from_millis(500);
+const AGAIN_AT_MOST: Duration = Duration::from_mins(1);
+
+/// Who must know that nobody leaves waits so long.
+const SETTLED: Duration = Duration::from_secs(10);
 
 /// What this network is called and where it keeps its records. Several may share a machine under different names.
 #[derive(Clone, Debug)]
@@ -71,7 +80,11 @@ struct Inner {
     records: Mutex<Records>,
     /// Held while the ports of the node are set: what is set last must be what the records say last.
     ports: Mutex<()>,
+    /// Told when a sandbox's link was taken away, or could not be.
+    settled: Condvar,
     workers: Arc<Semaphore>,
+    /// The same for those who detach: what they wait for holds up nobody else.
+    leavers: Arc<Semaphore>,
     filling: Arc<slots::Filling>,
 }
 
@@ -87,7 +100,9 @@ impl Bridge {
                 config,
                 records: Mutex::new(records),
                 ports: Mutex::new(()),
+                settled: Condvar::new(),
                 workers: Arc::new(Semaphore::new(WORKERS)),
+                leavers: Arc::new(Semaphore::new(WORKERS)),
                 filling,
             }),
         })
@@ -133,7 +148,7 @@ impl Inner {
         if let Some(small) = ranges.iter().find(|range| range.host_bits() < 2) {
             return Err(Error::RangeTooSmall(small));
         }
-        self.records().allows(ranges)?;
+        self.settled(|_any| true).allows(ranges)?;
         let lost = self.records().lost();
         kernel::with(|kernel| lost.iter().try_for_each(|link| kernel.remove_link(link)))?;
         let before = self.records().ranges();
@@ -179,7 +194,7 @@ impl Inner {
     fn attach(&self, spec: &AttachSpec, place: Option<&Place>) -> Result<Attachment, Error> {
         let sandbox = spec.sandbox_id.as_str();
         names::sandbox(sandbox)?;
-        if let Some(known) = self.records().known(sandbox) {
+        if let Some(known) = self.settled(|leaving| leaving == sandbox).known(sandbox) {
             return Ok(known);
         }
         // The namespaces of slots belong to the machine's users.
@@ -228,25 +243,72 @@ impl Inner {
         // What was made ahead has addresses too.
         finish(self.remove_slots())?;
         self.filling.open();
-        self.records().reserve(spec, place)
+        // So has who is about to go.
+        self.settled(|_any| true).reserve(spec, place)
     }
 
     fn detach(&self, sandbox: &str) -> Result<(), Error> {
+        let link = self.let_go(sandbox)?;
+        let Some(link) = link else { return Ok(()) };
+        let taken = self.take_away(sandbox, &link);
+        if taken.is_err() {
+            self.records().stay(sandbox);
+        }
+        taken
+    }
+
+    /// Lets go of a sandbox's namespace and frees its ports. Answers which link is to be taken away then: none where somebody
+    /// does that already.
+    fn let_go(&self, sandbox: &str) -> Result<Option<String>, Error> {
         names::sandbox(sandbox)?;
+        let (link, led) = {
+            let mut records = self.records();
+            if !records.leave(sandbox) {
+                return Ok(None);
+            }
+            (records.link(sandbox), records.leads_ports(sandbox))
+        };
+        let mut failures = Vec::new();
         let path = namespace::path(&self.config.state_dir, sandbox);
-        let (link, mut failures) = (self.records().link(sandbox), Vec::new());
-        note(&mut failures, kernel::with(|kernel| kernel.remove_link(&link)));
-        failpoint::reach("unconnected");
         note(&mut failures, namespace::release(&path));
         failpoint::reach("released");
-        let led = self.records().leads_ports(sandbox);
-        if failures.is_empty() {
-            note(&mut failures, self.records().release(sandbox));
-        }
         if led {
             note(&mut failures, self.lead_ports());
         }
-        finish(failures)
+        if !failures.is_empty() {
+            self.records().stay(sandbox);
+        }
+        finish(failures).map(|()| Some(link))
+    }
+
+    /// Takes a sandbox's link away, and frees its address when that is gone: the kernel lets some time pass first, so that
+    /// nobody who only waits for the sandbox's end waits for this.
+    fn take_away(&self, sandbox: &str, link: &str) -> Result<(), Error> {
+        let gone = kernel::with(|kernel| kernel.remove_link(link));
+        failpoint::reach("unconnected");
+        gone.and_then(|()| self.records().release(sandbox))?;
+        self.settled.notify_all();
+        Ok(())
+    }
+
+    /// The same, until it is done. When it cannot be, the sandbox keeps its address until the next agent looks at what there is.
+    fn take_away_at_last(&self, sandbox: &str, link: &str) {
+        let mut pause = AGAIN;
+        while let Err(error) = self.take_away(sandbox, link) {
+            tracing::warn!(sandbox, link, %error, "a link could not be taken away");
+            if pause > AGAIN_AT_MOST {
+                break;
+            }
+            std::thread::sleep(pause);
+            pause *= 2;
+        }
+    }
+
+    /// The records when nobody is about to take the link of one of these sandboxes away any more, or has tried for long.
+    fn settled(&self, which: impl Fn(&str) -> bool) -> MutexGuard<'_, Records> {
+        let leaving = |records: &mut Records| records.is_leaving(&which);
+        let waited = self.settled.wait_timeout_while(self.records(), SETTLED, leaving);
+        waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     fn stop(&self) -> Result<(), Error> {
@@ -255,7 +317,11 @@ impl Inner {
         for link in lost {
             note(&mut failures, kernel::with(|kernel| kernel.remove_link(&link)));
         }
-        let known: Vec<Attachment> = self.records().attachments();
+        let known: Vec<Attachment> = {
+            let mut records = self.settled(|_any| true);
+            records.stay_all();
+            records.attachments()
+        };
         for attachment in known {
             note(&mut failures, self.detach(&attachment.sandbox_id));
         }
@@ -294,11 +360,14 @@ impl Network for Bridge {
     }
 
     fn detach(&self, sandbox_id: &str) -> BoxFuture<'_, Result<(), Error>> {
-        let sandbox = sandbox_id.to_owned();
-        self.run(move |inner| {
-            inner.filling.moved();
-            inner.detach(&sandbox)
-        })
+        let (sandbox, left) = (sandbox_id.to_owned(), sandbox_id.to_owned());
+        self.run_on(
+            move |inner| {
+                inner.filling.moved();
+                inner.let_go(&sandbox)
+            },
+            move |inner, link| inner.take_away_at_last(&left, link),
+        )
     }
 
     fn redirect(&self, service: SocketAddrV4, server: SocketAddrV4) -> BoxFuture<'_, Result<bool, Error>> {
@@ -307,34 +376,6 @@ impl Network for Bridge {
 
     fn stop(&self) -> BoxFuture<'_, Result<(), Error>> {
         self.run(|inner| inner.stop())
-    }
-}
-
-impl Bridge {
-    /// Runs `work` to its end on a thread of its own, even when the caller stops waiting.
-    fn run<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Arc<Inner>) -> Result<T, Error> + Send + 'static,
-    ) -> BoxFuture<'static, Result<T, Error>> {
-        let inner = Arc::clone(&self.inner);
-        async move {
-            let permit = Arc::clone(&inner.workers).acquire_owned().await;
-            let (answer, answered) = oneshot::channel();
-            let thread = std::thread::Builder::new().name("network".to_owned()).spawn(move || {
-                let result = work(&inner);
-                drop(permit);
-                // The caller may have stopped waiting; what was done stands in the records.
-                drop(answer.send(result));
-            });
-            thread.map_err(|source| Error::io("start a thread for", Path::new("the network"), source))?;
-            answered.await.unwrap_or_else(|_| {
-                Err(Error::Kernel {
-                    doing: "work on the network",
-                    cause: "the thread ended without an answer".to_owned(),
-                })
-            })
-        }
-        .boxed()
     }
 }
 

@@ -9,16 +9,16 @@ use serde::{Deserialize, Serialize};
 
 use super::slots::{self, Slots};
 use super::{Place, names, namespace};
+use crate::files::{read, read_whole, remove, write};
 use crate::{AttachSpec, Attachment, Cidr, Error, Ranges};
-
-/// The ending of a file that is not a record yet.
-const DRAFT: &str = "draft";
 
 /// The records of one state folder, all in memory too.
 pub(super) struct Records {
     state: PathBuf,
     ranges: Option<Ranges>,
     attachments: BTreeMap<String, Record>,
+    /// Sandboxes whose namespaces and ports are free, and whose links somebody is about to take away.
+    leaving: BTreeSet<String>,
     pub(super) slots: Slots,
     /// The machine's ends of what an earlier process left without a record.
     lost: Vec<String>,
@@ -35,6 +35,14 @@ struct Record {
     /// The slot that it took: the machine's end of its link is named by that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     slot: Option<u64>,
+}
+
+impl Record {
+    /// The machine's end of its link.
+    fn link(&self) -> String {
+        let named = || names::host_link(&self.attachment.sandbox_id);
+        self.slot.map_or_else(named, slots::link)
+    }
 }
 
 /// What [`Records::reserve`] found.
@@ -54,6 +62,7 @@ impl Records {
             state: state.to_path_buf(),
             ranges: read(&state.join("range.json"))?,
             attachments: BTreeMap::new(),
+            leaving: BTreeSet::new(),
             slots: Slots::default(),
             lost: Vec::new(),
             last: None,
@@ -68,7 +77,12 @@ impl Records {
                     let sandbox = record.attachment.sandbox_id.clone();
                     records.attachments.insert(sandbox, record);
                 }
-                Some(_) | None => remove(&path)?,
+                Some(record) => {
+                    // The kernel takes the link away with the namespace, in its own time.
+                    records.lost.push(record.link());
+                    remove(&path)?;
+                }
+                None => remove(&path)?,
             }
         }
         records.release_others()?;
@@ -92,7 +106,7 @@ impl Records {
             lost.extend((!taken.contains(&number)).then(|| slots::link(number)));
         }
         namespace::release_but(&slots::folder(&self.state), |_| false)?;
-        self.lost = lost;
+        self.lost.extend(lost);
         Ok(())
     }
 
@@ -125,10 +139,30 @@ impl Records {
         self.ranges
     }
 
-    /// All sandboxes with an address.
+    /// Notes that somebody is about to take a sandbox's link away. Answers whether nobody was.
+    pub(super) fn leave(&mut self, sandbox: &str) -> bool {
+        self.leaving.insert(sandbox.to_owned())
+    }
+
+    /// Notes that nobody is any more.
+    pub(super) fn stay(&mut self, sandbox: &str) {
+        self.leaving.remove(sandbox);
+    }
+
+    pub(super) fn stay_all(&mut self) {
+        self.leaving.clear();
+    }
+
+    /// Whether somebody is about to take the link of one of these sandboxes away.
+    pub(super) fn is_leaving(&self, which: impl Fn(&str) -> bool) -> bool {
+        self.leaving.iter().any(|sandbox| which(sandbox))
+    }
+
+    /// All sandboxes with an address that do not leave.
     pub(super) fn attachments(&self) -> Vec<Attachment> {
-        let all = self.attachments.values();
-        all.map(|record| record.attachment.clone()).collect()
+        let all = self.attachments.iter();
+        let all = all.filter(|(sandbox, _)| !self.leaving.contains(*sandbox));
+        all.map(|(_, record)| record.attachment.clone()).collect()
     }
 
     /// Whether ports of the node lead to the sandbox.
@@ -224,8 +258,8 @@ impl Records {
 
     /// The machine's end of a sandbox's link.
     pub(super) fn link(&self, sandbox: &str) -> String {
-        let slot = self.attachments.get(sandbox).and_then(|record| record.slot);
-        slot.map_or_else(|| names::host_link(sandbox), slots::link)
+        let known = self.attachments.get(sandbox);
+        known.map_or_else(|| names::host_link(sandbox), Record::link)
     }
 
     /// How many addresses of each range are not free.
@@ -237,6 +271,7 @@ impl Records {
     pub(super) fn release(&mut self, sandbox: &str) -> Result<(), Error> {
         remove(&self.file(sandbox))?;
         self.attachments.remove(sandbox);
+        self.leaving.remove(sandbox);
         Ok(())
     }
 
@@ -273,38 +308,6 @@ impl Records {
 
 fn gateway(addresses: &[Cidr]) -> Result<IpAddr, Error> {
     addresses.first().map(|first| first.gateway()).ok_or(Error::NotStarted)
-}
-
-/// Reads a record; one that a crash cut off counts as absent.
-pub(crate) fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
-    match std::fs::read(path) {
-        Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
-        Err(source) if source.kind() == ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(Error::io("read", path, source)),
-    }
-}
-
-/// Reads a record among all files of its folder: a draft that was never put in its place counts as absent too.
-pub(crate) fn read_whole<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
-    if path.extension().is_some_and(|ending| ending == DRAFT) {
-        return Ok(None);
-    }
-    read(path)
-}
-
-/// Writes a record so that it is there whole or not at all.
-pub(crate) fn write<T: Serialize>(path: &Path, record: &T) -> Result<(), Error> {
-    let draft = path.with_extension(DRAFT);
-    let bytes = serde_json::to_vec(record).map_err(|source| Error::io("encode", path, source.into()))?;
-    std::fs::write(&draft, bytes).map_err(|source| Error::io("write", &draft, source))?;
-    std::fs::rename(&draft, path).map_err(|source| Error::io("rename", &draft, source))
-}
-
-pub(crate) fn remove(path: &Path) -> Result<(), Error> {
-    match std::fs::remove_file(path) {
-        Err(source) if source.kind() != ErrorKind::NotFound => Err(Error::io("remove", path, source)),
-        Ok(()) | Err(_) => Ok(()),
-    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::INTERFACE;
-use crate::bridge::records::{read_whole, remove, write};
+use crate::files::{read_whole, remove, write};
 use crate::{AttachSpec, Attachment, Error, Ranges};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

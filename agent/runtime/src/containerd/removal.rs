@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use containerd_client::services::v1::{DeleteContainerRequest, DeleteTaskRequest, ListContainersRequest, WaitRequest};
 use nix::libc;
+use tokio::sync::OwnedMutexGuard;
 
 use super::client::{CALL, Meaning, TASK, meaning, or_gone, within};
 use super::{Shared, holding, logger};
@@ -52,6 +53,15 @@ impl Shared {
             }
             tracing::warn!(container, "what a failed creation left goes with its sandbox");
         });
+    }
+
+    /// Waits for the end of a container that was killed.
+    async fn wait(&self, container: &str) -> Result<(), Error> {
+        let wait = self.client.request(WaitRequest {
+            container_id: container.to_owned(),
+            exec_id: String::new(),
+        });
+        or_gone(within(DEATH, "wait for the end of a container", self.client.tasks().wait(wait)).await).map(drop)
     }
 
     /// Notes that containers were never started and will not be. On disk first: what is killed now does not look as if it had run,
@@ -112,11 +122,7 @@ impl Shared {
 
     async fn remove_task(&self, container: &str) -> Result<(), Error> {
         self.kill(container, libc::SIGKILL).await?;
-        let wait = self.client.request(WaitRequest {
-            container_id: container.to_owned(),
-            exec_id: String::new(),
-        });
-        or_gone(within(DEATH, "wait for the end of a container", self.client.tasks().wait(wait)).await)?;
+        self.wait(container).await?;
         let delete = self.client.request(DeleteTaskRequest {
             container_id: container.to_owned(),
         });
@@ -124,8 +130,24 @@ impl Shared {
         or_gone(deleted).map(drop)
     }
 
-    /// Removes a sandbox with all its containers; success when there is none. Goes on past failures.
-    pub(super) async fn remove(self: &Arc<Self>, sandbox: &str) -> Result<(), Error> {
+    /// Kills all containers of a sandbox and waits for their ends; success when there is none.
+    pub(super) async fn end(self: &Arc<Self>, sandbox: &str) -> Result<(), Error> {
+        let _guard = self.last_turn(sandbox).await;
+        self.give_up(sandbox, |_| true)?;
+        let containers = {
+            let records = self.records();
+            let entry = records.get(sandbox);
+            entry.map_or_else(Vec::new, |entry| entry.record.containers().to_vec())
+        };
+        self.hasten(&containers).await;
+        let ends = containers.iter().map(|container| self.wait(&container.id));
+        let ended = futures::future::try_join_all(ends).await;
+        failpoint::reach("processes ended");
+        ended.map(drop)
+    }
+
+    /// Takes a sandbox's turn, after which it only goes.
+    async fn last_turn(&self, sandbox: &str) -> Option<OwnedMutexGuard<()>> {
         let turn = {
             let mut records = self.records();
             records.get_mut(sandbox).map(|entry| {
@@ -133,10 +155,12 @@ impl Shared {
                 Arc::clone(&entry.turn)
             })
         };
-        let _guard = match turn {
-            Some(turn) => Some(turn.lock_owned().await),
-            None => None,
-        };
+        Some(turn?.lock_owned().await)
+    }
+
+    /// Removes a sandbox with all its containers; success when there is none. Goes on past failures.
+    pub(super) async fn remove(self: &Arc<Self>, sandbox: &str) -> Result<(), Error> {
+        let _guard = self.last_turn(sandbox).await;
         let mut failures = Vec::new();
         let (containers, pause) = {
             let records = self.records();

@@ -211,6 +211,15 @@ impl Runtime for Embedded {
         .boxed()
     }
 
+    fn end_sandbox(&self, sandbox: &str) -> BoxFuture<'_, Result<(), Error>> {
+        let sandbox = sandbox.to_owned();
+        async move {
+            check_id("sandbox id", &sandbox)?;
+            self.shared.end(&sandbox).await
+        }
+        .boxed()
+    }
+
     fn remove_sandbox(&self, sandbox: &str) -> BoxFuture<'_, Result<(), Error>> {
         let sandbox = sandbox.to_owned();
         async move {

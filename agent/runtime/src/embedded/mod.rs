@@ -81,6 +81,8 @@ struct Shared {
     program: Program,
     zygote: Mutex<Option<Zygote>>,
     connections: Mutex<BTreeMap<String, Arc<Connection>>>,
+    /// Sandboxes without processes that are about to be removed. Identifiers are not used again.
+    ended: Mutex<BTreeSet<String>>,
     events: broadcast::Sender<Event>,
     tasks: Mutex<JoinSet<()>>,
 }
@@ -140,7 +142,7 @@ impl Embedded {
         } = Opened::at(&config.state_dir, &config.cgroup_root)?;
         let program = Program::seal(&config.program, &state_dir);
         let zygote = Mutex::default();
-        let (connections, tasks) = (Mutex::default(), Mutex::new(JoinSet::new()));
+        let (connections, ended, tasks) = (Mutex::default(), Mutex::default(), Mutex::new(JoinSet::new()));
         let events = broadcast::channel(1024).0;
         let shared = Shared {
             config,
@@ -149,6 +151,7 @@ impl Embedded {
             program,
             zygote,
             connections,
+            ended,
             events,
             tasks,
         };
@@ -235,6 +238,10 @@ impl Embedded {
 impl Shared {
     fn connections(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Connection>>> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ended(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn directory(&self, id: &str) -> PathBuf {

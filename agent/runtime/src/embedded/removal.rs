@@ -21,41 +21,59 @@ const GRACE: Duration = Duration::from_secs(5);
 pub(super) const DEATH: Duration = Duration::from_secs(5);
 
 impl Shared {
-    /// Removes a sandbox; success when there is none.
-    pub(super) async fn remove(self: &Arc<Self>, id: &str) -> Result<(), Error> {
+    /// Ends all processes of a sandbox; success when there is none.
+    pub(super) async fn end(self: &Arc<Self>, id: &str) -> Result<(), Error> {
         let mut failures = Vec::new();
-        self.end_supervisor(id, &mut failures).await;
-        if let Err(error) = self.kill(id).await {
+        if !self.end_supervisor(id, &mut failures).await
+            && let Err(error) = self.kill(id).await
+        {
             failures.push(format!("kill processes: {error}"));
         }
         failpoint::reach("processes ended");
+        if failures.is_empty() {
+            self.ended().insert(id.to_owned());
+        }
+        finish(failures)
+    }
+
+    /// Removes a sandbox; success when there is none.
+    pub(super) async fn remove(self: &Arc<Self>, id: &str) -> Result<(), Error> {
+        let ended = if self.ended().contains(id) {
+            Ok(())
+        } else {
+            self.end(id).await
+        };
+        self.ended().remove(id);
         let (shared, group, directory) = (Arc::clone(self), self.group(id), self.directory(id));
         let removed = tokio::task::spawn_blocking(move || {
             let mut failures = shared.cgroups.remove(&group);
+            if !failures.is_empty() {
+                // Of those that were told to die some are not dead yet.
+                failures.clear();
+                if let Err(error) = shared.cgroups.kill(&group, DEATH) {
+                    failures.push(format!("kill processes: {error}"));
+                }
+                failures.extend(shared.cgroups.remove(&group));
+            }
             failpoint::reach("group removed");
             remove_directory(&directory, &mut failures);
             failures
         });
-        match removed.await {
-            Ok(more) => failures.extend(more),
-            Err(error) => failures.push(error.to_string()),
-        }
-        if failures.is_empty() {
-            Ok(())
-        } else {
-            Err(Error::Incomplete(failures))
-        }
+        let failures = removed.await.unwrap_or_else(|error| vec![error.to_string()]);
+        ended.and(finish(failures))
     }
 
-    /// Asks the supervisor to end, and kills it when it does not.
-    async fn end_supervisor(&self, id: &str, failures: &mut Vec<String>) {
+    /// Asks the supervisor to end, and kills it when it does not. Answers whether it has seen the end of all others before its own.
+    async fn end_supervisor(&self, id: &str, failures: &mut Vec<String>) -> bool {
         let connection = self.connections().get(id).cloned();
         let Some(connection) = connection else {
             self.kill_unconnected(id, failures);
-            return;
+            return false;
         };
         connection.leaving.store(true, Ordering::Release);
-        match tokio::time::timeout(GRACE, connection.call(Call::Shutdown, &[])).await {
+        let asked = tokio::time::timeout(GRACE, connection.call(Call::Shutdown, &[])).await;
+        let all = matches!(asked, Ok(Ok(_)));
+        match asked {
             Ok(Ok(_) | Err(Error::SandboxLost(_))) => {}
             Ok(Err(error)) => failures.push(error.to_string()),
             Err(_elapsed) => {
@@ -67,6 +85,7 @@ impl Shared {
             drop(sys::pidfd_send_signal(connection.process.as_fd(), libc::SIGKILL));
         }
         self.connections().remove(id);
+        all
     }
 
     /// A supervisor that could not be connected to may live all the same: its record names it.
@@ -108,12 +127,15 @@ impl Shared {
             remove_directory(&directory, &mut failures);
             failures
         });
-        let failures = removed.await.unwrap_or_else(|error| vec![error.to_string()]);
-        if failures.is_empty() {
-            Ok(())
-        } else {
-            Err(Error::Incomplete(failures))
-        }
+        finish(removed.await.unwrap_or_else(|error| vec![error.to_string()]))
+    }
+}
+
+fn finish(failures: Vec<String>) -> Result<(), Error> {
+    if failures.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::Incomplete(failures))
     }
 }
 

@@ -163,6 +163,11 @@ impl Runtime for Sim {
         async { found }.boxed()
     }
 
+    /// There are no processes here.
+    fn end_sandbox(&self, _sandbox: &str) -> BoxFuture<'_, Result<(), Error>> {
+        futures::future::ready(Ok(())).boxed()
+    }
+
     fn remove_sandbox(&self, sandbox: &str) -> BoxFuture<'_, Result<(), Error>> {
         self.world().sandboxes.remove(sandbox);
         futures::future::ready(Ok(())).boxed()

@@ -1,0 +1,66 @@
+//! Work on the kernel's network, which blocks: each piece has a short-lived thread of its own.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use tokio::sync::{Semaphore, oneshot};
+
+use super::{Bridge, Inner};
+use crate::Error;
+
+impl Bridge {
+    /// Runs `work` to its end on a thread of its own, even when the caller stops waiting.
+    pub(super) fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Arc<Inner>) -> Result<T, Error> + Send + 'static,
+    ) -> BoxFuture<'static, Result<T, Error>> {
+        self.thread(&self.inner.workers, move |inner, answer| {
+            // The caller may have stopped waiting; what was done stands in the records.
+            drop(answer.send(work(inner)));
+        })
+    }
+
+    /// Detaches: as [`Self::run`], and goes on with what `work` left to be done, if anything, when the caller has been answered.
+    pub(super) fn run_on<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Arc<Inner>) -> Result<Option<T>, Error> + Send + 'static,
+        rest: impl FnOnce(&Arc<Inner>, &T) + Send + 'static,
+    ) -> BoxFuture<'static, Result<(), Error>> {
+        self.thread(&self.inner.leavers, move |inner, answer| {
+            let (result, left) = match work(inner) {
+                Ok(left) => (Ok(()), left),
+                Err(error) => (Err(error), None),
+            };
+            drop(answer.send(result));
+            if let Some(left) = left {
+                rest(inner, &left);
+            }
+        })
+    }
+
+    fn thread<T: Send + 'static>(
+        &self,
+        places: &Arc<Semaphore>,
+        work: impl FnOnce(&Arc<Inner>, oneshot::Sender<Result<T, Error>>) + Send + 'static,
+    ) -> BoxFuture<'static, Result<T, Error>> {
+        let (inner, places) = (Arc::clone(&self.inner), Arc::clone(places));
+        async move {
+            let permit = places.acquire_owned().await;
+            let (answer, answered) = oneshot::channel();
+            let thread = std::thread::Builder::new().name("network".to_owned()).spawn(move || {
+                work(&inner, answer);
+                drop(permit);
+            });
+            thread.map_err(|source| Error::io("start a thread for", Path::new("the network"), source))?;
+            answered.await.unwrap_or_else(|_| {
+                Err(Error::Kernel {
+                    doing: "work on the network",
+                    cause: "the thread ended without an answer".to_owned(),
+                })
+            })
+        }
+        .boxed()
+    }
+}
