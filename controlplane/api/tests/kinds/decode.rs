@@ -115,6 +115,25 @@ fn nulls_stand_for_go_zero_values() {
     assert_eq!(json["spec"]["containers"][1]["args"][0], "");
 }
 
+/// Clients in Go send null for a time that they leave empty, also where the types cannot be without one.
+#[test]
+fn times_that_must_be_there_may_be_left_out() {
+    let none = "0001-01-01T00:00:00Z";
+    for condition in [r#"{"type":"a"}"#, r#"{"type":"a","lastTransitionTime":null}"#] {
+        let json = format!(r#"{{"status":{{"conditions":[{condition}]}}}}"#);
+        let service = find("", "v1", "services").unwrap().decode(json.as_bytes()).unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&service.to_json()).unwrap();
+        assert_eq!(json["status"]["conditions"][0]["lastTransitionTime"], none);
+    }
+    let json = br#"{"status":{"disruptedPods":{"a":null}}}"#;
+    let budget = find("policy", "v1", "poddisruptionbudgets")
+        .unwrap()
+        .decode(json)
+        .unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&budget.to_json()).unwrap();
+    assert_eq!(json["status"]["disruptedPods"]["a"], none);
+}
+
 #[test]
 fn nulls_numbers_and_unknown_fields_are_borne() {
     let row = find("", "v1", "pods").unwrap();
