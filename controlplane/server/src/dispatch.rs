@@ -72,6 +72,9 @@ async fn route(
     let query = Query::parse(parts.uri.query())?;
     let info = RequestInfo::new(&parts.method, &segments, &query)?;
     outcome.info = info.clone();
+    if !info.lasts() {
+        query.check_timeout()?;
+    }
     let asked = (&info, segments.as_slice());
     let impersonated = authentication::impersonated(shared, &caller.user, asked, &mut parts.headers)?;
     outcome.impersonated.clone_from(&impersonated);
@@ -214,19 +217,14 @@ fn issuer(shared: &Shared, path: &str) -> Result<Response, Failure> {
 fn index(shared: &Shared) -> Response {
     let fixed = [
         "/.well-known/openid-configuration",
-        "/healthz",
-        "/healthz/ping",
-        "/livez",
-        "/livez/ping",
         "/metrics",
         "/openapi/v2",
         "/openapi/v3",
         "/openid/v1/jwks",
-        "/readyz",
-        "/readyz/ping",
         "/version",
     ];
-    let mut paths: Vec<String> = shared.discovery.paths().chain(fixed.map(str::to_owned)).collect();
+    let named = shared.discovery.paths().chain(health::paths(shared));
+    let mut paths: Vec<String> = named.chain(fixed.map(str::to_owned)).collect();
     paths.sort_unstable();
     respond::json(http::StatusCode::OK, serde_json::json!({ "paths": paths }).to_string())
 }

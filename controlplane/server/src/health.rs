@@ -10,6 +10,18 @@ use crate::query::Query;
 use crate::respond::{Response, text};
 use crate::server::Shared;
 
+const ENDPOINTS: [&str; 3] = ["healthz", "livez", "readyz"];
+/// What is well as long as the process answers, which ends with its store. The names are those that clients know.
+const ALWAYS: [&str; 3] = ["ping", "log", "etcd"];
+/// What [`crate::bootstrap`] makes, by upstream's names.
+const MADE_FIRST: [&str; 5] = [
+    "poststarthook/start-system-namespaces-controller",
+    "poststarthook/bootstrap-controller",
+    "poststarthook/rbac/bootstrap-roles",
+    "poststarthook/scheduling/bootstrap-system-priority-classes",
+    "poststarthook/start-service-ip-repair-controllers",
+];
+
 /// A named check.
 struct Check {
     name: &'static str,
@@ -20,10 +32,10 @@ struct Check {
 pub(crate) fn answer(shared: &Shared, segments: &[String], query: &Query) -> Option<Result<Response, Failure>> {
     let (endpoint, only) = match segments {
         [endpoint] => (endpoint.as_str(), None),
-        [endpoint, only] => (endpoint.as_str(), Some(only.as_str())),
-        _ => return None,
+        [endpoint, only @ ..] => (endpoint.as_str(), Some(only.join("/"))),
+        [] => return None,
     };
-    if !matches!(endpoint, "livez" | "readyz" | "healthz") {
+    if !ENDPOINTS.contains(&endpoint) {
         return None;
     }
     let checks = checks(shared, endpoint);
@@ -36,6 +48,15 @@ pub(crate) fn answer(shared: &Shared, segments: &[String], query: &Query) -> Opt
     })
 }
 
+/// The paths that are answered here.
+pub(crate) fn paths(shared: &Shared) -> impl Iterator<Item = String> {
+    ENDPOINTS.into_iter().flat_map(move |endpoint| {
+        let checks = checks(shared, endpoint).into_iter();
+        let single = checks.map(move |check| format!("/{endpoint}/{}", check.name));
+        std::iter::once(format!("/{endpoint}")).chain(single)
+    })
+}
+
 /// The checks behind an endpoint, and whether they pass.
 pub(crate) fn results(shared: &Shared, endpoint: &str) -> impl Iterator<Item = (&'static str, bool)> {
     checks(shared, endpoint)
@@ -44,15 +65,10 @@ pub(crate) fn results(shared: &Shared, endpoint: &str) -> impl Iterator<Item = (
 }
 
 fn checks(shared: &Shared, endpoint: &str) -> Vec<Check> {
-    let mut checks = vec![Check {
-        name: "ping",
-        passed: true,
-    }];
+    let mut checks: Vec<Check> = ALWAYS.map(|name| Check { name, passed: true }).into();
     if endpoint != "livez" {
-        checks.push(Check {
-            name: "poststarthook/bootstrap",
-            passed: shared.ready.load(Ordering::Acquire),
-        });
+        let passed = shared.ready.load(Ordering::Acquire);
+        checks.extend(MADE_FIRST.map(|name| Check { name, passed }));
     }
     if endpoint == "readyz" {
         checks.push(Check {

@@ -37,6 +37,7 @@ mod bootstrap;
 mod compress;
 mod context;
 mod dispatch;
+mod duration;
 mod exchange;
 mod gate;
 mod health;

@@ -213,12 +213,14 @@ pub(crate) fn negotiate_review(headers: &HeaderMap, query: &Query) -> Result<Rep
     of_all(headers, query, |found| !matches!(found.shape, Shape::Table(_)))
 }
 
-/// Negotiates for the frames of a watch.
+/// Negotiates for the frames of a watch, which may be tables or not.
 ///
 /// # Errors
 /// 406 when what the client likes best is no stream.
-pub fn negotiate_watch(headers: &HeaderMap) -> Result<Representation, Failure> {
-    best(headers)
+pub fn negotiate_watch(headers: &HeaderMap, tables: bool) -> Result<Representation, Failure> {
+    let found = best_of(headers, |found| tables || !matches!(found.shape, Shape::Table(_)));
+    let found = found.ok_or_else(|| Failure::accepts_only(ACCEPTED))?;
+    Some(found)
         .filter(|representation| representation.encoding.streams())
         .ok_or_else(|| Failure::accepts_only(ACCEPTED_WATCH))
 }
@@ -237,10 +239,6 @@ pub(crate) fn negotiate_failure(accept: Option<&HeaderValue>) -> Encoding {
         .filter(plain)
         .filter_map(|clause| candidates(clause).next());
     encodings.next().unwrap_or(Encoding::Json)
-}
-
-fn best(headers: &HeaderMap) -> Option<Representation> {
-    best_of(headers, |_| true)
 }
 
 fn best_of(headers: &HeaderMap, served: impl Fn(&Representation) -> bool) -> Option<Representation> {

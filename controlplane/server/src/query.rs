@@ -1,5 +1,6 @@
 //! Query parameters: decoded pairs, and upstream's way of reading booleans and numbers out of them.
 
+use crate::duration;
 use crate::failure::Failure;
 use crate::path::percent_decode;
 
@@ -55,6 +56,15 @@ impl Query {
     /// Like [`Query::flag`], but tells absence apart.
     pub fn optional_flag(&self, name: &str) -> Option<bool> {
         self.get(name).map(|_| self.flag(name))
+    }
+
+    /// Whether the time that the client would wait for an answer is one. No answer takes that long.
+    ///
+    /// # Errors
+    /// 400 with Go's text when it is none.
+    pub fn check_timeout(&self) -> Result<(), Failure> {
+        let wrong = |error| Failure::bad_request(format!("invalid timeout specified in the request URL - {error}"));
+        self.text("timeout").map_or(Ok(()), duration::check).map_err(wrong)
     }
 
     /// A whole number.

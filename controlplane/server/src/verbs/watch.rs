@@ -45,7 +45,9 @@ enum Start {
 
 /// Answers a stream of frames.
 pub(crate) async fn watch(context: &mut Context) -> Result<Response, Failure> {
-    let representation = negotiate_watch(&context.headers)?;
+    // The bookmark that ends the present has no form in a table.
+    let tables = !context.query.flag("sendInitialEvents");
+    let representation = negotiate_watch(&context.headers, tables)?;
     let mut selection = Selection::read(context.registration, &context.query)?;
     if context.info.named {
         selection = selection.only(&context.info.name);

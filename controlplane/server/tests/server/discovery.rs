@@ -66,9 +66,17 @@ async fn discovery_is_what_each_client_asks_for() {
     );
     assert_eq!(
         api.get("/livez?verbose&exclude=ping&exclude=b&exclude=a").await.text(),
-        "[+]ping excluded: ok\nwarn: some health checks cannot be excluded: no matches for \"a\",\"b\"\n\
+        "[+]ping excluded: ok\n[+]log ok\n[+]etcd ok\nwarn: some health checks cannot be excluded: no matches for \"a\",\"b\"\n\
          livez check passed\n"
     );
+    for path in ["/livez/etcd", "/readyz/poststarthook/rbac/bootstrap-roles"] {
+        assert_eq!(api.get(path).await.text(), "ok", "{path}");
+    }
+    assert_eq!(api.get("/livez/nothing").await.code, 404);
+    let late = api.get("/version?timeout=invalid").await;
+    let message = "invalid timeout specified in the request URL - time: invalid duration \"invalid\"";
+    assert_eq!((late.code.as_u16(), &late.json()["message"]), (400, &json!(message)));
+    assert_eq!(api.get("/version?timeout=3m").await.code, 200);
     let metrics = api.get("/metrics").await;
     assert_eq!(
         metrics.headers["content-type"],

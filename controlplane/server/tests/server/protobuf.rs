@@ -13,6 +13,7 @@ const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const PARTIAL: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 const PARTIAL_LIST: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 
 async fn ask(api: &Api, method: Method, path: &str, accept: &str, body: &Value) -> Answer {
@@ -160,9 +161,8 @@ async fn metadata_and_tables_are_negotiated_as_upstream_does() {
     assert_eq!(list["kind"], "PartialObjectMetadataList");
     assert_eq!(list["items"], json!([{"metadata": whole["metadata"]}]));
     // There are no tables in protobuf: the next that the client takes is it.
-    let table =
-        "application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1;g=meta.k8s.io";
-    let table = get(&api, PODS, table).await;
+    let table = format!("application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io,{TABLE}");
+    let table = get(&api, PODS, &table).await;
     assert_eq!(table.headers["content-type"], "application/json");
     assert_eq!(table.json()["kind"], "Table");
     for (path, accept, message) in [
@@ -179,6 +179,12 @@ async fn metadata_and_tables_are_negotiated_as_upstream_does() {
         (
             PODS,
             "application/xml",
+            "only the following media types are accepted: application/json, application/yaml, \
+             application/vnd.kubernetes.protobuf",
+        ),
+        (
+            "/api/v1/pods?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan",
+            TABLE,
             "only the following media types are accepted: application/json, application/yaml, \
              application/vnd.kubernetes.protobuf",
         ),
