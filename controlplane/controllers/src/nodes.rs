@@ -8,7 +8,7 @@ use std::{
 
 use controlplane_plan::{
     leftovers,
-    node_health::{self, Pulse, Snapshot, is_ready},
+    node_health::{self, Pulse, Snapshot, Tainted, is_ready},
     objects::{node_of, target},
     pod::Pod,
     ranges::{PodRange, Ranges},
@@ -35,7 +35,7 @@ const FINISHED: &str = "*";
 pub(crate) struct Nodes {
     caches: Arc<Caches>,
     start: Instant,
-    pulses: Mutex<BTreeMap<String, Pulse>>,
+    seen: Mutex<BTreeMap<String, (Pulse, Tainted)>>,
     ranges: Mutex<Ranges>,
 }
 
@@ -44,20 +44,21 @@ impl Nodes {
         Self {
             caches,
             start: Instant::now(),
-            pulses: Mutex::new(BTreeMap::new()),
+            seen: Mutex::new(BTreeMap::new()),
             ranges: Mutex::new(Ranges::new(ranges)),
         }
     }
 
-    /// The node's pulse now, and whether it is seen for the first time.
-    fn pulse(&self, key: &Key, node: &Node, at: Duration) -> (Pulse, bool) {
+    /// The node's pulse now, since when it has its taints, and whether it is seen for the first time.
+    fn look(&self, key: &Key, node: &Node, at: Duration) -> (Pulse, Tainted, bool) {
         let lease = self.caches.leases.get(&Key::new(LEASES, &key.name));
-        let mut pulses = self.pulses.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = pulses.remove(&key.name);
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let (before, tainted) = seen.remove(&key.name).unzip();
         let first = before.is_none();
         let pulse = Pulse::next(before, node, lease.as_deref(), at);
-        pulses.insert(key.name.clone(), pulse.clone());
-        (pulse, first)
+        let tainted = tainted.unwrap_or_default().next(node, at);
+        seen.insert(key.name.clone(), (pulse.clone(), tainted.clone()));
+        (pulse, tainted, first)
     }
 }
 
@@ -68,14 +69,14 @@ impl Controller for Nodes {
 
     fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
         let Some(node) = self.caches.nodes.get(key) else {
-            self.pulses
+            self.seen
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .remove(&key.name);
             return Plan::default();
         };
         let at = self.start.elapsed();
-        let (pulse, first) = self.pulse(key, &node, at);
+        let (pulse, tainted, first) = self.look(key, &node, at);
         let nodes = self.caches.nodes.all();
         let pods = self.caches.pods.indexed(&on_node(&key.name));
         let pods: Vec<&Pod> = pods.iter().map(Arc::as_ref).collect();
@@ -102,6 +103,7 @@ impl Controller for Nodes {
             &Snapshot {
                 node: &node,
                 pulse: &pulse,
+                tainted: &tainted,
                 pods: &pods,
                 any_ready,
             },

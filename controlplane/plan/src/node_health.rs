@@ -19,6 +19,8 @@ use k8s_openapi::{
 };
 use serde_json::json;
 
+use self::eviction::Clock;
+pub use self::eviction::Tainted;
 use crate::{
     objects::{Meta as _, name, seconds, target},
     pod::Pod,
@@ -78,6 +80,8 @@ pub struct Snapshot<'a> {
     pub node: &'a Node,
     /// Its last sign of life.
     pub pulse: &'a Pulse,
+    /// Since when it has its taints.
+    pub tainted: &'a Tainted,
     /// The pods bound to it.
     pub pods: &'a [&'a Pod],
     /// Whether any node at all is ready: if none is, the fault is likelier here, and nobody is evicted.
@@ -114,7 +118,8 @@ pub fn plan(snapshot: &Snapshot<'_>, at: Duration, now: Timestamp) -> Plan {
                 .collect(),
         );
     }
-    eviction::plan(node, snapshot.pods, now, &mut plan);
+    let tainted = snapshot.tainted;
+    eviction::plan(node, snapshot.pods, Clock { tainted, at, now }, &mut plan);
     plan
 }
 

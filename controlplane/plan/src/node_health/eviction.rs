@@ -1,6 +1,6 @@
 //! `NoExecute` taints: which pods must leave, and when.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::{
     api::core::v1::{Node, Taint},
@@ -15,23 +15,73 @@ use crate::{
     step::{Note, Outcome, PODS, PatchKind, Plan, Severity, Step},
 };
 
+/// Since when a node has the `NoExecute` taints that do not say it themselves, which nobody's but ours do: by key and
+/// value, on a monotonic clock.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Tainted(BTreeMap<(String, Option<String>), Duration>);
+
+impl Tainted {
+    /// Looks at the node: what is there still stays, what is new is there from now on.
+    #[must_use]
+    pub fn next(mut self, node: &Node, at: Duration) -> Self {
+        let taints = driving(node).filter(|taint| taint.time_added.is_none());
+        let seen = taints.map(|taint| {
+            let name = (taint.key.clone(), taint.value.clone());
+            let since = self.0.remove(&name).unwrap_or(at);
+            (name, since)
+        });
+        Self(seen.collect())
+    }
+
+    fn since(&self, taint: &Taint) -> Option<Duration> {
+        self.0.get(&(taint.key.clone(), taint.value.clone())).copied()
+    }
+}
+
+/// The taints that drive pods out.
+fn driving(node: &Node) -> impl Iterator<Item = &Taint> {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref());
+    let taints = taints.unwrap_or_default().iter();
+    taints.filter(|taint| taint.effect == "NoExecute")
+}
+
+/// The time, on both clocks.
+#[derive(Clone, Copy)]
+pub(super) struct Clock<'a> {
+    pub(super) tainted: &'a Tainted,
+    pub(super) at: Duration,
+    pub(super) now: Timestamp,
+}
+
+impl Clock<'_> {
+    /// How long a pod has borne a taint: no longer than it is there.
+    fn borne(&self, taint: &Taint, pod: &Pod) -> Duration {
+        let tainted = match &taint.time_added {
+            Some(time) => self.past(time.0),
+            None => self.at.saturating_sub(self.tainted.since(taint).unwrap_or(self.at)),
+        };
+        let age = pod.metadata.created.map(|created| self.past(created));
+        age.map_or(tainted, |age| tainted.min(age))
+    }
+
+    fn past(&self, time: Timestamp) -> Duration {
+        let seconds = self.now.as_second().saturating_sub(time.as_second());
+        Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+    }
+}
+
 /// Adds the evictions that are due, and the time of the next.
-pub(super) fn plan(node: &Node, pods: &[&Pod], now: Timestamp, plan: &mut Plan) {
-    let taints = node
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.taints.as_deref())
-        .unwrap_or_default();
-    let taints: Vec<&Taint> = taints.iter().filter(|taint| taint.effect == "NoExecute").collect();
+pub(super) fn plan(node: &Node, pods: &[&Pod], clock: Clock<'_>, plan: &mut Plan) {
+    let taints: Vec<&Taint> = driving(node).collect();
     if taints.is_empty() {
         return;
     }
     let (mut marks, mut deletions) = (Vec::new(), Vec::new());
     for pod in pods.iter().filter(|pod| !pod.metadata.is_deleting()) {
-        match stay(pod, &taints, now) {
+        match stay(pod, &taints, clock) {
             None => {}
             Some(Duration::ZERO) => {
-                let [mark, delete] = evict(pod, now);
+                let [mark, delete] = evict(pod, clock.now);
                 marks.push(mark);
                 deletions.push(delete);
             }
@@ -43,7 +93,7 @@ pub(super) fn plan(node: &Node, pods: &[&Pod], now: Timestamp, plan: &mut Plan) 
 }
 
 /// How much longer a pod may stay; `None` for ever.
-fn stay(pod: &Pod, taints: &[&Taint], now: Timestamp) -> Option<Duration> {
+fn stay(pod: &Pod, taints: &[&Taint], clock: Clock<'_>) -> Option<Duration> {
     let tolerations = pod
         .spec
         .as_ref()
@@ -61,11 +111,8 @@ fn stay(pod: &Pod, taints: &[&Taint], now: Timestamp) -> Option<Duration> {
             .iter()
             .filter_map(|toleration| toleration.toleration_seconds)
             .min()?;
-        let since = taint.time_added.as_ref().map_or(now, |time| time.0);
-        let due = since.as_second().saturating_add(seconds.max(0));
-        Some(Duration::from_secs(
-            u64::try_from(due.saturating_sub(now.as_second())).unwrap_or(0),
-        ))
+        let borne = clock.borne(taint, pod);
+        Some(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)).saturating_sub(borne))
     });
     stays.flatten().min()
 }

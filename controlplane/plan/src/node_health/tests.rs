@@ -4,7 +4,7 @@ use expect_test::{Expect, expect};
 use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
 use serde_json::{Value, json};
 
-use super::{Pulse, Snapshot, plan};
+use super::{Pulse, Snapshot, Tainted, plan};
 use crate::pod::Pod;
 
 fn now() -> Timestamp {
@@ -44,6 +44,7 @@ fn check(node: &Node, pod: &Pod, silence: u64, any_ready: bool, expected: &Expec
     let snapshot = Snapshot {
         node,
         pulse: &pulse,
+        tainted: &Tainted::default(),
         pods: &[pod],
         any_ready,
     };
@@ -104,4 +105,36 @@ fn a_node_that_came_back_loses_our_taints_and_keeps_others() {
         true,
         &expect!["patch Node n1 again in 49s"],
     );
+}
+
+/// Nobody but the node controller says when a taint was added: what a user taints is tainted since it was first seen so.
+#[test]
+fn a_pod_bears_a_users_taint_for_as_long_as_it_says() {
+    let taint = json!([{ "key": "out", "value": "now", "effect": "NoExecute" }]);
+    let (tainted, clean) = (node("True", &taint), node("True", &json!(null)));
+    let patience = json!([{ "key": "out", "operator": "Exists", "tolerationSeconds": 5 }]);
+    let (mut old, mut young) = (pod(&patience), pod(&patience));
+    old.metadata.created = Some("2026-01-01T00:00:00Z".parse().unwrap());
+    young.metadata.created = Some("2026-01-01T00:59:59Z".parse().unwrap());
+    let since = Duration::from_secs;
+    let seen = Tainted::default().next(&tainted, since(10)).next(&tainted, since(12));
+    let gone_between = seen.clone().next(&clean, since(13)).next(&tainted, since(14));
+    let check = |seen: &Tainted, pod: &Pod, at: u64, expected: &Expect| {
+        let pulse = Pulse::next(None, &tainted, None, since(at));
+        let snapshot = Snapshot {
+            node: &tainted,
+            pulse: &pulse,
+            tainted: seen,
+            pods: &[pod],
+            any_ready: true,
+        };
+        expected.assert_eq(&plan(&snapshot, since(at), now()).to_string());
+    };
+    check(&seen, &old, 12, &expect![" again in 3s"]);
+    let evicted = expect![
+        "patch Pod a/status -> delete Pod a (TaintManagerEviction: Marking for deletion Pod default/a) again in 50s"
+    ];
+    check(&seen, &old, 15, &evicted);
+    check(&seen, &young, 15, &expect![" again in 4s"]);
+    check(&gone_between, &old, 15, &expect![" again in 4s"]);
 }
