@@ -184,6 +184,10 @@ impl Store {
             if revision > newest {
                 return Err(ListError::Future { revision, newest });
             }
+            // Also of a resource that has not changed since: clients are told that a page is of old, as upstream's are.
+            if revision < cache.floor {
+                return Err(ListError::Expired { revision });
+            }
             let recent = cache.recent(prefix, revision);
             let behind_ring = recent.gap_until > 0;
             if behind_ring && !(cache.is_complete(prefix, revision) && self.shared.class_of(prefix) == Class::Kept) {

@@ -213,7 +213,8 @@ async fn what_is_compacted_is_expired() {
     }
 }
 
-/// A quiet resource has no past to lose: its watcher is not told to list again because others were busy.
+/// A quiet resource has no past to lose: its watcher is not told to list again because others were busy. A list of the past
+/// is, as upstream's is.
 #[tokio::test(start_paused = true)]
 async fn a_watcher_of_a_quiet_resource_stays_complete() {
     let options = Options {
@@ -247,6 +248,9 @@ async fn a_watcher_of_a_quiet_resource_stays_complete() {
             matches!(store.watch(&pods(), 3), Err(WatchError::Expired { after: 3 })),
             "{kind}: of pods something is missing"
         );
+        let at = async |revision| store.list(&secrets, ListAt::Exactly(revision), None, None).await;
+        assert!(matches!(at(9).await, Err(ListError::Expired { revision: 9 })), "{kind}");
+        assert_eq!(at(10).await.unwrap().entries.len(), 1, "{kind}");
     }
 }
 
