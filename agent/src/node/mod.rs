@@ -101,6 +101,10 @@ async fn send_status(context: &Context, node: &Node, ready: &Result<(), String>)
         // They would be merged by their type, which those of two families share.
         addresses.push(json!({"$patch": "replace"}));
     }
+    if let Some(Value::Object(allocatable)) = change.pointer_mut("/status/allocatable") {
+        let withdrawn = object::withdrawn(&old).into_iter();
+        allocatable.extend(withdrawn.map(|resource| (resource, Value::Null)));
+    }
     let updated = api
         .patch_status(
             &context.config.node_name,

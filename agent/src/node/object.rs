@@ -76,10 +76,15 @@ pub(super) fn status(context: &Context, old: &NodeStatus, ready: &Result<(), Str
         type_: "Hostname".to_owned(),
     });
     let info = context.parts.runtime.info();
+    let extended = extended(old);
+    let mut allocatable = texts(&context.allocatable);
+    let mut capacity = texts(&machine.capacity(context.config.max_pods));
+    allocatable.extend(extended.clone());
+    capacity.extend(extended);
     NodeStatus {
         addresses: Some(addresses),
-        allocatable: Some(texts(&context.allocatable)),
-        capacity: Some(texts(&machine.capacity(context.config.max_pods))),
+        allocatable: Some(allocatable),
+        capacity: Some(capacity),
         conditions: Some(conditions(context, old, ready, now)),
         daemon_endpoints: Some(NodeDaemonEndpoints {
             kubelet_endpoint: Some(DaemonEndpoint {
@@ -217,6 +222,30 @@ fn conditions(context: &Context, old: &NodeStatus, ready: &Result<(), String>, n
         .collect()
 }
 
+/// Whether others say how much the node has of a resource, such as devices that nobody counts here.
+fn is_extended(resource: &str) -> bool {
+    resource.contains('/') && !resource.contains("kubernetes.io/")
+}
+
+/// What others say that the node has: all of it may be given to pods.
+fn extended(old: &NodeStatus) -> BTreeMap<String, Quantity> {
+    let capacity = old.capacity.iter().flatten();
+    let extended = capacity.filter(|(resource, _)| is_extended(resource));
+    extended
+        .map(|(resource, amount)| (resource.clone(), amount.clone()))
+        .collect()
+}
+
+/// What was given to pods and is not there any more.
+pub(super) fn withdrawn(old: &NodeStatus) -> Vec<String> {
+    let capacity = extended(old);
+    let given = old.allocatable.iter().flatten().map(|(resource, _)| resource);
+    given
+        .filter(|resource| is_extended(resource) && !capacity.contains_key(*resource))
+        .cloned()
+        .collect()
+}
+
 /// The last heartbeat that a status shows.
 pub(super) fn heartbeat(status: &NodeStatus) -> Timestamp {
     let ready = status
@@ -255,4 +284,23 @@ pub(super) fn same(old: &NodeStatus, new: &NodeStatus) -> bool {
         status
     };
     bare(old) == bare(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::NodeStatus;
+    use serde_json::json;
+
+    use super::{extended, withdrawn};
+
+    #[test]
+    fn what_others_say_that_a_node_has_may_be_given_to_pods() {
+        let old: NodeStatus = serde_json::from_value(json!({
+            "capacity": {"cpu": "2", "hugepages-1Gi": "0", "kubernetes.io/x": "1", "example.com/dongle": "4"},
+            "allocatable": {"cpu": "2", "example.com/dongle": "3", "example.com/gone": "1", "kubernetes.io/y": "1"},
+        }))
+        .unwrap();
+        assert_eq!(json!(extended(&old)), json!({"example.com/dongle": "4"}));
+        assert_eq!(withdrawn(&old), ["example.com/gone"]);
+    }
 }
