@@ -102,10 +102,13 @@ impl Kind for Job {
         let (Some(new), Some(spec)) = (&self.spec, &old.spec) else {
             return errors;
         };
-        let indexed = new.completion_mode.as_deref() == Some("Indexed");
-        let elastic = indexed && new.completions == new.parallelism && spec.completions == spec.parallelism;
-        if !elastic {
+        if spec.completion_mode.as_deref() != Some("Indexed") {
             immutable(&mut errors, "spec.completions", &new.completions, &spec.completions);
+        } else if let Some(completions) = new.completions.filter(|_| new.completions != spec.completions)
+            && new.completions != new.parallelism
+        {
+            let detail = "can only be modified in tandem with spec.parallelism";
+            errors.push(Invalid::value("spec.completions", completions, detail));
         }
         immutable(&mut errors, "spec.selector", &new.selector, &spec.selector);
         let template = if spec.suspend == Some(true) && of_status(old, |status| status.start_time.clone()).is_none() {

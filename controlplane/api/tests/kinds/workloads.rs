@@ -119,3 +119,36 @@ fn deployments() {
         &["spec.selector: Invalid value: {\"matchLabels\":{\"a\":\"b\"}}: field is immutable"],
     );
 }
+
+/// An indexed job grows and shrinks with its parallelism.
+#[test]
+fn completions_of_indexed_jobs_follow_their_parallelism() {
+    let row = find("batch", "v1", "jobs").unwrap();
+    let job = |mode: &str, parallelism: i32, completions: i32| {
+        let spec = json!({"completionMode": mode, "parallelism": parallelism, "completions": completions});
+        with(row, &json!({ "spec": spec }))
+    };
+    for (mode, parallelism, completions, wanted) in [
+        ("Indexed", 3, 3, None),
+        ("Indexed", 7, 5, None),
+        (
+            "Indexed",
+            2,
+            3,
+            Some("3: can only be modified in tandem with spec.parallelism"),
+        ),
+        ("NonIndexed", 3, 3, Some("3: field is immutable")),
+        ("NonIndexed", 3, 5, None),
+    ] {
+        let found = row.validate_update(job(mode, parallelism, completions).as_ref(), job(mode, 2, 5).as_ref());
+        let found: Vec<String> = texts(&found)
+            .into_iter()
+            .filter(|text| text.contains("completions"))
+            .collect();
+        let wanted: Vec<String> = wanted
+            .iter()
+            .map(|text| format!("spec.completions: Invalid value: {text}"))
+            .collect();
+        assert_eq!(found, wanted, "{mode} {parallelism} {completions}");
+    }
+}
