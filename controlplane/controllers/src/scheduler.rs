@@ -3,6 +3,7 @@
 mod bind;
 mod claims;
 mod line;
+mod refusal;
 mod tally;
 
 use std::{
@@ -11,29 +12,28 @@ use std::{
 };
 
 use controlplane_plan::{
-    objects::{Meta as _, is_finished, name, node_of, seconds, target, uid},
-    placement::{Board, Unplaceable},
+    objects::{Meta as _, is_finished, name, node_of, uid},
+    placement::{Board, Displacement, priority},
     pod::Pod,
-    step::{Note, PODS, PatchKind, Severity},
+    step::Severity,
 };
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
-use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Time};
-use serde_json::json;
+use k8s_openapi::api::core::v1::Node;
 use tokio::sync::{Notify, watch};
 use tracing::{debug, info, warn};
 
 use self::{
     bind::{Bound, NotBound},
     line::Line,
+    refusal::{make_room, note, refuse, report},
     tally::{Outcome, Tally},
 };
 use crate::{
     cache::{Change, Key},
-    driver::Context,
+    driver::{Context, perform},
     events::SCHEDULER,
     kinds::Caches,
     metrics::Page,
-    request,
 };
 
 /// Bindings under way at once. One that waits for a volume to be made may take minutes.
@@ -135,8 +135,7 @@ impl Scheduler {
                 state.line.remove(&key);
                 freed |= state.board.lift(uid(&**pod));
             } else if state.board.find(uid(&**pod)).is_none() {
-                let priority = pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0);
-                state.line.add(key, priority, !same_claims(change));
+                state.line.add(key, priority(pod), !same_claims(change));
             }
         }
         if freed {
@@ -223,7 +222,7 @@ pub(crate) async fn run(scheduler: Arc<Scheduler>, context: Context) {
 
 impl Scheduler {
     /// Chooses a node for a pod and counts it there at once; gives the request that makes it so, or tells why not.
-    fn decide(&self, context: &Context, key: &Key) -> Option<BoxFuture<'static, Option<Bound>>> {
+    fn decide(self: &Arc<Self>, context: &Context, key: &Key) -> Option<BoxFuture<'static, Option<Bound>>> {
         let pod = context
             .caches
             .pods
@@ -242,7 +241,7 @@ impl Scheduler {
             // The removal of a gate is a change of the spec: that brings the pod back.
             self.lock().line.gate(key);
             let message = "Scheduling is blocked due to non-empty scheduling gates";
-            return report(context, &pod, "SchedulingGated", message);
+            return report(context, &pod, "SchedulingGated", message, None);
         }
         let claims = claims::of(&context.caches, &pod);
         let mut state = self.lock();
@@ -267,18 +266,44 @@ impl Scheduler {
                     bound.map(|bound| Bound { attempts, ..bound })
                 }))
             }
-            Err(unplaceable) => {
+            Err(mut unplaceable) => {
                 let attempts = state.line.attempts(key);
                 state.tally.attempt(Outcome::Unschedulable, attempts);
-                state.line.refuse(
-                    key.clone(),
-                    pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0),
-                    FORGOTTEN,
-                );
+                state.line.refuse(key.clone(), priority(&pod), FORGOTTEN);
+                let displacement = make_room(context, &mut state.board, &pod, &claims, &mut unplaceable);
                 drop(state);
-                refuse(context, &pod, &unplaceable)
+                let node = displacement.as_ref().map(|displacement| displacement.node.as_str());
+                let told = refuse(context, &pod, &unplaceable, node);
+                match displacement {
+                    Some(displacement) => Some(Box::pin(self.clone().displace(
+                        context.clone(),
+                        pod,
+                        displacement,
+                        told,
+                    ))),
+                    None => told,
+                }
             }
         }
+    }
+
+    /// Sends those away who make room for a pod, and then tells of it.
+    async fn displace(
+        self: Arc<Self>,
+        context: Context,
+        pod: Arc<Pod>,
+        displacement: Displacement,
+        told: Option<BoxFuture<'static, Option<Bound>>>,
+    ) -> Option<Bound> {
+        info!(pod = %Key::of(&pod.metadata), node = displacement.node, victims = displacement.victims.len(), "preempts");
+        let plan = displacement.plan(&pod, SCHEDULER, (context.clock)());
+        if perform(&context, SCHEDULER, plan).await.retry {
+            // The next attempt looks again who is in the way.
+            let mut state = self.lock();
+            state.board.disappoint(uid(&*pod));
+            state.line.stir();
+        }
+        told?.await
     }
 
     /// Takes the outcome of a binding.
@@ -315,56 +340,10 @@ impl Scheduler {
                 if assumed {
                     state.board.lift(uid(&*pod));
                 }
-                let priority = pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0);
                 state.tally.attempt(Outcome::Error, attempts);
-                state.line.back_off(key, priority);
+                state.line.back_off(key, priority(&pod));
                 state.line.stir();
             }
         }
     }
-}
-
-fn note(pod: &Pod, severity: Severity, reason: &'static str, message: String) -> Note {
-    let mut about = target(PODS, pod).reference();
-    about.resource_version = pod.metadata.resource_version();
-    Note {
-        about,
-        severity,
-        reason,
-        message,
-    }
-}
-
-fn refuse(context: &Context, pod: &Pod, why: &Unplaceable) -> Option<BoxFuture<'static, Option<Bound>>> {
-    let message = why.to_string();
-    info!(pod = %Key::of(&pod.metadata), message, "unschedulable");
-    context.recorder.note(
-        SCHEDULER,
-        Some(note(pod, Severity::Warning, "FailedScheduling", message.clone())),
-    );
-    report(context, pod, "Unschedulable", &message)
-}
-
-/// Writes the condition `PodScheduled`, unless it says the same already.
-fn report(context: &Context, pod: &Pod, reason: &str, message: &str) -> Option<BoxFuture<'static, Option<Bound>>> {
-    let old = pod.status.unscheduled.as_deref();
-    if old.is_some_and(|old| old.reason.as_deref() == Some(reason) && old.message.as_deref() == Some(message)) {
-        return None;
-    }
-    let since = old.filter(|old| old.denied).and_then(|old| old.since);
-    let since = since.map_or_else(|| seconds((context.clock)()), Time);
-    let body = json!({
-        "metadata": { "uid": uid(pod) },
-        "status": { "conditions": [{
-            "type": "PodScheduled", "status": "False", "reason": reason, "message": message,
-            "lastProbeTime": null, "lastTransitionTime": since,
-        }] },
-    });
-    let (client, target) = (context.client.clone(), target(PODS, pod));
-    Some(Box::pin(async move {
-        if let Err(error) = request::patch(&client, &target, Some("status"), PatchKind::Strategic, &body).await {
-            debug!(pod = target.name, %error, "condition not written");
-        }
-        None
-    }))
 }

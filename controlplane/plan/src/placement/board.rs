@@ -1,6 +1,7 @@
 //! What the scheduler knows of nodes and of the pods on them.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
@@ -9,9 +10,11 @@ use api::quantity::Quantity;
 use k8s_openapi::api::core::v1::Node;
 
 use super::{
-    Claims, Misfit, Needs, Score, Unplaceable, filters,
+    Claims, Displacement, Misfit, Needs, Preemption, Score, Unplaceable, filters,
     needs::{HostPort, amount},
-    neighbours, score, spread,
+    neighbours::{self, Neighbourhood},
+    priority, score,
+    spread::Spread,
 };
 use crate::objects::{controller_of, name, uid};
 use crate::pod::Pod;
@@ -50,12 +53,52 @@ pub struct Place {
     pub siblings: BTreeMap<String, i64>,
 }
 
+/// A pod that others make room for.
+#[derive(Debug)]
+struct Promise {
+    placed: Placed,
+    /// The uids of those who go.
+    victims: Vec<String>,
+}
+
 /// All nodes and all pods on them.
 #[derive(Debug, Default)]
 pub struct Board {
     places: BTreeMap<String, Place>,
     pods: BTreeMap<String, Placed>,
     repelling: BTreeSet<String>,
+    promises: BTreeMap<String, Promise>,
+}
+
+/// What all nodes are judged by.
+struct Judge<'a> {
+    pod: &'a Pod,
+    needs: &'a Needs,
+    claims: &'a Claims,
+    exclusive: Result<(), Misfit>,
+    neighbourhood: Neighbourhood<'a>,
+    spread: Spread<'a>,
+}
+
+impl<'a> Judge<'a> {
+    fn new(board: &'a Board, pod: &'a Pod, needs: &'a Needs, claims: &'a Claims) -> Self {
+        Self {
+            pod,
+            needs,
+            claims,
+            exclusive: claims.check_exclusive(board, pod),
+            neighbourhood: Neighbourhood::of(board, pod),
+            spread: Spread::of(board, pod),
+        }
+    }
+
+    fn check(&self, node: &Node, place: &Place) -> Result<(), Misfit> {
+        filters::check(self.pod, self.needs, node, place)
+            .and_then(|()| self.exclusive.clone())
+            .and_then(|()| self.claims.check(node))
+            .and_then(|()| self.spread.check(node))
+            .and_then(|()| self.neighbourhood.check(node))
+    }
 }
 
 impl Board {
@@ -106,8 +149,9 @@ impl Board {
         }
     }
 
-    /// Takes a pod off its node; whether it was on one.
+    /// Takes a pod off its node, or what it was promised from it; whether it was on one.
     pub fn lift(&mut self, uid: &str) -> bool {
+        self.promises.remove(uid);
         let Some(placed) = self.pods.remove(uid) else {
             return false;
         };
@@ -123,6 +167,62 @@ impl Board {
             }
         }
         true
+    }
+
+    /// Promises a pod the room that others leave: until it has it, it is denied to those who are no more important. Whoever
+    /// is less important and was promised the same node is promised nothing any more.
+    pub fn promise(&mut self, pod: &Arc<Pod>, displacement: &Displacement) {
+        let node = &displacement.node;
+        let least = priority(pod);
+        self.promises
+            .retain(|_, other| other.placed.node != *node || priority(&other.placed.pod) >= least);
+        let placed = Placed {
+            node: node.clone(),
+            pod: pod.clone(),
+            needs: Needs::of(pod),
+            assumed: true,
+        };
+        let victims = displacement.victims.iter().map(|victim| uid(&**victim).to_owned());
+        let victims = victims.collect();
+        self.promises
+            .insert(uid(&**pod).to_owned(), Promise { placed, victims });
+    }
+
+    /// Takes a promise back.
+    pub fn disappoint(&mut self, uid: &str) {
+        self.promises.remove(uid);
+    }
+
+    /// Whether some who make room for a pod are not gone yet.
+    pub fn awaits(&self, pod: &Pod) -> bool {
+        let promise = self.promises.get(uid(pod));
+        promise.is_some_and(|promise| promise.victims.iter().any(|victim| self.pods.contains_key(victim)))
+    }
+
+    /// A place as it will be for a pod once those have come to whom it was promised before.
+    fn promised<'a>(&self, pod: &Pod, node: &str, place: &'a Place) -> Cow<'a, Place> {
+        let mut place = Cow::Borrowed(place);
+        for promise in self.promises.values().map(|promise| &promise.placed) {
+            let before = priority(&promise.pod) >= priority(pod) && uid(&*promise.pod) != uid(pod);
+            if before && promise.node == node {
+                let place = place.to_mut();
+                place.count(promise, 1);
+                place.ports.extend(promise.needs.ports.iter().cloned());
+            }
+        }
+        place
+    }
+
+    /// Whether the node will do for the pod.
+    pub(super) fn admits(&self, pod: &Pod, needs: &Needs, claims: &Claims, node: &str) -> bool {
+        let found = self
+            .places
+            .get(node)
+            .and_then(|place| Some((place.node.as_ref()?, place)));
+        found.is_some_and(|(own, place)| {
+            let judge = Judge::new(self, pod, needs, claims);
+            judge.check(own, &self.promised(pod, node, place)).is_ok()
+        })
     }
 
     /// Where a pod is, if it is known to be anywhere.
@@ -150,28 +250,22 @@ impl Board {
     /// The best node for a pod with these claims, or why there is none.
     pub fn choose(&self, pod: &Pod, claims: &Claims) -> Result<Arc<Node>, Unplaceable> {
         let never = pod.spec.as_ref().and_then(|spec| spec.preemption_policy.as_deref()) == Some("Never");
+        let preemption = if never { Preemption::Never } else { Preemption::Vain };
         if let Err(reason) = claims.check_pod(pod) {
             return Err(Unplaceable {
                 misfits: self.nodes().map(|_| Misfit::unresolvable(reason.clone())).collect(),
                 of_pod: Some(reason),
-                preempts: !never,
+                preemption,
             });
         }
-        let exclusive = claims.check_exclusive(self, pod);
         let needs = Needs::of(pod);
-        let neighbourhood = neighbours::Neighbourhood::of(self, pod);
-        let spread = spread::Spread::of(self, pod);
+        let judge = Judge::new(self, pod, &needs, claims);
         let mut misfits: Vec<Misfit> = Vec::new();
         let mut best: Option<(Score<'_>, &Arc<Node>)> = None;
         for (node, place) in self.nodes() {
-            let verdict = filters::check(pod, &needs, node, place)
-                .and_then(|()| exclusive.clone())
-                .and_then(|()| claims.check(node))
-                .and_then(|()| spread.check(node))
-                .and_then(|()| neighbourhood.check(node));
-            match verdict {
+            match judge.check(node, &self.promised(pod, name(&**node), place)) {
                 Ok(()) => {
-                    let score = score::of(pod, &needs, node, place, &neighbourhood, &spread);
+                    let score = score::of(pod, &needs, node, place, &judge.neighbourhood, &judge.spread);
                     if best.as_ref().is_none_or(|(best, _)| score < *best) {
                         best = Some((score, node));
                     }
@@ -182,7 +276,7 @@ impl Board {
         best.map(|(_, node)| Arc::clone(node)).ok_or(Unplaceable {
             misfits,
             of_pod: None,
-            preempts: !never,
+            preemption,
         })
     }
 }

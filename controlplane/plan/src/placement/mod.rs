@@ -9,6 +9,7 @@ pub mod claims;
 pub mod filters;
 mod needs;
 mod neighbours;
+mod preemption;
 mod score;
 mod spread;
 #[cfg(test)]
@@ -19,6 +20,7 @@ pub use self::{
     board::{Board, Place, Placed},
     claims::{Bond, Claim, Claims},
     needs::{HostPort, Needs},
+    preemption::{Displacement, priority},
     score::Score,
-    verdict::{Misfit, Unplaceable},
+    verdict::{Misfit, Preemption, Unplaceable},
 };

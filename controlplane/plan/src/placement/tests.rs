@@ -4,7 +4,7 @@ use expect_test::{Expect, expect};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
-use super::{Board, Claims};
+use super::{Board, Claims, Preemption};
 use crate::objects::name;
 use crate::pod::Pod;
 
@@ -166,4 +166,91 @@ fn ports_of_the_node_are_taken_once() {
             "0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports. no new claims to deallocate, preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
         ],
     );
+}
+
+/// `n1: a b`, or nothing.
+fn displaced(board: &mut Board, pod: &Pod, budgets: &[Value]) -> String {
+    let budgets = budgets
+        .iter()
+        .map(|budget| serde_json::from_value(budget.clone()).unwrap());
+    let budgets: Vec<_> = budgets.map(Arc::new).collect();
+    let found = board.displace(pod, &Claims::default(), &budgets);
+    found.map_or_else(String::new, |found| {
+        let victims: Vec<&str> = found.victims.iter().map(|victim| name(&**victim)).collect();
+        format!("{}: {}", found.node, victims.join(" "))
+    })
+}
+
+fn ranked(name: &str, cpu: &str, priority: i32) -> Arc<Pod> {
+    pod(name, cpu, &json!({ "priority": priority }))
+}
+
+#[test]
+fn displaces_the_least_important_where_that_costs_least() {
+    let mut board = board(&[node("n1", "3", &json!({})), node("n2", "3", &json!({}))]);
+    let aged = |name, priority, hour: u8| {
+        let mut pod = Arc::unwrap_or_clone(ranked(name, "1", priority));
+        pod.metadata.created = Some(format!("2026-01-01T{hour:02}:00:00Z").parse().unwrap());
+        Arc::new(pod)
+    };
+    board.place(&aged("a", 5, 1), "n1", false);
+    board.place(&aged("b", 1, 2), "n1", false);
+    board.place(&aged("c", 1, 3), "n1", true);
+    board.place(&aged("d", 5, 1), "n2", false);
+    board.place(&aged("e", 5, 2), "n2", false);
+    board.place(&aged("f", 5, 3), "n2", false);
+    let before = format!("{board:?}");
+    assert_eq!(displaced(&mut board, &ranked("x", "1", 9), &[]), "n1: c");
+    assert_eq!(displaced(&mut board, &ranked("x", "2", 9), &[]), "n1: b c");
+    assert_eq!(displaced(&mut board, &ranked("x", "3", 9), &[]), "n1: a b c");
+    assert_eq!(displaced(&mut board, &ranked("x", "4", 9), &[]), "");
+    assert_eq!(displaced(&mut board, &ranked("x", "1", 1), &[]), "");
+    let guard = json!({
+        "metadata": { "name": "g", "namespace": "default" },
+        "spec": { "selector": { "matchLabels": { "app": "web" } } },
+        "status": { "currentHealthy": 6, "desiredHealthy": 6, "expectedPods": 6, "disruptionsAllowed": 1, "disruptedPods": { "c": "2026-01-01T00:00:00Z" } },
+    });
+    // One may go and one is going: the third stays, though it is the least important of them.
+    assert_eq!(displaced(&mut board, &ranked("x", "2", 9), &[guard]), "n1: a c");
+    assert_eq!(format!("{board:?}"), before);
+}
+
+#[test]
+fn spares_those_whose_budgets_want_it() {
+    let mut board = board(&[node("n1", "2", &json!({}))]);
+    board.place(&ranked("a", "1", 1), "n1", false);
+    let mut other = Arc::unwrap_or_clone(ranked("b", "1", 2));
+    other.metadata = serde_json::from_value(json!({ "name": "b", "namespace": "default", "uid": "b" })).unwrap();
+    board.place(&Arc::new(other), "n1", false);
+    let guard = |labels: Value| {
+        json!({
+            "metadata": { "name": "g", "namespace": "default" }, "spec": { "selector": { "matchLabels": labels } },
+            "status": { "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1, "disruptionsAllowed": 0 },
+        })
+    };
+    let high = ranked("x", "1", 9);
+    assert_eq!(displaced(&mut board, &high, &[]), "n1: a");
+    assert_eq!(displaced(&mut board, &high, &[guard(json!({ "app": "web" }))]), "n1: b");
+    assert_eq!(displaced(&mut board, &high, &[guard(json!({}))]), "n1: a");
+}
+
+#[test]
+fn what_a_pod_is_promised_is_kept_for_it() {
+    let mut board = board(&[node("n1", "1", &json!({}))]);
+    board.place(&ranked("low", "1", 1), "n1", false);
+    let (high, rival, higher) = (ranked("x", "1", 9), ranked("y", "1", 9), ranked("z", "1", 10));
+    let mut why = board.choose(&high, &Claims::default()).unwrap_err();
+    assert!(why.is_resolvable());
+    let displacement = board.displace(&high, &Claims::default(), &[]).unwrap();
+    board.promise(&high, &displacement);
+    why.preemption = Preemption::Begun;
+    assert_eq!(why.to_string(), "0/1 nodes are available: 1 Insufficient cpu.");
+    assert!(board.awaits(&high) && !board.awaits(&rival));
+    assert!(board.lift("low"));
+    assert!(!board.awaits(&high));
+    assert!(board.choose(&rival, &Claims::default()).is_err());
+    check(&board, &higher, &expect!["n1"]);
+    check(&board, &high, &expect!["n1"]);
+    board.lift("x");
+    check(&board, &rival, &expect!["n1"]);
 }

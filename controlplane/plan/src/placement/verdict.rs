@@ -36,8 +36,28 @@ pub struct Unplaceable {
     pub misfits: Vec<Misfit>,
     /// Why none could, whichever it is.
     pub of_pod: Option<String>,
-    /// Whether the pod may displace others.
-    pub preempts: bool,
+    /// What became of making room.
+    pub preemption: Preemption,
+}
+
+/// What becomes of making room for a pod that fits nowhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Preemption {
+    /// The pod displaces nobody.
+    Never,
+    /// Nobody would have to go, or it would not help.
+    Vain,
+    /// Somebody goes already.
+    Awaited,
+    /// Somebody goes now.
+    Begun,
+}
+
+impl Unplaceable {
+    /// Whether it is worth looking for pods to displace.
+    pub fn is_resolvable(&self) -> bool {
+        self.preemption == Preemption::Vain && self.misfits.iter().any(|misfit| misfit.resolvable)
+    }
 }
 
 impl fmt::Display for Unplaceable {
@@ -54,10 +74,17 @@ impl fmt::Display for Unplaceable {
             Some(reason) => write!(f, "0/{nodes} nodes are available: {reason}.")?,
             None => write!(f, "0/{nodes} nodes are available: {}.", histogram(reasons))?,
         }
+        if self.preemption == Preemption::Begun {
+            return Ok(());
+        }
         // What each of upstream's plugins says that would make room: no device claim of the pod could be given up.
         f.write_str(" no new claims to deallocate, preemption: ")?;
-        if !self.preempts {
-            return f.write_str("not eligible due to preemptionPolicy=Never.");
+        match self.preemption {
+            Preemption::Never => return f.write_str("not eligible due to preemptionPolicy=Never."),
+            Preemption::Awaited => {
+                return f.write_str("not eligible due to a terminating pod on the nominated node.");
+            }
+            Preemption::Vain | Preemption::Begun => {}
         }
         let attempts = self.misfits.iter().map(|misfit| {
             if misfit.resolvable {

@@ -128,6 +128,8 @@ fn assign(object: &mut dyn Object, binding: &Binding, now: Timestamp) -> Result<
     merge(&mut pod.metadata.annotations, binding.metadata.annotations.as_ref());
     merge(&mut pod.metadata.labels, binding.metadata.labels.as_ref());
     set_condition(pod, scheduled(now));
+    // The promise is kept, or there is a better node.
+    pod.status.get_or_insert_default().nominated_node_name = None;
     Ok(())
 }
 

@@ -52,6 +52,11 @@ async fn some_kinds_answer_the_object_that_is_gone() {
 async fn a_pod_on_a_node_gets_its_grace_period() {
     let api = Api::start_at_rest().await;
     api.post(PODS, &pod("a")).await;
+    let promised = json!({"status": {"nominatedNodeName": "n1"}});
+    let promised = api
+        .patch(&format!("{PODS}/a/status"), "merge-patch+json", &promised)
+        .await;
+    assert_eq!(promised.json()["status"]["nominatedNodeName"], "n1");
     let answer = bind(&api, "a", "n1").await;
     assert_eq!(
         (answer.code.as_u16(), &answer.json()["status"]),
@@ -66,6 +71,7 @@ async fn a_pod_on_a_node_gets_its_grace_period() {
     let path = format!("{PODS}/a");
     let bound = api.get(&path).await.json();
     assert_eq!(bound["status"]["conditions"][0]["type"], "PodScheduled");
+    assert_eq!(bound["status"]["nominatedNodeName"], Value::Null);
     let marked = api.delete(&path, "").await.json();
     assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 30);
     assert_eq!(marked["metadata"]["deletionTimestamp"], "2026-01-02T03:04:35Z");

@@ -1,0 +1,98 @@
+//! Pods that fit nowhere: what is told of them, and who makes room.
+
+use std::sync::Arc;
+
+use controlplane_plan::{
+    objects::{Meta as _, seconds, target, uid},
+    placement::{Board, Claims, Displacement, Preemption, Unplaceable},
+    pod::{Pod, Unscheduled},
+    step::{Note, PODS, PatchKind, Severity},
+};
+use futures::future::BoxFuture;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::json;
+use tracing::{debug, info};
+
+use super::Bound;
+use crate::{cache::Key, driver::Context, events::SCHEDULER, request};
+
+/// An event about a pod.
+pub(super) fn note(pod: &Pod, severity: Severity, reason: &'static str, message: String) -> Note {
+    let mut about = target(PODS, pod).reference();
+    about.resource_version = pod.metadata.resource_version();
+    Note {
+        about,
+        severity,
+        reason,
+        message,
+    }
+}
+
+/// Looks whom a pod that fits nowhere displaces, and promises it the room; says what came of it in `why`.
+pub(super) fn make_room(
+    context: &Context,
+    board: &mut Board,
+    pod: &Arc<Pod>,
+    claims: &Claims,
+    why: &mut Unplaceable,
+) -> Option<Displacement> {
+    if !why.is_resolvable() {
+        return None;
+    }
+    if board.awaits(pod) {
+        why.preemption = Preemption::Awaited;
+        return None;
+    }
+    let displacement = board.displace(pod, claims, &context.caches.budgets.all())?;
+    board.promise(pod, &displacement);
+    why.preemption = Preemption::Begun;
+    Some(displacement)
+}
+
+/// Says why a pod fits nowhere: in an event, and in its status.
+pub(super) fn refuse(
+    context: &Context,
+    pod: &Pod,
+    why: &Unplaceable,
+    nominated: Option<&str>,
+) -> Option<BoxFuture<'static, Option<Bound>>> {
+    let message = why.to_string();
+    info!(pod = %Key::of(&pod.metadata), message, "unschedulable");
+    context.recorder.note(
+        SCHEDULER,
+        Some(note(pod, Severity::Warning, "FailedScheduling", message.clone())),
+    );
+    report(context, pod, "Unschedulable", &message, nominated)
+}
+
+/// Writes the condition `PodScheduled`, unless it says the same already, and the node that the pod is promised.
+pub(super) fn report(
+    context: &Context,
+    pod: &Pod,
+    reason: &str,
+    message: &str,
+    nominated: Option<&str>,
+) -> Option<BoxFuture<'static, Option<Bound>>> {
+    let old = pod.status.unscheduled.as_deref();
+    let says = |old: &Unscheduled| old.reason.as_deref() == Some(reason) && old.message.as_deref() == Some(message);
+    if nominated.is_none() && old.is_some_and(says) {
+        return None;
+    }
+    let since = old.filter(|old| old.denied).and_then(|old| old.since);
+    let since = since.map_or_else(|| seconds((context.clock)()), Time);
+    let mut status = json!({ "conditions": [{
+        "type": "PodScheduled", "status": "False", "reason": reason, "message": message,
+        "lastProbeTime": null, "lastTransitionTime": since,
+    }] });
+    if let (Some(node), Some(status)) = (nominated, status.as_object_mut()) {
+        status.insert("nominatedNodeName".to_owned(), node.into());
+    }
+    let body = json!({ "metadata": { "uid": uid(pod) }, "status": status });
+    let (client, target) = (context.client.clone(), target(PODS, pod));
+    Some(Box::pin(async move {
+        if let Err(error) = request::patch(&client, &target, Some("status"), PatchKind::Strategic, &body).await {
+            debug!(pod = target.name, %error, "condition not written");
+        }
+        None
+    }))
+}
