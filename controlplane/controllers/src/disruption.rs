@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use api::selector::LabelSelector;
 use controlplane_plan::{
     disruption::{self, Member},
-    objects::{Meta as _, controller_of},
+    objects::{Meta as _, controller_of, uid},
     pod::Pod,
     rollout::Failure,
     step::Plan,
@@ -55,7 +55,14 @@ impl Disruption {
     fn manager(&self, pod: &Pod, siblings: &BTreeMap<&str, i32>) -> Option<(String, i32)> {
         let owner = controller_of(&pod.metadata)?;
         let namespace = pod.metadata.namespace();
-        let set = self.0.replica_sets.get(&Key::new(namespace, &owner.name));
+        let key = Key::new(namespace, &owner.name);
+        let wanted = |replicas: Option<i32>| replicas.unwrap_or(1);
+        let elder = self.0.replication_controllers.get(&key);
+        if let Some(elder) = elder.filter(|elder| owner.kind == "ReplicationController" && uid(&**elder) == owner.uid) {
+            let replicas = elder.0.spec.as_ref().and_then(|spec| spec.replicas);
+            return Some((owner.uid.clone(), wanted(replicas)));
+        }
+        let set = self.0.replica_sets.get(&key);
         let Some(set) = set.filter(|set| owner.kind == "ReplicaSet" && set.metadata.uid.as_ref() == Some(&owner.uid))
         else {
             return Some((
@@ -65,7 +72,6 @@ impl Disruption {
         };
         let above = controller_of(&set.metadata).filter(|above| above.kind == "Deployment");
         let deployment = above.and_then(|above| self.0.deployments.get(&Key::new(namespace, &above.name)));
-        let wanted = |replicas: Option<i32>| replicas.unwrap_or(1);
         Some(match deployment {
             Some(deployment) => (
                 deployment.metadata.uid.clone().unwrap_or_default(),
@@ -118,9 +124,15 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
             wake(deployment.metadata.namespace.as_deref());
         }
     });
+    let wake = rescaled.clone();
     caches.replica_sets.listen(move |change| {
         if let Some(set) = change.new {
-            rescaled(set.metadata.namespace.as_deref());
+            wake(set.metadata.namespace.as_deref());
+        }
+    });
+    caches.replication_controllers.listen(move |change| {
+        if let Some(elder) = change.new {
+            rescaled(elder.0.metadata.namespace.as_deref());
         }
     });
     queue

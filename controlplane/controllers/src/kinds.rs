@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use controlplane_plan::{
     objects::{Meta, Object, controller_of, node_of},
     pod::{Metadata, Pod, Pool},
+    replicas::Elder,
     storage::{claim_class, claim_of, volume_class, volume_of},
 };
 use k8s_openapi::{
@@ -112,6 +113,14 @@ impl Cached for ReplicaSet {
 
     fn index(&self) -> Vec<String> {
         vec![owner_entry(&self.metadata)]
+    }
+}
+
+impl Cached for Elder {
+    type Pool = ();
+
+    fn trim(&mut self) {
+        trim_metadata(&mut self.0.metadata);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The ReplicaSet controller.
+//! The ReplicaSet controller, and that of replication controllers.
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use controlplane_plan::{
     pod::Pod,
     replicas::{self, Snapshot},
     rollout::Failure,
-    step::Plan,
+    step::{Plan, REPLICA_SETS, REPLICATION_CONTROLLERS},
 };
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::LabelSelector, jiff::Timestamp};
 
 use crate::{
     cache::Key,
@@ -42,6 +42,7 @@ impl Controller for ReplicaSets {
         let related: Vec<&Pod> = related.iter().map(Arc::as_ref).collect();
         replicas::plan(
             &Snapshot {
+                resource: REPLICA_SETS,
                 set: &set,
                 pods: &pods,
                 related: &related,
@@ -49,6 +50,33 @@ impl Controller for ReplicaSets {
             },
             now,
         )
+    }
+}
+
+/// Plans replication controllers.
+pub(crate) struct ReplicationControllers(pub(crate) Arc<Caches>);
+
+impl Controller for ReplicationControllers {
+    fn component(&self) -> &'static str {
+        "replication-controller"
+    }
+
+    fn plan(&self, key: &Key, failure: Option<&Failure>, now: Timestamp) -> Plan {
+        let Some(elder) = self.0.replication_controllers.get(key) else {
+            return Plan::default();
+        };
+        let own = self.0.pods.indexed(&owned_by(uid(&*elder)));
+        let free = self.0.pods.indexed(&unmanaged(&key.namespace));
+        let pods: Vec<&Pod> = own.iter().chain(&free).map(Arc::as_ref).collect();
+        let related: Vec<&Pod> = own.iter().map(Arc::as_ref).collect();
+        let snapshot = Snapshot {
+            resource: REPLICATION_CONTROLLERS,
+            set: &elder.0,
+            pods: &pods,
+            related: &related,
+            failure,
+        };
+        replicas::plan(&snapshot, now)
     }
 }
 
@@ -64,24 +92,56 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let (wake, all) = (queue.clone(), caches.clone());
     caches.pods.listen(move |change| {
         for pod in change.sides() {
-            wake_owners(pod, &all, &wake);
+            wake_owners(pod, "ReplicaSet", &wake, |namespace| {
+                let sets = all.replica_sets.in_namespace(namespace).into_iter();
+                sets.filter_map(|set| Some((Key::of(&set.metadata), set.spec.as_ref()?.selector.clone())))
+                    .collect()
+            });
         }
     });
     queue
 }
 
-fn wake_owners(pod: &Pod, caches: &Caches, queue: &Queue<Key>) {
+/// Wakes the replication controllers that a change concerns.
+pub(crate) fn listen_to_elders(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
+    let queue = Queue::new("replicationmanager");
+    let wake = queue.clone();
+    caches.replication_controllers.listen(move |change| {
+        if let Some(elder) = change.sides().last() {
+            wake.push(Key::of(&elder.0.metadata));
+        }
+    });
+    let (wake, all) = (queue.clone(), caches.clone());
+    caches.pods.listen(move |change| {
+        for pod in change.sides() {
+            wake_owners(pod, "ReplicationController", &wake, |namespace| {
+                let elders = all.replication_controllers.in_namespace(namespace).into_iter();
+                elders
+                    .filter_map(|elder| Some((Key::of(&elder.0.metadata), elder.0.spec.as_ref()?.selector.clone())))
+                    .collect()
+            });
+        }
+    });
+    queue
+}
+
+/// Wakes who manages a pod, or all that might.
+fn wake_owners(
+    pod: &Pod,
+    kind: &str,
+    queue: &Queue<Key>,
+    of_namespace: impl FnOnce(&str) -> Vec<(Key, LabelSelector)>,
+) {
     let namespace = pod.metadata.namespace();
     if let Some(owner) = controller_of(&pod.metadata) {
-        if owner.kind == "ReplicaSet" {
+        if owner.kind == kind {
             queue.push(Key::new(namespace, &owner.name));
         }
         return;
     }
-    for set in caches.replica_sets.in_namespace(namespace) {
-        let selector = set.spec.as_ref().map(|spec| &spec.selector);
-        if selector.is_some_and(|selector| selects(selector, pod.metadata.labels())) {
-            queue.push(Key::of(&set.metadata));
+    for (key, selector) in of_namespace(namespace) {
+        if selects(&selector, pod.metadata.labels()) {
+            queue.push(key);
         }
     }
 }

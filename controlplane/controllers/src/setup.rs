@@ -29,7 +29,7 @@ use crate::{
     provisioner,
     queue::Queue,
     quotas, reflector,
-    replica_sets::{self, ReplicaSets},
+    replica_sets::{self, ReplicaSets, ReplicationControllers},
     scheduler::{self, Scheduler},
     volumes::{self, Claims, Volumes},
 };
@@ -75,6 +75,8 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
     setup.controller(Deployments(caches.clone()), "deployment-controller", queue);
     let queue = replica_sets::listen(&caches);
     setup.controller(ReplicaSets(caches.clone()), "replicaset-controller", queue);
+    let queue = replica_sets::listen_to_elders(&caches);
+    setup.controller(ReplicationControllers(caches.clone()), "replication-controller", queue);
 
     let queue = aggregation::listen(&caches);
     setup.controller(Aggregation(caches.clone()), "clusterrole-aggregation-controller", queue);
@@ -100,6 +102,7 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
     // Watches start last: by now everybody listens.
     setup.reflect(&caches.deployments, step::DEPLOYMENTS);
     setup.reflect(&caches.replica_sets, step::REPLICA_SETS);
+    setup.reflect(&caches.replication_controllers, step::REPLICATION_CONTROLLERS);
     setup.reflect(&caches.pods, step::PODS);
     setup.reflect(&caches.nodes, step::NODES);
     setup.reflect(&caches.namespaces, step::NAMESPACES);

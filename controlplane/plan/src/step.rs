@@ -73,6 +73,8 @@ pub const REPLICA_SETS: Resource = Resource {
     plural: "replicasets",
     namespaced: true,
 };
+/// Replication controllers.
+pub const REPLICATION_CONTROLLERS: Resource = core("ReplicationController", "replicationcontrollers", true);
 /// Requests for certificates.
 pub const SIGNING_REQUESTS: Resource = Resource {
     group: "certificates.k8s.io",

@@ -6,6 +6,7 @@ use api::{kind::Scope, kinds::KINDS, registration::Registration};
 use controlplane_plan::{
     objects::{Whatever, uid},
     pod::Pod,
+    replicas::Elder,
     step::{self, Resource},
 };
 use k8s_openapi::api::{
@@ -60,13 +61,14 @@ pub(crate) fn stored_kinds() -> impl Iterator<Item = Resource> {
 
 /// The kinds of which metadata is enough. Events own nothing and are not owned.
 fn partial_kinds() -> impl Iterator<Item = Resource> {
-    const TYPED: [Resource; 17] = [
+    const TYPED: [Resource; 18] = [
         step::CLAIMS,
         step::VOLUMES,
         step::STORAGE_CLASSES,
         step::CLUSTER_ROLES,
         step::PODS,
         step::REPLICA_SETS,
+        step::REPLICATION_CONTROLLERS,
         step::DEPLOYMENTS,
         step::NODES,
         step::NAMESPACES,
@@ -86,6 +88,7 @@ fn partial_kinds() -> impl Iterator<Item = Resource> {
 pub(crate) struct Caches {
     pub(crate) pods: Arc<Cache<Pod>>,
     pub(crate) replica_sets: Arc<Cache<ReplicaSet>>,
+    pub(crate) replication_controllers: Arc<Cache<Elder>>,
     pub(crate) deployments: Arc<Cache<Deployment>>,
     pub(crate) nodes: Arc<Cache<Node>>,
     pub(crate) namespaces: Arc<Cache<Namespace>>,
@@ -110,6 +113,7 @@ impl Caches {
         Self {
             pods: Cache::new(),
             replica_sets: Cache::new(),
+            replication_controllers: Cache::new(),
             deployments: Cache::new(),
             nodes: Cache::new(),
             namespaces: Cache::new(),
@@ -133,6 +137,11 @@ impl Caches {
     pub(crate) fn listen_to_all(&self, listener: impl Fn(&Arc<Resource>, Turn<'_>) + Clone + Send + Sync + 'static) {
         hear(&self.pods, step::PODS, listener.clone());
         hear(&self.replica_sets, step::REPLICA_SETS, listener.clone());
+        hear(
+            &self.replication_controllers,
+            step::REPLICATION_CONTROLLERS,
+            listener.clone(),
+        );
         hear(&self.deployments, step::DEPLOYMENTS, listener.clone());
         hear(&self.nodes, step::NODES, listener.clone());
         hear(&self.namespaces, step::NAMESPACES, listener.clone());
@@ -157,6 +166,7 @@ impl Caches {
     pub(crate) async fn synced(&self) {
         self.pods.synced().await;
         self.replica_sets.synced().await;
+        self.replication_controllers.synced().await;
         self.deployments.synced().await;
         self.nodes.synced().await;
         self.namespaces.synced().await;
@@ -179,13 +189,14 @@ impl Caches {
 
     /// The cache of a resource, if it has one.
     pub(crate) fn of(&self, resource: &Resource) -> Option<&dyn Progress> {
-        let typed: [(&Resource, &dyn Progress); 17] = [
+        let typed: [(&Resource, &dyn Progress); 18] = [
             (&step::CLAIMS, &*self.claims),
             (&step::VOLUMES, &*self.volumes),
             (&step::STORAGE_CLASSES, &*self.storage_classes),
             (&step::CLUSTER_ROLES, &*self.cluster_roles),
             (&step::PODS, &*self.pods),
             (&step::REPLICA_SETS, &*self.replica_sets),
+            (&step::REPLICATION_CONTROLLERS, &*self.replication_controllers),
             (&step::DEPLOYMENTS, &*self.deployments),
             (&step::NODES, &*self.nodes),
             (&step::NAMESPACES, &*self.namespaces),

@@ -1,5 +1,6 @@
-//! The ReplicaSet's plan: as many pods as asked for, and a status that counts them.
+//! The ReplicaSet's plan, and the ReplicationController's: as many pods as asked for, and a status that counts them.
 
+mod elder;
 mod order;
 mod status;
 #[cfg(test)]
@@ -12,12 +13,13 @@ use k8s_openapi::{
 };
 use serde_json::json;
 
+pub use self::elder::Elder;
 pub use crate::rollout::Failure;
 use crate::{
     claim::claim,
     objects::{controlled_by, is_active, is_finished, target},
     pod::Pod,
-    step::{Note, Outcome, PODS, Plan, REPLICA_SETS, Severity, Step, Target},
+    step::{Note, Outcome, PODS, Plan, Resource, Severity, Step, Target},
 };
 
 /// Most pods that one plan makes or deletes.
@@ -26,7 +28,9 @@ pub const BURST: usize = 500;
 /// What the ReplicaSet controller sees.
 #[derive(Debug)]
 pub struct Snapshot<'a> {
-    /// The ReplicaSet.
+    /// What it is by its kind.
+    pub resource: Resource,
+    /// The ReplicaSet, or what is read as one.
     pub set: &'a ReplicaSet,
     /// Its pods and the namespace's pods without a manager.
     pub pods: &'a [&'a Pod],
@@ -42,7 +46,7 @@ pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
     let Some(spec) = snapshot.set.spec.as_ref() else {
         return plan;
     };
-    let owner = target(REPLICA_SETS, snapshot.set);
+    let owner = target(snapshot.resource, snapshot.set);
     let deleted = snapshot.set.metadata.deletion_timestamp.is_some();
     let candidates = snapshot.pods.iter().copied().filter(|pod| !is_finished(pod));
     let claimed = claim(&owner, deleted, &spec.selector, PODS, candidates);

@@ -12,7 +12,7 @@ use super::Failure;
 use crate::{
     objects::{Meta as _, available_in, is_ready, seconds},
     pod::Pod,
-    step::{Outcome, PatchKind, Plan, Step, Target},
+    step::{Outcome, PatchKind, Plan, REPLICATION_CONTROLLERS, Step, Target},
 };
 
 const REPLICA_FAILURE: &str = "ReplicaFailure";
@@ -43,6 +43,12 @@ pub(super) fn report(
         .iter()
         .filter_map(|pod| available_in(pod, min_ready, now))
         .collect();
+    // Replication controllers do not tell of pods that are on their way out.
+    let terminating = if owner.resource == REPLICATION_CONTROLLERS {
+        0
+    } else {
+        terminating
+    };
     let counts = [
         active.len(),
         active.iter().filter(|pod| fully(pod)).count(),
@@ -84,6 +90,7 @@ fn patch(
     conditions: &[ReplicaSetCondition],
 ) -> Step {
     let number = |count: i32| if count == 0 { Value::Null } else { count.into() };
+    let terminating = (owner.resource != REPLICATION_CONTROLLERS).then_some(terminating);
     let conditions = if conditions.is_empty() {
         Value::Null
     } else {

@@ -2,8 +2,11 @@ use expect_test::{Expect, expect};
 use k8s_openapi::{api::apps::v1::ReplicaSet, jiff::Timestamp};
 use serde_json::json;
 
-use super::{Failure, Snapshot, plan};
-use crate::pod::Pod;
+use super::{Elder, Failure, Snapshot, plan};
+use crate::{
+    pod::Pod,
+    step::{REPLICA_SETS, REPLICATION_CONTROLLERS},
+};
 
 fn now() -> Timestamp {
     "2026-01-01T01:00:00Z".parse().unwrap()
@@ -52,6 +55,7 @@ fn check(replicas: i32, pods: &[&str], expected: &Expect) {
     let pods: Vec<&Pod> = pods.iter().collect();
     let plan = plan(
         &Snapshot {
+            resource: REPLICA_SETS,
             set: &set,
             pods: &pods,
             related: &pods,
@@ -120,6 +124,7 @@ fn a_refusal_is_reported_first_and_tried_once() {
     };
     let plan = plan(
         &Snapshot {
+            resource: REPLICA_SETS,
             set: &set,
             pods: &[],
             related: &[],
@@ -129,4 +134,44 @@ fn a_refusal_is_reported_first_and_tried_once() {
     );
     let expected = expect!["patch ReplicaSet web/status -> create Pod web- (SuccessfulCreate: Created pod: {})"];
     expected.assert_eq(&plan.to_string());
+}
+
+#[test]
+fn replication_controllers_are_replica_sets_of_old() {
+    let elder: Elder = serde_json::from_value(json!({
+        "metadata": { "name": "web", "namespace": "default", "uid": "r", "generation": 1 },
+        "spec": {
+            "replicas": 2, "selector": { "app": "web" },
+            "template": { "metadata": { "labels": { "app": "web" } }, "spec": { "containers": [{ "name": "main" }] } },
+        },
+        "status": { "replicas": 1, "fullyLabeledReplicas": 1, "observedGeneration": 1 },
+    }))
+    .unwrap();
+    let check = |pods: &[&str], expected: &Expect| {
+        let pods: Vec<Pod> = pods.iter().map(|text| pod(text)).collect();
+        let pods: Vec<&Pod> = pods.iter().collect();
+        let snapshot = Snapshot {
+            resource: REPLICATION_CONTROLLERS,
+            set: &elder.0,
+            pods: &pods,
+            related: &pods,
+            failure: None,
+        };
+        let plan = plan(&snapshot, now());
+        expected.assert_eq(&plan.to_string());
+    };
+    check(
+        &["a n1 Running"],
+        &expect!["create Pod web- (SuccessfulCreate: Created pod: {})"],
+    );
+    check(&["a n1 Running", "free n1 Running"], &expect!["patch Pod free"]);
+    // One that is on its way out is made up for, and not told of.
+    check(
+        &["a n1 Running", "b n1 Running deleted"],
+        &expect!["create Pod web- (SuccessfulCreate: Created pod: {})"],
+    );
+    check(
+        &["a n1 Running", "b n1 Running"],
+        &expect!["patch ReplicationController web/status"],
+    );
 }

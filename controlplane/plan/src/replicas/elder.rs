@@ -1,0 +1,74 @@
+//! Replication controllers, which were there before `ReplicaSet`s, and are read as such.
+
+use k8s_openapi::{
+    api::{
+        apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetSpec, ReplicaSetStatus},
+        core::v1::{
+            ReplicationController, ReplicationControllerCondition, ReplicationControllerSpec,
+            ReplicationControllerStatus,
+        },
+    },
+    apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta},
+};
+use serde::Deserialize;
+
+use crate::objects::Object;
+
+/// A `ReplicationController` as the `ReplicaSet` that it might be.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(from = "ReplicationController")]
+pub struct Elder(pub ReplicaSet);
+
+impl Object for Elder {
+    type Meta = ObjectMeta;
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.0.metadata
+    }
+}
+
+impl From<ReplicationController> for Elder {
+    fn from(whole: ReplicationController) -> Self {
+        Self(ReplicaSet {
+            metadata: whole.metadata,
+            spec: whole.spec.map(spec),
+            status: whole.status.map(status),
+        })
+    }
+}
+
+fn spec(spec: ReplicationControllerSpec) -> ReplicaSetSpec {
+    ReplicaSetSpec {
+        min_ready_seconds: spec.min_ready_seconds,
+        replicas: spec.replicas,
+        selector: LabelSelector {
+            match_labels: spec.selector,
+            match_expressions: None,
+        },
+        template: spec.template,
+    }
+}
+
+fn status(status: ReplicationControllerStatus) -> ReplicaSetStatus {
+    ReplicaSetStatus {
+        available_replicas: status.available_replicas,
+        conditions: status
+            .conditions
+            .map(|conditions| conditions.into_iter().map(condition).collect()),
+        fully_labeled_replicas: status.fully_labeled_replicas,
+        observed_generation: status.observed_generation,
+        ready_replicas: status.ready_replicas,
+        replicas: status.replicas,
+        terminating_replicas: None,
+    }
+}
+
+fn condition(condition: ReplicationControllerCondition) -> ReplicaSetCondition {
+    ReplicaSetCondition {
+        last_transition_time: condition.last_transition_time,
+        message: condition.message,
+        reason: condition.reason,
+        status: condition.status,
+        type_: condition.type_,
+    }
+}
