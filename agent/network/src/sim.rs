@@ -13,7 +13,6 @@ use crate::{AttachSpec, Attachment, Cidr, Error, Network, Ranges};
 struct World {
     ranges: Option<Ranges>,
     attachments: BTreeMap<String, Attachment>,
-    failures: u32,
     refusals: u32,
 }
 
@@ -29,11 +28,6 @@ impl Sim {
         Self::default()
     }
 
-    /// The next so many calls of `attach` fail.
-    pub fn fail_attach(&self, times: u32) {
-        self.world().failures = times;
-    }
-
     /// The next so many calls of `detach` fail.
     pub fn fail_detach(&self, times: u32) {
         self.world().refusals = times;
@@ -47,13 +41,6 @@ impl Sim {
 impl World {
     fn attach(&mut self, sandbox_id: String) -> Result<Attachment, Error> {
         let ranges = self.ranges.ok_or(Error::NotStarted)?;
-        if self.failures > 0 {
-            self.failures -= 1;
-            return Err(Error::Kernel {
-                doing: "create veth pair",
-                cause: "simulated failure".to_owned(),
-            });
-        }
         if let Some(known) = self.attachments.get(&sandbox_id) {
             return Ok(known.clone());
         }

@@ -100,11 +100,6 @@ impl Sim {
         self.end(sandbox, container, 128 + SIGKILL, Some(SIGKILL), false)
     }
 
-    /// Ends a container as the kernel does at its memory limit. False when there is none that runs.
-    pub fn kill_for_memory(&self, sandbox: &str, container: &str) -> bool {
-        self.end(sandbox, container, 128 + SIGKILL, Some(SIGKILL), true)
-    }
-
     /// The supervisor of a sandbox dies.
     pub fn lose(&self, sandbox: &str) {
         if let Some(found) = self.world().sandboxes.get_mut(sandbox) {

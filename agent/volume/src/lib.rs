@@ -279,14 +279,10 @@ impl Volumes {
         let mut state = turns.hold();
         state.removed = true;
         let mut failures = Vec::new();
-        let targets = mounts_below(&directory, &mut failures);
-        // All of them before the first goes: it goes wherever its parent is shown.
-        for step in [subpath::keep_to_itself, subpath::detach] {
-            if !failures.is_empty() {
-                break;
+        for target in mounts_below(&directory, &mut failures) {
+            if let Err(error) = subpath::unmount(&target) {
+                failures.push(format!("unmount {}: {error}", target.display()));
             }
-            let failed = targets.iter().filter_map(|target| Some((target, step(target).err()?)));
-            failures.extend(failed.map(|(target, error)| format!("unmount {}: {error}", target.display())));
         }
         // With something still mounted a removal would reach into what is not ours: of claims only the mount points go.
         if failures.is_empty() {
@@ -314,7 +310,7 @@ impl Volumes {
     }
 }
 
-/// Mount points below a directory, innermost first.
+/// Mount points below a directory, but for those below another one of them.
 fn mounts_below(directory: &Path, failures: &mut Vec<String>) -> Vec<PathBuf> {
     let Ok(directory) = directory.canonicalize() else {
         return Vec::new();
@@ -332,7 +328,8 @@ fn mounts_below(directory: &Path, failures: &mut Vec<String>) -> Vec<PathBuf> {
         .map(|target| PathBuf::from(target.replace("\\040", " ")))
         .filter(|target| target.starts_with(&directory))
         .collect();
-    targets.reverse();
+    targets.sort();
+    targets.dedup_by(|below, above| below.starts_with(above));
     targets
 }
 

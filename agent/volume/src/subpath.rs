@@ -52,10 +52,7 @@ pub(crate) fn bind(volume: &Path, path: &str, target: &Path) -> io::Result<()> {
 
 /// Removes what is mounted at a path, and what it was mounted on.
 fn clear(target: &Path) -> io::Result<()> {
-    while is_mounted(target)? {
-        keep_to_itself(target)?;
-        detach(target)?;
-    }
+    unmount(target)?;
     let removed = match fs::symlink_metadata(target) {
         Ok(metadata) if metadata.is_dir() => fs::remove_dir(target),
         Ok(_) => fs::remove_file(target),
@@ -67,15 +64,15 @@ fn clear(target: &Path) -> io::Result<()> {
     }
 }
 
-/// From here on nothing that is unmounted at a mount point, or below it, is unmounted where it was bound from: a machine that
-/// shares its mounts, as systemd makes it, would lose the file systems below a directory with the pod that was shown it.
-pub(crate) fn keep_to_itself(target: &Path) -> io::Result<()> {
-    let flags = MsFlags::MS_SLAVE | MsFlags::MS_REC;
-    Ok(mount(None::<&str>, target, None::<&str>, flags, None::<&str>)?)
-}
-
-pub(crate) fn detach(target: &Path) -> io::Result<()> {
-    Ok(umount2(target, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)?)
+/// Unmounts everything at a path and below it, and nothing of it where it was bound from: a machine that shares its mounts, as
+/// systemd makes it, would lose the file systems below a directory with the pod that was shown it.
+pub(crate) fn unmount(target: &Path) -> io::Result<()> {
+    while is_mounted(target)? {
+        let flags = MsFlags::MS_SLAVE | MsFlags::MS_REC;
+        mount(None::<&str>, target, None::<&str>, flags, None::<&str>)?;
+        umount2(target, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)?;
+    }
+    Ok(())
 }
 
 /// Whether something is mounted at this path. Paths of ours have no characters that the table escapes.

@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodCondition, PodSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
-use k8s_openapi::jiff::Timestamp;
 
 use crate::quantity::Quantity;
 pub use references::References;
@@ -159,15 +158,6 @@ pub fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
 /// Whether the pod's `Ready` condition is true.
 pub fn is_ready(pod: &Pod) -> bool {
     condition(pod, "Ready").is_some_and(|condition| condition.status == "True")
-}
-
-/// Whether the pod has been ready for a time, in seconds.
-pub fn is_available(pod: &Pod, minimum: i32, now: Timestamp) -> bool {
-    let Some(ready) = condition(pod, "Ready").filter(|condition| condition.status == "True") else {
-        return false;
-    };
-    let since = ready.last_transition_time.as_ref().map(|time| time.0.as_second());
-    minimum <= 0 || since.is_some_and(|since| since + i64::from(minimum) <= now.as_second())
 }
 
 /// The pod's phase, or an empty text.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{anyhow, ensure};
 
 /// Fetches from the bystanders without a pause; every failure is kept.
 pub(crate) struct Customer {
@@ -45,7 +45,8 @@ impl Customer {
 
     pub(crate) fn finish(self) -> anyhow::Result<usize> {
         self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().ok();
+        let joined = self.thread.join();
+        joined.map_err(|_panic| anyhow!("the customer panicked"))?;
         let failures = self.failures.lock().unwrap();
         ensure!(failures.is_empty(), "bystanders did not serve: {failures:?}");
         Ok(self.served.load(Ordering::Relaxed))

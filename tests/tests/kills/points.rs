@@ -160,7 +160,8 @@ async fn kill_at(world: &mut World, sign: &Sign, way: Way, point: &str, victim: 
     match victim {
         Victim::Holder => {
             if let Some(pid) = holder(world, &uid) {
-                kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
+                kill(Pid::from_raw(pid), Signal::SIGKILL)?;
+                world.held += 1;
             }
         }
         Victim::Agent | Victim::ControlPlane | Victim::Containerd => world.strike(victim).await?,
@@ -207,6 +208,11 @@ pub(crate) async fn story(parts: Parts, victims: &[Victim]) -> anyhow::Result<()
         ensure!(one["containerID"] == other["containerID"], "{name}: {other}");
     }
     let served = customer.finish()?;
-    tracing::info!(count, served, ?parts, "killed at points");
+    tracing::info!(count, served, held = world.held, ?parts, "killed at points");
+    ensure!(served > count, "{served} pages");
+    ensure!(
+        world.held > 0 || !victims.contains(&Victim::Holder),
+        "no supervisor or shim was ever there to be killed"
+    );
     world.finish().await
 }

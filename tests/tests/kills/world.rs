@@ -78,6 +78,8 @@ pub(crate) struct World {
     pub(crate) next: usize,
     /// Where containers write down that they were started, one file for each pod.
     pub(crate) starts: PathBuf,
+    /// How many supervisors or shims were killed: none may be there to be.
+    pub(crate) held: usize,
 }
 
 pub(crate) fn uid(pod: &Value) -> &str {
@@ -118,6 +120,7 @@ impl World {
             leaving: BTreeSet::new(),
             next: 0,
             starts,
+            held: 0,
         })
     }
 
@@ -264,23 +267,22 @@ impl World {
                     .filter(|name| name.starts_with("busy"))
                     .cloned()
                     .collect();
-                let fresh = self.fresh(&busy);
-                let Some(name) = self.dice.one(&fresh).cloned() else {
-                    return Ok(());
-                };
-                let (_, pod) = self
-                    .api
-                    .ask(&Method::GET, &format!("{PODS}/{name}"), &Value::Null)
-                    .await?;
-                let first = first_processes(uid(&pod)).first().copied();
-                let Some(pid) = first.filter(|pid| has_written(*pid)) else {
+                let mut there = Vec::new();
+                for name in self.fresh(&busy) {
+                    let path = format!("{PODS}/{name}");
+                    let (_, pod) = self.api.ask(&Method::GET, &path, &Value::Null).await?;
+                    let first = first_processes(uid(&pod)).first().copied();
+                    there.extend(first.filter(|pid| has_written(*pid)));
+                }
+                let Some(pid) = self.dice.one(&there).copied() else {
                     return Ok(());
                 };
                 let holder = parent(pid).unwrap_or(0);
                 let line = std::fs::read(format!("/proc/{holder}/cmdline")).unwrap_or_default();
                 let line = String::from_utf8_lossy(&line).into_owned();
                 if line.starts_with("skiff-supervisor") || line.contains("containerd-shim") {
-                    kill(Pid::from_raw(holder), Signal::SIGKILL).ok();
+                    kill(Pid::from_raw(holder), Signal::SIGKILL)?;
+                    self.held += 1;
                 }
                 Ok(())
             }
