@@ -16,6 +16,7 @@ pub(crate) mod quota;
 mod service;
 mod service_account;
 mod tolerations;
+pub(crate) mod topology;
 
 use api::Object;
 use store::{Seen, Write};
@@ -47,6 +48,7 @@ const MUTATING: &[(&str, Mutating)] = &[
     ("StorageObjectInUseProtection", protection::protect),
     ("RuntimeClass", classes::of_runtime),
     ("DefaultIngressClass", classes::of_ingress),
+    ("PodTopologyLabels", topology::label),
     (OWN, service::allocate),
     (OWN, certificates::note),
 ];

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 const SECONDS: [f64; 6] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5];
 
 /// Upstream's names of the steps; the first one is all of them together.
-const PLUGINS: [&str; 17] = [
+const PLUGINS: [&str; 18] = [
     "",
     "CertificateApproval",
     "DefaultIngressClass",
@@ -25,6 +25,7 @@ const PLUGINS: [&str; 17] = [
     "NodeRestriction",
     "PersistentVolumeClaimResize",
     "PodSecurity",
+    "PodTopologyLabels",
     "Priority",
     "ResourceQuota",
     "RuntimeClass",

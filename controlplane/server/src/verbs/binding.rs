@@ -1,7 +1,5 @@
 //! POST of a Binding: assigns a pod to a node, once.
 
-use std::collections::BTreeMap;
-
 use api::Object;
 use axum::body::Body;
 use http::StatusCode;
@@ -9,6 +7,7 @@ use k8s_openapi::api::core::v1::{Binding, Pod, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
+use crate::admission::topology;
 use crate::body;
 use crate::context::Context;
 use crate::failure::{Failure, GroupResource, Target};
@@ -53,6 +52,11 @@ async fn bind(context: &mut Context, name: Option<String>, body: Body) -> Result
         None => own,
     };
     check(&binding, &name)?;
+    let mut binding = binding;
+    if binding.target.kind.as_deref() == Some("Node") {
+        let node = binding.target.name.as_deref().unwrap_or_default();
+        topology::add(&mut binding.metadata.labels, topology::of_node(context, node));
+    }
     let now = context.now();
     let amendment = Amendment {
         name: &name,
@@ -125,19 +129,17 @@ fn assign(object: &mut dyn Object, binding: &Binding, now: Timestamp) -> Result<
         return Err(format!("pod {name} has non-empty .spec.schedulingGates"));
     }
     spec.node_name.clone_from(&binding.target.name);
-    merge(&mut pod.metadata.annotations, binding.metadata.annotations.as_ref());
-    merge(&mut pod.metadata.labels, binding.metadata.labels.as_ref());
+    if let Some(annotations) = binding.metadata.annotations.clone().filter(|own| !own.is_empty()) {
+        pod.metadata.annotations.get_or_insert_default().extend(annotations);
+    }
+    topology::add(
+        &mut pod.metadata.labels,
+        binding.metadata.labels.clone().into_iter().flatten(),
+    );
     set_condition(pod, scheduled(now));
     // The promise is kept, or there is a better node.
     pod.status.get_or_insert_default().nominated_node_name = None;
     Ok(())
-}
-
-fn merge(into: &mut Option<BTreeMap<String, String>>, from: Option<&BTreeMap<String, String>>) {
-    if let Some(from) = from.filter(|from| !from.is_empty()) {
-        let pairs = from.iter().map(|(key, value)| (key.clone(), value.clone()));
-        into.get_or_insert_default().extend(pairs);
-    }
 }
 
 fn scheduled(now: Timestamp) -> PodCondition {

@@ -310,3 +310,40 @@ async fn attack_22_who_is_called_like_a_node_is_none_without_its_group() {
     let answer = collect(api.send_as(User::new("system:node:n1", []), request).await).await;
     assert_eq!(answer.code, 403);
 }
+
+#[tokio::test]
+async fn pods_have_the_region_and_the_zone_of_their_node() {
+    const PODS: &str = "/api/v1/namespaces/default/pods";
+    let api = Api::start().await;
+    let zone =
+        json!({"topology.kubernetes.io/zone": "z", "topology.kubernetes.io/region": "r", "kubernetes.io/os": "linux"});
+    let node = json!({"metadata": {"name": "far", "labels": zone}});
+    assert_eq!(api.post("/api/v1/nodes", &node).await.code.as_u16(), 201);
+    let pod = |name: &str, node: Option<&str>, labels: &Value| {
+        json!({"metadata": {"name": name, "labels": labels},
+            "spec": {"nodeName": node, "containers": [{"name": "c", "image": "x"}]}})
+    };
+    let bind = async |name: &str, node: &str| {
+        let binding = json!({"metadata": {"name": name, "labels": {"b": "2", "a": "2"}}, "target": {"kind": "Node", "name": node}});
+        let answer = api.post(&format!("{PODS}/{name}/binding"), &binding).await;
+        assert_eq!(answer.code.as_u16(), 201, "{}", answer.text());
+    };
+    let labels = async |name: &str| api.get(&format!("{PODS}/{name}")).await.json()["metadata"]["labels"].clone();
+    for (name, node, own) in [
+        ("bound", None, json!({"a": "1"})),
+        ("elsewhere", None, json!({"a": "1"})),
+        ("made-there", Some("far"), json!({"topology.kubernetes.io/zone": "own"})),
+    ] {
+        let answer = api.post(PODS, &pod(name, node, &own)).await;
+        assert_eq!(answer.code.as_u16(), 201, "{}", answer.text());
+    }
+    bind("bound", "far").await;
+    bind("elsewhere", "unknown").await;
+    let (region, zone) = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone");
+    assert_eq!(
+        labels("bound").await,
+        json!({"a": "1", "b": "2", region: "r", zone: "z"})
+    );
+    assert_eq!(labels("elsewhere").await, json!({"a": "1", "b": "2"}));
+    assert_eq!(labels("made-there").await, json!({region: "r", zone: "own"}));
+}
