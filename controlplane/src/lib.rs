@@ -110,6 +110,7 @@ pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error>
     options.signing_key = Some(key);
     options.address = config.reachable(address).to_string();
     options.service_range = (config.service_cidr.address, config.service_cidr.length);
+    options.authority = Some(authority.authority().into());
     let metrics = controllers.metrics.clone();
     options.metrics = Some(Arc::new(move || metrics.text()));
     let server = Server::new(store.clone(), options);

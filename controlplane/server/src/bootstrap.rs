@@ -35,6 +35,9 @@ const PRIORITY_CLASSES: [(&str, i32, &str); 2] = [
     ),
 ];
 
+/// The namespace of the cluster's own parts.
+const HOME: &str = "kube-system";
+
 const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 
 /// Why the first objects could not be made.
@@ -124,6 +127,9 @@ pub(crate) async fn run(router: Router, store: &Store, options: &Options) -> Res
     try_join_all(firsts(store).map(create)).await?;
     let own = own_service::objects(options).into_iter();
     try_join_all(own.map(|own| client.keep(store, own))).await?;
+    if let Some(authority) = &options.authority {
+        client.publish(store, authority).await?;
+    }
     let wanted = policy::wanted()?.into_iter();
     try_join_all(wanted.map(|wanted| client.provide(store, wanted))).await?;
     Ok(())
@@ -168,6 +174,32 @@ impl Client {
             (true, true) => self.send(Method::PUT, format!("{path}/{name}"), own.object).await,
             (true, false) => Ok(()),
         }
+    }
+
+    /// Tells servers that extend this one by whom clients' certificates are signed.
+    async fn publish(&self, store: &Store, authority: &str) -> Result<(), BootstrapError> {
+        const NAME: &str = "extension-apiserver-authentication";
+        let all = format!("/api/v1/namespaces/{HOME}/configmaps");
+        let wanted = json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME},
+            "data": {"client-ca-file": authority},
+        });
+        let key = Key::new("", "configmaps", HOME, NAME).ok();
+        let Some(existing) = key.and_then(|key| store.get(&key)) else {
+            return self.send(Method::POST, all, wanted).await;
+        };
+        let mut existing: Value = serde_json::from_slice(&existing.bytes).unwrap_or_default();
+        let before = existing.pointer("/data/client-ca-file").cloned();
+        if before.is_some_and(|before| before == authority) {
+            return Ok(());
+        }
+        if let Some(object) = existing.as_object_mut() {
+            let data = object.entry("data").or_insert_with(|| json!({}));
+            if let Some(data) = data.as_object_mut() {
+                data.insert("client-ca-file".to_owned(), authority.into());
+            }
+        }
+        self.send(Method::PUT, format!("{all}/{NAME}"), existing).await
     }
 
     async fn send(&self, method: Method, path: String, object: Value) -> Result<(), BootstrapError> {

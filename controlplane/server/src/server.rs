@@ -41,6 +41,8 @@ pub struct Options {
     pub version: Version,
     /// Where clients reach the server, as `host:port`; discovery shows it.
     pub address: String,
+    /// The authority that signs clients' certificates, as PEM, for servers that extend this one.
+    pub authority: Option<Arc<str>>,
     /// What others in the process count: a page in the format of `/metrics`, which goes with the server's own.
     pub metrics: Option<Arc<dyn Fn() -> String + Send + Sync>>,
     /// Range of Services' addresses, of 8 to 30 bits; the first address is the server's own.
@@ -57,6 +59,7 @@ impl Options {
             signing_key: None,
             version: Version::default(),
             address: "127.0.0.1:6443".to_owned(),
+            authority: None,
             metrics: None,
             service_range: (Ipv4Addr::new(10, 96, 0, 0), 12),
         }

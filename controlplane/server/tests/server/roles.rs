@@ -325,3 +325,24 @@ async fn the_default_roles_are_there_and_come_back() {
         before
     );
 }
+
+#[tokio::test]
+async fn servers_that_extend_this_one_find_its_authority() {
+    let api = Api::start_with(|mut options| {
+        options.authority = Some("the authority".into());
+        options
+    })
+    .await;
+    let path = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
+    assert_eq!(
+        api.get(path).await.json()["data"],
+        json!({"client-ca-file": "the authority"})
+    );
+    let other = json!({"data": {"client-ca-file": "another", "requestheader-client-ca-file": "front"}});
+    assert_eq!(api.patch(path, "merge-patch+json", &other).await.code.as_u16(), 200);
+    api.server.bootstrap().await.unwrap();
+    assert_eq!(
+        api.get(path).await.json()["data"],
+        json!({"client-ca-file": "the authority", "requestheader-client-ca-file": "front"})
+    );
+}
