@@ -14,8 +14,6 @@ pub enum Rule {
     Subdomain,
     /// RFC 1123 label, up to 63 bytes.
     Label,
-    /// RFC 1035 label, up to 63 bytes, beginning with a letter.
-    Label1035,
     /// Anything that can stand between two slashes of a URL.
     PathSegment,
     /// An IP address, as short as it can be written.
@@ -34,7 +32,6 @@ impl Rule {
         match self {
             Self::Subdomain => dns1123_subdomain(&masked),
             Self::Label => dns1123_label(&masked),
-            Self::Label1035 => dns1035_label(&masked),
             Self::PathSegment => path_segment(name, prefix),
             Self::Address => address(name),
         }
@@ -66,9 +63,6 @@ must start and end with an alphanumeric character (e.g. 'example.com', regex use
 const WILDCARD: &str = "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must \
 consist of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character (e.g. '*.example.com', regex \
 used for validation is '\\*\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
-const LABEL_1035: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an \
-alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is \
-'[a-z]([-a-z0-9]*[a-z0-9])?')";
 const QUALIFIED: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an \
 alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is \
 '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
@@ -128,18 +122,6 @@ pub fn dns1123_subdomain(text: &str) -> Vec<String> {
     }
     if !is_subdomain(text) {
         errors.push(SUBDOMAIN.to_owned());
-    }
-    errors
-}
-
-/// What is wrong with an RFC 1035 label.
-pub fn dns1035_label(text: &str) -> Vec<String> {
-    let mut errors = Vec::new();
-    if text.len() > 63 {
-        errors.push(too_long(63));
-    }
-    if !is_label(text) || !text.starts_with(|first: char| first.is_ascii_lowercase()) {
-        errors.push(LABEL_1035.to_owned());
     }
     errors
 }

@@ -158,7 +158,7 @@ pub(crate) fn canonical_range(errors: &mut Vec<Invalid>, field: &str, text: &str
 }
 
 /// The first address of a range.
-fn first(address: IpAddr, length: u8) -> IpAddr {
+pub(crate) fn first(address: IpAddr, length: u8) -> IpAddr {
     match address {
         IpAddr::V4(address) => {
             let mask = u32::MAX.checked_shl(u32::from(32 - length.min(32))).unwrap_or(0);
@@ -174,11 +174,55 @@ fn first(address: IpAddr, length: u8) -> IpAddr {
 /// Upstream's text for what is no address.
 pub(crate) const ADDRESS: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
 
-/// An error when a text is no IP address.
+/// An error when a text is no IP address, or one that is read in several ways.
 pub(crate) fn address(errors: &mut Vec<Invalid>, field: &str, text: &str) {
-    if text.parse::<IpAddr>().is_err() {
-        errors.push(Invalid::value(field, text, ADDRESS));
-    }
+    let detail = match text.parse::<IpAddr>() {
+        Ok(IpAddr::V6(address)) if address.to_ipv4_mapped().is_some() => "must not be an IPv4-mapped IPv6 address",
+        Ok(_) => return,
+        Err(_) if without_zeros(text).is_some() => "must not have leading 0s",
+        Err(_) => ADDRESS,
+    };
+    errors.push(Invalid::value(field, text, detail));
+}
+
+/// An error when a text is no range, or one that is read in several ways.
+pub(crate) fn plain_range(errors: &mut Vec<Invalid>, field: &str, text: &str) {
+    let parts = text.split_once('/').and_then(|(address, length)| {
+        let read = address.parse().ok().or_else(|| without_zeros(address))?;
+        let is_short = length.len() == 1 || !length.starts_with('0');
+        let digits = length.bytes().all(|byte| byte.is_ascii_digit());
+        let length = length.parse::<u8>().ok().filter(|_| digits)?;
+        let is_plain = is_short && address.parse::<IpAddr>().is_ok();
+        (length <= if read.is_ipv4() { 32 } else { 128 }).then_some((read, length, is_plain))
+    });
+    let detail = match parts {
+        None => RANGE,
+        Some((_, _, false)) => "must not have leading 0s in IP or prefix length",
+        Some((IpAddr::V6(address), _, _)) if address.to_ipv4_mapped().is_some() => {
+            "must not have an IPv4-mapped IPv6 address"
+        }
+        Some((address, length, _)) if first(address, length) != address => {
+            "must not have bits set beyond the prefix length"
+        }
+        Some(_) => return,
+    };
+    errors.push(Invalid::value(field, text, detail));
+}
+
+/// An IPv4 address, or the end of an IPv6 address in that form, without the zeros that its numbers begin with.
+fn without_zeros(text: &str) -> Option<IpAddr> {
+    let (head, numbers) = text.rsplit_once(':').map_or(("", text), |(head, rest)| (head, rest));
+    let colon = if text.contains(':') { ":" } else { "" };
+    let numbers: Vec<&str> = numbers.split('.').collect();
+    let short = numbers.iter().map(|number| match number.trim_start_matches('0') {
+        "" if !number.is_empty() => "0",
+        rest => rest,
+    });
+    let short = short.collect::<Vec<_>>().join(".");
+    format!("{head}{colon}{short}")
+        .parse()
+        .ok()
+        .filter(|_| numbers.len() == 4)
 }
 
 /// Errors for addresses that nothing behind a Service can have.

@@ -20,7 +20,7 @@ impl Kind for Service {
     const SHORT_NAMES: &'static [&'static str] = &["svc"];
     const CATEGORIES: &'static [&'static str] = &["all"];
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Proxy, Subresource::Status];
-    const NAME: Rule = Rule::Label1035;
+    const NAME: Rule = Rule::Label;
     const COLUMNS: &'static [Column<Self>] = &[
         Column::text("Type", "How the service is reached.", |service, _| kind(service).into()),
         Column::text("Cluster-IP", "Address inside the cluster.", |service, _| {

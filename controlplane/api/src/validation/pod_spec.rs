@@ -1,13 +1,12 @@
 //! Rules for a pod's spec, in a pod or in a template.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Container, PodSecurityContext, PodSpec, SeccompProfile, Sysctl};
 
 use super::container::{self, Context};
 use super::{
-    ADDRESS, affinity, each, ephemeral, file_key, id, metadata, non_negative, one_of, required, resources, volume,
+    address, affinity, each, ephemeral, file_key, id, metadata, non_negative, one_of, required, resources, volume,
 };
 use crate::invalid::Invalid;
 use crate::names;
@@ -189,9 +188,7 @@ fn dns(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
         errors.push(Invalid::rendered(format!("{path}.nameservers"), value, detail));
     }
     for (index, server) in servers.iter().enumerate() {
-        if server.parse::<IpAddr>().is_err() {
-            errors.push(Invalid::value(format!("{path}.nameservers[{index}]"), server, ADDRESS));
-        }
+        address(errors, &format!("{path}.nameservers[{index}]"), server);
     }
     let searches = config.searches.unwrap_or_default();
     if searches.len() > 32 {
@@ -220,9 +217,7 @@ fn dns(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
 fn host_aliases(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
     for (index, alias) in spec.host_aliases.iter().flatten().enumerate() {
         let path = format!("{path}.hostAliases[{index}]");
-        if alias.ip.parse::<IpAddr>().is_err() {
-            errors.push(Invalid::value(format!("{path}.ip"), &alias.ip, ADDRESS));
-        }
+        address(errors, &format!("{path}.ip"), &alias.ip);
         for (index, name) in alias.hostnames.iter().flatten().enumerate() {
             each(
                 errors,

@@ -210,8 +210,33 @@ fn peers_of_network_policies() {
                     &json!({"ipBlock": {"cidr": "192.168.8.0/24", "except": ["192.168.9.1/24", "192.168.8.0/24", "192.168.8.8/30"]}}),
                 ),
                 &[
+                    "spec.ingress[0].from[0].ipBlock.except[0]: Invalid value: \"192.168.9.1/24\": must not have bits set beyond the prefix length",
                     "spec.ingress[0].from[0].ipBlock.except[0]: Invalid value: \"192.168.9.1/24\": must be a strict subset of `cidr`",
                     "spec.ingress[0].from[0].ipBlock.except[1]: Invalid value: \"192.168.8.0/24\": must be a strict subset of `cidr`",
+                ],
+            ),
+            (
+                of(&json!({"ipBlock": {"cidr": "010.0.0.0/8"}})),
+                &[
+                    "spec.ingress[0].from[0].ipBlock.cidr: Invalid value: \"010.0.0.0/8\": must not have leading 0s in IP or prefix length",
+                ],
+            ),
+            (
+                of(&json!({"ipBlock": {"cidr": "10.0.0.0/08"}})),
+                &[
+                    "spec.ingress[0].from[0].ipBlock.cidr: Invalid value: \"10.0.0.0/08\": must not have leading 0s in IP or prefix length",
+                ],
+            ),
+            (
+                of(&json!({"ipBlock": {"cidr": "10.0.0.1/8"}})),
+                &[
+                    "spec.ingress[0].from[0].ipBlock.cidr: Invalid value: \"10.0.0.1/8\": must not have bits set beyond the prefix length",
+                ],
+            ),
+            (
+                of(&json!({"ipBlock": {"cidr": "::ffff:10.0.0.0/104"}})),
+                &[
+                    "spec.ingress[0].from[0].ipBlock.cidr: Invalid value: \"::ffff:10.0.0.0/104\": must not have an IPv4-mapped IPv6 address",
                 ],
             ),
             (

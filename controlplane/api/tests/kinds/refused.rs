@@ -335,6 +335,18 @@ fn other_kinds() {
         ],
     );
     refused(
+        "",
+        "services",
+        &json!({"spec": {"externalIPs": ["010.000.000.005", "::ffff:1.2.3.4", "::ffff:1.2.3.04", "a", "FE80:0::1"]}}),
+        &[
+            "spec.externalIPs[0]: Invalid value: \"010.000.000.005\": must not have leading 0s",
+            "spec.externalIPs[1]: Invalid value: \"::ffff:1.2.3.4\": must not be an IPv4-mapped IPv6 address",
+            "spec.externalIPs[2]: Invalid value: \"::ffff:1.2.3.04\": must not have leading 0s",
+            "spec.externalIPs[3]: Invalid value: \"a\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+        ],
+    );
+    refused("", "services", &json!({"metadata": {"name": "1st"}}), &[]);
+    refused(
         "scheduling.k8s.io",
         "priorityclasses",
         &json!({"value": 2_000_000_000}),

@@ -169,7 +169,7 @@ fn backend(errors: &mut Vec<Invalid>, backend: &IngressBackend, path: &str) {
 fn service(errors: &mut Vec<Invalid>, service: &IngressServiceBackend, path: &str) {
     let field = format!("{path}.service.name");
     if required(errors, &field, Some(&service.name)) {
-        each(errors, &field, &service.name, names::dns1035_label(&service.name));
+        each(errors, &field, &service.name, names::dns1123_label(&service.name));
     }
     let own = service.port.as_ref();
     let name = own

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::invalid::Invalid;
 use crate::validation::selector::label_selector;
-use crate::validation::{PROTOCOLS, one_of_or_none, port, port_or_name, range};
+use crate::validation::{PROTOCOLS, one_of_or_none, plain_range, port, port_or_name, range};
 
 /// A spec.
 pub(super) fn validate(spec: &NetworkPolicySpec) -> Vec<Invalid> {
@@ -120,18 +120,13 @@ fn block(errors: &mut Vec<Invalid>, block: &IPBlock, path: &str) {
     if block.cidr.is_empty() {
         return errors.push(Invalid::required(field, ""));
     }
-    let detail = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
-    let Some(whole) = range(&block.cidr) else {
-        return errors.push(Invalid::value(field, &block.cidr, detail));
-    };
+    plain_range(errors, &field, &block.cidr);
+    let Some(whole) = range(&block.cidr) else { return };
     for (index, except) in block.except.iter().flatten().enumerate() {
         let field = format!("{path}.except[{index}]");
-        match range(except) {
-            None => errors.push(Invalid::value(field, except, detail)),
-            Some(part) if !is_part(whole, part) => {
-                errors.push(Invalid::value(field, except, "must be a strict subset of `cidr`"));
-            }
-            Some(_) => {}
+        plain_range(errors, &field, except);
+        if range(except).is_some_and(|part| !is_part(whole, part)) {
+            errors.push(Invalid::value(field, except, "must be a strict subset of `cidr`"));
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::invalid::Invalid;
 use crate::names;
 use crate::quantity::Quantity;
 use crate::validation::resources::is_integer;
-use crate::validation::{RANGE, each, one_of, range};
+use crate::validation::{each, one_of, plain_range, range};
 
 const RANGES: &str = "spec.podCIDRs";
 
@@ -21,9 +21,7 @@ pub(super) fn validate(node: &Node) -> Vec<Invalid> {
     amounts(&mut errors, node);
     let ranges = pod_ranges(node);
     for (index, own) in ranges.iter().enumerate() {
-        if range(own).is_none() {
-            errors.push(Invalid::value(format!("{RANGES}[{index}]"), own, RANGE));
-        }
+        plain_range(&mut errors, &format!("{RANGES}[{index}]"), own);
     }
     if ranges.len() > 1 {
         let families: Vec<bool> = ranges.iter().filter_map(|own| Some(range(own)?.0.is_ipv4())).collect();

@@ -1,7 +1,6 @@
 //! Rules for a service's spec.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{ServicePort, ServiceSpec};
 
@@ -9,7 +8,7 @@ use super::{is, is_headless, is_reachable_from_outside, needs_cluster_ip, needs_
 use crate::invalid::Invalid;
 use crate::names;
 use crate::validation::metadata::labels;
-use crate::validation::{self, ADDRESS, each, one_of, one_of_or_none, port_or_name, required};
+use crate::validation::{self, each, one_of, one_of_or_none, port_or_name, required};
 
 /// Ports of nodes that can be handed out.
 pub const NODE_PORTS: std::ops::RangeInclusive<i32> = 30000..=32767;
@@ -38,9 +37,7 @@ pub(super) fn validate(spec: &ServiceSpec) -> Vec<Invalid> {
     errors.extend(labels(spec.selector.as_ref(), "spec.selector"));
     session(&mut errors, spec);
     for (index, address) in spec.external_ips.iter().flatten().enumerate() {
-        if address.parse::<IpAddr>().is_err() {
-            errors.push(Invalid::value(format!("spec.externalIPs[{index}]"), address, ADDRESS));
-        }
+        validation::address(&mut errors, &format!("spec.externalIPs[{index}]"), address);
     }
     let kinds = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
     one_of(&mut errors, "spec.type", spec.type_.as_deref(), &kinds);
@@ -117,8 +114,8 @@ fn addresses(errors: &mut Vec<Invalid>, spec: &ServiceSpec) {
                 let detail = "'None' must be the first and only value";
                 errors.push(Invalid::rendered("spec.clusterIPs", rendered(), detail));
             }
-        } else if address.parse::<IpAddr>().is_err() {
-            errors.push(Invalid::value(field, address, ADDRESS));
+        } else {
+            validation::address(errors, &field, address);
         }
     }
 }
@@ -219,6 +216,9 @@ fn balancer(errors: &mut Vec<Invalid>, spec: &ServiceSpec) {
         for (field, _) in set.into_iter().filter(|(_, set)| *set) {
             errors.push(Invalid::forbidden(format!("spec.{field}"), FOR_LOAD_BALANCER));
         }
+    }
+    for (index, own) in spec.load_balancer_source_ranges.iter().flatten().enumerate() {
+        validation::plain_range(errors, &format!("spec.loadBalancerSourceRanges[{index}]"), own.trim());
     }
     if let Some(class) = spec.load_balancer_class.as_deref() {
         each(errors, "spec.loadBalancerClass", class, names::qualified_name(class));
