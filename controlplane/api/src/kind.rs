@@ -306,6 +306,10 @@ pub trait Kind:
     fn validate_own(&self, old: &Self) -> Vec<Invalid> {
         self.validate_status(old)
     }
+    /// What a client is warned of whose new object, or whose change of `old`, is accepted.
+    fn warnings(&self, _old: Option<&Self>) -> Vec<String> {
+        Vec::new()
+    }
     /// The `scale` subresource, where there is one.
     fn scale(&self) -> Option<Scale> {
         None

@@ -27,6 +27,7 @@ pub mod strategy;
 pub mod strict;
 pub mod table;
 pub mod validation;
+mod warnings;
 pub mod yaml;
 
 pub use invalid::{Invalid, InvalidKind};

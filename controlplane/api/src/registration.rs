@@ -104,6 +104,7 @@ pub struct Registration {
     validate_update: fn(&dyn Object, &dyn Object) -> Vec<Invalid>,
     validate_status: fn(&dyn Object, &dyn Object) -> Vec<Invalid>,
     validate_own: fn(&dyn Object, &dyn Object) -> Vec<Invalid>,
+    warnings: fn(&dyn Object, Option<&dyn Object>) -> Vec<String>,
     field_labels: fn() -> Vec<&'static str>,
     field_names: &'static [(&'static str, &'static str)],
     fields: fn(&dyn Object) -> Vec<(&'static str, String)>,
@@ -162,6 +163,7 @@ impl Registration {
             validate_update: erased::validate_update::<K>,
             validate_status: erased::validate_status::<K>,
             validate_own: erased::validate_own::<K>,
+            warnings: erased::warnings::<K>,
             field_labels: || K::FIELDS.iter().map(|field| field.label).collect(),
             field_names: K::FIELD_NAMES,
             fields: erased::fields::<K>,
@@ -263,6 +265,11 @@ impl Registration {
         let mut errors = metadata::validate_update(new.metadata(), old.metadata(), self.scope, self.name_rule);
         errors.extend((self.validate_status)(new, old));
         errors
+    }
+
+    /// What a client is warned of whose new object, or whose change of `old`, is accepted.
+    pub fn warnings(&self, new: &dyn Object, old: Option<&dyn Object>) -> Vec<String> {
+        (self.warnings)(new, old)
     }
 
     /// What is wrong with an update of the kind's own subresource, the metadata included.

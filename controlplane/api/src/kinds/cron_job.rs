@@ -8,6 +8,7 @@ use crate::kind::{Column, Kind, Subresource};
 use crate::pod::defaults::text;
 use crate::table::{age_column, containers, selector_or_none, since, truth};
 use crate::validation::{cron, non_negative, one_of, required};
+use crate::warnings;
 
 impl Kind for CronJob {
     const SHORT_NAMES: &'static [&'static str] = &["cj"];
@@ -63,6 +64,19 @@ impl Kind for CronJob {
     }
 
     crate::spec_and_status!();
+
+    fn warnings(&self, old: Option<&Self>) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if old.is_none() {
+            warnings.extend(warnings::pods_name(&self.metadata));
+        } else if old.is_some_and(|old| old.metadata.generation == self.metadata.generation) {
+            return warnings;
+        }
+        if let Some(spec) = &self.spec.job_template.spec {
+            warnings::of_template(&mut warnings, &spec.template, "spec.jobTemplate.spec.template");
+        }
+        warnings
+    }
 
     fn validate(&self) -> Vec<Invalid> {
         let mut errors = Vec::new();

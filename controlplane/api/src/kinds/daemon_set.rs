@@ -10,6 +10,7 @@ use crate::pod::defaults::{set_template_defaults, text};
 use crate::table::{age_column, containers, labels, selector};
 use crate::validation::workload::{keep_empty_selector, number_or_percent, same_selector, selector_and_template};
 use crate::validation::{non_negative, one_of};
+use crate::warnings;
 
 impl Kind for DaemonSet {
     const SHORT_NAMES: &'static [&'static str] = &["ds"];
@@ -91,6 +92,15 @@ impl Kind for DaemonSet {
 
     fn spec_changed(&self, old: &Self) -> bool {
         self.spec != old.spec
+    }
+
+    fn warnings(&self, old: Option<&Self>) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let is_same = old.is_some_and(|old| old.metadata.generation == self.metadata.generation);
+        if let Some(spec) = self.spec.as_ref().filter(|_| !is_same) {
+            warnings::of_template(&mut warnings, &spec.template, "spec.template");
+        }
+        warnings
     }
 
     fn validate(&self) -> Vec<Invalid> {

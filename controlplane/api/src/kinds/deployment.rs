@@ -11,6 +11,7 @@ use crate::strategy::scale;
 use crate::table::{age_column, containers, selector};
 use crate::validation::non_negative;
 use crate::validation::workload::{keep_empty_selector, number_or_percent, same_selector, selector_and_template};
+use crate::warnings;
 
 impl Kind for Deployment {
     const SHORT_NAMES: &'static [&'static str] = &["deploy"];
@@ -99,6 +100,18 @@ impl Kind for Deployment {
     fn spec_changed(&self, old: &Self) -> bool {
         // Annotations are copied to the replica sets, so they are asked for too.
         self.spec != old.spec || self.metadata.annotations != old.metadata.annotations
+    }
+
+    fn warnings(&self, old: Option<&Self>) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let Some(spec) = &self.spec else { return warnings };
+        if old.is_none() {
+            warnings.extend(warnings::pods_name(&self.metadata));
+        } else if old.is_some_and(|old| old.metadata.generation == self.metadata.generation) {
+            return warnings;
+        }
+        warnings::of_template(&mut warnings, &spec.template, "spec.template");
+        warnings
     }
 
     fn validate(&self) -> Vec<Invalid> {

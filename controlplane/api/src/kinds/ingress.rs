@@ -9,6 +9,7 @@ mod validation;
 use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
 use crate::table::age_column;
+use crate::warnings::has_annotation;
 
 impl Kind for Ingress {
     const SHORT_NAMES: &'static [&'static str] = &["ing"];
@@ -48,6 +49,17 @@ impl Kind for Ingress {
 
     fn prepare_status(&mut self, old: &Self) {
         self.spec.clone_from(&old.spec);
+    }
+
+    fn warnings(&self, old: Option<&Self>) -> Vec<String> {
+        let class = self.spec.as_ref().and_then(|spec| spec.ingress_class_name.as_ref());
+        let is_old = has_annotation(&self.metadata, "kubernetes.io/ingress.class") && class.is_none();
+        let message =
+            "annotation \"kubernetes.io/ingress.class\" is deprecated, please use 'spec.ingressClassName' instead";
+        (is_old && old.is_none())
+            .then(|| message.to_owned())
+            .into_iter()
+            .collect()
     }
 
     fn validate(&self) -> Vec<Invalid> {

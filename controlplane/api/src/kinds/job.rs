@@ -10,6 +10,7 @@ use crate::pod::defaults::{set_template_defaults, text};
 use crate::selector::LabelSelector;
 use crate::table::{age, age_column, containers, selector_or_none};
 use crate::validation::{immutable, non_negative, one_of, pod_spec};
+use crate::warnings;
 
 impl Kind for Job {
     const CATEGORIES: &'static [&'static str] = &["all"];
@@ -77,6 +78,18 @@ impl Kind for Job {
     }
 
     crate::spec_alone!();
+
+    fn warnings(&self, old: Option<&Self>) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let Some(spec) = &self.spec else { return warnings };
+        if old.is_none() {
+            warnings.extend(warnings::pods_name(&self.metadata));
+        } else if old.is_some_and(|old| old.metadata.generation == self.metadata.generation) {
+            return warnings;
+        }
+        warnings::of_template(&mut warnings, &spec.template, "spec.template");
+        warnings
+    }
 
     fn validate(&self) -> Vec<Invalid> {
         let spec = self.spec.clone().unwrap_or_default();

@@ -8,6 +8,7 @@ use crate::invalid::Invalid;
 use crate::kind::{Column, Kind};
 use crate::pod::defaults::text;
 use crate::table::{age_column, selector_or_none};
+use crate::warnings::of_range;
 
 impl Kind for NetworkPolicy {
     const SHORT_NAMES: &'static [&'static str] = &["netpol"];
@@ -31,6 +32,30 @@ impl Kind for NetworkPolicy {
             spec.policy_types = Some(types);
         }
         ports(spec).for_each(|port| text(&mut port.protocol, "TCP"));
+    }
+
+    fn warnings(&self, _old: Option<&Self>) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let Some(spec) = &self.spec else { return warnings };
+        let into = spec.ingress.iter().flatten().map(|rule| rule.from.as_ref());
+        let out = spec.egress.iter().flatten().map(|rule| rule.to.as_ref());
+        let into = into
+            .enumerate()
+            .map(|(index, peers)| (format!("spec.ingress[{index}].from"), peers));
+        let out = out
+            .enumerate()
+            .map(|(index, peers)| (format!("spec.egress[{index}].to"), peers));
+        for (path, peers) in into.chain(out) {
+            for (index, peer) in peers.into_iter().flatten().enumerate() {
+                let Some(block) = &peer.ip_block else { continue };
+                let path = format!("{path}[{index}].ipBlock");
+                of_range(&mut warnings, &block.cidr, &format!("{path}.cidr"));
+                for (index, except) in block.except.iter().flatten().enumerate() {
+                    of_range(&mut warnings, except, &format!("{path}.except[{index}]"));
+                }
+            }
+        }
+        warnings
     }
 
     fn validate(&self) -> Vec<Invalid> {

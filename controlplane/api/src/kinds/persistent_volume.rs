@@ -9,6 +9,7 @@ use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
 use crate::pod::defaults::{amounts, text};
 use crate::table::age_column;
+use crate::warnings;
 
 impl Kind for PersistentVolume {
     const ANSWERS_DELETED: bool = true;
@@ -83,6 +84,15 @@ impl Kind for PersistentVolume {
         self.spec.clone_from(&old.spec);
     }
 
+    fn warnings(&self, _old: Option<&Self>) -> Vec<String> {
+        let mut warnings = Vec::new();
+        warnings::storage_class_annotation(&mut warnings, &self.metadata);
+        if let Some(spec) = &self.spec {
+            warn_of_spec(&mut warnings, spec);
+        }
+        warnings
+    }
+
     fn validate(&self) -> Vec<Invalid> {
         match &self.spec {
             Some(spec) => validation::validate(spec),
@@ -125,4 +135,47 @@ fn claim(volume: &PersistentVolume) -> String {
         claim.namespace.as_deref().unwrap_or_default(),
         claim.name.as_deref().unwrap_or_default()
     )
+}
+
+fn warn_of_spec(warnings: &mut Vec<String>, spec: &PersistentVolumeSpec) {
+    if spec.persistent_volume_reclaim_policy.as_deref() == Some("Recycle") {
+        warnings.push(
+            "spec.persistentVolumeReclaimPolicy: The Recycle reclaim policy is deprecated. Instead, the recommended \
+             approach is to use dynamic provisioning."
+                .to_owned(),
+        );
+    }
+    if let Some(nodes) = spec
+        .node_affinity
+        .as_ref()
+        .and_then(|affinity| affinity.required.as_ref())
+    {
+        let path = "spec.nodeAffinity.required.nodeSelectorTerms";
+        warnings::of_terms(warnings, &nodes.node_selector_terms, path);
+    }
+    let old = [
+        (
+            spec.cephfs.is_some(),
+            "cephfs: deprecated in v1.28, non-functional in v1.31+",
+        ),
+        (
+            spec.photon_persistent_disk.is_some(),
+            "photonPersistentDisk: deprecated in v1.11, non-functional in v1.16+",
+        ),
+        (
+            spec.scale_io.is_some(),
+            "scaleIO: deprecated in v1.16, non-functional in v1.22+",
+        ),
+        (
+            spec.storageos.is_some(),
+            "storageOS: deprecated in v1.22, non-functional in v1.25+",
+        ),
+        (
+            spec.glusterfs.is_some(),
+            "glusterfs: deprecated in v1.25, non-functional in v1.26+",
+        ),
+        (spec.rbd.is_some(), "rbd: deprecated in v1.28, non-functional in v1.31+"),
+    ];
+    let used = old.into_iter().filter(|(is_used, _)| *is_used);
+    warnings.extend(used.map(|(_, message)| format!("spec.{message}")));
 }

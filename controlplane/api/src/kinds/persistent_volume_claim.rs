@@ -18,6 +18,7 @@ use crate::kind::{Column, Kind, Subresource};
 use crate::pod::defaults::{amounts, text};
 use crate::quantity::Quantity as Amount;
 use crate::table::age_column;
+use crate::warnings;
 
 impl Kind for PersistentVolumeClaim {
     const ANSWERS_DELETED: bool = true;
@@ -87,6 +88,15 @@ impl Kind for PersistentVolumeClaim {
 
     fn prepare_status(&mut self, old: &Self) {
         self.spec.clone_from(&old.spec);
+    }
+
+    fn warnings(&self, _old: Option<&Self>) -> Vec<String> {
+        let mut warnings = Vec::new();
+        warnings::storage_class_annotation(&mut warnings, &self.metadata);
+        if let Some(spec) = &self.spec {
+            warnings::of_claim(&mut warnings, spec, "spec");
+        }
+        warnings
     }
 
     fn validate(&self) -> Vec<Invalid> {

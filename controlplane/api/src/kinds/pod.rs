@@ -10,6 +10,7 @@ use crate::kind::{Column, Field, Kind, Subresource};
 use crate::pod::{defaults, phase, qos, unsupported};
 use crate::table::{age_column, or};
 use crate::validation::{pod_spec, required};
+use crate::warnings;
 use summary::Summary;
 
 impl Kind for Pod {
@@ -138,6 +139,14 @@ impl Kind for Pod {
 
     fn spec_changed(&self, old: &Self) -> bool {
         self.spec != old.spec
+    }
+
+    /// Nobody changes pods by hand, and who does it often is not to pay for warnings.
+    fn warnings(&self, old: Option<&Self>) -> Vec<String> {
+        match (&self.spec, old) {
+            (Some(spec), None) => warnings::of_pod(&self.metadata, spec),
+            (_, _) => Vec::new(),
+        }
     }
 
     fn validate(&self) -> Vec<Invalid> {

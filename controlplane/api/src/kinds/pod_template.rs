@@ -7,6 +7,7 @@ use crate::kind::{Column, Kind};
 use crate::pod::defaults::set_template_defaults;
 use crate::table::{containers, labels};
 use crate::validation::workload::pod_template;
+use crate::warnings;
 
 impl Kind for PodTemplate {
     const ANSWERS_DELETED: bool = true;
@@ -27,6 +28,15 @@ impl Kind for PodTemplate {
     fn set_defaults(&mut self) {
         let template = self.template.get_or_insert_default();
         set_template_defaults(template);
+    }
+
+    fn warnings(&self, old: Option<&Self>) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let is_same = old.is_some_and(|old| old.template == self.template);
+        if let Some(template) = self.template.as_ref().filter(|_| !is_same) {
+            warnings::of_template(&mut warnings, template, "template");
+        }
+        warnings
     }
 
     fn validate(&self) -> Vec<Invalid> {

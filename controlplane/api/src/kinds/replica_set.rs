@@ -10,6 +10,7 @@ use crate::strategy::scale;
 use crate::table::{age_column, containers, selector};
 use crate::validation::non_negative;
 use crate::validation::workload::{keep_empty_selector, same_selector, selector_and_template};
+use crate::warnings;
 
 impl Kind for ReplicaSet {
     const SHORT_NAMES: &'static [&'static str] = &["rs"];
@@ -81,6 +82,20 @@ impl Kind for ReplicaSet {
 
     fn spec_changed(&self, old: &Self) -> bool {
         self.spec != old.spec
+    }
+
+    fn warnings(&self, old: Option<&Self>) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let Some(template) = self.spec.as_ref().and_then(|spec| spec.template.as_ref()) else {
+            return warnings;
+        };
+        if old.is_none() {
+            warnings.extend(warnings::pods_name(&self.metadata));
+        } else if old.is_some_and(|old| old.metadata.generation == self.metadata.generation) {
+            return warnings;
+        }
+        warnings::of_template(&mut warnings, template, "spec.template");
+        warnings
     }
 
     fn validate(&self) -> Vec<Invalid> {

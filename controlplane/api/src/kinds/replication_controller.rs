@@ -11,6 +11,7 @@ use crate::strategy::scale;
 use crate::table::{age_column, containers, labels};
 use crate::validation::non_negative;
 use crate::validation::workload::selector_and_template;
+use crate::warnings;
 
 impl Kind for ReplicationController {
     const SHORT_NAMES: &'static [&'static str] = &["rc"];
@@ -77,6 +78,20 @@ impl Kind for ReplicationController {
     }
 
     crate::spec_and_status!();
+
+    fn warnings(&self, old: Option<&Self>) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let Some(template) = self.spec.as_ref().and_then(|spec| spec.template.as_ref()) else {
+            return warnings;
+        };
+        if old.is_none() {
+            warnings.extend(warnings::pods_name(&self.metadata));
+        } else if old.is_some_and(|old| old.metadata.generation == self.metadata.generation) {
+            return warnings;
+        }
+        warnings::of_template(&mut warnings, template, "spec.template");
+        warnings
+    }
 
     fn validate(&self) -> Vec<Invalid> {
         let Some(spec) = &self.spec else {

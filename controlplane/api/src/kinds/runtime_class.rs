@@ -8,6 +8,7 @@ use crate::names::dns1123_label;
 use crate::pod::defaults::amounts;
 use crate::table::age_column;
 use crate::validation::{each, immutable};
+use crate::warnings::old_label;
 
 impl Kind for RuntimeClass {
     const UPDATES: Updates = Updates::CONDITIONAL;
@@ -22,6 +23,16 @@ impl Kind for RuntimeClass {
         if let Some(overhead) = &mut self.overhead {
             overhead.pod_fixed.iter_mut().for_each(amounts);
         }
+    }
+
+    fn warnings(&self, _old: Option<&Self>) -> Vec<String> {
+        let labels = self.scheduling.iter().filter_map(|own| own.node_selector.as_ref());
+        let messages = labels
+            .flat_map(|labels| labels.keys())
+            .filter_map(|label| old_label(label));
+        messages
+            .map(|message| format!("scheduling.nodeSelector: {message}"))
+            .collect()
     }
 
     fn validate(&self) -> Vec<Invalid> {

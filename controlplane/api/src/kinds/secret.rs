@@ -12,6 +12,9 @@ use crate::pod::defaults::text;
 use crate::table::age_column;
 use crate::validation::{each, immutable};
 
+/// How PEM begins.
+const PEM: &[u8] = b"-----BEGIN";
+
 impl Kind for Secret {
     const COLUMNS: &'static [Column<Self>] = &[
         Column::text("Type", "What the data is for.", |secret, _| secret.type_.clone().into()),
@@ -33,6 +36,21 @@ impl Kind for Secret {
                 .get_or_insert_default()
                 .insert(key, ByteString(value.into_bytes()));
         }
+    }
+
+    fn warnings(&self, _old: Option<&Self>) -> Vec<String> {
+        if self.type_.as_deref() != Some("kubernetes.io/tls") {
+            return Vec::new();
+        }
+        let is_pem = |key: &str| {
+            let content = self.data.as_ref().and_then(|data| data.get(key));
+            content.is_some_and(|content| content.0.windows(PEM.len()).any(|part| part == PEM))
+        };
+        let missing = [("tls.crt", "certificate"), ("tls.key", "key")]
+            .into_iter()
+            .find(|(key, _)| !is_pem(key));
+        let warning = missing.map(|(_, what)| format!("tls: failed to find any PEM data in {what} input"));
+        warning.into_iter().collect()
     }
 
     fn validate(&self) -> Vec<Invalid> {

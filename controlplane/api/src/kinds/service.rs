@@ -2,6 +2,7 @@
 
 mod update;
 pub mod validation;
+mod warnings;
 
 use std::collections::BTreeMap;
 
@@ -97,6 +98,10 @@ impl Kind for Service {
 
     fn prepare_status(&mut self, old: &Self) {
         self.spec.clone_from(&old.spec);
+    }
+
+    fn warnings(&self, _old: Option<&Self>) -> Vec<String> {
+        warnings::of(self)
     }
 
     fn validate(&self) -> Vec<Invalid> {

@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 
 use crate::kind::{Column, Kind, Subresource};
 use crate::table::age_column;
+use crate::warnings::has_annotation;
 
 impl Kind for ServiceAccount {
     const ANSWERS_DELETED: bool = true;
@@ -15,4 +16,13 @@ impl Kind for ServiceAccount {
         }),
         age_column(),
     ];
+
+    fn warnings(&self, old: Option<&Self>) -> Vec<String> {
+        const OLD: &str = "kubernetes.io/enforce-mountable-secrets";
+        let is_new = |account: &Self| has_annotation(&account.metadata, OLD);
+        let message = "deprecated in v1.32+; prefer separate namespaces to isolate access to mounted secrets";
+        let warning = format!("metadata.annotations[{OLD}]: {message}");
+        let warns = is_new(self) && old.is_none_or(|old| !is_new(old));
+        warns.then_some(warning).into_iter().collect()
+    }
 }

@@ -11,6 +11,7 @@ use crate::strategy::scale;
 use crate::table::{age_column, containers};
 use crate::validation::workload::{keep_empty_selector, selector_and_template};
 use crate::validation::{non_negative, one_of};
+use crate::warnings;
 
 impl Kind for StatefulSet {
     const SHORT_NAMES: &'static [&'static str] = &["sts"];
@@ -60,6 +61,27 @@ impl Kind for StatefulSet {
     }
 
     crate::spec_alone!();
+
+    fn warnings(&self, old: Option<&Self>) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let Some(spec) = &self.spec else { return warnings };
+        if old.is_none() {
+            warnings.extend(warnings::pods_name(&self.metadata));
+        }
+        if old.is_none_or(|old| old.metadata.generation != self.metadata.generation) {
+            warnings::of_template(&mut warnings, &spec.template, "spec.template");
+            for (index, claim) in spec.volume_claim_templates.iter().flatten().enumerate() {
+                if let Some(own) = &claim.spec {
+                    warnings::of_claim(&mut warnings, own, &format!("spec.volumeClaimTemplates[{index}].Spec"));
+                }
+            }
+        }
+        if spec.revision_history_limit.is_some_and(|limit| limit < 0) {
+            let message = "a negative value retains all historical revisions; a value >= 0 is recommended";
+            warnings.push(format!("spec.revisionHistoryLimit: {message}"));
+        }
+        warnings
+    }
 
     fn validate(&self) -> Vec<Invalid> {
         self.spec

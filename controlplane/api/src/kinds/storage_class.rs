@@ -6,6 +6,7 @@ use crate::invalid::Invalid;
 use crate::kind::{Column, Kind};
 use crate::table::age_column;
 use crate::validation::{immutable, one_of, storage};
+use crate::warnings::old_label;
 
 impl Kind for StorageClass {
     const ANSWERS_DELETED: bool = true;
@@ -31,6 +32,19 @@ impl Kind for StorageClass {
     fn set_defaults(&mut self) {
         self.reclaim_policy.get_or_insert_with(|| "Delete".to_owned());
         self.volume_binding_mode.get_or_insert_with(|| "Immediate".to_owned());
+    }
+
+    fn warnings(&self, _old: Option<&Self>) -> Vec<String> {
+        let topologies = self.allowed_topologies.iter().flatten().enumerate();
+        let warnings = topologies.flat_map(|(at, topology)| {
+            let expressions = topology.match_label_expressions.iter().flatten().enumerate();
+            expressions.filter_map(move |(index, expression)| {
+                let message = old_label(&expression.key)?;
+                let path = format!("allowedTopologies[{at}].matchLabelExpressions[{index}]");
+                Some(format!("{path}.key: {} is {message}", expression.key))
+            })
+        });
+        warnings.collect()
     }
 
     fn validate(&self) -> Vec<Invalid> {

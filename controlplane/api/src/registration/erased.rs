@@ -142,6 +142,11 @@ pub(super) fn validate_own<K: Kind>(new: &dyn Object, old: &dyn Object) -> Vec<I
     pair::<K>(new, old).map_or_else(|| wrong_kind(K::KIND), |(new, old)| new.validate_own(old))
 }
 
+pub(super) fn warnings<K: Kind>(new: &dyn Object, old: Option<&dyn Object>) -> Vec<String> {
+    let old = old.and_then(cast::<K>);
+    cast::<K>(new).map_or_else(Vec::new, |new| new.warnings(old))
+}
+
 fn wrong_kind(kind: &'static str) -> Vec<Invalid> {
     vec![Invalid::internal("kind", format!("the object is not a {kind}"))]
 }

@@ -24,6 +24,7 @@ mod rules;
 mod selector;
 mod shown;
 mod storage;
+mod warned;
 mod workloads;
 
 /// The lines of a table: cells between bars, without the blanks around them.

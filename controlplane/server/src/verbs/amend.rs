@@ -176,6 +176,9 @@ fn prepare<'a>(
         }
     };
     if found.is_empty() {
+        if amendment.part == Part::Object {
+            review.warnings.extend(registration.warnings(new, Some(old)));
+        }
         review.validate(new)?;
         return Ok(review);
     }

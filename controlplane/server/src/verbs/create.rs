@@ -129,6 +129,7 @@ fn admit(context: &Context, object: &mut dyn Object, name: &str) -> Result<Terms
     if !found.is_empty() {
         return Err(Failure::invalid(registration.group, registration.kind, name, &found));
     }
+    review.warnings.extend(registration.warnings(object, None));
     review.validate(object)?;
     review.end(Some(object))
 }

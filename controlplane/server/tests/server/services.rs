@@ -251,3 +251,24 @@ async fn another_range_gives_addresses_too() {
     let web = create(&api, "web", &json!({"clusterIP": "198.51.100.9"})).await;
     assert_eq!(web.code, StatusCode::CREATED, "{}", web.text());
 }
+
+#[tokio::test]
+async fn what_is_accepted_may_be_warned_of() {
+    let api = Api::start().await;
+    let told = ["299 - \"spec.externalIPs is deprecated and may no longer be implemented in some clusters\""];
+    let created = create(&api, "1st", &json!({"externalIPs": ["192.0.2.1"]})).await;
+    assert_eq!(created.code, StatusCode::CREATED, "{}", created.text());
+    assert_eq!(created.warnings(), told);
+    let path = format!("{SERVICES}/1st");
+    let change = json!({"metadata": {"labels": {"a": "b"}}});
+    let changed = api.patch(&path, "merge-patch+json", &change).await;
+    assert_eq!(
+        (changed.code, changed.warnings()),
+        (StatusCode::OK, told.map(str::to_owned).to_vec())
+    );
+    assert!(api.get(&path).await.warnings().is_empty());
+    let mended = api
+        .patch(&path, "merge-patch+json", &json!({"spec": {"externalIPs": null}}))
+        .await;
+    assert_eq!((mended.code, mended.warnings()), (StatusCode::OK, Vec::new()));
+}

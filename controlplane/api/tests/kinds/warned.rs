@@ -1,0 +1,220 @@
+//! What clients are warned of, in upstream's words.
+
+use controlplane_api::find;
+use serde_json::{Value, json};
+
+/// The warnings about a new object that is sent so, and about the same as an update of itself.
+fn warned(group: &str, plural: &str, object: &Value) -> (Vec<String>, Vec<String>) {
+    let row = find(group, "v1", plural).unwrap();
+    let mut made = row.decode(object.to_string().as_bytes()).unwrap();
+    row.set_defaults(made.as_mut());
+    row.prepare_create(made.as_mut());
+    let again = row.warnings(made.as_ref(), Some(made.as_ref()));
+    (row.warnings(made.as_ref(), None), again)
+}
+
+fn new(group: &str, plural: &str, object: &Value) -> Vec<String> {
+    warned(group, plural, object).0
+}
+
+/// A spec of pods with everything that is warned of.
+fn odd() -> Value {
+    json!({
+        "nodeSelector": {"beta.kubernetes.io/os": "linux", "kubernetes.io/os": "linux"},
+        "terminationGracePeriodSeconds": -1,
+        "hostAliases": [{"ip": "10.0.0.1", "hostnames": ["a"]}, {"ip": "10.0.0.1", "hostnames": ["b"]}],
+        "imagePullSecrets": [{"name": "a"}, {"name": "a"}, {"name": ""}],
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": "failure-domain.beta.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule"}],
+        "affinity": {
+            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+                {"matchExpressions": [{"key": "beta.kubernetes.io/arch", "operator": "Exists"}]}]}},
+            "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "x"}]}},
+        "volumes": [
+            {"name": "g", "glusterfs": {"endpoints": "a", "path": "b"}},
+            {"name": "p", "projected": {"sources": [
+                {"serviceAccountToken": {"path": "token"}},
+                {"configMap": {"name": "m", "items": [{"key": "k", "path": "token"}]}}]}},
+            {"name": "c", "configMap": {"name": "m", "items": [{"key": "k", "path": "a/b"}, {"key": "l", "path": "a"}]}}],
+        "containers": [
+            {"name": "a", "image": "x",
+                "resources": {"limits": {"memory": "100m"}, "requests": {"ephemeral-storage": "1500m"}},
+                "env": [{"name": "X", "value": "1"}, {"name": "X", "value": "$(X)2"}, {"name": "X", "value": "3"}],
+                "ports": [{"containerPort": 80, "hostIP": "1.2.3.4"}]},
+            {"name": "b", "image": "x", "ports": [{"containerPort": 80, "hostPort": 8080}]}]
+    })
+}
+
+const ODD: [&str; 16] = [
+    "spec.nodeSelector[beta.kubernetes.io/os]: deprecated since v1.14; use \"kubernetes.io/os\" instead",
+    "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].key: \
+     beta.kubernetes.io/arch is deprecated since v1.14; use \"kubernetes.io/arch\" instead",
+    "spec.topologySpreadConstraints[0].topologyKey: failure-domain.beta.kubernetes.io/zone is deprecated since v1.17; use \
+     \"topology.kubernetes.io/zone\" instead",
+    "spec.topologySpreadConstraints[0].labelSelector: a null labelSelector results in matching no pod",
+    "spec.volumes[0].glusterfs: deprecated in v1.25, non-functional in v1.26+",
+    "volume \"p\" (Projected ConfigMap \"m\"): overlapping paths: \"token\" with \"token\"",
+    "volume \"c\" (ConfigMap \"m\"): overlapping paths: \"a\" with \"a/b\"",
+    "spec.hostAliases[1].ip: duplicate ip \"10.0.0.1\"",
+    "spec.imagePullSecrets[1].name: duplicate name \"a\"",
+    "spec.imagePullSecrets[2].name: invalid empty name \"\"",
+    "spec.containers[0].resources.limits[memory]: fractional byte value \"100m\" is invalid, must be an integer",
+    "spec.containers[0].resources.requests[ephemeral-storage]: fractional byte value \"1500m\" is invalid, must be an integer",
+    "spec.containers[0].env[2]: hides previous definition of \"X\", which may be dropped when using apply",
+    "spec.containers[0].ports[0]: hostIP set without hostPort: {Name: HostPort:0 ContainerPort:80 Protocol:TCP HostIP:1.2.3.4}",
+    "spec.containers[1].ports[0]: overlapping port definition with spec.containers[0].ports[0]",
+    "spec.terminationGracePeriodSeconds: must be >= 0; negative values are invalid and will be treated as 1",
+];
+
+const ALONE: &str = "spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].labelSelector: a null \
+                     labelSelector results in matching no pod";
+
+#[test]
+fn pods_are_warned_of_when_they_are_new() {
+    let (created, updated) = warned("", "pods", &json!({"metadata": {"name": "a.b"}, "spec": odd()}));
+    let name = "metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is \
+                recommended: [must not contain dots]";
+    let mut expected: Vec<&str> = [name].into_iter().chain(ODD).chain([ALONE]).collect();
+    // What a pod's container is limited to, it asks for.
+    let asked =
+        "spec.containers[0].resources.requests[memory]: fractional byte value \"100m\" is invalid, must be an integer";
+    expected.insert(12, asked);
+    assert_eq!(created, expected);
+    assert_eq!(updated, Vec::<String>::new());
+    let plain = json!({"metadata": {"name": "a"}, "spec": {"containers": [{"name": "a", "image": "x"}]}});
+    assert_eq!(new("", "pods", &plain), Vec::<String>::new());
+}
+
+#[test]
+fn templates_are_warned_of_where_they_stand() {
+    let annotations = json!({"scheduler.alpha.kubernetes.io/critical-pod": "", "container.apparmor.security.beta.kubernetes.io/a": "x"});
+    let template = json!({"metadata": {"annotations": annotations}, "spec": odd()});
+    let job = json!({"spec": {"template": template}});
+    for (group, plural, spec, path) in [
+        ("apps", "deployments", json!({"template": template}), "spec.template"),
+        ("apps", "replicasets", json!({"template": template}), "spec.template"),
+        ("apps", "statefulsets", json!({"template": template}), "spec.template"),
+        (
+            "",
+            "replicationcontrollers",
+            json!({"template": template}),
+            "spec.template",
+        ),
+        ("batch", "jobs", json!({"template": template}), "spec.template"),
+        (
+            "batch",
+            "cronjobs",
+            json!({"jobTemplate": job}),
+            "spec.jobTemplate.spec.template",
+        ),
+    ] {
+        let (created, updated) = warned(group, plural, &json!({"metadata": {"name": "a"}, "spec": spec}));
+        let volumes = |text: &str| text.starts_with("volume ");
+        let mut expected: Vec<String> = ODD
+            .into_iter()
+            .chain([ALONE])
+            .map(|text| {
+                if volumes(text) {
+                    text.to_owned()
+                } else {
+                    format!("{path}.{text}")
+                }
+            })
+            .map(|text| text.replace(" with spec.", &format!(" with {path}.spec.")))
+            .collect();
+        let critical = "scheduler.alpha.kubernetes.io/critical-pod";
+        let message = "non-functional in v1.16+; use the \"priorityClassName\" field instead";
+        expected.insert(4, format!("{path}.metadata.annotations[{critical}]: {message}"));
+        let armor = "container.apparmor.security.beta.kubernetes.io/a";
+        let message = "deprecated since v1.30; use the \"appArmorProfile\" field instead";
+        expected.insert(11, format!("{path}.metadata.annotations[{armor}]: {message}"));
+        assert_eq!(created, expected, "{plural}");
+        assert_eq!(updated, Vec::<String>::new(), "{plural}");
+    }
+    let dots = json!({"metadata": {"name": "a.b"}, "spec": {"template": {"spec": {"containers": []}}}});
+    assert_eq!(
+        new("apps", "deployments", &dots),
+        [
+            "metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is \
+          recommended: [must not contain dots]"
+        ]
+    );
+}
+
+#[test]
+fn other_kinds() {
+    for (group, plural, object, expected) in [
+        (
+            "",
+            "services",
+            json!({"spec": {"externalIPs": ["10.0.0.1"], "externalName": "x", "trafficDistribution": "PreferClose"}}),
+            vec![
+                "spec.externalIPs is deprecated and may no longer be implemented in some clusters",
+                "spec.externalName is ignored when spec.type is not \"ExternalName\"",
+                "spec.trafficDistribution: \"PreferClose\" is deprecated; use \"PreferSameZone\"",
+            ],
+        ),
+        (
+            "",
+            "services",
+            json!({"spec": {"clusterIP": "None", "externalIPs": ["fe80:0::1"], "sessionAffinity": "ClientIP"}}),
+            vec![
+                "spec.externalIPs is ignored for headless services",
+                "spec.SessionAffinity is ignored for headless services",
+                "spec.externalIPs[0]: IPv6 address \"fe80:0::1\" should be in RFC 5952 canonical format (\"fe80::1\")",
+            ],
+        ),
+        (
+            "",
+            "persistentvolumeclaims",
+            json!({"metadata": {"annotations": {"volume.beta.kubernetes.io/storage-class": "x"}},
+                "spec": {"resources": {"requests": {"storage": "1500m"}}}}),
+            vec![
+                "metadata.annotations[volume.beta.kubernetes.io/storage-class]: deprecated since v1.8; use \"storageClassName\" \
+                 attribute instead",
+                "spec.resources.requests[storage]: fractional byte value \"1500m\" is invalid, must be an integer",
+            ],
+        ),
+        (
+            "",
+            "persistentvolumes",
+            json!({"spec": {"persistentVolumeReclaimPolicy": "Recycle", "rbd": {"image": "a", "monitors": []}}}),
+            vec![
+                "spec.persistentVolumeReclaimPolicy: The Recycle reclaim policy is deprecated. Instead, the recommended \
+                 approach is to use dynamic provisioning.",
+                "spec.rbd: deprecated in v1.28, non-functional in v1.31+",
+            ],
+        ),
+        (
+            "",
+            "secrets",
+            json!({"type": "kubernetes.io/tls", "data": {"tls.crt": "eA==", "tls.key": "eA=="}}),
+            vec!["tls: failed to find any PEM data in certificate input"],
+        ),
+        (
+            "",
+            "serviceaccounts",
+            json!({"metadata": {"annotations": {"kubernetes.io/enforce-mountable-secrets": "true"}}}),
+            vec![
+                "metadata.annotations[kubernetes.io/enforce-mountable-secrets]: deprecated in v1.32+; prefer separate namespaces \
+                 to isolate access to mounted secrets",
+            ],
+        ),
+        (
+            "networking.k8s.io",
+            "ingresses",
+            json!({"metadata": {"annotations": {"kubernetes.io/ingress.class": "x"}}}),
+            vec![
+                "annotation \"kubernetes.io/ingress.class\" is deprecated, please use 'spec.ingressClassName' instead",
+            ],
+        ),
+        (
+            "node.k8s.io",
+            "runtimeclasses",
+            json!({"handler": "x", "scheduling": {"nodeSelector": {"beta.kubernetes.io/os": "linux"}}}),
+            vec!["scheduling.nodeSelector: deprecated since v1.14; use \"kubernetes.io/os\" instead"],
+        ),
+    ] {
+        assert_eq!(new(group, plural, &object), expected, "{plural}");
+    }
+}
