@@ -38,28 +38,30 @@ pub(super) const PROCESS: &str = "process.json";
 /// A task that takes longer may wait for a shim that never answers.
 const HANGING: Duration = Duration::from_secs(2);
 
-/// A container's files on this machine, and what the OCI runtime is told.
-pub(super) struct Prepared {
-    config: Vec<u8>,
-    mounts: Vec<Mount>,
-    order: Order,
+/// Makes a container's directory with what its streams need.
+fn make_directory(directory: &Path, spec: &ContainerSpec) -> Result<Order, Refusal> {
+    let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
+    // Before anything is made: a log that is no regular file of ours is refused here and not by silence.
+    drop(crate::supervisor::log::LogFile::open(&spec.log_path).map_err(failed("open the log"))?);
+    let made = fs::DirBuilder::new().mode(0o700).create(directory);
+    made.map_err(failed("create the container's directory"))?;
+    let process = spec.spec.process().as_ref();
+    let order = Order {
+        log: spec.log_path.clone(),
+        stdin: spec.stdin,
+        terminal: process.and_then(oci_spec::runtime::Process::terminal) == Some(true),
+    };
+    record::write(&directory.join(logger::ORDER), &order).map_err(failed("write the order for the container's log"))?;
+    make_pipes(directory, &order).map_err(failed("make the container's pipes"))?;
+    Ok(order)
 }
 
-/// Makes a container's directory with all that its task needs.
-pub(super) fn prepare(
-    shared: &Shared,
-    record: &Record,
-    spec: &ContainerSpec,
-    mounts: Vec<Mount>,
-) -> Result<Prepared, Refusal> {
+/// What the OCI runtime is told of a container.
+fn configure(shared: &Shared, record: &Record, spec: &ContainerSpec, mounts: &[Mount]) -> Result<Vec<u8>, Refusal> {
     let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
     let sandbox = shared.directory(&record.sandbox.id);
     let directory = shared.container_directory(&record.sandbox.id, &spec.id);
-    // Before anything is made: a log that is no regular file of ours is refused here and not by silence.
-    drop(crate::supervisor::log::LogFile::open(&spec.log_path).map_err(failed("open the log"))?);
-    let made = fs::DirBuilder::new().mode(0o700).create(&directory);
-    made.map_err(failed("create the container's directory"))?;
-    let root = root::view(&mounts, &directory.join("view")).map_err(failed("read the root file system"))?;
+    let root = root::view(mounts, &directory.join("view")).map_err(failed("read the root file system"))?;
     let identity = user::resolve_in(&root, &spec.user)?;
     let memory = if record.spec.host_ipc {
         PathBuf::from(TARGET)
@@ -81,24 +83,8 @@ pub(super) fn prepare(
     annotations.insert(GROUPING.to_owned(), record.sandbox.id.clone());
     annotations.insert("io.kubernetes.cri.container-type".to_owned(), "container".to_owned());
     config.set_annotations(Some(annotations));
-    let terminal = config.process().as_ref().and_then(oci_spec::runtime::Process::terminal) == Some(true);
-    let order = Order {
-        log: spec.log_path.clone(),
-        stdin: spec.stdin,
-        terminal,
-    };
-    let write = |name: &str, written: io::Result<()>| {
-        written.map_err(|error| Refusal::failed(format!("write the container's {name}"), &error))
-    };
-    write(logger::ORDER, record::write(&directory.join(logger::ORDER), &order))?;
-    write(PROCESS, record::write(&directory.join(PROCESS), &config.process()))?;
-    make_pipes(&directory, &order).map_err(failed("make the container's pipes"))?;
-    if order.through_pipes() {
-        logger::start(&shared.logger, &directory).map_err(failed("start the log's writer"))?;
-    }
-    let config = serde_json::to_vec(&config).map_err(|error| Refusal::failed("encode the configuration", &error))?;
-    let mounts = root::for_task(mounts);
-    Ok(Prepared { config, mounts, order })
+    record::write(&directory.join(PROCESS), &config.process()).map_err(failed("write the container's process"))?;
+    serde_json::to_vec(&config).map_err(|error| Refusal::failed("encode the configuration", &error))
 }
 
 /// The pipes that the shim is to open.
@@ -156,14 +142,52 @@ fn bound_swap(config: &mut Spec) {
 }
 
 impl Shared {
-    /// Tells containerd of a prepared container and has its task made; returns the pid of its first process.
-    pub(super) async fn submit(
-        self: &Arc<Self>,
-        record: &Record,
-        spec: &ContainerSpec,
-        prepared: Prepared,
-    ) -> Result<i32, Error> {
-        let Prepared { config, mounts, order } = prepared;
+    /// Makes a container with a task that waits to be started; returns the pid of its first process.
+    pub(super) async fn make_container(self: &Arc<Self>, record: Record, spec: ContainerSpec) -> Result<i32, Error> {
+        let directory = self.container_directory(&record.sandbox.id, &spec.id);
+        let (making, own) = (directory.clone(), spec.clone());
+        let made = self.blocking("make the container's directory", move |_| make_directory(&making, &own));
+        let order = made.await??;
+        // The start of a program takes as long as the rest.
+        let (written, stored) = tokio::join!(self.start_log(&order, directory), self.store_container(&record, &spec));
+        written?;
+        self.make_task(&record, &spec, &order, stored?).await
+    }
+
+    async fn start_log(self: &Arc<Self>, order: &Order, directory: PathBuf) -> Result<(), Error> {
+        if !order.through_pipes() {
+            return Ok(());
+        }
+        let starting = self.blocking("start the log's writer", move |shared| {
+            logger::start(&shared.logger, &directory)
+        });
+        let started = starting.await?;
+        started.map_err(|error| Refusal::failed("start the log's writer", &error).into())
+    }
+
+    /// Makes a container's root and tells containerd of both; returns what is to be mounted.
+    async fn store_container(self: &Arc<Self>, record: &Record, spec: &ContainerSpec) -> Result<Vec<Mount>, Error> {
+        let snapshot = spec.snapshot.as_deref().unwrap_or_default();
+        let mounts = self.prepare_root(&spec.id, snapshot).await?;
+        failpoint::reach("snapshot made");
+        let (own, own_spec) = (record.clone(), spec.clone());
+        let configuring = self.blocking("prepare the container", move |shared| {
+            let config = configure(shared, &own, &own_spec, &mounts);
+            config.map(|config| (config, root::for_task(mounts)))
+        });
+        let (config, mounts) = configuring.await?.map_err(|refusal| {
+            if refusal == Refusal::RunsAsRoot {
+                Error::RunsAsRoot
+            } else {
+                refusal.into()
+            }
+        })?;
+        self.store(record, spec, config).await?;
+        Ok(mounts)
+    }
+
+    /// Tells containerd of a container.
+    async fn store(&self, record: &Record, spec: &ContainerSpec, config: Vec<u8>) -> Result<(), Error> {
         let stored = Stored {
             id: spec.id.clone(),
             labels: self.labels(record, spec),
@@ -185,6 +209,17 @@ impl Shared {
         });
         within(CALL, "create container", self.client.containers().create(request)).await?;
         failpoint::reach("container stored");
+        Ok(())
+    }
+
+    /// Has the task of a stored container made; returns the pid of its first process.
+    async fn make_task(
+        self: &Arc<Self>,
+        record: &Record,
+        spec: &ContainerSpec,
+        order: &Order,
+        mounts: Vec<Mount>,
+    ) -> Result<i32, Error> {
         let directory = self.container_directory(&record.sandbox.id, &spec.id);
         let pipe = |name: &str| directory.join(name).display().to_string();
         let [stdout, stderr] = if order.through_pipes() {

@@ -14,7 +14,7 @@ use tokio::sync::{OwnedMutexGuard, broadcast};
 
 use super::client::{CALL, or_gone, within};
 use super::records::Record;
-use super::{Containerd, Shared, creation, holding, pause, records};
+use super::{Containerd, Shared, holding, pause, records};
 use crate::clock::now;
 use crate::embedded::{arrange, change, check_id, described, io_error};
 use crate::{
@@ -322,24 +322,6 @@ impl Shared {
             self.end_orphans().await?;
         }
         Err(error)
-    }
-
-    async fn make_container(self: &Arc<Self>, record: Record, spec: ContainerSpec) -> Result<i32, Error> {
-        let snapshot = spec.snapshot.as_deref().unwrap_or_default();
-        let mounts = self.prepare_root(&spec.id, snapshot).await?;
-        failpoint::reach("snapshot made");
-        let preparing = self.blocking("prepare the container", move |shared| {
-            let prepared = creation::prepare(shared, &record, &spec, mounts);
-            prepared.map(|prepared| (record, spec, prepared))
-        });
-        let (record, spec, prepared) = preparing.await?.map_err(|refusal| {
-            if refusal == Refusal::RunsAsRoot {
-                Error::RunsAsRoot
-            } else {
-                refusal.into()
-            }
-        })?;
-        self.submit(&record, &spec, prepared).await
     }
 
     /// Sends a signal; success when there is nobody to send it to.

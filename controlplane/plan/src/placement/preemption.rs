@@ -136,7 +136,7 @@ fn mark(candidates: &mut [Candidate], budgets: &[Arc<PodDisruptionBudget>]) {
         })
         .collect();
     for candidate in candidates {
-        for (budget, left) in left.iter_mut().filter(|(budget, _)| guards(budget, &candidate.pod)) {
+        for (_, left) in left.iter_mut().filter(|(budget, _)| guards(budget, &candidate.pod)) {
             *left = left.saturating_sub(1);
             candidate.breaks |= *left < 0;
         }
