@@ -68,6 +68,8 @@ pub struct Board {
     pods: BTreeMap<String, Placed>,
     repelling: BTreeSet<String>,
     promises: BTreeMap<String, Promise>,
+    /// How many pods are placed of each priority.
+    ranks: BTreeMap<i32, usize>,
 }
 
 /// What all nodes are judged by.
@@ -139,6 +141,7 @@ impl Board {
         if neighbours::repels(pod) {
             self.repelling.insert(uid(&**pod).to_owned());
         }
+        *self.ranks.entry(priority(pod)).or_default() += 1;
         self.pods.insert(uid(&**pod).to_owned(), placed);
     }
 
@@ -155,6 +158,13 @@ impl Board {
         let Some(placed) = self.pods.remove(uid) else {
             return false;
         };
+        let rank = priority(&placed.pod);
+        match self.ranks.get_mut(&rank) {
+            Some(count) if *count > 1 => *count -= 1,
+            Some(_) | None => {
+                self.ranks.remove(&rank);
+            }
+        }
         if let Some(place) = self.places.get_mut(&placed.node) {
             place.count(&placed, -1);
             for port in &placed.needs.ports {
@@ -223,6 +233,11 @@ impl Board {
             let judge = Judge::new(self, pod, needs, claims);
             judge.check(own, &self.promised(pod, node, place)).is_ok()
         })
+    }
+
+    /// Whether any pod that is placed is less important.
+    pub(super) fn outranks(&self, pod: &Pod) -> bool {
+        self.ranks.keys().next().is_some_and(|least| *least < priority(pod))
     }
 
     /// Where a pod is, if it is known to be anywhere.

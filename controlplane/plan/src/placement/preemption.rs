@@ -55,6 +55,9 @@ impl Board {
         claims: &Claims,
         budgets: &[Arc<PodDisruptionBudget>],
     ) -> Option<Displacement> {
+        if !self.outranks(pod) {
+            return None;
+        }
         let mut below: BTreeMap<String, Vec<Candidate>> = BTreeMap::new();
         for placed in self.pods().filter(|placed| priority(&placed.pod) < priority(pod)) {
             below.entry(placed.node.clone()).or_default().push(Candidate {

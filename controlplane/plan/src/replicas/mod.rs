@@ -1,4 +1,4 @@
-//! The ReplicaSet's plan, and the ReplicationController's: as many pods as asked for, and a status that counts them.
+//! The plan of ReplicaSets, and of replication controllers: as many pods as asked for, and a status that counts them.
 
 mod elder;
 mod order;
