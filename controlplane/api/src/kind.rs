@@ -263,6 +263,8 @@ pub trait Kind:
     const UPDATES: Updates = Updates::PLAIN;
     /// Whether a deletion answers the object that is gone instead of a `Status`.
     const ANSWERS_DELETED: bool = false;
+    /// Whether what an object owns outlives it unless the client says otherwise, as it was before there was a collector.
+    const ORPHANS: bool = false;
     /// What clients are warned of who use the kind.
     const DEPRECATED: Option<&'static str> = None;
     /// Set when objects are stored in another kind's form.

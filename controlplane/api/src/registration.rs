@@ -79,6 +79,8 @@ pub struct Registration {
     pub counts_generations: bool,
     /// Whether a deletion answers the object that is gone instead of a `Status`.
     pub answers_deleted: bool,
+    /// Whether what an object owns outlives it unless the client says otherwise.
+    pub orphans: bool,
     /// What clients are warned of who use the kind.
     pub deprecated: Option<&'static str>,
     /// What a PUT may do.
@@ -143,6 +145,7 @@ impl Registration {
             name_rule: K::NAME,
             counts_generations: K::GENERATION,
             answers_deleted: K::ANSWERS_DELETED,
+            orphans: K::ORPHANS,
             deprecated: K::DEPRECATED,
             updates: K::UPDATES,
             storage,

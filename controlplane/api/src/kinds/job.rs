@@ -16,6 +16,7 @@ impl Kind for Job {
     const CATEGORIES: &'static [&'static str] = &["all"];
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
     const GENERATION: bool = true;
+    const ORPHANS: bool = true;
     const COLUMNS: &'static [Column<Self>] = &[
         Column::text("Status", "Status of the job.", |job, _| status(job).into()),
         Column::text("Completions", "Pods that succeeded, of how many.", |job, _| {

@@ -18,6 +18,7 @@ impl Kind for ReplicationController {
     const CATEGORIES: &'static [&'static str] = &["all"];
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Scale, Subresource::Status];
     const GENERATION: bool = true;
+    const ORPHANS: bool = true;
     const COLUMNS: &'static [Column<Self>] = &[
         Column::integer("Desired", "Pods that are wanted.", |controller, _| {
             let spec = controller.spec.as_ref();

@@ -174,7 +174,8 @@ fn decide(context: &Context, object: &mut dyn Object, deletion: &Deletion) -> St
     } else {
         context.registration.grace(object, requested)
     };
-    let changed = set_propagation(object.metadata_mut(), deletion.propagation());
+    let orphans = context.registration.orphans;
+    let changed = set_propagation(object.metadata_mut(), deletion.propagation(), orphans);
     if grace == 0 && !has_finalizers(object) {
         return Step::Remove;
     }
@@ -220,10 +221,17 @@ fn later(at: Timestamp, seconds: i64) -> Timestamp {
     at.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(at)
 }
 
-/// Says by finalizers what is to become of dependents; whether that changed anything.
-fn set_propagation(metadata: &mut ObjectMeta, propagation: Option<Propagation>) -> bool {
-    let Some(propagation) = propagation else { return false };
+/// Says by finalizers what is to become of dependents; whether that changed anything. Where neither the client nor the
+/// object says it, the kind does.
+fn set_propagation(metadata: &mut ObjectMeta, propagation: Option<Propagation>, orphans: bool) -> bool {
     let before = metadata.finalizers.clone().unwrap_or_default();
+    let said = before
+        .iter()
+        .any(|finalizer| finalizer == ORPHAN || finalizer == FOREGROUND);
+    let own = (orphans && !said).then_some(Propagation::Orphan);
+    let Some(propagation) = propagation.or(own) else {
+        return false;
+    };
     let mut after: Vec<String> = before
         .iter()
         .filter(|finalizer| *finalizer != ORPHAN && *finalizer != FOREGROUND)

@@ -48,6 +48,34 @@ async fn some_kinds_answer_the_object_that_is_gone() {
     );
 }
 
+/// Two old kinds keep what was so before there was a collector: what they own outlives them unless somebody says otherwise.
+#[tokio::test]
+async fn jobs_and_replication_controllers_orphan_their_pods_by_default() {
+    let api = Api::start().await;
+    let template = json!({"metadata": {"labels": {"a": "b"}},
+        "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}});
+    let job =
+        json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "a"}, "spec": {"template": template}});
+    let jobs = "/apis/batch/v1/namespaces/default/jobs";
+    for (options, finalizers) in [
+        ("", json!(["orphan"])),
+        (r#"{"propagationPolicy":"Foreground"}"#, json!(["foregroundDeletion"])),
+        (r#"{"propagationPolicy":"Background"}"#, Value::Null),
+        (r#"{"orphanDependents":false}"#, Value::Null),
+    ] {
+        api.post(jobs, &job).await;
+        let path = format!("{jobs}/a");
+        api.delete(&path, options).await;
+        assert_eq!(
+            api.get(&path).await.json()["metadata"]["finalizers"],
+            finalizers,
+            "{options}"
+        );
+        let free = json!({"metadata": {"finalizers": null}});
+        api.patch(&path, "merge-patch+json", &free).await;
+    }
+}
+
 #[tokio::test]
 async fn a_pod_on_a_node_gets_its_grace_period() {
     let api = Api::start_at_rest().await;
