@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use agent_containerd::Meaning;
 use serde::{Deserialize, Serialize};
 
+use crate::{Container, State};
+
 /// Why a runtime could not do it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -130,6 +132,19 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// What is asked of a container is not for the state that it is in.
+    pub(crate) fn wrong_state(container: &Container) -> Self {
+        let state = match container.state {
+            State::Created => "created",
+            State::Running { .. } => "running",
+            State::Exited { .. } => "exited",
+        };
+        Self::WrongState {
+            id: container.id.clone(),
+            state: state.to_owned(),
+        }
+    }
+
     /// A failure with the whole chain of its causes.
     pub fn failed(doing: impl Into<String>, error: &dyn std::error::Error) -> Self {
         let mut cause = error.to_string();

@@ -207,7 +207,7 @@ impl World {
     fn running(&mut self, sandbox: &str, container: &str) -> Result<Behaviour, Error> {
         let found = self.container(sandbox, container)?;
         if !matches!(found.state, State::Running { .. }) {
-            return Err(wrong_state(found));
+            return Err(Refusal::wrong_state(found).into());
         }
         let (name, image) = (found.name.clone(), found.image.clone());
         Ok(self.behaviour(&name, &image))
@@ -242,19 +242,6 @@ fn failed(doing: &str, cause: String) -> Error {
     Refusal::Failed {
         doing: doing.to_owned(),
         cause,
-    }
-    .into()
-}
-
-fn wrong_state(container: &Container) -> Error {
-    let state = match container.state {
-        State::Created => "created",
-        State::Running { .. } => "running",
-        State::Exited { .. } => "exited",
-    };
-    Refusal::WrongState {
-        id: container.id.clone(),
-        state: state.to_owned(),
     }
     .into()
 }

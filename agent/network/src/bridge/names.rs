@@ -1,5 +1,7 @@
 //! Names of interfaces and files, and which sandbox ids may become part of them.
 
+use std::path::{Path, PathBuf};
+
 use crate::Error;
 
 /// The longest name of an interface, in bytes.
@@ -22,6 +24,11 @@ pub(super) fn bridge(name: &str) -> Result<(), Error> {
         return Err(Error::InvalidId(name.to_owned()));
     }
     Ok(())
+}
+
+/// Where the namespaces of slots are held.
+pub(super) fn slots(state: &Path) -> PathBuf {
+    state.join("slots")
 }
 
 /// The machine's end of a sandbox's veth pair: the same for the same sandbox, so that any process can remove it.

@@ -11,7 +11,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::statfs::{FsType, statfs};
 
-use super::{slots, users};
+use super::{names, users};
 use crate::Error;
 
 /// The file system of namespace files; from linux/magic.h.
@@ -85,7 +85,7 @@ pub(crate) fn release(path: &Path) -> Result<(), Error> {
 
 /// Lets go of every namespace below the state folder.
 pub(crate) fn release_all(state: &Path) -> Result<(), Error> {
-    for folder in [state.join("netns"), slots::folder(state)] {
+    for folder in [state.join("netns"), names::slots(state)] {
         release_but(&folder, |_name| false)?;
         match std::fs::remove_dir(&folder) {
             Err(source) if source.kind() != ErrorKind::NotFound => return Err(Error::io("remove", &folder, source)),
@@ -103,7 +103,7 @@ pub(crate) fn release_others(state: &Path, known: impl Fn(&str) -> bool) -> Resu
 /// Lets go of every namespace that is held in a folder, but for some. Goes on past failures.
 pub(super) fn release_but(folder: &Path, known: impl Fn(&str) -> bool) -> Result<(), Error> {
     let mut failures = Vec::new();
-    for name in names(folder)? {
+    for name in files(folder)? {
         if !name.to_str().is_some_and(&known) {
             super::note(&mut failures, release(&folder.join(name)));
         }
@@ -112,7 +112,7 @@ pub(super) fn release_but(folder: &Path, known: impl Fn(&str) -> bool) -> Result
 }
 
 /// The files of a folder; none where there is no folder.
-pub(super) fn names(folder: &Path) -> Result<Vec<OsString>, Error> {
+pub(super) fn files(folder: &Path) -> Result<Vec<OsString>, Error> {
     let failed = |source| Error::io("read", folder, source);
     match std::fs::read_dir(folder) {
         Ok(entries) => entries

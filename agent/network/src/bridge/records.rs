@@ -92,7 +92,7 @@ impl Records {
     /// A process that ended may have left a namespace, or the file for it, that no record names any more.
     fn release_others(&mut self) -> Result<(), Error> {
         let known = |sandbox: &str| self.attachments.contains_key(sandbox);
-        let names = namespace::names(&self.state.join("netns"))?;
+        let names = namespace::files(&self.state.join("netns"))?;
         let lost = names
             .iter()
             .filter_map(|name| name.to_str())
@@ -105,7 +105,7 @@ impl Records {
             // One that was taken a moment before the end is held under its pod's name too.
             lost.extend((!taken.contains(&number)).then(|| slots::link(number)));
         }
-        namespace::release_but(&slots::folder(&self.state), |_| false)?;
+        namespace::release_but(&names::slots(&self.state), |_| false)?;
         self.lost.extend(lost);
         Ok(())
     }

@@ -93,18 +93,13 @@ pub(super) fn link(number: u64) -> String {
     names::host_link(&name(number))
 }
 
-/// Where the namespaces of slots are held.
-pub(super) fn folder(state: &Path) -> PathBuf {
-    state.join("slots")
-}
-
 pub(super) fn path(state: &Path, number: u64) -> PathBuf {
-    folder(state).join(number.to_string())
+    names::slots(state).join(number.to_string())
 }
 
 /// Numbers of slots whose namespace an earlier process left.
 pub(super) fn left(state: &Path) -> Result<Vec<u64>, Error> {
-    let names = namespace::names(&folder(state))?;
+    let names = namespace::files(&names::slots(state))?;
     Ok(names.iter().filter_map(|name| name.to_str()?.parse().ok()).collect())
 }
 

@@ -16,7 +16,6 @@ use tokio::sync::oneshot;
 
 use super::client::{CALL, or_gone, within};
 use super::logger::{self, Order};
-use super::methods::wrong_state;
 use super::writer::Writer;
 use super::{Shared, audience};
 use crate::embedded::io_error;
@@ -63,7 +62,7 @@ impl Shared {
     ) -> Result<Session, Error> {
         let found = self.container(sandbox, container)?;
         if !matches!(found.state, State::Running { .. }) {
-            return Err(wrong_state(&found));
+            return Err(Refusal::wrong_state(&found).into());
         }
         let directory = self.container_directory(sandbox, container);
         let order = record::read::<Order>(&directory.join(logger::ORDER)).map_err(io_error("read", &directory))?;

@@ -355,16 +355,3 @@ impl Shared {
         }
     }
 }
-
-pub(super) fn wrong_state(container: &Container) -> Error {
-    let state = match container.state {
-        State::Created => "created",
-        State::Running { .. } => "running",
-        State::Exited { .. } => "exited",
-    };
-    Refusal::WrongState {
-        id: container.id.clone(),
-        state: state.to_owned(),
-    }
-    .into()
-}

@@ -22,7 +22,6 @@ use tokio::net::unix::pipe;
 
 use super::client::{CALL, Meaning, TASK, meaning, or_gone, within};
 use super::creation::{self, PROCESS};
-use super::methods::wrong_state;
 use super::{Shared, removal};
 use crate::clock::now;
 use crate::embedded::io_error;
@@ -101,7 +100,7 @@ impl Exec {
     pub(super) fn new(shared: &Arc<Shared>, sandbox: &str, container: &str) -> Result<(Self, Process), Error> {
         let found = shared.container(sandbox, container)?;
         if !matches!(found.state, State::Running { .. }) {
-            return Err(wrong_state(&found));
+            return Err(Refusal::wrong_state(&found).into());
         }
         let own = shared.container_directory(sandbox, container);
         let stored = record::read::<Process>(&own.join(PROCESS)).map_err(io_error("read", &own))?;

@@ -8,7 +8,6 @@ use containerd_client::types::v1::Status;
 use tokio::time::Instant;
 
 use super::client::{CALL, Meaning, TASK, meaning, or_gone, within};
-use super::methods::wrong_state;
 use super::{Shared, creation};
 use crate::clock::now;
 use crate::embedded::io_error;
@@ -22,7 +21,7 @@ impl Shared {
         let (_, _guard) = self.turn(sandbox).await?;
         let container = self.container(sandbox, id)?;
         if container.state != State::Created {
-            return Err(wrong_state(&container));
+            return Err(Refusal::wrong_state(&container).into());
         }
         // On disk first: what ends and has not been about to run never ran.
         let noted = self.records().begin(sandbox, id);

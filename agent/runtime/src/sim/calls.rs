@@ -7,10 +7,10 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::sync::broadcast;
 
-use super::{SIGKILL, SIGTERM, Sim, failed, wrong_state};
+use super::{SIGKILL, SIGTERM, Sim, failed};
 use crate::{
-    Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, ImageFiles, Info, Input, Limits, Output, Runtime,
-    Sandbox, SandboxSpec, Session, State, StreamSpec, Streams, Usage, Written,
+    Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, ImageFiles, Info, Input, Limits, Output, Refusal,
+    Runtime, Sandbox, SandboxSpec, Session, State, StreamSpec, Streams, Usage, Written,
 };
 
 fn session(streams: Streams, stdout: Option<Output>, stderr: Option<Output>, exit_code: i32) -> Session {
@@ -83,7 +83,7 @@ impl Runtime for Sim {
             let behaviour = world.behaviour(&name, &image);
             let found = world.container(sandbox, container)?;
             if found.state != State::Created {
-                return Err(wrong_state(found));
+                return Err(Refusal::wrong_state(found).into());
             }
             if let Some(cause) = &behaviour.start_fails {
                 return Err(failed("start container", cause.clone()));

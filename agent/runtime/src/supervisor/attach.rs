@@ -14,7 +14,7 @@ use super::exec_calls::missing;
 use super::job::Ticket;
 use super::log::Stream;
 use super::sink::{Sinks, nonblocking, put};
-use super::state::{Entry, Pipe, Stdio, Supervisor, pipe, wrong_state};
+use super::state::{Entry, Pipe, Stdio, Supervisor, pipe};
 use super::{CONTAINERS, dev_null, terminal};
 use crate::protocol::{self, Answer};
 use crate::{Refusal, Size, State, Stdin, Streams, sys};
@@ -242,7 +242,7 @@ impl Supervisor {
     ) -> Result<(), Refusal> {
         let entry = self.find(id)?;
         if !matches!(entry.container.state, State::Running { .. }) {
-            return Err(wrong_state(&entry.container));
+            return Err(Refusal::wrong_state(&entry.container));
         }
         if entry.attachments.len() >= ATTACHMENTS {
             return Err(Refusal::Failed {

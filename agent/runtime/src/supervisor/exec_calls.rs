@@ -9,7 +9,7 @@ use super::dev_null;
 use super::exec;
 use super::job::{self, Purpose, Ticket};
 use super::log::Stream;
-use super::state::{Execution, JOB_LIMIT, Kind, Supervisor, pipe, wrong_state};
+use super::state::{Execution, JOB_LIMIT, Kind, Supervisor, pipe};
 use crate::clock::monotonic;
 use crate::protocol::Answer;
 use crate::{ExecSpec, Refusal, State, StreamSpec, Streams, sys};
@@ -94,7 +94,7 @@ impl Supervisor {
     ) -> Result<(), Refusal> {
         let entry = self.find(id)?;
         if !matches!(entry.container.state, State::Running { .. }) {
-            return Err(wrong_state(&entry.container));
+            return Err(Refusal::wrong_state(&entry.container));
         }
         let pid = entry.pid;
         let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);

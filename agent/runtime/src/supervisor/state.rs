@@ -133,18 +133,6 @@ pub(super) struct Supervisor {
     pub(super) keys: u64,
 }
 
-pub(super) fn wrong_state(container: &Container) -> Refusal {
-    let state = match container.state {
-        State::Created => "created",
-        State::Running { .. } => "running",
-        State::Exited { .. } => "exited",
-    };
-    Refusal::WrongState {
-        id: container.id.clone(),
-        state: state.to_owned(),
-    }
-}
-
 pub(super) fn pipe(stream: Stream) -> io::Result<(Pipe, OwnedFd)> {
     let (reader, writer) = io::pipe()?;
     let fd = OwnedFd::from(reader);
@@ -228,7 +216,7 @@ impl Supervisor {
         match target.container.state {
             // A child of ours that was not waited for: the pid is its own.
             State::Running { .. } => Ok(PidNamespace::Shared(target.pid)),
-            State::Created | State::Exited { .. } => Err(wrong_state(&target.container)),
+            State::Created | State::Exited { .. } => Err(Refusal::wrong_state(&target.container)),
         }
     }
 
@@ -318,7 +306,7 @@ impl Supervisor {
         let group = self.group.join(id);
         let entry = self.find(id)?;
         if entry.container.state != State::Created {
-            return Err(wrong_state(&entry.container));
+            return Err(Refusal::wrong_state(&entry.container));
         }
         let limits = entry.limits.clone();
         self.limit(&group, &limits)
