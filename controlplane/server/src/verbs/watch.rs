@@ -27,6 +27,8 @@ use crate::verbs::list::revision;
 
 /// A watch without `timeoutSeconds` lasts this long and up to as long again.
 const MIN_TIMEOUT: Duration = Duration::from_mins(30);
+/// No watch lasts longer, however long the client wants it: a clock does not reach as far as a number of 64 bits.
+const MAX_TIMEOUT: Duration = Duration::from_hours(365 * 24);
 /// How often a watcher that wants bookmarks gets one.
 const BOOKMARK_EVERY: Duration = Duration::from_mins(1);
 /// Bytes of synthetic events that are sent in one piece.
@@ -108,7 +110,10 @@ fn start(query: &Query, bookmarks: bool) -> Result<Start, Failure> {
 fn timeout(query: &Query) -> Result<Duration, Failure> {
     let seconds = query.number("timeoutSeconds")?.filter(|seconds| *seconds > 0);
     let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
-    Ok(seconds.map_or_else(|| MIN_TIMEOUT.mul_f64(1.0 + rand::random::<f64>()), Duration::from_secs))
+    Ok(seconds.map_or_else(
+        || MIN_TIMEOUT.mul_f64(1.0 + rand::random::<f64>()),
+        |seconds| Duration::from_secs(seconds).min(MAX_TIMEOUT),
+    ))
 }
 
 /// What a watch has at its beginning.

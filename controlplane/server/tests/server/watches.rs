@@ -178,6 +178,19 @@ async fn a_watch_ends_when_its_time_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn attack_no_watch_is_asked_for_beyond_the_end_of_time() {
+    let api = Api::start().await;
+    for seconds in [i64::MAX, i64::MAX - 1, i64::MAX / 1_000_000_000 + 1] {
+        let path = format!("{CONFIG_MAPS}?watch=true&timeoutSeconds={seconds}&resourceVersion=0");
+        let mut frames = Frames::open(&api, &path, "application/json").await;
+        let change = config_map("a");
+        api.post(CONFIG_MAPS, &change).await;
+        assert_eq!(frames.brief().await, "ADDED a", "{seconds}");
+        api.delete(&format!("{CONFIG_MAPS}/a"), "").await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_compacted_is_told_as_expired() {
     let api = Api::start().await;
     for name in ["a", "b", "c"] {
