@@ -2,6 +2,8 @@
 //! caches show everything that was done. So no plan ever counts without what its predecessor sent.
 
 mod perform;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -68,6 +70,18 @@ impl Awaited {
     }
 }
 
+/// When a key whose steps worked is planned again, if nothing happens to it before. The last one that a step asks for counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) enum Next {
+    /// Never: the same plan would come of it.
+    Idle,
+    /// After a while: what was to be done cannot be done as things are.
+    Later,
+    /// As soon as the caches show what was done.
+    #[default]
+    Now,
+}
+
 /// What came of a plan's steps.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
@@ -77,6 +91,7 @@ pub(crate) struct Done {
     pub(crate) looked: Vec<(String, bool)>,
     /// Something did not work and must be tried again.
     pub(crate) retry: bool,
+    pub(crate) next: Next,
 }
 
 /// What a worker needs.
@@ -108,6 +123,10 @@ struct Memory {
 /// Works on `queue` for ever.
 pub(crate) async fn run<C: Controller>(controller: Arc<C>, context: Context, queue: Arc<Queue<Key>>) {
     context.caches.synced().await;
+    work(&controller, &context, &queue).await;
+}
+
+async fn work<C: Controller>(controller: &Arc<C>, context: &Context, queue: &Arc<Queue<Key>>) {
     let mut memory = Memory::default();
     let mut under_way = FuturesUnordered::new();
     loop {
@@ -119,10 +138,10 @@ pub(crate) async fn run<C: Controller>(controller: Arc<C>, context: Context, que
                     controller.learn(uid, *exists, (context.clock)());
                 }
                 queue.done(&key);
-                memory.finish(&context, &queue, key, done);
+                memory.finish(context, queue, key, done);
             }
             key = queue.next(), if under_way.len() < IN_FLIGHT => {
-                if !memory.may_plan(&context, &queue, &key) {
+                if !memory.may_plan(context, queue, &key) {
                     continue;
                 }
                 let plan = controller.plan(&key, memory.failures.get(&key), (context.clock)());
@@ -182,7 +201,10 @@ impl Memory {
 
     fn finish(&mut self, context: &Context, queue: &Queue<Key>, key: Key, done: Done) {
         self.busy.remove(&key);
-        self.dirty.remove(&key);
+        // Whatever the steps came to: what happened meanwhile wants a plan of its own.
+        if self.dirty.remove(&key) {
+            queue.push(key.clone());
+        }
         match done.failure {
             Some(failure) => drop(self.failures.insert(key.clone(), failure)),
             None if !done.retry => drop(self.failures.remove(&key)),
@@ -207,8 +229,10 @@ impl Memory {
             let delay = BACKOFF.0.saturating_mul(1 << (*attempts).min(16)).min(BACKOFF.1);
             *attempts = attempts.saturating_add(1);
             queue.push_after(key, delay);
-        } else {
-            self.attempts.remove(&key);
+            return;
+        }
+        self.attempts.remove(&key);
+        if done.next == Next::Now {
             let streak = self.streaks.entry(key.clone()).or_default();
             *streak = streak.saturating_add(1);
             if *streak == RESTLESS.0 {
@@ -219,6 +243,11 @@ impl Memory {
             } else {
                 queue.push_after(key, RESTLESS.1);
             }
+            return;
+        }
+        self.streaks.remove(&key);
+        if done.next == Next::Later {
+            queue.push_after(key, PATIENCE);
         }
     }
 }

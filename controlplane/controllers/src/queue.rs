@@ -10,6 +10,9 @@ use tokio::{sync::Notify, time::Instant};
 
 use crate::metrics::Buckets;
 
+/// No key is due later than this, whatever seconds an object names: a plan that comes too early asks to come again.
+const LATEST: Duration = Duration::from_hours(24);
+
 struct State<T> {
     /// With the moment from which on each waits.
     ready: VecDeque<(T, Instant)>,
@@ -122,7 +125,7 @@ impl<T: Ord + Clone> Queue<T> {
 
     /// Due after `delay`, or earlier if it was to be.
     pub(crate) fn push_after(&self, key: T, delay: Duration) {
-        let due = Instant::now() + delay;
+        let due = Instant::now() + delay.min(LATEST);
         {
             let mut state = self.lock();
             let at = state.later.entry(key).or_insert(due);

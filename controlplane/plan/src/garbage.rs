@@ -33,7 +33,7 @@ enum Owner {
     Absent,
     /// Nobody looked yet.
     Unknown(Target),
-    /// Nothing can be said, so nothing is done on its account.
+    /// Nothing can be said, so nothing is done about what it may own.
     Unresolvable,
 }
 
@@ -45,6 +45,8 @@ pub struct Graph {
     absent: BTreeSet<String>,
     order: VecDeque<String>,
     believed: BTreeMap<String, i64>,
+    /// Whose owners were said to be in another namespace, by uid: it is said once.
+    told: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl Graph {
@@ -72,6 +74,7 @@ impl Graph {
     /// Forgets an object; gives the uids that must be examined.
     pub fn forget(&mut self, uid: &str) -> Vec<String> {
         self.believed.remove(uid);
+        self.told.remove(uid);
         let mut concerned: Vec<String> = self.uids_of_dependents(uid).collect();
         if let Some(old) = self.items.take(uid) {
             concerned.extend(self.unlink(&old));
@@ -110,7 +113,8 @@ impl Graph {
         if self.absent.insert(uid.to_owned()) {
             self.order.push_back(uid.to_owned());
         }
-        while self.order.len() > REMEMBERED {
+        // One object may name more owners than that: to forget some while others are looked up would never end.
+        while self.order.len() > REMEMBERED.max(self.dependents.len()) {
             if let Some(oldest) = self.order.pop_front() {
                 self.absent.remove(&oldest);
             }
@@ -118,15 +122,37 @@ impl Graph {
     }
 
     /// What is to be done about an object. `resolve` gives the resource of an `apiVersion` and kind.
-    pub fn plan(&self, uid: &str, resolve: impl Fn(&str, &str) -> Option<Resource>, now: Timestamp) -> Plan {
+    pub fn plan(&mut self, uid: &str, resolve: impl Fn(&str, &str) -> Option<Resource>, now: Timestamp) -> Plan {
         let mut plan = Plan::default();
-        let Some(item) = self.items.get(uid) else { return plan };
+        let Some(item) = self.items.get(uid).cloned() else {
+            return plan;
+        };
+        plan.stage(self.complain(&item));
         if item.is_deleting() {
-            self.release(item, &mut plan);
+            self.release(&item, &mut plan);
         } else if !item.owners().is_empty() {
-            self.judge(item, resolve, now, &mut plan);
+            self.judge(&item, resolve, now, &mut plan);
         }
         plan
+    }
+
+    /// Says of owners that exist that they are in a namespace in which they cannot own this object.
+    fn complain(&mut self, item: &Item) -> Vec<Step> {
+        let mut steps = Vec::new();
+        for owner in item.owners() {
+            let Some(found) = self.items.get(owner.uid.as_str()) else {
+                continue;
+            };
+            let namespace = found.meta().namespace();
+            if namespace.is_empty() || namespace == item.meta().namespace() {
+                continue;
+            }
+            let told = self.told.entry(item.uid().to_owned()).or_default();
+            if told.insert(owner.uid.clone()) {
+                steps.push(Step::Event(misplaced(item, owner)));
+            }
+        }
+        steps
     }
 
     fn dependents_of(&self, uid: &str) -> impl Iterator<Item = &Item> {
@@ -173,10 +199,7 @@ impl Graph {
                 }
                 Owner::Absent => drop(gone.insert(&owner.uid)),
                 Owner::Unknown(target) => unknown.push(Step::Look(target)),
-                Owner::Unresolvable => {
-                    solid = true;
-                    plan.stage(vec![Step::Event(unresolvable(item, owner))]);
-                }
+                Owner::Unresolvable => return,
             }
             if self.believed.contains_key(&owner.uid) {
                 plan.again(Duration::from_secs(
@@ -255,7 +278,7 @@ impl Graph {
     }
 }
 
-fn unresolvable(item: &Item, owner: &OwnerReference) -> Note {
+fn misplaced(item: &Item, owner: &OwnerReference) -> Note {
     let namespace = item.meta().namespace();
     Note {
         about: item.target().reference(),

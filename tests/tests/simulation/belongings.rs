@@ -128,3 +128,83 @@ async fn endpoints_follow_the_pods_of_a_service() {
         })
         .await;
 }
+
+/// How many requests of one kind the server has answered, by its own count.
+async fn requests(cluster: &Cluster, labels: &[&str]) -> f64 {
+    let request = http::Request::get("/metrics").body(Vec::new()).expect("a request");
+    let page = cluster.admin().request_text(request).await.expect("metrics");
+    let wanted =
+        |line: &&str| line.starts_with("apiserver_request_total{") && labels.iter().all(|label| line.contains(label));
+    let counts = page.lines().filter(wanted);
+    counts
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+        .sum()
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_made_again_and_again_in_a_namespace_that_goes() {
+    const DOOMED: &str = "/api/v1/namespaces/doomed";
+    let cluster = Cluster::builder().start().await;
+    let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "doomed" } });
+    cluster.create("/api/v1/namespaces", &namespace).await;
+    let mut web = deployment("web", 50, "nginx:1");
+    web["metadata"]["namespace"] = json!("doomed");
+    web["spec"]["template"]["metadata"]["finalizers"] = json!(["example.com/held"]);
+    cluster
+        .create("/apis/apps/v1/namespaces/doomed/deployments", &web)
+        .await;
+    let count = async |wanted: fn(&serde_json::Value) -> bool, what: &str| {
+        let look = || async {
+            let pods = cluster.list(&format!("{DOOMED}/pods")).await;
+            let found = pods.iter().filter(|pod| wanted(pod)).count();
+            if found == 50 { Ok(()) } else { Err((found, pods.len())) }
+        };
+        cluster.eventually(what, look).await;
+    };
+    count(|_| true, "the pods are there").await;
+    let deleted = cluster.request("DELETE", DOOMED, "application/json", &json!({})).await;
+    deleted.expect("deleted");
+    count(
+        |pod| !pod["metadata"]["deletionTimestamp"].is_null(),
+        "the pods are to go",
+    )
+    .await;
+    tokio::time::sleep(std::time::Duration::from_mins(1)).await;
+    let refused = requests(&cluster, &["verb=\"POST\"", "code=\"403\""]).await;
+    assert!(refused < 200.0, "{refused} requests were refused within a minute");
+}
+
+#[tokio::test(start_paused = true)]
+async fn owners_that_cannot_be_found_are_not_told_of_without_end() {
+    let cluster = Cluster::builder().start().await;
+    let owner = |version: &str, kind: &str, uid: &serde_json::Value| json!([{ "apiVersion": version, "kind": kind, "name": "o", "uid": uid }]);
+    let map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "o" } });
+    let path = "/api/v1/namespaces/default/configmaps";
+    let made = cluster.create(path, &map).await;
+    let map =
+        json!({ "metadata": { "name": "made", "ownerReferences": owner("example.com/v1", "Widget", &json!("u")) } });
+    cluster.create(path, &map).await;
+    let role =
+        json!({ "metadata": { "name": "r", "ownerReferences": owner("v1", "ConfigMap", &made["metadata"]["uid"]) } });
+    cluster
+        .create("/apis/rbac.authorization.k8s.io/v1/clusterroles", &role)
+        .await;
+    tokio::time::sleep(std::time::Duration::from_mins(1)).await;
+    let events = cluster.list("/api/v1/namespaces/default/events").await;
+    let told = events
+        .iter()
+        .filter(|event| event["reason"] == "OwnerRefInvalidNamespace");
+    let told: Vec<_> = told
+        .map(|event| (&event["involvedObject"]["kind"], &event["count"]))
+        .collect();
+    assert_eq!(told, [(&json!("ClusterRole"), &json!(1))]);
+    let written = requests(&cluster, &["resource=\"events\"", "verb=\"PATCH\""]).await;
+    assert!(written < 1.0, "{written} events were counted up");
+    assert!(!cluster.get(&format!("{path}/made")).await.is_null());
+    assert!(
+        !cluster
+            .get("/apis/rbac.authorization.k8s.io/v1/clusterroles/r")
+            .await
+            .is_null()
+    );
+}

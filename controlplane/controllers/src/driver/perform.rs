@@ -7,7 +7,7 @@ use controlplane_plan::{
 use futures::{StreamExt, stream};
 use tracing::{debug, info, warn};
 
-use super::{Awaited, Context, Done};
+use super::{Awaited, Context, Done, Next};
 use crate::{
     cache::Key,
     request::{self, Error, Reply},
@@ -18,7 +18,7 @@ const TOGETHER: usize = 128;
 
 /// Performs stage after stage; a stage in which a step did not work is the last.
 pub(crate) async fn perform(context: &Context, component: &'static str, plan: Plan) -> Done {
-    let mut done = Done::default();
+    let mut done = idle();
     for stage in plan.stages {
         let requests = stage.into_iter().map(|step| perform_step(context, component, step));
         let results: Vec<Done> = stream::iter(requests).buffer_unordered(TOGETHER).collect().await;
@@ -27,6 +27,7 @@ pub(crate) async fn perform(context: &Context, component: &'static str, plan: Pl
             done.looked.extend(result.looked);
             done.failure = done.failure.or(result.failure);
             done.retry |= result.retry;
+            done.next = done.next.max(result.next);
         }
         if done.retry {
             break;
@@ -45,20 +46,23 @@ async fn perform_step(context: &Context, component: &'static str, step: Step) ->
             namespace,
             body,
             outcome,
-        } => match request::create(&context.client, &resource, &namespace, &body).await {
-            Ok(reply) => {
-                info!(
-                    component,
-                    kind = resource.kind,
-                    namespace,
-                    name = reply.metadata.name,
-                    "created"
-                );
-                note(outcome.done, &reply.metadata.name);
-                seen(resource, &reply)
+        } if !is_going(context, &namespace) => {
+            match request::create(&context.client, &resource, &namespace, &body).await {
+                Ok(reply) => {
+                    info!(
+                        component,
+                        kind = resource.kind,
+                        namespace,
+                        name = reply.metadata.name,
+                        "created"
+                    );
+                    note(outcome.done, &reply.metadata.name);
+                    seen(resource, &reply)
+                }
+                Err(error) => create_failed(context, component, resource, outcome.failed, &error),
             }
-            Err(error) => create_failed(context, component, resource, outcome.failed, &error),
-        },
+        }
+        Step::Create { .. } => later(),
         Step::Patch {
             target,
             subresource,
@@ -84,7 +88,7 @@ async fn perform_step(context: &Context, component: &'static str, step: Step) ->
             match request::delete(&context.client, &target, version, propagation, grace_seconds).await {
                 Ok(_) => {
                     note(outcome.done, &target.name);
-                    deleted(component, target)
+                    deleted(component, &target)
                 }
                 Err(error) => change_failed(context, component, &target, &error),
             }
@@ -92,9 +96,31 @@ async fn perform_step(context: &Context, component: &'static str, step: Step) ->
         Step::Look(target) => look(context, target).await,
         Step::Event(event) => {
             note(Some(event), "");
-            Done::default()
+            idle()
         }
     }
+}
+
+/// Nothing was changed, so the same plan would come of the same state.
+fn idle() -> Done {
+    Done {
+        next: Next::Idle,
+        ..Done::default()
+    }
+}
+
+/// It cannot be done as things are, and nothing may tell when it can.
+fn later() -> Done {
+    Done {
+        next: Next::Later,
+        ..Done::default()
+    }
+}
+
+/// Whether a namespace is known to be on its way out: nothing can be made in it, and its contents go with it.
+fn is_going(context: &Context, namespace: &str) -> bool {
+    let found = context.caches.namespaces.get(&Key::new("", namespace));
+    found.is_some_and(|found| found.metadata.deletion_timestamp.is_some())
 }
 
 fn filled(mut note: Note, text: &str) -> Note {
@@ -112,7 +138,7 @@ fn seen(resource: Resource, reply: &Reply) -> Done {
 }
 
 /// The cache must show that it is gone or going.
-fn deleted(component: &'static str, target: Target) -> Done {
+fn deleted(component: &'static str, target: &Target) -> Done {
     info!(
         component,
         kind = target.resource.kind,
@@ -120,11 +146,15 @@ fn deleted(component: &'static str, target: Target) -> Done {
         target.name,
         "deleted"
     );
-    let key = Key::new(&target.namespace, &target.name);
     Done {
-        awaited: vec![Awaited::Deleted(target.resource, key, target.uid)],
+        awaited: vec![gone(target)],
         ..Done::default()
     }
+}
+
+fn gone(target: &Target) -> Awaited {
+    let key = Key::new(&target.namespace, &target.name);
+    Awaited::Deleted(target.resource, key, target.uid.clone())
 }
 
 /// Asks whether exactly this object exists.
@@ -176,8 +206,8 @@ fn create_failed(
             debug!(component, kind = resource.kind, ?error, "creation went unanswered");
             unknown(context, resource)
         }
-        // Nothing can be made in a namespace that is going; its contents go with it.
-        Error::Refused(status) if is_terminating(status) => Done::default(),
+        // The server knows of it before the cache does.
+        Error::Refused(status) if is_terminating(status) => later(),
         Error::Refused(status) if status.reason == "AlreadyExists" => unknown(context, resource),
         Error::Refused(status) => {
             warn!(
@@ -211,10 +241,13 @@ fn is_terminating(status: &kube::core::Status) -> bool {
     causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
 }
 
-/// A patch or deletion did not work. Gone is as good as done; a conflict wants a new plan, never the same again.
+/// A patch or deletion did not work. Gone is as good as done, once the cache shows it; a conflict wants a new plan, never the same again.
 fn change_failed(context: &Context, component: &'static str, target: &Target, error: &Error) -> Done {
     match error.code() {
-        404 => Done::default(),
+        404 => Done {
+            awaited: vec![gone(target)],
+            ..Done::default()
+        },
         409 => Done {
             retry: true,
             ..Done::default()

@@ -1,0 +1,127 @@
+use std::{
+    convert::Infallible,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use controlplane_plan::step::{CONFIG_MAPS, Note, Outcome, PODS, Severity, Step, Target};
+use http::{Request, Response};
+use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
+use kube::client::Body;
+use serde_json::{Value, from_value, json};
+
+use super::*;
+
+/// A controller that wants the same each time it is asked.
+struct Stubborn {
+    step: Step,
+    plans: AtomicU32,
+}
+
+impl Controller for Stubborn {
+    fn component(&self) -> &'static str {
+        "stubborn-controller"
+    }
+
+    fn plan(&self, _key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
+        self.plans.fetch_add(1, Ordering::Relaxed);
+        let mut plan = Plan::default();
+        plan.stage(vec![self.step.clone()]);
+        plan
+    }
+}
+
+/// Plans and requests of a minute, of a server that always refuses in the same way.
+async fn minute(step: Step, caches: Caches, refusal: Value) -> (u32, u32) {
+    let requests = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&requests);
+    let code = u16::try_from(refusal["code"].as_u64().unwrap_or(500)).unwrap();
+    let server = tower::service_fn(move |_: Request<Body>| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        let answer = Response::builder().status(code);
+        let answer = answer.body(Body::from(refusal.to_string().into_bytes())).unwrap();
+        std::future::ready(Ok::<_, Infallible>(answer))
+    });
+    let clock: Clock = Arc::new(|| Timestamp::from_second(1_800_000_000).unwrap());
+    let (recorder, _writer) = Recorder::new(clock.clone());
+    let context = Context {
+        client: kube::Client::new(server, "default"),
+        caches: Arc::new(caches),
+        recorder,
+        clock,
+    };
+    let plans = AtomicU32::new(0);
+    let controller = Arc::new(Stubborn { step, plans });
+    let queue = Queue::new("stubborn");
+    queue.push(Key::new("ns", "it"));
+    let working = work(&controller, &context, &queue);
+    assert!(tokio::time::timeout(Duration::from_mins(1), working).await.is_err());
+    let count = |counter: &AtomicU32| counter.load(Ordering::Relaxed);
+    (count(&controller.plans), count(&requests))
+}
+
+fn create() -> Step {
+    Step::Create {
+        resource: PODS,
+        namespace: "ns".to_owned(),
+        body: Box::new(json!({ "metadata": { "generateName": "it-" } })),
+        outcome: Outcome::default(),
+    }
+}
+
+fn terminating() -> Value {
+    json!({
+        "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "no",
+        "details": { "causes": [{ "reason": "NamespaceTerminating", "message": "it goes", "field": "metadata.namespace" }] },
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_namespace_that_goes_refuses_is_not_asked_for_without_end() {
+    let (plans, requests) = minute(create(), Caches::new(), terminating()).await;
+    assert!((2..20).contains(&plans), "{plans} plans");
+    assert!(requests <= plans, "{requests} requests in {plans} plans");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_asked_for_in_a_namespace_that_is_known_to_go() {
+    let caches = Caches::new();
+    let going = json!({ "metadata": { "name": "ns", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z" } });
+    let going: Namespace = from_value(going).unwrap();
+    caches.namespaces.replace(vec![going], 1, 1);
+    let (plans, requests) = minute(create(), caches, terminating()).await;
+    assert!((2..20).contains(&plans), "{plans} plans");
+    assert_eq!(requests, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_only_has_something_to_say_says_it_once() {
+    let note = Note {
+        about: ObjectReference::default(),
+        severity: Severity::Warning,
+        reason: "Odd",
+        message: "odd".to_owned(),
+    };
+    let (plans, requests) = minute(Step::Event(note), Caches::new(), terminating()).await;
+    assert_eq!((plans, requests), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_gone_is_seen_to_be_gone_before_the_next_plan() {
+    let caches = Caches::new();
+    let there = json!({ "metadata": { "name": "it", "namespace": "ns", "uid": "u", "resourceVersion": "5" } });
+    caches.config_maps.replace(vec![from_value(there).unwrap()], 5, 1);
+    let step = Step::Delete {
+        target: Target {
+            resource: CONFIG_MAPS,
+            namespace: "ns".to_owned(),
+            name: "it".to_owned(),
+            uid: "u".to_owned(),
+        },
+        resource_version: None,
+        propagation: None,
+        grace_seconds: None,
+        outcome: Outcome::default(),
+    };
+    let gone = json!({ "kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": "no" });
+    assert_eq!(minute(step, caches, gone).await, (1, 1));
+}
