@@ -18,13 +18,15 @@ use hyper_util::rt::TokioIo;
 
 use crate::agents::{Answer, Stream};
 
-/// The time for the answer's head.
-const ANSWER: Duration = Duration::from_secs(30);
-
 type Connection = BoxFuture<'static, hyper::Result<()>>;
 
-/// Sends a request; the answer's body streams.
-pub(crate) async fn exchange(stream: Box<dyn Stream>, request: Request<Body>) -> io::Result<Answer> {
+/// Sends a request; the answer's body streams. The head of the answer must come within `limit`; without one, it may take as
+/// long as whoever asked for it stays.
+pub(crate) async fn exchange(
+    stream: Box<dyn Stream>,
+    request: Request<Body>,
+    limit: Option<Duration>,
+) -> io::Result<Answer> {
     let handshake = http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = handshake.map_err(io::Error::other)?;
     let mut connection: Option<Connection> = Some(connection.with_upgrades().boxed());
@@ -33,7 +35,10 @@ pub(crate) async fn exchange(stream: Box<dyn Stream>, request: Request<Body>) ->
         drive(&mut connection, context);
         asked.as_mut().poll(context)
     });
-    let answer = tokio::time::timeout(ANSWER, answer).await?;
+    let answer = match limit {
+        Some(limit) => tokio::time::timeout(limit, answer).await?,
+        None => answer.await,
+    };
     let mut answer = answer.map_err(io::Error::other)?;
     if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
         let mut upgrade = std::pin::pin!(hyper::upgrade::on(&mut answer));
@@ -75,5 +80,38 @@ impl http_body::Body for Driven {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         drive(&mut self.connection, context);
         Pin::new(&mut self.body).poll_frame(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// What comes of a request to somebody who answers after ten minutes.
+    async fn slow(limit: Option<Duration>) -> io::Result<StatusCode> {
+        let (near, mut far) = tokio::io::duplex(1024);
+        let answering = async move {
+            let mut request = [0; 1024];
+            far.read(&mut request).await?;
+            tokio::time::sleep(Duration::from_mins(10)).await;
+            far.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await?;
+            Ok(far)
+        };
+        let request = Request::get("/").header("host", "a").body(Body::empty()).unwrap();
+        let (answer, far) = tokio::join!(exchange(Box::new(near), request, limit), answering);
+        drop::<io::Result<_>>(far);
+        answer.map(|answer| match answer {
+            Answer::Whole(answer) => answer.status(),
+            Answer::Switched(..) => panic!("nobody asked for another protocol"),
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_behind_a_proxy_takes_its_time() {
+        assert_eq!(slow(None).await.unwrap(), StatusCode::NO_CONTENT);
+        let late = slow(Some(Duration::from_secs(30))).await.unwrap_err();
+        assert_eq!(late.kind(), io::ErrorKind::TimedOut);
     }
 }

@@ -1,11 +1,14 @@
 //! Requests in flight: how many at a time, whose turn it is, and how long a body may take.
 //!
 //! A request that finds no place waits in its user's queue; places that come free go round the users who wait, and one user
-//! holds at most half of them. So a client that asks for more than there is waits for itself, and never for long holds up
+//! holds at most half of them, of the room for bodies, and of the requests that last. So a client that asks for more than there is waits for itself, and never for long holds up
 //! others, not even with requests that take their time. Full queues and long waits answer 429. Requests from inside the
 //! process are never held up: they are bounded where they are made.
 
 mod held;
+mod shares;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,13 +17,15 @@ use std::time::Duration;
 use axum::body::Body;
 use bytes::Bytes;
 use http_body::Body as _;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::body;
 use crate::failure::Failure;
 use crate::request::RequestInfo;
 use held::Held;
+pub(crate) use shares::Share;
+use shares::Shares;
 
 /// Reads at a time: they are work for the processor alone.
 const READS: usize = 64;
@@ -44,8 +49,8 @@ const PIECES: usize = 16 << 10;
 pub(crate) struct Gates {
     reads: Arc<Gate>,
     writes: Arc<Gate>,
-    lasting: Arc<Semaphore>,
-    bodies: Arc<Semaphore>,
+    lasting: Arc<Shares>,
+    bodies: Arc<Shares>,
     ending: CancellationToken,
 }
 
@@ -53,7 +58,7 @@ pub(crate) struct Gates {
 #[derive(Debug)]
 pub(crate) struct Pass {
     _place: Option<Place>,
-    _lasting: Option<OwnedSemaphorePermit>,
+    _lasting: Option<Share>,
 }
 
 impl Pass {
@@ -68,8 +73,8 @@ impl Gates {
         Self {
             reads: Gate::new(READS),
             writes: Gate::new(WRITES),
-            lasting: Arc::new(Semaphore::new(LASTING)),
-            bodies: Arc::new(Semaphore::new(PIECES)),
+            lasting: Shares::new(LASTING),
+            bodies: Shares::new(PIECES),
             ending: CancellationToken::new(),
         }
     }
@@ -85,7 +90,7 @@ impl Gates {
     /// 429
     pub(crate) async fn enter(&self, info: &RequestInfo, lasts: bool, user: &str) -> Result<Pass, Failure> {
         if lasts {
-            let Ok(lasting) = Arc::clone(&self.lasting).try_acquire_owned() else {
+            let Some(lasting) = self.lasting.take_now(user) else {
                 return Err(Failure::Overloaded);
             };
             return Ok(Pass {
@@ -105,24 +110,23 @@ impl Gates {
 
     /// How many requests are being answered, by what they do.
     pub(crate) fn in_flight(&self) -> [(&'static str, usize); 3] {
-        let lasting = LASTING - self.lasting.available_permits();
         [
             ("readOnly", READS - self.reads.state().free),
             ("mutating", WRITES - self.writes.state().free),
-            ("lasting", lasting),
+            ("lasting", LASTING.saturating_sub(self.lasting.free())),
         ]
     }
 
-    /// Reads a whole body within its time; what it holds counts until the permit is dropped.
+    /// Reads a whole body of a user within its time; what it holds counts until the share is dropped.
     ///
     /// # Errors
     /// 413 over the limit, 400 when it does not arrive, 429 when too much is on its way already.
-    pub(crate) async fn read(&self, body: Body) -> Result<(Bytes, OwnedSemaphorePermit), Failure> {
+    pub(crate) async fn read(&self, user: &str, body: Body) -> Result<(Bytes, Share), Failure> {
         let hint = body.size_hint();
         let announced = hint.upper().and_then(|bytes| usize::try_from(bytes).ok());
         let pieces = announced.unwrap_or(body::LIMIT).min(body::LIMIT).div_ceil(PIECE);
-        let room = Arc::clone(&self.bodies).acquire_many_owned(u32::try_from(pieces).unwrap_or(u32::MAX));
-        let Ok(Ok(room)) = tokio::time::timeout(WAIT, room).await else {
+        let room = self.bodies.take(user, u32::try_from(pieces).unwrap_or(u32::MAX));
+        let Ok(Some(room)) = tokio::time::timeout(WAIT, room).await else {
             return Err(Failure::Overloaded);
         };
         match tokio::time::timeout(ARRIVAL, body::read(body)).await {
@@ -289,95 +293,5 @@ impl State {
         {
             self.users.remove(user);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    impl State {
-        fn idle(&self) -> (usize, usize) {
-            assert!(self.users.is_empty() && self.turns.is_empty(), "{self:?}");
-            (self.free, self.waiting)
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn places_go_round_the_users() {
-        let gate = Gate::new(1);
-        let first = gate.enter("noisy").await.unwrap();
-        let order = Arc::new(Mutex::new(Vec::new()));
-        let mut tasks = tokio::task::JoinSet::new();
-        for user in ["noisy", "noisy", "noisy", "good"] {
-            let (gate, order) = (Arc::clone(&gate), Arc::clone(&order));
-            tasks.spawn(async move {
-                let place = gate.enter(user).await.unwrap();
-                order.lock().unwrap().push(user);
-                drop(place);
-            });
-            tokio::task::yield_now().await;
-        }
-        drop(first);
-        while tasks.join_next().await.is_some() {}
-        assert_eq!(*order.lock().unwrap(), ["noisy", "good", "noisy", "noisy"]);
-        assert_eq!(gate.state().idle(), (1, 0));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_goes_away_leaves_no_place_behind() {
-        let gate = Gate::new(1);
-        let first = gate.enter("a").await.unwrap();
-        let mut gone = Box::pin(gate.enter("b"));
-        let late = tokio::time::timeout(Duration::from_secs(1), gone.as_mut()).await;
-        assert!(late.is_err());
-        // It is given the place, and goes before it has seen that.
-        drop(first);
-        drop(gone);
-        assert_eq!(gate.state().idle(), (1, 0));
-        let first = gate.enter("a").await.unwrap();
-        drop(gate.enter("b"));
-        drop(first);
-        assert_eq!(gate.state().idle(), (1, 0));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn nobody_holds_more_than_half() {
-        let gate = Gate::new(4);
-        let (first, second) = (gate.enter("slow").await.unwrap(), gate.enter("slow").await.unwrap());
-        let mut third = std::pin::pin!(gate.enter("slow"));
-        assert!(futures::FutureExt::now_or_never(third.as_mut()).is_none());
-        // Others find places all the while.
-        let good = [gate.enter("good").await.unwrap(), gate.enter("good").await.unwrap()];
-        drop(first);
-        let third = third.await.unwrap();
-        drop((second, third, good));
-        assert_eq!(gate.state().idle(), (4, 0));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn full_queues_refuse() {
-        let gate = Gate::new(0);
-        let mut waiting = Vec::new();
-        for _ in 0..QUEUED_OF_ONE {
-            waiting.push(gate.state().place_or_queue(&"noisy".into()).unwrap());
-        }
-        assert!(gate.state().place_or_queue(&"noisy".into()).is_err());
-        assert!(gate.state().place_or_queue(&"good".into()).is_ok());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_body_that_does_not_arrive_is_given_up() {
-        let gates = Gates::new();
-        let body = Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
-        assert_eq!(gates.read(body).await.unwrap_err().code(), 400);
-        assert_eq!(gates.bodies.available_permits(), PIECES);
-        let (bytes, room) = gates.read(Body::from("abc")).await.unwrap();
-        assert_eq!(
-            (bytes.as_ref(), gates.bodies.available_permits()),
-            (&b"abc"[..], PIECES - 1)
-        );
-        drop(room);
-        assert_eq!(gates.bodies.available_permits(), PIECES);
     }
 }

@@ -25,6 +25,8 @@ use crate::tls::{self, TlsError};
 
 /// The time for the connection and the handshake.
 const CONNECT: Duration = Duration::from_secs(10);
+/// The time for the head of an agent's answer.
+const ANSWER: Duration = Duration::from_secs(30);
 
 /// Asks agents over the network.
 pub struct NodeProxy {
@@ -91,7 +93,7 @@ async fn ask(connector: TlsConnector, loopback: bool, agent: &Agent, mut request
     let stream = tokio::time::timeout(CONNECT, dial).await??;
     let host = HeaderValue::from_str(&agent.node).map_err(io::Error::other)?;
     request.headers_mut().insert(header::HOST, host);
-    let answer = match exchange::exchange(Box::new(stream), request).await? {
+    let answer = match exchange::exchange(Box::new(stream), request, Some(ANSWER)).await? {
         Answer::Whole(answer) => answer,
         switched @ Answer::Switched(..) => return Ok(switched),
     };

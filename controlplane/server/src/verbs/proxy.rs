@@ -39,7 +39,7 @@ pub(crate) async fn proxy(context: &mut Context, body: Body) -> Result<Response,
                 Ok(stream)
             };
             let answer = match stream {
-                Ok(stream) => exchange(stream, request).await,
+                Ok(stream) => exchange(stream, request, None).await,
                 Err(error) => Err(error),
             };
             answer.map_err(|error| unreachable(&error.to_string()))?

@@ -337,3 +337,17 @@ async fn what_lasts_is_recorded_when_it_begins_and_when_it_ends() {
         ]
     );
 }
+
+#[tokio::test]
+async fn who_watches_reaches_nothing_behind_a_pod() {
+    let (api, recorder) = with_pod().await;
+    bind(&api).await;
+    let path = "/namespaces/default/pods/a/proxy/x";
+    assert_eq!(
+        api.get(&format!("/api/v1/watch{path}")).await.code,
+        StatusCode::NOT_FOUND
+    );
+    assert_eq!(recorder.asked.lock().unwrap().len(), 0);
+    api.get(&format!("/api/v1{path}")).await;
+    assert_eq!(recorder.asked.lock().unwrap().len(), 1);
+}
