@@ -4,7 +4,7 @@ mod modes;
 
 use std::collections::BTreeMap;
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::authorization::Attributes;
 use crate::failure::Failure;
@@ -72,17 +72,11 @@ impl Wanted {
         if !headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
             return Ok(None);
         }
-        let text = |name: &HeaderName| -> Vec<String> {
-            let values = headers.get_all(name).iter();
-            values
-                .filter_map(|value| value.to_str().ok())
-                .map(str::to_owned)
-                .collect()
-        };
+        let text = |name: &HeaderName| headers.get_all(name).iter().map(text).collect::<Result<Vec<_>, _>>();
         let mut wanted = Self {
-            name: text(&USER).into_iter().next().unwrap_or_default(),
-            uid: text(&UID).into_iter().next().unwrap_or_default(),
-            groups: text(&GROUP),
+            name: text(&USER)?.into_iter().next().unwrap_or_default(),
+            uid: text(&UID)?.into_iter().next().unwrap_or_default(),
+            groups: text(&GROUP)?,
             extra: BTreeMap::new(),
         };
         let mut names: Vec<HeaderName> = headers
@@ -92,7 +86,7 @@ impl Wanted {
             .collect();
         for name in &names {
             let key = unescaped(name.as_str().strip_prefix(EXTRA).unwrap_or_default());
-            wanted.extra.entry(key).or_default().extend(text(name));
+            wanted.extra.entry(key).or_default().extend(text(name)?);
         }
         if wanted.name.is_empty() && !wanted.is_only_a_name() {
             let found = wanted.go_text();
@@ -137,6 +131,13 @@ impl Wanted {
             self.name, self.uid
         )
     }
+}
+
+/// A header's value, in whatever language. None is left out: without it somebody else would be meant.
+fn text(value: &HeaderValue) -> Result<String, Failure> {
+    let text = std::str::from_utf8(value.as_bytes());
+    text.map(str::to_owned)
+        .map_err(|_not_text| Failure::bad_request("impersonation headers must be UTF-8"))
 }
 
 /// The key of an extra is percent-encoded, since it stands in a header's name; what does not decode stays as it is.

@@ -140,3 +140,42 @@ async fn nodes_and_accounts_have_rights_of_their_own() {
     assert_eq!((code, found), (201, json!(["system:nodes", "system:authenticated"])));
     assert_eq!(groups(&agent, "system:node:n4").await.0, 403);
 }
+
+#[tokio::test]
+async fn names_in_every_language_are_taken_as_they_are() {
+    let api = Api::start().await;
+    let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
+    let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+    let ask = async |headers: &[(&str, &[u8])]| {
+        let mut request = Request::post(path).header("content-type", "application/json");
+        for (name, value) in headers {
+            request = request.header(*name, http::HeaderValue::from_bytes(value).unwrap());
+        }
+        collect(api.send(request.body(review.to_string().into()).unwrap()).await).await
+    };
+    let (user, group, extra) = ("impersonate-user", "impersonate-group", "impersonate-extra-team");
+    let headers = [
+        (user, "jürgen".as_bytes()),
+        (group, "gärtner".as_bytes()),
+        (extra, "grün".as_bytes()),
+    ];
+    assert_eq!(
+        ask(&headers).await.json()["status"]["userInfo"],
+        json!({"username": "jürgen", "groups": ["gärtner", "system:authenticated"], "extra": {"team": ["grün"]}})
+    );
+    assert_eq!(
+        ask(&headers[..1]).await.json()["status"]["userInfo"]["username"],
+        "jürgen"
+    );
+    for headers in [
+        [(user, &b"j\xfcrgen"[..]), (group, b"a")],
+        [(user, b"a"), (group, b"g\xe4rtner")],
+        [(user, b"a"), (extra, b"gr\xfcn")],
+    ] {
+        let answer = ask(&headers).await;
+        assert_eq!(
+            (answer.code.as_u16(), answer.message().as_str()),
+            (400, "impersonation headers must be UTF-8")
+        );
+    }
+}
