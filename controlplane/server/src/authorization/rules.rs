@@ -1,13 +1,17 @@
 //! What one rule allows, and whether the rules that somebody has cover those that he wants to give.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
 
 use super::{Action, Attributes};
 
 /// Rules are broken down into at most this many single permissions when they are compared.
-const MOST_PERMISSIONS: usize = 100_000;
+const MOST_PERMISSIONS: usize = 20_000;
+/// Words of rules that are compared with one another at most: it is done while others wait for the thread.
+const MOST_COMPARISONS: usize = 20_000_000;
+/// Bytes of text about permissions that are not held; whoever asks for more of them is told their number.
+const TOLD: usize = 16 << 10;
 
 /// Whether a rule lets an action pass. Nothing is allocated: this runs for each rule of each request.
 pub(super) fn allows(rule: &PolicyRule, attributes: &Attributes<'_>) -> bool {
@@ -69,11 +73,23 @@ pub(super) fn missing(held: &[PolicyRule], wanted: &[PolicyRule]) -> Result<Vec<
     for rule in wanted {
         count = count.saturating_add(permissions(rule));
     }
-    if count > MOST_PERMISSIONS {
+    let words = held.iter().map(words).fold(0, usize::saturating_add);
+    if count > MOST_PERMISSIONS || count.saturating_mul(words) > MOST_COMPARISONS {
         return Err(TooMany);
     }
     let parts = wanted.iter().flat_map(break_down);
     Ok(parts.filter(|part| !held.iter().any(|own| covers(own, part))).collect())
+}
+
+fn words(rule: &PolicyRule) -> usize {
+    let lists = [
+        &rule.api_groups,
+        &rule.resources,
+        &rule.resource_names,
+        &rule.non_resource_urls,
+    ];
+    let lists = lists.into_iter().map(|values| list(values.as_ref()).len());
+    lists.fold(rule.verbs.len(), usize::saturating_add)
 }
 
 fn permissions(rule: &PolicyRule) -> usize {
@@ -150,26 +166,43 @@ fn covers(own: &PolicyRule, part: &PolicyRule) -> bool {
 /// Single permissions as people read them: those that differ in their verb alone in one line, sorted.
 pub(super) fn describe(parts: &[PolicyRule]) -> String {
     let mut joined: Vec<PolicyRule> = Vec::new();
+    let mut places = BTreeMap::new();
+    let mut said = BTreeSet::new();
     for part in parts {
-        let same = |known: &&mut PolicyRule| {
-            part.non_resource_urls.is_none()
-                && known.api_groups == part.api_groups
-                && known.resources == part.resources
-                && known.resource_names == part.resource_names
-                && known.non_resource_urls.is_none()
-        };
-        // What belongs together stands together: it was broken down from one rule, verbs innermost.
-        match joined.iter_mut().rev().find(same) {
-            Some(known) => {
-                let new = part.verbs.iter().filter(|verb| !known.verbs.contains(verb));
-                let new: Vec<String> = new.cloned().collect();
-                known.verbs.extend(new);
-            }
-            None => joined.push(part.clone()),
+        if part.non_resource_urls.is_some() {
+            joined.push(part.clone());
+            continue;
+        }
+        let about = [&part.api_groups, &part.resources, &part.resource_names];
+        let place = *places
+            .entry(about.map(|values| list(values.as_ref())))
+            .or_insert(joined.len());
+        if place == joined.len() {
+            joined.push(PolicyRule {
+                verbs: Vec::new(),
+                ..part.clone()
+            });
+        }
+        let new = part.verbs.iter().filter(|verb| said.insert((place, verb.as_str())));
+        if let Some(known) = joined.get_mut(place) {
+            known.verbs.extend(new.cloned());
         }
     }
     let lines: BTreeSet<String> = joined.iter().map(line).collect();
-    lines.into_iter().collect::<Vec<_>>().join("\n")
+    let mut text = String::new();
+    let mut left = lines.len();
+    for line in &lines {
+        if text.len().saturating_add(line.len()) > TOLD {
+            text.push_str(&format!("... and {left} more"));
+            break;
+        }
+        text.push_str(line);
+        left -= 1;
+        if left > 0 {
+            text.push('\n');
+        }
+    }
+    text
 }
 
 /// `{APIGroups:[""], Resources:["pods"], Verbs:["get" "list"]}`

@@ -139,6 +139,37 @@ fn a_role_that_says_too_much_at_once_is_not_compared() {
     assert_eq!(rules::missing(&[], &[huge]), Err(rules::TooMany));
 }
 
+fn on_names(count: usize) -> PolicyRule {
+    PolicyRule {
+        resource_names: Some((0..count).map(|at| format!("n{at}")).collect()),
+        ..rule("get core pods")
+    }
+}
+
+#[test]
+fn attack_24_a_big_role_is_refused_in_few_words() {
+    let missing = rules::missing(&[rule("list core pods")], &[on_names(20_000)]).unwrap();
+    assert_eq!(missing.len(), 20_000);
+    let text = rules::describe(&missing);
+    assert!(text.len() < 17_000, "{}", text.len());
+    let (first, last) = (text.lines().next().unwrap(), text.lines().next_back().unwrap());
+    assert_eq!(
+        first,
+        r#"{APIGroups:[""], Resources:["pods"], ResourceNames:["n0"], Verbs:["get"]}"#
+    );
+    let told = text.lines().count() - 1;
+    assert_eq!(last, format!("... and {} more", 20_000 - told));
+}
+
+#[test]
+fn two_big_roles_are_not_compared() {
+    assert_eq!(
+        rules::missing(&[on_names(10_000)], &[on_names(10_000)]),
+        Err(rules::TooMany)
+    );
+    assert_eq!(rules::missing(&[on_names(2000)], &[on_names(2000)]), Ok(Vec::new()));
+}
+
 #[test]
 fn the_defaults_are_read_and_bound() {
     let all = wanted().unwrap();
