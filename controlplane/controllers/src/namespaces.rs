@@ -23,19 +23,28 @@ use crate::{
     driver::Context,
     kinds::{Caches, stored_kinds},
     queue::Queue,
+    reflector::escape,
     request::{self, Error, JSON},
 };
 
 /// Namespaces that are emptied at once.
 const IN_FLIGHT: usize = 16;
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-/// Objects of a kind that are looked at for finalizers.
-const SAMPLE: usize = 500;
+/// Objects of a kind that are counted at once.
+const PAGE: usize = 500;
 
 #[derive(Deserialize, Default)]
 struct Left {
     #[serde(default)]
+    metadata: LeftPage,
+    #[serde(default)]
     items: Vec<LeftItem>,
+}
+
+#[derive(Deserialize, Default)]
+struct LeftPage {
+    #[serde(default, rename = "continue")]
+    token: String,
 }
 
 #[derive(Deserialize)]
@@ -163,31 +172,32 @@ async fn empty(context: &Context, namespace: &Namespace) -> bool {
 /// Deletes all objects of a kind and counts what is left.
 async fn sweep(context: &Context, resource: &Resource, namespace: &str, remains: &mut Remains) -> Result<(), Error> {
     let path = request::path(resource, namespace, "", "");
-    let list = || {
-        request::send::<Left>(
-            &context.client,
-            Method::GET,
-            format!("{path}?limit={SAMPLE}"),
-            JSON,
-            Vec::new(),
-        )
+    let list = |token: &str, limit: usize| {
+        let path = format!("{path}?limit={limit}&continue={}", escape(token));
+        request::send::<Left>(&context.client, Method::GET, path, JSON, Vec::new())
     };
-    if list().await?.items.is_empty() {
+    if list("", 1).await?.items.is_empty() {
         return Ok(());
     }
     let options = json!({ "apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background" });
     let body = options.to_string().into_bytes();
     request::send::<Value>(&context.client, Method::DELETE, path.clone(), JSON, body).await?;
-    let left = list().await?.items;
-    if !left.is_empty() {
-        // Upstream writes `pods.` for those of the core group.
-        let spelled = format!("{}.{}", resource.plural, resource.group);
-        remains.objects.insert(spelled, left.len());
-        for finalizer in left.into_iter().flat_map(|item| item.metadata.finalizers) {
+    let mut token = String::new();
+    loop {
+        let left = list(&token, PAGE).await?;
+        if !left.items.is_empty() {
+            // Upstream writes `pods.` for those of the core group.
+            let spelled = format!("{}.{}", resource.plural, resource.group);
+            *remains.objects.entry(spelled).or_default() += left.items.len();
+        }
+        for finalizer in left.items.into_iter().flat_map(|item| item.metadata.finalizers) {
             *remains.finalizers.entry(finalizer).or_default() += 1;
         }
+        token = left.metadata.token;
+        if token.is_empty() {
+            return Ok(());
+        }
     }
-    Ok(())
 }
 
 /// Writes the conditions where they are not what they were.

@@ -23,6 +23,8 @@ const WATCH_SECONDS: u32 = 300;
 /// A watch that says nothing for longer than the server lets it live is dead.
 const SILENCE: Duration = Duration::from_secs(330);
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
+/// Watches that may fail in a row without showing anything, some ten seconds long.
+const FAILURES: u32 = 9;
 
 #[derive(Deserialize)]
 struct Page<K> {
@@ -105,7 +107,7 @@ async fn list<K: Cached>(cache: &Cache<K>, client: &kube::Client, resource: &Res
 }
 
 /// Percent-encodes what may not stand in a query.
-fn escape(token: &str) -> String {
+pub(crate) fn escape(token: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
     let encode = |byte: u8| {
         if plain(byte) {
@@ -117,9 +119,11 @@ fn escape(token: &str) -> String {
     token.bytes().map(encode).collect()
 }
 
-/// Watches until a list is needed.
+/// Watches until a list is needed, be it that watching does not work: what cannot be read in the history may no longer be
+/// there now.
 async fn follow<K: Cached>(cache: &Cache<K>, client: &kube::Client, resource: &Resource) {
     let mut backoff = BACKOFF.0;
+    let mut failures = 0_u32;
     loop {
         let (before, began) = (cache.revision(), Instant::now());
         let ended = tokio::select! {
@@ -132,11 +136,19 @@ async fn follow<K: Cached>(cache: &Cache<K>, client: &kube::Client, resource: &R
         match ended {
             Ok(End::Relist) => return,
             Ok(End::Resume) => {}
-            Err(error) => debug!(resource = resource.plural, %error, "watch failed"),
+            Err(error) => {
+                failures += 1;
+                debug!(resource = resource.plural, %error, failures, "watch failed");
+                if failures >= FAILURES {
+                    warn!(resource = resource.plural, %error, "watches fail, listing again");
+                    return;
+                }
+            }
         }
         // A watch that ends at once and says nothing would be asked for without end.
         if cache.revision() > before || began.elapsed() >= BACKOFF.1 {
             backoff = BACKOFF.0;
+            failures = 0;
         }
         tokio::time::sleep(backoff).await;
         backoff = (backoff * 2).min(BACKOFF.1);
@@ -217,5 +229,29 @@ mod tests {
         assert!(tokio::time::timeout(Duration::from_mins(1), following).await.is_err());
         let asked = asked.load(Ordering::Relaxed);
         assert!((2..20).contains(&asked), "{asked} times in a minute");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_that_cannot_be_read_does_not_freeze_the_cache() {
+        let lists = Arc::new(AtomicU32::new(0));
+        let counted = lists.clone();
+        let server = tower::service_fn(move |request: Request<Body>| {
+            let watching = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+            let answer = if watching {
+                r#"{"type":"MODIFIED","object":{"metadata":{"name":["odd"]}}}"#.to_owned()
+            } else {
+                let number = counted.fetch_add(1, Ordering::Relaxed);
+                format!(r#"{{"metadata":{{"resourceVersion":"{number}"}},"items":[]}}"#)
+            };
+            let answer = http::Response::new(Body::from(answer.into_bytes()));
+            std::future::ready(Ok::<_, Infallible>(answer))
+        });
+        let cache = Cache::<Pod>::new();
+        let client = kube::Client::new(server, "default");
+        let following = run(cache.clone(), client, PODS, CancellationToken::new());
+        assert!(tokio::time::timeout(Duration::from_mins(1), following).await.is_err());
+        let lists = lists.load(Ordering::Relaxed);
+        assert!((3..10).contains(&lists), "{lists} lists in a minute");
+        assert_eq!(cache.revision(), u64::from(lists - 1));
     }
 }
