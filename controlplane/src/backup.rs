@@ -10,6 +10,9 @@
 //! A backup is made beside a running server. A restore takes only a directory without a cluster, and nothing is in its
 //! place before every byte has been checked.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -27,6 +30,8 @@ const MANIFEST: &str = "manifest.json";
 const DATABASE: &str = "controlplane/skiff.db";
 const PKI: &str = "controlplane/pki";
 const SETTINGS: &str = "cluster.json";
+/// The settings that no two clusters on a machine share.
+const OF_THE_MACHINE: [&str; 5] = ["listen_port", "agent_port", "pod_cidr", "bridge", "cgroup_root"];
 /// Bytes of a manifest; a few hundred files fit.
 const MANIFEST_BYTES: u64 = 1 << 20;
 
@@ -54,6 +59,9 @@ pub struct Restore {
 struct Manifest {
     format: u32,
     revision: u64,
+    /// Where the cluster lived.
+    #[serde(default)]
+    state_dir: Option<String>,
     entries: BTreeMap<String, Sum>,
 }
 
@@ -113,6 +121,7 @@ fn write_archive(state_dir: &Path, part: &Path, copy: &Path) -> anyhow::Result<u
     let manifest = serde_json::to_vec(&Manifest {
         format: FORMAT,
         revision,
+        state_dir: Some(absolute(state_dir)?),
         entries,
     })?;
     let archive = OpenOptions::new().write(true).open(part).context("write the backup")?;
@@ -138,13 +147,14 @@ fn append(builder: &mut tar::Builder<File>, name: &str, bytes: u64, data: impl R
 /// Makes a cluster's state from a backup, in a directory that holds none.
 pub fn restore(options: &Restore) -> anyhow::Result<()> {
     let target = options.state_dir.join("controlplane");
+    let part = options.state_dir.join("restore.part");
+    // Settings beside a part are those of a restore that was interrupted.
     ensure!(
-        !target.exists() && !options.state_dir.join(SETTINGS).exists(),
+        !target.exists() && (part.exists() || !options.state_dir.join(SETTINGS).exists()),
         "{} holds a cluster already: restore into an empty directory",
         options.state_dir.display()
     );
     private_directory(&options.state_dir)?;
-    let part = options.state_dir.join("restore.part");
     remove_directory(&part)?;
     private_directory(&part)?;
     let outcome = unpack(&options.file, &part).and_then(|manifest| {
@@ -154,6 +164,10 @@ pub fn restore(options: &Restore) -> anyhow::Result<()> {
             "the database is not the one of the manifest"
         );
         if manifest.entries.contains_key(SETTINGS) {
+            let own = absolute(&options.state_dir)?;
+            if manifest.state_dir.is_some_and(|first| first != own) {
+                leave_machine(&part.join(SETTINGS))?;
+            }
             fs::rename(part.join(SETTINGS), options.state_dir.join(SETTINGS)).context("restore the settings")?;
         }
         // Last: a state directory with it is a cluster.
@@ -205,11 +219,35 @@ fn unpack(file: &Path, into: &Path) -> anyhow::Result<Manifest> {
         let found = copy_summing(&mut bounded, &mut file).with_context(|| format!("restore {name}"))?;
         ensure!(found == expected, "{name} in the backup is damaged");
         file.sync_all().with_context(|| format!("restore {name}"))?;
+        sync_parent(&path)?;
     }
     if let Some(name) = missing.keys().next() {
         bail!("{name} is missing in the backup");
     }
     Ok(manifest)
+}
+
+/// A directory as those that are elsewhere would name it.
+fn absolute(directory: &Path) -> anyhow::Result<String> {
+    let path = std::path::absolute(directory).with_context(|| format!("find {}", directory.display()))?;
+    Ok(path.display().to_string())
+}
+
+/// Drops from settings what a cluster has on a machine. In another directory this is a second cluster, beside which the first may
+/// run: with its control group and its bridge it would take the first one's pods for leftovers.
+fn leave_machine(settings: &Path) -> anyhow::Result<()> {
+    let doing = || format!("read {}", settings.display());
+    let text = fs::read(settings).with_context(doing)?;
+    let mut chosen: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&text).with_context(doing)?;
+    for name in OF_THE_MACHINE {
+        chosen.remove(name);
+    }
+    remove_file(settings)?;
+    let mut file = private_file(settings)?;
+    let written = file
+        .write_all(&serde_json::to_vec_pretty(&chosen)?)
+        .and_then(|()| file.sync_all());
+    written.with_context(|| format!("write {}", settings.display()))
 }
 
 /// A name that stays inside the directory that it is joined to.
@@ -277,74 +315,4 @@ fn sync_parent(path: &Path) -> anyhow::Result<()> {
     File::open(parent.unwrap_or(Path::new(".")))
         .and_then(|directory| directory.sync_all())
         .with_context(|| format!("make {} durable", path.display()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn cluster(directory: &Path) -> PathBuf {
-        let state = directory.join("state");
-        fs::create_dir_all(state.join(PKI)).unwrap();
-        fs::write(state.join(PKI).join("ca.key"), "key").unwrap();
-        fs::write(state.join(SETTINGS), "{}").unwrap();
-        drop(store::Sqlite::open(&state.join(DATABASE)).unwrap());
-        state
-    }
-
-    fn restored(state_dir: &Path, file: &Path) -> anyhow::Result<()> {
-        restore(&Restore {
-            state_dir: state_dir.to_owned(),
-            file: file.to_owned(),
-        })
-    }
-
-    #[test]
-    fn what_was_backed_up_comes_back() {
-        let directory = tempfile::tempdir().unwrap();
-        let (state_dir, file) = (cluster(directory.path()), directory.path().join("b"));
-        let options = Backup {
-            state_dir: state_dir.clone(),
-            file: file.clone(),
-        };
-        backup(&options).unwrap();
-        assert!(backup(&options).unwrap_err().to_string().contains("exists already"));
-        let again = directory.path().join("again");
-        restored(&again, &file).unwrap();
-        assert_eq!(fs::read_to_string(again.join(PKI).join("ca.key")).unwrap(), "key");
-        assert_eq!(fs::read_to_string(again.join(SETTINGS)).unwrap(), "{}");
-        drop(store::Sqlite::open(&again.join(DATABASE)).unwrap());
-        assert!(restored(&again, &file).unwrap_err().to_string().contains("already"));
-    }
-
-    #[test]
-    fn a_damaged_backup_leaves_nothing() {
-        let directory = tempfile::tempdir().unwrap();
-        let (state_dir, file) = (cluster(directory.path()), directory.path().join("b"));
-        backup(&Backup {
-            state_dir,
-            file: file.clone(),
-        })
-        .unwrap();
-        let whole = fs::read(&file).unwrap();
-        let again = directory.path().join("again");
-        let at = whole.windows(3).rposition(|part| part == b"key").unwrap();
-        let mut flipped = whole.clone();
-        flipped[at] ^= 1;
-        let cases: [&[u8]; 3] = [&whole[..whole.len() / 2], &flipped, b"no backup"];
-        for damaged in cases {
-            fs::write(&file, damaged).unwrap();
-            let error = restored(&again, &file).unwrap_err();
-            assert!(!format!("{error:#}").is_empty());
-            assert_eq!(fs::read_dir(&again).unwrap().count(), 0, "{error:#}");
-        }
-    }
-
-    #[test]
-    fn names_stay_inside() {
-        for name in ["../x", "/etc/passwd", "controlplane/../../x", "other", ""] {
-            assert!(inside(name).is_err(), "{name}");
-        }
-        assert!(inside("controlplane/pki/ca.key").is_ok());
-    }
 }

@@ -171,8 +171,7 @@ async fn outcome(mut process: AttachedProcess, said: impl AsyncRead + Unpin) -> 
 }
 
 async fn upload(container: &Container<'_>, from: &Path, to: &str) -> anyhow::Result<()> {
-    let found = fs::symlink_metadata(from).with_context(|| format!("{}", from.display()))?;
-    let absolute = fs::canonicalize(from)?;
+    let absolute = fs::canonicalize(from).with_context(|| format!("{}", from.display()))?;
     let name = absolute
         .file_name()
         .and_then(OsStr::to_str)
@@ -190,21 +189,24 @@ async fn upload(container: &Container<'_>, from: &Path, to: &str) -> anyhow::Res
     let mut process = container.run(&["tar", "-xmf", "-", "-C", &directory], true).await?;
     let stdin = process.stdin().context("no standard input")?;
     let (stdout, stderr) = (process.stdout(), process.stderr().context("no errors")?);
-    let whole = found.is_dir();
-    let writing = tokio::task::spawn_blocking(move || {
-        let mut archive = tar::Builder::new(Blocking::new(stdin));
-        archive.follow_symlinks(false);
-        if whole {
-            archive.append_dir_all(&name, &absolute)?;
-        } else {
-            archive.append_path_with_name(&absolute, &name)?;
-        }
-        archive.into_inner()?.shutdown()
-    });
+    let writing = tokio::task::spawn_blocking(move || pack(Blocking::new(stdin), &name, &absolute)?.shutdown());
     drop(stdout);
     let (written, ended) = tokio::join!(writing, outcome(process, stderr));
     ended?;
     written?.context("send the files")
+}
+
+/// Writes a file, or a directory with all that is in it, as `name`. What the path leads to is meant; links below it stay links.
+fn pack<W: Write>(archive: W, name: &str, path: &Path) -> io::Result<W> {
+    let path = &fs::canonicalize(path)?;
+    let mut archive = tar::Builder::new(archive);
+    archive.follow_symlinks(false);
+    if path.is_dir() {
+        archive.append_dir_all(name, path)?;
+    } else {
+        archive.append_path_with_name(path, name)?;
+    }
+    archive.into_inner()
 }
 
 async fn download(container: &Container<'_>, from: &str, to: &Path) -> anyhow::Result<()> {
@@ -287,6 +289,19 @@ mod tests {
             assert_eq!(read(text), None, "{text}");
         }
         assert!(last("/").is_err() && last("a/..").is_err() && last("/a/b/").is_ok_and(|name| name == "b"));
+    }
+
+    #[test]
+    fn a_directory_is_sent_with_what_is_in_it() -> anyhow::Result<()> {
+        let home = std::env::temp_dir().join(format!("skiff-cp-link-{}", std::process::id()));
+        fs::create_dir_all(home.join("real"))?;
+        fs::write(home.join("real/file"), "x")?;
+        std::os::unix::fs::symlink("real", home.join("link"))?;
+        let archive = pack(Vec::new(), "sent", &home.join("link"))?;
+        unpack(&*archive, "sent", &home.join("back"))?;
+        assert_eq!(fs::read_to_string(home.join("back/file"))?, "x");
+        fs::remove_dir_all(home)?;
+        Ok(())
     }
 
     #[test]

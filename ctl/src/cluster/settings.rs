@@ -1,7 +1,8 @@
 //! What is chosen for a cluster when it is started first, so that several live side by side.
 
-use std::fs;
+use std::fs::{self, File};
 use std::hash::{Hash as _, Hasher as _};
+use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
 
@@ -10,14 +11,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::arguments::{Backends, UpOptions};
 
-/// The choices, as `DIR/cluster.json` keeps them.
+/// The choices, as `DIR/cluster.json` keeps them. Those about this machine are missing in a copy of a cluster that was restored
+/// elsewhere: the first may still run.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Settings {
+    #[serde(default)]
     pub(super) listen_port: u16,
+    #[serde(default)]
     pub(super) agent_port: u16,
+    #[serde(default)]
     pub(super) pod_cidr: String,
     pub(super) node_name: String,
+    #[serde(default)]
     pub(super) bridge: String,
+    #[serde(default)]
     pub(super) cgroup_root: String,
     pub(super) node_addresses: Vec<IpAddr>,
     #[serde(default)]
@@ -30,6 +37,8 @@ const DEFAULT_STATE: &str = "/var/lib/skiff";
 impl Settings {
     pub(super) fn read(state_dir: &Path) -> anyhow::Result<Option<Self>> {
         match fs::read(state_dir.join(FILE)) {
+            // The machine stopped before it was written: it is chosen again.
+            Ok(text) if text.is_empty() => Ok(None),
             Ok(text) => Ok(Some(
                 serde_json::from_slice(&text).with_context(|| format!("read {FILE}"))?,
             )),
@@ -40,8 +49,14 @@ impl Settings {
 
     pub(super) fn write(&self, state_dir: &Path) -> anyhow::Result<()> {
         let temporary = state_dir.join(format!("{FILE}.new"));
-        fs::write(&temporary, serde_json::to_vec_pretty(self)?).with_context(|| format!("write {FILE}"))?;
-        fs::rename(&temporary, state_dir.join(FILE)).with_context(|| format!("write {FILE}"))
+        let text = serde_json::to_vec_pretty(self)?;
+        let written = File::create(&temporary).and_then(|mut file| {
+            file.write_all(&text)?;
+            file.sync_all()?;
+            fs::rename(&temporary, state_dir.join(FILE))?;
+            File::open(state_dir)?.sync_all()
+        });
+        written.with_context(|| format!("write {FILE}"))
     }
 
     /// Flags first, then what was chosen before, then what is free now.
@@ -51,33 +66,25 @@ impl Settings {
             None => first.to_owned(),
             Some(tail) => format!("{first}{separator}{tail}"),
         };
+        let port = |of: fn(&Self) -> u16| known.map(of).filter(|port| *port != 0);
+        let text = |of: fn(&Self) -> &String| known.map(of).filter(|text| !text.is_empty()).cloned();
         let settings = Self {
-            listen_port: pick(options.listen_port, known.map(|known| known.listen_port), || {
+            listen_port: pick(options.listen_port, port(|known| known.listen_port), || {
                 free_port(Ipv4Addr::UNSPECIFIED, 6443)
             })?,
-            agent_port: pick(options.agent_port, known.map(|known| known.agent_port), || {
+            agent_port: pick(options.agent_port, port(|known| known.agent_port), || {
                 free_port(Ipv4Addr::UNSPECIFIED, 10250)
             })?,
-            pod_cidr: pick(
-                options.pod_cidr.clone(),
-                known.map(|known| known.pod_cidr.clone()),
-                free_range,
-            )?,
-            node_name: pick(
-                options.node_name.clone(),
-                known.map(|known| known.node_name.clone()),
-                host_name,
-            )?,
-            bridge: pick(options.bridge.clone(), known.map(|known| known.bridge.clone()), || {
+            pod_cidr: pick(options.pod_cidr.clone(), text(|known| &known.pod_cidr), free_range)?,
+            node_name: pick(options.node_name.clone(), text(|known| &known.node_name), host_name)?,
+            bridge: pick(options.bridge.clone(), text(|known| &known.bridge), || {
                 Ok(tail
                     .as_ref()
                     .map_or_else(|| "skiff0".to_owned(), |tail| format!("skiff-{tail}")))
             })?,
-            cgroup_root: pick(
-                options.cgroup_root.clone(),
-                known.map(|known| known.cgroup_root.clone()),
-                || Ok(named("skiff", "-")),
-            )?,
+            cgroup_root: pick(options.cgroup_root.clone(), text(|known| &known.cgroup_root), || {
+                Ok(named("skiff", "-"))
+            })?,
             node_addresses: if options.node_address.is_empty() {
                 addresses(
                     options
@@ -240,6 +247,42 @@ mod tests {
         assert_ne!(first.cgroup_root, second.cgroup_root);
         assert_eq!(choose("/var/lib/skiff").bridge, "skiff0");
         let again = Settings::choose(Path::new("/tmp/a"), &UpOptions::default(), Some(&first)).unwrap();
-        assert_eq!((again.listen_port, again.pod_cidr), (first.listen_port, first.pod_cidr));
+        assert_eq!(
+            (again.listen_port, &again.pod_cidr),
+            (first.listen_port, &first.pod_cidr)
+        );
+    }
+
+    #[test]
+    fn what_is_restored_elsewhere_chooses_for_itself() {
+        let restored = r#"{"node_name": "n", "node_addresses": []}"#;
+        let restored: Settings = serde_json::from_str(restored).unwrap();
+        let options = UpOptions {
+            pod_cidr: Some("10.9.0.0/24".into()),
+            ..UpOptions::default()
+        };
+        let chosen = Settings::choose(Path::new("/tmp/a"), &options, Some(&restored)).unwrap();
+        assert_eq!(chosen.node_name, "n");
+        assert!(chosen.listen_port >= 6443 && chosen.agent_port >= 10250);
+        assert!(
+            chosen.bridge.starts_with("skiff-") && chosen.cgroup_root.starts_with("skiff-"),
+            "{chosen:?}"
+        );
+    }
+
+    #[test]
+    fn a_file_that_a_power_cut_left_empty_is_none() {
+        let directory = std::env::temp_dir().join(format!("skiff-ctl-settings-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        assert_eq!(Settings::read(&directory).unwrap(), None);
+        fs::write(directory.join(FILE), "").unwrap();
+        assert_eq!(Settings::read(&directory).unwrap(), None);
+        let restored = r#"{"node_name": "n", "node_addresses": []}"#;
+        let settings: Settings = serde_json::from_str(restored).unwrap();
+        settings.write(&directory).unwrap();
+        assert_eq!(Settings::read(&directory).unwrap(), Some(settings));
+        fs::write(directory.join(FILE), "{").unwrap();
+        assert!(Settings::read(&directory).is_err());
+        fs::remove_dir_all(&directory).unwrap();
     }
 }

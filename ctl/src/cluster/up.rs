@@ -17,6 +17,8 @@ use crate::api::{Api, text_at, with_query};
 use crate::arguments::UpOptions;
 use crate::terminal::{self, Waiting};
 
+/// Where nodes show that they are alive.
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 /// How long a daemon may take to come up.
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -27,6 +29,11 @@ pub(crate) async fn run(state_dir: &Path, options: &UpOptions) -> anyhow::Result
         .mode(0o700)
         .create(state_dir)
         .context("create the state directory")?;
+    ensure!(
+        !is_half_restored(state_dir),
+        "a restore into {} was interrupted: run it again",
+        state_dir.display()
+    );
     let known = Settings::read(state_dir)?;
     ensure!(
         known.is_some() || is_free(state_dir)?,
@@ -68,6 +75,10 @@ pub(crate) async fn run(state_dir: &Path, options: &UpOptions) -> anyhow::Result
 fn is_free(directory: &Path) -> anyhow::Result<bool> {
     // What an interrupted start leaves, and what a file system of its own begins with.
     let harmless = ["cluster.json.new", "lost+found"];
+    // A cluster whose choices a power cut took away.
+    if fs::metadata(directory.join("cluster.json")).is_ok_and(|file| file.len() == 0) {
+        return Ok(true);
+    }
     for entry in fs::read_dir(directory).context("read the state directory")? {
         let name = entry.context("read the state directory")?.file_name();
         if !harmless.iter().any(|known| name == *known) {
@@ -75,6 +86,11 @@ fn is_free(directory: &Path) -> anyhow::Result<bool> {
         }
     }
     Ok(true)
+}
+
+/// Whether the settings of a backup may be there and its objects are not.
+fn is_half_restored(state_dir: &Path) -> bool {
+    state_dir.join("restore.part").exists() && !state_dir.join("controlplane").exists()
 }
 
 async fn start_control_plane(
@@ -138,6 +154,8 @@ async fn start_agent(
 ) -> anyhow::Result<()> {
     let waiting = Waiting::start("starting the node agent");
     let mut child = None;
+    let lease = format!("{LEASES}/{}", settings.node_name);
+    let before = api.get(&lease).await.map(|lease| renewed(&lease)).unwrap_or_default();
     if !running {
         issue_node(state_dir, settings)?;
         let mut arguments = vec!["run".to_owned()];
@@ -147,12 +165,18 @@ async fn start_agent(
     waiting.now(format!("waiting for node {} to be Ready", settings.node_name));
     let socket = state_dir.join("agent/agent.sock");
     let ready = async {
-        // What the node said before its agent was stopped does not count: this agent answers first.
         while tokio::net::UnixStream::connect(&socket).await.is_err() {
             alive(child.as_mut(), daemon)?;
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        let watching = node_ready(api, &settings.node_name);
+        let name = settings.node_name.as_str();
+        let watching = async {
+            // What the node said before its agent was stopped does not count: this one must have said something.
+            if !running {
+                until(api, LEASES, name, |lease| renewed(lease) != before).await?;
+            }
+            until(api, "/api/v1/nodes", name, is_ready).await
+        };
         tokio::pin!(watching);
         loop {
             tokio::select! {
@@ -223,17 +247,17 @@ fn issue_node(state_dir: &Path, settings: &Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits by a watch until the node says that it is ready. A watch that ends is begun again.
-async fn node_ready(api: &Api, name: &str) -> anyhow::Result<()> {
+/// Waits by a watch until an object is as it should be. A watch that ends is begun again.
+async fn until(api: &Api, collection: &str, name: &str, holds: impl Fn(&Value) -> bool) -> anyhow::Result<()> {
     let field = format!("metadata.name={name}");
-    let path = with_query("/api/v1/nodes", &[("fieldSelector", Some(field.as_str()))]);
+    let path = with_query(collection, &[("fieldSelector", Some(field.as_str()))]);
     loop {
         let list = api.get(&path).await?;
         let version = text_at(&list, "/metadata/resourceVersion").to_owned();
         if list
             .get("items")
             .and_then(Value::as_array)
-            .is_some_and(|nodes| nodes.iter().any(is_ready))
+            .is_some_and(|found| found.iter().any(&holds))
         {
             return Ok(());
         }
@@ -241,11 +265,16 @@ async fn node_ready(api: &Api, name: &str) -> anyhow::Result<()> {
         let mut lines = api.stream(&with_query(&path, &from), false).await?.lines();
         while let Some(line) = lines.next().await {
             let event: Value = serde_json::from_str(&line?)?;
-            if event.get("object").is_some_and(is_ready) {
+            if event.get("object").is_some_and(&holds) {
                 return Ok(());
             }
         }
     }
+}
+
+/// When a lease was renewed.
+fn renewed(lease: &Value) -> String {
+    text_at(lease, "/spec/renewTime").to_owned()
 }
 
 pub(super) fn is_ready(node: &Value) -> bool {
@@ -279,6 +308,18 @@ mod tests {
         assert!(is_free(&directory).unwrap());
         fs::write(directory.join("thesis.tex"), "").unwrap();
         assert!(!is_free(&directory).unwrap());
+        fs::write(directory.join("cluster.json"), "").unwrap();
+        assert!(is_free(&directory).unwrap());
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn an_interrupted_restore_is_no_cluster() {
+        let directory = std::env::temp_dir().join(format!("skiff-ctl-half-{}", std::process::id()));
+        fs::create_dir_all(directory.join("restore.part")).unwrap();
+        assert!(is_half_restored(&directory));
+        fs::create_dir_all(directory.join("controlplane")).unwrap();
+        assert!(!is_half_restored(&directory));
         fs::remove_dir_all(&directory).unwrap();
     }
 }
