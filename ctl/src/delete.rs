@@ -18,7 +18,7 @@ pub(crate) async fn run(place: &Place, options: &DeleteOptions) -> anyhow::Resul
     if objects.is_empty() {
         terminal::note("No resources found");
     }
-    let mut deleted = Vec::new();
+    let (mut deleted, mut failures) = (Vec::new(), Vec::new());
     for (resource, namespace, name) in objects {
         match delete(&api, &resource, &namespace, &name, options).await {
             Ok(uid) => {
@@ -26,18 +26,34 @@ pub(crate) async fn run(place: &Place, options: &DeleteOptions) -> anyhow::Resul
                 deleted.push((resource, namespace, name, uid));
             }
             Err(error) if is_not_found(&error) && options.ignore_not_found => {}
-            Err(error) => return Err(error),
+            Err(error) => failures.push(error),
         }
     }
     if options.no_wait {
-        return Ok(());
+        return all_of(failures);
     }
     let waiting = Waiting::start("waiting until everything is gone");
     for (resource, namespace, name, uid) in deleted {
-        gone(&api, &resource, &namespace, &name, &uid).await?;
+        failures.extend(gone(&api, &resource, &namespace, &name, &uid).await.err());
     }
     drop(waiting);
-    Ok(())
+    all_of(failures)
+}
+
+/// What went wrong, in one error.
+fn all_of(mut failures: Vec<anyhow::Error>) -> anyhow::Result<()> {
+    match failures.pop() {
+        None => Ok(()),
+        Some(only) if failures.is_empty() => Err(only),
+        Some(last) => {
+            let texts: Vec<String> = failures
+                .iter()
+                .chain([&last])
+                .map(|error| format!("{error:#}"))
+                .collect();
+            bail!("{}", texts.join("\n"))
+        }
+    }
 }
 
 /// What the command line means: resource, namespace, name.
@@ -146,5 +162,18 @@ async fn gone(api: &Api, resource: &Resource, namespace: &str, name: &str, uid: 
                 return Ok(());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_failure_is_told() {
+        assert!(all_of(Vec::new()).is_ok());
+        let failures = |count: usize| (0..count).map(|at| anyhow::anyhow!("number {at}")).collect();
+        assert_eq!(all_of(failures(1)).unwrap_err().to_string(), "number 0");
+        assert_eq!(all_of(failures(2)).unwrap_err().to_string(), "number 0\nnumber 1");
     }
 }

@@ -129,9 +129,11 @@ async fn download(state_dir: &Path, path: &str, target: &mut (impl AsyncWrite + 
         }
         let mut parts = response.into_body().into_data_stream();
         while let Some(part) = parts.try_next().await? {
-            target.write_all(&part).await.context("write the archive")?;
+            let written = target.write_all(&part).await;
+            written.map_err(terminal::unread).context("write the archive")?;
         }
-        target.flush().await.context("write the archive")
+        let flushed = target.flush().await;
+        flushed.map_err(terminal::unread).context("write the archive")
     };
     together(exchange, connection).await
 }

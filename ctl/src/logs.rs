@@ -73,12 +73,10 @@ async fn copy(stream: impl AsyncBufRead + Unpin, prefix: &str) -> anyhow::Result
         if (&mut stream).take(PIECE).read_until(b'\n', &mut piece).await? == 0 {
             return Ok(());
         }
-        let text = String::from_utf8_lossy(&piece);
-        terminal::write(&if begins {
-            format!("{prefix}{text}")
-        } else {
-            text.into_owned()
-        })?;
+        if begins {
+            terminal::write(prefix)?;
+        }
+        terminal::write_bytes(&piece)?;
         begins = piece.ends_with(b"\n");
     }
 }

@@ -106,8 +106,8 @@ async fn copy(from: Option<impl AsyncRead + Unpin>, mut to: impl AsyncWrite + Un
         let Some(read) = buffer.get(..count).filter(|read| !read.is_empty()) else {
             return Ok(());
         };
-        to.write_all(read).await?;
-        to.flush().await?;
+        to.write_all(read).await.map_err(terminal::unread)?;
+        to.flush().await.map_err(terminal::unread)?;
     }
 }
 

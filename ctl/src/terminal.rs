@@ -1,5 +1,7 @@
 //! What is printed, and how.
 
+use std::error::Error;
+use std::fmt;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,9 +15,39 @@ pub(crate) fn line(text: impl AsRef<str>) -> anyhow::Result<()> {
 
 /// Prints text as it is.
 pub(crate) fn write(text: &str) -> anyhow::Result<()> {
+    write_bytes(text.as_bytes())
+}
+
+/// Prints what need not be text.
+pub(crate) fn write_bytes(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(unread)?;
+    Ok(())
+}
+
+/// The reader of the output went away (`skiff get … | head`): it has seen what it wanted.
+#[derive(Debug)]
+struct ReaderGone;
+
+impl fmt::Display for ReaderGone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("nobody reads the output any more")
+    }
+}
+
+impl Error for ReaderGone {}
+
+/// Why output could not be written. Elsewhere a broken pipe is a failure like others.
+pub(crate) fn unread(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        return io::Error::new(io::ErrorKind::BrokenPipe, ReaderGone);
+    }
+    error
+}
+
+fn is_unread(error: &anyhow::Error) -> bool {
+    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+    causes.any(|cause| cause.get_ref().is_some_and(|inner| inner.is::<ReaderGone>()))
 }
 
 /// Says something to the person that is no part of the output.
@@ -26,12 +58,7 @@ pub(crate) fn note(text: impl AsRef<str>) {
 
 /// Says why the command failed.
 pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
-    // A reader that went away (`skiff get … | head`) has seen what it wanted.
-    if error.chain().any(|cause| {
-        cause
-            .downcast_ref::<io::Error>()
-            .is_some_and(|io| io.kind() == io::ErrorKind::BrokenPipe)
-    }) {
+    if is_unread(error) {
         return ExitCode::SUCCESS;
     }
     // kube's errors repeat their sources in their own text.
@@ -147,7 +174,7 @@ pub(crate) fn columns(rows: &[Vec<String>]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::columns;
+    use super::*;
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {
@@ -156,5 +183,16 @@ mod tests {
             vec!["nginx".to_owned(), "1s".to_owned()],
         ];
         assert_eq!(columns(&rows), "NAME    AGE\nnginx   1s\n");
+    }
+
+    #[test]
+    fn only_the_outputs_reader_may_go_away() {
+        let broken = || io::Error::from(io::ErrorKind::BrokenPipe);
+        assert!(!is_unread(&anyhow::Error::from(broken()).context("send the files")));
+        assert!(is_unread(
+            &anyhow::Error::from(unread(broken())).context("write the archive")
+        ));
+        let full = unread(io::Error::from(io::ErrorKind::StorageFull));
+        assert!(!is_unread(&full.into()));
     }
 }
