@@ -7,6 +7,7 @@ mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::Duration,
 };
@@ -18,7 +19,7 @@ use controlplane_plan::{
 use futures::{StreamExt, stream::FuturesUnordered};
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
-use tracing::{debug, warn};
+use tracing::{debug, error, warn};
 
 pub(crate) use self::perform::perform;
 use crate::{Clock, cache::Key, events::Recorder, kinds::Caches, queue::Queue};
@@ -144,7 +145,11 @@ async fn work<C: Controller>(controller: &Arc<C>, context: &Context, queue: &Arc
                 if !memory.may_plan(context, queue, &key) {
                     continue;
                 }
-                let plan = controller.plan(&key, memory.failures.get(&key), (context.clock)());
+                let Some(plan) = memory.plan(&**controller, context, &key) else {
+                    queue.done(&key);
+                    queue.push_after(key, BACKOFF.1);
+                    continue;
+                };
                 if let Some(delay) = plan.again {
                     queue.push_after(key.clone(), delay);
                 }
@@ -168,6 +173,17 @@ async fn work<C: Controller>(controller: &Arc<C>, context: &Context, queue: &Arc
 }
 
 impl Memory {
+    /// A plan that panics is a mistake of ours, but it was an object that brought it about, and it is still there when the process
+    /// starts again: it must not keep all others from being looked after.
+    fn plan(&self, controller: &impl Controller, context: &Context, key: &Key) -> Option<Plan> {
+        let (failure, now) = (self.failures.get(key), (context.clock)());
+        let plan = catch_unwind(AssertUnwindSafe(|| controller.plan(key, failure, now)));
+        if plan.is_err() {
+            error!(controller = controller.component(), %key, "planning panicked");
+        }
+        plan.ok()
+    }
+
     /// Whether nothing of the key's last plan is still under way or unseen.
     fn may_plan(&mut self, context: &Context, queue: &Queue<Key>, key: &Key) -> bool {
         if self.busy.contains(key) {

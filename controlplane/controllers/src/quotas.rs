@@ -23,7 +23,8 @@ use crate::{
 const RESYNC: Duration = Duration::from_mins(5);
 /// After the first count: what was deleted while it went on could not be taken off yet.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
-const RETRY: Duration = Duration::from_millis(200);
+/// After a count that did not work, and at most after many.
+const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_mins(1));
 /// Objects in one page.
 const PAGE: usize = 500;
 
@@ -56,17 +57,21 @@ fn is_counted(quota: &ResourceQuota) -> bool {
 /// Counts for ever.
 pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>) {
     context.caches.synced().await;
+    let mut attempts: BTreeMap<Key, u32> = BTreeMap::new();
     loop {
         let key = queue.next().await;
         let counted = count(&context, &key).await;
         queue.done(&key);
+        let tried = attempts.remove(&key).unwrap_or(0);
         match counted {
             Ok(Counted::Gone) => {}
             Ok(Counted::First) => queue.push_after(key, SECOND_LOOK),
             Ok(Counted::Again) => queue.push_after(key, RESYNC),
             Err(error) => {
                 debug!(quota = %key, %error, "not counted");
-                queue.push_after(key, RETRY);
+                let delay = RETRY.0.saturating_mul(1 << tried.min(16)).min(RETRY.1);
+                attempts.insert(key.clone(), tried.saturating_add(1));
+                queue.push_after(key, delay);
             }
         }
     }

@@ -91,6 +91,9 @@ fn act(request: &CertificateSigningRequest) -> Act {
     }
     let is_own = spec.username.as_ref() == Some(&asked.common_name);
     let node = asked.common_name.strip_prefix("system:node:").unwrap_or_default();
+    if is_the_servers(node) {
+        return Act::Rest;
+    }
     match signer {
         NODE_CLIENT if is_own => Act::Approve(vec![RENEWAL, FIRST]),
         NODE_CLIENT => Act::Approve(vec![FIRST]),
@@ -99,6 +102,15 @@ fn act(request: &CertificateSigningRequest) -> Act {
         }
         _ => Act::Rest,
     }
+}
+
+/// Whether clients in the cluster reach the API server, or another Service, by this name: a node of it could show them a
+/// certificate of the authority that they trust.
+fn is_the_servers(node: &str) -> bool {
+    matches!(node, "kubernetes" | "kubernetes.default")
+        || [".svc", ".cluster.local"]
+            .into_iter()
+            .any(|domain| node.ends_with(domain))
 }
 
 fn conditions(request: &CertificateSigningRequest) -> &[CertificateSigningRequestCondition] {
@@ -123,12 +135,17 @@ fn is_issued(request: &CertificateSigningRequest) -> bool {
     !certificate(request).is_empty()
 }
 
+/// Objects tell times up to the end of time, beyond which there is nothing to add.
+fn later(at: Timestamp, by: SignedDuration) -> Timestamp {
+    at.checked_add(by).unwrap_or(Timestamp::MAX)
+}
+
 /// When a request is forgotten; nothing for one that is approved and waits for its signer.
 fn end(request: &CertificateSigningRequest) -> Option<Timestamp> {
     let conditions = conditions(request);
     if conditions.is_empty() {
         let made = request.metadata.creation_timestamp.as_ref()?;
-        return Some(made.0 + PENDING);
+        return Some(later(made.0, PENDING));
     }
     let is_issued = is_issued(request);
     let over = conditions.iter().filter(|condition| match condition.type_.as_str() {
@@ -137,7 +154,7 @@ fn end(request: &CertificateSigningRequest) -> Option<Timestamp> {
         _ => false,
     });
     let told = over.filter_map(|condition| condition.last_update_time.as_ref());
-    let told = told.map(|told| told.0 + KEPT).min();
+    let told = told.map(|told| later(told.0, KEPT)).min();
     let own = (is_issued && has(request, "Approved")).then(|| certificate::end_of(certificate(request)));
     let own = own.flatten().and_then(|second| Timestamp::from_second(second).ok());
     [told, own].into_iter().flatten().min()

@@ -30,6 +30,28 @@ impl Controller for Stubborn {
     }
 }
 
+/// A controller for which one object is too much.
+#[derive(Default)]
+struct Fragile {
+    good: AtomicU32,
+    bad: AtomicU32,
+}
+
+impl Controller for Fragile {
+    fn component(&self) -> &'static str {
+        "fragile-controller"
+    }
+
+    fn plan(&self, key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
+        if key.name == "bad" {
+            self.bad.fetch_add(1, Ordering::Relaxed);
+            panic!("it cannot be read");
+        }
+        self.good.fetch_add(1, Ordering::Relaxed);
+        Plan::default()
+    }
+}
+
 /// Plans and requests of a minute, of a server that always refuses in the same way.
 async fn minute(step: Step, caches: Caches, refusal: Value) -> (u32, u32) {
     let requests = Arc::new(AtomicU32::new(0));
@@ -41,14 +63,7 @@ async fn minute(step: Step, caches: Caches, refusal: Value) -> (u32, u32) {
         let answer = answer.body(Body::from(refusal.to_string().into_bytes())).unwrap();
         std::future::ready(Ok::<_, Infallible>(answer))
     });
-    let clock: Clock = Arc::new(|| Timestamp::from_second(1_800_000_000).unwrap());
-    let (recorder, _writer) = Recorder::new(clock.clone());
-    let context = Context {
-        client: kube::Client::new(server, "default"),
-        caches: Arc::new(caches),
-        recorder,
-        clock,
-    };
+    let context = context(kube::Client::new(server, "default"), caches);
     let plans = AtomicU32::new(0);
     let controller = Arc::new(Stubborn { step, plans });
     let queue = Queue::new("stubborn");
@@ -57,6 +72,16 @@ async fn minute(step: Step, caches: Caches, refusal: Value) -> (u32, u32) {
     assert!(tokio::time::timeout(Duration::from_mins(1), working).await.is_err());
     let count = |counter: &AtomicU32| counter.load(Ordering::Relaxed);
     (count(&controller.plans), count(&requests))
+}
+
+fn context(client: kube::Client, caches: Caches) -> Context {
+    let clock: Clock = Arc::new(|| Timestamp::from_second(1_800_000_000).unwrap());
+    Context {
+        client,
+        caches: Arc::new(caches),
+        recorder: Recorder::new(clock.clone()).0,
+        clock,
+    }
 }
 
 fn create() -> Step {
@@ -124,4 +149,21 @@ async fn what_is_gone_is_seen_to_be_gone_before_the_next_plan() {
     };
     let gone = json!({ "kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": "no" });
     assert_eq!(minute(step, caches, gone).await, (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_makes_a_plan_panic_does_not_stop_the_others() {
+    let server =
+        tower::service_fn(|_: Request<Body>| std::future::ready(Ok::<_, Infallible>(Response::new(Body::empty()))));
+    let context = context(kube::Client::new(server, "default"), Caches::new());
+    let controller = Arc::new(Fragile::default());
+    let queue = Queue::new("fragile");
+    queue.push(Key::new("ns", "bad"));
+    queue.push(Key::new("ns", "good"));
+    let working = work(&controller, &context, &queue);
+    assert!(tokio::time::timeout(Duration::from_mins(5), working).await.is_err());
+    let (good, bad) = (&controller.good, &controller.bad);
+    assert_eq!(good.load(Ordering::Relaxed), 1);
+    let bad = bad.load(Ordering::Relaxed);
+    assert!((2..10).contains(&bad), "{bad} plans");
 }

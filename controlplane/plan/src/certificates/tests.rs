@@ -24,6 +24,7 @@ fn now() -> Timestamp {
 const NODE: &str = include_str!("../../../api/tests/requests/node.pem");
 const SERVING: &str = include_str!("../../../api/tests/requests/serving.pem");
 const OWN_SERVING: &str = include_str!("../../../api/tests/requests/serving-own.pem");
+const AS_SERVER: &str = include_str!("../../../api/tests/requests/node-as-server.pem");
 const JANE: &str = include_str!("../../../api/tests/requests/jane.pem");
 
 fn decided(kind: &str, at: &str) -> Value {
@@ -81,6 +82,41 @@ fn what_is_approved_is_signed_once() {
     assert_eq!(act(CLIENT, JANE, &issued), Act::Rest);
     assert_eq!(act(CLIENT, JANE, &decided("Denied", NOW)), Act::Rest);
     assert_eq!(act(CLIENT, JANE, &decided("Failed", NOW)), Act::Rest);
+}
+
+#[test]
+fn nobody_becomes_the_api_server_as_a_node() {
+    let node = "system:node:kubernetes.default.svc";
+    let asked = |user: &str, status: &Value| plan(&request(NODE_CLIENT, AS_SERVER, user, status), now()).0;
+    for user in ["system:bootstrap:abcdef", node] {
+        assert_eq!(asked(user, &json!({})), Act::Rest, "{user}");
+    }
+    // Somebody looked at it.
+    assert!(matches!(asked(node, &decided("Approved", NOW)), Act::Sign(_)));
+    for name in [
+        "kubernetes",
+        "kubernetes.default",
+        "web.default.svc",
+        "web.default.svc.cluster.local",
+    ] {
+        assert!(is_the_servers(name), "{name}");
+    }
+    for name in ["n1", "node.example.com", "localhost", "svc", "kubernetes.example.com"] {
+        assert!(!is_the_servers(name), "{name}");
+    }
+}
+
+#[test]
+fn attack_times_near_the_end_of_time_are_no_end_of_the_controller() {
+    let last = "9999-12-30T21:59:59Z";
+    for kind in ["Denied", "Failed", "Approved"] {
+        let (act, left) = plan(&request("example.com/own", JANE, "u", &decided(kind, last)), now());
+        assert_eq!(act, Act::Rest, "{kind}");
+        assert_eq!(left.is_some(), kind != "Approved", "{kind}");
+    }
+    let mut young = request("example.com/own", JANE, "u", &json!({}));
+    young.metadata.creation_timestamp = serde_json::from_value(json!(last)).unwrap();
+    assert!(plan(&young, now()).1.is_some());
 }
 
 #[test]
