@@ -12,6 +12,9 @@ use crate::invalid::Invalid;
 use crate::names;
 use crate::pod::ephemeral::as_container;
 
+/// The kernel keeps no longer name of a machine.
+const LONGEST_HOSTNAME: usize = 64;
+
 /// What is wrong with a pod's spec that stands at `path`, such as `spec` or `spec.template.spec`.
 pub fn validate(spec: &PodSpec, path: &str) -> Vec<Invalid> {
     let mut errors = Vec::new();
@@ -145,6 +148,9 @@ fn own_names(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
     }
     if let Some(name) = set(&spec.hostname) {
         each(errors, &format!("{path}.hostname"), &name, names::dns1123_label(&name));
+    }
+    if let Some(name) = set(&spec.hostname_override) {
+        hostname_override(errors, spec, &name, path);
     }
     if let Some(name) = set(&spec.subdomain) {
         each(errors, &format!("{path}.subdomain"), &name, names::dns1123_label(&name));
@@ -299,5 +305,23 @@ pub(super) fn seccomp(errors: &mut Vec<Invalid>, profile: Option<&SeccompProfile
             ));
         }
         (_, None) => {}
+    }
+}
+
+/// A name that stands for all others the pod could have.
+fn hostname_override(errors: &mut Vec<Invalid>, spec: &PodSpec, name: &str, path: &str) {
+    let field = format!("{path}.hostnameOverride");
+    each(errors, &field, name, names::dns1123_subdomain(name));
+    if name.len() > LONGEST_HOSTNAME {
+        errors.push(Invalid::too_long(field, LONGEST_HOSTNAME));
+    }
+    for (other, set) in [
+        ("hostNetwork", spec.host_network),
+        ("setHostnameAsFQDN", spec.set_hostname_as_fqdn),
+    ] {
+        if set == Some(true) {
+            let detail = "may not be true when `hostnameOverride` is set";
+            errors.push(Invalid::forbidden(format!("{path}.{other}"), detail));
+        }
     }
 }

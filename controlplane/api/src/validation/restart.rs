@@ -6,6 +6,7 @@ use super::{one_of, one_of_or_none, required};
 use crate::invalid::Invalid;
 
 const POLICIES: [&str; 3] = ["Always", "Never", "OnFailure"];
+const ACTIONS: [&str; 2] = ["Restart", "RestartAllContainers"];
 const RULES: usize = 20;
 const CODES: usize = 255;
 
@@ -24,7 +25,7 @@ pub(super) fn of_container(errors: &mut Vec<Invalid>, container: &Container, pat
     }
     for (index, rule) in rules.iter().enumerate() {
         let field = format!("{field}[{index}]");
-        one_of(errors, &format!("{field}.action"), Some(&rule.action), &["Restart"]);
+        one_of(errors, &format!("{field}.action"), Some(&rule.action), &ACTIONS);
         let Some(codes) = &rule.exit_codes else {
             errors.push(Invalid::required(format!("{field}.exitCodes"), "must be specified"));
             continue;

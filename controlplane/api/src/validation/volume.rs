@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{
-    DownwardAPIVolumeFile, HostPathVolumeSource, KeyToPath, ProjectedVolumeSource, Volume,
+    DownwardAPIVolumeFile, HostPathVolumeSource, KeyToPath, ProjectedVolumeSource, ServiceAccountTokenProjection,
+    Volume, VolumeProjection,
 };
 use serde_json::Value;
 
@@ -14,6 +15,9 @@ use crate::invalid::Invalid;
 use crate::kinds::persistent_volume_claim::validate_spec;
 use crate::names;
 use crate::quantity::Quantity;
+
+/// No token is asked for that lives shorter.
+const SHORTEST_TOKEN_SECONDS: i64 = 600;
 
 /// Fields that files of a downward API volume may carry.
 const FILE_FIELDS: &[&str] = &[
@@ -138,10 +142,11 @@ pub(crate) fn volume_path(errors: &mut Vec<Invalid>, host: &HostPathVolumeSource
     one_of_or_none(errors, &format!("{path}.type"), host.type_.as_deref(), &kinds);
 }
 
-fn projected(errors: &mut Vec<Invalid>, projected: &ProjectedVolumeSource, path: &str) {
-    mode(errors, &format!("{path}.defaultMode"), projected.default_mode);
+fn projected(errors: &mut Vec<Invalid>, projected: &ProjectedVolumeSource, whole: &str) {
+    mode(errors, &format!("{whole}.defaultMode"), projected.default_mode);
+    let mut taken = BTreeSet::new();
     for (index, source) in projected.sources.iter().flatten().enumerate() {
-        let path = format!("{path}.sources[{index}]");
+        let path = format!("{whole}.sources[{index}]");
         let set = [
             source.secret.is_some(),
             source.config_map.is_some(),
@@ -169,7 +174,47 @@ fn projected(errors: &mut Vec<Invalid>, projected: &ProjectedVolumeSource, path:
         if let Some(api) = &source.downward_api {
             files(errors, api.items.as_deref(), &format!("{path}.downwardAPI"));
         }
+        if let Some(token) = &source.service_account_token {
+            self::token(errors, token, whole, &format!("{path}.serviceAccountToken"));
+        }
+        for (name, file) in paths(source) {
+            if !file.is_empty() && !taken.insert(file.to_owned()) {
+                errors.push(Invalid::value(whole, name, "conflicting duplicate paths"));
+            }
+        }
     }
+}
+
+/// The files that a source names, each with what upstream shows of two that are the same.
+fn paths(source: &VolumeProjection) -> Vec<(&str, &str)> {
+    let (secret, map) = (source.secret.as_ref(), source.config_map.as_ref());
+    let secrets = secret.map(|secret| (&secret.name, secret.items.iter().flatten()));
+    let maps = map.map(|map| (&map.name, map.items.iter().flatten()));
+    let keys = [secrets, maps].into_iter().flatten();
+    let keys = keys.flat_map(|(name, items)| items.map(|item| (name.as_str(), item.path.as_str())));
+    let api = source.downward_api.iter().flat_map(|api| api.items.iter().flatten());
+    keys.chain(api.map(|file| (file.path.as_str(), file.path.as_str())))
+        .collect()
+}
+
+/// A token of the pod's account. Upstream names its path as if it were the volume's.
+fn token(errors: &mut Vec<Invalid>, token: &ServiceAccountTokenProjection, whole: &str, path: &str) {
+    let field = format!("{path}.expirationSeconds");
+    let seconds = token.expiration_seconds.unwrap_or(SHORTEST_TOKEN_SECONDS);
+    if seconds < SHORTEST_TOKEN_SECONDS {
+        errors.push(Invalid::value(
+            field,
+            seconds,
+            "may not specify a duration less than 10 minutes",
+        ));
+    } else if seconds > 1 << 32 {
+        errors.push(Invalid::value(
+            field,
+            seconds,
+            "may not specify a duration larger than 2^32 seconds",
+        ));
+    }
+    local_path(errors, &format!("{whole}.path"), &token.path);
 }
 
 fn items(errors: &mut Vec<Invalid>, items: Option<&[KeyToPath]>, path: &str) {

@@ -71,6 +71,80 @@ fn a_variable_in_a_file_names_a_directory_of_the_pod() {
 }
 
 #[test]
+fn sources_of_one_volume_name_different_files() {
+    let items = |path: &str| json!([{"key": "k", "path": path}]);
+    let sources = |sources: serde_json::Value| {
+        let volumes =
+            json!([{"name": "settings", "projected": {"sources": sources}}, {"name": "scratch", "emptyDir": {}}]);
+        json!({"spec": {"volumes": volumes}})
+    };
+    let path = "spec.volumes[0].projected";
+    let both = json!([{"configMap": {"name": "m", "items": items("a")}}, {"secret": {"name": "s", "items": items("a")}},
+                      {"downwardAPI": {"items": [{"path": "a", "fieldRef": {"fieldPath": "metadata.name"}}]}}]);
+    let mut twice = vec![
+        format!("{path}: Invalid value: \"s\": conflicting duplicate paths"),
+        format!("{path}: Invalid value: \"a\": conflicting duplicate paths"),
+    ];
+    let expected: Vec<&str> = twice.iter().map(String::as_str).collect();
+    refused("", "pods", &sources(both), &expected);
+    let token =
+        |seconds: i64, path: &str| json!([{"serviceAccountToken": {"path": path, "expirationSeconds": seconds}}]);
+    twice = vec![
+        format!(
+            "{path}.sources[0].serviceAccountToken.expirationSeconds: Invalid value: 599: may not specify a duration less than 10 minutes"
+        ),
+        format!("{path}.path: Required value"),
+    ];
+    let expected: Vec<&str> = twice.iter().map(String::as_str).collect();
+    refused("", "pods", &sources(token(599, "")), &expected);
+    let seconds = (1_i64 << 32) + 1;
+    let long = format!(
+        "{path}.sources[0].serviceAccountToken.expirationSeconds: Invalid value: {seconds}: may not specify a duration larger than 2^32 seconds"
+    );
+    refused("", "pods", &sources(token(seconds, "t")), &[&long]);
+}
+
+#[test]
+fn a_name_that_overrides_all_others_stands_alone() {
+    let spec = |name: &str, more: &str| {
+        let mut spec = json!({"hostnameOverride": name});
+        spec[more] = true.into();
+        json!({"spec": spec})
+    };
+    let detail = "Forbidden: may not be true when `hostnameOverride` is set";
+    let name = "a.name.of.more.than.one.part";
+    for other in ["hostNetwork", "setHostnameAsFQDN"] {
+        refused("", "pods", &spec(name, other), &[&format!("spec.{other}: {detail}")]);
+    }
+    refused("", "pods", &spec(name, "shareProcessNamespace"), &[]);
+    let long = "spec.hostnameOverride: Too long: may not be more than 64 bytes";
+    refused(
+        "",
+        "pods",
+        &spec(
+            &"a.".repeat(33).trim_end_matches('.').replace("a", "bb"),
+            "shareProcessNamespace",
+        ),
+        &[long],
+    );
+}
+
+#[test]
+fn rules_for_ends_restart_one_container_or_all() {
+    let rules = |action: &str| {
+        let rule = json!({"action": action, "exitCodes": {"operator": "In", "values": [42]}});
+        json!({"restartPolicy": "Never", "restartPolicyRules": [rule]})
+    };
+    pod_refused(&rules("RestartAllContainers"), &[]);
+    let known = "supported values: \"Restart\", \"RestartAllContainers\"";
+    let field = "spec.containers[0].restartPolicyRules[0].action";
+    pod_refused(
+        &rules("Stop"),
+        &[&format!("{field}: Unsupported value: \"Stop\": {known}")],
+    );
+}
+
+#[test]
 fn what_a_container_mounts_and_sees_of_the_kernel() {
     let mount = |more: serde_json::Value| {
         let mut mount = json!({"name": "settings", "mountPath": "/a"});
