@@ -287,6 +287,7 @@ fn message(error: &volume::Error) -> String {
         | volume::Error::Missing(_)
         | volume::Error::Unsupported(_)
         | volume::Error::SubPath { .. }
+        | volume::Error::NoSubPath { .. }
         | volume::Error::ImagePath { .. }
         | volume::Error::Reference(_)
         | volume::Error::Io { .. }

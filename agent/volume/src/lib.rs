@@ -83,14 +83,20 @@ pub enum Error {
         problem: String,
     },
     /// A `subPath` leads outside of its volume, or cannot be made.
-    #[error("failed to prepare subPath {path:?} of volume \"{volume}\"")]
+    #[error("failed to prepare subPath for volumeMount \"{volume}\" of container \"{container}\"")]
     SubPath {
         /// The volume.
         volume: String,
-        /// The path.
-        path: String,
-        /// The cause.
-        source: io::Error,
+        /// The container.
+        container: String,
+        /// Why, which nobody is told who may only read what the pod says.
+        cause: io::Error,
+    },
+    /// A `subPath` that is none, in upstream's words.
+    #[error("{problem}")]
+    NoSubPath {
+        /// What is wrong.
+        problem: String,
     },
     /// A `subPath` is not in the image that a volume is.
     #[error("failed to mount subPath {path:?} of image volume \"{volume}\"")]

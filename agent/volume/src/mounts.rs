@@ -78,21 +78,27 @@ impl Volumes {
             let source = if below.is_empty() {
                 source
             } else {
+                relative(&below)?;
                 let uid = self.pod_directory(pods::uid(pod))?;
                 let target = uid
                     .join("subpaths")
                     .join(component(&container.name)?)
                     .join(index.to_string());
                 let bound = subpath::bind(&source, &below, &target);
-                let (volume, path) = (volume.name.clone(), below.clone());
-                bound.map_err(|source| {
+                let (volume, container) = (volume.name.clone(), container.name.clone());
+                bound.map_err(|cause| {
                     // Nothing can be made there.
-                    let fixed = source.kind() == io::ErrorKind::ReadOnlyFilesystem;
+                    let fixed = cause.kind() == io::ErrorKind::ReadOnlyFilesystem;
                     if fixed && images.contains_key(&volume) {
+                        let path = below.clone();
                         let source = io::Error::other("no such file or directory");
                         return Error::ImagePath { volume, path, source };
                     }
-                    Error::SubPath { volume, path, source }
+                    Error::SubPath {
+                        volume,
+                        container,
+                        cause,
+                    }
                 })?;
                 target
             };
@@ -109,4 +115,16 @@ impl Volumes {
         }
         Ok(mounts)
     }
+}
+
+/// A path within a volume, which variables may have made anything.
+fn relative(path: &str) -> Result<(), Error> {
+    let problem = if path.starts_with('/') {
+        format!("error SubPath `{path}` must not be an absolute path")
+    } else if path.split('/').any(|part| part == "..") {
+        format!("unable to provision SubPath `{path}`: must not contain '..'")
+    } else {
+        return Ok(());
+    };
+    Err(Error::NoSubPath { problem })
 }

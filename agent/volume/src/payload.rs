@@ -26,8 +26,13 @@ pub enum PayloadError {
     #[error(transparent)]
     Reference(#[from] ReferenceError),
     /// A key that the object does not have.
-    #[error("references non-existent config key: {0}")]
-    NoKey(String),
+    #[error("references non-existent {kind} key: {key}")]
+    NoKey {
+        /// `config` or `secret`.
+        kind: &'static str,
+        /// The key.
+        key: String,
+    },
     /// A path that leads outside.
     #[error("invalid path {0:?}: it must be relative, without \"..\"")]
     Path(String),
@@ -181,7 +186,7 @@ fn config_map(
         .iter()
         .flatten()
         .map(|(key, value)| (key.clone(), value.0.clone()));
-    select(text.chain(binary).collect(), reference, mode, payload)
+    select("config", text.chain(binary).collect(), reference, mode, payload)
 }
 
 fn secret(
@@ -198,7 +203,7 @@ fn secret(
         .iter()
         .flatten()
         .map(|(key, value)| (key.clone(), value.0.clone()));
-    select(data.collect(), reference, mode, payload)
+    select("secret", data.collect(), reference, mode, payload)
 }
 
 fn absent(kind: &'static str, reference: &Reference<'_>) -> Result<(), PayloadError> {
@@ -213,6 +218,7 @@ fn absent(kind: &'static str, reference: &Reference<'_>) -> Result<(), PayloadEr
 }
 
 fn select(
+    kind: &'static str,
     data: BTreeMap<String, Vec<u8>>,
     reference: &Reference<'_>,
     mode: Option<i32>,
@@ -228,7 +234,10 @@ fn select(
         match data.get(&item.key) {
             Some(contents) => insert(payload, &item.path, contents.clone(), item.mode.or(mode))?,
             None if reference.optional == Some(true) => {}
-            None => return Err(PayloadError::NoKey(item.key.clone())),
+            None => {
+                let key = item.key.clone();
+                return Err(PayloadError::NoKey { kind, key });
+            }
         }
     }
     Ok(())

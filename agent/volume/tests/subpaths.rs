@@ -155,7 +155,20 @@ fn directories_that_are_made_have_the_mode_of_their_volume() {
     assert!(place.volume().join("here/x/f").exists());
     let unknown = place.mount(r#""subPathExpr":"$(NOBODY)/x""#).unwrap_err();
     assert_eq!(unknown.to_string(), "missing value for \"NOBODY\"");
-    place.mount(r#""subPathExpr":"/$(WHERE)""#).unwrap_err();
+    for (path, why) in [
+        ("/$(WHERE)", "error SubPath `/here` must not be an absolute path"),
+        (
+            "$(WHERE)/..",
+            "unable to provision SubPath `here/..`: must not contain '..'",
+        ),
+    ] {
+        let refused = place.mount(&format!(r#""subPathExpr":"{path}""#)).unwrap_err();
+        assert_eq!(refused.to_string(), why);
+    }
+    symlink("/etc", place.volume().join("link")).unwrap();
+    let refused = place.mount(r#""subPath":"link/passwd""#).unwrap_err();
+    let why = "failed to prepare subPath for volumeMount \"v\" of container \"c\"";
+    assert_eq!(refused.to_string(), why);
 }
 
 #[test]
