@@ -47,12 +47,16 @@ impl Probe {
     /// The probe of an instance that started at `started`.
     pub fn new(kind: Kind, specification: &Specification, started: Timestamp) -> Self {
         let at_least_one = |value: Option<i32>, default: i32| value.filter(|value| *value > 0).unwrap_or(default);
+        let period_seconds: i64 = at_least_one(specification.period_seconds, 10).into();
+        // Who is asked for its life before its program has begun would lose it for nothing.
+        let patience = if kind == Kind::Liveness { period_seconds } else { 0 };
+        let delay = specification.initial_delay_seconds.filter(|delay| *delay > 0);
         Self {
             kind,
-            period_seconds: at_least_one(specification.period_seconds, 10).into(),
+            period_seconds,
             success_threshold: at_least_one(specification.success_threshold, 1),
             failure_threshold: at_least_one(specification.failure_threshold, 3),
-            next: after(started, specification.initial_delay_seconds.unwrap_or(0).max(0).into()),
+            next: after(started, delay.map_or(patience, i64::from)),
             quick_milliseconds: QUICK_MILLISECONDS,
             successes: 0,
             failures: 0,
@@ -105,10 +109,7 @@ impl Probe {
             return false;
         }
         self.successes = 0;
-        if self.result.is_none() && self.kind != Kind::Liveness && self.quick_milliseconds < self.period_seconds * 1000
-        {
-            self.next = later(now, self.quick_milliseconds);
-            self.quick_milliseconds *= 2;
+        if self.hastens(now) {
             return false;
         }
         self.failures = self.failures.saturating_add(1);
@@ -116,6 +117,23 @@ impl Probe {
             self.result = Some(false);
         }
         true
+    }
+
+    /// An attempt ended without an answer, which counts neither way. Answers whether that is worth an event.
+    pub fn discard(&mut self, now: Timestamp) -> bool {
+        self.in_flight = false;
+        !self.hastens(now)
+    }
+
+    /// Whether it is asked again soon.
+    fn hastens(&mut self, now: Timestamp) -> bool {
+        let quick = self.quick_milliseconds;
+        let hastens = self.result.is_none() && self.kind != Kind::Liveness && quick < self.period_seconds * 1000;
+        if hastens {
+            self.next = later(now, quick);
+            self.quick_milliseconds = quick * 2;
+        }
+        hastens
     }
 }
 

@@ -139,7 +139,9 @@ async fn exec_runs_in_the_container_with_its_environment_and_user(kind: Kind) {
         timeout: Duration::from_secs(5),
         output_limit: 100,
     };
-    assert_eq!(machine.runtime.exec("s", "c", missing).await.unwrap().exit_code, 127);
+    let error = machine.runtime.exec("s", "c", missing).await.unwrap_err().to_string();
+    let because = "exec: \"no-such-program\": executable file not found in $PATH";
+    assert_eq!(error, format!("unable to start container process: {because}"));
     machine.finish().await;
 }
 

@@ -35,8 +35,13 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    pub(crate) fn is_success(&self) -> bool {
-        matches!(self, Self::Success | Self::Warning(_))
+    /// What it says about the container, if anything.
+    pub(crate) fn verdict(&self) -> Option<bool> {
+        match self {
+            Self::Success | Self::Warning(_) => Some(true),
+            Self::Failure(_) => Some(false),
+            Self::Error(_) => None,
+        }
     }
 }
 
@@ -142,7 +147,10 @@ async fn command(subject: &Subject<'_>, argv: Vec<String>, limit: Duration) -> O
         )),
         Ok(result) if result.exit_code == 0 => Outcome::Success,
         Ok(result) => Outcome::Failure(String::from_utf8_lossy(&result.output).into_owned()),
-        Err(error) => Outcome::Error(image::chain(&error)),
+        Err(error) => Outcome::Error(format!(
+            "failed to exec in container: OCI runtime exec failed: exec failed: {}",
+            image::chain(&error)
+        )),
     }
 }
 

@@ -62,9 +62,12 @@ impl Worker {
         let stopping = self.memory(container).stopping.is_some();
         let worth_an_event = self
             .probe_state(container, kind)
-            .is_some_and(|state| state.record(outcome.is_success(), now));
+            .is_some_and(|state| match outcome.verdict() {
+                Some(success) => state.record(success, now),
+                None => state.discard(now),
+            });
         let warns = matches!(outcome, Outcome::Warning(_));
-        if !(worth_an_event || warns) || stopping {
+        if !(worth_an_event || warns) || stopping && kind != Kind::Readiness {
             return;
         }
         let (reason, message) = match outcome {

@@ -22,9 +22,6 @@ const DRAIN_LIMIT: Duration = Duration::from_millis(200);
 const DEATH: Duration = Duration::from_secs(5);
 /// Most that is kept of an exec's output, in bytes.
 const OUTPUT_LIMIT: usize = 16 << 10;
-/// A program that was not found, and one that could not be run.
-const NOT_FOUND: i32 = 127;
-const CANNOT_RUN: i32 = 126;
 
 type Answer = oneshot::Sender<Result<ExecResult, Error>>;
 
@@ -89,7 +86,6 @@ impl Running {
         let deadline = Instant::now() + timeout.min(LONGEST);
         let result = match self.begin(process).await {
             Ok((pid, mut output)) => self.finish(pid, &mut output, deadline, answer).await,
-            Err(Error::Refused(Refusal::Program(why))) => Ok(not_run(&why)),
             Err(error) => Err(error),
         };
         self.exec.delete().await;
@@ -170,20 +166,4 @@ async fn read(output: &mut pipe::Receiver, kept: &mut Vec<u8>, limit: usize, tru
     *truncated |= length > room;
     kept.extend_from_slice(chunk.get(..length.min(room)).unwrap_or_default());
     true
-}
-
-/// The program's output is where a person looks for this.
-fn not_run(why: &str) -> ExecResult {
-    let missing = ["executable file not found", "no such file or directory"];
-    let exit_code = if missing.iter().any(|words| why.contains(words)) {
-        NOT_FOUND
-    } else {
-        CANNOT_RUN
-    };
-    ExecResult {
-        exit_code,
-        output: format!("{why}\n").into_bytes(),
-        truncated: false,
-        timed_out: false,
-    }
 }

@@ -93,7 +93,9 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
     let home = Path::new(stage::HOME);
     record::write(&home.join(CONFIG), &config).map_err(failed("write the configuration"))?;
     stage::close().map_err(failed("close the mount namespace"))?;
-    let broken = |error: libcontainer::error::LibcontainerError| described(&error);
+    let directory = config.process().as_ref().map(|process| process.cwd().clone());
+    let directory = directory.unwrap_or_default();
+    let broken = |error: libcontainer::error::LibcontainerError| described(&error, &directory);
     let container = ContainerBuilder::new(OCI.to_owned(), SyscallType::default())
         .with_root_path(home)
         .map_err(broken)?
@@ -162,13 +164,19 @@ fn set_stage(creation: &Creation<'_>, taken: Taken, spec: ContainerSpec, pids: O
     Ok(config)
 }
 
+/// What libcontainer says of a working directory that it cannot enter.
+const NOT_ENTERED: &str = "failed to unix syscall";
+
 /// libcontainer's error, without that of its clean-up: the supervisor cleans up.
-fn described(error: &libcontainer::error::LibcontainerError) -> Refusal {
+fn described(error: &libcontainer::error::LibcontainerError, directory: &Path) -> Refusal {
     let text = error.to_string();
     let cause = text.split(". error during cleanup:").next().unwrap_or_default();
     // libcontainer looks for the program while it creates, and hands the init process's words through as text.
     if let Some((_, why)) = cause.split_once("exec process failed with error ") {
         let why = why.strip_prefix("error in executing process : ").unwrap_or(why);
+        // It was made where nothing is in the way: a link that leads nowhere is.
+        let nowhere = format!("mkdir {}: file exists", directory.display());
+        let why = if why == NOT_ENTERED { &nowhere } else { why };
         return Refusal::Program(format!("error during container init: {why}"));
     }
     Refusal::Failed {

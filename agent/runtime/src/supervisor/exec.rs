@@ -24,10 +24,8 @@ use super::users::{self, Users};
 use crate::cgroup::Cgroups;
 use crate::{Refusal, record, sys};
 
-/// The program was found but could not be run.
-const CANNOT_RUN: i32 = 126;
-/// The program was not found.
-const NOT_FOUND: i32 = 127;
+/// What the child ends with that could not become the program; the pipe says why.
+const NOT_RUN: i32 = 127;
 
 /// What the child needs.
 pub(super) struct Execution<'a> {
@@ -47,18 +45,12 @@ pub(super) struct Execution<'a> {
 
 /// What the program's descriptors 0, 1 and 2 shall be.
 pub(super) enum Streams {
-    /// A pipe for both outputs, where a failure to execute is told as well.
+    /// A pipe for both outputs.
     Collected { stdin: OwnedFd, output: OwnedFd },
     /// Somebody else's.
     Given([OwnedFd; 3]),
     /// A new terminal of the container's; its master goes to this socket.
     Terminal(OwnedFd),
-}
-
-/// Where a failure to execute goes.
-enum Report {
-    Output,
-    Parent(io::PipeReader, io::PipeWriter),
 }
 
 /// Starts the program and returns its process, a child of this one.
@@ -89,27 +81,19 @@ pub(super) fn start(
     let owner = owner(execution.users, process.user().uid());
     own_streams(&execution.streams, owner).map_err(failed("give the streams away"))?;
     join(execution).map_err(failed("join the container's namespaces"))?;
-    let report = match execution.streams {
-        Streams::Collected { .. } => Report::Output,
-        Streams::Given(_) | Streams::Terminal(_) => {
-            let (reader, writer) = io::pipe().map_err(failed("make a pipe"))?;
-            Report::Parent(reader, writer)
-        }
-    };
+    // Where a failure to execute is told.
+    let (reader, writer) = io::pipe().map_err(failed("make a pipe"))?;
     match sys::fork().map_err(failed("fork"))? {
-        ForkResult::Parent { child } => match report {
-            Report::Output => Ok(child.as_raw()),
-            Report::Parent(reader, writer) => {
-                drop(writer);
-                executed(child, reader)
-            }
-        },
+        ForkResult::Parent { child } => {
+            drop(writer);
+            executed(child, reader)
+        }
         ForkResult::Child => {
-            let code = match become_program(execution, argv, env, &config, &process) {
+            match become_program(execution, argv, env, &config, &process) {
                 Ok(never) => match never {},
-                Err(failure) => tell(&execution.streams, report, argv, &failure),
-            };
-            sys::exit_now(code)
+                Err(failure) => tell(writer, argv, &failure),
+            }
+            sys::exit_now(NOT_RUN)
         }
     }
 }
@@ -141,32 +125,21 @@ fn executed(child: nix::unistd::Pid, reader: io::PipeReader) -> Result<i32, Refu
     Err(Refusal::Program(failure))
 }
 
-/// Tells why the program could not be executed; returns the exit code.
-fn tell(streams: &Streams, report: Report, argv: &[String], (doing, error): &Failure) -> i32 {
+/// Tells why the program could not be executed.
+fn tell(mut writer: io::PipeWriter, argv: &[String], (doing, error): &Failure) {
     let program = argv.first().map_or("", String::as_str);
     let missing = error.kind() == io::ErrorKind::NotFound;
-    match (report, streams) {
-        (Report::Parent(_, mut writer), _) => {
-            let denied = error.kind() == io::ErrorKind::PermissionDenied && *doing == "execute";
-            let why = if missing && *doing == "find" {
-                "executable file not found in $PATH".to_owned()
-            } else if missing && *doing == "execute" {
-                format!("stat {program}: no such file or directory")
-            } else if denied {
-                "permission denied".to_owned()
-            } else {
-                format!("{doing}: {error}")
-            };
-            drop(write!(writer, "exec: {program:?}: {why}"));
-        }
-        // The program's output is where a person looks for this.
-        (Report::Output, Streams::Collected { output, .. }) => {
-            let text = format!("exec {program}: {doing}: {error}\n");
-            nix::unistd::write(output, text.as_bytes()).ok();
-        }
-        (Report::Output, Streams::Given(_) | Streams::Terminal(_)) => {}
-    }
-    if missing { NOT_FOUND } else { CANNOT_RUN }
+    let denied = error.kind() == io::ErrorKind::PermissionDenied && *doing == "execute";
+    let why = if missing && *doing == "find" {
+        "executable file not found in $PATH".to_owned()
+    } else if missing && *doing == "execute" {
+        format!("stat {program}: no such file or directory")
+    } else if denied {
+        "permission denied".to_owned()
+    } else {
+        format!("{doing}: {error}")
+    };
+    drop(write!(writer, "exec: {program:?}: {why}"));
 }
 
 /// The container's group limits the program; a group of its own in the tracking hierarchy finds all that it starts.
