@@ -88,6 +88,8 @@ fn pods_begin_find_and_end_as_their_specifications_say() -> anyhow::Result<()> {
     assert_ends(&node)?;
     assert_waits(&node)?;
     assert_probes(&node)?;
+    assert_together(&node)?;
+    assert_leaving(&node)?;
     assert_deletions(&node)?;
     // The agent is found and ended though nobody wrote down that it was started.
     std::fs::remove_file(node.machine.state().join("agent.pid"))?;
@@ -263,6 +265,68 @@ fn assert_probes(node: &Node) -> anyhow::Result<()> {
     std::fs::remove_file(node.shared.join("ill"))?;
     let pod = node.until("probed", &[("/containerStatuses/0/started", true.into())])?;
     assert_ne!(pod["status"]["containerStatuses"][0]["restartCount"], 0);
+    Ok(())
+}
+
+/// A rule of one container starts all of them again, and a name given to the pod stands for all others.
+fn assert_together(node: &Node) -> anyhow::Result<()> {
+    let restarted = |which: &'static str| (which, Value::from(1));
+    let condition = "AllContainersRestarting";
+    let pod = node.until(
+        "together",
+        &[
+            ("/phase", "Running".into()),
+            restarted("/initContainerStatuses/0/restartCount"),
+            restarted("/initContainerStatuses/1/restartCount"),
+            restarted("/containerStatuses/0/restartCount"),
+            restarted("/containerStatuses/1/restartCount"),
+            ("/containerStatuses/0/ready", true.into()),
+            ("/containerStatuses/1/ready", true.into()),
+        ],
+    )?;
+    let ended = |index: usize| &pod["status"]["containerStatuses"][index]["lastState"]["terminated"];
+    assert_eq!(
+        (&ended(0)["exitCode"], &ended(0)["reason"]),
+        (&42.into(), &"Error".into())
+    );
+    let reset = "RestartingAllContainers";
+    assert_eq!(
+        (&ended(1)["exitCode"], &ended(1)["reason"]),
+        (&137.into(), &reset.into())
+    );
+    let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+    let told: Vec<&Value> = conditions.filter(|found| found["type"] == condition).collect();
+    assert!(told.len() == 1 && told[0]["status"] == "False", "{told:?}");
+    let said = node.machine.kubectl(["logs", "together", "-c", "first"])?;
+    assert_eq!(said, "other.name\n");
+
+    let pod = node.until("nowhere", &[("/phase", "Failed".into())])?;
+    let message = pod["status"]["containerStatuses"][0]["state"]["terminated"]["message"].as_str();
+    let why = "error during container init: mkdir /link/here: file exists: unknown";
+    assert!(message.is_some_and(|message| message.ends_with(why)), "{message:?}");
+    Ok(())
+}
+
+/// Who is on the way out says so, and a probe that cannot be run says nothing about the container.
+fn assert_leaving(node: &Node) -> anyhow::Result<()> {
+    let ready = "/containerStatuses/0/ready";
+    let unknown = "Warning Unhealthy: Liveness probe errored and resulted in unknown state: failed to exec in container: \
+                   OCI runtime exec failed: exec failed: unable to start container process: exec: \"/no/such/program\": \
+                   stat /no/such/program: no such file or directory";
+    node.event("leaving", unknown)?;
+    node.until(
+        "leaving",
+        &[(ready, true.into()), ("/containerStatuses/0/restartCount", 0.into())],
+    )?;
+    node.machine.kubectl(["delete", "pod", "leaving", "--wait=false"])?;
+    let pod = node.until("leaving", &[(ready, false.into()), ("/phase", "Running".into())])?;
+    assert!(
+        pod["status"]["containerStatuses"][0]["state"]["running"].is_object(),
+        "{pod}"
+    );
+    std::fs::remove_file(node.shared.join("leaving"))?;
+    node.machine
+        .kubectl(["wait", "--for=delete", "pod/leaving", "--timeout=30s"])?;
     Ok(())
 }
 

@@ -60,6 +60,8 @@ pub enum Action {
         /// The instance's identifier.
         id: String,
     },
+    /// All containers have ended because a rule wanted it: all of them begin anew.
+    Reset,
     /// Remove sandbox, network and volumes.
     TearDown,
     /// Delete the pod from the API: nothing is left of it.
@@ -79,6 +81,8 @@ pub enum Why {
     PostStart,
     /// It gets other resources, and wants to be started anew for them.
     Resize,
+    /// A container ended as a rule of its says, and all others end with it.
+    Rule,
 }
 
 /// The next actions, and when to look again if nothing happens.

@@ -1,15 +1,17 @@
 //! What to do next for a pod.
 
 mod ending;
+mod reset;
 
 use api::pod::ephemeral::as_container;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use self::ending::{carry_on, wind_down};
+pub use self::reset::{is_due as is_reset_due, resume as resume_reset};
 use crate::action::{Action, Plan, Why};
-use crate::observed::{Image, Instance, Memory, Sandbox, State, View};
+use crate::observed::{Image, Instance, Memory, Sandbox, Stage, State, View};
 use crate::pods;
-use crate::probe::Kind;
+use crate::probe::{Kind, Probe};
 use crate::{Timestamp, after};
 
 /// The reason of a pod that was active for too long.
@@ -67,7 +69,9 @@ pub fn end(pod: &Pod, view: &View, now: Timestamp) -> Option<End> {
         return Some(End { grace, ..end });
     }
     let containers = pods::main_containers(pod);
-    let all_done = !containers.is_empty() && containers.iter().all(|container| is_over(pod, view, container));
+    let resets = reset::is_due(pod, view);
+    let done = |container: &Container| !resets && is_over(pod, view, container);
+    let all_done = !containers.is_empty() && containers.iter().all(done);
     let deadline = deadline(pod, view);
     // Containers that end because the time is over do not end the pod well.
     let in_time = |container: &Container| {
@@ -84,9 +88,9 @@ pub fn end(pod: &Pod, view: &View, now: Timestamp) -> Option<End> {
         let message = "Pod was active on the node longer than the specified deadline";
         return Some(End::failed(DEADLINE_EXCEEDED, message.to_owned()));
     }
-    let initial_failed = pods::init_containers(pod).iter().any(|container| {
-        is_over(pod, view, container) && exit_code(view, &container.name).is_some_and(|code| code != 0)
-    });
+    let initial_failed = pods::init_containers(pod)
+        .iter()
+        .any(|container| done(container) && exit_code(view, &container.name).is_some_and(|code| code != 0));
     (initial_failed && !initialized(pod, view)).then(|| End::plain(false))
 }
 
@@ -101,7 +105,8 @@ fn exit_code(view: &View, container: &str) -> Option<i32> {
 
 /// Whether a container has ended and its policy does not start it again.
 pub fn is_over(pod: &Pod, view: &View, container: &Container) -> bool {
-    exit_code(view, &container.name).is_some_and(|code| !pods::restarts(pod, container, code))
+    !view.is_reset(&container.name)
+        && exit_code(view, &container.name).is_some_and(|code| !pods::restarts(pod, container, code))
         && !view
             .memory
             .get(&container.name)
@@ -152,7 +157,11 @@ pub fn decide(pod: &Pod, view: &View, now: Timestamp) -> Plan {
     if let Some(deadline) = deadline(pod, view) {
         plan.wake(deadline);
     }
-    advance(pod, view, now, &mut plan);
+    if reset::is_due(pod, view) {
+        reset::carry_on(pod, view, &mut plan);
+    } else {
+        advance(pod, view, now, &mut plan);
+    }
     plan
 }
 
@@ -203,12 +212,15 @@ fn keep(pod: &Pod, view: &View, container: &Container, may_start: bool, now: Tim
         None => start(view, container, memory, may_start, now, plan),
         Some(State::Created | State::Running { .. }) => tend(pod, view, container, memory, now, plan),
         Some(State::Exited(exit)) => {
-            let again = memory.renewal || pods::is_init(pod, name) && view.current(name).is_none();
+            let reset = view.is_reset(name);
+            let again = memory.renewal || reset || pods::is_init(pod, name) && view.current(name).is_none();
             if !again && !pods::restarts(pod, container, exit.code) {
                 return;
             }
+            // Those that another one's rule ended did nothing that they would have to wait for.
+            let at_once = memory.renewal || reset && !pods::restarts_all(container, exit.code);
             let due = memory.back_off.due(exit.finished_at);
-            if now < due && !memory.renewal {
+            if now < due && !at_once {
                 plan.wake(due);
             } else {
                 start(view, container, memory, may_start, now, plan);
@@ -260,6 +272,7 @@ fn tend(pod: &Pod, view: &View, container: &Container, memory: &Memory, now: Tim
     let name = &container.name;
     if let Some(stopping) = &memory.stopping {
         carry_on(name, stopping.stage, stopping.deadline, now, plan);
+        ask_whether_ready(view, name, now, plan);
         return;
     }
     if memory.renewal {
@@ -274,7 +287,7 @@ fn tend(pod: &Pod, view: &View, container: &Container, memory: &Memory, now: Tim
         (&memory.startup, &container.startup_probe, Why::Startup),
         (&memory.liveness, &container.liveness_probe, Why::Liveness),
     ] {
-        if probe.as_ref().is_some_and(crate::probe::Probe::has_failed) {
+        if probe.as_ref().is_some_and(Probe::has_failed) {
             let own = specification
                 .as_ref()
                 .and_then(|probe| probe.termination_grace_period_seconds);
@@ -293,19 +306,32 @@ fn tend(pod: &Pod, view: &View, container: &Container, memory: &Memory, now: Tim
         (Kind::Readiness, &memory.readiness),
         (Kind::Liveness, &memory.liveness),
     ] {
-        let Some(due) = probe.as_ref().and_then(crate::probe::Probe::due) else {
-            continue;
-        };
-        if !view.is_running(name) || memory.post_start || (kind != Kind::Startup && !started) {
-            continue;
+        if view.is_running(name) && !memory.post_start && (kind == Kind::Startup || started) {
+            ask(name, kind, probe.as_ref(), now, plan);
         }
-        if now >= due {
-            plan.actions.push(Action::Probe {
-                container: name.clone(),
-                kind,
-            });
-        } else {
-            plan.wake(due);
-        }
+    }
+}
+
+/// A container on its way out is still asked whether it is ready: who sends it requests wants to know.
+fn ask_whether_ready(view: &View, name: &str, now: Timestamp, plan: &mut Plan) {
+    let memory = view.memory.get(name).filter(|_| view.is_started(name));
+    let Some(memory) = memory else { return };
+    let killed = memory
+        .stopping
+        .as_ref()
+        .is_some_and(|stopping| stopping.stage == Stage::Killed);
+    if !killed {
+        ask(name, Kind::Readiness, memory.readiness.as_ref(), now, plan);
+    }
+}
+
+fn ask(name: &str, kind: Kind, probe: Option<&Probe>, now: Timestamp, plan: &mut Plan) {
+    match probe.and_then(Probe::due) {
+        Some(due) if now >= due => plan.actions.push(Action::Probe {
+            container: name.to_owned(),
+            kind,
+        }),
+        Some(due) => plan.wake(due),
+        None => {}
     }
 }

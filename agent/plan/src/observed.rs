@@ -103,6 +103,8 @@ pub struct Instance {
     pub state: State,
     /// It went away with a sandbox that is gone: initial containers run again in the next one.
     pub lost: bool,
+    /// It ended with all others because a container's rule said so: whatever the policies say, all of them run again.
+    pub reset: bool,
 }
 
 /// The state of one run of a container.
@@ -279,9 +281,15 @@ impl View {
             .is_some_and(|instance| matches!(instance.state, State::Running { .. }))
     }
 
-    /// The newest instance of a container, if it belongs to the present sandbox.
+    /// The newest instance of a container, if it belongs to the present sandbox and to what began anew with all others.
     pub fn current(&self, container: &str) -> Option<&Instance> {
-        self.latest(container).filter(|instance| !instance.lost)
+        self.latest(container)
+            .filter(|instance| !instance.lost && !instance.reset)
+    }
+
+    /// Whether the newest instance of a container ended for all of them to begin anew.
+    pub fn is_reset(&self, container: &str) -> bool {
+        self.latest(container).is_some_and(|instance| instance.reset)
     }
 
     /// Whether any process of the pod may still be there.

@@ -4,9 +4,12 @@ use std::borrow::Cow;
 
 use api::pod::ephemeral::as_container;
 use k8s_openapi::api::core::v1::{
-    Container, ContainerPort, ContainerRestartRuleOnExitCodes, ContainerStatus, EphemeralContainer, ImageVolumeSource,
-    Pod, PodSpec, Volume,
+    Container, ContainerPort, ContainerRestartRule, ContainerRestartRuleOnExitCodes, ContainerStatus,
+    EphemeralContainer, ImageVolumeSource, Pod, PodSpec, Volume,
 };
+
+/// The action of a rule that starts all containers again.
+const RESTART_ALL: &str = "RestartAllContainers";
 
 /// When a container is started again after its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,8 +153,23 @@ pub fn container_policy(pod: &Pod, container: &Container) -> Policy {
 
 /// Whether a container that ended with `code` is started again: its rules decide before its policy.
 pub fn restarts(pod: &Pod, container: &Container, code: i32) -> bool {
-    let rules = container.restart_policy_rules.iter().flatten();
-    let mut told = rules.filter_map(|rule| rule.exit_codes.as_ref());
+    rule(container, code).is_some() || container_policy(pod, container).restarts(code)
+}
+
+/// Whether all containers are started again when this one ends with `code`.
+pub fn restarts_all(container: &Container, code: i32) -> bool {
+    rule(container, code).is_some_and(|rule| rule.action == RESTART_ALL)
+}
+
+/// Whether any rule of the pod may start all of its containers again.
+pub fn may_restart_all(pod: &Pod) -> bool {
+    all_containers(pod)
+        .flat_map(|container| container.restart_policy_rules.iter().flatten())
+        .any(|rule| rule.action == RESTART_ALL)
+}
+
+/// The first rule of a container that speaks of `code`.
+fn rule(container: &Container, code: i32) -> Option<&ContainerRestartRule> {
     let covers = |codes: &ContainerRestartRuleOnExitCodes| {
         let listed = codes.values.iter().flatten().any(|value| *value == code);
         match codes.operator.as_str() {
@@ -160,7 +178,8 @@ pub fn restarts(pod: &Pod, container: &Container, code: i32) -> bool {
             _ => false,
         }
     };
-    told.any(covers) || container_policy(pod, container).restarts(code)
+    let mut rules = container.restart_policy_rules.iter().flatten();
+    rules.find(|rule| rule.exit_codes.as_ref().is_some_and(covers))
 }
 
 /// The grace period in seconds of a pod that ends by itself.
@@ -217,20 +236,24 @@ pub fn host_ports(spec: &PodSpec) -> impl Iterator<Item = &ContainerPort> {
         .filter(|port| port.host_port.is_some_and(|port| port != 0))
 }
 
-/// The host name inside the pod: `spec.hostname` or the pod's name, at most 63 characters.
+/// The host name inside the pod: the one that overrides all others, or `spec.hostname` or the pod's name, at most 63 characters.
 pub fn hostname(pod: &Pod) -> String {
     let spec = pod.spec.as_ref();
+    if let Some(whole) = spec.and_then(|spec| spec.hostname_override.clone()) {
+        return whole;
+    }
     let wanted = spec
-        .and_then(|spec| spec.hostname_override.as_deref().or(spec.hostname.as_deref()))
+        .and_then(|spec| spec.hostname.as_deref())
         .filter(|hostname| !hostname.is_empty())
         .unwrap_or_else(|| name(pod));
     let short: String = wanted.chars().take(63).collect();
     short.trim_end_matches(['-', '.']).to_owned()
 }
 
-/// The domain of a pod that has a subdomain, in a cluster with this domain.
+/// The domain of a pod that has a subdomain, in a cluster with this domain. A name that overrides all others stands alone.
 pub fn domain(pod: &Pod, cluster: &str) -> Option<String> {
-    let subdomain = pod.spec.as_ref()?.subdomain.as_deref()?;
+    let spec = pod.spec.as_ref().filter(|spec| spec.hostname_override.is_none())?;
+    let subdomain = spec.subdomain.as_deref()?;
     (!subdomain.is_empty()).then(|| format!("{subdomain}.{}.svc.{cluster}", namespace(pod)))
 }
 

@@ -225,3 +225,166 @@ proptest! {
         world.now = later(world.now, 1);
     }
 }
+
+const ALL: &str = r#""restartPolicy":"Never","restartPolicyRules":[
+    {"action":"Restart","exitCodes":{"operator":"In","values":[7]}},
+    {"action":"RestartAllContainers","exitCodes":{"operator":"In","values":[7,42]}}]"#;
+
+fn condition(world: &World, name: &str) -> (String, String) {
+    let status = world.pod.status.as_ref().unwrap();
+    let found = status
+        .conditions
+        .iter()
+        .flatten()
+        .find(|condition| condition.type_ == name);
+    let found = found.unwrap_or_else(|| panic!("no condition {name}"));
+    (found.status.clone(), found.reason.clone().unwrap_or_default())
+}
+
+#[test]
+fn a_rule_restarts_all_containers() {
+    let mut world = World::new(&format!(
+        r#"{{"restartPolicy":"Never","initContainers":[{{"name":"one"}},{{"name":"side","restartPolicy":"Always"}}],
+            "containers":[{{"name":"source",{ALL}}},{{"name":"other"}}]}}"#
+    ));
+    world.settle();
+    world.exit("one", 0);
+    world.settle();
+    world.trace.clear();
+    world.exit("source", 7);
+    world.settle();
+    world.check(&expect!["image source, run source 1 => Running"]);
+    assert_eq!(
+        condition(&world, "AllContainersRestarting"),
+        ("False".to_owned(), String::new())
+    );
+
+    world.exit("source", 42);
+    world.settle();
+    world.check(&expect!["stop side 0, stop other 0 => Running"]);
+    let begun = ("True".to_owned(), "RestartAllContainersStarted".to_owned());
+    assert_eq!(condition(&world, "AllContainersRestarting"), begun);
+    world.exit("other", 137);
+    world.settle();
+    world.check(&expect![" => Running"]);
+    world.exit("side", 137);
+    world.settle();
+    world.check(&expect![
+        "reset, image one, image side, image other, run one 1 => Running"
+    ]);
+    assert_eq!(
+        world.waiting_reason("other").as_deref(),
+        Some("RestartingAllContainers")
+    );
+    assert_eq!(condition(&world, "AllContainersRestarting").0, "False");
+    world.exit("one", 0);
+    world.settle();
+    world.check(&expect!["run side 1, run other 1 => Running"]);
+    // It has begun anew twice by now, so it waits.
+    world.pass(10);
+    world.settle();
+    world.check(&expect!["image source, run source 2, remove source => Running"]);
+
+    world.exit("other", 0);
+    world.exit("source", 0);
+    world.settle();
+    world.check(&expect!["announce side 30, turn side => Running"]);
+}
+
+#[test]
+fn a_rule_of_an_initial_container_restarts_those_before_it() {
+    let mut world = World::new(&format!(
+        r#"{{"restartPolicy":"Never","containers":[{{"name":"main"}}],
+            "initContainers":[{{"name":"side","restartPolicy":"Always"}},{{"name":"one",{ALL}}}]}}"#
+    ));
+    world.settle();
+    world.trace.clear();
+    world.exit("one", 42);
+    world.settle();
+    world.exit("side", 137);
+    world.settle();
+    world.exit("one", 0);
+    world.settle();
+    world.check(&expect![
+        "stop side 0, reset, image side, image one, run side 1, run one 1, run main 0 => Running"
+    ]);
+}
+
+#[test]
+fn a_rule_of_a_sidecar_restarts_those_that_never_would_and_is_deaf_at_the_end() {
+    let mut world = World::new(&format!(
+        r#"{{"restartPolicy":"Never","containers":[{{"name":"main"}}],
+            "initContainers":[{{"name":"side",{}}},{{"name":"last","restartPolicy":"Always"}}]}}"#,
+        ALL.replacen("Never", "Always", 1)
+    ));
+    world.settle();
+    world.trace.clear();
+    world.exit("side", 42);
+    world.settle();
+    world.exit("main", 137);
+    world.settle();
+    world.check(&expect!["stop last 0, stop main 0 => Running"]);
+    world.exit("last", 137);
+    world.settle();
+    world.check(&expect![
+        "reset, image side, image last, image main, run side 1, run last 1, run main 1 => Running"
+    ]);
+    world.exit("main", 0);
+    world.settle();
+    world.exit("last", 0);
+    world.settle();
+    world.exit("side", 42);
+    world.settle();
+    world.check(&expect![
+        "announce last 30, announce side 30, turn last, turn side, tear down => Succeeded"
+    ]);
+}
+
+#[test]
+fn an_agent_that_ended_during_a_restart_of_all_goes_on_with_it() {
+    let mut world = World::new(&format!(
+        r#"{{"restartPolicy":"Never","containers":[{{"name":"source",{ALL}}},{{"name":"other"}}]}}"#
+    ));
+    world.settle();
+    world.pass(1);
+    world.exit("source", 42);
+    world.settle();
+    world.exit("other", 137);
+    world.settle();
+    world.pass(1);
+    // What ended is told by the runtime, but not that it was to begin anew.
+    world.trace.clear();
+    world.view.instances.get_mut("other").unwrap().truncate(1);
+    for instances in world.view.instances.values_mut() {
+        instances.iter_mut().for_each(|instance| instance.reset = false);
+    }
+    agent_plan::lifecycle::resume_reset(&world.pod, &mut world.view);
+    world.settle();
+    world.check(&expect!["image other, run other 1 => Running"]);
+}
+
+#[test]
+fn readiness_is_asked_until_the_end_and_life_is_not() {
+    let mut world = World::new(
+        r#"{"containers":[{"name":"a","readinessProbe":{"periodSeconds":5},"livenessProbe":{"periodSeconds":5}}]}"#,
+    );
+    world.settle();
+    let started = world.now;
+    let probe = |kind| agent_plan::probe::Probe::new(kind, &k8s_openapi::api::core::v1::Probe::default(), started);
+    world.memory("a").readiness = Some(probe(agent_plan::probe::Kind::Readiness));
+    world.memory("a").liveness = Some(probe(agent_plan::probe::Kind::Liveness));
+    let asked = |world: &World| {
+        let plan = decide(&world.pod, &world.view, world.now);
+        let actions = plan.actions.into_iter();
+        let asked = actions.filter(|action| matches!(action, agent_plan::action::Action::Probe { .. }));
+        asked.map(|action| format!("{action:?}")).collect::<Vec<_>>()
+    };
+    let readiness = r#"Probe { container: "a", kind: Readiness }"#;
+    assert_eq!(asked(&world), [readiness], "nobody is asked for life at once");
+    world.delete(30);
+    world.act(decide(&world.pod, &world.view, world.now).actions.remove(0));
+    world.pass(10);
+    assert_eq!(asked(&world), [readiness]);
+    world.memory("a").stopping.as_mut().unwrap().stage = agent_plan::observed::Stage::Killed;
+    assert!(asked(&world).is_empty());
+}

@@ -52,6 +52,10 @@ impl Worker {
                 return true;
             }
             Action::Remove { container, id } => self.remove(&container, &id),
+            Action::Reset => {
+                self.reset();
+                return true;
+            }
             Action::TearDown => return self.tear_down(now),
             Action::Finish => self.finish(now),
         }
@@ -152,6 +156,7 @@ impl Worker {
             Why::Startup => format!("Container {container} failed startup probe, will be restarted"),
             Why::PostStart => "FailedPostStartHook".to_owned(),
             Why::Resize => format!("Container {container} resize requires restart"),
+            Why::Rule => format!("Container {container} is restarted with all others, as a restart rule says"),
         };
         self.context
             .recorder

@@ -2,7 +2,7 @@
 
 use agent_plan::observed::{Exit, Instance, Sandbox, State};
 use agent_plan::restart::BackOff;
-use agent_plan::{Timestamp, pods};
+use agent_plan::{Timestamp, lifecycle, pods};
 use k8s_openapi::api::core::v1::ContainerStatus;
 use runtime::Container;
 use tracing::info;
@@ -76,6 +76,7 @@ impl Worker {
             }
             self.resume(&name);
         }
+        lifecycle::resume_reset(&self.pod, &mut self.view);
         // What changed while nobody looked is news.
         self.watch_sources();
         self.consider_resize();
@@ -230,6 +231,7 @@ fn lost(status: &ContainerStatus, now: Timestamp) -> Option<Instance> {
         image_id: status.image_id.clone(),
         state: State::Exited(exit),
         lost: true,
+        reset: false,
     })
 }
 
@@ -263,6 +265,7 @@ pub(super) fn instance(container: &Container, now: Timestamp) -> Instance {
         image_id: container.image_id.clone(),
         state,
         lost: false,
+        reset: false,
     }
 }
 

@@ -17,6 +17,7 @@ mod prepare;
 mod probe;
 mod publish;
 mod pull;
+mod reset;
 mod resize;
 mod start;
 mod unstarted;

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use agent_plan::observed::{Exit, Instance, Sandbox, State};
-use agent_plan::{later, pods};
+use agent_plan::status::{RESET_MESSAGE, RESETTING};
+use agent_plan::{later, lifecycle, pods};
 use tracing::{info, warn};
 
 use super::{Done, Worker, adopt, mounts};
@@ -75,6 +76,10 @@ impl Worker {
         self.note_ended(&container, attempt);
         let mut ended = adopt::exit(exit, started_at);
         ended.message = self.termination_message(&container, attempt, ended.code);
+        if ended.code != 0 && lifecycle::is_reset_due(&self.pod, &self.view) {
+            ended.reason = RESETTING.to_owned();
+            ended.message = RESET_MESSAGE.to_owned();
+        }
         info!(pod = %self.id(), container, code = ended.code, reason = ended.reason, "container ended");
         if ended.code != 0 && pods::deletion_grace(&self.pod).is_none() {
             self.remember(&container, id, attempt, &ended);

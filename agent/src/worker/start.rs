@@ -95,11 +95,13 @@ impl Worker {
     }
 
     pub(super) fn started(&mut self, container: &str, outcome: Result<Started, Failure>) {
-        let finished = self
-            .view
-            .latest(container)
-            .and_then(Instance::exit)
-            .map(|exit| exit.finished_at);
+        let wanted = pods::container(&self.pod, container);
+        let asked = |code| wanted.as_ref().is_some_and(|wanted| pods::restarts_all(wanted, code));
+        let latest = self.view.latest(container);
+        let ended = latest.and_then(|instance| Some((instance.reset, instance.exit()?)));
+        // What another one's rule ended is no reason to wait longer the next time.
+        let ended = ended.filter(|(reset, exit)| !reset || asked(exit.code));
+        let finished = ended.map(|(_, exit)| exit.finished_at);
         let own = self.sandbox_id();
         let memory = self.memory(container);
         memory.starting = false;

@@ -65,6 +65,7 @@ pub(super) fn ended(plan: &Plan, id: String, image_id: String, exit: Exit) -> Fa
         image_id,
         state: State::Exited(exit),
         lost: false,
+        reset: false,
     };
     Failure {
         reason: "RunContainerError",

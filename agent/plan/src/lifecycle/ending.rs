@@ -72,7 +72,10 @@ fn stop(view: &View, name: &str, grace: i64, now: Timestamp, plan: &mut Plan) ->
             why: Why::Pod,
             grace,
         }),
-        End::Told(stopping) => hurry(name, stopping, grace, now, plan),
+        End::Told(stopping) => {
+            hurry(name, stopping, grace, now, plan);
+            super::ask_whether_ready(view, name, now, plan);
+        }
     }
     true
 }
@@ -89,7 +92,10 @@ fn stop_in_turn(view: &View, name: &str, turn: bool, grace: i64, now: Timestamp,
         End::Told(stopping) if turn && stopping.stage == Stage::Waiting => {
             plan.actions.push(Action::Turn(name.to_owned()));
         }
-        End::Told(stopping) => hurry(name, stopping, grace, now, plan),
+        End::Told(stopping) => {
+            hurry(name, stopping, grace, now, plan);
+            super::ask_whether_ready(view, name, now, plan);
+        }
     }
     true
 }

@@ -20,6 +20,9 @@ const OWN: [&str; 5] = [
 /// Tells that not the pod itself is why it ends.
 const DISRUPTION: &str = "DisruptionTarget";
 
+/// All containers end to begin anew.
+const RESTARTING: &str = "AllContainersRestarting";
+
 /// Other resources were asked for.
 const PENDING: &str = "PodResizePending";
 /// Other resources were granted.
@@ -50,14 +53,28 @@ pub(super) fn build(pod: &Pod, view: &View, status: &PodStatus, now: Timestamp) 
         condition(DISRUPTION, (true, Some(reason), Some(message)), old, pod, now)
     });
     let resize = resize(view, old, pod, now);
+    let anew = pods::may_restart_all(pod).then(|| condition(RESTARTING, restarting(pod, view, phase), old, pod, now));
     let foreign = old
         .iter()
         .filter(|condition| !OWN.contains(&condition.type_.as_str()))
-        .filter(|condition| ![PENDING, IN_PROGRESS].contains(&condition.type_.as_str()))
+        .filter(|condition| ![PENDING, IN_PROGRESS, RESTARTING].contains(&condition.type_.as_str()))
         .filter(|condition| told.is_none() || condition.type_ != DISRUPTION)
         .cloned();
     let foreign: Vec<PodCondition> = foreign.collect();
-    own.chain(foreign).chain(told).chain(resize).collect()
+    own.chain(anew).chain(foreign).chain(told).chain(resize).collect()
+}
+
+/// Whether all containers are being restarted.
+fn restarting(pod: &Pod, view: &View, phase: &str) -> Verdict {
+    match phase {
+        "Succeeded" => no("PodCompleted", None),
+        "Failed" => no("PodFailed", None),
+        _ if lifecycle::is_reset_due(pod, view) => {
+            let message = "container exited with restart policy rule".to_owned();
+            (true, Some("RestartAllContainersStarted".to_owned()), Some(message))
+        }
+        _ => (false, None, None),
+    }
 }
 
 /// What is told of a change of resources, while there is one.
@@ -107,11 +124,17 @@ fn names<'a>(containers: impl Iterator<Item = &'a Container>) -> String {
         .join(" ")
 }
 
+/// Whether the initial containers are behind the pod, or were before all containers began anew.
+pub(super) fn is_initialized(pod: &Pod, view: &View) -> bool {
+    let mut main = pods::main_containers(pod).iter();
+    lifecycle::initialized(pod, view) || main.any(|container| view.is_reset(&container.name))
+}
+
 fn initialized(pod: &Pod, view: &View, phase: &str) -> Verdict {
     if phase == "Succeeded" {
         return (true, Some("PodCompleted".to_owned()), None);
     }
-    if lifecycle::initialized(pod, view) {
+    if is_initialized(pod, view) {
         return (true, None, None);
     }
     let pending = pods::init_containers(pod)

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use super::{RESET_MESSAGE, RESETTING};
 use crate::observed::{Exit, Image, Instance, State, View};
 use crate::{lifecycle, pods};
 
@@ -47,6 +48,15 @@ fn status(pod: &Pod, view: &View, container: &Container, scheme: &str) -> Contai
         None => (waiting(waiting_reason(pod, view, container)), ContainerState::default()),
         Some((_, State::Created)) => (waiting(waiting_reason(pod, view, container)), ended(previous, scheme)),
         Some((_, State::Running { since })) => (running(*since), ended(previous, scheme)),
+        Some((instance, State::Exited(_))) if instance.reset && is_alive(pod, view) => {
+            let memory = view.memory.get(name);
+            let reason = if memory.is_some_and(|memory| memory.failure.is_some()) {
+                waiting_reason(pod, view, container)
+            } else {
+                (RESETTING.to_owned(), Some(RESET_MESSAGE.to_owned()))
+            };
+            (waiting(reason), ended(Some(instance), scheme))
+        }
         Some((instance, State::Exited(exit))) => {
             if restart_is_due(pod, view, container, exit) {
                 (
@@ -62,7 +72,8 @@ fn status(pod: &Pod, view: &View, container: &Container, scheme: &str) -> Contai
     let ready = if added {
         false
     } else if initial {
-        latest.and_then(Instance::exit).is_some_and(|exit| exit.code == 0)
+        let ended = latest.filter(|latest| !latest.reset).and_then(Instance::exit);
+        ended.is_some_and(|exit| exit.code == 0)
     } else {
         view.is_ready(name)
     };
@@ -177,9 +188,16 @@ fn restart_is_due(pod: &Pod, view: &View, container: &Container, exit: &Exit) ->
             || memory.failure.is_some()
             || matches!(memory.image, Image::Failed { .. })
     });
+    is_alive(pod, view)
+        && delayed
+        && !lifecycle::is_over(pod, view, container)
+        && pods::restarts(pod, container, exit.code)
+}
+
+/// Whether the pod is not about to end.
+fn is_alive(pod: &Pod, view: &View) -> bool {
     let ends = view.rejection.is_some() || view.termination.is_some();
-    let alive = pods::deletion_grace(pod).is_none() && pods::terminal_phase(pod).is_none() && !ends;
-    alive && delayed && !lifecycle::is_over(pod, view, container) && pods::restarts(pod, container, exit.code)
+    pods::deletion_grace(pod).is_none() && pods::terminal_phase(pod).is_none() && !ends
 }
 
 fn crash_loop(pod: &Pod, view: &View, container: &Container, exit: &Exit) -> (String, Option<String>) {

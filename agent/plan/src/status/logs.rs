@@ -73,6 +73,7 @@ mod tests {
             image_id: String::new(),
             state,
             lost: false,
+            reset: false,
         }
     }
 

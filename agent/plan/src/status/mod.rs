@@ -15,6 +15,11 @@ use crate::resize::WHOLE;
 use crate::{Timestamp, lifecycle, pods};
 pub use logs::logged;
 
+/// The reason of a container that ended, and waits, because all containers of its pod are restarted.
+pub const RESETTING: &str = "RestartingAllContainers";
+/// What is said of it.
+pub const RESET_MESSAGE: &str = "The container is removed because RestartAllContainers in place";
+
 /// The status of `pod`, seen as `view` at `now`. Foreign conditions and what the API server sets are kept.
 /// `scheme` is the runtime's name, in front of every container identifier.
 pub fn build(pod: &Pod, view: &View, scheme: &str, now: Timestamp) -> PodStatus {
@@ -94,7 +99,7 @@ fn phase(pod: &Pod, view: &View, end: Option<&lifecycle::End>) -> &'static str {
         view.latest(name)
             .is_none_or(|instance| instance.state == State::Created)
     };
-    if !lifecycle::initialized(pod, view) || containers.iter().any(|container| never_started(&container.name)) {
+    if !conditions::is_initialized(pod, view) || containers.iter().any(|container| never_started(&container.name)) {
         return "Pending";
     }
     if pods::deletion_grace(pod).is_some() && !view.any_alive() {

@@ -1,6 +1,6 @@
 //! A small world that does what it is told.
 
-use agent_plan::action::Action;
+use agent_plan::action::{Action, Why};
 use agent_plan::lifecycle::decide;
 use agent_plan::observed::{Exit, Image, Instance, Memory, Sandbox, Stage, State, Stopping, View};
 use agent_plan::{Timestamp, after, pods, status};
@@ -69,6 +69,7 @@ impl World {
             Action::Stop { container, grace, .. } => format!("stop {container} {grace}"),
             Action::Kill(container) => format!("kill {container}"),
             Action::Prepare => "prepare".to_owned(),
+            Action::Reset => "reset".to_owned(),
             Action::TearDown => "tear down".to_owned(),
             Action::Finish => "finish".to_owned(),
             Action::EnsureImage(container) => format!("image {container}"),
@@ -87,13 +88,13 @@ impl World {
             }
             Action::EnsureImage(container) => self.memory(&container).image = Image::Present,
             Action::Run { container, attempt } => self.run(&container, attempt),
-            Action::Stop { container, grace, .. } => {
-                self.view.winding_down.get_or_insert(self.now);
+            Action::Stop { container, why, grace } => {
+                if why == Why::Pod {
+                    self.view.winding_down.get_or_insert(self.now);
+                }
                 let deadline = after(self.now, grace);
-                self.memory(&container).stopping = Some(Stopping {
-                    deadline,
-                    stage: Stage::Signalled,
-                });
+                let stage = if grace > 0 { Stage::Signalled } else { Stage::Killed };
+                self.memory(&container).stopping = Some(Stopping { deadline, stage });
             }
             Action::Announce { container, grace } => {
                 self.view.winding_down.get_or_insert(self.now);
@@ -119,6 +120,11 @@ impl World {
                     .get_mut(&container)
                     .unwrap()
                     .retain(|instance| instance.id != id);
+            }
+            Action::Reset => {
+                for instances in self.view.instances.values_mut() {
+                    instances.last_mut().unwrap().reset = true;
+                }
             }
             Action::TearDown => self.view.sandbox = Sandbox::Removed,
             Action::Finish => {
@@ -154,6 +160,7 @@ impl World {
             image_id: "sha256:1".into(),
             state: State::Running { since: self.now },
             lost: false,
+            reset: false,
         });
         self.memory(container).image = Image::Unknown;
     }

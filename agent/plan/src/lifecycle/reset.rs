@@ -1,0 +1,83 @@
+//! All containers begin anew when one of them ended as a rule of its says.
+
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::action::{Action, Plan, Why};
+use crate::observed::{Exit, Instance, Stage, State, View};
+use crate::{Timestamp, pods};
+
+/// Whether a container ended so that all of them have to, and not all of that is done. It is too late for those of a pod that
+/// ends.
+pub fn is_due(pod: &Pod, view: &View) -> bool {
+    view.winding_down.is_none() && asks(pod, view)
+}
+
+fn asks(pod: &Pod, view: &View) -> bool {
+    pods::all_containers(pod).any(|container| {
+        let ended = view.current(&container.name).and_then(Instance::exit);
+        ended.is_some_and(|exit| pods::restarts_all(container, exit.code))
+    })
+}
+
+/// Ends what still runs, without hooks and at once; then nothing counts as having run.
+pub(super) fn carry_on(pod: &Pod, view: &View, plan: &mut Plan) {
+    let mut waiting = false;
+    for container in pods::all_containers(pod) {
+        let name = &container.name;
+        let memory = view.memory.get(name);
+        if memory.is_some_and(|memory| memory.starting) {
+            waiting = true;
+            continue;
+        }
+        if !view.latest(name).is_some_and(Instance::is_alive) {
+            continue;
+        }
+        waiting = true;
+        match memory.and_then(|memory| memory.stopping.as_ref()) {
+            None => plan.actions.push(Action::Stop {
+                container: name.clone(),
+                why: Why::Rule,
+                grace: 0,
+            }),
+            Some(stopping) if stopping.stage != Stage::Killed => plan.actions.push(Action::Kill(name.clone())),
+            Some(_) => {}
+        }
+    }
+    if !waiting {
+        plan.actions.push(Action::Reset);
+    }
+}
+
+/// What an agent that ended in between had begun: all that ran before a rule wanted all to begin anew, and is over.
+pub fn resume(pod: &Pod, view: &mut View) {
+    let wanted = |exit: &&Exit, container| pods::restarts_all(container, exit.code);
+    let asked = pods::all_containers(pod).filter_map(|container| {
+        let instances = view.instances.get(&container.name)?.iter();
+        let asked = instances
+            .filter_map(Instance::exit)
+            .filter(|exit| wanted(exit, container));
+        asked.map(|exit| exit.finished_at).max()
+    });
+    let Some(asked) = asked.max() else { return };
+    let newest = || pods::all_containers(pod).filter_map(|container| view.latest(&container.name));
+    if newest().any(|instance| instance.is_alive() && began(instance).is_none_or(|began| began < asked)) {
+        return;
+    }
+    for container in pods::all_containers(pod) {
+        let newest = view
+            .instances
+            .get_mut(&container.name)
+            .and_then(|instances| instances.last_mut());
+        if let Some(instance) = newest.filter(|instance| !instance.is_alive()) {
+            instance.reset = began(instance).is_some_and(|began| began <= asked);
+        }
+    }
+}
+
+fn began(instance: &Instance) -> Option<Timestamp> {
+    match &instance.state {
+        State::Created => None,
+        State::Running { since } => Some(*since),
+        State::Exited(exit) => Some(exit.started_at.unwrap_or(exit.finished_at)),
+    }
+}
