@@ -32,6 +32,7 @@ use crate::measure::Memory;
 use crate::milestones::{Milestones, Step};
 use crate::objects::Objects;
 use crate::pressure::Order;
+use crate::rights::Rights;
 use crate::services::Services;
 use crate::tokens::Tokens;
 use crate::users::UserIds;
@@ -140,6 +141,8 @@ pub struct Context {
     pub(crate) volumes: Volumes,
     /// The persistent volumes that the node has itself.
     pub(crate) local_path: LocalPath,
+    /// Who may use which images.
+    pub(crate) rights: Rights,
     /// What is remembered of containers that failed.
     pub(crate) crashes: Crashes,
     pub(crate) milestones: Milestones,

@@ -27,6 +27,7 @@ mod objects;
 mod pods;
 mod pressure;
 mod probing;
+mod rights;
 pub mod serve;
 mod services;
 mod shutdown;
@@ -115,6 +116,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
             config.state_directory.join("local-path"),
             config.state_directory.join("pods"),
         ),
+        rights: rights::Rights::open(config.state_directory.join("rights.json")),
         crashes: crashes::Crashes::new(config.state_directory.join("crashes")),
         milestones: milestones::Milestones::default(),
         objects: objects::Objects::new(parts.client.clone()),

@@ -10,6 +10,9 @@ use serde_json::Value;
 use tests::images;
 use tests::machine::{Machine, eventually};
 
+#[path = "pods/private.rs"]
+mod private;
+
 struct Node {
     machine: Machine,
     shared: PathBuf,

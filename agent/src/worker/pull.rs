@@ -15,6 +15,7 @@ use super::{Done, Worker};
 use crate::context::Context;
 use crate::events::Kind;
 use crate::images::Failure;
+use crate::rights::Key;
 
 /// An image that a container needs.
 #[derive(Clone)]
@@ -29,7 +30,8 @@ pub(crate) struct Wanted {
 pub(crate) struct Outcome {
     wanted: Wanted,
     image: Result<Arc<image::Image>, Failure>,
-    took: Duration,
+    /// How long it took; none: it was there, and the pod may use it.
+    took: Option<Duration>,
 }
 
 impl Wanted {
@@ -105,10 +107,16 @@ impl Worker {
             return Ok(false);
         }
         if let Some(image) = self.context.parts.images.resolve(name)? {
-            let text = format!("Container image \"{name}\" already present on machine and can be accessed by the pod");
-            let own = wanted.subject(container).is_some();
-            self.present.entry(container.to_owned()).or_default().push((own, text));
-            self.keep(container, wanted, image);
+            // What the pod was once given stays its own.
+            let before = match &wanted.volume {
+                Some(volume) => self.volume_images.get(volume),
+                None => self.images.get(container),
+            };
+            let own = before.is_some_and(|before| before.id == image.id);
+            if !own && !self.context.rights.are_everybodys(&image.id, name) {
+                return Ok(false);
+            }
+            self.present(container, wanted, image);
             return Ok(true);
         }
         if policy == "Never" {
@@ -118,6 +126,15 @@ impl Worker {
             });
         }
         Ok(false)
+    }
+
+    /// An image that is there and need not be pulled.
+    fn present(&mut self, container: &str, wanted: &Wanted, image: Arc<image::Image>) {
+        let name = &wanted.name;
+        let text = format!("Container image \"{name}\" already present on machine and can be accessed by the pod");
+        let own = wanted.subject(container).is_some();
+        self.present.entry(container.to_owned()).or_default().push((own, text));
+        self.keep(container, wanted, image);
     }
 
     /// Tells of the images that a container is about to be started with and that need not be pulled for it.
@@ -137,8 +154,9 @@ impl Worker {
 
     pub(super) fn pulled(&mut self, container: &str, outcomes: Vec<Outcome>) {
         for Outcome { wanted, image, took } in outcomes {
-            match image {
-                Ok(image) => {
+            match (image, took) {
+                (Ok(image), None) => self.present(container, &wanted, image),
+                (Ok(image), Some(took)) => {
                     let (name, took) = (&wanted.name, seconds(took));
                     info!(pod = %self.id(), image = name, took, "pulled");
                     let text = format!(
@@ -149,7 +167,7 @@ impl Worker {
                     recorder.pod(&self.pod, wanted.subject(container), Kind::Normal, "Pulled", text);
                     self.keep(container, &wanted, image);
                 }
-                Err(failure) => return self.image_failed(container, &wanted, &failure),
+                (Err(failure), _) => return self.image_failed(container, &wanted, &failure),
             }
         }
         self.memory(container).image = Image::Present;
@@ -226,25 +244,70 @@ fn seconds(took: Duration) -> String {
 }
 
 async fn fetch(context: &Context, pod: &Pod, container: &str, wanted: Wanted) -> Outcome {
+    let keys = keys(context, pod, &wanted.name).await;
+    if let Some(image) = held(context, &wanted, &keys).transpose() {
+        let took = None;
+        return Outcome { wanted, image, took };
+    }
     let text = format!("Pulling image \"{}\"", wanted.name);
     let recorder = &context.recorder;
     recorder.pod(pod, wanted.subject(container), Kind::Normal, "Pulling", text);
     let begun = Instant::now();
-    let image = pull(context, pod, &wanted.name).await;
+    let image = pull(context, &wanted.name, &keys).await;
     Outcome {
         wanted,
         image,
-        took: begun.elapsed(),
+        took: Some(begun.elapsed()),
     }
 }
 
-async fn pull(context: &Context, pod: &Pod, name: &str) -> Result<Arc<image::Image>, Failure> {
-    let credentials = credentials(context, pod, name).await;
-    let _permit = context.pulls.acquire().await;
-    context.parts.images.pull(name, &credentials).await
+/// An image that was pulled with credentials before, for a pod that has them.
+fn held(context: &Context, wanted: &Wanted, keys: &[(Key, Credentials)]) -> Result<Option<Arc<image::Image>>, Failure> {
+    let Wanted { name, policy, .. } = wanted;
+    if policy == "Always" {
+        return Ok(None);
+    }
+    let Some(image) = context.parts.images.resolve(name)? else {
+        return Ok(None);
+    };
+    let own: Vec<Key> = keys.iter().map(|(key, _)| key.clone()).collect();
+    if context.rights.admit(&image.id, name, &own) {
+        return Ok(Some(image));
+    }
+    if policy == "Never" {
+        return Err(Failure {
+            reason: "ErrImageNeverPull".to_owned(),
+            message: format!(
+                "Container image \"{name}\" is present on machine but cannot be accessed by the pod with pull policy of Never"
+            ),
+        });
+    }
+    Ok(None)
 }
 
-async fn credentials(context: &Context, pod: &Pod, name: &str) -> Vec<Credentials> {
+/// With each of the pod's keys in turn, so that it is known which one opens the image; without any where it has none.
+async fn pull(context: &Context, name: &str, keys: &[(Key, Credentials)]) -> Result<Arc<image::Image>, Failure> {
+    let _permit = context.pulls.acquire().await;
+    let images = &context.parts.images;
+    let mut keys = keys.iter();
+    let (pulled, key) = loop {
+        let next = keys.next();
+        let shown = next.map_or(&[][..], |(_, credentials)| std::slice::from_ref(credentials));
+        let pulled = images.pull(name, shown).await;
+        if pulled.is_ok() || keys.as_slice().is_empty() {
+            break (pulled?, next.map(|(key, _)| key));
+        }
+    };
+    let listed = images.list();
+    let present = |id: &str| listed.iter().any(|image| image.id == id);
+    if let Err(error) = context.rights.learn((&pulled.id, name), key, present) {
+        warn!(%error, "it could not be written down who may use an image");
+    }
+    Ok(pulled)
+}
+
+/// The pod's secrets that apply to an image.
+async fn keys(context: &Context, pod: &Pod, name: &str) -> Vec<(Key, Credentials)> {
     let mut all = Vec::new();
     let references = pod
         .spec
@@ -267,7 +330,11 @@ async fn credentials(context: &Context, pod: &Pod, name: &str) -> Vec<Credential
                 continue;
             };
             match Credentials::for_image(&data.0, name) {
-                Ok(found) => all.extend(found),
+                Ok(found) => all.extend(found.into_iter().map(|credentials| {
+                    let uid = secret.metadata.uid.as_deref().unwrap_or_default();
+                    let key = Key::new(pods::namespace(pod), &reference.name, uid, &credentials);
+                    (key, credentials)
+                })),
                 Err(error) => warn!(
                     secret = reference.name,
                     error = image::chain(&error),
