@@ -100,10 +100,12 @@ fn matches(key: &str, target: &str) -> bool {
     let key = key.trim_end_matches('/');
     let (host, path) = key.split_once('/').unwrap_or((key, ""));
     let hub = matches!(host, "index.docker.io" | "registry-1.docker.io" | "docker.io");
-    let (host, path) = if hub {
-        ("docker.io", if matches!(path, "v1" | "v2") { "" } else { path })
-    } else {
-        (host, path)
+    let host = if hub { "docker.io" } else { host };
+    // The version of a registry's protocol is no part of a repository's name.
+    let path = match path.split_once('/') {
+        Some(("v1" | "v2", rest)) => rest,
+        None if matches!(path, "v1" | "v2") => "",
+        Some(_) | None => path,
     };
     let (target_host, target_path) = target.split_once('/').unwrap_or((target, ""));
     let labels: Vec<&str> = host.split('.').collect();
@@ -112,12 +114,31 @@ fn matches(key: &str, target: &str) -> bool {
         && labels
             .iter()
             .zip(&target_labels)
-            .all(|(pattern, label)| *pattern == "*" || pattern == label);
+            .all(|(pattern, label)| covers(pattern, label));
     let path_matches = path.is_empty()
         || target_path
             .strip_prefix(path)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     host_matches && path_matches
+}
+
+/// Whether a label is what a pattern says, in which each `*` stands for anything.
+fn covers(pattern: &str, label: &str) -> bool {
+    let Some((start, rest)) = pattern.split_once('*') else {
+        return pattern == label;
+    };
+    let Some(mut left) = label.strip_prefix(start) else {
+        return false;
+    };
+    let mut parts: Vec<&str> = rest.split('*').collect();
+    let last = parts.pop().unwrap_or_default();
+    for part in parts {
+        let Some((_, after)) = left.split_once(part) else {
+            return false;
+        };
+        left = after;
+    }
+    left.ends_with(last)
 }
 
 #[cfg(test)]
@@ -144,6 +165,25 @@ mod tests {
         assert_eq!(names(secret, "registry.example:5000/teams/app"), ["example"]);
         assert_eq!(names(secret, "eu.cloud.example/x"), ["wild"]);
         assert!(names(secret, "other.example/x").is_empty());
+        let versions = r#"{"auths":{
+            "http://registry.example:5000/v1/":{"username":"one","password":"p"},
+            "https://registry.example:5000/v2/team/":{"username":"two","password":"p"},
+            "reg*.ex*le:5000":{"username":"glob","password":"p"}}}"#;
+        assert_eq!(
+            names(versions, "registry.example:5000/team/app"),
+            ["two", "one", "glob"]
+        );
+        assert_eq!(names(versions, "registry.example:5000/other"), ["one", "glob"]);
+        assert!(names(versions, "registry.example:5001/other").is_empty());
+        assert_eq!(
+            [
+                covers("a*b*c", "aXbYc"),
+                covers("a*b*c", "abc"),
+                covers("a*b", "a"),
+                covers("*", "")
+            ],
+            [true, true, false, true]
+        );
         assert_eq!(
             names(r#"{"docker.io":{"username":"old","password":"p"}}"#, "nginx"),
             ["old"]
