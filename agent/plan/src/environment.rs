@@ -1,12 +1,14 @@
 //! A container's environment, its arguments, and what both may refer to.
 
 mod file;
+mod variables;
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVar, EnvVarSource, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvFromSource, EnvVar, EnvVarSource, Pod, Secret};
 
 pub use file::{File, Files, wanted};
+pub use variables::{Environment, LONGEST_VALUE, MOST_BYTES, MOST_VARIABLES, expand, expand_known};
 
 use crate::claims::Backing;
 use crate::tokens::TokenWish;
@@ -83,6 +85,12 @@ pub enum ReferenceError {
     /// A file that does not say what it should.
     #[error("{0}")]
     File(String),
+    /// References that multiply what they refer to: nothing so long can be handed to a program.
+    #[error("argument list too long: references expand to more than {LONGEST_VALUE} bytes")]
+    TooLong,
+    /// More variables than can be handed to a program.
+    #[error("argument list too long: more than {MOST_VARIABLES} environment variables or {MOST_BYTES} bytes of them")]
+    TooMany,
     /// A source that this node does not know.
     #[error("environment variable {0} has a source that this node does not support")]
     Source(String),
@@ -95,143 +103,75 @@ pub fn build(
     image: &[String],
     sources: &Sources,
     surroundings: &Surroundings,
-) -> Result<Vec<(String, String)>, ReferenceError> {
+) -> Result<Environment, ReferenceError> {
     let mut own = Environment::default();
     for (name, value) in &surroundings.services {
-        own.set(name.clone(), value.clone());
+        own.set(name, value)?;
     }
     for from in container.env_from.iter().flatten() {
         let prefix = from.prefix.as_deref().unwrap_or_default();
-        for (key, value) in from_object(from, sources)? {
-            let name = format!("{prefix}{key}");
-            if !name.is_empty() && !name.contains('=') {
-                own.set(name, value);
-            }
-        }
+        set_all(&mut own, prefix, from, sources)?;
     }
     for variable in container.env.iter().flatten() {
         if let Some(value) = value_of(pod, container, variable, &own, sources, surroundings)? {
-            own.set(variable.name.clone(), value);
+            own.set(&variable.name, &value)?;
         }
     }
     let mut all = Environment::default();
     for variable in image {
         let (name, value) = variable.split_once('=').unwrap_or((variable, ""));
-        all.set(name.to_owned(), value.to_owned());
+        all.set(name, value)?;
     }
     if all.get("PATH").is_none() && own.get("PATH").is_none() {
-        all.set(
-            "PATH".to_owned(),
-            "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
-        );
+        all.set("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")?;
     }
-    all.set("HOSTNAME".to_owned(), pods::hostname(pod));
-    for (name, value) in own.variables {
-        all.set(name, value);
+    all.set("HOSTNAME", &pods::hostname(pod))?;
+    for (name, value) in own.iter() {
+        all.set(name, value)?;
     }
-    Ok(all.variables)
+    Ok(all)
 }
 
-/// Replaces `$(NAME)` by the variable's value and `$$` by `$`; an unknown reference stays as it is.
-pub fn expand(text: &str, variables: &[(String, String)]) -> String {
-    let mut expanded = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once('$') {
-        expanded.push_str(before);
-        if let Some(after) = after.strip_prefix('$') {
-            expanded.push('$');
-            rest = after;
-        } else if let Some((name, after)) = after.strip_prefix('(').and_then(|after| after.split_once(')')) {
-            if let Some((_, value)) = variables.iter().find(|(known, _)| known == name) {
-                expanded.push_str(value);
-            } else {
-                expanded.push_str("$(");
-                expanded.push_str(name);
-                expanded.push(')');
-            }
-            rest = after;
+/// Sets what a whole object says.
+fn set_all(own: &mut Environment, prefix: &str, from: &EnvFromSource, sources: &Sources) -> Result<(), ReferenceError> {
+    let mut set = |key: &str, value: &str| {
+        let name = format!("{prefix}{key}");
+        if name.is_empty() || name.contains('=') {
+            Ok(())
         } else {
-            expanded.push('$');
-            rest = after;
+            own.set(&name, value)
         }
-    }
-    expanded.push_str(rest);
-    expanded
-}
-
-/// The same for a path, which an unknown reference makes meaningless.
-pub fn expand_known(text: &str, variables: &[(String, String)]) -> Result<String, ReferenceError> {
-    let mut rest = text;
-    while let Some((_, after)) = rest.split_once('$') {
-        rest = after;
-        if let Some(after) = after.strip_prefix('$') {
-            rest = after;
-        } else if let Some((name, after)) = after.strip_prefix('(').and_then(|after| after.split_once(')')) {
-            if !variables.iter().any(|(known, _)| known == name) {
-                return Err(ReferenceError::Variable(name.to_owned()));
-            }
-            rest = after;
-        }
-    }
-    Ok(expand(text, variables))
-}
-
-#[derive(Default)]
-struct Environment {
-    variables: Vec<(String, String)>,
-}
-
-impl Environment {
-    fn get(&self, name: &str) -> Option<&str> {
-        self.variables
-            .iter()
-            .find(|(known, _)| known == name)
-            .map(|(_, value)| value.as_str())
-    }
-
-    fn set(&mut self, name: String, value: String) {
-        match self.variables.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, old)) => *old = value,
-            None => self.variables.push((name, value)),
-        }
-    }
-}
-
-fn from_object(
-    from: &k8s_openapi::api::core::v1::EnvFromSource,
-    sources: &Sources,
-) -> Result<Vec<(String, String)>, ReferenceError> {
-    if let Some(reference) = &from.config_map_ref {
-        return match sources.config_maps.get(&reference.name) {
-            Some(object) => Ok(object.data.clone().unwrap_or_default().into_iter().collect()),
-            None if reference.optional == Some(true) => Ok(Vec::new()),
-            None => Err(ReferenceError::NotFound {
-                kind: "configmap",
-                name: reference.name.clone(),
-            }),
-        };
-    }
-    let Some(reference) = &from.secret_ref else {
-        return Ok(Vec::new());
     };
-    match sources.secrets.get(&reference.name) {
-        Some(object) => object
+    let missing = |kind: &'static str, name: &str, optional: Option<bool>| match optional {
+        Some(true) => Ok(()),
+        Some(false) | None => Err(ReferenceError::NotFound {
+            kind,
+            name: name.to_owned(),
+        }),
+    };
+    if let Some(reference) = &from.config_map_ref {
+        let Some(object) = sources.config_maps.get(&reference.name) else {
+            return missing("configmap", &reference.name, reference.optional);
+        };
+        return object
             .data
             .iter()
             .flatten()
-            .map(|(key, value)| text(&reference.name, key, &value.0))
-            .collect(),
-        None if reference.optional == Some(true) => Ok(Vec::new()),
-        None => Err(ReferenceError::NotFound {
-            kind: "secret",
-            name: reference.name.clone(),
-        }),
+            .try_for_each(|(key, value)| set(key, value));
     }
+    let Some(reference) = &from.secret_ref else {
+        return Ok(());
+    };
+    let Some(object) = sources.secrets.get(&reference.name) else {
+        return missing("secret", &reference.name, reference.optional);
+    };
+    let mut entries = object.data.iter().flatten();
+    entries.try_for_each(|(key, value)| set(key, text(&reference.name, key, &value.0)?))
 }
 
-fn text(secret: &str, key: &str, value: &[u8]) -> Result<(String, String), ReferenceError> {
+fn text<'v>(secret: &str, key: &str, value: &'v [u8]) -> Result<&'v str, ReferenceError> {
     match std::str::from_utf8(value) {
-        Ok(value) => Ok((key.to_owned(), value.to_owned())),
+        Ok(value) => Ok(value),
         Err(_) => Err(ReferenceError::NotText {
             name: secret.to_owned(),
             key: key.to_owned(),
@@ -248,10 +188,7 @@ fn value_of(
     surroundings: &Surroundings,
 ) -> Result<Option<String>, ReferenceError> {
     let Some(source) = &variable.value_from else {
-        return Ok(Some(expand(
-            variable.value.as_deref().unwrap_or_default(),
-            &known.variables,
-        )));
+        return expand(variable.value.as_deref().unwrap_or_default(), known).map(Some);
     };
     if let Some(field) = &source.field_ref {
         return field_value(pod, &field.field_path, surroundings).map(Some);
@@ -307,7 +244,7 @@ fn key_value(
     };
     let object = sources.secrets.get(&reference.name);
     match object.and_then(|object| object.data.as_ref()?.get(&reference.key)) {
-        Some(value) => text(&reference.name, &reference.key, &value.0).map(|(_, value)| Some(value)),
+        Some(value) => text(&reference.name, &reference.key, &value.0).map(|value| Some(value.to_owned())),
         None if reference.optional == Some(true) => Ok(None),
         None if object.is_none() => Err(ReferenceError::NotFound {
             kind: "secret",

@@ -1,5 +1,8 @@
 //! Making a container and running its program.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use agent_plan::Timestamp;
 use runtime::Refusal;
 use tracing::warn;
@@ -9,10 +12,21 @@ use super::start::{Plan, Started, specification};
 use super::unstarted::{Failure, ended, not_executed, refused};
 use crate::events::Kind;
 
-pub(super) async fn run(plan: &Plan) -> Result<Started, Failure> {
-    let _permit = plan.context.starts.acquire().await;
+/// A start that takes longer before it comes to the runtime does not hold up those of other pods.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(super) async fn run(plan: &Arc<Plan>) -> Result<Started, Failure> {
+    let permit = plan.context.starts.acquire().await;
     let _gate = plan.gate.read().await;
-    let specification = specification(plan).await?;
+    let mut specified = Box::pin(specification(plan));
+    let (_permit, specification) = match tokio::time::timeout(PATIENCE, &mut specified).await {
+        Ok(specification) => (permit, specification?),
+        Err(_) => {
+            drop(permit);
+            let specification = specified.await?;
+            (plan.context.starts.acquire().await, specification)
+        }
+    };
     let id = specification.id.clone();
     let image_id = specification.image_id.clone();
     let parts = &plan.context.parts;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use agent_plan::environment::{self, File, Files};
+use agent_plan::environment::{self, Environment, File, Files};
 use agent_plan::{oci, pods};
 use k8s_openapi::api::core::v1::Container;
 
@@ -19,7 +19,7 @@ const FILE_BYTES: u64 = 1 << 20;
 pub(super) fn mounts(
     plan: &Plan,
     container: &Container,
-    variables: &[(String, String)],
+    variables: &Environment,
     images: &BTreeMap<String, PathBuf>,
 ) -> Result<Vec<oci::Mount>, Failure> {
     let directory = plan.context.pod_directory(pods::uid(&plan.pod));

@@ -1,7 +1,9 @@
 //! Beginning to start a container, with what it is made of, and what came of it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use agent_plan::observed::{self, Instance, Sandbox, State};
@@ -66,7 +68,7 @@ impl Worker {
                 Vec::new()
             }
         };
-        let plan = Plan {
+        let plan = Arc::new(Plan {
             context: Arc::clone(&self.context),
             pod: self.given_pod(),
             sandbox: self.sandbox_id(),
@@ -81,7 +83,7 @@ impl Worker {
                 let missing = || format!("unable to find target container {target}");
                 running.map(|instance| instance.id.clone()).ok_or_else(missing)
             }),
-        };
+        });
         self.note_given(container);
         self.tell_present(container);
         let memory = self.memory(container);
@@ -222,25 +224,47 @@ impl Worker {
     }
 }
 
-pub(super) async fn specification(plan: &Plan) -> Result<ContainerSpec, Failure> {
-    let Plan { context, pod, .. } = plan;
+pub(super) async fn specification(plan: &Arc<Plan>) -> Result<ContainerSpec, Failure> {
+    let Plan { context, pod, .. } = &**plan;
     let pid_of = plan.target.clone().transpose().map_err(Failure::configuration)?;
-    let spec = pod
-        .spec
-        .as_ref()
-        .ok_or_else(|| Failure::configuration("the pod has no specification".to_owned()))?;
-    let container = &*pods::container(pod, &plan.container)
-        .ok_or_else(|| Failure::configuration(format!("container {} not found in the pod", plan.container)))?;
+    let container = &*of(plan)?;
     let references = References::of_container(container);
-    let mut sources = if references.is_empty() {
+    let sources = if references.is_empty() {
         environment::Sources::default()
     } else {
         let fetched = sources::fetch(context, pods::namespace(pod), &references).await;
         fetched.map_err(|error| Failure::configuration(error.to_string()))?
     };
-    sources.files = super::mounts::files(plan, container);
     let surroundings = services::surroundings(context, pod, &plan.addresses).await;
     let surroundings = surroundings.map_err(Failure::configuration)?;
+    let shown = super::image_volumes::mount(plan).await?;
+    let plan = Arc::clone(plan);
+    // All of it is somebody else's: it may be long, and the file systems that it is read from and bound from may not answer.
+    let assembled = tokio::task::spawn_blocking(move || assemble(&plan, sources, &surroundings, &shown, pid_of));
+    let assembled = assembled.await;
+    assembled.unwrap_or_else(|error| Err(Failure::creation(error.to_string())))
+}
+
+fn of(plan: &Plan) -> Result<Cow<'_, Container>, Failure> {
+    let missing = || Failure::configuration(format!("container {} not found in the pod", plan.container));
+    pods::container(&plan.pod, &plan.container).ok_or_else(missing)
+}
+
+/// Blocks.
+fn assemble(
+    plan: &Plan,
+    mut sources: environment::Sources,
+    surroundings: &environment::Surroundings,
+    shown: &BTreeMap<String, PathBuf>,
+    pid_of: Option<String>,
+) -> Result<ContainerSpec, Failure> {
+    let Plan { context, pod, .. } = plan;
+    let container = &*of(plan)?;
+    let spec = pod
+        .spec
+        .as_ref()
+        .ok_or_else(|| Failure::configuration("the pod has no specification".to_owned()))?;
+    sources.files = super::mounts::files(plan, container);
     let configuration = plan.image.config.config().clone().unwrap_or_default();
     let image = oci::Image {
         entrypoint: configuration.entrypoint().clone().unwrap_or_default(),
@@ -248,11 +272,10 @@ pub(super) async fn specification(plan: &Plan) -> Result<ContainerSpec, Failure>
         environment: configuration.env().clone().unwrap_or_default(),
         working_directory: configuration.working_dir().clone(),
     };
-    let variables = environment::build(pod, container, &[], &sources, &surroundings)
+    let variables = environment::build(pod, container, &[], &sources, surroundings)
         .map_err(|error| Failure::configuration(error.to_string()))?;
     let user = user_of(pod, spec, container, configuration.user().as_deref())?;
-    let shown = super::image_volumes::mount(plan).await?;
-    let mounts = super::mounts::mounts(plan, container, &variables, &shown)?;
+    let mounts = super::mounts::mounts(plan, container, &variables, shown)?;
     let abilities = context.abilities();
     let seccomp = seccomp_file(context, pod, container)?;
     let inputs = oci::Inputs {
@@ -260,7 +283,7 @@ pub(super) async fn specification(plan: &Plan) -> Result<ContainerSpec, Failure>
         container,
         image: &image,
         sources: &sources,
-        surroundings: &surroundings,
+        surroundings,
         mounts: &mounts,
         abilities: &abilities,
         seccomp: seccomp.as_deref(),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 
+use agent_plan::environment::{Environment, expand_known};
 use agent_plan::{oci, pods};
 use k8s_openapi::api::core::v1::{Container, Pod};
 
@@ -51,7 +52,7 @@ impl Volumes {
         &self,
         pod: &Pod,
         container: &Container,
-        variables: &[(String, String)],
+        variables: &Environment,
         images: &BTreeMap<String, PathBuf>,
     ) -> Result<Vec<oci::Mount>, Error> {
         let volumes = pod
@@ -72,7 +73,7 @@ impl Volumes {
             };
             let below = match (&wanted.sub_path, &wanted.sub_path_expr) {
                 (Some(path), _) if !path.is_empty() => path.clone(),
-                (_, Some(expression)) => agent_plan::environment::expand_known(expression, variables)?,
+                (_, Some(expression)) => expand_known(expression, variables)?,
                 (_, None) => String::new(),
             };
             let source = if below.is_empty() {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use agent_plan::claims::{Backing, Place as AtPath};
-use agent_plan::environment::{Sources, Surroundings};
+use agent_plan::environment::{Environment, Sources, Surroundings};
 use agent_plan::oci::Mount;
 use agent_volume::{Error, Volumes};
 use k8s_openapi::api::core::v1::{ConfigMap, Container, HostPathVolumeSource, Pod};
@@ -59,7 +59,8 @@ impl Place {
     fn mount(&self, how: &str) -> Result<PathBuf, Error> {
         let text = format!(r#"{{"name":"c","volumeMounts":[{{"name":"v","mountPath":"/m",{how}}}]}}"#);
         let container: Container = serde_json::from_str(&text).unwrap();
-        let variables = [("WHERE".to_owned(), "here".to_owned())];
+        let mut variables = Environment::default();
+        variables.set("WHERE", "here").expect("short");
         let mounts: Vec<Mount> = self
             .volumes
             .mounts(&self.pod, &container, &variables, &BTreeMap::new())?;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
-use agent_plan::environment::{Sources, Surroundings};
+use agent_plan::environment::{Environment, Sources, Surroundings};
 use agent_plan::tokens::TokenWish;
 use agent_volume::{Error, Turn, Volumes};
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod};
@@ -132,7 +132,9 @@ fn attack_01_a_sub_path_cannot_leave_its_volume() {
             r#"{{"name":"c","volumeMounts":[{{"name":"v","mountPath":"/m","subPath":"{path}"}}]}}"#
         ))
         .unwrap();
-        volumes.mounts(&pod, &container, &[], &BTreeMap::new()).unwrap_err();
+        volumes
+            .mounts(&pod, &container, &Environment::default(), &BTreeMap::new())
+            .unwrap_err();
     }
     volumes.tear_down("uid-1").unwrap();
 }

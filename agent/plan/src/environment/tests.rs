@@ -1,8 +1,18 @@
+use serde_json::json;
+
 use super::*;
+
+fn known(variables: &[(&str, &str)]) -> Environment {
+    let mut known = Environment::default();
+    for (name, value) in variables {
+        known.set(name, value).unwrap();
+    }
+    known
+}
 
 #[test]
 fn references_are_expanded_as_elsewhere() {
-    let known = [("A".to_owned(), "1".to_owned()), ("B".to_owned(), "$(A)".to_owned())];
+    let known = known(&[("A", "1"), ("B", "$(A)")]);
     for (text, expected) in [
         ("$(A)", "1"),
         ("x$(A)y$(B)z", "x1y$(A)z"),
@@ -10,8 +20,80 @@ fn references_are_expanded_as_elsewhere() {
         ("$(UNKNOWN)", "$(UNKNOWN)"),
         ("$A $", "$A $"),
         ("$(A", "$(A"),
+        ("$(A)$(A$(A", "1$(A$(A"),
         ("$$$$", "$$"),
     ] {
-        assert_eq!(expand(text, &known), expected, "{text}");
+        assert_eq!(expand(text, &known).as_deref(), Ok(expected), "{text}");
     }
+    assert_eq!(expand_known("a/$(A)$$(C)", &known).as_deref(), Ok("a/1$(C)"));
+    let missing = ReferenceError::Variable("C".to_owned());
+    assert_eq!(expand_known("a/$(C)", &known), Err(missing));
+}
+
+fn built(container: serde_json::Value, image: &[String], sources: &Sources) -> Result<Environment, ReferenceError> {
+    let container: Container = serde_json::from_value(container).unwrap();
+    build(&Pod::default(), &container, image, sources, &Surroundings::default())
+}
+
+#[test]
+fn later_values_take_the_place_of_earlier_ones() {
+    let container = json!({"name": "c", "env": [{"name": "B", "value": "2"}, {"name": "C", "value": "$(B)3"},
+        {"name": "B", "value": "4"}]});
+    let image = ["A=a".to_owned(), "B=b".to_owned(), "PATH=/bin".to_owned()];
+    let all = built(container, &image, &Sources::default()).unwrap();
+    let shown: Vec<String> = all.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    assert_eq!(shown.join(" "), "A=a B=4 PATH=/bin HOSTNAME= C=23");
+}
+
+#[test]
+fn attack_references_that_multiply_end_at_a_bound() {
+    let mut env = vec![json!({"name": "V0", "value": "0123456789"})];
+    for number in 1..12 {
+        let before = format!("$(V{})", number - 1);
+        env.push(json!({"name": format!("V{number}"), "value": before.repeat(10)}));
+    }
+    let container = json!({"name": "c", "env": env});
+    let outcome = built(container, &[], &Sources::default());
+    assert_eq!(outcome.unwrap_err(), ReferenceError::TooLong);
+    // Each fits, all together do not.
+    let long = "x".repeat(100_000);
+    let mut env = vec![json!({"name": "L", "value": long})];
+    env.extend((0..100).map(|number| json!({"name": format!("L{number}"), "value": "$(L)"})));
+    let outcome = built(json!({"name": "c", "env": env}), &[], &Sources::default());
+    assert_eq!(outcome.unwrap_err(), ReferenceError::TooMany);
+    assert_eq!(
+        expand(&"$(".repeat(1 << 19), &Environment::default()).unwrap().len(),
+        1 << 20
+    );
+}
+
+#[test]
+fn attack_many_variables_take_no_time() {
+    // Each against each would be ten thousand million comparisons.
+    let image: Vec<String> = (0..1_000_000).map(|number| format!("a{number}=")).collect();
+    let container = json!({"name": "c"});
+    let outcome = built(container, &image, &Sources::default());
+    assert_eq!(outcome.unwrap_err(), ReferenceError::TooMany);
+    let image: Vec<String> = (0..60_000).map(|number| format!("a{number}=")).collect();
+    assert_eq!(
+        built(json!({"name": "c"}), &image, &Sources::default())
+            .unwrap()
+            .iter()
+            .count(),
+        60_002
+    );
+    let data = (0..60_000).map(|number| (number.to_string(), String::new())).collect();
+    let object = ConfigMap {
+        data: Some(data),
+        ..ConfigMap::default()
+    };
+    let sources = Sources {
+        config_maps: BTreeMap::from([("m".to_owned(), object)]),
+        ..Sources::default()
+    };
+    let from = |prefix: &str| json!({"prefix": prefix, "configMapRef": {"name": "m"}});
+    let container = json!({"name": "c", "envFrom": [from("a")]});
+    assert_eq!(built(container, &[], &sources).unwrap().iter().count(), 60_002);
+    let container = json!({"name": "c", "envFrom": [from("a"), from("b")]});
+    assert_eq!(built(container, &[], &sources).unwrap_err(), ReferenceError::TooMany);
 }

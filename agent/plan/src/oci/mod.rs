@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, SeccompProfile};
 use oci_spec::runtime::Spec;
 use serde_json::{Value, json};
 
-use crate::environment::{self, ReferenceError, Sources, Surroundings};
+use crate::environment::{self, Environment, ReferenceError, Sources, Surroundings};
 use crate::resources;
 
 /// What the image says about its program.
@@ -125,8 +125,8 @@ pub fn build(inputs: &Inputs<'_>) -> Result<Spec, SpecError> {
     } = *inputs;
     let mut variables = environment::build(pod, container, &image.environment, inputs.sources, inputs.surroundings)?;
     let terminal = container.tty == Some(true);
-    if terminal && !variables.iter().any(|(name, _)| name == "TERM") {
-        variables.push(("TERM".to_owned(), "xterm".to_owned()));
+    if terminal && variables.get("TERM").is_none() {
+        variables.set("TERM", "xterm")?;
     }
     let context = container.security_context.as_ref();
     let privileged = context.and_then(|context| context.privileged).unwrap_or(false);
@@ -162,13 +162,22 @@ pub fn build(inputs: &Inputs<'_>) -> Result<Spec, SpecError> {
 }
 
 /// The image's entry point and command, replaced by the container's: a command of its own drops the image's arguments too.
-fn arguments(container: &Container, image: &Image, variables: &[(String, String)]) -> Result<Vec<String>, SpecError> {
-    let given = |list: &Option<Vec<String>>| -> Option<Vec<String>> {
-        let list = list.as_ref().filter(|list| !list.is_empty())?;
-        Some(list.iter().map(|text| environment::expand(text, variables)).collect())
+fn arguments(container: &Container, image: &Image, variables: &Environment) -> Result<Vec<String>, SpecError> {
+    let mut left = environment::MOST_BYTES;
+    let mut given = |list: &Option<Vec<String>>| -> Result<Option<Vec<String>>, ReferenceError> {
+        let Some(list) = list.as_ref().filter(|list| !list.is_empty()) else {
+            return Ok(None);
+        };
+        let mut expanded = Vec::new();
+        for text in list {
+            let text = environment::expand(text, variables)?;
+            left = left.checked_sub(text.len()).ok_or(ReferenceError::TooMany)?;
+            expanded.push(text);
+        }
+        Ok(Some(expanded))
     };
-    let command = given(&container.command);
-    let arguments = given(&container.args).unwrap_or_else(|| {
+    let command = given(&container.command)?;
+    let arguments = given(&container.args)?.unwrap_or_else(|| {
         if command.is_some() {
             Vec::new()
         } else {

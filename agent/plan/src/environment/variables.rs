@@ -1,0 +1,116 @@
+//! Variables, and texts that refer to them. All of it is somebody else's, so what it may grow to is bounded by what a program
+//! could be given: references multiply, and an image's configuration has room for a million names.
+
+use std::collections::BTreeMap;
+
+use super::ReferenceError;
+
+/// The kernel hands no longer string to a program.
+pub const LONGEST_VALUE: usize = 128 << 10;
+/// Nor does it hand over more than this in all, whatever its limits are set to.
+pub const MOST_BYTES: usize = 6 << 20;
+/// Nobody has so many; each costs more than its bytes.
+pub const MOST_VARIABLES: usize = 1 << 16;
+
+/// Variables in the order in which they were set first.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    variables: Vec<(String, String)>,
+    /// Where each is, by its name.
+    places: BTreeMap<String, usize>,
+    bytes: usize,
+}
+
+impl Environment {
+    /// The value of a variable.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        let place = self.places.get(name)?;
+        self.variables.get(*place).map(|(_, value)| value.as_str())
+    }
+
+    /// Sets a variable; one that is there keeps its place.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), ReferenceError> {
+        let known = self.places.get(name).copied();
+        let old = known.and_then(|place| self.variables.get_mut(place));
+        let (before, added) = match &old {
+            Some((_, old)) => (old.len(), value.len()),
+            None => (0, name.len() + value.len() + 2),
+        };
+        let bytes = (self.bytes - before).saturating_add(added);
+        if bytes > MOST_BYTES {
+            return Err(ReferenceError::TooMany);
+        }
+        if let Some((_, old)) = old {
+            value.clone_into(old);
+        } else if self.variables.len() < MOST_VARIABLES {
+            self.places.insert(name.to_owned(), self.variables.len());
+            self.variables.push((name.to_owned(), value.to_owned()));
+        } else {
+            return Err(ReferenceError::TooMany);
+        }
+        self.bytes = bytes;
+        Ok(())
+    }
+
+    /// Names and values.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        let all = self.variables.iter();
+        all.map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+}
+
+/// Replaces `$(NAME)` by the variable's value and `$$` by `$`; an unknown reference stays as it is.
+pub fn expand(text: &str, variables: &Environment) -> Result<String, ReferenceError> {
+    replace(text, |name| Ok(variables.get(name)))
+}
+
+/// The same for a path, which an unknown reference makes meaningless.
+pub fn expand_known(text: &str, variables: &Environment) -> Result<String, ReferenceError> {
+    replace(text, |name| match variables.get(name) {
+        Some(value) => Ok(Some(value)),
+        None => Err(ReferenceError::Variable(name.to_owned())),
+    })
+}
+
+fn replace<'v>(
+    text: &str,
+    lookup: impl Fn(&str) -> Result<Option<&'v str>, ReferenceError>,
+) -> Result<String, ReferenceError> {
+    // A text that is longer by itself is its author's to mend; nothing becomes so by its references.
+    let longest = LONGEST_VALUE.max(text.len());
+    let mut expanded = String::new();
+    let mut push = |piece: &str| {
+        if expanded.len() + piece.len() > longest {
+            return Err(ReferenceError::TooLong);
+        }
+        expanded.push_str(piece);
+        Ok(())
+    };
+    let (mut rest, mut ends) = (text, true);
+    while let Some((before, after)) = rest.split_once('$') {
+        push(before)?;
+        // What has no end here has none further on: it is not looked for again.
+        let reference = after.strip_prefix('(').filter(|_| ends);
+        let reference = reference.map(|after| after.split_once(')'));
+        if let Some(after) = after.strip_prefix('$') {
+            push("$")?;
+            rest = after;
+        } else if let Some(Some((name, after))) = reference {
+            match lookup(name)? {
+                Some(value) => push(value)?,
+                None => {
+                    push("$(")?;
+                    push(name)?;
+                    push(")")?;
+                }
+            }
+            rest = after;
+        } else {
+            ends = ends && reference.is_none();
+            push("$")?;
+            rest = after;
+        }
+    }
+    push(rest)?;
+    Ok(expanded)
+}
