@@ -1,10 +1,12 @@
 //! Claims: what is behind one is bound to a directory of the pod, so that an agent that comes later finds it there.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use agent_plan::claims::{Backing, Place};
 use agent_plan::environment::Sources;
@@ -17,8 +19,46 @@ use crate::{Error, host_path, io_error, make_directory, ownership, subpath};
 /// Where they are in a pod's directory.
 pub(crate) const DIRECTORY: &str = "claims";
 
+/// The devices and inodes that are being mounted, and for how many pods. It is never held over a look at a file system,
+/// which may not answer.
+pub(crate) type Claiming = Mutex<BTreeMap<(u64, u64), usize>>;
+
+/// Somebody who is about to mount something; whoever comes later counts it among the users.
+struct Reserved<'a> {
+    claiming: &'a Claiming,
+    place: (u64, u64),
+}
+
+impl<'a> Reserved<'a> {
+    /// Answers how many were there before.
+    fn new(claiming: &'a Claiming, place: (u64, u64)) -> (Self, usize) {
+        let mut all = claiming.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = all.entry(place).or_default();
+        let before = *count;
+        *count += 1;
+        (Self { claiming, place }, before)
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        let mut all = self.claiming.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = all.get_mut(&self.place) {
+            *count -= 1;
+        }
+        all.retain(|_, count| *count > 0);
+    }
+}
+
 /// Mounts what is behind a claim at `target`, once.
-pub(crate) fn mount(root: &Path, target: &Path, pod: &Pod, volume: &Volume, sources: &Sources) -> Result<(), Error> {
+pub(crate) fn mount(
+    root: &Path,
+    claiming: &Claiming,
+    target: &Path,
+    pod: &Pod,
+    volume: &Volume,
+    sources: &Sources,
+) -> Result<(), Error> {
     if subpath::is_mounted(target).map_err(|error| io_error("find the mount at", target, error))? {
         return Ok(());
     }
@@ -30,7 +70,9 @@ pub(crate) fn mount(root: &Path, target: &Path, pod: &Pod, volume: &Volume, sour
     let found = source
         .metadata()
         .map_err(|error| io_error("look at", &path_of(&backing.place), error))?;
-    let others = users(root, &found).map_err(|error| io_error("read", root, error))?;
+    // Until it is mounted: of two pods that come at once one sees the other here, or what it has mounted.
+    let (_reserved, coming) = Reserved::new(claiming, (found.dev(), found.ino()));
+    let others = users(root, &found).map_err(|error| io_error("read", root, error))? + coming;
     if backing.exclusive && others > 0 {
         return Err(Error::Claim {
             problem: format!(
@@ -140,5 +182,24 @@ pub(crate) fn remove(pod: &Path, failures: &mut Vec<String>) {
         {
             failures.push(format!("remove {}: {error}", path.display()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_comes_later_counts_those_who_are_mounting() {
+        let claiming = Claiming::default();
+        let (first, before) = Reserved::new(&claiming, (1, 2));
+        assert_eq!(before, 0);
+        assert_eq!(Reserved::new(&claiming, (1, 3)).1, 0, "another file");
+        let (second, before) = Reserved::new(&claiming, (1, 2));
+        assert_eq!(before, 1);
+        drop(first);
+        assert_eq!(Reserved::new(&claiming, (1, 2)).1, 1, "the second is not done");
+        drop(second);
+        assert!(claiming.lock().expect("not poisoned").is_empty());
     }
 }

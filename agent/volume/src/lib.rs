@@ -41,8 +41,8 @@ pub struct Volumes {
     secrets_in_memory: bool,
     /// By uid; those of pods that somebody works on.
     turns: Arc<Mutex<BTreeMap<String, Weak<Turns>>>>,
-    /// Held from the look at who uses a claim until it is mounted.
-    claiming: Arc<Mutex<()>>,
+    /// What is being mounted as a claim right now.
+    claiming: Arc<claims::Claiming>,
 }
 
 /// A volume that cannot be had.
@@ -222,8 +222,7 @@ impl Volumes {
         }
         let directory = self.volume_directory(pod, volume)?;
         if is_claim(volume) {
-            let _claiming = self.claiming.lock().unwrap_or_else(PoisonError::into_inner);
-            return claims::mount(&self.root, &directory, pod, volume, sources);
+            return claims::mount(&self.root, &self.claiming, &directory, pod, volume, sources);
         }
         let group = fs_group(pod);
         if let Some(empty) = &volume.empty_dir {
