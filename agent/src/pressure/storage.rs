@@ -9,14 +9,32 @@ use agent_plan::pods;
 use agent_plan::storage::{self, DiskUse, Used};
 use k8s_openapi::api::core::v1::Pod;
 use runtime::Written;
-use tokio::time::Instant;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
 use crate::context::Context;
 
-/// When pods are looked at again, by uid.
+/// Looks at the same time.
+const AT_ONCE: usize = 4;
+/// Who keeps the node able to work waits no longer for them; what they find later, the next round hears.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The looks at pods. A pod may have made them long.
 #[derive(Default)]
-pub(super) struct Storage(BTreeMap<String, Instant>);
+pub(super) struct Storage {
+    /// When pods are looked at again, by uid.
+    due: BTreeMap<String, Instant>,
+    under_way: BTreeMap<String, AbortHandle>,
+    looks: JoinSet<Look>,
+}
+
+/// What a look has found.
+struct Look {
+    uid: String,
+    took: Duration,
+    used: Option<DiskUse>,
+}
 
 impl Storage {
     /// The pods that use more than they may, with what they are told.
@@ -25,25 +43,47 @@ impl Storage {
         limited.retain(|pod| pods::terminal_phase(pod).is_none() && storage::is_limited(pod));
         let number = i64::try_from(limited.len()).unwrap_or(i64::MAX);
         let now = Instant::now();
-        self.0.retain(|uid, _| limited.iter().any(|pod| pods::uid(pod) == uid));
+        let known = |uid: &str| limited.iter().find(|pod| pods::uid(pod) == uid);
+        self.due.retain(|uid, _| known(uid).is_some());
+        self.under_way.retain(|_, look| !look.is_finished());
+        let is_due = |pod: &&Arc<Pod>| {
+            let uid = pods::uid(pod);
+            !self.under_way.contains_key(uid) && self.due.get(uid).is_none_or(|due| *due <= now)
+        };
+        let mut waiting: Vec<&Arc<Pod>> = limited.iter().filter(is_due).collect();
         let mut exceeding = Vec::new();
-        for pod in limited {
-            let uid = pods::uid(&pod).to_owned();
-            if self.0.get(&uid).is_some_and(|due| now < *due) {
-                continue;
+        loop {
+            while self.looks.len() < AT_ONCE
+                && let Some(pod) = waiting.pop()
+            {
+                let look = self.looks.spawn(look(Arc::clone(context), Arc::clone(pod)));
+                self.under_way.insert(pods::uid(pod).to_owned(), look);
             }
-            let began = Instant::now();
-            let used = measure(context, &pod).await;
-            let took = i64::try_from(began.elapsed().as_micros()).unwrap_or(i64::MAX);
+            let Ok(Some(found)) = timeout_at(now + PATIENCE, self.looks.join_next()).await else {
+                return exceeding;
+            };
+            // One that broke is begun again in the next round.
+            let Ok(Look { uid, took, used }) = found else { continue };
+            let Some(pod) = known(&uid) else { continue };
+            let took = i64::try_from(took.as_micros()).unwrap_or(i64::MAX);
             let wait = u64::try_from(storage::next_look(took, number)).unwrap_or(0);
             // The rounds themselves are not earlier either.
             let wait = Duration::from_millis(wait).saturating_sub(Duration::from_secs(1));
-            self.0.insert(uid, now + wait);
-            if let Some(message) = used.and_then(|used| storage::exceeded(&pod, &used)) {
-                exceeding.push((pod, message));
+            self.due.insert(uid, now + wait);
+            if let Some(message) = used.and_then(|used| storage::exceeded(pod, &used)) {
+                exceeding.push((Arc::clone(pod), message));
             }
         }
-        exceeding
+    }
+}
+
+async fn look(context: Arc<Context>, pod: Arc<Pod>) -> Look {
+    let began = Instant::now();
+    let used = measure(&context, &pod).await;
+    Look {
+        uid: pods::uid(&pod).to_owned(),
+        took: began.elapsed(),
+        used,
     }
 }
 

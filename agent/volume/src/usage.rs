@@ -1,7 +1,7 @@
 //! How much lies below a directory that somebody else fills.
 //!
 //! The walk goes by descriptors and follows no link, so that what is moved under its feet cannot lead it elsewhere; it stays on
-//! one file system. It is bounded in depth and in number: what lies deeper than anybody needs counts as too much.
+//! one file system. It is bounded in depth and in number: what has more of either than anybody needs counts as too much.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -25,6 +25,10 @@ const BLOCK: i64 = 512;
 
 /// What a file system counts for a directory with all below it; nothing where there is none.
 pub fn measure(directory: &Path) -> io::Result<Used> {
+    walk(directory, ENTRIES)
+}
+
+fn walk(directory: &Path, limit: i64) -> io::Result<Used> {
     let root = match open(directory, flags(), Mode::empty()) {
         Ok(root) => root,
         Err(Errno::ENOENT) => return Ok(Used::default()),
@@ -63,7 +67,9 @@ pub fn measure(directory: &Path) -> io::Result<Used> {
         if let Some(below) = below {
             walk.enter(below)?;
         }
-        if walk.used.inodes >= ENTRIES {
+        if walk.used.inodes >= limit {
+            // Nobody knows what the rest would come to.
+            walk.used.bytes = i64::MAX;
             break;
         }
     }
@@ -136,6 +142,16 @@ mod tests {
         let after = measure(&root).unwrap();
         assert_eq!(after.inodes, 5);
         assert!((100_000..200_000).contains(&(after.bytes - before.bytes)), "{after:?}");
+    }
+
+    #[test]
+    fn attack_20_many_files_hide_nothing_behind_them() {
+        let home = tempfile::tempdir().unwrap();
+        for number in 0..20 {
+            fs::write(home.path().join(number.to_string()), "x").unwrap();
+        }
+        assert_eq!(walk(home.path(), 20).unwrap().bytes, i64::MAX);
+        assert!(walk(home.path(), 30).unwrap().bytes < 1 << 20);
     }
 
     #[test]
