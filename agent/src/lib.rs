@@ -27,6 +27,7 @@ mod objects;
 mod pods;
 mod pressure;
 mod probing;
+pub mod requests;
 mod rights;
 pub mod serve;
 mod services;

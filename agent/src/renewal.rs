@@ -68,7 +68,7 @@ impl Credentials {
         let inner = Arc::clone(&current);
         let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
             let client = inner.read().unwrap_or_else(PoisonError::into_inner).clone();
-            async move { client.send(request).await }
+            agent::requests::send(client, request)
         });
         let client = kube::Client::new(service, namespace);
         let own = Self {
@@ -231,7 +231,7 @@ impl Own {
 async fn connect(text: &str) -> anyhow::Result<kube::Client> {
     let kubeconfig = Kubeconfig::from_yaml(text).context("read the kubeconfig")?;
     let mut configuration = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-    // Watches are silent for long; everything else is bounded by its caller.
+    // Watches are silent for long; everything else has its own limit.
     configuration.read_timeout = Some(Duration::from_mins(6));
     configuration.connect_timeout = Some(Duration::from_secs(5));
     kube::Client::try_from(configuration).context("make the API client")

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{Node, NodeStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
 
 use crate::Error;
@@ -197,19 +197,20 @@ pub(crate) async fn renew(context: Arc<Context>, node: Node) -> Result<Infallibl
     let mut next = Instant::now();
     let mut failing = RETRY;
     loop {
-        match renew_once(&context, &api, &node).await {
-            Ok(()) => {
-                failing = RETRY;
-                next += RENEWAL;
-            }
-            Err(error) => {
-                warn!(
-                    error = image::chain(&error),
-                    "the node's lease could not be renewed; it will be tried again"
-                );
-                next = Instant::now() + failing;
-                failing = (failing * 2).min(LONGEST_RETRY);
-            }
+        // A renewal that is not answered is not waited for: it would be too late for the next ones as well.
+        let renewed = timeout(RENEWAL, renew_once(&context, &api, &node)).await;
+        let failure = match renewed {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(image::chain(&error)),
+            Err(elapsed) => Some(elapsed.to_string()),
+        };
+        if let Some(error) = failure {
+            warn!(error, "the node's lease could not be renewed; it will be tried again");
+            next = Instant::now() + failing;
+            failing = (failing * 2).min(LONGEST_RETRY);
+        } else {
+            failing = RETRY;
+            next += RENEWAL;
         }
         sleep_until(next).await;
     }

@@ -1,0 +1,77 @@
+//! Requests to the API server, each with an end. When the packets of a connection vanish, what was asked over it is never
+//! answered: only who gives up asks again, over another one, before the cluster gives up the node.
+
+use std::time::Duration;
+
+use http::{Request, Response, Uri};
+use http_body_util::BodyExt as _;
+use kube::client::Body;
+use tokio::time::timeout;
+
+/// What cannot be answered sooner is asked again.
+const LIMIT: Duration = Duration::from_secs(30);
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Sends a request, and reads the whole answer. That of a watch comes bit by bit: only its beginning has a limit.
+pub async fn send(client: kube::Client, request: Request<Body>) -> Result<Response<Body>, Failure> {
+    let watch = is_watch(request.uri());
+    let answer = async {
+        let (head, mut body) = client.send(request).await?.into_parts();
+        if !watch {
+            body = Body::from(body.collect().await?.to_bytes());
+        }
+        Ok::<_, Failure>(Response::from_parts(head, body))
+    };
+    timeout(LIMIT, answer).await?
+}
+
+fn is_watch(uri: &Uri) -> bool {
+    let mut words = uri.query().unwrap_or_default().split('&');
+    words.any(|word| word.starts_with("watch=") && word != "watch=false")
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use futures::stream;
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
+
+    use super::*;
+
+    async fn asked(client: &kube::Client, path: &str) -> Result<Response<Body>, Failure> {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let day = Duration::from_hours(24);
+        timeout(day, send(client.clone(), request)).await.expect("it ends")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_not_answered_ends() {
+        let silent = |_: Request<Body>| std::future::pending::<Result<Response<Body>, Failure>>();
+        let client = kube::Client::new(tower::service_fn(silent), "default");
+        for path in ["/api/v1/nodes/n", "/api/v1/pods?limit=5&watch=true"] {
+            asked(&client, path).await.unwrap_err();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_stops_ends_unless_it_is_a_watch() {
+        type Part = Result<Frame<Bytes>, Failure>;
+        let stopping = |_: Request<Body>| async {
+            let body = StreamBody::new(stream::pending::<Part>());
+            Ok::<_, Failure>(Response::new(body))
+        };
+        let client = kube::Client::new(tower::service_fn(stopping), "default");
+        asked(&client, "/api/v1/nodes/n").await.unwrap_err();
+        asked(&client, "/api/v1/pods?watch=true").await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_arrives_whole() {
+        let good = |_: Request<Body>| async { Ok::<_, Failure>(Response::new(Body::from(b"{}".to_vec()))) };
+        let client = kube::Client::new(tower::service_fn(good), "default");
+        let answer = asked(&client, "/api/v1/nodes/n").await.unwrap();
+        assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "{}");
+    }
+}
