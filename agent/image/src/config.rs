@@ -41,6 +41,8 @@ pub struct Limits {
     pub entries: u64,
     /// Components of a path.
     pub depth: usize,
+    /// Bytes of the paths of one layer's directories, which are remembered to its end.
+    pub directory_bytes: u64,
     /// Time for unpacking one layer.
     pub unpack_time: Duration,
     /// Time for a whole pull.
@@ -63,6 +65,7 @@ impl Default for Limits {
             layer_bytes: 32 << 30,
             entries: 500_000,
             depth: 128,
+            directory_bytes: 64 << 20,
             unpack_time: Duration::from_mins(15),
             pull_time: Duration::from_hours(1),
             read_timeout: Duration::from_secs(30),

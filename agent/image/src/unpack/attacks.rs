@@ -136,6 +136,22 @@ fn attack_05_bombs_end_at_a_bound() {
         "100 entries",
     );
     bomb(&archive(&[file(&"d/".repeat(60), "")]), "50 directories");
+    // The paths of directories are remembered: one that is told again and again once, others to a bound.
+    let small = Limits {
+        directory_bytes: 1 << 10,
+        ..Limits::default()
+    };
+    let long = "n".repeat(200);
+    let again: Vec<Member<'_>> = (0..50).map(|_| directory(&long)).collect();
+    try_unpack(&archive(&again), &small).1.unwrap();
+    let paths: Vec<String> = (0..6).map(|number| format!("{long}{number}")).collect();
+    let others: Vec<Member<'_>> = paths.iter().map(|path| directory(path)).collect();
+    let told = try_unpack(&archive(&others), &small).1.unwrap_err();
+    assert!(crate::chain(&told).contains("1024 bytes in the paths"), "{told}");
+    let parents: Vec<String> = paths.iter().map(|path| format!("{path}/x")).collect();
+    let parents: Vec<Member<'_>> = parents.iter().map(|path| file(path, "")).collect();
+    let told = try_unpack(&archive(&parents), &small).1.unwrap_err();
+    assert!(crate::chain(&told).contains("1024 bytes in the paths"), "{told}");
     // A long name that claims 8 GiB is not read into memory.
     let mut header = tar::Header::new_gnu();
     header.set_entry_type(tar::EntryType::GNULongName);

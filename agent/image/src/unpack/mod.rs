@@ -85,7 +85,7 @@ pub(crate) fn unpack(source: impl Read, target: &Path, limits: &Limits) -> Resul
         path: target.display().to_string(),
         source,
     };
-    let mut root = Root::open(target, limits.depth).map_err(open)?;
+    let mut root = Root::open(target, limits).map_err(open)?;
     let mut unpacked = walk(source, limits, |entry, data| root.apply(entry, data))?;
     unpacked.implicit = root.finish()?;
     Ok(unpacked)

@@ -3,7 +3,7 @@
 //! Directories are opened by `openat2` below the root with every symbolic link refused; the last component is created
 //! or removed relative to its parent's descriptor by calls that do not follow links. Nothing here takes an absolute path.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,7 +17,7 @@ use super::confined::{
     CONFINED, PATH_LIMIT, clean, describe, failed, is_whiteout, open_directory, parent_error, remove_directory,
     set_opaque, stat, timestamps,
 };
-use super::{Entry, EntryKind, UnpackError, read_error, shown};
+use super::{Entry, EntryKind, Limits, UnpackError, read_error, shown};
 
 const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
@@ -30,12 +30,15 @@ pub(super) struct Root {
     parent: Option<(Vec<u8>, OwnedFd)>,
     implicit: BTreeSet<Vec<u8>>,
     /// Directories get their times at the end, when nothing is created in them any more.
-    times: Vec<(Vec<u8>, (i64, u32))>,
+    times: BTreeMap<Vec<u8>, (i64, u32)>,
+    /// Bytes that the paths in those two have taken, and may take.
+    remembered: u64,
+    limit: u64,
     skipped_devices: u64,
 }
 
 impl Root {
-    pub(super) fn open(path: &Path, depth: usize) -> io::Result<Self> {
+    pub(super) fn open(path: &Path, limits: &Limits) -> io::Result<Self> {
         let base = unix::open(
             path,
             OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
@@ -43,10 +46,12 @@ impl Root {
         )?;
         Ok(Self {
             base,
-            depth,
+            depth: limits.depth,
             parent: None,
             implicit: BTreeSet::new(),
-            times: Vec::new(),
+            times: BTreeMap::new(),
+            remembered: 0,
+            limit: limits.directory_bytes,
             skipped_devices: 0,
         })
     }
@@ -138,6 +143,7 @@ impl Root {
             let parent = open_directory(self.base.as_fd(), parent).map_err(|error| parent_error(entry, error))?;
             match unix::mkdirat(&parent, component, Mode::from_raw_mode(0o755)) {
                 Ok(()) => {
+                    self.take(path.len())?;
                     self.implicit.insert(path.clone());
                 }
                 Err(Errno::EXIST) => {}
@@ -161,7 +167,7 @@ impl Root {
             });
         }
         describe(self.base.as_fd(), entry)?;
-        self.times.push((Vec::new(), entry.modified));
+        self.times.insert(Vec::new(), entry.modified);
         Ok(())
     }
 
@@ -177,7 +183,24 @@ impl Root {
             set_opaque(directory.as_fd(), &entry.path)?;
         }
         describe(directory.as_fd(), entry)?;
-        self.times.push((path.to_vec(), entry.modified));
+        if let Some(time) = self.times.get_mut(path) {
+            *time = entry.modified;
+        } else {
+            self.take(path.len())?;
+            self.times.insert(path.to_vec(), entry.modified);
+        }
+        Ok(())
+    }
+
+    /// A path is about to be remembered.
+    fn take(&mut self, bytes: usize) -> Result<(), UnpackError> {
+        self.remembered = self.remembered.saturating_add(bytes as u64);
+        if self.remembered > self.limit {
+            return Err(UnpackError::Limit {
+                limit: self.limit,
+                unit: "bytes in the paths of directories",
+            });
+        }
         Ok(())
     }
 
