@@ -82,7 +82,7 @@ const EFFECTS: &[&str] = &[
     "nix",
     "rand",
     "time",
-    "oci-client",
+    "reqwest",
     "libcontainer",
 ];
 

@@ -58,8 +58,11 @@ impl PullError {
         }
     }
 
-    /// The whole text, sources included.
+    /// The text, sources included, as far as a pod's status has room for it: parts of it are a registry's.
     pub fn message(&self) -> String {
-        crate::chain(self)
+        const LONGEST: usize = 4096;
+        let mut text = crate::chain(self);
+        text.truncate(text.floor_char_boundary(LONGEST));
+        text
     }
 }

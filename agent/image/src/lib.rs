@@ -32,6 +32,7 @@ mod pull;
 pub mod reference;
 mod registry;
 mod store;
+mod token;
 mod unpack;
 
 pub use config::{Config, Limits, Registry};
@@ -45,6 +46,7 @@ pub use image::Image;
 pub use import::ImportError;
 pub use registry::RegistryError;
 pub use store::{Images, OpenError, StoreError};
+pub use token::TokenError;
 pub use unpack::UnpackError;
 
 /// The error's own text followed by the text of each of its sources, joined by `: `, as people read it in an event.

@@ -1,15 +1,10 @@
 //! Reads manifests and blobs from one registry.
 //!
-//! oci-client negotiates tokens. The requests themselves are made here, because a hostile registry must not choose how
-//! much memory an answer takes: oci-client reads manifests and error bodies whole. Redirects to another host lose the
-//! `Authorization` header (reqwest's rule).
+//! A hostile registry must not choose how much memory an answer takes: each is read to a bound. Redirects to another host
+//! lose the `Authorization` header (reqwest's rule).
 
 use std::time::Duration;
 
-use oci_client::RegistryOperation;
-use oci_client::client::{Certificate, CertificateEncoding, ClientConfig, ClientProtocol};
-use oci_client::errors::OciDistributionError;
-use oci_client::secrets::RegistryAuth;
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue, RANGE, RETRY_AFTER};
 use reqwest::{Response, StatusCode};
 use tokio::sync::Mutex;
@@ -19,6 +14,7 @@ use crate::content::ContentError;
 use crate::credentials::Credentials;
 use crate::manifest;
 use crate::reference::Reference;
+use crate::token::{self, TokenError};
 
 /// A registry did not give what it was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +27,7 @@ pub enum RegistryError {
     Denied(StatusCode),
     /// It gave no token.
     #[error("failed to authorize")]
-    Authorize(#[source] Box<OciDistributionError>),
+    Authorize(#[source] TokenError),
     /// It answered with another failure.
     #[error("unexpected status from GET request to {url}: {status}")]
     Status {
@@ -89,12 +85,10 @@ impl RegistryError {
 
 /// One registry, one repository and one set of credentials, for the time of one pull.
 pub(crate) struct Session {
-    negotiator: oci_client::Client,
     client: reqwest::Client,
-    reference: oci_client::Reference,
     base: String,
     repository: String,
-    authentication: RegistryAuth,
+    credentials: Option<Credentials>,
     authorization: Mutex<Option<HeaderValue>>,
 }
 
@@ -110,49 +104,21 @@ impl Session {
         drop(rustls::crypto::ring::default_provider().install_default());
         let settings = config.registries.get(host).cloned().unwrap_or_default();
         let plain = settings.plain_http || (is_loopback(host) && settings.authorities.is_empty());
-        let authorities = read_authorities(&settings)?;
         let mut builder = reqwest::Client::builder()
             .user_agent(USER_AGENT)
             .connect_timeout(CONNECT_TIMEOUT)
             .read_timeout(config.limits.read_timeout);
-        for pem in &authorities {
+        for pem in &read_authorities(&settings)? {
             let parsed = reqwest::Certificate::from_pem_bundle(pem).map_err(RegistryError::Request)?;
             builder = builder.tls_certs_merge(parsed);
         }
-        let negotiator = oci_client::Client::new(ClientConfig {
-            protocol: if plain {
-                ClientProtocol::Http
-            } else {
-                ClientProtocol::Https
-            },
-            extra_root_certificates: authorities
-                .into_iter()
-                .map(|data| Certificate {
-                    encoding: CertificateEncoding::Pem,
-                    data,
-                })
-                .collect(),
-            read_timeout: Some(config.limits.read_timeout),
-            connect_timeout: Some(CONNECT_TIMEOUT),
-            user_agent: USER_AGENT,
-            ..ClientConfig::default()
-        });
-        let reference = oci_client::Reference::with_tag(host.to_owned(), image.path().to_owned(), "latest".to_owned());
-        let base = format!(
-            "{}://{}",
-            if plain { "http" } else { "https" },
-            reference.resolve_registry()
-        );
-        let authentication = credentials.map_or(RegistryAuth::Anonymous, |credentials| {
-            RegistryAuth::Basic(credentials.username.clone(), credentials.password.clone())
-        });
+        let scheme = if plain { "http" } else { "https" };
+        let address = if host == "docker.io" { "index.docker.io" } else { host };
         Ok(Self {
-            negotiator,
             client: builder.build().map_err(RegistryError::Request)?,
-            reference,
-            base,
+            base: format!("{scheme}://{address}"),
             repository: image.path().to_owned(),
-            authentication,
+            credentials: credentials.cloned(),
             authorization: Mutex::new(None),
         })
     }
@@ -214,27 +180,40 @@ impl Session {
     async fn authorization(&self, refresh: bool) -> Result<Option<HeaderValue>, RegistryError> {
         let mut known = self.authorization.lock().await;
         if known.is_none() || refresh {
-            let token = self
-                .negotiator
-                .auth(&self.reference, &self.authentication, RegistryOperation::Pull)
-                .await;
-            let token = token.map_err(|error| {
-                if let OciDistributionError::RequestError(error) = error {
-                    RegistryError::Request(error)
-                } else {
-                    RegistryError::Authorize(Box::new(error))
-                }
-            })?;
-            *known = match (token, &self.authentication) {
-                (Some(token), _) => HeaderValue::from_str(&format!("Bearer {token}")).ok(),
-                (None, RegistryAuth::Basic(username, password)) => basic(username, password),
-                (None, RegistryAuth::Anonymous | RegistryAuth::Bearer(_)) => None,
-            };
+            *known = self.negotiate().await?;
             if let Some(value) = known.as_mut() {
                 value.set_sensitive(true);
             }
         }
         Ok(known.clone())
+    }
+
+    /// Asks the registry how it wants to be asked.
+    async fn negotiate(&self) -> Result<Option<HeaderValue>, RegistryError> {
+        let asked = self.client.get(format!("{}/v2/", self.base)).send().await;
+        let credentials = self.credentials.as_ref();
+        let Some(challenge) = token::challenge(asked.map_err(RegistryError::Request)?.headers()) else {
+            return Ok(credentials.and_then(basic));
+        };
+        let url = challenge
+            .url(&self.repository, self.base.starts_with("http://"))
+            .map_err(RegistryError::Authorize)?;
+        let mut request = self.client.get(url);
+        if let Some(authorization) = credentials.and_then(basic) {
+            request = request.header(AUTHORIZATION, authorization);
+        }
+        let response = request.send().await.map_err(RegistryError::Request)?;
+        if response.status() != StatusCode::OK {
+            // Nothing of what it says: whoever names it could have us read it to them.
+            return Err(RegistryError::Authorize(TokenError::Status {
+                kind: if credentials.is_some() { "oauth" } else { "anonymous" },
+                url: token::shown(response.url()),
+                status: response.status(),
+            }));
+        }
+        let answer = read_bounded(response, "token", token::LIMIT).await?;
+        let token = token::read(&answer).map_err(RegistryError::Authorize)?;
+        Ok(Some(token))
     }
 }
 
@@ -242,10 +221,13 @@ const USER_AGENT: &str = concat!("skiff-agent/", env!("CARGO_PKG_VERSION"));
 /// For name resolution, connection and handshake together. A pod shows why it waits soon; the back-off asks again.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 
-fn basic(username: &str, password: &str) -> Option<HeaderValue> {
+fn basic(credentials: &Credentials) -> Option<HeaderValue> {
     use base64::Engine as _;
+    let Credentials { username, password } = credentials;
     let encoded = base64::engine::general_purpose::STANDARD.encode(format!("{username}:{password}"));
-    HeaderValue::from_str(&format!("Basic {encoded}")).ok()
+    let mut value = HeaderValue::from_str(&format!("Basic {encoded}")).ok()?;
+    value.set_sensitive(true);
+    Some(value)
 }
 
 fn read_authorities(settings: &Registry) -> Result<Vec<Vec<u8>>, RegistryError> {

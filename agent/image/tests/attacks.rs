@@ -56,6 +56,55 @@ async fn attack_06_a_manifest_is_read_to_a_bound() {
 }
 
 #[tokio::test]
+async fn attack_06_tokens_are_read_to_a_bound_and_refusals_are_not_repeated() {
+    let denial = |place: &str| {
+        let realm = format!("WWW-Authenticate: Bearer realm=\"http://{place}/t\",service=\"s\"\r\n");
+        let head = format!("HTTP/1.1 401 Unauthorized\r\n{realm}Content-Length: 0\r\nConnection: close\r\n\r\n");
+        head.into_bytes()
+    };
+    let refusal = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 6\r\nConnection: close\r\n\r\nhidden";
+    for (place, text) in [
+        (
+            serve(|_| answer("", &vec![b' '; 64 << 20])),
+            "token is larger than 65536 bytes",
+        ),
+        (serve(|_| answer("Content-Length: 2\r\n", b"{}")), "the answer is none"),
+        (
+            serve(|_| refusal.to_vec()),
+            "failed to authorize: failed to fetch anonymous token: unexpected status from GET request to http://127.0.0.1",
+        ),
+    ] {
+        let address = serve(move |_| denial(&place));
+        let (_home, images) = store(quick());
+        let error = images.pull(&format!("{address}/x:1"), &[]).await.unwrap_err();
+        assert!(error.message().contains(text), "{}", error.message());
+        assert!(!error.message().contains("hidden"), "{}", error.message());
+    }
+    // With credentials there is a token, and with it another answer.
+    let place = serve(|request| {
+        let known = request.to_lowercase().contains("authorization: basic bwu6c2vjcmv0");
+        let asked = request.contains("GET /t?scope=repository%3Ax%3Apull&service=s ");
+        let token: &[u8] = if known && asked { b"{\"token\":\"good\"}" } else { b"{}" };
+        answer(&format!("Content-Length: {}\r\n", token.len()), token)
+    });
+    let address = serve(move |request| {
+        if request.to_lowercase().contains("authorization: bearer good") {
+            refusal.to_vec()
+        } else {
+            denial(&place)
+        }
+    });
+    let (_home, images) = store(quick());
+    let credentials = Credentials {
+        username: "me".to_owned(),
+        password: "secret".to_owned(),
+    };
+    let error = images.pull(&format!("{address}/x:1"), &[credentials]).await;
+    let message = error.unwrap_err().message();
+    assert!(message.ends_with("server message: 403 Forbidden"), "{message}");
+}
+
+#[tokio::test]
 async fn attack_06_documents_that_mislead() {
     let huge = 200_u64 << 20;
     let digest = Digest::of(b"");
