@@ -1,6 +1,6 @@
 //! Import of OCI image layouts and docker-save archives.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -41,14 +41,6 @@ pub enum ImportError {
     /// The store refused.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// One file of a directory.
-    #[error("import {path:?}")]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Why it could not be imported.
-        source: Box<ImportError>,
-    },
     /// The work was interrupted.
     #[error("the import was interrupted")]
     Interrupted(#[source] tokio::task::JoinError),
@@ -124,7 +116,8 @@ impl Images {
         self.import(&path).await
     }
 
-    /// Imports every `*.tar`, `*.tar.gz`, `*.tgz` and `*.tar.zst` of a directory, in the order of their names.
+    /// Imports every `*.tar`, `*.tar.gz`, `*.tgz` and `*.tar.zst` of a directory, in the order of their names. One that cannot be
+    /// imported does not keep the others from it.
     pub async fn import_directory(&self, directory: &Path) -> Result<Vec<Arc<Image>>, ImportError> {
         let mut paths = Vec::new();
         let mut entries = tokio::fs::read_dir(directory)
@@ -146,11 +139,12 @@ impl Images {
         paths.sort();
         let mut images = Vec::new();
         for path in paths {
-            let imported = self.import(&path).await;
-            images.extend(imported.map_err(|source| ImportError::File {
-                path,
-                source: Box::new(source),
-            })?);
+            match self.import(&path).await {
+                Ok(imported) => images.extend(imported),
+                Err(error) => {
+                    tracing::warn!(path = %path.display(), error = crate::chain(&error), "an archive could not be imported");
+                }
+            }
         }
         Ok(images)
     }
