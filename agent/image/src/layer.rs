@@ -11,6 +11,7 @@ use crate::containerd::Lease;
 use crate::content::ContentError;
 use crate::digest::Digest;
 use crate::manifest::Descriptor;
+use crate::own::Pins;
 use crate::store::StoreError;
 use crate::unpack::Unpacked;
 
@@ -120,10 +121,8 @@ pub(crate) struct Staged {
 
 /// Keeps what was added to the store until an image refers to it.
 pub(crate) enum Hold {
-    /// Nothing is removed meanwhile.
-    Own {
-        _adding: tokio::sync::OwnedRwLockReadGuard<()>,
-    },
+    /// Layers of our own.
+    Own(Pins),
     /// containerd keeps it.
     Lease(Lease),
 }

@@ -5,22 +5,21 @@
 //! DIR/layers/HEX/   one directory per chain ID, complete or absent
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::syncfs;
 use tempfile::TempDir;
-use tokio::sync::{OwnedRwLockWriteGuard, RwLock};
 
 use crate::config::Limits;
 use crate::content::ContentError;
 use crate::digest::Digest;
 use crate::index::{Record, read_index, sync_directory, write_index};
-use crate::layer::{Blob, Hold, LayerError, Staged, Wanted, blocking};
+use crate::layer::{Blob, Have, LayerError, Staged, Wanted, blocking};
 use crate::manifest::Descriptor;
 use crate::store::{OpenError, StoreError, make_directory, staging};
 use crate::unpack;
@@ -29,8 +28,28 @@ use crate::unpack;
 #[derive(Clone)]
 pub(crate) struct Own {
     directory: PathBuf,
-    /// Read by whoever adds an image, written by the collector: a layer without an image yet is not garbage.
-    adding: Arc<RwLock<()>>,
+    /// How many need a layer that may have no image yet: it is not garbage.
+    pinned: Arc<Pinned>,
+}
+
+type Pinned = Mutex<BTreeMap<String, usize>>;
+
+/// The layers that somebody who adds or reads an image needs, from the time on that it was looked whether they are there.
+pub(crate) struct Pins {
+    all: Arc<Pinned>,
+    own: Mutex<Vec<String>>,
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        for hex in self.own.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            if let Some(count) = all.get_mut(hex) {
+                *count -= 1;
+            }
+        }
+        all.retain(|_, count| *count > 0);
+    }
 }
 
 impl Own {
@@ -43,7 +62,7 @@ impl Own {
         make_directory(&directory.join("layers")).map_err(failed)?;
         let own = Self {
             directory: directory.to_owned(),
-            adding: Arc::default(),
+            pinned: Arc::default(),
         };
         let mut records = read_index(directory)?;
         records.retain(|record| {
@@ -61,19 +80,29 @@ impl Own {
         self.directory.join("layers").join(hex)
     }
 
-    pub(crate) fn has(&self, chain: &Digest) -> bool {
-        self.path(chain.hex()).is_dir()
-    }
-
-    pub(crate) async fn hold(&self) -> Hold {
-        Hold::Own {
-            _adding: Arc::clone(&self.adding).read_owned().await,
+    pub(crate) fn hold(&self) -> Pins {
+        Pins {
+            all: Arc::clone(&self.pinned),
+            own: Mutex::default(),
         }
     }
 
-    /// Nobody adds anything for as long as this is held; nothing while somebody does.
-    pub(crate) fn alone(&self) -> Option<OwnedRwLockWriteGuard<()>> {
-        Arc::clone(&self.adding).try_write_owned().ok()
+    /// Whether a layer is there; from now on it stays, or is no garbage once it comes.
+    pub(crate) fn has(&self, pins: &Pins, hex: &str) -> bool {
+        let mut all = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+        *all.entry(hex.to_owned()).or_default() += 1;
+        pins.own
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(hex.to_owned());
+        self.path(hex).is_dir()
+    }
+
+    pub(crate) fn have(&self, pins: &Pins, wanted: &Wanted) -> Have {
+        match wanted.chain() {
+            Some(chain) if self.has(pins, chain.hex()) => Have::Layer,
+            Some(_) | None => Have::Nothing,
+        }
     }
 
     /// Unpacks a layer and checks it.
@@ -116,27 +145,34 @@ impl Own {
         write_index(&self.directory, records).map_err(StoreError::Io)
     }
 
-    /// Removes the layers that no image has; answers the bytes that this freed.
-    pub(crate) fn sweep(&self, records: &[Record]) -> Result<u64, StoreError> {
-        self.sweep_now(records).map_err(StoreError::Io)
+    /// Removes the layers that no image has and nobody needs; answers the bytes that this freed.
+    pub(crate) async fn sweep(&self, has_image: impl Fn(&str) -> bool + Send + 'static) -> Result<u64, StoreError> {
+        let own = self.clone();
+        let swept = tokio::task::spawn_blocking(move || own.sweep_now(has_image)).await;
+        swept
+            .unwrap_or_else(|error| Err(io::Error::other(error)))
+            .map_err(StoreError::Io)
     }
 
-    fn sweep_now(&self, records: &[Record]) -> io::Result<u64> {
-        let referenced: BTreeSet<&str> = records
-            .iter()
-            .flat_map(|record| record.layers.iter().map(String::as_str))
-            .collect();
+    fn sweep_now(&self, has_image: impl Fn(&str) -> bool) -> io::Result<u64> {
         let mut freed = 0_u64;
         for layer in fs::read_dir(self.directory.join("layers"))? {
             let layer = layer?;
-            if layer.file_name().to_str().is_some_and(|name| referenced.contains(name)) {
-                continue;
-            }
-            // Renamed first: a layer that is half removed must not look complete after a crash.
-            let staging = staging(&self.directory)?;
-            fs::rename(layer.path(), staging.path().join("layer"))?;
-            freed = freed.saturating_add(occupied(staging.path())?);
-            staging.close()?;
+            let name = layer.file_name();
+            let removed = {
+                let pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+                // Who needed it until now has recorded its image before; who needs it from now on finds it gone.
+                let needed = |hex: &str| pinned.contains_key(hex) || has_image(hex);
+                if name.to_str().is_some_and(needed) {
+                    continue;
+                }
+                // Renamed first: a layer that is half removed must not look complete after a crash.
+                let removed = staging(&self.directory)?;
+                fs::rename(layer.path(), removed.path().join("layer"))?;
+                removed
+            };
+            freed = freed.saturating_add(occupied(removed.path())?);
+            removed.close()?;
         }
         Ok(freed)
     }
@@ -176,4 +212,40 @@ fn occupied(directory: &Path) -> io::Result<u64> {
         }
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_somebody_needs_is_no_garbage() {
+        let home = tempfile::tempdir().unwrap();
+        make_directory(&home.path().join("staging")).unwrap();
+        let (own, _) = Own::open(home.path()).unwrap();
+        let make = |hex: &str| fs::create_dir(own.path(hex)).unwrap();
+        let left = || {
+            let mut names: Vec<String> = fs::read_dir(home.path().join("layers"))
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect();
+            names.sort();
+            names.join(" ")
+        };
+        ["found", "image", "nobody"].into_iter().for_each(make);
+        let (first, second) = (own.hold(), own.hold());
+        assert!(own.has(&first, "found"));
+        assert!(!own.has(&first, "made") && !own.has(&second, "made"));
+        make("made");
+        let images = |hex: &str| hex == "image";
+        own.sweep(images).await.unwrap();
+        assert_eq!(left(), "found image made");
+        drop(first);
+        own.sweep(images).await.unwrap();
+        assert_eq!(left(), "image made");
+        drop(second);
+        own.sweep(images).await.unwrap();
+        assert_eq!(left(), "image");
+        assert!(own.pinned.lock().unwrap().is_empty());
+    }
 }

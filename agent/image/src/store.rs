@@ -189,24 +189,15 @@ impl Images {
         removing.await?.0.map_err(StoreError::Reference)
     }
 
-    /// Removes an image by its id, with all its names, and the layers that no other image has. Answers the bytes that this
-    /// freed: nothing while an image is being added, whose layers look like nobody's. The caller knows that no container
-    /// needs it.
+    /// Removes an image by its id, with all its names, and the layers that no other image has, nor one that is being added.
+    /// Answers the bytes that this freed. The caller knows that no container needs it.
     pub async fn discard(&self, id: &str) -> Result<u64, StoreError> {
-        let _alone = match &self.inner.kept {
-            Kept::Own(own) => match own.alone() {
-                Some(alone) => Some(alone),
-                None => return Ok(0),
-            },
-            Kept::Containerd(_) => None,
-        };
         let removing = self.inner.change(|records| records.retain(|record| record.id != id));
         let ((), freed) = removing.await?;
         match &self.inner.kept {
             Kept::Own(own) => {
-                let (own, records) = (own.clone(), self.inner.records());
-                let swept = tokio::task::spawn_blocking(move || own.sweep(&records)).await;
-                swept.map_err(|error| StoreError::Io(io::Error::other(error)))?
+                let inner = Arc::clone(&self.inner);
+                own.sweep(move |hex| inner.has_image_of(hex)).await
             }
             Kept::Containerd(_) => Ok(freed),
         }
@@ -232,10 +223,16 @@ impl Inner {
         self.images.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Until this is dropped, nothing is removed that no image refers to yet.
+    /// Whether an image has this layer.
+    fn has_image_of(&self, hex: &str) -> bool {
+        let images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
+        images.iter().any(|record| record.layers.iter().any(|own| own == hex))
+    }
+
+    /// Until this is dropped, nothing is removed that was found or made by it and that no image refers to yet.
     pub(crate) async fn hold(&self) -> Result<Hold, LayerError> {
         match &self.kept {
-            Kept::Own(own) => Ok(own.hold().await),
+            Kept::Own(own) => Ok(Hold::Own(own.hold())),
             Kept::Containerd(daemon) => {
                 let unique = self.staging().map_err(ContentError::io("create a directory"))?;
                 let lease = daemon.lease(unique.path()).await.map_err(StoreError::from)?;
@@ -250,7 +247,7 @@ impl Inner {
             (Kept::Containerd(daemon), Hold::Lease(lease)) => {
                 Ok(daemon.have(lease, wanted).await.map_err(StoreError::from)?)
             }
-            (Kept::Own(own), _) if wanted.chain().is_some_and(|chain| own.has(chain)) => Ok(Have::Layer),
+            (Kept::Own(own), Hold::Own(pins)) => Ok(own.have(pins, wanted)),
             (Kept::Own(_) | Kept::Containerd(_), _) => Ok(Have::Nothing),
         }
     }
@@ -261,7 +258,7 @@ impl Inner {
             (Kept::Containerd(daemon), Hold::Lease(lease)) => {
                 daemon.stage(lease, blob, wanted, &self.config.limits).await
             }
-            (Kept::Containerd(_), Hold::Own { .. }) => Err(ContentError::Missing("a lease".to_owned()).into()),
+            (Kept::Containerd(_), Hold::Own(_)) => Err(ContentError::Missing("a lease".to_owned()).into()),
             (Kept::Own(own), _) => own.stage(blob, wanted, &self.config.limits).await,
         }
     }
@@ -270,7 +267,7 @@ impl Inner {
     pub(crate) async fn place(&self, hold: &Hold, staged: Staged) -> Result<(), LayerError> {
         match (&self.kept, hold) {
             (Kept::Containerd(daemon), Hold::Lease(lease)) => daemon.place(lease, &staged, &self.config.limits).await,
-            (Kept::Containerd(_), Hold::Own { .. }) => Err(ContentError::Missing("a lease".to_owned()).into()),
+            (Kept::Containerd(_), Hold::Own(_)) => Err(ContentError::Missing("a lease".to_owned()).into()),
             (Kept::Own(own), _) => own.place(staged).await,
         }
     }
@@ -281,8 +278,11 @@ impl Inner {
         let Some(record) = found else { return Ok(None) };
         match &self.kept {
             Kept::Own(own) => {
-                // Nothing is removed meanwhile.
-                let hold = own.hold().await;
+                // They stay meanwhile, unless they went before.
+                let hold = own.hold();
+                if !record.layers.iter().all(|hex| own.has(&hold, hex)) {
+                    return Ok(None);
+                }
                 let (image, staging) = (Arc::clone(image), staging.to_owned());
                 let packing = blocking(move || {
                     let packed = export::packed(&image, &record.config, &staging);

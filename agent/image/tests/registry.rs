@@ -64,6 +64,21 @@ async fn imports_a_layout_and_finds_it_by_every_name() {
 }
 
 #[tokio::test]
+async fn images_are_removed_while_others_are_pulled() {
+    let (home, images) = store(Config::default());
+    let image = images.import(&busybox()).await.unwrap().remove(0);
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let name = format!("{}/x:1", silent.local_addr().unwrap());
+    let mut pull = std::pin::pin!(images.pull(&name, &[]));
+    let _connection = tokio::select! {
+        pulled = &mut pull => panic!("{pulled:?}"),
+        accepted = silent.accept() => accepted.unwrap(),
+    };
+    assert!(images.discard(&image.id).await.unwrap() > 0);
+    assert_eq!(layers_of(home.path()), 0);
+}
+
+#[tokio::test]
 async fn imports_docker_archives_and_compressed_ones() {
     let (home, images) = store(Config::default());
     let archive = home.path().join("saved.tar");
@@ -79,6 +94,7 @@ async fn imports_docker_archives_and_compressed_ones() {
     let directory = home.path().join("preload");
     std::fs::create_dir(&directory).unwrap();
     std::fs::write(directory.join("saved.tar.gz"), encoder.finish().unwrap()).unwrap();
+    std::fs::write(directory.join("damaged.tar"), "no archive").unwrap();
     let images_found = images.import_directory(&directory).await.unwrap();
     assert_eq!(images_found[0].names, ["example.org/saved:1"]);
     assert!(images_found[0].layers[0].join("bin/sh").symlink_metadata().is_ok());
