@@ -47,7 +47,7 @@ pub(crate) fn unread(error: io::Error) -> io::Error {
 
 fn is_unread(error: &anyhow::Error) -> bool {
     let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
-    causes.any(|cause| cause.get_ref().is_some_and(|inner| inner.is::<ReaderGone>()))
+    causes.any(|cause| cause.get_ref().is_some_and(<dyn Error + Send + Sync>::is::<ReaderGone>))
 }
 
 /// Says something to the person that is no part of the output.

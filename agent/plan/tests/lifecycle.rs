@@ -356,7 +356,9 @@ fn an_agent_that_ended_during_a_restart_of_all_goes_on_with_it() {
     world.trace.clear();
     world.view.instances.get_mut("other").unwrap().truncate(1);
     for instances in world.view.instances.values_mut() {
-        instances.iter_mut().for_each(|instance| instance.reset = false);
+        for instance in instances {
+            instance.reset = false;
+        }
     }
     agent_plan::lifecycle::resume_reset(&world.pod, &mut world.view);
     world.settle();

@@ -19,13 +19,13 @@ pub(super) async fn run(plan: &Arc<Plan>) -> Result<Started, Failure> {
     let permit = plan.context.starts.acquire().await;
     let _gate = plan.gate.read().await;
     let mut specified = Box::pin(specification(plan));
-    let (_permit, specification) = match tokio::time::timeout(PATIENCE, &mut specified).await {
-        Ok(specification) => (permit, specification?),
-        Err(_) => {
-            drop(permit);
-            let specification = specified.await?;
-            (plan.context.starts.acquire().await, specification)
-        }
+    let in_time = tokio::time::timeout(PATIENCE, &mut specified).await;
+    let (_permit, specification) = if let Ok(specification) = in_time {
+        (permit, specification?)
+    } else {
+        drop(permit);
+        let specification = specified.await?;
+        (plan.context.starts.acquire().await, specification)
     };
     let id = specification.id.clone();
     let image_id = specification.image_id.clone();

@@ -77,8 +77,8 @@ impl Worker {
         let mut ended = adopt::exit(exit, started_at);
         ended.message = self.termination_message(&container, attempt, ended.code);
         if ended.code != 0 && lifecycle::is_reset_due(&self.pod, &self.view) {
-            ended.reason = RESETTING.to_owned();
-            ended.message = RESET_MESSAGE.to_owned();
+            RESETTING.clone_into(&mut ended.reason);
+            RESET_MESSAGE.clone_into(&mut ended.message);
         }
         info!(pod = %self.id(), container, code = ended.code, reason = ended.reason, "container ended");
         if ended.code != 0 && pods::deletion_grace(&self.pod).is_none() {

@@ -80,14 +80,14 @@ struct Machine(tempfile::TempDir);
 impl Machine {
     fn new() -> Self {
         let machine = Self(tempfile::tempdir().unwrap());
-        machine.tmpfs(&machine.data());
+        Self::tmpfs(&machine.data());
         mount(NONE, &machine.data(), NONE, MsFlags::MS_SHARED, NONE).unwrap();
-        machine.tmpfs(&machine.disk());
+        Self::tmpfs(&machine.disk());
         fs::write(machine.disk().join("f"), "kept").unwrap();
         machine
     }
 
-    fn tmpfs(&self, at: &Path) {
+    fn tmpfs(at: &Path) {
         fs::create_dir_all(at).unwrap();
         mount(Some("tmpfs"), at, Some("tmpfs"), MsFlags::empty(), NONE).unwrap();
     }

@@ -111,7 +111,7 @@ mod tests {
         queue.push("a");
         queue.push("a");
         queue.push("b");
-        queue.push_after("c", Duration::from_secs(60));
+        queue.push_after("c", Duration::from_mins(1));
         tokio::time::advance(Duration::from_millis(500)).await;
         assert_eq!((queue.next().await, queue.next().await), ("a", "b"));
         tokio::time::advance(Duration::from_secs(2)).await;

@@ -94,7 +94,7 @@ mod tests {
         let (near, mut far) = tokio::io::duplex(1024);
         let answering = async move {
             let mut request = [0; 1024];
-            far.read(&mut request).await?;
+            let _some = far.read(&mut request).await?;
             tokio::time::sleep(Duration::from_mins(10)).await;
             far.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await?;
             Ok(far)

@@ -299,7 +299,7 @@ impl Inner {
             if pause > AGAIN_AT_MOST {
                 break;
             }
-            std::thread::sleep(pause);
+            std::thread::park_timeout(pause);
             pause *= 2;
         }
     }

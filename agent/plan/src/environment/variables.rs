@@ -96,13 +96,12 @@ fn replace<'v>(
             push("$")?;
             rest = after;
         } else if let Some(Some((name, after))) = reference {
-            match lookup(name)? {
-                Some(value) => push(value)?,
-                None => {
-                    push("$(")?;
-                    push(name)?;
-                    push(")")?;
-                }
+            if let Some(value) = lookup(name)? {
+                push(value)?;
+            } else {
+                push("$(")?;
+                push(name)?;
+                push(")")?;
             }
             rest = after;
         } else {

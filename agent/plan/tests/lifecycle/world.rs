@@ -16,6 +16,26 @@ pub(crate) struct World {
     pub(crate) finished: bool,
 }
 
+/// An action as the trace has it.
+fn told(action: &Action) -> String {
+    match action {
+        Action::Run { container, attempt } => format!("run {container} {attempt}"),
+        Action::Stop { container, grace, .. } => format!("stop {container} {grace}"),
+        Action::Kill(container) => format!("kill {container}"),
+        Action::Prepare => "prepare".to_owned(),
+        Action::Reset => "reset".to_owned(),
+        Action::TearDown => "tear down".to_owned(),
+        Action::Finish => "finish".to_owned(),
+        Action::EnsureImage(container) => format!("image {container}"),
+        Action::Hasten { container, .. } => format!("hasten {container}"),
+        Action::Remove { container, .. } => format!("remove {container}"),
+        Action::Signal(container) => format!("signal {container}"),
+        Action::Announce { container, grace } => format!("announce {container} {grace}"),
+        Action::Turn(container) => format!("turn {container}"),
+        Action::Probe { container, .. } => format!("probe {container}"),
+    }
+}
+
 impl World {
     pub(crate) fn new(spec: &str) -> Self {
         let text = format!(
@@ -64,22 +84,7 @@ impl World {
     }
 
     pub(crate) fn act(&mut self, action: Action) {
-        self.trace.push(match &action {
-            Action::Run { container, attempt } => format!("run {container} {attempt}"),
-            Action::Stop { container, grace, .. } => format!("stop {container} {grace}"),
-            Action::Kill(container) => format!("kill {container}"),
-            Action::Prepare => "prepare".to_owned(),
-            Action::Reset => "reset".to_owned(),
-            Action::TearDown => "tear down".to_owned(),
-            Action::Finish => "finish".to_owned(),
-            Action::EnsureImage(container) => format!("image {container}"),
-            Action::Hasten { container, .. } => format!("hasten {container}"),
-            Action::Remove { container, .. } => format!("remove {container}"),
-            Action::Signal(container) => format!("signal {container}"),
-            Action::Announce { container, grace } => format!("announce {container} {grace}"),
-            Action::Turn(container) => format!("turn {container}"),
-            Action::Probe { container, .. } => format!("probe {container}"),
-        });
+        self.trace.push(told(&action));
         match action {
             Action::Prepare => {
                 self.view.sandbox = Sandbox::Ready {

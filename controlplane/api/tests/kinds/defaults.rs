@@ -70,7 +70,9 @@ fn missing(schema: Schema, value: &Value, path: &str, found: &mut Vec<String>) {
             (Shape::One, None) if field.always_written => found.push(path),
             (Shape::One, Some(inner)) => missing(message, inner, &path, found),
             (Shape::List, Some(Value::Array(items))) => {
-                items.iter().for_each(|item| missing(message, item, &path, found));
+                for item in items {
+                    missing(message, item, &path, found);
+                }
             }
             _ => {}
         }

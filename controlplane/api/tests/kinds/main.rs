@@ -18,6 +18,7 @@ mod hostile;
 mod names;
 mod networks;
 mod pods;
+mod policies;
 mod quantity;
 mod refused;
 mod rules;

@@ -122,7 +122,7 @@ fn a_name_that_overrides_all_others_stands_alone() {
         "",
         "pods",
         &spec(
-            &"a.".repeat(33).trim_end_matches('.').replace("a", "bb"),
+            &"a.".repeat(33).trim_end_matches('.').replace('a', "bb"),
             "shareProcessNamespace",
         ),
         &[long],

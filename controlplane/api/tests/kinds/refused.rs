@@ -292,6 +292,32 @@ fn a_default_that_is_younger_than_the_object_is_no_change() {
 }
 
 #[test]
+fn services() {
+    refused(
+        "",
+        "services",
+        &json!({"spec": {"ports": [{"port": 80}, {"port": 80, "name": "a", "nodePort": 1}]}}),
+        &[
+            "spec.ports[0].name: Required value",
+            "spec.ports[1].nodePort: Invalid value: 1: provided port is not in the valid range. The range of valid ports is 30000-32767",
+            "spec.ports[1]: Duplicate value: {\"Name\":\"\",\"Protocol\":\"TCP\",\"AppProtocol\":null,\"Port\":80,\"TargetPort\":0,\"NodePort\":0}",
+        ],
+    );
+    refused(
+        "",
+        "services",
+        &json!({"spec": {"externalIPs": ["010.000.000.005", "::ffff:1.2.3.4", "::ffff:1.2.3.04", "a", "FE80:0::1"]}}),
+        &[
+            "spec.externalIPs[0]: Invalid value: \"010.000.000.005\": must not have leading 0s",
+            "spec.externalIPs[1]: Invalid value: \"::ffff:1.2.3.4\": must not be an IPv4-mapped IPv6 address",
+            "spec.externalIPs[2]: Invalid value: \"::ffff:1.2.3.04\": must not have leading 0s",
+            "spec.externalIPs[3]: Invalid value: \"a\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+        ],
+    );
+    refused("", "services", &json!({"metadata": {"name": "1st"}}), &[]);
+}
+
+#[test]
 fn other_kinds() {
     refused(
         "",
@@ -324,28 +350,6 @@ fn other_kinds() {
         &json!({"type": "mine"}),
         &["type: Invalid value: \"mine\": field is immutable"],
     );
-    refused(
-        "",
-        "services",
-        &json!({"spec": {"ports": [{"port": 80}, {"port": 80, "name": "a", "nodePort": 1}]}}),
-        &[
-            "spec.ports[0].name: Required value",
-            "spec.ports[1].nodePort: Invalid value: 1: provided port is not in the valid range. The range of valid ports is 30000-32767",
-            "spec.ports[1]: Duplicate value: {\"Name\":\"\",\"Protocol\":\"TCP\",\"AppProtocol\":null,\"Port\":80,\"TargetPort\":0,\"NodePort\":0}",
-        ],
-    );
-    refused(
-        "",
-        "services",
-        &json!({"spec": {"externalIPs": ["010.000.000.005", "::ffff:1.2.3.4", "::ffff:1.2.3.04", "a", "FE80:0::1"]}}),
-        &[
-            "spec.externalIPs[0]: Invalid value: \"010.000.000.005\": must not have leading 0s",
-            "spec.externalIPs[1]: Invalid value: \"::ffff:1.2.3.4\": must not be an IPv4-mapped IPv6 address",
-            "spec.externalIPs[2]: Invalid value: \"::ffff:1.2.3.04\": must not have leading 0s",
-            "spec.externalIPs[3]: Invalid value: \"a\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
-        ],
-    );
-    refused("", "services", &json!({"metadata": {"name": "1st"}}), &[]);
     refused(
         "scheduling.k8s.io",
         "priorityclasses",

@@ -142,7 +142,7 @@ fn templates_are_warned_of_where_they_stand() {
 }
 
 #[test]
-fn other_kinds() {
+fn core_kinds() {
     for (group, plural, object, expected) in [
         (
             "",
@@ -200,6 +200,14 @@ fn other_kinds() {
                  to isolate access to mounted secrets",
             ],
         ),
+    ] {
+        assert_eq!(new(group, plural, &object), expected, "{plural}");
+    }
+}
+
+#[test]
+fn kinds_of_other_groups() {
+    for (group, plural, object, expected) in [
         (
             "networking.k8s.io",
             "ingresses",

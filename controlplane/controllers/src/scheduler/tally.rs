@@ -160,7 +160,7 @@ mod tests {
         line.settled(&first);
         let second = line.take().unwrap();
         tally.attempt(Outcome::Unschedulable, line.attempts(&second));
-        line.refuse(second.clone(), 0, Duration::from_secs(300));
+        line.refuse(second.clone(), 0, Duration::from_mins(5));
         let third = line.take().unwrap();
         line.gate(&third);
         let pending = Pending {
@@ -169,7 +169,7 @@ mod tests {
             ..Pending::default()
         };
         assert_eq!(line.pending(), pending);
-        tokio::time::advance(Duration::from_secs(300)).await;
+        tokio::time::advance(Duration::from_mins(5)).await;
         assert_eq!(line.take().as_ref(), Some(&second));
         tally.bound(line.attempts(&second));
         let mut page = Page::default();

@@ -13,6 +13,7 @@ use crate::failure::Failure;
 const LABELS: [&str; 2] = ["topology.kubernetes.io/region", "topology.kubernetes.io/zone"];
 
 /// Labels a new pod that comes with a node.
+#[expect(clippy::unnecessary_wraps, reason = "a step of the chain")]
 pub(super) fn label(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(), Failure> {
     if !review.is_new() {
         return Ok(());

@@ -193,7 +193,7 @@ pub(super) fn describe(parts: &[PolicyRule]) -> String {
     let mut left = lines.len();
     for line in &lines {
         if text.len().saturating_add(line.len()) > TOLD {
-            text.push_str(&format!("... and {left} more"));
+            text.extend(["... and ", &left.to_string(), " more"]);
             break;
         }
         text.push_str(line);
