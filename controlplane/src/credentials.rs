@@ -78,6 +78,9 @@ pub fn issue_node(options: &IssueNode) -> anyhow::Result<()> {
     check_name(&options.name)?;
     let authority = authority(&options.state_dir, options.certificate_seconds)?;
     let server = server(options.server.as_deref(), &options.state_dir)?;
+    if options.server.is_none() {
+        check_reach(&server, &options.addresses)?;
+    }
     let now = clock::now();
     let user = node_user(&options.name);
     let client = authority.issue(&Profile::client(&user, &["system:nodes"]), now)?;
@@ -127,6 +130,16 @@ fn server(given: Option<&str>, state_dir: &Path) -> anyhow::Result<String> {
         .with_context(|| format!("{} names no server; give --server", path.display()))
 }
 
+/// A node elsewhere would ask itself where this machine's clients ask for the server.
+fn check_reach(server: &str, node: &[IpAddr]) -> anyhow::Result<()> {
+    let here = ["https://127.", "https://[::1]", "https://localhost"];
+    let elsewhere = node.iter().find(|address| !address.is_loopback());
+    if let Some(address) = elsewhere.filter(|_| here.iter().any(|begin| server.starts_with(begin))) {
+        bail!("the administrator's kubeconfig names {server}, which a node at {address} cannot reach: give --server");
+    }
+    Ok(())
+}
+
 fn check_name(name: &str) -> anyhow::Result<()> {
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
     let ends = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
@@ -136,4 +149,18 @@ fn check_name(name: &str) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check_reach;
+
+    #[test]
+    fn a_node_elsewhere_needs_a_server_that_it_can_reach() {
+        let (elsewhere, here) = (["10.0.0.7".parse().unwrap()], ["127.0.0.1".parse().unwrap()]);
+        let refused = check_reach("https://127.0.0.1:6443", &elsewhere).unwrap_err().to_string();
+        assert!(refused.ends_with("which a node at 10.0.0.7 cannot reach: give --server"), "{refused}");
+        check_reach("https://127.0.0.1:6443", &here).unwrap();
+        check_reach("https://10.0.0.1:6443", &elsewhere).unwrap();
+    }
 }

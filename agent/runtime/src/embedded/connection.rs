@@ -92,6 +92,8 @@ impl Connection {
             }
             let id = pending.next;
             pending.next += 1;
+            // Those who asked may have given up on a supervisor that is held up.
+            pending.waiting.retain(|_, sender| !sender.is_closed());
             pending.waiting.insert(id, sender);
             id
         };
