@@ -49,7 +49,7 @@ impl Key {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Record {
-    /// It was pulled without credentials too.
+    /// It was pulled without credentials.
     everybody: bool,
     keys: Vec<Key>,
 }
@@ -61,6 +61,8 @@ type Records = BTreeMap<String, BTreeMap<String, Record>>;
 pub(crate) struct Rights {
     path: PathBuf,
     records: Mutex<Records>,
+    /// Held from a change until it is on the disk, so that the last one is there last.
+    writing: tokio::sync::Mutex<()>,
 }
 
 impl Rights {
@@ -72,6 +74,7 @@ impl Rights {
         Self {
             path,
             records: Mutex::new(records),
+            writing: tokio::sync::Mutex::default(),
         }
     }
 
@@ -103,26 +106,33 @@ impl Rights {
         }
     }
 
-    /// An image was pulled with a key, or without any. Of those that are not on the node any more nothing is kept.
-    pub(crate) fn learn(
+    /// An image was pulled with a key, or without any: then it stays everybody's. Of those that are not on the node any more
+    /// nothing is kept.
+    pub(crate) async fn learn(
         &self,
         (id, name): (&str, &str),
         key: Option<&Key>,
         present: impl Fn(&str) -> bool,
     ) -> io::Result<()> {
-        let Ok(reference) = Reference::parse(name) else {
+        let _turn = self.writing.lock().await;
+        let Some(records) = self.change((id, name), key, present) else {
             return Ok(());
         };
-        let repository = reference.repository();
+        let path = self.path.clone();
+        // After a pull the disk may be busy for long.
+        let written = tokio::task::spawn_blocking(move || write(&path, &records)).await;
+        written.map_err(io::Error::other)?
+    }
+
+    /// All records, when that changes them.
+    fn change(&self, (id, name): (&str, &str), key: Option<&Key>, present: impl Fn(&str) -> bool) -> Option<Records> {
+        let repository = Reference::parse(name).ok()?.repository();
         let mut records = self.records();
-        let known = records.get(id).and_then(|repositories| repositories.get(&repository));
-        if key.is_none() && known.is_none_or(|record| record.everybody) {
-            return Ok(());
-        }
         let record = records.entry(id.to_owned()).or_default().entry(repository).or_default();
         match key {
+            _ if record.everybody => return None,
             None => record.everybody = true,
-            Some(key) if record.keys.contains(key) => return Ok(()),
+            Some(key) if record.keys.contains(key) => return None,
             Some(key) => {
                 let surplus = record.keys.len().saturating_add(1).saturating_sub(KEYS);
                 record.keys.drain(..surplus);
@@ -130,7 +140,7 @@ impl Rights {
             }
         }
         records.retain(|known, _| known == id || present(known));
-        write(&self.path, &records)
+        Some(records.clone())
     }
 }
 
@@ -170,16 +180,21 @@ mod tests {
         Key::new("team", secret, secret, &credentials)
     }
 
-    #[test]
-    fn an_image_opens_to_who_could_pull_it() {
+    #[tokio::test]
+    async fn an_image_opens_to_who_could_pull_it() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("rights.json");
         let rights = Rights::open(path.clone());
         assert!(rights.are_everybodys("sha256:a", NAME), "nobody pulled it");
-        rights.learn(("sha256:a", NAME), None, |_| true).unwrap();
-        assert!(!path.exists(), "nothing to remember");
+        rights.learn(("sha256:p", NAME), None, |_| true).await.unwrap();
+        rights
+            .learn(("sha256:p", NAME), Some(&key("one", "x")), |_| true)
+            .await
+            .unwrap();
+        assert!(rights.are_everybodys("sha256:p", NAME), "it needs no key");
         rights
             .learn(("sha256:a", NAME), Some(&key("one", "x")), |_| true)
+            .await
             .unwrap();
 
         let rights = Rights::open(path.clone());
@@ -198,13 +213,15 @@ mod tests {
         assert!(rights.admit("sha256:a", NAME, &[key("two", "x")]), "the same contents");
         rights
             .learn(("sha256:a", NAME), Some(&key("two", "y")), |_| true)
+            .await
             .unwrap();
         assert!(rights.admit("sha256:a", NAME, &[key("three", "y")]));
-        rights.learn(("sha256:a", NAME), None, |_| true).unwrap();
+        rights.learn(("sha256:a", NAME), None, |_| true).await.unwrap();
         assert!(Rights::open(path.clone()).are_everybodys("sha256:a", NAME));
 
         rights
             .learn(("sha256:b", NAME), Some(&key("one", "x")), |id| id != "sha256:a")
+            .await
             .unwrap();
         let text = fs::read_to_string(&path).unwrap();
         assert!(!text.contains("sha256:a") && text.contains("sha256:b"), "{text}");

@@ -21,7 +21,12 @@ pub struct Config {
     #[arg(long, default_value = "127.0.0.1:6443")]
     pub listen: SocketAddr,
     /// Further host names and addresses that clients reach the server by; they go into its certificate
-    #[arg(long = "advertise", value_name = "NAME", env = "SKIFF_ADVERTISE", value_delimiter = ',')]
+    #[arg(
+        long = "advertise",
+        value_name = "NAME",
+        env = "SKIFF_ADVERTISE",
+        value_delimiter = ','
+    )]
     pub advertise: Vec<String>,
     /// Range of Services' addresses; the first one is the server's own
     #[arg(long, default_value = "10.96.0.0/12")]

@@ -158,8 +158,13 @@ mod tests {
     #[test]
     fn a_node_elsewhere_needs_a_server_that_it_can_reach() {
         let (elsewhere, here) = (["10.0.0.7".parse().unwrap()], ["127.0.0.1".parse().unwrap()]);
-        let refused = check_reach("https://127.0.0.1:6443", &elsewhere).unwrap_err().to_string();
-        assert!(refused.ends_with("which a node at 10.0.0.7 cannot reach: give --server"), "{refused}");
+        let refused = check_reach("https://127.0.0.1:6443", &elsewhere)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            refused.ends_with("which a node at 10.0.0.7 cannot reach: give --server"),
+            "{refused}"
+        );
         check_reach("https://127.0.0.1:6443", &here).unwrap();
         check_reach("https://10.0.0.1:6443", &elsewhere).unwrap();
     }

@@ -16,8 +16,9 @@ use crate::events::Kind;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(plan: &Arc<Plan>) -> Result<Started, Failure> {
-    let permit = plan.context.starts.acquire().await;
+    // Who has a permit never waits for a gate: who has a gate may wait for a permit.
     let _gate = plan.gate.read().await;
+    let permit = plan.context.starts.acquire().await;
     let mut specified = Box::pin(specification(plan));
     let in_time = tokio::time::timeout(PATIENCE, &mut specified).await;
     let (_permit, specification) = if let Ok(specification) = in_time {

@@ -300,7 +300,7 @@ async fn pull(context: &Context, name: &str, keys: &[(Key, Credentials)]) -> Res
     };
     let listed = images.list();
     let present = |id: &str| listed.iter().any(|image| image.id == id);
-    if let Err(error) = context.rights.learn((&pulled.id, name), key, present) {
+    if let Err(error) = context.rights.learn((&pulled.id, name), key, present).await {
         warn!(%error, "it could not be written down who may use an image");
     }
     Ok(pulled)

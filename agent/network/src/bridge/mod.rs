@@ -5,9 +5,11 @@
 //! removal of what a failed attachment left, is ever done in the wrong one.
 
 pub(crate) mod kernel;
+mod leaving;
 mod masquerade;
 pub(crate) mod names;
 pub(crate) mod namespace;
+mod once;
 mod ports;
 mod records;
 mod routes;
@@ -23,7 +25,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, ready};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{AttachSpec, Attachment, Cidr, Error, Network, Ranges};
 use records::{Records, Reservation};
@@ -109,35 +111,6 @@ impl Bridge {
     }
 }
 
-/// For a process that does one thing and ends.
-impl Bridge {
-    pub(crate) fn start_now(&self, ranges: Ranges) -> Result<(), Error> {
-        self.inner.start(ranges)
-    }
-
-    pub(crate) fn join_now(&self, spec: &AttachSpec, place: &Place) -> Result<Attachment, Error> {
-        self.inner.attach(spec, Some(place))
-    }
-
-    pub(crate) fn detach_now(&self, sandbox: &str) -> Result<(), Error> {
-        self.inner.detach(sandbox)
-    }
-
-    pub(crate) fn known(&self) -> Vec<Attachment> {
-        self.inner.records().attachments()
-    }
-
-    /// Whether a sandbox's end on the machine is there.
-    pub(crate) fn is_connected(sandbox: &str) -> Result<bool, Error> {
-        kernel::with(|kernel| kernel.is_connected(sandbox))
-    }
-
-    /// Whether there are addresses of these ranges for one more.
-    pub(crate) fn has_room(&self, ranges: Ranges) -> bool {
-        self.inner.records().free(ranges).is_some()
-    }
-}
-
 impl Inner {
     fn records(&self) -> MutexGuard<'_, Records> {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
@@ -183,11 +156,6 @@ impl Inner {
         note(&mut failures, masquerade::remove(bridge, ranges));
         note(&mut failures, ports::remove(bridge, ranges));
         failures
-    }
-
-    fn redirect(&self, service: SocketAddrV4, server: SocketAddrV4) -> Result<bool, Error> {
-        masquerade::redirect(&self.config.bridge, service, server)?;
-        Ok(true)
     }
 
     /// Attaches a namespace of our own, or the one at the given place.
@@ -252,9 +220,15 @@ impl Inner {
         let Some(link) = link else { return Ok(()) };
         let taken = self.take_away(sandbox, &link);
         if taken.is_err() {
-            self.records().stay(sandbox);
+            self.stay(sandbox);
         }
         taken
+    }
+
+    /// Nobody is about to take the sandbox's link away any more.
+    fn stay(&self, sandbox: &str) {
+        self.records().leaving.stay(sandbox);
+        self.settled.notify_all();
     }
 
     /// Lets go of a sandbox's namespace and frees its ports. Answers which link is to be taken away then: none where somebody
@@ -263,7 +237,7 @@ impl Inner {
         names::sandbox(sandbox)?;
         let (link, led) = {
             let mut records = self.records();
-            if !records.leave(sandbox) {
+            if !records.leaving.begin(sandbox) {
                 return Ok(None);
             }
             (records.link(sandbox), records.leads_ports(sandbox))
@@ -276,7 +250,7 @@ impl Inner {
             note(&mut failures, self.lead_ports());
         }
         if !failures.is_empty() {
-            self.records().stay(sandbox);
+            self.stay(sandbox);
         }
         finish(failures).map(|()| Some(link))
     }
@@ -292,11 +266,15 @@ impl Inner {
     }
 
     /// The same, until it is done. When it cannot be, the sandbox keeps its address until the next agent looks at what there is.
-    fn take_away_at_last(&self, sandbox: &str, link: &str) {
+    fn take_away_at_last(&self, sandbox: &str, link: &str, mut place: Option<OwnedSemaphorePermit>) {
         let mut pause = AGAIN;
         while let Err(error) = self.take_away(sandbox, link) {
             tracing::warn!(sandbox, link, %error, "a link could not be taken away");
+            // Others go on meanwhile.
+            place.take();
             if pause > AGAIN_AT_MOST {
+                self.records().leaving.give_up(sandbox);
+                self.settled.notify_all();
                 break;
             }
             std::thread::park_timeout(pause);
@@ -306,7 +284,7 @@ impl Inner {
 
     /// The records when nobody is about to take the link of one of these sandboxes away any more, or has tried for long.
     fn settled(&self, which: impl Fn(&str) -> bool) -> MutexGuard<'_, Records> {
-        let leaving = |records: &mut Records| records.is_leaving(&which);
+        let leaving = |records: &mut Records| records.leaving.is_going(&which);
         let waited = self.settled.wait_timeout_while(self.records(), SETTLED, leaving);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
@@ -319,7 +297,7 @@ impl Inner {
         }
         let known: Vec<Attachment> = {
             let mut records = self.settled(|_any| true);
-            records.stay_all();
+            records.leaving.clear();
             records.attachments()
         };
         for attachment in known {
@@ -366,12 +344,15 @@ impl Network for Bridge {
                 inner.filling.moved();
                 inner.let_go(&sandbox)
             },
-            move |inner, link| inner.take_away_at_last(&left, link),
+            move |inner, link, place| inner.take_away_at_last(&left, link, place),
         )
     }
 
     fn redirect(&self, service: SocketAddrV4, server: SocketAddrV4) -> BoxFuture<'_, Result<bool, Error>> {
-        self.run(move |inner| inner.redirect(service, server))
+        self.run(move |inner| {
+            masquerade::redirect(&inner.config.bridge, service, server)?;
+            Ok(true)
+        })
     }
 
     fn stop(&self) -> BoxFuture<'_, Result<(), Error>> {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::leaving::Leaving;
 use super::slots::{self, Slots};
 use super::{Place, names, namespace};
 use crate::files::{read, read_whole, remove, write};
@@ -17,8 +18,7 @@ pub(super) struct Records {
     state: PathBuf,
     ranges: Option<Ranges>,
     attachments: BTreeMap<String, Record>,
-    /// Sandboxes whose namespaces and ports are free, and whose links somebody is about to take away.
-    leaving: BTreeSet<String>,
+    pub(super) leaving: Leaving,
     pub(super) slots: Slots,
     /// The machine's ends of what an earlier process left without a record.
     lost: Vec<String>,
@@ -62,7 +62,7 @@ impl Records {
             state: state.to_path_buf(),
             ranges: read(&state.join("range.json"))?,
             attachments: BTreeMap::new(),
-            leaving: BTreeSet::new(),
+            leaving: Leaving::default(),
             slots: Slots::default(),
             lost: Vec::new(),
             last: None,
@@ -139,29 +139,10 @@ impl Records {
         self.ranges
     }
 
-    /// Notes that somebody is about to take a sandbox's link away. Answers whether nobody was.
-    pub(super) fn leave(&mut self, sandbox: &str) -> bool {
-        self.leaving.insert(sandbox.to_owned())
-    }
-
-    /// Notes that nobody is any more.
-    pub(super) fn stay(&mut self, sandbox: &str) {
-        self.leaving.remove(sandbox);
-    }
-
-    pub(super) fn stay_all(&mut self) {
-        self.leaving.clear();
-    }
-
-    /// Whether somebody is about to take the link of one of these sandboxes away.
-    pub(super) fn is_leaving(&self, which: impl Fn(&str) -> bool) -> bool {
-        self.leaving.iter().any(|sandbox| which(sandbox))
-    }
-
     /// All sandboxes with an address that do not leave.
     pub(super) fn attachments(&self) -> Vec<Attachment> {
         let all = self.attachments.iter();
-        let all = all.filter(|(sandbox, _)| !self.leaving.contains(*sandbox));
+        let all = all.filter(|(sandbox, _)| !self.leaving.has(sandbox));
         all.map(|(_, record)| record.attachment.clone()).collect()
     }
 
@@ -271,7 +252,7 @@ impl Records {
     pub(super) fn release(&mut self, sandbox: &str) -> Result<(), Error> {
         remove(&self.file(sandbox))?;
         self.attachments.remove(sandbox);
-        self.leaving.remove(sandbox);
+        self.leaving.stay(sandbox);
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit as Place, Semaphore, oneshot};
 
 use super::{Bridge, Inner};
 use crate::Error;
@@ -16,7 +16,7 @@ impl Bridge {
         &self,
         work: impl FnOnce(&Arc<Inner>) -> Result<T, Error> + Send + 'static,
     ) -> BoxFuture<'static, Result<T, Error>> {
-        self.thread(&self.inner.workers, move |inner, answer| {
+        self.thread(&self.inner.workers, move |inner, answer, _place| {
             // The caller may have stopped waiting; what was done stands in the records.
             drop(answer.send(work(inner)));
         })
@@ -26,16 +26,16 @@ impl Bridge {
     pub(super) fn run_on<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Arc<Inner>) -> Result<Option<T>, Error> + Send + 'static,
-        rest: impl FnOnce(&Arc<Inner>, &T) + Send + 'static,
+        rest: impl FnOnce(&Arc<Inner>, &T, Option<Place>) + Send + 'static,
     ) -> BoxFuture<'static, Result<(), Error>> {
-        self.thread(&self.inner.leavers, move |inner, answer| {
+        self.thread(&self.inner.leavers, move |inner, answer, place| {
             let (result, left) = match work(inner) {
                 Ok(left) => (Ok(()), left),
                 Err(error) => (Err(error), None),
             };
             drop(answer.send(result));
             if let Some(left) = left {
-                rest(inner, &left);
+                rest(inner, &left, place);
             }
         })
     }
@@ -43,15 +43,15 @@ impl Bridge {
     fn thread<T: Send + 'static>(
         &self,
         places: &Arc<Semaphore>,
-        work: impl FnOnce(&Arc<Inner>, oneshot::Sender<Result<T, Error>>) + Send + 'static,
+        work: impl FnOnce(&Arc<Inner>, oneshot::Sender<Result<T, Error>>, Option<Place>) + Send + 'static,
     ) -> BoxFuture<'static, Result<T, Error>> {
         let (inner, places) = (Arc::clone(&self.inner), Arc::clone(places));
         async move {
-            let permit = places.acquire_owned().await;
+            // Never closed.
+            let place = places.acquire_owned().await.ok();
             let (answer, answered) = oneshot::channel();
             let thread = std::thread::Builder::new().name("network".to_owned()).spawn(move || {
-                work(&inner, answer);
-                drop(permit);
+                work(&inner, answer, place);
             });
             thread.map_err(|source| Error::io("start a thread for", Path::new("the network"), source))?;
             answered.await.unwrap_or_else(|_| {

@@ -36,14 +36,20 @@ pub(super) fn make_room(
     claims: &Claims,
     why: &mut Unplaceable,
 ) -> Option<Displacement> {
-    if !why.is_resolvable() {
-        return None;
-    }
-    if board.awaits(pod) {
+    if why.is_resolvable() && board.awaits(pod, claims) {
         why.preemption = Preemption::Awaited;
         return None;
     }
-    let displacement = board.displace(pod, claims, &context.caches.budgets.all())?;
+    let found = if why.is_resolvable() {
+        board.displace(pod, claims, &context.caches.budgets.all())
+    } else {
+        None
+    };
+    let Some(displacement) = found else {
+        // Others need not leave the room to it any longer.
+        board.disappoint(uid(&**pod));
+        return None;
+    };
     board.promise(pod, &displacement);
     why.preemption = Preemption::Begun;
     Some(displacement)

@@ -158,6 +158,7 @@ impl Board {
         let Some(placed) = self.pods.remove(uid) else {
             return false;
         };
+        self.repelling.remove(uid);
         let rank = priority(&placed.pod);
         match self.ranks.get_mut(&rank) {
             Some(count) if *count > 1 => *count -= 1,
@@ -203,10 +204,18 @@ impl Board {
         self.promises.remove(uid);
     }
 
-    /// Whether some who make room for a pod are not gone yet.
-    pub fn awaits(&self, pod: &Pod) -> bool {
-        let promise = self.promises.get(uid(pod));
-        promise.is_some_and(|promise| promise.victims.iter().any(|victim| self.pods.contains_key(victim)))
+    /// Whether some who make room for a pod are not gone yet, on a node that would still do for it.
+    pub fn awaits(&self, pod: &Pod, claims: &Claims) -> bool {
+        let Some(promise) = self.promises.get(uid(pod)) else {
+            return false;
+        };
+        let goes = promise.victims.iter().any(|victim| self.pods.contains_key(victim));
+        let place = self.places.get(&promise.placed.node);
+        let own = place.and_then(|place| Some((place.node.as_ref()?, place)));
+        goes && own.is_some_and(|(own, place)| {
+            let judge = Judge::new(self, pod, &promise.placed.needs, claims);
+            judge.check(own, place).err().is_none_or(|misfit| misfit.resolvable)
+        })
     }
 
     /// A place as it will be for a pod once those have come to whom it was promised before.

@@ -245,9 +245,9 @@ fn what_a_pod_is_promised_is_kept_for_it() {
     board.promise(&high, &displacement);
     why.preemption = Preemption::Begun;
     assert_eq!(why.to_string(), "0/1 nodes are available: 1 Insufficient cpu.");
-    assert!(board.awaits(&high) && !board.awaits(&rival));
+    assert!(board.awaits(&high, &Claims::default()) && !board.awaits(&rival, &Claims::default()));
     assert!(board.lift("low"));
-    assert!(!board.awaits(&high));
+    assert!(!board.awaits(&high, &Claims::default()));
     assert!(board.choose(&rival, &Claims::default()).is_err());
     check(&board, &higher, &expect!["n1"]);
     check(&board, &high, &expect!["n1"]);

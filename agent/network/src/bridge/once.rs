@@ -1,0 +1,32 @@
+//! The network for a process that does one thing and ends.
+
+use super::{Bridge, Place, kernel};
+use crate::{AttachSpec, Attachment, Error, Ranges};
+
+impl Bridge {
+    pub(crate) fn start_now(&self, ranges: Ranges) -> Result<(), Error> {
+        self.inner.start(ranges)
+    }
+
+    pub(crate) fn join_now(&self, spec: &AttachSpec, place: &Place) -> Result<Attachment, Error> {
+        self.inner.attach(spec, Some(place))
+    }
+
+    pub(crate) fn detach_now(&self, sandbox: &str) -> Result<(), Error> {
+        self.inner.detach(sandbox)
+    }
+
+    pub(crate) fn known(&self) -> Vec<Attachment> {
+        self.inner.records().attachments()
+    }
+
+    /// Whether a sandbox's end on the machine is there.
+    pub(crate) fn is_connected(sandbox: &str) -> Result<bool, Error> {
+        kernel::with(|kernel| kernel.is_connected(sandbox))
+    }
+
+    /// Whether there are addresses of these ranges for one more.
+    pub(crate) fn has_room(&self, ranges: Ranges) -> bool {
+        self.inner.records().free(ranges).is_some()
+    }
+}
