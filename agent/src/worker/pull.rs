@@ -120,10 +120,7 @@ impl Worker {
             return Ok(true);
         }
         if policy == "Never" {
-            return Err(Failure {
-                reason: "ErrImageNeverPull".to_owned(),
-                message: format!("Container image \"{name}\" is not present with pull policy of Never"),
-            });
+            return Err(absent(name));
         }
         Ok(false)
     }
@@ -261,6 +258,14 @@ async fn fetch(context: &Context, pod: &Pod, container: &str, wanted: Wanted) ->
     }
 }
 
+/// Nobody may pull it.
+fn absent(name: &str) -> Failure {
+    Failure {
+        reason: "ErrImageNeverPull".to_owned(),
+        message: format!("Container image \"{name}\" is not present with pull policy of Never"),
+    }
+}
+
 /// An image that was pulled with credentials before, for a pod that has them.
 fn held(context: &Context, wanted: &Wanted, keys: &[(Key, Credentials)]) -> Result<Option<Arc<image::Image>>, Failure> {
     let Wanted { name, policy, .. } = wanted;
@@ -268,7 +273,8 @@ fn held(context: &Context, wanted: &Wanted, keys: &[(Key, Credentials)]) -> Resu
         return Ok(None);
     }
     let Some(image) = context.parts.images.resolve(name)? else {
-        return Ok(None);
+        // It may have gone since.
+        return if policy == "Never" { Err(absent(name)) } else { Ok(None) };
     };
     let own: Vec<Key> = keys.iter().map(|(key, _)| key.clone()).collect();
     if context.rights.admit(&image.id, name, &own) {

@@ -15,6 +15,10 @@ pub(crate) use template::{of_pod, of_template};
 use crate::names::dns1123_label;
 use crate::quantity::Quantity;
 
+/// Of things that are compared with each other, the first so many are: what a client is warned of must not cost more than what it
+/// asks for.
+const COMPARED: usize = 128;
+
 /// Labels of nodes that have other names by now.
 const OLD_LABELS: [(&str, &str); 8] = [
     (

@@ -1,5 +1,7 @@
 //! Answers: status, headers and bodies.
 
+use std::collections::BTreeSet;
+
 use axum::body::Body;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER, WARNING};
@@ -82,12 +84,12 @@ const WARNING_CUT: usize = 256;
 
 /// Adds `Warning: 299 - "…"` headers, as clients print them: each text once, bounded as upstream bounds them.
 pub(crate) fn add_warnings(response: &mut Response, warnings: &[String]) {
-    let mut distinct: Vec<&str> = Vec::with_capacity(warnings.len());
-    for warning in warnings {
-        if !distinct.contains(&warning.as_str()) {
-            distinct.push(warning);
-        }
-    }
+    let mut said = BTreeSet::new();
+    let distinct: Vec<&str> = warnings
+        .iter()
+        .map(String::as_str)
+        .filter(|warning| said.insert(*warning))
+        .collect();
     let all: usize = distinct.iter().map(|warning| warning.chars().count()).sum();
     let mut room = WARNINGS;
     for warning in distinct {

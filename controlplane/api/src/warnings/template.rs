@@ -1,6 +1,6 @@
 //! Of pods, and of templates of pods.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{
     Affinity, Container, EnvVar, PodAffinityTerm, PodSpec, PodTemplateSpec, Volume, WeightedPodAffinityTerm,
@@ -185,13 +185,12 @@ fn of_volume(warnings: &mut Vec<String>, volume: &Volume, path: &str) {
 }
 
 fn of_lists(warnings: &mut Vec<String>, spec: &PodSpec, at: &str) {
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen = BTreeSet::new();
     for (index, alias) in spec.host_aliases.iter().flatten().enumerate() {
         let address = alias.ip.as_str();
-        if seen.contains(&address) {
+        if !seen.insert(address) {
             warnings.push(format!("{at}spec.hostAliases[{index}].ip: duplicate ip {address:?}"));
         }
-        seen.push(address);
     }
     let secrets = || {
         spec.image_pull_secrets
@@ -202,12 +201,11 @@ fn of_lists(warnings: &mut Vec<String>, spec: &PodSpec, at: &str) {
     };
     seen.clear();
     for (index, name) in secrets() {
-        if seen.contains(&name) {
+        if !seen.insert(name) {
             warnings.push(format!(
                 "{at}spec.imagePullSecrets[{index}].name: duplicate name {name:?}"
             ));
         }
-        seen.push(name);
     }
     for (index, name) in secrets().filter(|(_, name)| name.is_empty()) {
         warnings.push(format!(
@@ -272,8 +270,9 @@ fn of_container(
 }
 
 fn of_environment(warnings: &mut Vec<String>, variables: &[EnvVar], path: &str) {
+    let mut names = BTreeSet::new();
     for (index, own) in variables.iter().enumerate() {
-        if variables.iter().take(index).all(|earlier| earlier.name != own.name) {
+        if names.insert(own.name.as_str()) {
             continue;
         }
         let name = &own.name;

@@ -17,6 +17,27 @@ fn new(group: &str, plural: &str, object: &Value) -> Vec<String> {
     warned(group, plural, object).0
 }
 
+#[test]
+fn attack_24_what_is_warned_of_costs_no_more_than_what_is_asked() {
+    let many = |one: &Value| Value::from(vec![one.clone(); 8_000]);
+    let container =
+        |field: &str, value: &Value| json!({"spec": {"containers": [{"name": "a", "image": "x", field: value}]}});
+    let tokens: Vec<Value> = (0..4_000)
+        .map(|number| json!({"serviceAccountToken": {"path": format!("{number:04}")}}))
+        .collect();
+    let volume = json!({"name": "v", "projected": {"sources": tokens}});
+    for pod in [
+        container("ports", &many(&json!({"containerPort": 1}))),
+        container("env", &many(&json!({"name": "A"}))),
+        json!({"spec": {"containers": [], "hostAliases": many(&json!({"ip": "10.0.0.1"}))}}),
+        json!({"spec": {"containers": [], "imagePullSecrets": many(&json!({"name": "a"}))}}),
+        json!({"spec": {"containers": [], "volumes": [volume]}}),
+    ] {
+        let said = new("", "pods", &pod).len();
+        assert!(said < 10_000, "{said} warnings");
+    }
+}
+
 /// A spec of pods with everything that is warned of.
 fn odd() -> Value {
     json!({
