@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use image::{Credentials, Image, Images};
+use image::{Credentials, Image, Images, Pulled};
 
 /// The annotation by which a container's record tells the id of its image.
 pub(crate) const ID: &str = "skiff/image";
@@ -29,7 +29,7 @@ pub trait Source: Send + Sync + 'static {
     fn resolve(&self, name: &str) -> Result<Option<Arc<Image>>, Failure>;
 
     /// Pulls the image, with each of the credentials and then without.
-    fn pull<'a>(&'a self, name: &'a str, credentials: &'a [Credentials]) -> BoxFuture<'a, Result<Arc<Image>, Failure>>;
+    fn pull<'a>(&'a self, name: &'a str, credentials: &'a [Credentials]) -> BoxFuture<'a, Result<Pulled, Failure>>;
 
     /// All images.
     fn list(&self) -> Vec<Arc<Image>>;
@@ -50,9 +50,9 @@ impl Source for Images {
         })
     }
 
-    fn pull<'a>(&'a self, name: &'a str, credentials: &'a [Credentials]) -> BoxFuture<'a, Result<Arc<Image>, Failure>> {
+    fn pull<'a>(&'a self, name: &'a str, credentials: &'a [Credentials]) -> BoxFuture<'a, Result<Pulled, Failure>> {
         async move {
-            let pulled = Self::pull(self, name, credentials).await;
+            let pulled = Self::open(self, name, credentials).await;
             pulled.map_err(|error| Failure {
                 reason: error.reason().to_owned(),
                 message: error.message(),
@@ -107,12 +107,13 @@ impl Source for Sim {
         })))
     }
 
-    fn pull<'a>(&'a self, name: &'a str, _: &'a [Credentials]) -> BoxFuture<'a, Result<Arc<Image>, Failure>> {
+    fn pull<'a>(&'a self, name: &'a str, _: &'a [Credentials]) -> BoxFuture<'a, Result<Pulled, Failure>> {
         async move {
-            self.resolve(name)?.ok_or_else(|| Failure {
+            let image = self.resolve(name)?.ok_or_else(|| Failure {
                 reason: "ErrImagePull".to_owned(),
                 message: String::new(),
-            })
+            })?;
+            Ok(Pulled { image, opened_by: None })
         }
         .boxed()
     }

@@ -44,6 +44,7 @@ pub use export::ExportError;
 pub use failure::PullError;
 pub use image::Image;
 pub use import::ImportError;
+pub use pull::Pulled;
 pub use registry::RegistryError;
 pub use store::{Images, OpenError, StoreError};
 pub use token::TokenError;

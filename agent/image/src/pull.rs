@@ -19,7 +19,16 @@ use crate::reference::Reference;
 use crate::registry::{RegistryError, Retries, Session};
 use crate::store::Images;
 
-type Outcome = Result<Arc<Image>, Arc<PullError>>;
+/// What a pull brought.
+#[derive(Clone, Debug)]
+pub struct Pulled {
+    /// The image.
+    pub image: Arc<Image>,
+    /// The credentials that opened it; none where it is open to everybody.
+    pub opened_by: Option<Credentials>,
+}
+
+type Outcome = Result<Pulled, Arc<PullError>>;
 type Flight = Shared<BoxFuture<'static, Outcome>>;
 type Key = (String, Vec<Credentials>);
 
@@ -48,7 +57,12 @@ impl Images {
     /// Pulls an image, whether or not it is on this node already; layers that are here are not transferred again.
     ///
     /// Each of the credentials is tried, then none at all. Mirrors are asked first, without credentials.
-    pub async fn pull(&self, name: &str, credentials: &[Credentials]) -> Outcome {
+    pub async fn pull(&self, name: &str, credentials: &[Credentials]) -> Result<Arc<Image>, Arc<PullError>> {
+        Ok(self.open(name, credentials).await?.image)
+    }
+
+    /// Pulls an image and says what opened it.
+    pub async fn open(&self, name: &str, credentials: &[Credentials]) -> Outcome {
         let reference = Reference::parse(name).map_err(|source| {
             Arc::new(PullError::Name {
                 name: name.chars().take(300).collect(),
@@ -63,7 +77,7 @@ impl Images {
         flight.await
     }
 
-    async fn pull_bounded(&self, reference: &Reference, credentials: &[Credentials]) -> Result<Arc<Image>, PullError> {
+    async fn pull_bounded(&self, reference: &Reference, credentials: &[Credentials]) -> Result<Pulled, PullError> {
         let bound = self.inner.config.limits.pull_time;
         let pull = Box::pin(self.pull_now(reference, credentials));
         tokio::time::timeout(bound, pull).await.unwrap_or_else(|_| {
@@ -74,7 +88,7 @@ impl Images {
         })
     }
 
-    async fn pull_now(&self, reference: &Reference, credentials: &[Credentials]) -> Result<Arc<Image>, PullError> {
+    async fn pull_now(&self, reference: &Reference, credentials: &[Credentials]) -> Result<Pulled, PullError> {
         let image = || reference.to_string();
         let failed = |error| match error {
             LayerError::Content(source) => PullError::Fetch {
@@ -89,6 +103,7 @@ impl Images {
             .await
             .map_err(|source| PullError::Resolve { image: image(), source })?;
         let fetch = |source| PullError::Fetch { image: image(), source };
+        let opened_by = session.credentials().cloned();
         let (manifests, config, layers) = self.select(&session, found).await.map_err(fetch)?;
         let config_json = self
             .verified(&session, &config, Small::Configuration)
@@ -118,7 +133,11 @@ impl Images {
         let store = |source| PullError::Store { image: image(), source };
         let added = self.inner.add(&hold, record, Documents { manifests, layers });
         let added = added.await.map_err(store)?;
-        added.ok_or_else(|| fetch(RegistryError::NotFound(image())))
+        let added = added.ok_or_else(|| fetch(RegistryError::NotFound(image())))?;
+        Ok(Pulled {
+            image: added,
+            opened_by,
+        })
     }
 
     /// Asks mirrors, then the registry with each of the credentials. The last answer counts.

@@ -93,6 +93,11 @@ pub(crate) struct Session {
 }
 
 impl Session {
+    /// What it shows the registry.
+    pub(crate) fn credentials(&self) -> Option<&Credentials> {
+        self.credentials.as_ref()
+    }
+
     /// `host` is the registry of the reference or one of its mirrors.
     pub(crate) fn new(
         config: &Config,

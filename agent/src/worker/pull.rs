@@ -291,19 +291,19 @@ fn held(context: &Context, wanted: &Wanted, keys: &[(Key, Credentials)]) -> Resu
     Ok(None)
 }
 
-/// With each of the pod's keys in turn, so that it is known which one opens the image; without any where it has none.
+/// With the pod's keys, or without any where none opens it; which one does is remembered.
 async fn pull(context: &Context, name: &str, keys: &[(Key, Credentials)]) -> Result<Arc<image::Image>, Failure> {
     let _permit = context.pulls.acquire().await;
     let images = &context.parts.images;
-    let mut keys = keys.iter();
-    let (pulled, key) = loop {
-        let next = keys.next();
-        let shown = next.map_or(&[][..], |(_, credentials)| std::slice::from_ref(credentials));
-        let pulled = images.pull(name, shown).await;
-        if pulled.is_ok() || keys.as_slice().is_empty() {
-            break (pulled?, next.map(|(key, _)| key));
-        }
-    };
+    let shown: Vec<Credentials> = keys.iter().map(|(_, credentials)| credentials.clone()).collect();
+    let image::Pulled {
+        image: pulled,
+        opened_by,
+    } = images.pull(name, &shown).await?;
+    let key = keys
+        .iter()
+        .find(|(_, credentials)| Some(credentials) == opened_by.as_ref());
+    let key = key.map(|(key, _)| key);
     let listed = images.list();
     let present = |id: &str| listed.iter().any(|image| image.id == id);
     if let Err(error) = context.rights.learn((&pulled.id, name), key, present).await {

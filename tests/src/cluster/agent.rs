@@ -75,7 +75,7 @@ impl Source for Stumbling {
         &'a self,
         name: &'a str,
         credentials: &'a [image::Credentials],
-    ) -> BoxFuture<'a, Result<Arc<image::Image>, Failure>> {
+    ) -> BoxFuture<'a, Result<image::Pulled, Failure>> {
         Box::pin(async move {
             self.step(name.starts_with("stumbles-alone:"));
             Sim.pull(name, credentials).await
