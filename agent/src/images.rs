@@ -52,7 +52,7 @@ impl Source for Images {
 
     fn pull<'a>(&'a self, name: &'a str, credentials: &'a [Credentials]) -> BoxFuture<'a, Result<Pulled, Failure>> {
         async move {
-            let pulled = Self::open(self, name, credentials).await;
+            let pulled = Self::fetch(self, name, credentials).await;
             pulled.map_err(|error| Failure {
                 reason: error.reason().to_owned(),
                 message: error.message(),

@@ -58,11 +58,11 @@ impl Images {
     ///
     /// Each of the credentials is tried, then none at all. Mirrors are asked first, without credentials.
     pub async fn pull(&self, name: &str, credentials: &[Credentials]) -> Result<Arc<Image>, Arc<PullError>> {
-        Ok(self.open(name, credentials).await?.image)
+        Ok(self.fetch(name, credentials).await?.image)
     }
 
     /// Pulls an image and says what opened it.
-    pub async fn open(&self, name: &str, credentials: &[Credentials]) -> Outcome {
+    pub async fn fetch(&self, name: &str, credentials: &[Credentials]) -> Outcome {
         let reference = Reference::parse(name).map_err(|source| {
             Arc::new(PullError::Name {
                 name: name.chars().take(300).collect(),

@@ -232,7 +232,7 @@ impl Reader {
 
 /// The file that a log goes on in after one of its files, when it was rotated.
 fn successor(path: &FilePath, of: &File) -> io::Result<Option<File>> {
-    let own = of.metadata()?.ino();
+    let (own, written) = (of.metadata()?.ino(), of.metadata()?.modified()?);
     let open = |number: u32| {
         let path = match number {
             0 => path.to_owned(),
@@ -247,15 +247,13 @@ fn successor(path: &FilePath, of: &File) -> io::Result<Option<File>> {
     // With a slow listener it may have been rotated more than once.
     for number in 0..=ROTATED {
         let file = open(number)?;
-        if file
-            .as_ref()
-            .map(File::metadata)
-            .transpose()?
-            .is_some_and(|found| found.ino() == own)
-        {
+        let found = file.as_ref().map(File::metadata).transpose()?;
+        if found.as_ref().is_some_and(|found| found.ino() == own) {
             return Ok(newer);
         }
-        if file.is_none() && number > 0 {
+        // What is older was read before: the log was not rotated, but made anew.
+        let modified = found.map(|found| found.modified()).transpose()?;
+        if number > 0 && modified.is_none_or(|modified| modified < written) {
             break;
         }
         newer = file;
@@ -378,5 +376,18 @@ mod tests {
             texts.push(text);
         }
         assert_eq!(texts, ["second", "third"]);
+        // Made anew, beside what is left of earlier rotations.
+        let kept = File::options().append(true).open(&path).unwrap();
+        kept.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_hours(1 << 19))
+            .unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "fourth").unwrap();
+        let mut text = String::new();
+        successor(&path, &kept)
+            .unwrap()
+            .unwrap()
+            .read_to_string(&mut text)
+            .unwrap();
+        assert_eq!(text, "fourth");
     }
 }

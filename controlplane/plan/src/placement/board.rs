@@ -152,11 +152,11 @@ impl Board {
         }
     }
 
-    /// Takes a pod off its node, or what it was promised from it; whether it was on one.
+    /// Takes a pod off its node, or what it was promised from it; whether others may have that room now.
     pub fn lift(&mut self, uid: &str) -> bool {
-        self.promises.remove(uid);
+        let promised = self.promises.remove(uid).is_some();
         let Some(placed) = self.pods.remove(uid) else {
-            return false;
+            return promised;
         };
         self.repelling.remove(uid);
         let rank = priority(&placed.pod);

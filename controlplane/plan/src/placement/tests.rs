@@ -251,6 +251,6 @@ fn what_a_pod_is_promised_is_kept_for_it() {
     assert!(board.choose(&rival, &Claims::default()).is_err());
     check(&board, &higher, &expect!["n1"]);
     check(&board, &high, &expect!["n1"]);
-    board.lift("x");
+    assert!(board.lift("x"), "what it was promised is free");
     check(&board, &rival, &expect!["n1"]);
 }
