@@ -61,7 +61,7 @@ type Records = BTreeMap<String, BTreeMap<String, Record>>;
 pub(crate) struct Rights {
     path: PathBuf,
     records: Mutex<Records>,
-    /// Held from a change until it is on the disk, so that the last one is there last.
+    /// Held while the records are written, so that the last ones are there last.
     writing: tokio::sync::Mutex<()>,
 }
 
@@ -114,25 +114,29 @@ impl Rights {
         key: Option<&Key>,
         present: impl Fn(&str) -> bool,
     ) -> io::Result<()> {
-        let _turn = self.writing.lock().await;
-        let Some(records) = self.change((id, name), key, present) else {
+        // At once, so that nobody meanwhile takes it for everybody's.
+        if !self.change((id, name), key, present) {
             return Ok(());
-        };
-        let path = self.path.clone();
+        }
+        let _turn = self.writing.lock().await;
+        let (path, records) = (self.path.clone(), self.records().clone());
         // After a pull the disk may be busy for long.
         let written = tokio::task::spawn_blocking(move || write(&path, &records)).await;
         written.map_err(io::Error::other)?
     }
 
-    /// All records, when that changes them.
-    fn change(&self, (id, name): (&str, &str), key: Option<&Key>, present: impl Fn(&str) -> bool) -> Option<Records> {
-        let repository = Reference::parse(name).ok()?.repository();
+    /// Answers whether that changes anything.
+    fn change(&self, (id, name): (&str, &str), key: Option<&Key>, present: impl Fn(&str) -> bool) -> bool {
+        let Ok(reference) = Reference::parse(name) else {
+            return false;
+        };
         let mut records = self.records();
-        let record = records.entry(id.to_owned()).or_default().entry(repository).or_default();
+        let repositories = records.entry(id.to_owned()).or_default();
+        let record = repositories.entry(reference.repository()).or_default();
         match key {
-            _ if record.everybody => return None,
+            _ if record.everybody => return false,
             None => record.everybody = true,
-            Some(key) if record.keys.contains(key) => return None,
+            Some(key) if record.keys.contains(key) => return false,
             Some(key) => {
                 let surplus = record.keys.len().saturating_add(1).saturating_sub(KEYS);
                 record.keys.drain(..surplus);
@@ -140,7 +144,7 @@ impl Rights {
             }
         }
         records.retain(|known, _| known == id || present(known));
-        Some(records.clone())
+        true
     }
 }
 

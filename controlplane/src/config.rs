@@ -94,7 +94,7 @@ impl Config {
         addresses.extend((!self.listen.ip().is_unspecified()).then(|| self.listen.ip()));
         addresses.push(self.service_cidr.first().into());
         names.extend(addresses.iter().map(IpAddr::to_string));
-        names.extend(self.advertise.iter().cloned());
+        names.extend(self.advertise.iter().filter(|name| !name.is_empty()).cloned());
         names.sort_unstable();
         names.dedup();
         Profile::Server {

@@ -264,6 +264,11 @@ impl Registration {
     pub fn validate_update(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
         let mut errors = metadata::validate_update(new.metadata(), old.metadata(), self.scope, self.name_rule);
         errors.extend((self.validate_update)(new, old));
+        if !errors.is_empty() {
+            // What was accepted once is not held against changes of something else.
+            let before = (self.validate)(old);
+            errors.retain(|error| !before.contains(error));
+        }
         errors
     }
 

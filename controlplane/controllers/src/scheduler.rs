@@ -250,6 +250,11 @@ impl Scheduler {
         }
         match state.board.choose(&pod, &claims) {
             Ok(node) => {
+                let promised = state.board.promised_node(uid(&*pod));
+                if promised.is_some_and(|promised| promised != name(&*node)) {
+                    // Others may have that room now.
+                    state.line.stir();
+                }
                 state.board.place(&pod, name(&*node), true);
                 debug!(pod = %key, node = name(&*node), "chosen");
                 let bonds = claims.bonds(&node).unwrap_or_default();
@@ -270,7 +275,11 @@ impl Scheduler {
                 let attempts = state.line.attempts(key);
                 state.tally.attempt(Outcome::Unschedulable, attempts);
                 state.line.refuse(key.clone(), priority(&pod), FORGOTTEN);
+                let promised = state.board.promised_node(uid(&*pod)).is_some();
                 let displacement = make_room(context, &mut state.board, &pod, &claims, &mut unplaceable);
+                if promised && state.board.promised_node(uid(&*pod)).is_none() {
+                    state.line.stir();
+                }
                 drop(state);
                 let node = displacement.as_ref().map(|displacement| displacement.node.as_str());
                 let told = refuse(context, &pod, &unplaceable, node);

@@ -234,6 +234,8 @@ fn issue_node(state_dir: &Path, settings: &Settings) -> anyhow::Result<()> {
     for address in &settings.node_addresses {
         command.args(["--address", &address.to_string()]);
     }
+    // The node is this machine.
+    command.args(["--server", &format!("https://127.0.0.1:{}", settings.listen_port)]);
     let done = command
         .arg("--out")
         .arg(&out)

@@ -82,7 +82,7 @@ impl Kind for DaemonSet {
         self.status.clone_from(&old.status);
         let template = |set: &Self| set.spec.as_ref().map(|spec| spec.template.clone());
         let last = generation(old).unwrap_or(0);
-        set_generation(self, last + i64::from(template(self) != template(old)));
+        set_generation(self, last.saturating_add(i64::from(template(self) != template(old))));
     }
 
     fn prepare_status(&mut self, old: &Self) {

@@ -95,12 +95,18 @@ fn overlaps(warnings: &mut Vec<String>, paths: &[&str], what: &str) {
     for path in paths.iter().take(COMPARED) {
         let path = path.trim_end_matches('/');
         if let Some(other) = seen.iter().find(|other| collide(other, path)) {
+            let (path, other) = (shown(path), shown(other));
             warnings.push(format!("{what}: overlapping paths: {path:?} with {other:?}"));
         }
         if !seen.contains(&path) {
             seen.push(path);
         }
     }
+}
+
+/// A path as far as clients are shown it.
+fn shown(path: &str) -> &str {
+    path.get(..path.floor_char_boundary(256)).unwrap_or(path)
 }
 
 /// Upstream compares beginnings of texts, not of directories: `ab` collides with `a`.

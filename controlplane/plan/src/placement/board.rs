@@ -199,6 +199,11 @@ impl Board {
             .insert(uid(&**pod).to_owned(), Promise { placed, victims });
     }
 
+    /// The node that a pod is promised room on.
+    pub fn promised_node(&self, uid: &str) -> Option<&str> {
+        Some(&self.promises.get(uid)?.placed.node)
+    }
+
     /// Takes a promise back.
     pub fn disappoint(&mut self, uid: &str) {
         self.promises.remove(uid);
