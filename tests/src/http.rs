@@ -78,7 +78,7 @@ impl Target {
     /// # Errors
     /// When the server cannot be reached or its certificate is not the cluster's.
     pub async fn connect(&self) -> anyhow::Result<Connection> {
-        let stream = self.stream(Arc::clone(&self.tls)).await?;
+        let stream = self.raw().await?;
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         let mut driver = JoinSet::new();
         driver.spawn(async move {
@@ -95,6 +95,14 @@ impl Target {
 }
 
 impl Target {
+    /// Opens a connection for somebody who writes his own requests.
+    ///
+    /// # Errors
+    /// When the server cannot be reached or its certificate is not the cluster's.
+    pub async fn raw(&self) -> anyhow::Result<TlsStream<TcpStream>> {
+        self.stream(Arc::clone(&self.tls)).await
+    }
+
     async fn stream(&self, tls: Arc<rustls::ClientConfig>) -> anyhow::Result<TlsStream<TcpStream>> {
         let stream = TcpStream::connect(&self.address).await?;
         stream.set_nodelay(true)?;

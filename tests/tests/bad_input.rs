@@ -10,6 +10,7 @@ use tests::http::{Connection, Target};
 use tests::machine::Namespace;
 use tests::process;
 use tests::server::Server;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
@@ -149,6 +150,33 @@ async fn attack_24_bodies_that_explode() -> anyhow::Result<()> {
     let (status, _) = case.ask(Method::DELETE, &path, Bytes::new()).await?;
     assert!(status.is_success());
     case.nothing_stored().await?;
+    case.server.finish()
+}
+
+/// A client that is still writing when its body is refused is not cut off, or it may never read why.
+#[tokio::test]
+async fn attack_24_a_refused_body_may_still_come() -> anyhow::Result<()> {
+    let case = Case::start("lingering").await?;
+    let mut stream = case.target.raw().await?;
+    let length = 8 << 20;
+    let head = format!("POST {CONFIG_MAPS} HTTP/1.1\r\nhost: skiff\r\ncontent-length: {length}\r\n\r\n");
+    stream.write_all(head.as_bytes()).await?;
+    let mut sent = 0;
+    let mut answer = Vec::new();
+    let piece = vec![b' '; 256 << 10];
+    while sent < length {
+        stream
+            .write_all(&piece)
+            .await
+            .with_context(|| format!("after {sent} bytes"))?;
+        sent += piece.len();
+        if answer.is_empty() && sent > 3 << 20 {
+            stream.read_buf(&mut answer).await?;
+        }
+    }
+    stream.read_to_end(&mut answer).await?;
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
     case.server.finish()
 }
 

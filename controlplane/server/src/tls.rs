@@ -4,6 +4,7 @@
 //! bounded: connections, handshakes, headers, streams, and the time for each of them; a client that goes over is cut off.
 
 mod gather;
+mod linger;
 mod strangers;
 mod transport;
 
@@ -34,6 +35,7 @@ use crate::identity::Source;
 use crate::pki::PkiError;
 use crate::tunnel::Tunnel;
 use gather::Gather;
+use linger::{Lent, Returned};
 use strangers::{Guest, Strangers};
 use transport::Caller;
 
@@ -210,22 +212,25 @@ async fn serve_connection(
     });
     let builder = builder(if has_certificate { HEADS } else { STRANGERS_HEADS });
     let shared = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    let stream = Gather::new(stream, shared);
-    let mut connection = std::pin::pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
-    // The library's own limits begin with the first byte of a request.
-    let mut silence = std::pin::pin!(tokio::time::sleep(HEAD));
-    let (mut stopping, mut waiting) = (false, true);
-    let outcome = loop {
-        tokio::select! {
-            outcome = connection.as_mut() => break outcome,
-            () = cancel.cancelled(), if !stopping => {
-                stopping = true;
-                connection.as_mut().graceful_shutdown();
-            }
-            () = silence.as_mut(), if waiting => {
-                waiting = false;
-                if !spoken.load(Ordering::Relaxed) {
-                    return debug!(%peer, "no request came");
+    let returned = Returned::default();
+    let stream = Gather::new(Lent::new(stream, returned.clone()), shared);
+    let outcome = {
+        let mut connection = std::pin::pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
+        // The library's own limits begin with the first byte of a request.
+        let mut silence = std::pin::pin!(tokio::time::sleep(HEAD));
+        let (mut stopping, mut waiting) = (false, true);
+        loop {
+            tokio::select! {
+                outcome = connection.as_mut() => break outcome,
+                () = cancel.cancelled(), if !stopping => {
+                    stopping = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                () = silence.as_mut(), if waiting => {
+                    waiting = false;
+                    if !spoken.load(Ordering::Relaxed) {
+                        return debug!(%peer, "no request came");
+                    }
                 }
             }
         }
@@ -233,12 +238,13 @@ async fn serve_connection(
     if let Err(error) = outcome {
         debug!(%peer, error, "connection ended");
     }
-    if let Some(tunnel) = tunnel.take() {
-        tokio::select! {
-            () = tunnel => {}
-            () = cancel.cancelled() => {}
+    let rest = async {
+        if let Some(tunnel) = tunnel.take() {
+            tunnel.await;
         }
-    }
+        returned.linger().await;
+    };
+    cancel.run_until_cancelled(rest).await;
 }
 
 /// A peer that is gone without a word is noticed, also where nothing is ever written: in a stream that waits for a program.
