@@ -127,8 +127,11 @@ pub(crate) async fn run(router: Router, store: &Store, options: &Options) -> Res
     try_join_all(firsts(store).map(create)).await?;
     let own = own_service::objects(options).into_iter();
     try_join_all(own.map(|own| client.keep(store, own))).await?;
-    if let Some(authority) = &options.authority {
-        client.publish(store, authority).await?;
+    if let Some(authority) = &options.authority
+        && let Err(error) = client.publish(store, authority).await
+    {
+        // Somebody may have made it immutable; nothing of this server needs it.
+        tracing::warn!(%error, "the authority is not published to extension servers");
     }
     let wanted = policy::wanted()?.into_iter();
     try_join_all(wanted.map(|wanted| client.provide(store, wanted))).await?;

@@ -37,7 +37,9 @@ pub async fn check_history(store: &Store, bounds: Bounds) -> Result<usize, Viola
     let mut pods: BTreeMap<String, Seen> = BTreeMap::new();
     let (mut changes, mut reached) = (0, false);
     let newest = store.revision();
-    while let Ok(Ok(event)) = tokio::time::timeout(std::time::Duration::from_millis(1), watch.next()).await {
+    // Its end is where nothing more comes; a watch that breaks off has not told all.
+    while let Ok(told) = tokio::time::timeout(std::time::Duration::from_millis(1), watch.next()).await {
+        let event = told.map_err(|error| Violation(error.to_string()))?;
         let revision = event.entry.revision;
         let pod: Value = serde_json::from_slice(&event.entry.bytes).map_err(|error| Violation(error.to_string()))?;
         changes += 1;

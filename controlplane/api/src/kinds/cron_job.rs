@@ -66,16 +66,9 @@ impl Kind for CronJob {
     crate::spec_and_status!();
 
     fn warnings(&self, old: Option<&Self>) -> Vec<String> {
-        let mut warnings = Vec::new();
-        if old.is_none() {
-            warnings.extend(warnings::pods_name(&self.metadata));
-        } else if old.is_some_and(|old| old.metadata.generation == self.metadata.generation) {
-            return warnings;
-        }
-        if let Some(spec) = &self.spec.job_template.spec {
-            warnings::of_template(&mut warnings, &spec.template, "spec.jobTemplate.spec.template");
-        }
-        warnings
+        let template = self.spec.job_template.spec.as_ref().map(|spec| &spec.template);
+        let path = "spec.jobTemplate.spec.template";
+        warnings::of_maker(&self.metadata, old.map(|old| &old.metadata), template, path)
     }
 
     fn validate(&self) -> Vec<Invalid> {

@@ -103,15 +103,8 @@ impl Kind for Deployment {
     }
 
     fn warnings(&self, old: Option<&Self>) -> Vec<String> {
-        let mut warnings = Vec::new();
-        let Some(spec) = &self.spec else { return warnings };
-        if old.is_none() {
-            warnings.extend(warnings::pods_name(&self.metadata));
-        } else if old.is_some_and(|old| old.metadata.generation == self.metadata.generation) {
-            return warnings;
-        }
-        warnings::of_template(&mut warnings, &spec.template, "spec.template");
-        warnings
+        let template = self.spec.as_ref().map(|spec| &spec.template);
+        warnings::of_maker(&self.metadata, old.map(|old| &old.metadata), template, "spec.template")
     }
 
     fn validate(&self) -> Vec<Invalid> {

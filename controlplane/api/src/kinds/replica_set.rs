@@ -85,17 +85,8 @@ impl Kind for ReplicaSet {
     }
 
     fn warnings(&self, old: Option<&Self>) -> Vec<String> {
-        let mut warnings = Vec::new();
-        let Some(template) = self.spec.as_ref().and_then(|spec| spec.template.as_ref()) else {
-            return warnings;
-        };
-        if old.is_none() {
-            warnings.extend(warnings::pods_name(&self.metadata));
-        } else if old.is_some_and(|old| old.metadata.generation == self.metadata.generation) {
-            return warnings;
-        }
-        warnings::of_template(&mut warnings, template, "spec.template");
-        warnings
+        let template = self.spec.as_ref().and_then(|spec| spec.template.as_ref());
+        warnings::of_maker(&self.metadata, old.map(|old| &old.metadata), template, "spec.template")
     }
 
     fn validate(&self) -> Vec<Invalid> {

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::{fraction, has_annotation, of_claim, of_term, of_terms, old_label, paths, pod_name, ports};
+use super::{fraction, has_annotation, of_claim, of_term, of_terms, old_label, paths, pod_name, pods_name, ports};
 use crate::pod::ephemeral;
 
 const OLD_ANNOTATIONS: [(&str, &str); 3] = [
@@ -42,6 +42,22 @@ pub(crate) fn of_template(warnings: &mut Vec<String>, template: &PodTemplateSpec
     if let Some(spec) = &template.spec {
         of_spec(warnings, metadata, spec, &format!("{path}."));
     }
+}
+
+/// Of what makes pods from a template, when it is new or its spec has changed.
+pub(crate) fn of_maker(
+    metadata: &ObjectMeta,
+    old: Option<&ObjectMeta>,
+    template: Option<&PodTemplateSpec>,
+    path: &str,
+) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let changed = old.is_none_or(|old| old.generation != metadata.generation);
+    if let Some(template) = template.filter(|_| changed) {
+        warnings.extend(old.is_none().then(|| pods_name(metadata)).flatten());
+        of_template(&mut warnings, template, path);
+    }
+    warnings
 }
 
 /// `at` ends with a dot, or is empty.
