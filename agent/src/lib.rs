@@ -117,7 +117,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
             config.state_directory.join("local-path"),
             config.state_directory.join("pods"),
         ),
-        rights: rights::Rights::open(config.state_directory.join("rights.json")),
+        rights: rights::Rights::open(config.state_directory.join("rights.json"), &parts.images.list()),
         crashes: crashes::Crashes::new(config.state_directory.join("crashes")),
         milestones: milestones::Milestones::default(),
         objects: objects::Objects::new(parts.client.clone()),

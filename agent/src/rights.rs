@@ -1,16 +1,17 @@
 //! Who may use the images that were pulled with credentials: pods that have the same, or that pull them with their own.
 //!
-//! What is on the node without having been pulled, or was pulled by nobody in particular, is everybody's.
+//! What is on the node without having been pulled, or was pulled by nobody in particular, is everybody's. Before a pull with
+//! credentials begins it is written down, so that what came by one that nobody saw the end of is taken for nobody's.
 
-use std::collections::BTreeMap;
-use std::fs;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use image::reference::Reference;
-use image::{Credentials, Digest};
+use image::{Credentials, Digest, Image};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
@@ -57,53 +58,150 @@ struct Record {
 /// By the ids of images, and the repositories that they came from: what came from elsewhere too has rights of its own.
 type Records = BTreeMap<String, BTreeMap<String, Record>>;
 
+/// The file.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Written {
+    /// The names of images that were about to be pulled with credentials.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    intents: BTreeSet<String>,
+    #[serde(flatten)]
+    records: Records,
+}
+
+/// Pulls with credentials of an image with one name.
+#[derive(Default)]
+struct Pulls {
+    under_way: usize,
+    /// One of them was given up: it may have brought the image.
+    left: bool,
+}
+
+#[derive(Default)]
+struct Known {
+    records: Records,
+    intents: BTreeMap<String, Pulls>,
+}
+
 /// Of all images that were pulled with credentials.
 pub(crate) struct Rights {
     path: PathBuf,
-    records: Mutex<Records>,
-    /// Held while the records are written, so that the last ones are there last.
+    known: Mutex<Known>,
+    /// Held while it is written, so that the last state is there last.
     writing: tokio::sync::Mutex<()>,
 }
 
+/// A pull with credentials that is written down. Dropped without an end it stays so.
+pub(crate) struct Intent<'a> {
+    rights: &'a Rights,
+    name: Option<String>,
+}
+
+impl Drop for Intent<'_> {
+    fn drop(&mut self) {
+        if let Some(name) = self.name.take() {
+            let mut known = self.rights.known();
+            let pulls = known.intents.entry(name).or_default();
+            pulls.under_way = pulls.under_way.saturating_sub(1);
+            pulls.left = true;
+        }
+    }
+}
+
 impl Rights {
-    pub(crate) fn open(path: PathBuf) -> Self {
-        let records = read(&path).unwrap_or_else(|error| {
-            warn!(path = %path.display(), %error, "it is forgotten which images were pulled with credentials");
-            Records::new()
-        });
+    /// Of what is `present`, what an earlier process was about to pull is nobody's; where it cannot be read what was pulled,
+    /// all that came from a registry is.
+    pub(crate) fn open(path: PathBuf, present: &[Arc<Image>]) -> Self {
+        let read = read(&path);
+        if let Err(error) = &read {
+            let path = path.display();
+            warn!(%path, %error, "it is forgotten what opens the images that were pulled; they are pulled again");
+        }
+        let unreadable = read.is_err();
+        let Written { intents, mut records } = read.unwrap_or_default();
+        for image in present {
+            let pulled = |name: &&String| unreadable || intents.contains(*name);
+            let suspected = if unreadable && image.digests.is_empty() {
+                BTreeSet::new()
+            } else {
+                let named = names(image).filter(pulled).filter_map(|name| repository(name));
+                named.collect()
+            };
+            for repository in suspected {
+                let repositories = records.entry(image.id.clone()).or_default();
+                repositories.entry(repository).or_default();
+            }
+        }
+        if (unreadable || !intents.is_empty())
+            && let Err(error) = write(
+                &path,
+                &Written {
+                    intents: BTreeSet::new(),
+                    records: records.clone(),
+                },
+            )
+        {
+            warn!(path = %path.display(), %error, "it could not be written down who may use the images");
+        }
+        let intents = BTreeMap::new();
         Self {
             path,
-            records: Mutex::new(records),
+            known: Mutex::new(Known { records, intents }),
             writing: tokio::sync::Mutex::default(),
         }
     }
 
-    fn records(&self) -> MutexGuard<'_, Records> {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether every pod may use an image.
-    pub(crate) fn are_everybodys(&self, id: &str, name: &str) -> bool {
-        self.admit(id, name, &[])
+    pub(crate) fn are_everybodys(&self, image: &Image, name: &str) -> bool {
+        self.admit(image, name, &[])
     }
 
     /// Whether a pod that has these keys may.
-    pub(crate) fn admit(&self, id: &str, name: &str, keys: &[Key]) -> bool {
+    pub(crate) fn admit(&self, image: &Image, name: &str, keys: &[Key]) -> bool {
         let opened = |record: &Record| {
             let mut known = record.keys.iter();
             record.everybody || known.any(|known| keys.iter().any(|key| key.opens_like(known)))
         };
-        let records = self.records();
-        let Some(repositories) = records.get(id) else {
-            return true;
+        let known = self.known();
+        let repositories = known.records.get(&image.id);
+        let is_coming = |of: Option<&str>| {
+            let mut coming = names(image).filter(|name| known.intents.contains_key(*name));
+            coming.any(|name| of.is_none_or(|of| repository(name).is_some_and(|own| own == of)))
         };
         // Its id says nothing of where it came from.
-        match Reference::parse(name) {
-            Ok(reference) if Digest::parse(name).is_err() => {
-                repositories.get(&reference.repository()).is_none_or(opened)
-            }
-            Ok(_) | Err(_) => repositories.values().any(opened),
+        match repository(name) {
+            Some(own) => match repositories.and_then(|repositories| repositories.get(&own)) {
+                Some(record) => opened(record),
+                None => !is_coming(Some(&own)),
+            },
+            None => match repositories {
+                Some(repositories) => repositories.values().any(opened),
+                None => !is_coming(None),
+            },
         }
+    }
+
+    /// An image is about to be pulled with keys. Nobody takes what comes for everybody's before it is known what opened it.
+    pub(crate) async fn intend(&self, name: &str) -> io::Result<Intent<'_>> {
+        let name = carried(name);
+        if let Some(name) = &name {
+            self.known().intents.entry(name.clone()).or_default().under_way += 1;
+        }
+        let intent = Intent { rights: self, name };
+        self.write().await?;
+        Ok(intent)
+    }
+
+    /// The pull did not bring it.
+    pub(crate) async fn failed(&self, mut intent: Intent<'_>) -> io::Result<()> {
+        if let Some(name) = intent.name.take() {
+            self.known().end(&name, false);
+        }
+        self.write().await
     }
 
     /// An image was pulled with a key, or without any: then it stays everybody's. Of those that are not on the node any more
@@ -112,27 +210,54 @@ impl Rights {
         &self,
         (id, name): (&str, &str),
         key: Option<&Key>,
+        intent: Option<Intent<'_>>,
         present: impl Fn(&str) -> bool,
     ) -> io::Result<()> {
         // At once, so that nobody meanwhile takes it for everybody's.
-        if !self.change((id, name), key, present) {
-            return Ok(());
+        let mut changed = self.known().change((id, name), key, present);
+        if let Some(name) = intent.and_then(|mut intent| intent.name.take()) {
+            self.known().end(&name, true);
+            changed = true;
         }
+        if changed { self.write().await } else { Ok(()) }
+    }
+
+    async fn write(&self) -> io::Result<()> {
         let _turn = self.writing.lock().await;
-        let (path, records) = (self.path.clone(), self.records().clone());
+        let (path, written) = (self.path.clone(), self.known().written());
         // After a pull the disk may be busy for long.
-        let written = tokio::task::spawn_blocking(move || write(&path, &records)).await;
-        written.map_err(io::Error::other)?
+        let writing = tokio::task::spawn_blocking(move || write(&path, &written)).await;
+        writing.map_err(io::Error::other)?
+    }
+}
+
+impl Known {
+    fn written(&self) -> Written {
+        Written {
+            intents: self.intents.keys().cloned().collect(),
+            records: self.records.clone(),
+        }
+    }
+
+    /// A pull came to its end; one that brought the image answers for those that nobody saw the end of, too.
+    fn end(&mut self, name: &str, brought: bool) {
+        let Some(pulls) = self.intents.get_mut(name) else {
+            return;
+        };
+        pulls.under_way = pulls.under_way.saturating_sub(1);
+        pulls.left &= !brought;
+        if pulls.under_way == 0 && !pulls.left {
+            self.intents.remove(name);
+        }
     }
 
     /// Answers whether that changes anything.
-    fn change(&self, (id, name): (&str, &str), key: Option<&Key>, present: impl Fn(&str) -> bool) -> bool {
-        let Ok(reference) = Reference::parse(name) else {
+    fn change(&mut self, (id, name): (&str, &str), key: Option<&Key>, present: impl Fn(&str) -> bool) -> bool {
+        let Some(repository) = repository(name) else {
             return false;
         };
-        let mut records = self.records();
-        let repositories = records.entry(id.to_owned()).or_default();
-        let record = repositories.entry(reference.repository()).or_default();
+        let repositories = self.records.entry(id.to_owned()).or_default();
+        let record = repositories.entry(repository).or_default();
         match key {
             _ if record.everybody => return false,
             None => record.everybody = true,
@@ -143,20 +268,38 @@ impl Rights {
                 record.keys.push(key.clone());
             }
         }
-        records.retain(|known, _| known == id || present(known));
+        self.records.retain(|known, _| known == id || present(known));
         true
     }
 }
 
-fn read(path: &Path) -> io::Result<Records> {
+/// All that an image is called.
+fn names(image: &Image) -> impl Iterator<Item = &String> {
+    image.names.iter().chain(&image.digests)
+}
+
+/// Where an image of this name is from; an id does not say it.
+fn repository(name: &str) -> Option<String> {
+    let reference = Reference::parse(name).ok().filter(|_| Digest::parse(name).is_err());
+    reference.map(|reference| reference.repository())
+}
+
+/// What an image that was pulled by this name is called.
+fn carried(name: &str) -> Option<String> {
+    let reference = Reference::parse(name).ok()?;
+    let by_digest = || Some(format!("{}@{}", reference.repository(), reference.digest()?));
+    reference.name().or_else(by_digest)
+}
+
+fn read(path: &Path) -> io::Result<Written> {
     match fs::read(path) {
         Ok(text) => Ok(serde_json::from_slice(&text)?),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Records::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Written::default()),
         Err(error) => Err(error),
     }
 }
 
-fn write(path: &Path, records: &Records) -> io::Result<()> {
+fn write(path: &Path, written: &Written) -> io::Result<()> {
     let draft = path.with_extension("draft");
     let mut options = fs::OpenOptions::new();
     let mut file = options
@@ -165,70 +308,12 @@ fn write(path: &Path, records: &Records) -> io::Result<()> {
         .truncate(true)
         .mode(0o600)
         .open(&draft)?;
-    file.write_all(&serde_json::to_vec(records)?)?;
+    file.write_all(&serde_json::to_vec(written)?)?;
     file.sync_all()?;
-    fs::rename(&draft, path)
+    fs::rename(&draft, path)?;
+    path.parent()
+        .map_or(Ok(()), |directory| File::open(directory)?.sync_all())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const NAME: &str = "private:1";
-
-    fn key(secret: &str, password: &str) -> Key {
-        let credentials = Credentials {
-            username: "me".to_owned(),
-            password: password.to_owned(),
-        };
-        Key::new("team", secret, secret, &credentials)
-    }
-
-    #[tokio::test]
-    async fn an_image_opens_to_who_could_pull_it() {
-        let home = tempfile::tempdir().unwrap();
-        let path = home.path().join("rights.json");
-        let rights = Rights::open(path.clone());
-        assert!(rights.are_everybodys("sha256:a", NAME), "nobody pulled it");
-        rights.learn(("sha256:p", NAME), None, |_| true).await.unwrap();
-        rights
-            .learn(("sha256:p", NAME), Some(&key("one", "x")), |_| true)
-            .await
-            .unwrap();
-        assert!(rights.are_everybodys("sha256:p", NAME), "it needs no key");
-        rights
-            .learn(("sha256:a", NAME), Some(&key("one", "x")), |_| true)
-            .await
-            .unwrap();
-
-        let rights = Rights::open(path.clone());
-        assert!(!rights.are_everybodys("sha256:a", NAME));
-        assert!(!rights.admit("sha256:a", "docker.io/library/private:2", &[]));
-        assert!(rights.are_everybodys("sha256:a", "elsewhere.example/private:1"));
-        assert!(
-            !rights.are_everybodys("sha256:a", Digest::of(b"a").as_str()),
-            "by an id"
-        );
-        assert!(!rights.admit("sha256:a", NAME, &[key("two", "y")]));
-        assert!(
-            rights.admit("sha256:a", NAME, &[key("two", "y"), key("one", "y")]),
-            "the same secret"
-        );
-        assert!(rights.admit("sha256:a", NAME, &[key("two", "x")]), "the same contents");
-        rights
-            .learn(("sha256:a", NAME), Some(&key("two", "y")), |_| true)
-            .await
-            .unwrap();
-        assert!(rights.admit("sha256:a", NAME, &[key("three", "y")]));
-        rights.learn(("sha256:a", NAME), None, |_| true).await.unwrap();
-        assert!(Rights::open(path.clone()).are_everybodys("sha256:a", NAME));
-
-        rights
-            .learn(("sha256:b", NAME), Some(&key("one", "x")), |id| id != "sha256:a")
-            .await
-            .unwrap();
-        let text = fs::read_to_string(&path).unwrap();
-        assert!(!text.contains("sha256:a") && text.contains("sha256:b"), "{text}");
-        assert!(!text.contains("\"x\""), "no password: {text}");
-    }
-}
+mod tests;

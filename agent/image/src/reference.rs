@@ -102,7 +102,7 @@ impl Reference {
     }
 
     /// `domain/path:tag`, where there is a tag and no digest: a name that an image can carry.
-    pub(crate) fn name(&self) -> Option<String> {
+    pub fn name(&self) -> Option<String> {
         let tag = self.tag.as_ref().filter(|_| self.digest.is_none())?;
         Some(format!("{}/{}:{tag}", self.domain, self.path))
     }

@@ -113,7 +113,7 @@ impl Worker {
                 None => self.images.get(container),
             };
             let own = before.is_some_and(|before| before.id == image.id);
-            if !own && !self.context.rights.are_everybodys(&image.id, name) {
+            if !own && !self.context.rights.are_everybodys(&image, name) {
                 return Ok(false);
             }
             self.present(container, wanted, image);
@@ -277,7 +277,7 @@ fn held(context: &Context, wanted: &Wanted, keys: &[(Key, Credentials)]) -> Resu
         return if policy == "Never" { Err(absent(name)) } else { Ok(None) };
     };
     let own: Vec<Key> = keys.iter().map(|(key, _)| key.clone()).collect();
-    if context.rights.admit(&image.id, name, &own) {
+    if context.rights.admit(&image, name, &own) {
         return Ok(Some(image));
     }
     if policy == "Never" {
@@ -296,17 +296,36 @@ async fn pull(context: &Context, name: &str, keys: &[(Key, Credentials)]) -> Res
     let _permit = context.pulls.acquire().await;
     let images = &context.parts.images;
     let shown: Vec<Credentials> = keys.iter().map(|(_, credentials)| credentials.clone()).collect();
+    let mut intent = None;
+    if !keys.is_empty() {
+        let written = context.rights.intend(name).await;
+        let failed = |error: std::io::Error| Failure {
+            reason: "ErrImagePull".to_owned(),
+            message: format!("Failed to record image pull intent for container image {name:?}: {error}"),
+        };
+        intent = Some(written.map_err(failed)?);
+    }
     let image::Pulled {
         image: pulled,
         opened_by,
-    } = images.pull(name, &shown).await?;
+    } = match images.pull(name, &shown).await {
+        Ok(pulled) => pulled,
+        Err(failure) => {
+            if let Some(intent) = intent
+                && let Err(error) = context.rights.failed(intent).await
+            {
+                warn!(%error, "it could not be written down that a pull failed");
+            }
+            return Err(failure);
+        }
+    };
     let key = keys
         .iter()
         .find(|(_, credentials)| Some(credentials) == opened_by.as_ref());
     let key = key.map(|(key, _)| key);
     let listed = images.list();
     let present = |id: &str| listed.iter().any(|image| image.id == id);
-    if let Err(error) = context.rights.learn((&pulled.id, name), key, present).await {
+    if let Err(error) = context.rights.learn((&pulled.id, name), key, intent, present).await {
         warn!(%error, "it could not be written down who may use an image");
     }
     Ok(pulled)
