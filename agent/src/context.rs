@@ -33,6 +33,7 @@ use crate::milestones::{Milestones, Step};
 use crate::objects::Objects;
 use crate::pressure::Order;
 use crate::rights::Rights;
+use crate::serve::Looks;
 use crate::services::Services;
 use crate::tokens::Tokens;
 use crate::users::UserIds;
@@ -176,6 +177,8 @@ pub struct Context {
     pub(crate) running: watch::Sender<BTreeMap<Run, Place>>,
     /// What was used when somebody last asked.
     pub(crate) measured: Memory,
+    /// What pods had on the disk when somebody last asked.
+    pub(crate) looks: Looks,
     /// What is short on the node.
     pub(crate) pressures: watch::Sender<BTreeSet<Pressure>>,
 }

@@ -11,6 +11,7 @@
 mod classes;
 pub mod clock;
 mod confined;
+pub mod connection;
 pub mod context;
 mod crashes;
 pub mod events;
@@ -133,6 +134,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         shutting_down: watch::Sender::new(false),
         orders: OnceLock::new(),
         measured: measure::Memory::default(),
+        looks: serve::Looks::default(),
         pressures: watch::Sender::new(BTreeSet::new()),
         config,
         parts,

@@ -234,7 +234,7 @@ async fn connect(text: &str) -> anyhow::Result<kube::Client> {
     // Watches are silent for long; everything else has its own limit.
     configuration.read_timeout = Some(Duration::from_mins(6));
     configuration.connect_timeout = Some(Duration::from_secs(5));
-    kube::Client::try_from(configuration).context("make the API client")
+    agent::connection::open(configuration).context("make the API client")
 }
 
 fn parse(text: &str) -> anyhow::Result<Value> {

@@ -114,6 +114,27 @@ fn summary(machine: &Machine) -> anyhow::Result<()> {
         let number = of.pointer(field).and_then(serde_json::Value::as_u64);
         ensure!(number.is_some_and(|number| number > 0), "{field}: {told}");
     }
+    // Files are not counted anew for whoever asks again.
+    machine.kubectl([
+        "exec",
+        "busy",
+        "-c",
+        "hold",
+        "--",
+        "dd",
+        "if=/dev/zero",
+        "of=/new",
+        "bs=1M",
+        "count=4",
+    ])?;
+    let rootfs = |told: &serde_json::Value| {
+        let pods = told.pointer("/pods").and_then(serde_json::Value::as_array);
+        let mut pods = pods.into_iter().flatten();
+        let busy = pods.find(|pod| pod.pointer("/podRef/name") == Some(&"busy".into()));
+        busy.and_then(|busy| busy.pointer("/ephemeral-storage/usedBytes").cloned())
+    };
+    let again = ask("")?;
+    ensure!(rootfs(&again) == rootfs(&told), "{again} after {told}");
     let brief = ask("?only_cpu_and_memory=true")?.to_string();
     ensure!(
         !brief.contains("usedBytes") && brief.contains("workingSetBytes"),

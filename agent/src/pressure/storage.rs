@@ -88,6 +88,7 @@ async fn look(context: Arc<Context>, pod: Arc<Pod>) -> Look {
 }
 
 /// What a pod has on the disk, one by one.
+#[derive(Clone)]
 pub(crate) struct Parts {
     /// What its containers wrote to their root file systems.
     pub(crate) layers: BTreeMap<String, Used>,
@@ -118,7 +119,16 @@ pub(super) async fn measure(context: &Arc<Context>, pod: &Arc<Pod>) -> Option<Di
 }
 
 /// The same, one by one.
-pub(crate) async fn parts(context: &Arc<Context>, pod: &Arc<Pod>) -> Option<Parts> {
+async fn parts(context: &Arc<Context>, pod: &Arc<Pod>) -> Option<Parts> {
+    let written = written(context, pod).await;
+    let (context, pod) = (Arc::clone(context), Arc::clone(pod));
+    tokio::task::spawn_blocking(move || measure_now(&context, &pod, &written))
+        .await
+        .ok()
+}
+
+/// What the runtime says of the root file systems of a pod's containers.
+pub(crate) async fn written(context: &Context, pod: &Pod) -> BTreeMap<String, Written> {
     let mut written = BTreeMap::new();
     for container in pods::all_containers(pod) {
         if let Some(place) = context.place(pod, &container.name) {
@@ -126,13 +136,11 @@ pub(crate) async fn parts(context: &Arc<Context>, pod: &Arc<Pod>) -> Option<Part
             written.extend(layer.map(|layer| (container.name.clone(), layer)));
         }
     }
-    let (context, pod) = (Arc::clone(context), Arc::clone(pod));
-    tokio::task::spawn_blocking(move || measure_now(&context, &pod, &written))
-        .await
-        .ok()
+    written
 }
 
-fn measure_now(context: &Context, pod: &Pod, written: &BTreeMap<String, Written>) -> Parts {
+/// Counts files, which may take long.
+pub(crate) fn measure_now(context: &Context, pod: &Pod, written: &BTreeMap<String, Written>) -> Parts {
     let size = |path: PathBuf| match volume::measure(&path) {
         Ok(used) => used,
         Err(error) => {

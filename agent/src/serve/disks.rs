@@ -9,9 +9,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use nix::sys::statvfs::{Statvfs, statvfs};
 use serde_json::{Map, Value, json};
 
+use super::looks;
 use crate::context::Context;
 use crate::measure::PodLook;
-use crate::pressure::storage;
+use crate::pressure::storage::Parts;
 
 /// A file system, and how much of it something uses; all that is used where nothing is said.
 fn told(stat: &Statvfs, used: Option<Used>, time: Timestamp) -> Map<String, Value> {
@@ -76,7 +77,7 @@ pub(super) async fn add(context: &Arc<Context>, pod: &PodLook, time: Timestamp, 
     let Ok(stat) = statvfs(&context.config.state_directory) else {
         return;
     };
-    let Some(parts) = storage::parts(context, &pod.pod).await else {
+    let Some(parts) = looks::parts(context, &pod.pod).await else {
         return;
     };
     let containers = summary.get_mut("containers").and_then(Value::as_array_mut);
@@ -100,6 +101,6 @@ pub(super) async fn add(context: &Arc<Context>, pod: &PodLook, time: Timestamp, 
     if !volumes.is_empty() {
         summary.insert("volume".to_owned(), Value::from(volumes));
     }
-    let all = told(&stat, Some(parts.together().total()), time);
+    let all = told(&stat, Some(Parts::clone(&parts).together().total()), time);
     summary.insert("ephemeral-storage".to_owned(), Value::Object(all));
 }

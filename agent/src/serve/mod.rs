@@ -4,6 +4,7 @@ mod crashes;
 mod disks;
 mod local_path;
 mod logs;
+mod looks;
 mod measures;
 mod milestones;
 mod network;
@@ -41,6 +42,7 @@ use upgrade::After;
 
 use crate::context::Context;
 
+pub(crate) use looks::Looks;
 pub use socket::serve as socket;
 pub use tls::Files;
 

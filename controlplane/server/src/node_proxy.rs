@@ -15,18 +15,25 @@ use futures::future::BoxFuture;
 use http::{HeaderValue, Request, Response, header};
 use rustls::RootCertStore;
 use rustls_pki_types::ServerName;
+use socket2::{SockRef, Socket, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::agents::{Agent, AgentError, Agents, Answer};
 use crate::exchange;
 use crate::pki::{Identity, Pki};
-use crate::tls::{self, TlsError};
+use crate::tls::TlsError;
 
 /// The time for the connection and the handshake.
 const CONNECT: Duration = Duration::from_secs(10);
 /// The time for the head of an agent's answer.
 const ANSWER: Duration = Duration::from_secs(30);
+/// How long a node may leave unanswered what it was sent.
+const SILENCE: Duration = Duration::from_secs(30);
+/// When nothing is under way, a node is asked for a sign of life after this time, and then so often, so many times.
+const IDLE: Duration = Duration::from_secs(15);
+const PROBE: Duration = Duration::from_secs(5);
+const PROBES: u32 = 3;
 
 /// Asks agents over the network.
 pub struct NodeProxy {
@@ -87,15 +94,18 @@ async fn ask(connector: TlsConnector, loopback: bool, agent: &Agent, mut request
     let dial = async {
         let stream = TcpStream::connect(SocketAddr::new(address, agent.port)).await?;
         stream.set_nodelay(true)?;
-        tls::keep_alive(&stream)?;
-        connector.connect(name, stream).await
+        let silence = Silence::limit(&stream)?;
+        Ok::<_, io::Error>((connector.connect(name, stream).await?, silence))
     };
-    let stream = tokio::time::timeout(CONNECT, dial).await??;
+    let (stream, silence) = tokio::time::timeout(CONNECT, dial).await??;
     let host = HeaderValue::from_str(&agent.node).map_err(io::Error::other)?;
     request.headers_mut().insert(header::HOST, host);
     let answer = match exchange::exchange(Box::new(stream), request, Some(ANSWER)).await? {
         Answer::Whole(answer) => answer,
-        switched @ Answer::Switched(..) => return Ok(switched),
+        switched @ Answer::Switched(..) => {
+            silence.allow()?;
+            return Ok(switched);
+        }
     };
     if answer.status().is_redirection() {
         return Err(io::Error::other(
@@ -109,6 +119,28 @@ async fn ask(connector: TlsConnector, loopback: bool, agent: &Agent, mut request
         response.headers_mut().insert(header::CONTENT_TYPE, kind.clone());
     }
     Ok(Answer::Whole(response))
+}
+
+/// How long a node may be silent when it ought to say something, if only that something has arrived.
+struct Silence(Socket);
+
+impl Silence {
+    /// Without it, who follows a log of a machine that is gone would wait for minutes.
+    fn limit(stream: &TcpStream) -> io::Result<Self> {
+        let probes = TcpKeepalive::new()
+            .with_time(IDLE)
+            .with_interval(PROBE)
+            .with_retries(PROBES);
+        let socket = SockRef::from(stream);
+        socket.set_tcp_keepalive(&probes)?;
+        socket.set_tcp_user_timeout(Some(SILENCE))?;
+        Ok(Self(socket.try_clone()?))
+    }
+
+    /// A program need not read what it is sent, for however long: the kernel counts that as silence, too.
+    fn allow(self) -> io::Result<()> {
+        self.0.set_tcp_user_timeout(None)
+    }
 }
 
 /// The address of a node, unless it could only be something else.

@@ -248,7 +248,7 @@ async fn serve_connection(
 }
 
 /// A peer that is gone without a word is noticed, also where nothing is ever written: in a stream that waits for a program.
-pub(crate) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     let probes = TcpKeepalive::new()
         .with_time(KEEP_ALIVE)
         .with_interval(KEEP_ALIVE_AGAIN);

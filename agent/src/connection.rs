@@ -1,0 +1,73 @@
+//! The connection to the API server. When its packets vanish, the kernel says so after half a minute: a watch, over which
+//! nothing need come for long, would not notice it for itself.
+
+use std::time::Duration;
+
+use hyper_timeout::TimeoutConnector;
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use kube::client::{Body, ClientBuilder, ConfigExt as _, retry::RetryPolicy};
+use tower::retry::RetryLayer;
+use tower::{BoxError, ServiceBuilder};
+
+/// How long the other machine may say nothing to what it was sent.
+const SILENCE: Duration = Duration::from_secs(30);
+/// When nothing is under way, the other machine is asked for a sign of life after this time, and then again and again.
+const IDLE: Duration = Duration::from_secs(15);
+const PROBE: Duration = Duration::from_secs(5);
+
+/// A client of the API like kube's own.
+pub fn open(configuration: kube::Config) -> kube::Result<kube::Client> {
+    if configuration.proxy_url.is_some() {
+        return kube::Client::try_from(configuration);
+    }
+    let mut connector = TimeoutConnector::new(configuration.rustls_https_connector_with_connector(connector())?);
+    connector.set_connect_timeout(configuration.connect_timeout);
+    connector.set_read_timeout(configuration.read_timeout);
+    let client: legacy::Client<_, Body> = legacy::Client::builder(TokioExecutor::new()).build(connector);
+    let retries = configuration
+        .default_retry
+        .then(|| RetryLayer::new(RetryPolicy::server_retry()));
+    let service = ServiceBuilder::new()
+        .layer(configuration.base_uri_layer())
+        .option_layer(retries)
+        .option_layer(configuration.auth_layer()?)
+        .layer(configuration.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(client);
+    Ok(ClientBuilder::new(service, configuration.default_namespace).build())
+}
+
+fn connector() -> HttpConnector {
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    connector.set_tcp_user_timeout(Some(SILENCE));
+    connector.set_keepalive(Some(IDLE));
+    connector.set_keepalive_interval(Some(PROBE));
+    connector
+}
+
+#[cfg(test)]
+mod tests {
+    use socket2::SockRef;
+    use tower::ServiceExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_whose_packets_vanish_ends_soon() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let uri = format!("https://{address}/").parse().unwrap();
+        let stream = connector().oneshot(uri).await.unwrap().into_inner();
+        let socket = SockRef::from(&stream);
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(SILENCE));
+        assert!(
+            socket.keepalive().unwrap(),
+            "what waits for news is asked for a sign of life"
+        );
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), IDLE);
+        assert_eq!(socket.tcp_keepalive_interval().unwrap(), PROBE);
+    }
+}
