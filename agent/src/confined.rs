@@ -19,6 +19,11 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     }
 }
 
+/// Does what may wait for a disk where nothing else waits for it.
+pub(crate) async fn aside<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}
+
 /// At most so many bytes from the end.
 pub(crate) fn tail(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
     let mut file = open(path)?;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
+use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
 use crate::Error;
+use crate::confined::aside;
 use crate::context::Context;
 use crate::leftovers::{Leftovers, owner};
 use crate::pressure::Order;
@@ -34,6 +36,10 @@ struct Dispatcher {
     listed: BTreeSet<String>,
     leftovers: Leftovers,
     cleaned: bool,
+    /// Pods that the API still has, for others' sake, of which nothing is left here.
+    finished: BTreeSet<String>,
+    /// Pods that the API has no more, until their workers are done.
+    deleted: BTreeSet<String>,
     /// How often the worker of a pod broke.
     broken: BTreeMap<String, u32>,
 }
@@ -67,6 +73,8 @@ pub(crate) async fn run(context: Arc<Context>, mut orders: mpsc::Receiver<Order>
         listed: BTreeSet::new(),
         leftovers,
         cleaned: false,
+        finished: BTreeSet::new(),
+        deleted: BTreeSet::new(),
         broken: BTreeMap::new(),
     };
     loop {
@@ -110,6 +118,9 @@ impl Dispatcher {
     fn apply(&mut self, pod: Pod) {
         let pod = Arc::new(pods::kept(pod));
         let uid = pods::uid(&pod).to_owned();
+        if self.finished.contains(&uid) {
+            return;
+        }
         self.context.remember(&pod);
         if let Some(worker) = self.workers.get(&uid) {
             worker.put(Input::Pod(pod));
@@ -154,6 +165,9 @@ impl Dispatcher {
                 self.workers.remove(&uid);
                 self.broken.remove(&uid);
                 self.context.forget(&uid);
+                if !self.deleted.remove(&uid) {
+                    self.finished.insert(uid);
+                }
             }
             Ended::Broken(uid) => self.revive(uid),
             Ended::Found(uid, mut leftovers) => {
@@ -197,7 +211,9 @@ impl Dispatcher {
     }
 
     fn gone(&mut self, uid: &str) {
+        self.finished.remove(uid);
         if let Some(worker) = self.workers.get(uid) {
+            self.deleted.insert(uid.to_owned());
             worker.put(Input::Gone);
         }
     }
@@ -213,6 +229,7 @@ impl Dispatcher {
         for uid in missing {
             self.gone(&uid);
         }
+        self.finished.retain(|uid| self.listed.contains(uid));
         if std::mem::replace(&mut self.cleaned, true) {
             return;
         }
@@ -282,17 +299,18 @@ impl Dispatcher {
         });
     }
 
-    fn remove_old_logs(&self) {
+    fn remove_old_logs(&mut self) {
         let directory = self.context.config.state_directory.join("logs");
-        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let uid = name.rsplit('_').next().unwrap_or_default();
-            if !self.listed.contains(uid)
-                && let Err(error) = std::fs::remove_dir_all(entry.path())
-            {
-                warn!(path = %entry.path().display(), %error, "old logs could not be removed");
-            }
-        }
+        let listed = self.listed.clone();
+        self.tasks.spawn(async move {
+            let removing = aside(move || {
+                remove_old_logs(&directory, &listed);
+                Ok(())
+            });
+            // Each failure is told by itself.
+            removing.await.ok();
+            Ended::Other
+        });
     }
 
     fn tell(&mut self, event: runtime::Event) {
@@ -335,6 +353,18 @@ impl Dispatcher {
             if let Some(worker) = self.workers.get(&sandbox.pod.uid) {
                 worker.put(Input::Observed(sandbox));
             }
+        }
+    }
+}
+
+fn remove_old_logs(directory: &Path, listed: &BTreeSet<String>) {
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let uid = name.rsplit('_').next().unwrap_or_default();
+        if !listed.contains(uid)
+            && let Err(error) = std::fs::remove_dir_all(entry.path())
+        {
+            warn!(path = %entry.path().display(), %error, "old logs could not be removed");
         }
     }
 }

@@ -49,6 +49,10 @@ pub struct Limits {
     pub pull_time: Duration,
     /// Time in which a registry must send something.
     pub read_timeout: Duration,
+    /// Bytes of a layer that a registry must send in each `pace_time`, so that those that trickle do not keep others waiting.
+    pub pace_bytes: u64,
+    /// The time for them.
+    pub pace_time: Duration,
     /// Tries of one request, the first included.
     pub attempts: u32,
     /// Layers downloaded and unpacked at the same time, over all pulls.
@@ -69,6 +73,8 @@ impl Default for Limits {
             unpack_time: Duration::from_mins(15),
             pull_time: Duration::from_hours(1),
             read_timeout: Duration::from_secs(30),
+            pace_bytes: 64 << 10,
+            pace_time: Duration::from_mins(1),
             attempts: 4,
             parallel_layers: 4,
         }

@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use sha2::{Digest as _, Sha256};
+use tokio::time::Instant;
 
 use crate::config::Limits;
 use crate::content::ContentError;
@@ -28,7 +29,7 @@ pub(crate) async fn download(
     let mut progress = Progress::new(path)?;
     let mut retries = Retries::new(limits);
     loop {
-        match progress.receive(session, layer).await {
+        match progress.receive(session, layer, limits).await {
             Ok(()) => return Ok(()),
             Err(error) => retries.after(error).await?,
         }
@@ -52,7 +53,7 @@ impl Progress {
         })
     }
 
-    async fn receive(&mut self, session: &Session, layer: &Descriptor) -> Result<(), RegistryError> {
+    async fn receive(&mut self, session: &Session, layer: &Descriptor, limits: &Limits) -> Result<(), RegistryError> {
         if self.received >= layer.size {
             self.restart()?;
         }
@@ -74,8 +75,17 @@ impl Progress {
         if begins != self.received {
             self.restart()?;
         }
+        let (mut since, mut before) = (Instant::now(), self.received);
         while let Some(chunk) = response.chunk().await.map_err(RegistryError::Request)? {
             self.write(&chunk, layer.size)?;
+            if since.elapsed() >= limits.pace_time {
+                let received = self.received.saturating_sub(before);
+                if received < limits.pace_bytes && self.received < layer.size {
+                    let seconds = since.elapsed().as_secs();
+                    return Err(RegistryError::Slow { received, seconds });
+                }
+                (since, before) = (Instant::now(), self.received);
+            }
         }
         self.check(layer)
     }

@@ -41,6 +41,14 @@ pub enum RegistryError {
     /// It could not be reached, or the connection broke.
     #[error("failed to do request")]
     Request(#[source] reqwest::Error),
+    /// It sends a layer, but hardly.
+    #[error("the registry has sent {received} bytes of a layer in {seconds} s")]
+    Slow {
+        /// What came.
+        received: u64,
+        /// In which time.
+        seconds: u64,
+    },
     /// A certificate authority could not be read.
     #[error("read the certificate authority {path:?}")]
     Authority {
@@ -70,6 +78,7 @@ impl RegistryError {
             }
             // A truncated or garbled transfer.
             Self::Request(_)
+            | Self::Slow { .. }
             | Self::Content(ContentError::Digest { .. } | ContentError::Size { .. } | ContentError::Io { .. }) => {
                 Some(Duration::ZERO)
             }

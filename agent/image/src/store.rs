@@ -5,6 +5,8 @@
 //! DIR/staging/      downloads and half-unpacked layers; emptied when the store is opened
 //! ```
 
+mod changes;
+
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
@@ -35,10 +37,10 @@ pub struct Images {
 pub(crate) struct Inner {
     directory: PathBuf,
     pub(crate) config: Config,
-    images: Mutex<Vec<Record>>,
+    images: Arc<Mutex<Vec<Record>>>,
     held: Held,
     /// Held by who changes the images.
-    changing: tokio::sync::Mutex<()>,
+    changing: Arc<tokio::sync::Mutex<()>>,
     kept: Kept,
     pub(crate) slots: tokio::sync::Semaphore,
     pub(crate) flights: pull::Flights,
@@ -141,9 +143,9 @@ impl Images {
         let inner = Inner {
             directory: directory.to_owned(),
             config,
-            images: Mutex::new(records),
+            images: Arc::new(Mutex::new(records)),
             held: Held::default(),
-            changing: tokio::sync::Mutex::default(),
+            changing: Arc::default(),
             kept,
             slots,
             flights: pull::Flights::default(),
@@ -334,33 +336,6 @@ impl Inner {
             snapshot,
             pinned: record.pins(),
         })
-    }
-
-    /// Changes the records, where they are kept and then in memory. Answers the bytes that this freed, where that is known.
-    async fn change<T>(&self, change: impl FnOnce(&mut Vec<Record>) -> T) -> Result<(T, u64), StoreError> {
-        let _changing = self.changing.lock().await;
-        let before = self.records();
-        let mut after = before.clone();
-        let result = change(&mut after);
-        let freed = match &self.kept {
-            Kept::Own(own) => {
-                own.write(&after)?;
-                0
-            }
-            Kept::Containerd(daemon) => daemon.forget(&before, &after).await?,
-        };
-        *self.images.lock().unwrap_or_else(PoisonError::into_inner) = after;
-        Ok((result, freed))
-    }
-
-    /// Reads what containerd has, which others may have changed.
-    async fn refresh(&self) -> Result<(), agent_containerd::Error> {
-        if let Kept::Containerd(daemon) = &self.kept {
-            let _changing = self.changing.lock().await;
-            let read = daemon.read().await?;
-            *self.images.lock().unwrap_or_else(PoisonError::into_inner) = read;
-        }
-        Ok(())
     }
 }
 

@@ -10,8 +10,13 @@
 
 mod support;
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
 use agent_image::{Credentials, Digest, chain};
-use support::{DockerRegistry, answer, busybox, layers_of, nothing_staged, quick, serve, store};
+use support::{DockerRegistry, answer, busybox, layers_of, nothing_staged, quick, serve, serve_by_hand, store};
 
 #[tokio::test]
 async fn attack_06_a_corrupt_blob_is_never_used() {
@@ -182,7 +187,7 @@ async fn attack_06_an_index_that_contains_itself_ends() {
 }
 
 #[tokio::test]
-async fn credentials_stay_with_their_host() {
+async fn attack_28_credentials_stay_with_their_host() {
     let (sender, receiver) = std::sync::mpsc::channel();
     let other = serve(move |request| {
         sender.send(request.to_lowercase().contains("authorization")).unwrap();
@@ -206,4 +211,147 @@ async fn credentials_stay_with_their_host() {
         .unwrap_err();
     assert!(!receiver.recv().unwrap(), "the other host saw no credentials");
     assert_eq!(chain(&std::io::Error::other("x")), "x");
+}
+
+/// A registry with one image of one layer; `blob` answers for that, to a request from this byte on.
+fn one_layer(layer: Vec<u8>, blob: impl Fn(&mut TcpStream, usize) + Send + Sync + 'static) -> String {
+    let config = format!(
+        "{{\"architecture\":\"amd64\",\"os\":\"linux\",\"rootfs\":{{\"type\":\"layers\",\"diff_ids\":[\"{}\"]}}}}",
+        Digest::of(&layer)
+    );
+    let describe = |kind: &str, bytes: &[u8]| {
+        let (digest, size) = (Digest::of(bytes), bytes.len());
+        format!("{{\"mediaType\":\"application/vnd.oci.image.{kind}\",\"digest\":\"{digest}\",\"size\":{size}}}")
+    };
+    let manifest = format!(
+        "{{\"schemaVersion\":2,\"mediaType\":\"application/vnd.oci.image.manifest.v1+json\",\"config\":{},\"layers\":[{}]}}",
+        describe("config.v1+json", config.as_bytes()),
+        describe("layer.v1.tar", &layer)
+    );
+    let layer = Digest::of(&layer).to_string();
+    serve_by_hand(move |request, connection| {
+        let path = request.split(' ').nth(1).unwrap_or_default();
+        if path.ends_with(&layer) {
+            let range = request.to_lowercase();
+            let from = range
+                .split("range: bytes=")
+                .nth(1)
+                .and_then(|rest| rest.split('-').next());
+            blob(connection, from.map_or(0, |from| from.parse().unwrap()));
+            return;
+        }
+        let body = if path.contains("/manifests/") {
+            &manifest
+        } else {
+            &config
+        };
+        let bytes = answer(&format!("Content-Length: {}\r\n", body.len()), body.as_bytes());
+        connection.write_all(&bytes).ok();
+    })
+}
+
+/// An empty tar stream, longer than it need be.
+fn layer() -> Vec<u8> {
+    vec![0; 256 << 10]
+}
+
+#[tokio::test]
+async fn attack_28_a_transfer_that_breaks_goes_on_where_it_broke() {
+    let layer = layer();
+    let (asked, whole) = (Arc::new(Mutex::new(Vec::new())), layer.clone());
+    let seen = Arc::clone(&asked);
+    let address = one_layer(layer, move |connection, from| {
+        seen.lock().unwrap().push(from);
+        let rest = &whole[from..];
+        let status = if from > 0 { "206 Partial Content" } else { "200 OK" };
+        let head = format!(
+            "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+            rest.len()
+        );
+        connection.write_all(head.as_bytes()).unwrap();
+        connection.write_all(&rest[..rest.len().min(100 << 10)]).unwrap();
+    });
+    let mut config = quick();
+    config.limits.attempts = 4;
+    let (home, images) = store(config);
+    images.pull(&format!("{address}/x:1"), &[]).await.unwrap();
+    assert_eq!(*asked.lock().unwrap(), [0, 100 << 10, 200 << 10]);
+    assert_eq!(layers_of(home.path()), 1);
+}
+
+#[tokio::test]
+async fn attack_28_a_registry_that_trickles_is_given_up() {
+    let length = layer().len();
+    let address = one_layer(layer(), move |connection, _| {
+        let head = answer(&format!("Content-Length: {length}\r\n"), b"");
+        connection.write_all(&head).ok();
+        // For as long as somebody listens.
+        let (_quiet, clock) = std::sync::mpsc::channel::<()>();
+        while connection.write_all(b"\0").is_ok() {
+            clock.recv_timeout(Duration::from_millis(5)).ok();
+        }
+    });
+    let mut config = quick();
+    config.limits.pace_time = Duration::from_millis(300);
+    let (home, images) = store(config);
+    let name = format!("{address}/x:1");
+    let pull = images.pull(&name, &[]);
+    let error = tokio::time::timeout(Duration::from_mins(1), pull)
+        .await
+        .unwrap()
+        .unwrap_err();
+    assert!(error.message().contains("the registry has sent"), "{}", error.message());
+    nothing_staged(home.path());
+}
+
+#[tokio::test]
+async fn attack_28_a_registry_that_is_silent_or_lies_about_lengths_is_given_up() {
+    let silent = one_layer(layer(), |connection, _| {
+        let head = answer(&format!("Content-Length: {}\r\n", layer().len()), b"some");
+        connection.write_all(&head).ok();
+        // Until the other side gives up.
+        drop(connection.read(&mut [0]));
+    });
+    let mut config = quick();
+    config.limits.read_timeout = Duration::from_millis(300);
+    let (home, images) = store(config);
+    let error = images.pull(&format!("{silent}/x:1"), &[]).await.unwrap_err();
+    assert!(error.message().contains("operation timed out"), "{}", error.message());
+    nothing_staged(home.path());
+
+    let longer = one_layer(layer(), |connection, _| {
+        let mut body = layer();
+        body.extend_from_slice(&[0; 512]);
+        connection
+            .write_all(&answer(&format!("Content-Length: {}\r\n", body.len()), &body))
+            .ok();
+    });
+    let (home, images) = store(quick());
+    let error = images.pull(&format!("{longer}/x:1"), &[]).await.unwrap_err();
+    assert!(error.message().contains("size is"), "{}", error.message());
+    nothing_staged(home.path());
+    assert_eq!(layers_of(home.path()), 0);
+}
+
+#[tokio::test]
+async fn attack_28_a_registry_that_is_busy_is_asked_again_so_often_and_no_sooner_than_it_says() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&asked);
+    let address = serve(move |request| {
+        if request.starts_with("GET /v2/ ") {
+            return answer("Content-Length: 2\r\n", b"{}");
+        }
+        seen.lock().unwrap().push(Instant::now());
+        b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_vec()
+    });
+    let mut config = quick();
+    config.limits.attempts = 3;
+    let (_home, images) = store(config);
+    let error = images.pull(&format!("{address}/x:1"), &[]).await.unwrap_err();
+    assert!(error.message().contains("429"), "{}", error.message());
+    let asked = asked.lock().unwrap();
+    assert_eq!(asked.len(), 3);
+    for pair in asked.windows(2) {
+        assert!(pair[1].duration_since(pair[0]) >= Duration::from_secs(1));
+    }
 }

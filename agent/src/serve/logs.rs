@@ -2,11 +2,9 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use agent_plan::log::{self, Options};
 use agent_plan::pods;
@@ -17,13 +15,11 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
-use nix::errno::Errno;
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
-use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tracing::debug;
 
+use super::growth::Growth;
 use super::streams;
 use crate::confined;
 use crate::context::{Context, Run};
@@ -35,8 +31,6 @@ const LONGEST_RECORD: usize = 1024 * 1024;
 const AHEAD: usize = 4;
 /// Files that a log was rotated to are numbered up to this.
 const ROTATED: u32 = 4;
-/// Between two looks at a log that nobody tells of.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 type Sink = mpsc::Sender<Result<Bytes, io::Error>>;
 
@@ -65,8 +59,9 @@ pub(super) async fn answer(
     };
     let directory = context.log_directory(pod).join(&container);
     let path = directory.join(format!("{attempt}.log"));
-    let file = match confined::open(&path) {
-        Ok(file) => file,
+    let opening = path.clone();
+    let file = match confined::aside(move || confined::open(&opening)).await {
+        Ok(file) => Arc::new(file),
         Err(error) => {
             debug!(path = %path.display(), %error, "a log cannot be read");
             return (StatusCode::NOT_FOUND, "the log cannot be read\n").into_response();
@@ -138,7 +133,7 @@ async fn find(context: &Context, pod: &Pod, container: &str, previous: bool) -> 
 }
 
 struct Reader {
-    file: File,
+    file: Arc<File>,
     path: PathBuf,
     options: Options,
     sink: Sink,
@@ -152,7 +147,8 @@ struct Reader {
 impl Reader {
     async fn run(&mut self) -> io::Result<()> {
         if let Some(lines) = self.options.tail_lines {
-            seek_to_tail(&mut self.file, lines)?;
+            let file = Arc::clone(&self.file);
+            confined::aside(move || seek_to_tail(&file, lines)).await?;
         }
         if !self.options.follow {
             self.drain().await?;
@@ -165,12 +161,13 @@ impl Reader {
             if !self.drain().await? {
                 return Ok(());
             }
-            if let Some(next) = successor(&self.path, &self.file)? {
+            let (path, file) = (self.path.clone(), Arc::clone(&self.file));
+            if let Some(next) = confined::aside(move || successor(&path, &file)).await? {
                 // Complete by now: what was written to it after the last look comes first.
                 if !self.drain().await? {
                     return Ok(());
                 }
-                self.file = next;
+                self.file = Arc::new(next);
                 continue;
             }
             if !alive {
@@ -186,14 +183,14 @@ impl Reader {
 
     /// Sends what there is; answers whether anybody still listens.
     async fn drain(&mut self) -> io::Result<bool> {
-        let mut chunk = vec![0; CHUNK];
         loop {
-            let length = self.file.read(&mut chunk)?;
-            if length == 0 {
+            let file = Arc::clone(&self.file);
+            let chunk = confined::aside(move || read_chunk(&file)).await?;
+            if chunk.is_empty() {
                 return Ok(true);
             }
-            self.buffer.extend_from_slice(chunk.get(..length).unwrap_or_default());
-            let mut out = Vec::with_capacity(length);
+            self.buffer.extend_from_slice(&chunk);
+            let mut out = Vec::with_capacity(chunk.len());
             self.render(&mut out);
             if self.buffer.len() > LONGEST_RECORD {
                 self.buffer.clear();
@@ -262,64 +259,16 @@ fn successor(path: &FilePath, of: &File) -> io::Result<Option<File>> {
     Ok(newer)
 }
 
-/// What tells that a log grows.
-enum Growth {
-    News(AsyncFd<OwnedFd>),
-    /// The machine has only so many places for those who want news.
-    Clock,
-}
-
-impl Growth {
-    fn of(path: &FilePath) -> Self {
-        watch(path).map_or_else(
-            |error| {
-                debug!(%error, "a log is looked at again and again");
-                Self::Clock
-            },
-            Self::News,
-        )
-    }
-
-    async fn wait(&self) -> io::Result<()> {
-        match self {
-            Self::News(watch) => {
-                let mut guard = watch.readable().await?;
-                skip(guard.get_inner())?;
-                guard.clear_ready();
-            }
-            Self::Clock => tokio::time::sleep(LOOK_AGAIN).await,
-        }
-        Ok(())
-    }
-}
-
-#[expect(unsafe_code, reason = "tokio asks for a promise about the descriptor")]
-fn watch(path: &FilePath) -> io::Result<AsyncFd<OwnedFd>> {
-    let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-    let directory = path.parent().unwrap_or(path);
-    inotify.add_watch(
-        directory,
-        AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO,
-    )?;
-    let news = inotify.as_fd().try_clone_to_owned()?;
-    // SAFETY: an OwnedFd stays open, and the same, for as long as it lives, and the registration owns it.
-    Ok(unsafe { AsyncFd::register(news) }?)
-}
-
-/// Takes the pending news, which only say that there are some.
-fn skip(news: &OwnedFd) -> io::Result<()> {
-    let mut buffer = [0; 4096];
-    loop {
-        match nix::unistd::read(news, &mut buffer) {
-            Ok(_) => {}
-            Err(Errno::EAGAIN) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        }
-    }
+/// What comes next; nothing at the end.
+fn read_chunk(mut file: &File) -> io::Result<Vec<u8>> {
+    let mut chunk = vec![0; CHUNK];
+    let length = file.read(&mut chunk)?;
+    chunk.truncate(length);
+    Ok(chunk)
 }
 
 /// Moves to the beginning of the last so many records.
-fn seek_to_tail(file: &mut File, lines: u64) -> io::Result<()> {
+fn seek_to_tail(mut file: &File, lines: u64) -> io::Result<()> {
     let mut position = file.metadata()?.len();
     let mut missing = lines.saturating_add(1);
     let mut chunk = vec![0; CHUNK];

@@ -2,6 +2,7 @@
 
 mod crashes;
 mod disks;
+mod growth;
 mod local_path;
 mod logs;
 mod looks;

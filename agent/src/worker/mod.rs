@@ -37,6 +37,7 @@ use tokio::sync::{Notify, RwLock, oneshot};
 use tokio::task::JoinSet;
 use tracing::{debug, error, warn};
 
+use crate::confined::aside;
 use crate::context::Context;
 use crate::events::Kind;
 use crate::milestones::Step;
@@ -222,7 +223,7 @@ impl Worker {
             let wake = self.step();
             if self.is_over() {
                 debug!(pod = %self.id(), "nothing is left");
-                self.remove_logs();
+                self.remove_logs().await;
                 return End::Over;
             }
             let now = self.context.now();
@@ -250,9 +251,10 @@ impl Worker {
         format!("{}/{}", pods::namespace(&self.pod), pods::name(&self.pod))
     }
 
-    fn remove_logs(&self) {
+    async fn remove_logs(&self) {
         let logs = self.context.log_directory(&self.pod);
-        if let Err(error) = std::fs::remove_dir_all(&logs)
+        let path = logs.clone();
+        if let Err(error) = aside(move || std::fs::remove_dir_all(path)).await
             && error.kind() != std::io::ErrorKind::NotFound
         {
             warn!(path = %logs.display(), %error, "logs could not be removed");

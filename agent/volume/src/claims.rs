@@ -72,7 +72,7 @@ pub(crate) fn mount(
         .map_err(|error| io_error("look at", &path_of(&backing.place), error))?;
     // Until it is mounted: of two pods that come at once one sees the other here, or what it has mounted.
     let (_reserved, coming) = Reserved::new(claiming, (found.dev(), found.ino()));
-    let others = users(root, &found).map_err(|error| io_error("read", root, error))? + coming;
+    let others = users(root, &source).map_err(|error| io_error("read", root, error))? + coming;
     if backing.exclusive && others > 0 {
         return Err(Error::Claim {
             problem: format!(
@@ -144,26 +144,52 @@ fn make_target(target: &Path, directory: bool) -> Result<(), Error> {
         .map_err(|error| io_error("create", target, error))
 }
 
-/// How many pods have this very file or directory mounted as a claim.
-pub(crate) fn users(root: &Path, wanted: &fs::Metadata) -> io::Result<usize> {
-    let pods = match fs::read_dir(root) {
-        Ok(pods) => pods,
+/// How many pods have this very file or directory mounted as a claim. Only what is mounted from the same file system is
+/// looked at: another one need not answer.
+pub(crate) fn users(root: &Path, wanted: &File) -> io::Result<usize> {
+    let root = match root.canonicalize() {
+        Ok(root) => root,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
         Err(error) => return Err(error),
     };
+    let found = wanted.metadata()?;
+    let table = fs::read_to_string("/proc/self/mountinfo")?;
+    let device = device(&table, wanted)?;
     let mut users = 0;
-    for pod in pods {
-        let claims = match fs::read_dir(pod?.path().join(DIRECTORY)) {
-            Ok(claims) => claims,
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => continue,
+    let mut claims: Vec<PathBuf> = table.lines().filter_map(|line| claim(line, device, &root)).collect();
+    claims.sort();
+    claims.dedup();
+    for claim in claims {
+        match fs::metadata(&claim) {
+            Ok(other) => users += usize::from((other.dev(), other.ino()) == (found.dev(), found.ino())),
+            // It went away meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
-        };
-        for claim in claims {
-            let found = fs::metadata(claim?.path())?;
-            users += usize::from((found.dev(), found.ino()) == (wanted.dev(), wanted.ino()));
         }
     }
     Ok(users)
+}
+
+/// The device of the file system that a file is in, as the table of mounts has it.
+fn device<'a>(table: &'a str, file: &File) -> io::Result<&'a str> {
+    let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
+    let mount = about
+        .lines()
+        .find_map(|line| line.strip_prefix("mnt_id:"))
+        .map(str::trim);
+    let mut lines = table.lines().map(|line| line.split(' '));
+    let device = lines.find_map(|mut words| (words.next() == mount).then(|| words.nth(1)).flatten());
+    device.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "its mount is not in the table"))
+}
+
+/// The mount point that a line of the table is about, where it is that of a pod's claim on this device.
+fn claim(line: &str, device: &str, root: &Path) -> Option<PathBuf> {
+    let mut words = line.split(' ').skip(2);
+    let target = (words.next() == Some(device)).then(|| words.nth(1)).flatten()?;
+    let target = PathBuf::from(target.replace("\\040", " "));
+    let below = target.strip_prefix(root).ok()?;
+    let parts: Vec<_> = below.components().map(|part| part.as_os_str()).collect();
+    matches!(parts.as_slice(), [_, claims, _] if *claims == DIRECTORY).then_some(target)
 }
 
 /// Removes the mount points of a pod's claims, which are empty when nothing is mounted there any more.
@@ -187,6 +213,8 @@ pub(crate) fn remove(pod: &Path, failures: &mut Vec<String>) {
 
 #[cfg(test)]
 mod tests {
+    use nix::mount::{MntFlags, umount2};
+
     use super::*;
 
     #[test]
@@ -201,5 +229,48 @@ mod tests {
         assert_eq!(Reserved::new(&claiming, (1, 2)).1, 1, "the second is not done");
         drop(second);
         assert!(claiming.lock().expect("not poisoned").is_empty());
+    }
+
+    #[test]
+    fn another_file_system_that_does_not_answer_is_not_asked() {
+        let home = tempfile::tempdir().expect("a directory");
+        let pods = home.path().join("pods");
+        let (dead, used, wanted) = (
+            pods.join("a/claims/data"),
+            pods.join("b/claims/data"),
+            home.path().join("wanted"),
+        );
+        for directory in [&dead, &used, &wanted] {
+            fs::create_dir_all(directory).expect("made");
+        }
+        bind(Some(&wanted), &used, None::<&str>, MsFlags::MS_BIND, None::<&str>).expect("bound");
+        // Nobody ever reads what the kernel asks it.
+        let server = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open("/dev/fuse")
+            .expect("opened");
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", server.as_raw_fd());
+        bind(
+            Some("fuse"),
+            &dead,
+            Some("fuse"),
+            MsFlags::empty(),
+            Some(options.as_str()),
+        )
+        .expect("mounted");
+        let (tell, told) = std::sync::mpsc::channel();
+        let counting = std::thread::spawn(move || {
+            let wanted = File::open(wanted).expect("opened");
+            tell.send(users(&pods, &wanted)).expect("heard");
+        });
+        let counted = told.recv_timeout(std::time::Duration::from_secs(20));
+        // What waits for it goes on.
+        drop(server);
+        for target in [&dead, &used] {
+            umount2(target, MntFlags::MNT_DETACH).expect("unmounted");
+        }
+        counting.join().expect("it ends");
+        assert_eq!(counted.expect("it does not wait").expect("counted"), 1);
     }
 }

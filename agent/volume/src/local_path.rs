@@ -2,10 +2,12 @@
 //! them by path; containers get them mounted.
 
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File, Permissions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
 
 use crate::{claims, removal};
 
@@ -87,7 +89,8 @@ impl LocalPath {
         let path = self.root.join(name);
         // What an earlier removal began, and did not end.
         let grave = self.root.join(format!(".removed-{name}"));
-        let there = match fs::symlink_metadata(&path) {
+        let flags = (OFlag::O_PATH | OFlag::O_NOFOLLOW).bits();
+        let there = match OpenOptions::new().read(true).custom_flags(flags).open(&path) {
             Ok(found) => {
                 let users = claims::users(&self.pods, &found).map_err(failed("read", &self.pods))?;
                 if users > 0 {

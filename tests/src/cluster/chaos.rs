@@ -1,9 +1,10 @@
 //! A network that loses things: requests before they arrive, answers after they took effect, and watches midway.
 
 use std::{
+    collections::BTreeMap,
     convert::Infallible,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll},
@@ -29,6 +30,7 @@ pub struct Chaos {
     seed: Option<u64>,
     drawn: Arc<AtomicU64>,
     calm: Arc<AtomicBool>,
+    asked: Arc<Mutex<BTreeMap<(String, String), usize>>>,
 }
 
 /// The wire broke.
@@ -44,12 +46,25 @@ impl Chaos {
             seed,
             drawn: Arc::default(),
             calm: Arc::default(),
+            asked: Arc::default(),
         }
     }
 
     /// No more faults from now on.
     pub fn calm(&self) {
         self.calm.store(true, Ordering::Relaxed);
+    }
+
+    /// How often something was asked for by this path, by agents and controllers.
+    pub fn asked(&self, method: &str, path: &str) -> usize {
+        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.get(&(method.to_owned(), path.to_owned())).copied().unwrap_or(0)
+    }
+
+    fn count(&self, request: &Request<kube::client::Body>) {
+        let key = (request.method().to_string(), request.uri().path().to_owned());
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        *asked.entry(key).or_default() += 1;
     }
 
     /// A number below 1000, the same for the same seed and the same order of requests.
@@ -94,6 +109,7 @@ where
 
     fn call(&mut self, request: Request<kube::client::Body>) -> Self::Future {
         let watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+        self.chaos.count(&request);
         let fate = self.chaos.draw();
         if fate.is_some_and(|fate| fate < LOST_BEFORE) {
             return async { Err(Lost.into()) }.boxed();

@@ -208,3 +208,58 @@ async fn owners_that_cannot_be_found_are_not_told_of_without_end() {
             .is_null()
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_only_others_keep_is_let_alone() {
+    const PATH: &str = "/api/v1/namespaces/default/pods/held";
+    let cluster = Cluster::builder().nodes(1).start().await;
+    let pod = |name: &str, finalizers: &[&str]| {
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "finalizers": finalizers },
+            "spec": { "terminationGracePeriodSeconds": 0, "containers": [{ "name": "main", "image": "nginx:1" }] },
+        })
+    };
+    let all = "/api/v1/namespaces/default/pods";
+    cluster.create(all, &pod("held", &["example.com/held"])).await;
+    let runs = async |path: &str| {
+        cluster
+            .eventually("the pod runs", || async {
+                let found = cluster.get(path).await;
+                if found["status"]["phase"] == "Running" {
+                    Ok(())
+                } else {
+                    Err(found)
+                }
+            })
+            .await;
+    };
+    runs(PATH).await;
+    let grace = json!({ "gracePeriodSeconds": 1 });
+    let deleted = cluster.request("DELETE", PATH, "application/json", &grace).await;
+    deleted.expect("deleted");
+    cluster
+        .eventually("the agent is done with it", || async {
+            let asked = cluster.chaos.asked("DELETE", PATH);
+            if asked == 1 { Ok(()) } else { Err(asked) }
+        })
+        .await;
+    for number in 0..5 {
+        let note = json!({ "metadata": { "annotations": { "number": number.to_string() } } });
+        let patched = cluster
+            .request("PATCH", PATH, "application/merge-patch+json", &note)
+            .await;
+        patched.expect("patched");
+        // When the node runs this one, it has heard of that.
+        let name = format!("later-{number}");
+        cluster.create(all, &pod(&name, &[])).await;
+        runs(&format!("{all}/{name}")).await;
+    }
+    assert_eq!(cluster.chaos.asked("DELETE", PATH), 1, "nothing is left to do");
+    let free = json!({ "metadata": { "finalizers": null } });
+    let patched = cluster
+        .request("PATCH", PATH, "application/merge-patch+json", &free)
+        .await;
+    patched.expect("patched");
+    cluster.create(all, &pod("held", &[])).await;
+    runs(PATH).await;
+}

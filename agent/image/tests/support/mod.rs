@@ -110,20 +110,31 @@ pub fn nothing_staged(home: &Path) {
 }
 
 /// Serves one answer per connection, for each connection the same, and counts the requests' bytes away.
-pub fn serve(answer: impl Fn(&str) -> Vec<u8> + Send + 'static) -> String {
+pub fn serve(answer: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static) -> String {
+    serve_by_hand(move |request, connection| {
+        connection.write_all(&answer(request)).ok();
+    })
+}
+
+/// Serves each connection in a thread of its own, with one request.
+pub fn serve_by_hand(serve: impl Fn(&str, &mut TcpStream) + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
+    let serve = std::sync::Arc::new(serve);
     std::thread::spawn(move || {
         for connection in listener.incoming() {
             let Ok(mut connection): Result<TcpStream, _> = connection else {
                 break;
             };
-            let mut request = Vec::new();
-            let mut byte = [0_u8; 1];
-            while !request.ends_with(b"\r\n\r\n") && connection.read(&mut byte).is_ok_and(|read| read > 0) {
-                request.extend_from_slice(&byte);
-            }
-            connection.write_all(&answer(&String::from_utf8_lossy(&request))).ok();
+            let serve = std::sync::Arc::clone(&serve);
+            std::thread::spawn(move || {
+                let mut request = Vec::new();
+                let mut byte = [0_u8; 1];
+                while !request.ends_with(b"\r\n\r\n") && connection.read(&mut byte).is_ok_and(|read| read > 0) {
+                    request.extend_from_slice(&byte);
+                }
+                serve(&String::from_utf8_lossy(&request), &mut connection);
+            });
         }
     });
     address

@@ -1,0 +1,70 @@
+//! Who follows a log is told when it grows.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use tokio::io::unix::AsyncFd;
+use tracing::debug;
+
+/// Between two looks at a log that nobody tells of.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// What tells that a log grows.
+pub(super) enum Growth {
+    News(AsyncFd<OwnedFd>),
+    /// The machine has only so many places for those who want news.
+    Clock,
+}
+
+impl Growth {
+    pub(super) fn of(path: &Path) -> Self {
+        watch(path).map_or_else(
+            |error| {
+                debug!(%error, "a log is looked at again and again");
+                Self::Clock
+            },
+            Self::News,
+        )
+    }
+
+    pub(super) async fn wait(&self) -> io::Result<()> {
+        match self {
+            Self::News(watch) => {
+                let mut guard = watch.readable().await?;
+                skip(guard.get_inner())?;
+                guard.clear_ready();
+            }
+            Self::Clock => tokio::time::sleep(LOOK_AGAIN).await,
+        }
+        Ok(())
+    }
+}
+
+#[expect(unsafe_code, reason = "tokio asks for a promise about the descriptor")]
+fn watch(path: &Path) -> io::Result<AsyncFd<OwnedFd>> {
+    let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+    let directory = path.parent().unwrap_or(path);
+    inotify.add_watch(
+        directory,
+        AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO,
+    )?;
+    let news = inotify.as_fd().try_clone_to_owned()?;
+    // SAFETY: an OwnedFd stays open, and the same, for as long as it lives, and the registration owns it.
+    Ok(unsafe { AsyncFd::register(news) }?)
+}
+
+/// Takes the pending news, which only say that there are some.
+fn skip(news: &OwnedFd) -> io::Result<()> {
+    let mut buffer = [0; 4096];
+    loop {
+        match nix::unistd::read(news, &mut buffer) {
+            Ok(_) => {}
+            Err(Errno::EAGAIN) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
