@@ -8,7 +8,7 @@ use std::{
 
 use controlplane_plan::{
     leftovers,
-    node_health::{self, Pulse, Snapshot, Tainted, is_ready},
+    node_health::{self, Marked, Pulse, Snapshot, Tainted, is_ready},
     objects::{node_of, target},
     pod::Pod,
     ranges::{PodRange, Ranges},
@@ -35,8 +35,16 @@ const FINISHED: &str = "*";
 pub(crate) struct Nodes {
     caches: Arc<Caches>,
     start: Instant,
-    seen: Mutex<BTreeMap<String, (Pulse, Tainted)>>,
+    seen: Mutex<BTreeMap<String, Seen>>,
     ranges: Mutex<Ranges>,
+}
+
+/// What is remembered of a node between two looks.
+struct Seen {
+    pulse: Pulse,
+    /// Since when it has its taints.
+    tainted: Tainted,
+    marked: Marked,
 }
 
 impl Nodes {
@@ -49,16 +57,28 @@ impl Nodes {
         }
     }
 
-    /// The node's pulse now, since when it has its taints, and whether it is seen for the first time.
-    fn look(&self, key: &Key, node: &Node, at: Duration) -> (Pulse, Tainted, bool) {
+    /// What was seen of the node, brought up to now; nothing where it is seen for the first time.
+    fn seen(&self, key: &Key) -> Option<Seen> {
+        self.seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&key.name)
+    }
+
+    fn look(&self, before: Option<Seen>, key: &Key, node: &Node, at: Duration) -> Seen {
         let lease = self.caches.leases.get(&Key::new(LEASES, &key.name));
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let (before, tainted) = seen.remove(&key.name).unzip();
-        let first = before.is_none();
-        let pulse = Pulse::next(before, node, lease.as_deref(), at);
-        let tainted = tainted.unwrap_or_default().next(node, at);
-        seen.insert(key.name.clone(), (pulse.clone(), tainted.clone()));
-        (pulse, tainted, first)
+        let (pulse, tainted, marked) =
+            before.map_or_else(Default::default, |seen| (Some(seen.pulse), seen.tainted, seen.marked));
+        Seen {
+            pulse: Pulse::next(pulse, node, lease.as_deref(), at),
+            tainted: tainted.next(node, at),
+            marked,
+        }
+    }
+
+    fn keep(&self, key: &Key, seen: Seen) {
+        let mut all = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert(key.name.clone(), seen);
     }
 }
 
@@ -68,15 +88,13 @@ impl Controller for Nodes {
     }
 
     fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
+        let before = self.seen(key);
         let Some(node) = self.caches.nodes.get(key) else {
-            self.seen
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .remove(&key.name);
             return Plan::default();
         };
         let at = self.start.elapsed();
-        let (pulse, tainted, first) = self.look(key, &node, at);
+        let first = before.is_none();
+        let mut seen = self.look(before, key, &node, at);
         let nodes = self.caches.nodes.all();
         let pods = self.caches.pods.indexed(&on_node(&key.name));
         let pods: Vec<&Pod> = pods.iter().map(Arc::as_ref).collect();
@@ -97,21 +115,19 @@ impl Controller for Nodes {
         };
         if let Some(step) = range {
             plan.stage(vec![step]);
-            return plan;
-        }
-        let health = node_health::plan(
-            &Snapshot {
+        } else {
+            let snapshot = Snapshot {
                 node: &node,
-                pulse: &pulse,
-                tainted: &tainted,
+                pulse: &seen.pulse,
+                tainted: &seen.tainted,
                 pods: &pods,
                 any_ready,
-            },
-            at,
-            now,
-        );
-        plan.stages.extend(health.stages);
-        plan.again = health.again;
+            };
+            let health = node_health::plan(&snapshot, &mut seen.marked, at, now);
+            plan.stages.extend(health.stages);
+            plan.again = health.again;
+        }
+        self.keep(key, seen);
         plan
     }
 }

@@ -4,6 +4,7 @@
 //! node's clock with ours: a clock that jumps evicts nobody.
 
 mod eviction;
+mod marked;
 #[cfg(test)]
 mod tests;
 
@@ -21,10 +22,11 @@ use serde_json::json;
 
 use self::eviction::Clock;
 pub use self::eviction::Tainted;
+pub use self::marked::Marked;
 use crate::{
-    objects::{Meta as _, name, seconds, target},
+    objects::{name, seconds, target},
     pod::Pod,
-    step::{NODES, Note, Outcome, PODS, PatchKind, Plan, Severity, Step},
+    step::{NODES, Note, Outcome, PatchKind, Plan, Severity, Step},
 };
 
 /// How long a node may be silent.
@@ -89,7 +91,7 @@ pub struct Snapshot<'a> {
 }
 
 /// Makes the plan. `at` is read on the clock of the pulse.
-pub fn plan(snapshot: &Snapshot<'_>, at: Duration, now: Timestamp) -> Plan {
+pub fn plan(snapshot: &Snapshot<'_>, marked: &mut Marked, at: Duration, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let node = snapshot.node;
     if node.metadata.deletion_timestamp.is_some() {
@@ -108,16 +110,7 @@ pub fn plan(snapshot: &Snapshot<'_>, at: Duration, now: Timestamp) -> Plan {
         plan.stage(vec![step]);
         return plan;
     }
-    if condition(node, "Ready").is_some_and(|ready| ready.status != "True") {
-        plan.stage(
-            snapshot
-                .pods
-                .iter()
-                .filter_map(|pod| unready(pod, now))
-                .flatten()
-                .collect(),
-        );
-    }
+    plan.stage(marked.steps(node, snapshot.pods, now));
     let tainted = snapshot.tainted;
     eviction::plan(node, snapshot.pods, Clock { tainted, at, now }, &mut plan);
     plan
@@ -252,31 +245,4 @@ fn taint(node: &Node, any_ready: bool, now: Timestamp) -> Option<Step> {
         })),
         outcome: Outcome::default(),
     })
-}
-
-/// A pod on a node that is not ready is not ready.
-fn unready(pod: &Pod, now: Timestamp) -> Option<[Step; 2]> {
-    if !crate::objects::is_ready(pod) {
-        return None;
-    }
-    // Its reason and message stay: conditions are merged by type.
-    let ready = json!({ "type": "Ready", "status": "False", "lastTransitionTime": seconds(now) });
-    let about = target(PODS, pod);
-    let note = Note {
-        about: about.reference(),
-        severity: Severity::Warning,
-        reason: "NodeNotReady",
-        message: "Node is not ready".to_owned(),
-    };
-    let patch = Step::Patch {
-        target: about,
-        subresource: Some("status"),
-        kind: PatchKind::Strategic,
-        body: Box::new(json!({
-            "metadata": { "uid": pod.metadata.uid(), "resourceVersion": pod.metadata.resource_version() },
-            "status": { "conditions": [ready] },
-        })),
-        outcome: Outcome::default(),
-    };
-    Some([patch, Step::Event(note)])
 }

@@ -4,7 +4,7 @@ use expect_test::{Expect, expect};
 use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
 use serde_json::{Value, json};
 
-use super::{Pulse, Snapshot, Tainted, plan};
+use super::{Marked, Pulse, Snapshot, Tainted, plan};
 use crate::pod::Pod;
 
 fn now() -> Timestamp {
@@ -48,7 +48,7 @@ fn check(node: &Node, pod: &Pod, silence: u64, any_ready: bool, expected: &Expec
         pods: &[pod],
         any_ready,
     };
-    expected.assert_eq(&plan(&snapshot, Duration::from_secs(silence), now()).to_string());
+    expected.assert_eq(&plan(&snapshot, &mut Marked::default(), Duration::from_secs(silence), now()).to_string());
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_pod_bears_a_users_taint_for_as_long_as_it_says() {
             pods: &[pod],
             any_ready: true,
         };
-        expected.assert_eq(&plan(&snapshot, since(at), now()).to_string());
+        expected.assert_eq(&plan(&snapshot, &mut Marked::default(), since(at), now()).to_string());
     };
     check(&seen, &old, 12, &expect![" again in 3s"]);
     let evicted = expect![
@@ -137,4 +137,26 @@ fn a_pod_bears_a_users_taint_for_as_long_as_it_says() {
     check(&seen, &old, 15, &evicted);
     check(&seen, &young, 15, &expect![" again in 4s"]);
     check(&gone_between, &old, 15, &expect![" again in 4s"]);
+}
+
+#[test]
+fn a_pod_that_says_again_that_it_is_ready_is_believed() {
+    let taints = json!([{ "key": "node.kubernetes.io/not-ready", "effect": "NoSchedule" }]);
+    let troubled = node("False", &taints);
+    let ready = |version: u32| -> Pod {
+        serde_json::from_value(json!({
+            "metadata": { "name": "a", "namespace": "default", "uid": "a", "resourceVersion": version.to_string() },
+            "spec": { "nodeName": "n1", "containers": [] },
+            "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] },
+        }))
+        .unwrap()
+    };
+    let mut marked = Marked::default();
+    let mut marks = |node: &Node, version| !marked.steps(node, &[&ready(version)], now()).is_empty();
+    // The same version again: the mark did not come about.
+    assert_eq!((0..5).filter(|_| marks(&troubled, 7)).count(), 5);
+    // Others write, and the agent contradicts.
+    assert_eq!((8..100).filter(|version| marks(&troubled, *version)).count(), 2);
+    assert!(!marks(&node("True", &json!(null)), 100));
+    assert_eq!((101..200).filter(|version| marks(&troubled, *version)).count(), 3);
 }

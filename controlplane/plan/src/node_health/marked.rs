@@ -1,0 +1,81 @@
+//! Pods on a node that is not ready are not ready.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
+use serde_json::json;
+
+use super::condition;
+use crate::{
+    objects::{Meta as _, is_ready, seconds, target, uid},
+    pod::Pod,
+    step::{Note, Outcome, PODS, PatchKind, Severity, Step},
+};
+
+/// How many versions of a pod are marked in one trouble of its node. Once is what it takes; others may write at the same time.
+const TIMES: u8 = 3;
+
+/// The pods that were marked since their node is not ready. The node's agent may live, and know better: what it says then
+/// stays, or the two would contradict each other for ever.
+#[derive(Debug, Clone, Default)]
+pub struct Marked(BTreeMap<String, Mark>);
+
+#[derive(Debug, Clone, Default)]
+struct Mark {
+    /// The pod's version that was marked: as long as it is there, the mark did not come about.
+    version: Option<String>,
+    times: u8,
+}
+
+impl Marked {
+    /// Marks those that say they are ready.
+    pub(super) fn steps(&mut self, node: &Node, pods: &[&Pod], now: Timestamp) -> Vec<Step> {
+        if condition(node, "Ready").is_none_or(|ready| ready.status == "True") {
+            self.0.clear();
+            return Vec::new();
+        }
+        self.0.retain(|known, _| pods.iter().any(|pod| uid(*pod) == known));
+        let ready = pods.iter().filter(|pod| is_ready(pod));
+        ready
+            .filter(|pod| self.is_due(pod))
+            .flat_map(|pod| unready(pod, now))
+            .collect()
+    }
+
+    fn is_due(&mut self, pod: &Pod) -> bool {
+        let version = pod.metadata.resource_version();
+        let mark = self.0.entry(uid(pod).to_owned()).or_default();
+        if mark.times > 0 && mark.version == version {
+            return true;
+        }
+        let due = mark.times < TIMES;
+        if due {
+            mark.times += 1;
+            mark.version = version;
+        }
+        due
+    }
+}
+
+fn unready(pod: &Pod, now: Timestamp) -> [Step; 2] {
+    // Its reason and message stay: conditions are merged by type.
+    let ready = json!({ "type": "Ready", "status": "False", "lastTransitionTime": seconds(now) });
+    let about = target(PODS, pod);
+    let note = Note {
+        about: about.reference(),
+        severity: Severity::Warning,
+        reason: "NodeNotReady",
+        message: "Node is not ready".to_owned(),
+    };
+    let patch = Step::Patch {
+        target: about,
+        subresource: Some("status"),
+        kind: PatchKind::Strategic,
+        body: Box::new(json!({
+            "metadata": { "uid": pod.metadata.uid(), "resourceVersion": pod.metadata.resource_version() },
+            "status": { "conditions": [ready] },
+        })),
+        outcome: Outcome::default(),
+    };
+    [patch, Step::Event(note)]
+}
