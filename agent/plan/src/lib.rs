@@ -24,6 +24,7 @@ pub mod resize;
 pub mod resources;
 pub mod restart;
 pub mod services;
+pub mod shift;
 pub mod shutdown;
 pub mod status;
 pub mod storage;

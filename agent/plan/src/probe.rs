@@ -1,7 +1,9 @@
 //! Probes: when the next attempt is due, and what the outcomes mean.
 
 use k8s_openapi::api::core::v1::Probe as Specification;
+use k8s_openapi::jiff::SignedDuration;
 
+use crate::shift::shift;
 use crate::{Timestamp, after, later};
 
 /// What a probe decides.
@@ -63,6 +65,11 @@ impl Probe {
             result: None,
             in_flight: false,
         }
+    }
+
+    /// See [`crate::shift`].
+    pub(crate) fn shift(&mut self, step: SignedDuration) {
+        shift([&mut self.next], step);
     }
 
     /// Takes the probe as passed: an instance that was ready before the agent was restarted.

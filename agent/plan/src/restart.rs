@@ -1,5 +1,8 @@
 //! Restart delays: the first restart at once, then 10 s, doubled up to 300 s, forgotten after 10 min.
 
+use k8s_openapi::jiff::SignedDuration;
+
+use crate::shift::shift;
 use crate::{Timestamp, after};
 
 const FIRST_SECONDS: i64 = 10;
@@ -48,6 +51,11 @@ impl BackOff {
             delay_seconds,
             updated: Some(finished),
         }
+    }
+
+    /// See [`crate::shift`].
+    pub(crate) fn shift(&mut self, step: SignedDuration) {
+        shift(&mut self.updated, step);
     }
 
     fn is_forgotten(&self, finished: Timestamp) -> bool {

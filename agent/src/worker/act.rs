@@ -20,8 +20,9 @@ const SIGTERM: i32 = 15;
 /// What a container still gets after its preStop hook used up the grace period.
 const EXTRA_SECONDS: i64 = 2;
 const RETRY_MILLISECONDS: i64 = 1000;
-/// Between tries to send a signal while the runtime is away, and how many there are.
-const RESEND: (Duration, u32) = (Duration::from_millis(500), 120);
+/// Between tries to send a signal while the runtime is away, how many there are, and the time between those of the last signal
+/// from then on.
+const RESEND: (Duration, u32, Duration) = (Duration::from_millis(500), 120, Duration::from_secs(10));
 
 impl Worker {
     /// Begins an action; answers whether the plan should be asked again at once.
@@ -218,8 +219,8 @@ impl Worker {
         };
         let (context, sandbox, pod) = (Arc::clone(&self.context), self.sandbox_id(), self.id());
         self.tasks.spawn(async move {
-            let (pause, tries) = RESEND;
-            for _ in 0..tries {
+            let (pause, tries, seldom) = RESEND;
+            for tried in 0_u32.. {
                 let sent = context.parts.runtime.signal(&sandbox, &id, signal).await;
                 failpoint::reach("signalled");
                 let Err(error) = sent else { break };
@@ -230,11 +231,11 @@ impl Worker {
                     error = image::chain(&error),
                     "a signal could not be sent"
                 );
-                // Nobody else sends it again: what did not hear it would live for ever.
-                if error.is_end() {
+                // Nobody else sends the last one again: what did not hear it would live for ever.
+                if error.is_end() || (tried >= tries && signal != SIGKILL) {
                     break;
                 }
-                tokio::time::sleep(pause).await;
+                tokio::time::sleep(if tried < tries { pause } else { seldom }).await;
             }
             Done::Changed
         });

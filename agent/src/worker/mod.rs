@@ -31,12 +31,14 @@ use agent_plan::action::Plan;
 use agent_plan::lifecycle;
 use agent_plan::observed::{Sandbox, Termination, View};
 use agent_plan::resize::{told, wanted};
+use agent_plan::shift::shift;
 use agent_plan::{Timestamp, admission, pods, status};
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::{Notify, RwLock, oneshot};
 use tokio::task::JoinSet;
 use tracing::{debug, error, warn};
 
+use crate::clock::Steps;
 use crate::confined::aside;
 use crate::context::Context;
 use crate::events::Kind;
@@ -151,6 +153,7 @@ pub(crate) struct Worker {
     gone: bool,
     /// Retries of the tear-down and of the deletion wait until then.
     patience: Option<Timestamp>,
+    clock: Steps,
     finishing: bool,
     resize: resize::Turn,
     /// Ends of containers whose start was not reported yet.
@@ -188,6 +191,7 @@ impl Worker {
                 context.refuse(&pod);
             }
         }
+        let clock = Steps::new(context.now());
         Self {
             turns: context.volumes.turns(pods::uid(&pod)),
             context,
@@ -205,6 +209,7 @@ impl Worker {
             sources: Vec::new(),
             gone: false,
             patience: None,
+            clock,
             finishing: false,
             resize: resize::Turn::default(),
             early_exits: BTreeMap::new(),
@@ -234,9 +239,15 @@ impl Worker {
                     .max(Duration::from_millis(1))
             });
             tokio::select! {
-                input = inputs.next() => self.hear(input),
+                input = inputs.next() => {
+                    self.now();
+                    self.hear(input);
+                }
                 Some(done) = self.tasks.join_next() => match done {
-                    Ok(done) => self.conclude(done),
+                    Ok(done) => {
+                        self.now();
+                        self.conclude(done);
+                    }
                     Err(error) => {
                         error!(pod = %self.id(), %error, "a task of a pod ended badly");
                         return End::Broken;
@@ -265,10 +276,22 @@ impl Worker {
         self.gone && self.view.sandbox == Sandbox::Removed && self.earlier.is_empty() && !self.view.any_alive()
     }
 
+    /// The time. Where the clock was set, what is awaited goes on to be as far away as it was.
+    fn now(&mut self) -> Timestamp {
+        let now = self.context.now();
+        if let Some(step) = self.clock.step(now) {
+            self.view.shift(step);
+            shift(&mut self.patience, step);
+            self.publisher.shift(step);
+            self.resize.shift(step);
+        }
+        now
+    }
+
     /// Acts until the plan has nothing more to do now; answers when to look again.
     fn step(&mut self) -> Option<Timestamp> {
         loop {
-            let now = self.context.now();
+            let now = self.now();
             let Plan { actions, wake } = if self.gone {
                 lifecycle::abandon(&self.pod, &self.view, now)
             } else {

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use agent_plan::observed::Sandbox;
+use agent_plan::shift::shift;
 use agent_plan::{Timestamp, later, patch, pods, status};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::jiff::SignedDuration;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use tracing::{debug, warn};
@@ -28,6 +30,14 @@ pub(super) struct Publisher {
     current: bool,
     /// How often the sandbox that is being made failed before.
     pub(super) sandbox_failures: u32,
+}
+
+impl Publisher {
+    /// See [`agent_plan::shift`].
+    pub(super) fn shift(&mut self, step: SignedDuration) {
+        shift(&mut self.gathering_until, step);
+        shift(self.retry.as_mut().map(|(until, _)| until), step);
+    }
 }
 
 impl Worker {

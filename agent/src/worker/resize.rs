@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use agent_plan::observed::Sandbox;
 use agent_plan::resize::{self, Pending, Progress, Resources, Verdict, WHOLE};
+use agent_plan::shift::shift;
 use agent_plan::{Timestamp, after, pods, resources};
 use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
+use k8s_openapi::jiff::SignedDuration;
 use runtime::{Limits, Runtime};
 use tracing::{info, warn};
 
@@ -22,6 +24,13 @@ pub(super) struct Turn {
     busy: bool,
     /// When it is tried again.
     again: Option<Timestamp>,
+}
+
+impl Turn {
+    /// See [`agent_plan::shift`].
+    pub(super) fn shift(&mut self, step: SignedDuration) {
+        shift(&mut self.again, step);
+    }
 }
 
 /// What a container gets.

@@ -17,7 +17,7 @@ use super::{Done, Worker};
 use crate::context::Context;
 use crate::objects::{Kind, Object, Seen};
 
-/// How long after a failure it is tried again.
+/// How long after a failure it is tried again, and how soon a token is asked for again that could not be renewed.
 const RETRY: Duration = Duration::from_mins(1);
 
 impl Worker {
@@ -66,22 +66,24 @@ impl Worker {
         let (stale, turns) = (Arc::clone(&self.stale), Arc::clone(&self.turns));
         let mut changes: Vec<_> = self.sources.iter().map(|(_, changes)| changes.clone()).collect();
         self.tasks.spawn(async move {
-            let mut again = None;
+            let mut wait = renews.then(|| until_renewal(&context, &uid));
             loop {
-                let renewal = again.take().or_else(|| renews.then(|| until_renewal(&context, &uid)));
                 tokio::select! {
                     () = any(&mut changes) => {}
                     () = stale.notified() => {}
-                    () = super::sleep_for(renewal) => {}
+                    () = super::sleep_for(wait) => {}
                 }
                 let Some(pod) = context.known_pod(&uid) else {
                     // It is gone, and its worker is about to be.
                     return Done::Changed;
                 };
                 // Boxed: most of the time this only waits, and there is one for each pod.
-                if !Box::pin(refresh(&context, &pod, &addresses, &turns)).await {
-                    again = Some(RETRY);
-                }
+                let refreshed = Box::pin(refresh(&context, &pod, &addresses, &turns)).await;
+                wait = if refreshed {
+                    renews.then(|| until_renewal(&context, &uid).max(RETRY))
+                } else {
+                    Some(RETRY)
+                };
             }
         });
     }

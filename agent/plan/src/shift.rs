@@ -1,0 +1,137 @@
+//! What a clock that was set does to points in time that were noted before: they move with it, so that what was to happen in
+//! ten seconds still happens in ten seconds.
+
+use k8s_openapi::jiff::SignedDuration;
+
+use crate::Timestamp;
+use crate::observed::{Image, Memory, Sandbox, State, View};
+
+/// `time` on the clock after it was set forward by `step`. What is never stays never.
+pub fn shifted(time: Timestamp, step: SignedDuration) -> Timestamp {
+    if time == Timestamp::MAX {
+        return time;
+    }
+    let end = if step.is_negative() {
+        Timestamp::MIN
+    } else {
+        Timestamp::MAX
+    };
+    time.checked_add(step).unwrap_or(end)
+}
+
+/// As [`shifted`], in place.
+pub fn shift<'a>(times: impl IntoIterator<Item = &'a mut Timestamp>, step: SignedDuration) {
+    for time in times {
+        *time = shifted(*time, step);
+    }
+}
+
+impl View {
+    /// Moves all that is measured with; not the pod's own start, which the API has.
+    pub fn shift(&mut self, step: SignedDuration) {
+        shift(&mut self.winding_down, step);
+        if let Sandbox::Failed { until, .. } = &mut self.sandbox {
+            shift([until], step);
+        }
+        for instance in self.instances.values_mut().flatten() {
+            match &mut instance.state {
+                State::Created => {}
+                State::Running { since } => shift([since], step),
+                State::Exited(exit) => shift(exit.started_at.iter_mut().chain([&mut exit.finished_at]), step),
+            }
+        }
+        for memory in self.memory.values_mut() {
+            memory.shift(step);
+        }
+    }
+}
+
+impl Memory {
+    fn shift(&mut self, step: SignedDuration) {
+        if let Image::Failed { until, .. } = &mut self.image {
+            shift([until], step);
+        }
+        shift(self.failure.as_mut().map(|failure| &mut failure.until), step);
+        shift(self.stopping.as_mut().map(|stopping| &mut stopping.deadline), step);
+        self.back_off.shift(step);
+        let probes = [&mut self.startup, &mut self.readiness, &mut self.liveness];
+        for probe in probes.into_iter().flatten() {
+            probe.shift(step);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use k8s_openapi::api::core::v1::Probe as Specification;
+    use k8s_openapi::jiff::SignedDuration;
+
+    use crate::observed::{Exit, Image, Instance, Memory, Sandbox, Stage, State, Stopping, View};
+    use crate::probe::{Kind, Probe};
+    use crate::restart::BackOff;
+    use crate::{Timestamp, after};
+
+    #[test]
+    fn what_is_awaited_stays_as_far_away() {
+        let at = |second| after(Timestamp::UNIX_EPOCH, second);
+        let mut view = View::new(at(1), Vec::new());
+        view.sandbox = Sandbox::Failed {
+            until: at(1_010),
+            failures: 1,
+        };
+        let exit = Exit {
+            code: 1,
+            reason: "Error".to_owned(),
+            message: String::new(),
+            started_at: Some(at(900)),
+            finished_at: at(1_000),
+        };
+        let instance = Instance {
+            id: "a".to_owned(),
+            attempt: 1,
+            image: String::new(),
+            image_id: String::new(),
+            state: State::Exited(exit),
+            lost: false,
+            reset: false,
+        };
+        view.instances = BTreeMap::from([("a".to_owned(), vec![instance])]);
+        let memory = Memory {
+            image: Image::Failed {
+                until: at(1_020),
+                delay: 10,
+                reason: String::new(),
+                message: String::new(),
+                name: String::new(),
+                waiting: false,
+            },
+            back_off: BackOff::after_restarts(1, at(950)),
+            stopping: Some(Stopping {
+                deadline: at(1_030),
+                stage: Stage::Signalled,
+            }),
+            liveness: Some(Probe::new(Kind::Liveness, &Specification::default(), at(1_000))),
+            ..Memory::default()
+        };
+        view.memory = BTreeMap::from([("a".to_owned(), Box::new(memory))]);
+
+        view.shift(SignedDuration::from_secs(-600));
+        assert_eq!(view.start_time, at(1));
+        assert_eq!(
+            view.sandbox,
+            Sandbox::Failed {
+                until: at(410),
+                failures: 1
+            }
+        );
+        let exit = view.latest("a").and_then(Instance::exit).unwrap();
+        assert_eq!((exit.started_at, exit.finished_at), (Some(at(300)), at(400)));
+        let memory = &view.memory["a"];
+        assert!(matches!(memory.image, Image::Failed { until, .. } if until == at(420)));
+        assert_eq!(memory.back_off.due(exit.finished_at), at(410));
+        assert_eq!(memory.stopping.as_ref().unwrap().deadline, at(430));
+        assert_eq!(memory.liveness.as_ref().unwrap().due(), Some(at(410)));
+    }
+}
