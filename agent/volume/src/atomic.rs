@@ -18,6 +18,8 @@ const NEW_DATA: &str = "..data_tmp";
 pub(crate) fn write(target: &Path, payload: &Payload, group: Option<Gid>) -> Result<(), Error> {
     let current = target.join(DATA);
     if current.exists() && holds(&current, payload) {
+        // An agent that was killed may have come to no links.
+        link_names(target, payload)?;
         return sweep(target, &current);
     }
     let fresh = tempfile::Builder::new()

@@ -77,6 +77,12 @@ fn a_config_map_changes_all_at_once() {
         first,
         "nothing changed, nothing is written"
     );
+    // As an agent leaves it that is killed before the links.
+    fs::remove_file(volume.join("a")).unwrap();
+    symlink("..data/gone", volume.join("gone")).unwrap();
+    prepare(&volumes, &pod, &sources(r#"{"a":"1","b":"2"}"#)).unwrap();
+    assert_eq!(fs::read_to_string(volume.join("a")).unwrap(), "1");
+    assert!(fs::symlink_metadata(volume.join("gone")).is_err());
     prepare(&volumes, &pod, &sources(r#"{"a":"3","c":"4"}"#)).unwrap();
     assert_eq!(fs::read_to_string(volume.join("a")).unwrap(), "3");
     assert!(!volume.join("b").exists() && volume.join("c").exists());
