@@ -171,7 +171,11 @@ pub fn restore(options: &Restore) -> anyhow::Result<()> {
             fs::rename(part.join(SETTINGS), options.state_dir.join(SETTINGS)).context("restore the settings")?;
         }
         // Last: a state directory with it is a cluster.
-        fs::rename(part.join("controlplane"), &target).context("restore the state")?;
+        if let Err(error) = fs::rename(part.join("controlplane"), &target) {
+            // Settings alone would be those of a new cluster; there were none before.
+            fs::remove_file(options.state_dir.join(SETTINGS)).ok();
+            return Err(error).context("restore the state");
+        }
         sync_parent(&target)?;
         info!(state_dir = %options.state_dir.display(), revision = found, "restored");
         Ok(())

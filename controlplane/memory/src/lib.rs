@@ -13,29 +13,32 @@ pub use heap::share;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
 
-/// How often it is looked whether memory can go back.
+/// How often it is looked whether memory can go back: long enough that one who works every second does not rest between.
 const ROUND: Duration = Duration::from_secs(2);
-/// Who uses the processor for longer in a round is busy.
-const IDLE: Duration = Duration::from_millis(10);
+/// The same for one who rests, so that what a single renewal of a lease brought back soon goes again.
+const ROUND_AT_REST: Duration = Duration::from_millis(500);
+/// Who uses the processor for more than this part of a round is busy.
+const BUSY: u32 = 200;
 
 /// Gives back what is not needed, for as long as it is polled: free heap whenever there is much of it, and pages of code when
 /// the process rests. A lease that is renewed brings back most of it (the kernel maps sixteen pages around each that is run), by
 /// some hundred faults that read nothing.
 pub async fn give_back() -> Infallible {
-    let mut rounds = tokio::time::interval(ROUND);
-    rounds.tick().await;
     let mut before = processor_time();
+    let mut round = ROUND;
     loop {
-        rounds.tick().await;
+        tokio::time::sleep(round).await;
         let now = processor_time();
-        let rests = now.saturating_sub(before) < IDLE;
-        before = now;
+        let rests = now.saturating_sub(before) < round / BUSY;
+        round = if rests { ROUND_AT_REST } else { ROUND };
         let allowed = if rests { heap::FREE_AT_REST } else { heap::FREE };
         // It takes milliseconds, in which whoever wants memory waits.
         tokio::task::spawn_blocking(move || heap::trim(allowed)).await.ok();
         if rests {
             tokio::task::spawn_blocking(code::release).await.ok();
         }
+        // What this took is no work.
+        before = processor_time();
     }
 }
 
