@@ -41,7 +41,7 @@ pub(super) fn make_room(
         return None;
     }
     let found = if why.is_resolvable() {
-        board.displace(pod, claims, &context.caches.budgets.all())
+        board.displace(pod, claims, &context.caches.budgets.all(), why)
     } else {
         None
     };

@@ -10,7 +10,9 @@ use api::quantity::Quantity;
 use k8s_openapi::api::core::v1::Node;
 
 use super::{
-    Claims, Displacement, Misfit, Needs, Preemption, Score, Unplaceable, filters,
+    Claims, Displacement, Misfit, Needs, Preemption, Score, Unplaceable,
+    claims::Exclusive,
+    filters,
     needs::{HostPort, amount},
     neighbours::{self, Neighbourhood},
     priority, score,
@@ -51,6 +53,15 @@ pub struct Place {
     pub pods: i64,
     /// Number of its pods by the uid of their controller.
     pub siblings: BTreeMap<String, i64>,
+    /// What its pods of each priority take together.
+    ranks: BTreeMap<i32, Rank>,
+}
+
+/// The pods of one priority on one node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Rank {
+    pods: i64,
+    requested: BTreeMap<String, i64>,
 }
 
 /// A pod that others make room for.
@@ -68,38 +79,43 @@ pub struct Board {
     pods: BTreeMap<String, Placed>,
     repelling: BTreeSet<String>,
     promises: BTreeMap<String, Promise>,
-    /// How many pods are placed of each priority.
-    ranks: BTreeMap<i32, usize>,
 }
 
 /// What all nodes are judged by.
-struct Judge<'a> {
+pub(super) struct Judge<'a> {
     pod: &'a Pod,
     needs: &'a Needs,
     claims: &'a Claims,
-    exclusive: Result<(), Misfit>,
+    exclusive: Exclusive<'a>,
     neighbourhood: Neighbourhood<'a>,
     spread: Spread<'a>,
 }
 
 impl<'a> Judge<'a> {
-    fn new(board: &'a Board, pod: &'a Pod, needs: &'a Needs, claims: &'a Claims) -> Self {
+    pub(super) fn new(board: &'a Board, pod: &'a Pod, needs: &'a Needs, claims: &'a Claims) -> Self {
         Self {
             pod,
             needs,
             claims,
-            exclusive: claims.check_exclusive(board, pod),
+            exclusive: Exclusive::of(board, pod, claims),
             neighbourhood: Neighbourhood::of(board, pod),
             spread: Spread::of(board, pod),
         }
     }
 
-    fn check(&self, node: &Node, place: &Place) -> Result<(), Misfit> {
+    pub(super) fn check(&self, node: &Node, place: &Place) -> Result<(), Misfit> {
         filters::check(self.pod, self.needs, node, place)
-            .and_then(|()| self.exclusive.clone())
+            .and_then(|()| self.exclusive.check())
             .and_then(|()| self.claims.check(node))
             .and_then(|()| self.spread.check(node))
             .and_then(|()| self.neighbourhood.check(node))
+    }
+
+    /// Counts a pod of the board as gone from its node (`-1`), or as back there (`1`).
+    pub(super) fn shift(&mut self, placed: &'a Placed, node: &'a Node, sign: i64) {
+        self.exclusive.shift(placed, sign);
+        self.spread.shift(placed, sign);
+        self.neighbourhood.shift(placed, node, sign);
     }
 }
 
@@ -135,13 +151,10 @@ impl Board {
             needs: Needs::of(pod),
             assumed,
         };
-        let place = self.places.entry(node.to_owned()).or_default();
-        place.count(&placed, 1);
-        place.ports.extend(placed.needs.ports.iter().cloned());
+        self.places.entry(node.to_owned()).or_default().shift(&placed, 1);
         if neighbours::repels(pod) {
             self.repelling.insert(uid(&**pod).to_owned());
         }
-        *self.ranks.entry(priority(pod)).or_default() += 1;
         self.pods.insert(uid(&**pod).to_owned(), placed);
     }
 
@@ -159,20 +172,8 @@ impl Board {
             return promised;
         };
         self.repelling.remove(uid);
-        let rank = priority(&placed.pod);
-        match self.ranks.get_mut(&rank) {
-            Some(count) if *count > 1 => *count -= 1,
-            Some(_) | None => {
-                self.ranks.remove(&rank);
-            }
-        }
         if let Some(place) = self.places.get_mut(&placed.node) {
-            place.count(&placed, -1);
-            for port in &placed.needs.ports {
-                if let Some(index) = place.ports.iter().position(|used| used == port) {
-                    place.ports.swap_remove(index);
-                }
-            }
+            place.shift(&placed, -1);
             if place.node.is_none() && place.pods == 0 {
                 self.places.remove(&placed.node);
             }
@@ -215,43 +216,22 @@ impl Board {
             return false;
         };
         let goes = promise.victims.iter().any(|victim| self.pods.contains_key(victim));
-        let place = self.places.get(&promise.placed.node);
-        let own = place.and_then(|place| Some((place.node.as_ref()?, place)));
-        goes && own.is_some_and(|(own, place)| {
+        goes && self.at(&promise.placed.node).is_some_and(|(own, place)| {
             let judge = Judge::new(self, pod, &promise.placed.needs, claims);
             judge.check(own, place).err().is_none_or(|misfit| misfit.resolvable)
         })
     }
 
     /// A place as it will be for a pod once those have come to whom it was promised before.
-    fn promised<'a>(&self, pod: &Pod, node: &str, place: &'a Place) -> Cow<'a, Place> {
+    pub(super) fn promised<'a>(&self, pod: &Pod, node: &str, place: &'a Place) -> Cow<'a, Place> {
         let mut place = Cow::Borrowed(place);
         for promise in self.promises.values().map(|promise| &promise.placed) {
             let before = priority(&promise.pod) >= priority(pod) && uid(&*promise.pod) != uid(pod);
             if before && promise.node == node {
-                let place = place.to_mut();
-                place.count(promise, 1);
-                place.ports.extend(promise.needs.ports.iter().cloned());
+                place.to_mut().shift(promise, 1);
             }
         }
         place
-    }
-
-    /// Whether the node will do for the pod.
-    pub(super) fn admits(&self, pod: &Pod, needs: &Needs, claims: &Claims, node: &str) -> bool {
-        let found = self
-            .places
-            .get(node)
-            .and_then(|place| Some((place.node.as_ref()?, place)));
-        found.is_some_and(|(own, place)| {
-            let judge = Judge::new(self, pod, needs, claims);
-            judge.check(own, &self.promised(pod, node, place)).is_ok()
-        })
-    }
-
-    /// Whether any pod that is placed is less important.
-    pub(super) fn outranks(&self, pod: &Pod) -> bool {
-        self.ranks.keys().next().is_some_and(|least| *least < priority(pod))
     }
 
     /// Where a pod is, if it is known to be anywhere.
@@ -264,6 +244,12 @@ impl Board {
         self.places
             .values()
             .filter_map(|place| place.node.as_ref().map(|node| (node, place)))
+    }
+
+    /// A node that is there.
+    pub(super) fn at(&self, name: &str) -> Option<(&Node, &Place)> {
+        let place = self.places.get(name)?;
+        Some((place.node.as_ref()?, place))
     }
 
     /// The pods that are placed.
@@ -311,23 +297,67 @@ impl Board {
 }
 
 impl Place {
-    fn count(&mut self, placed: &Placed, sign: i64) {
-        for (resource, amount) in &placed.needs.requests {
-            let sum = self.requested.entry(resource.clone()).or_default();
-            *sum = sum.saturating_add(amount.saturating_mul(sign));
-        }
-        self.requested.retain(|_, sum| *sum != 0);
+    /// Counts a pod as come (`1`) or gone (`-1`).
+    fn shift(&mut self, placed: &Placed, sign: i64) {
+        self.take(placed, sign);
         self.scored_cpu = self
             .scored_cpu
             .saturating_add(placed.needs.scored_cpu.saturating_mul(sign));
         self.scored_memory = self
             .scored_memory
             .saturating_add(placed.needs.scored_memory.saturating_mul(sign));
-        self.pods = self.pods.saturating_add(sign);
         if let Some(owner) = controller_of(&placed.pod.metadata) {
             let count = self.siblings.entry(owner.uid.clone()).or_default();
             *count = count.saturating_add(sign);
         }
         self.siblings.retain(|_, count| *count != 0);
+        let rank = self.ranks.entry(priority(&placed.pod)).or_default();
+        rank.pods = rank.pods.saturating_add(sign);
+        add(&mut rank.requested, &placed.needs.requests, sign);
+        self.ranks.retain(|_, rank| rank.pods != 0);
     }
+
+    /// Counts only what the filters look at.
+    pub(super) fn take(&mut self, placed: &Placed, sign: i64) {
+        add(&mut self.requested, &placed.needs.requests, sign);
+        self.pods = self.pods.saturating_add(sign);
+        if sign > 0 {
+            self.ports.extend(placed.needs.ports.iter().cloned());
+            return;
+        }
+        for port in &placed.needs.ports {
+            if let Some(index) = self.ports.iter().position(|used| used == port) {
+                self.ports.swap_remove(index);
+            }
+        }
+    }
+
+    /// Whether there are pods that are less important than this, and the amounts would do if they were gone.
+    pub(super) fn suffices_without(&self, least: i32, needs: &Needs) -> bool {
+        let below = || self.ranks.range(..least).map(|(_, rank)| rank);
+        let of = |amounts: &BTreeMap<String, i64>, resource: &str| amounts.get(resource).copied().unwrap_or(0);
+        let pods = below().fold(self.pods, |left, rank| left.saturating_sub(rank.pods));
+        pods < self.pods
+            && pods < of(&self.allocatable, "pods")
+            && needs.requests.iter().all(|(resource, wanted)| {
+                let used = below().fold(of(&self.requested, resource), |left, rank| {
+                    left.saturating_sub(of(&rank.requested, resource))
+                });
+                *wanted <= of(&self.allocatable, resource).saturating_sub(used)
+            })
+    }
+}
+
+/// Adds amounts to sums, or takes them off; what is nothing any more is left out.
+fn add(sums: &mut BTreeMap<String, i64>, amounts: &BTreeMap<String, i64>, sign: i64) {
+    for (resource, amount) in amounts {
+        let amount = amount.saturating_mul(sign);
+        match sums.get_mut(resource) {
+            Some(sum) => *sum = sum.saturating_add(amount),
+            None => {
+                sums.insert(resource.clone(), amount);
+            }
+        }
+    }
+    sums.retain(|_, sum| *sum != 0);
 }

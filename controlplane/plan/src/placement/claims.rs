@@ -7,7 +7,7 @@ use k8s_openapi::api::{
     storage::v1::StorageClass,
 };
 
-use super::{Board, Misfit, affinity::selects};
+use super::{Board, Misfit, Placed, affinity::selects};
 use crate::{
     objects::{Meta as _, annotation, name, uid},
     pod::Pod,
@@ -71,6 +71,56 @@ pub enum Bond {
     Make(Arc<PersistentVolumeClaim>),
 }
 
+/// Those of a pod's claims that only one pod may use. All nodes are as good as each other while another uses one.
+pub(super) struct Exclusive<'a> {
+    namespace: &'a str,
+    wanted: Vec<&'a str>,
+    /// How many other pods use one.
+    users: i64,
+}
+
+impl<'a> Exclusive<'a> {
+    pub(super) fn of(board: &Board, pod: &'a Pod, claims: &'a Claims) -> Self {
+        let exclusive = |claim: &&Claim| {
+            let spec = claim.found.as_ref().and_then(|claim| claim.spec.as_ref());
+            let modes = spec.and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default();
+            modes.iter().any(|mode| mode == "ReadWriteOncePod")
+        };
+        let wanted = claims.claims.iter().filter(exclusive);
+        let mut this = Self {
+            namespace: pod.metadata.namespace(),
+            wanted: wanted.map(|claim| claim.name.as_str()).collect(),
+            users: 0,
+        };
+        if !this.wanted.is_empty() {
+            for placed in board.pods() {
+                this.shift(placed, 1);
+            }
+        }
+        this
+    }
+
+    /// Counts a pod as come (`1`) or gone (`-1`).
+    pub(super) fn shift(&mut self, placed: &Placed, sign: i64) {
+        let uses = !self.wanted.is_empty()
+            && placed.pod.metadata.namespace() == self.namespace
+            && names(&placed.pod)
+                .iter()
+                .any(|(own, _)| self.wanted.contains(&own.as_str()));
+        if uses {
+            self.users = self.users.saturating_add(sign);
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), Misfit> {
+        if self.users > 0 {
+            Err(Misfit::resolvable(EXCLUSIVE))
+        } else {
+            Ok(())
+        }
+    }
+}
+
 impl Claims {
     fn class(&self, claim: &PersistentVolumeClaim) -> Option<&StorageClass> {
         self.classes.get(claim_class(claim)).map(Arc::as_ref)
@@ -110,28 +160,6 @@ impl Claims {
             return Err("pod has unbound immediate PersistentVolumeClaims".to_owned());
         }
         Ok(())
-    }
-
-    /// Whether a claim that only one pod may use is used by another. All nodes are as good as each other then.
-    pub(super) fn check_exclusive(&self, board: &Board, pod: &Pod) -> Result<(), Misfit> {
-        let exclusive = |claim: &&Claim| {
-            let spec = claim.found.as_ref().and_then(|claim| claim.spec.as_ref());
-            let modes = spec.and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default();
-            modes.iter().any(|mode| mode == "ReadWriteOncePod")
-        };
-        let wanted: Vec<&Claim> = self.claims.iter().filter(exclusive).collect();
-        let used = !wanted.is_empty()
-            && board.pods().any(|placed| {
-                placed.pod.metadata.namespace() == pod.metadata.namespace()
-                    && names(&placed.pod)
-                        .iter()
-                        .any(|(own, _)| wanted.iter().any(|claim| claim.name == *own))
-            });
-        if used {
-            Err(Misfit::resolvable(EXCLUSIVE))
-        } else {
-            Ok(())
-        }
     }
 
     /// Whether a node reaches all volumes, or could.

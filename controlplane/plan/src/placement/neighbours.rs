@@ -1,10 +1,10 @@
 //! Which pods a pod wants near, and which it wants far, within a topology such as a node or a zone.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, btree_map::Entry};
 
 use k8s_openapi::api::core::v1::{Node, PodAffinityTerm, WeightedPodAffinityTerm};
 
-use super::{Board, Misfit};
+use super::{Board, Misfit, Placed};
 use crate::objects::{Map, Meta as _, matches, name};
 use crate::pod::Pod;
 
@@ -20,64 +20,113 @@ pub(super) fn domain<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
     label.or_else(|| (key == "kubernetes.io/hostname").then(|| name(node)))
 }
 
-type Domains<'a> = BTreeSet<(&'a str, &'a str)>;
+/// How many pods there are in each place: a topology's key and value.
+type Domains<'a> = BTreeMap<(&'a str, &'a str), i64>;
 
 /// What the pods that are there mean for one pod.
 pub(super) struct Neighbourhood<'a> {
-    /// Each required term: its key and where a pod meets it; `true` where the pod may be the first.
-    near: Vec<(&'a str, BTreeSet<&'a str>, bool)>,
-    far: Domains<'a>,
-    /// Where a pod that is there does not want this one.
+    pod: &'a Pod,
+    near: Vec<Near<'a>>,
+    far: &'a [PodAffinityTerm],
+    /// Where pods are that the pod does not want near.
+    shunned: Domains<'a>,
+    /// Where pods are that do not want this one near.
     unwanted: Domains<'a>,
-    preferred: BTreeMap<(&'a str, &'a str), i64>,
+    preferred: Domains<'a>,
     unsupported: bool,
+}
+
+/// A required term.
+struct Near<'a> {
+    term: &'a PodAffinityTerm,
+    /// How many pods meet it for each value of its key.
+    domains: BTreeMap<&'a str, i64>,
+    /// Whether it speaks of the pod itself, which may then be the first.
+    own: bool,
+}
+
+/// Counts up or down, and keeps nothing that is zero.
+fn count<K: Ord>(counts: &mut BTreeMap<K, i64>, key: K, by: i64) {
+    match counts.entry(key) {
+        Entry::Vacant(entry) => {
+            entry.insert(by);
+        }
+        Entry::Occupied(mut entry) => {
+            *entry.get_mut() = entry.get().saturating_add(by);
+            if *entry.get() == 0 {
+                entry.remove();
+            }
+        }
+    }
 }
 
 impl<'a> Neighbourhood<'a> {
     pub(super) fn of(board: &'a Board, pod: &'a Pod) -> Self {
         let (near, far, soft) = terms(pod);
         let mut this = Self {
-            near: Vec::new(),
-            far: BTreeSet::new(),
-            unwanted: BTreeSet::new(),
-            preferred: BTreeMap::new(),
+            pod,
             unsupported: near.iter().chain(far).any(selects_namespaces),
+            near: Vec::new(),
+            far,
+            shunned: BTreeMap::new(),
+            unwanted: BTreeMap::new(),
+            preferred: BTreeMap::new(),
         };
-        let nodes: BTreeMap<&str, &Node> = board.nodes().map(|(node, _)| (name(&**node), &**node)).collect();
-        let found = |term: &'a PodAffinityTerm| -> Vec<&'a str> {
-            let pods = board.pods().filter(|placed| concerns(term, pod, &placed.pod));
-            pods.filter_map(|placed| domain(nodes.get(placed.node.as_str())?, &term.topology_key))
-                .collect()
-        };
-        for term in near {
-            let domains: BTreeSet<&str> = found(term).into_iter().collect();
-            let first = domains.is_empty() && concerns(term, pod, pod);
-            this.near.push((&term.topology_key, domains, first));
-        }
-        for term in far {
-            this.far
-                .extend(found(term).into_iter().map(|value| (term.topology_key.as_str(), value)));
-        }
-        for (term, sign) in soft {
-            let weight = i64::from(term.weight).saturating_mul(sign);
-            for value in found(&term.pod_affinity_term) {
-                *this
-                    .preferred
-                    .entry((&term.pod_affinity_term.topology_key, value))
-                    .or_default() += weight;
+        this.near.extend(near.iter().map(|term| Near {
+            term,
+            domains: BTreeMap::new(),
+            own: concerns(term, pod, pod),
+        }));
+        if !near.is_empty() || !far.is_empty() || !soft.is_empty() {
+            for placed in board.pods() {
+                let Some((node, _)) = board.at(&placed.node) else {
+                    continue;
+                };
+                this.meet(placed, node, 1);
+                for (term, sign) in &soft {
+                    let own = &term.pod_affinity_term;
+                    if let Some(value) = met(own, pod, &placed.pod, node) {
+                        let weight = i64::from(term.weight).saturating_mul(*sign);
+                        count(&mut this.preferred, (&own.topology_key, value), weight);
+                    }
+                }
             }
         }
         for placed in board.repelling() {
-            let (_, theirs, _) = terms(&placed.pod);
-            for term in theirs.iter().filter(|term| concerns(term, &placed.pod, pod)) {
-                let value = nodes
-                    .get(placed.node.as_str())
-                    .and_then(|node| domain(node, &term.topology_key));
-                this.unwanted
-                    .extend(value.map(|value| (term.topology_key.as_str(), value)));
+            if let Some((node, _)) = board.at(&placed.node) {
+                this.repel(placed, node, 1);
             }
         }
         this
+    }
+
+    /// Counts a pod as come (`1`) or gone (`-1`), for all but what is only preferred.
+    pub(super) fn shift(&mut self, placed: &'a Placed, node: &'a Node, sign: i64) {
+        self.meet(placed, node, sign);
+        self.repel(placed, node, sign);
+    }
+
+    /// What the pod wants of one that is there.
+    fn meet(&mut self, placed: &'a Placed, node: &'a Node, sign: i64) {
+        for near in &mut self.near {
+            if let Some(value) = met(near.term, self.pod, &placed.pod, node) {
+                count(&mut near.domains, value, sign);
+            }
+        }
+        for term in self.far {
+            if let Some(value) = met(term, self.pod, &placed.pod, node) {
+                count(&mut self.shunned, (&term.topology_key, value), sign);
+            }
+        }
+    }
+
+    /// What one that is there wants of the pod.
+    fn repel(&mut self, placed: &'a Placed, node: &'a Node, sign: i64) {
+        for term in far(&placed.pod) {
+            if let Some(value) = met(term, &placed.pod, self.pod, node) {
+                count(&mut self.unwanted, (&term.topology_key, value), sign);
+            }
+        }
     }
 
     pub(super) fn check(&self, node: &Node) -> Result<(), Misfit> {
@@ -85,15 +134,15 @@ impl<'a> Neighbourhood<'a> {
             let reason = "node(s) could not be judged: namespaceSelector in pod affinity is not supported";
             return Err(Misfit::unresolvable(reason));
         }
-        let near = self
-            .near
-            .iter()
-            .all(|(key, domains, first)| domain(node, key).is_some_and(|value| *first || domains.contains(value)));
+        let near = self.near.iter().all(|near| {
+            let first = near.own && near.domains.is_empty();
+            domain(node, &near.term.topology_key).is_some_and(|value| first || near.domains.contains_key(value))
+        });
         if !near {
             return Err(Misfit::unresolvable("node(s) didn't match pod affinity rules"));
         }
-        let within = |domains: &Domains<'_>| domains.iter().any(|(key, value)| domain(node, key) == Some(value));
-        if within(&self.far) {
+        let within = |domains: &Domains<'_>| domains.keys().any(|(key, value)| domain(node, key) == Some(value));
+        if within(&self.shunned) {
             return Err(Misfit::resolvable("node(s) didn't match pod anti-affinity rules"));
         }
         if within(&self.unwanted) {
@@ -130,8 +179,7 @@ fn terms(pod: &Pod) -> Terms<'_> {
     (
         near.and_then(|near| near.required_during_scheduling_ignored_during_execution.as_deref())
             .unwrap_or_default(),
-        far.and_then(|far| far.required_during_scheduling_ignored_during_execution.as_deref())
-            .unwrap_or_default(),
+        self::far(pod),
         soft.chain(soft_far.into_iter().flatten().map(|term| (term, -1)))
             .collect(),
     )
@@ -148,9 +196,23 @@ fn selects_namespaces(term: &PodAffinityTerm) -> bool {
     })
 }
 
+/// The required terms that keep others away.
+fn far(pod: &Pod) -> &[PodAffinityTerm] {
+    let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref());
+    affinity
+        .and_then(|affinity| affinity.pod_anti_affinity.as_ref())
+        .and_then(|far| far.required_during_scheduling_ignored_during_execution.as_deref())
+        .unwrap_or_default()
+}
+
 /// Whether pods like it are kept away from it.
 pub(super) fn repels(pod: &Pod) -> bool {
-    !terms(pod).1.is_empty()
+    !far(pod).is_empty()
+}
+
+/// The value of the term's topology on the node of `other`, if a term of `owner` speaks of that pod.
+fn met<'a>(term: &PodAffinityTerm, owner: &Pod, other: &Pod, node: &'a Node) -> Option<&'a str> {
+    domain(node, &term.topology_key).filter(|_| concerns(term, owner, other))
 }
 
 /// Whether a term of `owner` speaks of `other`.

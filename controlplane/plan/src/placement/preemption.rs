@@ -5,7 +5,7 @@ use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 use k8s_openapi::{api::policy::v1::PodDisruptionBudget, jiff::Timestamp};
 use serde_json::json;
 
-use super::{Board, Claims, Needs};
+use super::{Board, Claims, Needs, Place, Placed, Unplaceable, board::Judge};
 use crate::{
     objects::{Meta as _, matches, name, seconds, target, uid},
     pod::Pod,
@@ -41,87 +41,122 @@ pub fn priority(pod: &Pod) -> i32 {
 }
 
 /// A pod that may have to go.
-struct Candidate {
-    pod: Arc<Pod>,
-    assumed: bool,
+struct Candidate<'a> {
+    placed: &'a Placed,
     breaks: bool,
 }
 
+/// Nodes with room to make that are looked at, at least and in hundredths of all, as upstream's defaults have it.
+const ENOUGH: (usize, usize) = (100, 10);
+
 impl Board {
-    /// Finds room for a pod that fits nowhere. The board is the same afterwards.
+    /// Finds room for a pod that fits nowhere, as `why` says, which this very board said.
     pub fn displace(
-        &mut self,
+        &self,
         pod: &Pod,
         claims: &Claims,
         budgets: &[Arc<PodDisruptionBudget>],
+        why: &Unplaceable,
     ) -> Option<Displacement> {
-        if !self.outranks(pod) {
+        let (needs, least) = (Needs::of(pod), priority(pod));
+        // The cheap questions first: where others are in the way at all, and where their going would be enough.
+        let mut below: BTreeMap<&str, Vec<Candidate<'_>>> = BTreeMap::new();
+        let nodes = self.nodes().zip(&why.misfits);
+        for ((node, place), _) in nodes.filter(|(_, misfit)| misfit.resolvable) {
+            let node = name(&**node);
+            if self.promised(pod, node, place).suffices_without(least, &needs) {
+                below.insert(node, Vec::new());
+            }
+        }
+        if below.is_empty() {
             return None;
         }
-        let mut below: BTreeMap<String, Vec<Candidate>> = BTreeMap::new();
-        for placed in self.pods().filter(|placed| priority(&placed.pod) < priority(pod)) {
-            below.entry(placed.node.clone()).or_default().push(Candidate {
-                pod: placed.pod.clone(),
-                assumed: placed.assumed,
-                breaks: false,
-            });
+        for placed in self.pods().filter(|placed| priority(&placed.pod) < least) {
+            if let Some(candidates) = below.get_mut(placed.node.as_str()) {
+                candidates.push(Candidate { placed, breaks: false });
+            }
         }
-        let needs = Needs::of(pod);
+        let mut judge = Judge::new(self, pod, &needs, claims);
         let mut best: Option<(Cost, Displacement)> = None;
-        for (node, mut candidates) in below {
-            candidates.sort_by_key(|candidate| importance(&candidate.pod));
+        let mut enough = ENOUGH.0.max(why.misfits.len().saturating_mul(ENOUGH.1) / 100);
+        for (node, mut candidates) in from_anywhere(below, uid(pod)) {
+            candidates.sort_by_key(|candidate| importance(&candidate.placed.pod));
             mark(&mut candidates, budgets);
-            for candidate in &candidates {
-                self.lift(uid(&*candidate.pod));
-            }
-            let found = self.spare((pod, &needs, claims), &node, &candidates);
-            for candidate in &candidates {
-                if self.find(uid(&*candidate.pod)).is_none() {
-                    self.place(&candidate.pod, &node, candidate.assumed);
-                }
-            }
-            let Some((cost, victims)) = found else { continue };
+            let Some((cost, victims)) = self.spare(pod, &mut judge, node, &candidates) else {
+                continue;
+            };
             if best.as_ref().is_none_or(|(least, _)| cost < *least) {
+                let node = node.to_owned();
                 best = Some((cost, Displacement { node, victims }));
+            }
+            enough = enough.saturating_sub(1);
+            if enough == 0 {
+                break;
             }
         }
         best.map(|(_, displacement)| displacement)
     }
 
-    /// Puts back on the node, from which all candidates were lifted, all that can stay beside the pod: first those whose
-    /// budgets want it, and of these and the others the most important first.
-    fn spare(
-        &mut self,
-        (pod, needs, claims): (&Pod, &Needs, &Claims),
+    /// Thinks all candidates gone from the node, and then all of them back that can stay beside the pod: first those whose
+    /// budgets want it, and of these and the others the most important first. The judge judges as before afterwards.
+    fn spare<'a>(
+        &'a self,
+        pod: &Pod,
+        judge: &mut Judge<'a>,
         node: &str,
-        candidates: &[Candidate],
+        candidates: &[Candidate<'a>],
     ) -> Option<(Cost, Vec<Arc<Pod>>)> {
-        if !self.admits(pod, needs, claims, node) {
-            return None;
+        let (own, place) = self.at(node)?;
+        let mut place = self.promised(pod, node, place).into_owned();
+        let shift = |judge: &mut Judge<'a>, place: &mut Place, candidate: &Candidate<'a>, sign| {
+            place.take(candidate.placed, sign);
+            judge.shift(candidate.placed, own, sign);
+        };
+        for candidate in candidates {
+            shift(judge, &mut place, candidate, -1);
         }
+        let helps = judge.check(own, &place).is_ok();
         let (breaking, calm): (Vec<_>, Vec<_>) = candidates.iter().partition(|candidate| candidate.breaks);
-        let mut victims: Vec<Arc<Pod>> = Vec::new();
-        let mut broken = 0;
+        let mut victims: Vec<&Candidate<'a>> = Vec::new();
         for candidate in breaking.into_iter().chain(calm) {
-            self.place(&candidate.pod, node, candidate.assumed);
-            if !self.admits(pod, needs, claims, node) {
-                self.lift(uid(&*candidate.pod));
-                victims.push(candidate.pod.clone());
-                broken += usize::from(candidate.breaks);
+            shift(judge, &mut place, candidate, 1);
+            if helps && judge.check(own, &place).is_err() {
+                shift(judge, &mut place, candidate, -1);
+                victims.push(candidate);
             }
         }
-        let highest = victims.iter().map(|victim| priority(victim)).max()?;
-        let top = victims.iter().filter(|victim| priority(victim) == highest);
+        for victim in &victims {
+            judge.shift(victim.placed, own, 1);
+        }
+        let pods = victims.iter().map(|victim| &victim.placed.pod);
+        let highest = pods.clone().map(|victim| priority(victim)).max()?;
+        let top = pods.clone().filter(|victim| priority(victim) == highest);
         let least = i64::from(i32::MIN);
         let cost = Cost {
-            broken,
+            broken: victims.iter().filter(|victim| victim.breaks).count(),
             highest,
-            sum: victims.iter().map(|victim| i64::from(priority(victim)) - least).sum(),
+            sum: pods.clone().map(|victim| i64::from(priority(victim)) - least).sum(),
             count: victims.len(),
             oldest: Reverse(top.filter_map(|victim| victim.metadata.created).min()),
         };
-        Some((cost, victims))
+        Some((cost, pods.cloned().collect()))
     }
+}
+
+/// The nodes from one on that the pod's uid names and round again, so that with very many it is not always the first ones
+/// whose pods have to go.
+fn from_anywhere<'a, T>(nodes: BTreeMap<&'a str, T>, uid: &str) -> impl Iterator<Item = (&'a str, T)> {
+    let start = if nodes.len() > ENOUGH.0 {
+        let sum = uid
+            .bytes()
+            .fold(0_usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+        sum % nodes.len()
+    } else {
+        0
+    };
+    let mut nodes: Vec<_> = nodes.into_iter().collect();
+    nodes.rotate_left(start);
+    nodes.into_iter()
 }
 
 /// Sorts the most important first: by priority, then those that are older.
@@ -130,7 +165,7 @@ fn importance(pod: &Pod) -> (Reverse<i32>, Option<Timestamp>) {
 }
 
 /// Marks those whose going their budgets do not allow, given that all before them go too.
-fn mark(candidates: &mut [Candidate], budgets: &[Arc<PodDisruptionBudget>]) {
+fn mark(candidates: &mut [Candidate<'_>], budgets: &[Arc<PodDisruptionBudget>]) {
     let mut left: Vec<(&PodDisruptionBudget, i32)> = budgets
         .iter()
         .map(|budget| {
@@ -139,7 +174,10 @@ fn mark(candidates: &mut [Candidate], budgets: &[Arc<PodDisruptionBudget>]) {
         })
         .collect();
     for candidate in candidates {
-        for (_, left) in left.iter_mut().filter(|(budget, _)| guards(budget, &candidate.pod)) {
+        for (_, left) in left
+            .iter_mut()
+            .filter(|(budget, _)| guards(budget, &candidate.placed.pod))
+        {
             *left = left.saturating_sub(1);
             candidate.breaks |= *left < 0;
         }

@@ -4,22 +4,23 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Node, TopologySpreadConstraint};
 
-use super::{Board, Misfit, affinity, filters::untolerated, neighbours::domain};
+use super::{Board, Misfit, Placed, affinity, filters::untolerated, neighbours::domain};
 use crate::objects::{Map, Meta as _, matches, name};
 use crate::pod::Pod;
 
 struct Constraint<'a> {
-    key: &'a str,
-    max_skew: i64,
-    hard: bool,
+    of: &'a TopologySpreadConstraint,
     /// Whether the pod itself counts.
     own: i64,
+    /// The value of the topology on each node that counts.
+    eligible: BTreeMap<&'a str, &'a str>,
     counts: BTreeMap<&'a str, i64>,
     least: i64,
 }
 
 /// The constraints of one pod, counted.
 pub(super) struct Spread<'a> {
+    pod: &'a Pod,
     constraints: Vec<Constraint<'a>>,
 }
 
@@ -30,22 +31,33 @@ impl<'a> Spread<'a> {
             .as_ref()
             .and_then(|spec| spec.topology_spread_constraints.as_deref());
         Self {
+            pod,
             constraints: constraints
                 .into_iter()
                 .flatten()
-                .map(|constraint| count(board, pod, constraint))
+                .map(|constraint| Constraint::of(board, pod, constraint))
                 .collect(),
         }
     }
 
+    /// Counts a pod as come (`1`) or gone (`-1`).
+    pub(super) fn shift(&mut self, placed: &Placed, sign: i64) {
+        for constraint in &mut self.constraints {
+            if constraint.count(self.pod, placed, sign) {
+                constraint.settle();
+            }
+        }
+    }
+
     pub(super) fn check(&self, node: &Node) -> Result<(), Misfit> {
-        for constraint in self.constraints.iter().filter(|constraint| constraint.hard) {
-            let Some(value) = domain(node, constraint.key) else {
+        for constraint in self.constraints.iter().filter(|constraint| constraint.is_hard()) {
+            let Some(value) = domain(node, &constraint.of.topology_key) else {
                 let reason = "node(s) didn't match pod topology spread constraints (missing required label)";
                 return Err(Misfit::unresolvable(reason));
             };
             let here = constraint.counts.get(value).copied().unwrap_or(0);
-            if here.saturating_add(constraint.own).saturating_sub(constraint.least) > constraint.max_skew {
+            if here.saturating_add(constraint.own).saturating_sub(constraint.least) > i64::from(constraint.of.max_skew)
+            {
                 return Err(Misfit::resolvable(
                     "node(s) didn't match pod topology spread constraints",
                 ));
@@ -56,9 +68,9 @@ impl<'a> Spread<'a> {
 
     /// The sum of the skews of the soft constraints.
     pub(super) fn skew(&self, node: &Node) -> i64 {
-        let soft = self.constraints.iter().filter(|constraint| !constraint.hard);
+        let soft = self.constraints.iter().filter(|constraint| !constraint.is_hard());
         let skews = soft.map(|constraint| {
-            let here = domain(node, constraint.key)
+            let here = domain(node, &constraint.of.topology_key)
                 .and_then(|value| constraint.counts.get(value))
                 .copied();
             here.unwrap_or(0).saturating_sub(constraint.least)
@@ -67,47 +79,64 @@ impl<'a> Spread<'a> {
     }
 }
 
-fn count<'a>(board: &'a Board, pod: &'a Pod, constraint: &'a TopologySpreadConstraint) -> Constraint<'a> {
-    let key = constraint.topology_key.as_str();
-    let own_labels = pod.metadata.labels();
-    let selected = |labels: Option<&Map>| {
-        constraint
-            .label_selector
-            .as_ref()
-            .is_some_and(|selector| matches(selector, labels))
-            && constraint.match_label_keys.iter().flatten().all(|key| {
-                let ours = own_labels.and_then(|own| own.get(key));
+impl<'a> Constraint<'a> {
+    fn of(board: &'a Board, pod: &Pod, constraint: &'a TopologySpreadConstraint) -> Self {
+        let eligible: BTreeMap<&str, &str> = board
+            .nodes()
+            .filter(|(node, _)| is_eligible(pod, node, constraint))
+            .filter_map(|(node, _)| Some((name(&**node), domain(node, &constraint.topology_key)?)))
+            .collect();
+        let mut this = Self {
+            of: constraint,
+            own: 0,
+            counts: eligible.values().map(|value| (*value, 0)).collect(),
+            eligible,
+            least: 0,
+        };
+        this.own = i64::from(this.selects(pod, pod.metadata.labels()));
+        for placed in board.pods() {
+            this.count(pod, placed, 1);
+        }
+        this.settle();
+        this
+    }
+
+    fn is_hard(&self) -> bool {
+        self.of.when_unsatisfiable != "ScheduleAnyway"
+    }
+
+    fn selects(&self, pod: &Pod, labels: Option<&Map>) -> bool {
+        let own = pod.metadata.labels();
+        let selector = self.of.label_selector.as_ref();
+        selector.is_some_and(|selector| matches(selector, labels))
+            && self.of.match_label_keys.iter().flatten().all(|key| {
+                let ours = own.and_then(|own| own.get(key));
                 ours.is_none() || ours == labels.and_then(|labels| labels.get(key))
             })
-    };
-    let eligible: BTreeMap<&str, &str> = board
-        .nodes()
-        .filter(|(node, _)| is_eligible(pod, node, constraint))
-        .filter_map(|(node, _)| Some((name(&**node), domain(node, key)?)))
-        .collect();
-    let mut counts: BTreeMap<&str, i64> = eligible.values().map(|value| (*value, 0)).collect();
-    for placed in board.pods() {
+    }
+
+    /// Counts a pod that is there; whether it counts.
+    fn count(&mut self, pod: &Pod, placed: &Placed, sign: i64) -> bool {
         let counted = placed.pod.metadata.namespace() == pod.metadata.namespace()
             && !placed.pod.metadata.is_deleting()
-            && selected(placed.pod.metadata.labels());
-        if let Some(value) = eligible.get(placed.node.as_str()).filter(|_| counted) {
-            *counts.entry(value).or_default() += 1;
+            && self.selects(pod, placed.pod.metadata.labels());
+        let value = self.eligible.get(placed.node.as_str()).filter(|_| counted);
+        let here = value.and_then(|value| self.counts.get_mut(value));
+        if let Some(here) = here {
+            *here = here.saturating_add(sign);
+            return true;
         }
+        false
     }
-    let few = constraint
-        .min_domains
-        .is_some_and(|least| i64::try_from(counts.len()).unwrap_or(0) < i64::from(least));
-    Constraint {
-        key,
-        max_skew: i64::from(constraint.max_skew),
-        hard: constraint.when_unsatisfiable != "ScheduleAnyway",
-        own: i64::from(selected(own_labels)),
-        least: if few {
-            0
-        } else {
-            counts.values().min().copied().unwrap_or(0)
-        },
-        counts,
+
+    /// Looks where there are fewest.
+    fn settle(&mut self) {
+        let few = self
+            .of
+            .min_domains
+            .is_some_and(|least| i64::try_from(self.counts.len()).unwrap_or(0) < i64::from(least));
+        let least = self.counts.values().min().copied().unwrap_or(0);
+        self.least = if few { 0 } else { least };
     }
 }
 

@@ -169,12 +169,13 @@ fn ports_of_the_node_are_taken_once() {
 }
 
 /// `n1: a b`, or nothing.
-fn displaced(board: &mut Board, pod: &Pod, budgets: &[Value]) -> String {
+fn displaced(board: &Board, pod: &Pod, budgets: &[Value]) -> String {
     let budgets = budgets
         .iter()
         .map(|budget| serde_json::from_value(budget.clone()).unwrap());
     let budgets: Vec<_> = budgets.map(Arc::new).collect();
-    let found = board.displace(pod, &Claims::default(), &budgets);
+    let why = board.choose(pod, &Claims::default()).unwrap_err();
+    let found = board.displace(pod, &Claims::default(), &budgets, &why);
     found.map_or_else(String::new, |found| {
         let victims: Vec<&str> = found.victims.iter().map(|victim| name(&**victim)).collect();
         format!("{}: {}", found.node, victims.join(" "))
@@ -200,18 +201,18 @@ fn displaces_the_least_important_where_that_costs_least() {
     board.place(&aged("e", 5, 2), "n2", false);
     board.place(&aged("f", 5, 3), "n2", false);
     let before = format!("{board:?}");
-    assert_eq!(displaced(&mut board, &ranked("x", "1", 9), &[]), "n1: c");
-    assert_eq!(displaced(&mut board, &ranked("x", "2", 9), &[]), "n1: b c");
-    assert_eq!(displaced(&mut board, &ranked("x", "3", 9), &[]), "n1: a b c");
-    assert_eq!(displaced(&mut board, &ranked("x", "4", 9), &[]), "");
-    assert_eq!(displaced(&mut board, &ranked("x", "1", 1), &[]), "");
+    assert_eq!(displaced(&board, &ranked("x", "1", 9), &[]), "n1: c");
+    assert_eq!(displaced(&board, &ranked("x", "2", 9), &[]), "n1: b c");
+    assert_eq!(displaced(&board, &ranked("x", "3", 9), &[]), "n1: a b c");
+    assert_eq!(displaced(&board, &ranked("x", "4", 9), &[]), "");
+    assert_eq!(displaced(&board, &ranked("x", "1", 1), &[]), "");
     let guard = json!({
         "metadata": { "name": "g", "namespace": "default" },
         "spec": { "selector": { "matchLabels": { "app": "web" } } },
         "status": { "currentHealthy": 6, "desiredHealthy": 6, "expectedPods": 6, "disruptionsAllowed": 1, "disruptedPods": { "c": "2026-01-01T00:00:00Z" } },
     });
     // One may go and one is going: the third stays, though it is the least important of them.
-    assert_eq!(displaced(&mut board, &ranked("x", "2", 9), &[guard]), "n1: a c");
+    assert_eq!(displaced(&board, &ranked("x", "2", 9), &[guard]), "n1: a c");
     assert_eq!(format!("{board:?}"), before);
 }
 
@@ -229,9 +230,81 @@ fn spares_those_whose_budgets_want_it() {
         })
     };
     let high = ranked("x", "1", 9);
-    assert_eq!(displaced(&mut board, &high, &[]), "n1: a");
-    assert_eq!(displaced(&mut board, &high, &[guard(json!({ "app": "web" }))]), "n1: b");
-    assert_eq!(displaced(&mut board, &high, &[guard(json!({}))]), "n1: a");
+    assert_eq!(displaced(&board, &high, &[]), "n1: a");
+    assert_eq!(displaced(&board, &high, &[guard(json!({ "app": "web" }))]), "n1: b");
+    assert_eq!(displaced(&board, &high, &[guard(json!({}))]), "n1: a");
+}
+
+#[test]
+fn displaces_those_that_keep_it_away() {
+    let zoned = |name: &str, zone: &str| {
+        node(
+            name,
+            "4",
+            &json!({ "metadata": { "name": name, "labels": { "zone": zone } } }),
+        )
+    };
+    let mut board = board(&[zoned("n1", "a"), zoned("n2", "a"), zoned("n3", "b")]);
+    let far = json!({ "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [{
+        "labelSelector": { "matchLabels": { "app": "web" } }, "topologyKey": "zone",
+    }] } });
+    let with = |name: &str, spec: Value, priority: i32| {
+        let mut spec = spec;
+        spec["priority"] = priority.into();
+        pod(name, "1m", &spec)
+    };
+    board.place(&with("a", json!({}), 1), "n1", false);
+    board.place(&with("b", json!({}), 2), "n1", false);
+    board.place(&with("c", json!({}), 1), "n3", false);
+    board.place(&with("d", json!({}), 9), "n3", false);
+    let apart = with("x", json!({ "affinity": far }), 9);
+    assert_eq!(displaced(&board, &apart, &[]), "n1: b a", "n2's zone is n1's; d stays");
+    board.place(&with("e", json!({}), 1), "n2", false);
+    assert_eq!(displaced(&board, &apart, &[]), "", "no one node's pods are enough");
+    let even = json!({ "topologySpreadConstraints": [{
+        "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": { "matchLabels": { "app": "web" } },
+    }], "nodeSelector": { "zone": "a" } });
+    // The zone that the selector leaves out does not count.
+    assert!(board.choose(&with("y", even, 9), &Claims::default()).is_ok());
+    let uneven = json!({ "topologySpreadConstraints": [{
+        "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": { "matchLabels": { "app": "web" } },
+    }], "containers": [{ "name": "main", "resources": { "requests": { "cpu": "3999m" } } }] });
+    assert_eq!(displaced(&board, &with("y", uneven, 9), &[]), "n1: a");
+    board.place(&pod("z", "1m", &json!({ "priority": 1, "affinity": far })), "n3", false);
+    assert_eq!(
+        displaced(&board, &with("f", json!({ "nodeSelector": { "zone": "b" } }), 9), &[]),
+        "n3: z"
+    );
+}
+
+/// What a hundred nodes of a hundred pods cost: pods that nobody's going helps, and pods that somebody's does.
+#[test]
+fn looks_for_room_only_where_it_could_be() {
+    let nodes: Vec<_> = (0..100).map(|at| node(&format!("n{at}"), "10", &json!({}))).collect();
+    let mut board = board(&nodes);
+    for at in 0..10_000 {
+        board.place(
+            &ranked(&format!("low-{at}"), "100m", 1),
+            &format!("n{}", at % 100),
+            false,
+        );
+    }
+    for (pods, cpu, victims) in [(200, "9999", 0), (20, "10", 2000)] {
+        #[expect(clippy::disallowed_methods, reason = "measures itself")]
+        let began = std::time::Instant::now();
+        let mut sum = 0;
+        for at in 0..pods {
+            let pod = ranked(&format!("high-{at}"), cpu, 9);
+            let why = board.choose(&pod, &Claims::default()).unwrap_err();
+            let found = board.displace(&pod, &Claims::default(), &[], &why);
+            sum += found.map_or(0, |found| found.victims.len());
+        }
+        assert_eq!(sum, victims);
+        println!("{pods} pods of {cpu} cpus: {:?}", began.elapsed());
+        assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
+    }
 }
 
 #[test]
@@ -241,7 +314,7 @@ fn what_a_pod_is_promised_is_kept_for_it() {
     let (high, rival, higher) = (ranked("x", "1", 9), ranked("y", "1", 9), ranked("z", "1", 10));
     let mut why = board.choose(&high, &Claims::default()).unwrap_err();
     assert!(why.is_resolvable());
-    let displacement = board.displace(&high, &Claims::default(), &[]).unwrap();
+    let displacement = board.displace(&high, &Claims::default(), &[], &why).unwrap();
     board.promise(&high, &displacement);
     why.preemption = Preemption::Begun;
     assert_eq!(why.to_string(), "0/1 nodes are available: 1 Insufficient cpu.");
