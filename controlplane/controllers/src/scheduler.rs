@@ -5,6 +5,8 @@ mod claims;
 mod line;
 mod refusal;
 mod tally;
+#[cfg(test)]
+mod tests;
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -25,7 +27,7 @@ use tracing::{debug, info, warn};
 use self::{
     bind::{Bound, NotBound},
     line::Line,
-    refusal::{make_room, note, refuse, report},
+    refusal::{Nominated, make_room, note, refuse, report},
     tally::{Outcome, Tally},
 };
 use crate::{
@@ -135,6 +137,10 @@ impl Scheduler {
                 state.line.remove(&key);
                 freed |= state.board.lift(uid(&**pod));
             } else if state.board.find(uid(&**pod)).is_none() {
+                // Of a pod that is new here, and was promised room by the scheduler that ran before.
+                if let Some(node) = pod.status.nominated.as_deref().filter(|_| change.old.is_none()) {
+                    state.board.remember(pod, node);
+                }
                 state.line.add(key, priority(pod), !same_claims(change));
             }
         }
@@ -241,7 +247,7 @@ impl Scheduler {
             // The removal of a gate is a change of the spec: that brings the pod back.
             self.lock().line.gate(key);
             let message = "Scheduling is blocked due to non-empty scheduling gates";
-            return report(context, &pod, "SchedulingGated", message, None);
+            return report(context, &pod, "SchedulingGated", message, Nominated::AsBefore);
         }
         let claims = claims::of(&context.caches, &pod);
         let mut state = self.lock();
@@ -281,8 +287,8 @@ impl Scheduler {
                     state.line.stir();
                 }
                 drop(state);
-                let node = displacement.as_ref().map(|displacement| displacement.node.as_str());
-                let told = refuse(context, &pod, &unplaceable, node);
+                let nominated = Nominated::after(&pod, displacement.as_ref(), &unplaceable, promised);
+                let told = refuse(context, &pod, &unplaceable, nominated);
                 match displacement {
                     Some(displacement) => Some(Box::pin(self.clone().displace(
                         context.clone(),

@@ -64,6 +64,8 @@ pub struct Status {
     pub ready_since: Option<Timestamp>,
     /// Why it has no node, where somebody said so.
     pub unscheduled: Option<Box<Unscheduled>>,
+    /// The node that it was promised room on.
+    pub nominated: Option<Box<str>>,
     /// Of its containers the one that was restarted most often.
     pub restarts: i32,
 }
@@ -168,6 +170,10 @@ impl From<PodStatus> for Status {
                     since: since(condition),
                 })
             }),
+            nominated: whole
+                .nominated_node_name
+                .filter(|node| !node.is_empty())
+                .map(String::into_boxed_str),
             phase: whole.phase.unwrap_or_default().into(),
             addresses: addresses.into_iter().map(String::into_boxed_str).collect(),
             restarts: containers.iter().map(|status| status.restart_count).max().unwrap_or(0),

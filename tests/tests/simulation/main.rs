@@ -321,3 +321,38 @@ async fn events_that_are_over_make_room_in_their_quota() {
     used("0").await;
     cluster.create(events, &event("second")).await;
 }
+
+/// As upstream's scheduler does when it finds nobody any more who could make room.
+#[tokio::test(start_paused = true)]
+async fn a_promise_that_cannot_be_kept_is_taken_out_of_the_status() {
+    let mut cluster = Cluster::builder().nodes(1).start().await;
+    let greedy = json!({ "metadata": { "name": "greedy" }, "spec": { "containers": [
+        { "name": "main", "image": "nginx:1", "resources": { "requests": { "cpu": "1000" } } },
+    ] } });
+    cluster.create(PODS, &greedy).await;
+    let path = format!("{PODS}/greedy");
+    refused_without_a_promise(&cluster, &path, 1).await;
+    let promise = json!({ "status": { "nominatedNodeName": "node-1" } });
+    let kind = "application/merge-patch+json";
+    let promised = cluster
+        .request("PATCH", &format!("{path}/status"), kind, &promise)
+        .await;
+    assert_eq!(promised.expect("patched")["status"]["nominatedNodeName"], "node-1");
+    cluster.add_node("node-2");
+    refused_without_a_promise(&cluster, &path, 2).await;
+}
+
+async fn refused_without_a_promise(cluster: &Cluster, path: &str, nodes: usize) {
+    let what = format!("the pod was refused by {nodes} and is promised nothing");
+    let look = || async {
+        let status = cluster.get(path).await["status"].clone();
+        let message = status["conditions"][0]["message"].as_str().unwrap_or_default();
+        let refused = message.starts_with(&format!("0/{nodes} nodes are available"));
+        if refused && status["nominatedNodeName"].is_null() {
+            Ok(())
+        } else {
+            Err(status)
+        }
+    };
+    cluster.eventually(&what, look).await;
+}

@@ -10,11 +10,34 @@ use controlplane_plan::{
 };
 use futures::future::BoxFuture;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use serde_json::json;
+use serde_json::{Value, json};
 use tracing::{debug, info};
 
 use super::Bound;
 use crate::{cache::Key, driver::Context, events::SCHEDULER, request};
+
+/// What a pod's status is to say of the node that it is promised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Nominated<'a> {
+    /// What it says.
+    AsBefore,
+    /// Nothing any more.
+    None,
+    /// This one.
+    Node(&'a str),
+}
+
+impl<'a> Nominated<'a> {
+    /// After an attempt of a pod that was promised room before it or not: the cache may not show that yet.
+    pub(super) fn after(pod: &Pod, displacement: Option<&'a Displacement>, why: &Unplaceable, promised: bool) -> Self {
+        let before = promised || pod.status.nominated.is_some();
+        match displacement {
+            Some(displacement) => Self::Node(&displacement.node),
+            None if before && why.preemption == Preemption::Vain => Self::None,
+            None => Self::AsBefore,
+        }
+    }
+}
 
 /// An event about a pod.
 pub(super) fn note(pod: &Pod, severity: Severity, reason: &'static str, message: String) -> Note {
@@ -60,7 +83,7 @@ pub(super) fn refuse(
     context: &Context,
     pod: &Pod,
     why: &Unplaceable,
-    nominated: Option<&str>,
+    nominated: Nominated<'_>,
 ) -> Option<BoxFuture<'static, Option<Bound>>> {
     let message = why.to_string();
     info!(pod = %Key::of(&pod.metadata), message, "unschedulable");
@@ -77,11 +100,11 @@ pub(super) fn report(
     pod: &Pod,
     reason: &str,
     message: &str,
-    nominated: Option<&str>,
+    nominated: Nominated<'_>,
 ) -> Option<BoxFuture<'static, Option<Bound>>> {
     let old = pod.status.unscheduled.as_deref();
     let says = |old: &Unscheduled| old.reason.as_deref() == Some(reason) && old.message.as_deref() == Some(message);
-    if nominated.is_none() && old.is_some_and(says) {
+    if nominated == Nominated::AsBefore && old.is_some_and(says) {
         return None;
     }
     let since = old.filter(|old| old.denied).and_then(|old| old.since);
@@ -90,8 +113,13 @@ pub(super) fn report(
         "type": "PodScheduled", "status": "False", "reason": reason, "message": message,
         "lastProbeTime": null, "lastTransitionTime": since,
     }] });
-    if let (Some(node), Some(status)) = (nominated, status.as_object_mut()) {
-        status.insert("nominatedNodeName".to_owned(), node.into());
+    let node = match nominated {
+        Nominated::AsBefore => None,
+        Nominated::None => Some(Value::Null),
+        Nominated::Node(node) => Some(node.into()),
+    };
+    if let (Some(node), Some(status)) = (node, status.as_object_mut()) {
+        status.insert("nominatedNodeName".to_owned(), node);
     }
     let body = json!({ "metadata": { "uid": uid(pod) }, "status": status });
     let (client, target) = (context.client.clone(), target(PODS, pod));

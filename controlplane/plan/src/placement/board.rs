@@ -18,7 +18,7 @@ use super::{
     priority, score,
     spread::Spread,
 };
-use crate::objects::{controller_of, name, uid};
+use crate::objects::{Meta as _, controller_of, name, uid};
 use crate::pod::Pod;
 
 /// A pod on a node, or about to be.
@@ -68,7 +68,7 @@ struct Rank {
 #[derive(Debug)]
 struct Promise {
     placed: Placed,
-    /// The uids of those who go.
+    /// The uids of those who go; of a promise that is only remembered nobody knows more than that they are going.
     victims: Vec<String>,
 }
 
@@ -188,14 +188,22 @@ impl Board {
         let least = priority(pod);
         self.promises
             .retain(|_, other| other.placed.node != *node || priority(&other.placed.pod) >= least);
+        let victims = displacement.victims.iter().map(|victim| uid(&**victim).to_owned());
+        self.keep(pod, node, victims.collect());
+    }
+
+    /// Takes up a promise that somebody gave earlier, as the pod's status says.
+    pub fn remember(&mut self, pod: &Arc<Pod>, node: &str) {
+        self.keep(pod, node, Vec::new());
+    }
+
+    fn keep(&mut self, pod: &Arc<Pod>, node: &str, victims: Vec<String>) {
         let placed = Placed {
-            node: node.clone(),
+            node: node.to_owned(),
             pod: pod.clone(),
             needs: Needs::of(pod),
             assumed: true,
         };
-        let victims = displacement.victims.iter().map(|victim| uid(&**victim).to_owned());
-        let victims = victims.collect();
         self.promises
             .insert(uid(&**pod).to_owned(), Promise { placed, victims });
     }
@@ -215,7 +223,14 @@ impl Board {
         let Some(promise) = self.promises.get(uid(pod)) else {
             return false;
         };
-        let goes = promise.victims.iter().any(|victim| self.pods.contains_key(victim));
+        let least = priority(pod);
+        let goes = if promise.victims.is_empty() {
+            let on_it = |placed: &&Placed| placed.node == promise.placed.node && priority(&placed.pod) < least;
+            let mut on_it = self.pods.values().filter(on_it);
+            on_it.any(|placed| placed.pod.metadata.is_deleting())
+        } else {
+            promise.victims.iter().any(|victim| self.pods.contains_key(victim))
+        };
         goes && self.at(&promise.placed.node).is_some_and(|(own, place)| {
             let judge = Judge::new(self, pod, &promise.placed.needs, claims);
             judge.check(own, place).err().is_none_or(|misfit| misfit.resolvable)

@@ -279,6 +279,25 @@ fn displaces_those_that_keep_it_away() {
     );
 }
 
+#[test]
+fn a_promise_is_taken_up_again() {
+    let mut board = board(&[node("n1", "1", &json!({})), node("n2", "1", &json!({}))]);
+    let mut going = Arc::unwrap_or_clone(ranked("low", "1", 1));
+    going.metadata = serde_json::from_value(json!({
+        "name": "low", "namespace": "default", "uid": "low", "deletionTimestamp": "2026-01-01T00:00:00Z",
+    }))
+    .unwrap();
+    let (high, rival) = (ranked("x", "1", 9), ranked("y", "1", 9));
+    board.remember(&high, "n1");
+    board.place(&ranked("other", "1", 0), "n2", false);
+    assert!(!board.awaits(&high, &Claims::default()), "nobody goes");
+    board.place(&Arc::new(going), "n1", false);
+    assert!(board.awaits(&high, &Claims::default()) && !board.awaits(&rival, &Claims::default()));
+    assert!(board.lift("low"));
+    assert!(board.choose(&rival, &Claims::default()).is_err(), "it is the other's");
+    check(&board, &high, &expect!["n1"]);
+}
+
 /// What a hundred nodes of a hundred pods cost: pods that nobody's going helps, and pods that somebody's does.
 #[test]
 fn looks_for_room_only_where_it_could_be() {
