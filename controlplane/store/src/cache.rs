@@ -14,8 +14,11 @@ use crate::key::{Key, Prefix};
 pub(crate) struct Cache {
     /// The newest published revision.
     pub(crate) revision: u64,
-    /// Snapshots and watches before this revision are refused.
+    /// What was superseded up to this revision may be gone: watches from before it end where their resource has changed.
     pub(crate) floor: u64,
+    /// Snapshots before this revision are refused because they are old, whether or not their resource has changed. Never
+    /// above the floor, which rises by size, too.
+    pub(crate) aged: u64,
     pub(crate) closed: bool,
     base: u64,
     resources: BTreeMap<Box<str>, Resource>,
@@ -65,6 +68,7 @@ impl Cache {
         Self {
             revision,
             floor,
+            aged: floor,
             closed: false,
             base: revision,
             resources: BTreeMap::new(),

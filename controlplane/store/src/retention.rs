@@ -17,7 +17,7 @@ pub(crate) struct Retention {
     bytes: u64,
     superseded: u64,
     samples: VecDeque<Sample>,
-    /// Pairs of time and revision that go back as far as the longest time to live.
+    /// Pairs of time and revision that go back as far as the longest time to live, and as the age of what is forgotten.
     times: VecDeque<(Duration, u64)>,
     longest_life: Duration,
 }
@@ -77,6 +77,11 @@ impl Retention {
         floor
     }
 
+    /// The revision up to which the past would no longer be needed if it were small.
+    pub(crate) fn aged(&self, now: Duration) -> u64 {
+        self.reached(now, self.age).unwrap_or(0)
+    }
+
     /// Up to `limit` objects that were not written for as long as their resource lets them live.
     pub(crate) fn expired(&mut self, now: Duration, shared: &Shared, limit: usize) -> Vec<Entry> {
         let cache = shared.cache();
@@ -99,11 +104,12 @@ impl Retention {
             }
         }
         drop(cache);
+        let longest = self.longest_life.max(self.age);
         while self.times.len() > 1
             && self
                 .times
                 .get(1)
-                .is_some_and(|(at, _)| now.saturating_sub(*at) > self.longest_life)
+                .is_some_and(|(at, _)| now.saturating_sub(*at) > longest)
         {
             self.times.pop_front();
         }

@@ -116,7 +116,7 @@ impl Store {
         self.revision()
     }
 
-    /// Lists and watches from before this revision are refused.
+    /// What was superseded up to this revision is forgotten.
     pub fn floor(&self) -> u64 {
         self.shared.cache().floor
     }
@@ -184,8 +184,9 @@ impl Store {
             if revision > newest {
                 return Err(ListError::Future { revision, newest });
             }
-            // Also of a resource that has not changed since: clients are told that a page is of old, as upstream's are.
-            if revision < cache.floor {
+            // Also of a resource that has not changed since: clients are told that a page is of old, as upstream's are. What
+            // much writing elsewhere made the past too large for is not old.
+            if revision < cache.aged {
                 return Err(ListError::Expired { revision });
             }
             let recent = cache.recent(prefix, revision);

@@ -205,6 +205,11 @@ impl Writer {
             (cache.revision, cache.floor)
         };
         let raised = self.retention.floor(now, revision).max(floor);
+        let aged = self.retention.aged(now).min(raised);
+        {
+            let mut cache = self.shared.cache_mut();
+            cache.aged = aged.max(cache.aged);
+        }
         if raised > floor {
             debug!(floor = raised, "compact");
             self.shared.cache_mut().floor = raised;

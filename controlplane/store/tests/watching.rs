@@ -254,6 +254,41 @@ async fn a_watcher_of_a_quiet_resource_stays_complete() {
     }
 }
 
+/// Much writing of one resource makes the past too large, but nobody else's pages too old.
+#[tokio::test(start_paused = true)]
+async fn pages_of_a_quiet_resource_grow_old_only_with_time() {
+    let options = Options {
+        ring_events: 2,
+        retention_bytes: 4096,
+        ..options()
+    };
+    let quiet = |name: &str| Key::new("", "secrets", "default", name).unwrap();
+    let secrets = Prefix::resource("", "secrets");
+    for (kind, store, _directory) in stores(&options) {
+        store.commit(create(&quiet("a"), "1")).await.unwrap();
+        store.commit(create(&pod("a"), "2")).await.unwrap();
+        let at = async |prefix: &Prefix, revision| store.list(prefix, ListAt::Exactly(revision), None, None).await;
+        for round in 0..4 {
+            for revision in 2 + round * 100..102 + round * 100 {
+                let next = format!("{}", revision + 1);
+                store.commit(update(&pod("a"), &next, revision)).await.unwrap();
+            }
+            store.maintain().await;
+            tokio::time::advance(Duration::from_secs(10)).await;
+        }
+        assert!(store.floor() > 100, "{kind}: {} is forgotten by size", store.floor());
+        assert!(matches!(at(&pods(), 2).await, Err(ListError::Expired { .. })), "{kind}");
+        assert_eq!(at(&secrets, 2).await.unwrap().entries.len(), 1, "{kind}");
+        assert_eq!(at(&secrets, 90).await.unwrap().entries.len(), 1, "{kind}");
+        tokio::time::advance(Duration::from_mins(5)).await;
+        store.maintain().await;
+        assert!(
+            matches!(at(&secrets, 90).await, Err(ListError::Expired { revision: 90 })),
+            "{kind}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn leases_have_no_past_beyond_the_ring() {
     let options = Options {
