@@ -273,21 +273,7 @@ fn credentials(authority: &Arc<Pki>, key: Arc<SigningKey>) -> controllers::Crede
 fn clients(server: &Server) -> controllers::Clients {
     let router = server.router();
     Arc::new(move |user, user_agent| {
-        let service = assume(component(user), user_agent, router.clone());
+        let service = assume(User::component(user), user_agent, router.clone());
         kube::Client::new(service, "default")
     })
-}
-
-/// A component as its certificate or token would show it.
-fn component(name: &str) -> User {
-    let account = name
-        .strip_prefix("system:serviceaccount:")
-        .and_then(|account| account.split(':').next());
-    match account {
-        Some(namespace) => {
-            let group = format!("system:serviceaccounts:{namespace}");
-            User::new(name, ["system:serviceaccounts", group.as_str()])
-        }
-        None => User::new(name, []),
-    }
 }

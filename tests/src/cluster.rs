@@ -80,7 +80,7 @@ impl Builder {
         let chaos = Chaos::new(self.seed);
         let (router, faults) = (server.router(), chaos.clone());
         let clients: controllers::Clients = Arc::new(move |user, agent| {
-            let service = faults.around(assume(account(user), agent, router.clone()));
+            let service = faults.around(assume(User::component(user), agent, router.clone()));
             kube::Client::new(service, "default")
         });
         let directory = tempfile::tempdir().expect("a directory");
@@ -116,14 +116,6 @@ impl Builder {
             cluster.add_node(&format!("node-{number}"));
         }
         cluster
-    }
-}
-
-/// The groups of a user of the control plane.
-fn account(user: &str) -> User {
-    match user.strip_prefix("system:serviceaccount:kube-system:") {
-        Some(name) => User::system_account(name),
-        None => User::new(user, []),
     }
 }
 

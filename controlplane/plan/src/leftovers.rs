@@ -1,12 +1,12 @@
 //! Pods that nobody will finish: their node is gone, or too many have ended.
 
 use k8s_openapi::jiff::Timestamp;
-use serde_json::json;
 
 use crate::{
-    objects::{Meta as _, is_finished, seconds, target},
+    departure::{Why, mark},
+    objects::{Meta as _, is_finished, target},
     pod::Pod,
-    step::{Outcome, PODS, PatchKind, Step},
+    step::{Outcome, PODS, Step},
 };
 
 /// How many finished pods are kept.
@@ -14,20 +14,13 @@ pub const THRESHOLD: usize = 12_500;
 
 /// Ends and removes the pods of a node that does not exist.
 pub fn of_gone_node(pods: &[&Pod], now: Timestamp) -> [Vec<Step>; 2] {
-    let marks = pods.iter().filter(|pod| !is_finished(pod)).map(|pod| Step::Patch {
-        target: target(PODS, *pod),
-        subresource: Some("status"),
-        kind: PatchKind::Strategic,
-        body: Box::new(json!({
-            "metadata": { "uid": pod.metadata.uid() },
-            "status": { "phase": "Failed", "conditions": [{
-                "type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC",
-                "message": "PodGC: node no longer exists",
-                "lastProbeTime": null, "lastTransitionTime": seconds(now),
-            }] },
-        })),
-        outcome: Outcome::default(),
-    });
+    let why = Why {
+        reason: "DeletionByPodGC",
+        message: "PodGC: node no longer exists",
+        phase: Some("Failed"),
+    };
+    let unfinished = pods.iter().filter(|pod| !is_finished(pod));
+    let marks = unfinished.map(|pod| mark(pod, why, now));
     [marks.collect(), pods.iter().map(|pod| remove(pod)).collect()]
 }
 

@@ -6,6 +6,7 @@
 pub mod aggregation;
 pub mod certificates;
 pub mod claim;
+mod departure;
 pub mod disruption;
 pub mod endpoints;
 pub mod garbage;

@@ -4,7 +4,7 @@
 
 pub(crate) mod escalation;
 mod index;
-mod node;
+pub(crate) mod node;
 pub(crate) mod policy;
 mod rules;
 #[cfg(test)]

@@ -72,9 +72,13 @@ impl User {
         format!("system:serviceaccount:{namespace}:{name}")
     }
 
-    /// A service account of `kube-system`.
-    pub fn system_account(name: &str) -> Self {
-        Self::account("kube-system", name)
+    /// A component of the control plane, as its certificate or its account's token would show it.
+    pub fn component(name: &str) -> Self {
+        let account = name.strip_prefix("system:serviceaccount:");
+        match account.and_then(|account| account.split_once(':')) {
+            Some((namespace, account)) => Self::account(namespace, account),
+            None => Self::new(name, []),
+        }
     }
 }
 

@@ -49,7 +49,8 @@ pub fn apply(document: &mut Value, patch: &Value) -> Result<(), PatchError> {
         .try_for_each(|operation| step(document, operation, &mut copied).map_err(PatchError::Unprocessable))
 }
 
-fn malformed(value: &Value, target: &str) -> PatchError {
+/// What Go's decoder says of a value that is not of the type that it decodes into.
+pub fn mismatch(value: &Value, target: &str) -> String {
     let found = match value {
         Value::Null => "null",
         Value::Bool(_) => "bool",
@@ -58,7 +59,11 @@ fn malformed(value: &Value, target: &str) -> PatchError {
         Value::Array(_) => "array",
         Value::Object(_) => "object",
     };
-    PatchError::Malformed(format!("json: cannot unmarshal {found} into Go value of type {target}"))
+    format!("json: cannot unmarshal {found} into Go value of type {target}")
+}
+
+fn malformed(value: &Value, target: &str) -> PatchError {
+    PatchError::Malformed(mismatch(value, target))
 }
 
 fn step(document: &mut Value, operation: &Value, copied: &mut usize) -> Result<(), String> {

@@ -6,13 +6,13 @@ use k8s_openapi::{
     api::core::v1::{Node, Taint},
     jiff::Timestamp,
 };
-use serde_json::json;
 
 use crate::{
-    objects::{Meta as _, seconds, target},
+    departure::{Why, delete, mark},
+    objects::Meta as _,
     placement::filters::tolerates,
     pod::Pod,
-    step::{Note, Outcome, PODS, PatchKind, Plan, Severity, Step},
+    step::{Plan, Step},
 };
 
 /// Since when a node has the `NoExecute` taints that do not say it themselves, which nobody's but ours do: by key and
@@ -119,36 +119,12 @@ fn stay(pod: &Pod, taints: &[&Taint], clock: Clock<'_>) -> Option<Duration> {
 
 /// The mark that says why, and the deletion.
 fn evict(pod: &Pod, now: Timestamp) -> [Step; 2] {
-    let about = target(PODS, pod);
-    let mark = Step::Patch {
-        target: about.clone(),
-        subresource: Some("status"),
-        kind: PatchKind::Strategic,
-        body: Box::new(json!({
-            "metadata": { "uid": pod.metadata.uid() },
-            "status": { "conditions": [{
-                "type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager",
-                "message": "Taint manager: deleting due to NoExecute taint",
-                "lastProbeTime": null, "lastTransitionTime": seconds(now),
-            }] },
-        })),
-        outcome: Outcome::default(),
+    let why = Why {
+        reason: "DeletionByTaintManager",
+        message: "Taint manager: deleting due to NoExecute taint",
+        phase: None,
     };
-    let note = Note {
-        about: about.reference(),
-        severity: Severity::Normal,
-        reason: "TaintManagerEviction",
-        message: format!("Marking for deletion Pod {}/{}", about.namespace, about.name),
-    };
-    let delete = Step::Delete {
-        target: about,
-        resource_version: None,
-        propagation: None,
-        grace_seconds: None,
-        outcome: Outcome {
-            done: Some(note),
-            failed: None,
-        },
-    };
-    [mark, delete]
+    let (namespace, name) = (pod.metadata.namespace(), pod.metadata.name());
+    let message = format!("Marking for deletion Pod {namespace}/{name}");
+    [mark(pod, why, now), delete(pod, "TaintManagerEviction", message)]
 }

@@ -3,13 +3,13 @@
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::{api::policy::v1::PodDisruptionBudget, jiff::Timestamp};
-use serde_json::json;
 
 use super::{Board, Claims, Needs, Place, Placed, Unplaceable, board::Judge};
 use crate::{
-    objects::{Meta as _, matches, name, seconds, target, uid},
+    departure::{Why, delete, mark},
+    objects::{Meta as _, matches, name, uid},
     pod::Pod,
-    step::{Note, Outcome, PODS, PatchKind, Plan, Severity, Step},
+    step::Plan,
 };
 
 /// Who must go from where.
@@ -81,7 +81,7 @@ impl Board {
         let mut enough = ENOUGH.0.max(why.misfits.len().saturating_mul(ENOUGH.1) / 100);
         for (node, mut candidates) in from_anywhere(below, uid(pod)) {
             candidates.sort_by_key(|candidate| importance(&candidate.placed.pod));
-            mark(&mut candidates, budgets);
+            weigh(&mut candidates, budgets);
             let Some((cost, victims)) = self.spare(pod, &mut judge, node, &candidates) else {
                 continue;
             };
@@ -165,7 +165,7 @@ fn importance(pod: &Pod) -> (Reverse<i32>, Option<Timestamp>) {
 }
 
 /// Marks those whose going their budgets do not allow, given that all before them go too.
-fn mark(candidates: &mut [Candidate<'_>], budgets: &[Arc<PodDisruptionBudget>]) {
+fn weigh(candidates: &mut [Candidate<'_>], budgets: &[Arc<PodDisruptionBudget>]) {
     let mut left: Vec<(&PodDisruptionBudget, i32)> = budgets
         .iter()
         .map(|budget| {
@@ -202,45 +202,18 @@ impl Displacement {
     /// Marks the victims, and then deletes them.
     pub fn plan(&self, pod: &Pod, scheduler: &str, now: Timestamp) -> Plan {
         let going = self.victims.iter().filter(|victim| !victim.metadata.is_deleting());
-        let (marks, deletions) = going.map(|victim| self.steps(victim, pod, scheduler, now)).unzip();
+        let message = format!("{scheduler}: preempting to accommodate a higher priority pod");
+        let why = Why {
+            reason: "PreemptionByScheduler",
+            message: &message,
+            phase: None,
+        };
+        let said = format!("Preempted by pod {} on node {}", uid(pod), self.node);
+        let steps = going.map(|victim| (mark(victim, why, now), delete(victim, "Preempted", said.clone())));
+        let (marks, deletions) = steps.unzip();
         let mut plan = Plan::default();
         plan.stage(marks);
         plan.stage(deletions);
         plan
-    }
-
-    fn steps(&self, victim: &Pod, pod: &Pod, scheduler: &str, now: Timestamp) -> (Step, Step) {
-        let about = target(PODS, victim);
-        let message = format!("{scheduler}: preempting to accommodate a higher priority pod");
-        let mark = Step::Patch {
-            target: about.clone(),
-            subresource: Some("status"),
-            kind: PatchKind::Strategic,
-            body: Box::new(json!({
-                "metadata": { "uid": uid(victim) },
-                "status": { "conditions": [{
-                    "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
-                    "message": message, "lastProbeTime": null, "lastTransitionTime": seconds(now),
-                }] },
-            })),
-            outcome: Outcome::default(),
-        };
-        let note = Note {
-            about: about.reference(),
-            severity: Severity::Normal,
-            reason: "Preempted",
-            message: format!("Preempted by pod {} on node {}", uid(pod), self.node),
-        };
-        let delete = Step::Delete {
-            target: about,
-            resource_version: None,
-            propagation: None,
-            grace_seconds: None,
-            outcome: Outcome {
-                done: Some(note),
-                failed: None,
-            },
-        };
-        (mark, delete)
     }
 }

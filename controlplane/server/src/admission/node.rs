@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, PodSpec, Tain
 use store::{Entry, Key};
 
 use crate::authentication;
-use crate::authorization;
+use crate::authorization::{self, node::is_bound};
 use crate::context::Context;
 use crate::failure::{Failure, GroupResource, Target};
 
@@ -41,12 +41,6 @@ fn forbidden(context: &Context, name: &str, because: String) -> Failure {
         because,
         causes: Vec::new(),
     }
-}
-
-fn is_bound(pod: &Entry, node: &str) -> bool {
-    let fields = pod.attributes.fields.iter();
-    let bound = fields.filter(|(label, _)| *label == "spec.nodeName");
-    bound.map(|(_, value)| value).any(|value| **value == *node)
 }
 
 /// A node makes only its own Node, Lease and `CSINode`, and pods that it only shows.

@@ -235,7 +235,7 @@ impl Request<'_> {
 }
 
 /// Whether a pod is bound to a node.
-fn is_bound(pod: &Entry, node: &str) -> bool {
+pub(crate) fn is_bound(pod: &Entry, node: &str) -> bool {
     let mut fields = pod.attributes.fields.iter();
     fields.any(|(label, value)| *label == "spec.nodeName" && **value == *node)
 }

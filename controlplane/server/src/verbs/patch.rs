@@ -72,16 +72,10 @@ impl Patch {
             Self::Merge(value) => (value, "error decoding patch: ", OBJECT),
             Self::Strategic(value) => (value, "", OBJECT),
         };
-        let found = match value {
-            Value::Null => "null",
-            Value::Bool(_) => "bool",
-            Value::Number(_) => "number",
-            Value::String(_) => "string",
-            Value::Array(_) => "array",
-            Value::Object(_) => "object",
-        };
-        let message = format!("{prefix}json: cannot unmarshal {found} into Go value of type {wanted}");
-        Err(Failure::bad_request(message))
+        Err(Failure::bad_request(format!(
+            "{prefix}{}",
+            json::mismatch(value, wanted)
+        )))
     }
 
     /// 422 for a patch after which the object is none of its kind.

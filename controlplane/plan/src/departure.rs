@@ -1,0 +1,58 @@
+//! Pods that the control plane sends away: the condition that says why, and the deletion.
+
+use k8s_openapi::jiff::Timestamp;
+use serde_json::json;
+
+use crate::{
+    objects::{Meta as _, seconds, target},
+    pod::Pod,
+    step::{Note, Outcome, PODS, PatchKind, Severity, Step},
+};
+
+/// Why a pod goes, in the words of its condition.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Why<'a> {
+    pub(crate) reason: &'static str,
+    pub(crate) message: &'a str,
+    /// The phase that the pod is given, if it will not come to another.
+    pub(crate) phase: Option<&'static str>,
+}
+
+/// Writes the condition.
+pub(crate) fn mark(pod: &Pod, why: Why<'_>, now: Timestamp) -> Step {
+    let mut status = json!({ "conditions": [{
+        "type": "DisruptionTarget", "status": "True", "reason": why.reason, "message": why.message,
+        "lastProbeTime": null, "lastTransitionTime": seconds(now),
+    }] });
+    if let (Some(phase), Some(status)) = (why.phase, status.as_object_mut()) {
+        status.insert("phase".to_owned(), phase.into());
+    }
+    Step::Patch {
+        target: target(PODS, pod),
+        subresource: Some("status"),
+        kind: PatchKind::Strategic,
+        body: Box::new(json!({ "metadata": { "uid": pod.metadata.uid() }, "status": status })),
+        outcome: Outcome::default(),
+    }
+}
+
+/// Deletes it with the time that it asked for, and says so with an event.
+pub(crate) fn delete(pod: &Pod, reason: &'static str, message: String) -> Step {
+    let about = target(PODS, pod);
+    let done = Note {
+        about: about.reference(),
+        severity: Severity::Normal,
+        reason,
+        message,
+    };
+    Step::Delete {
+        target: about,
+        resource_version: None,
+        propagation: None,
+        grace_seconds: None,
+        outcome: Outcome {
+            done: Some(done),
+            failed: None,
+        },
+    }
+}
