@@ -171,19 +171,3 @@ impl fmt::Display for Invalid {
         write!(formatter, "{}: {}", self.field, self.body())
     }
 }
-
-/// Upstream's text for several errors: one bare, more in brackets.
-pub fn aggregate(errors: &[Invalid]) -> String {
-    let mut texts: Vec<String> = Vec::new();
-    for error in errors {
-        let text = error.to_string();
-        if !texts.contains(&text) {
-            texts.push(text);
-        }
-    }
-    if let [only] = texts.as_slice() {
-        only.clone()
-    } else {
-        format!("[{}]", texts.join(", "))
-    }
-}

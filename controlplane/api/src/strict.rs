@@ -1,7 +1,7 @@
 //! Duplicate and unknown fields of JSON requests, named as upstream's strict decoder names them.
 
 use std::collections::BTreeSet;
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
@@ -84,7 +84,10 @@ pub fn ignored_path(path: &serde_ignored::Path<'_>) -> String {
     text.text
 }
 
-/// A field's path while a document is walked.
+/// Bytes of a path that are told. Those that people make are shorter; a document can be one long key.
+const PATH: usize = 2048;
+
+/// A field's path while a document is walked; one that is too long is cut.
 #[derive(Debug, Default)]
 pub(crate) struct FieldPath {
     /// What upstream prints.
@@ -94,14 +97,18 @@ pub(crate) struct FieldPath {
 impl FieldPath {
     pub(crate) fn push_key(&mut self, key: &str) {
         if !self.text.is_empty() {
-            self.text.push('.');
+            self.push(".");
         }
-        self.text.push_str(key);
+        self.push(key);
     }
 
     pub(crate) fn push_index(&mut self, index: usize) {
-        // Writing to a String cannot fail.
-        write!(self.text, "[{index}]").unwrap_or_default();
+        self.push(&format!("[{index}]"));
+    }
+
+    fn push(&mut self, part: &str) {
+        let room = PATH.saturating_sub(self.text.len());
+        self.text.push_str(&part[..part.floor_char_boundary(room)]);
     }
 }
 

@@ -38,6 +38,27 @@ pub(crate) fn each(errors: &mut Vec<Invalid>, field: &str, value: &str, messages
     );
 }
 
+/// Errors of one list after which nobody looks for more: an object may have a hundred thousand labels.
+pub(crate) const ENOUGH: usize = 200;
+
+/// A value that several errors show: a long one only in the first of them, or a list would be written as often as it has items.
+pub(crate) struct Shown(String);
+
+impl Shown {
+    pub(crate) fn new<T: serde::Serialize + ?Sized>(value: &T) -> Self {
+        Self(serde_json::to_string(value).unwrap_or_default())
+    }
+
+    pub(crate) fn next(&mut self) -> String {
+        const LONG: usize = 4096;
+        if self.0.len() > LONG {
+            std::mem::take(&mut self.0)
+        } else {
+            self.0.clone()
+        }
+    }
+}
+
 /// What is wrong with a path that begins with a domain, `acme.io/foo`.
 pub fn domain_prefixed_path(field: &str, text: &str) -> Vec<Invalid> {
     let mut errors = Vec::new();

@@ -165,6 +165,13 @@ fn attack_24_copies_cannot_grow_a_document_without_bound() {
 }
 
 #[test]
+fn attack_24_a_long_list_is_not_moved_again_and_again() {
+    let moves = vec![json!({"op": "move", "from": "/x/0", "path": "/x/0"}); 5_000];
+    let error = patched(&json!({"x": vec![0; 240_000]}), &Value::Array(moves)).unwrap_err();
+    assert!(error.to_string().starts_with("the patch moves more than"), "{error}");
+}
+
+#[test]
 fn the_examples_of_rfc_7396() {
     let rows = [
         (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),

@@ -26,6 +26,26 @@ fn refuse(message: &str, original: &Value, patch: &Value, text: &str) -> PatchEr
     error
 }
 
+/// Each with each would be some 10^10 comparisons.
+#[test]
+fn attack_24_directives_of_long_lists_are_quick() {
+    let names = |what: &str| -> Vec<String> { (0..100_000).map(|number| format!("{what}{number}")).collect() };
+    let (kept, gone) = (names("a"), names("b"));
+    check(
+        "core.v1.ConfigMap",
+        &json!({"metadata": {"finalizers": kept}}),
+        &json!({"metadata": {"$deleteFromPrimitiveList/finalizers": gone}}),
+        &json!({"metadata": {"finalizers": kept}}),
+    );
+    let data: serde_json::Map<String, Value> = kept.iter().map(|key| (key.clone(), json!(""))).collect();
+    check(
+        "core.v1.ConfigMap",
+        &json!({"data": data}),
+        &json!({"data": {"$retainKeys": gone}}),
+        &json!({"data": {}}),
+    );
+}
+
 #[test]
 fn containers_are_merged_by_name_and_patched_ones_come_first() {
     check(

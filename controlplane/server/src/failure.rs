@@ -4,12 +4,17 @@
 mod parts;
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use api::managed::{Conflict, conflict_message};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, Status, StatusCause, StatusDetails};
 use thiserror::Error;
 
 pub use parts::{Cause, GroupResource, Target};
+
+/// How many findings of validation are told, and how many bytes of them.
+const CAUSES: usize = 100;
+const CAUSES_BYTES: usize = 32 << 10;
 
 /// What a request can fail with. [`Failure::status`] gives the answer's body, `code()` its HTTP status.
 #[derive(Debug, Clone, Error)]
@@ -163,16 +168,41 @@ fn forbidden_prefix(target: Option<&Target>) -> String {
 }
 
 fn aggregate(causes: &[Cause]) -> String {
-    let mut texts: Vec<&str> = Vec::with_capacity(causes.len());
-    for cause in causes {
-        if !texts.contains(&cause.text.as_str()) {
-            texts.push(&cause.text);
-        }
-    }
+    let mut seen = BTreeSet::new();
+    let texts = causes.iter().map(|cause| cause.text.as_str());
+    let texts: Vec<&str> = texts.filter(|text| seen.insert(*text)).collect();
     match texts.as_slice() {
         [only] => (*only).to_owned(),
         several => format!("[{}]", several.join(", ")),
     }
+}
+
+/// The findings that are told: all that people meet. The rest is counted.
+fn told(found: &[api::Invalid]) -> Vec<Cause> {
+    let mut causes: Vec<Cause> = Vec::new();
+    let mut room = CAUSES_BYTES;
+    for invalid in found.iter().take(CAUSES) {
+        let mut cause = Cause::from(invalid);
+        if causes.is_empty() {
+            cause.cut(room);
+        }
+        let Some(left) = room.checked_sub(cause.text.len()) else {
+            break;
+        };
+        room = left;
+        causes.push(cause);
+    }
+    let left = found.len() - causes.len();
+    if left > 0 {
+        let text = format!("and {left} more errors");
+        causes.push(Cause {
+            reason: api::InvalidKind::Invalid.reason().into(),
+            field: String::new(),
+            message: text.clone(),
+            text,
+        });
+    }
+    causes
 }
 
 impl Failure {
@@ -210,7 +240,7 @@ impl Failure {
         Self::Invalid {
             kind: GroupResource::new(group, kind),
             name: name.to_owned(),
-            causes: found.iter().map(Cause::from).collect(),
+            causes: told(found),
         }
     }
 

@@ -11,6 +11,26 @@ pub const MAX_OPERATIONS: usize = 10_000;
 /// How much the `copy` operations of one patch may add to a document, in bytes of JSON.
 pub const MAX_COPIED_BYTES: usize = 3 * 1024 * 1024;
 
+/// How many items of lists the operations of one patch may move by a place, to make room or to close a gap.
+const MAX_MOVED_ITEMS: usize = 50_000_000;
+
+/// What a patch has taken so far.
+#[derive(Default)]
+struct Spent {
+    copied: usize,
+    moved: usize,
+}
+
+impl Spent {
+    fn shift(&mut self, items: usize) -> Result<(), String> {
+        self.moved = self.moved.saturating_add(items);
+        if self.moved > MAX_MOVED_ITEMS {
+            return Err(format!("the patch moves more than {MAX_MOVED_ITEMS} items of lists"));
+        }
+        Ok(())
+    }
+}
+
 /// Counts the operations of a patch before anything is built from it. What is no array is refused where it is read.
 ///
 /// # Errors
@@ -43,10 +63,10 @@ pub fn apply(document: &mut Value, patch: &Value) -> Result<(), PatchError> {
     if let Some(other) = operations.iter().find(|operation| !operation.is_object()) {
         return Err(malformed(other, "jsonpatch.Operation"));
     }
-    let mut copied = 0;
+    let mut spent = Spent::default();
     operations
         .iter()
-        .try_for_each(|operation| step(document, operation, &mut copied).map_err(PatchError::Unprocessable))
+        .try_for_each(|operation| step(document, operation, &mut spent).map_err(PatchError::Unprocessable))
 }
 
 /// What Go's decoder says of a value that is not of the type that it decodes into.
@@ -66,16 +86,16 @@ fn malformed(value: &Value, target: &str) -> PatchError {
     PatchError::Malformed(mismatch(value, target))
 }
 
-fn step(document: &mut Value, operation: &Value, copied: &mut usize) -> Result<(), String> {
+fn step(document: &mut Value, operation: &Value, spent: &mut Spent) -> Result<(), String> {
     let kind = operation.get("op").and_then(Value::as_str).unwrap_or("unknown");
     match kind {
         "add" => {
             let path = path_of(operation, "path", kind)?;
-            add(document, path, value_of(operation), kind)
+            add(document, path, value_of(operation), kind, spent)
         }
         "remove" => {
             let path = path_of(operation, "path", kind)?;
-            remove(document, path, kind).map(drop)
+            remove(document, path, kind, spent).map(drop)
         }
         "replace" => {
             let path = path_of(operation, "path", kind)?;
@@ -83,14 +103,14 @@ fn step(document: &mut Value, operation: &Value, copied: &mut usize) -> Result<(
         }
         "move" => {
             let from = path_of(operation, "from", kind)?;
-            let value = remove(document, from, kind)?;
-            add(document, path_of(operation, "path", kind)?, value, kind)
+            let value = remove(document, from, kind, spent)?;
+            add(document, path_of(operation, "path", kind)?, value, kind, spent)
         }
         "copy" => {
             let from = path_of(operation, "from", kind)?;
             let path = path_of(operation, "path", kind)?;
-            let value = copy_of(document, from, copied)?;
-            add(document, path, value, kind)
+            let value = copy_of(document, from, &mut spent.copied)?;
+            add(document, path, value, kind, spent)
         }
         "test" => {
             let path = path_of(operation, "path", kind)?;
@@ -163,7 +183,7 @@ fn invalid_index(part: &str) -> String {
     format!("Unable to access invalid index: {part}: invalid index referenced")
 }
 
-fn add(document: &mut Value, path: &str, value: Value, kind: &str) -> Result<(), String> {
+fn add(document: &mut Value, path: &str, value: Value, kind: &str, spent: &mut Spent) -> Result<(), String> {
     if path.is_empty() {
         *document = value;
         return Ok(());
@@ -181,6 +201,7 @@ fn add(document: &mut Value, path: &str, value: Value, kind: &str) -> Result<(),
             if index > items.len() {
                 return Err(failed(invalid_index(&key)));
             }
+            spent.shift(items.len() - index)?;
             items.insert(index, value);
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
@@ -188,16 +209,18 @@ fn add(document: &mut Value, path: &str, value: Value, kind: &str) -> Result<(),
     Ok(())
 }
 
-fn remove(document: &mut Value, path: &str, kind: &str) -> Result<Value, String> {
+fn remove(document: &mut Value, path: &str, kind: &str, spent: &mut Spent) -> Result<Value, String> {
     let (container, key) = container(document, path, kind)?;
     let failed = |error| format!("error in {kind} for path: '{path}': {error}");
     match container {
         Value::Object(members) => members
             .remove(&key)
             .ok_or_else(|| failed(format!("Unable to remove nonexistent key: {key}: missing value"))),
-        Value::Array(items) => existing(items.len(), &key)
-            .map(|index| items.remove(index))
-            .map_err(failed),
+        Value::Array(items) => {
+            let index = existing(items.len(), &key).map_err(failed)?;
+            spent.shift(items.len() - index)?;
+            Ok(items.remove(index))
+        }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(Value::Null),
     }
 }

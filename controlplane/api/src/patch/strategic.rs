@@ -15,6 +15,8 @@
 mod lists;
 mod order;
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value};
 
 use super::PatchError;
@@ -136,7 +138,8 @@ fn retain_keys(original: &mut Map<String, Value>, patch: &mut Map<String, Value>
     };
     let malformed = || PatchError::Malformed("invalid patch format of retainKeys".to_owned());
     let retained = retained.as_array().ok_or_else(malformed)?;
-    let is_retained = |key: &String| retained.iter().any(|name| name.as_str() == Some(key));
+    let retained: BTreeSet<&str> = retained.iter().filter_map(Value::as_str).collect();
+    let is_retained = |key: &String| retained.contains(key.as_str());
     let is_free = |key: &String, value: &Value| {
         value.is_null() || key.starts_with(DELETE_FROM_PRIMITIVE_LIST) || key.starts_with(SET_ELEMENT_ORDER)
     };

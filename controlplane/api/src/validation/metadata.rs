@@ -1,10 +1,10 @@
 //! Rules for `metadata`, the same for every kind.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
-use super::{each, immutable, non_negative};
+use super::{ENOUGH, Shown, each, immutable, non_negative};
 use crate::invalid::Invalid;
 use crate::kind::Scope;
 use crate::names::{self, Rule};
@@ -64,12 +64,13 @@ pub fn validate_update(new: &ObjectMeta, old: &ObjectMeta, scope: Scope, rule: R
     let grace = (&new.deletion_grace_period_seconds, &old.deletion_grace_period_seconds);
     immutable(&mut errors, "metadata.deletionGracePeriodSeconds", grace.0, grace.1);
     if old.deletion_timestamp.is_some() {
-        let known = old.finalizers.as_deref().unwrap_or_default();
+        let known: BTreeSet<&String> = old.finalizers.iter().flatten().collect();
         let added: Vec<&String> = new
             .finalizers
             .iter()
             .flatten()
             .filter(|name| !known.contains(name))
+            .take(ENOUGH)
             .collect();
         if !added.is_empty() {
             let added: Vec<String> = added.iter().map(|name| format!("{name:?}")).collect();
@@ -91,6 +92,9 @@ pub fn validate_update(new: &ObjectMeta, old: &ObjectMeta, scope: Scope, rule: R
 pub fn labels(labels: Option<&BTreeMap<String, String>>, field: &str) -> Vec<Invalid> {
     let mut errors = Vec::new();
     for (key, value) in labels.into_iter().flatten() {
+        if errors.len() >= ENOUGH {
+            break;
+        }
         each(&mut errors, field, key, names::qualified_name(key));
         each(&mut errors, field, value, names::label_value(value));
     }
@@ -102,12 +106,10 @@ pub fn annotations(annotations: Option<&BTreeMap<String, String>>, field: &str) 
     let mut errors = Vec::new();
     let mut size = 0;
     for (key, value) in annotations.into_iter().flatten() {
-        each(
-            &mut errors,
-            field,
-            key,
-            names::qualified_name(&key.to_ascii_lowercase()),
-        );
+        if errors.len() < ENOUGH {
+            let lower = key.to_ascii_lowercase();
+            each(&mut errors, field, key, names::qualified_name(&lower));
+        }
         size += key.len() + value.len();
     }
     if size > ANNOTATIONS_LIMIT {
@@ -120,7 +122,11 @@ fn owners(references: &[OwnerReference]) -> Vec<Invalid> {
     const FIELD: &str = "metadata.ownerReferences";
     let mut errors = Vec::new();
     let mut controller: Option<&str> = None;
+    let mut shown = Shown::new(references);
     for reference in references {
+        if errors.len() >= ENOUGH {
+            break;
+        }
         let version = reference.api_version.rsplit('/').next().unwrap_or_default();
         if version.is_empty() {
             let detail = "version must not be empty";
@@ -146,7 +152,7 @@ fn owners(references: &[OwnerReference]) -> Vec<Invalid> {
         }
         if reference.controller == Some(true) {
             if let Some(first) = controller {
-                let value = serde_json::to_string(references).unwrap_or_default();
+                let value = shown.next();
                 let detail = format!(
                     "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {}",
                     reference.name
@@ -164,6 +170,9 @@ fn finalizers(names: &[String]) -> Vec<Invalid> {
     const FIELD: &str = "metadata.finalizers";
     let mut errors = Vec::new();
     for name in names {
+        if errors.len() >= ENOUGH {
+            break;
+        }
         each(&mut errors, FIELD, name, names::qualified_name(name));
         if !name.contains('/') && !["kubernetes", "orphan", "foregroundDeletion"].contains(&name.as_str()) {
             let detail = "name is neither a standard finalizer name nor is it fully qualified";

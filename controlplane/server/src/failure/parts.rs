@@ -40,6 +40,9 @@ pub struct Target {
     pub name: String,
 }
 
+/// Bytes of a value that a cause shows: a value may be a list of a megabyte.
+const VALUE: usize = 16 << 10;
+
 /// One cause of a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cause {
@@ -53,8 +56,25 @@ pub struct Cause {
     pub text: String,
 }
 
+impl Cause {
+    /// Cuts texts that are longer.
+    pub(super) fn cut(&mut self, bytes: usize) {
+        for text in [&mut self.field, &mut self.message, &mut self.text] {
+            text.truncate(text.floor_char_boundary(bytes));
+        }
+    }
+}
+
 impl From<&api::Invalid> for Cause {
     fn from(invalid: &api::Invalid) -> Self {
+        let long = invalid.value.as_ref().filter(|value| value.len() > VALUE);
+        let cut = long.map(|value| api::Invalid {
+            value: value
+                .get(..value.floor_char_boundary(VALUE))
+                .map(|start| format!("{start}…")),
+            ..invalid.clone()
+        });
+        let invalid = cut.as_ref().unwrap_or(invalid);
         Self {
             reason: invalid.reason().into(),
             field: invalid.field.clone(),

@@ -71,6 +71,47 @@ async fn unreadable_bodies_are_told_in_upstreams_words() {
     );
 }
 
+/// Each of these took minutes, or gigabytes, where every finding was told whole.
+#[tokio::test]
+async fn attack_24_what_is_refused_is_refused_in_few_words() {
+    let api = Api::start().await;
+    let json = [("content-type", "application/json")];
+    let twice: Vec<String> = (0..100)
+        .map(|number| format!(r#""a{number}":1,"a{number}":1"#))
+        .collect();
+    let key = "K".repeat(2_900_000);
+    let long_path = format!(r#"{{"metadata":{{"name":"a"}},"{key}":{{{}}}}}"#, twice.join(","));
+    let labels: Vec<String> = (0..150_000).map(|number| format!(r#""_{number}":"""#)).collect();
+    let labels = format!(r#"{{"metadata":{{"name":"a","labels":{{{}}}}}}}"#, labels.join(","));
+    let owner = r#"{"apiVersion":"v1","kind":"Pod","name":"a","uid":"b","controller":true}"#;
+    let owners = vec![owner; 8_000].join(",");
+    let owners = format!(r#"{{"metadata":{{"name":"a","ownerReferences":[{owners}]}}}}"#);
+    let strict = format!("{CONFIG_MAPS}?fieldValidation=Strict");
+    for (path, body, code) in [
+        (strict.as_str(), long_path.clone(), 400),
+        (CONFIG_MAPS, labels, 422),
+        (CONFIG_MAPS, owners, 422),
+    ] {
+        let answer = api.request(Method::POST, path, &json, body).await;
+        let said = answer.text().len();
+        assert_eq!(answer.code, code, "{said} bytes");
+        assert!(said < 600 << 10, "{said} bytes are answered");
+    }
+    let answer = api.request(Method::POST, CONFIG_MAPS, &json, long_path).await;
+    let warned: usize = answer.warnings().iter().map(String::len).sum();
+    assert!(warned < 600 << 10, "{warned} bytes of warnings");
+    let quotas = "/api/v1/namespaces/default/resourcequotas";
+    let scopes = json!({"metadata": {"name": "a"}, "spec": {"scopes": vec!["X"; 100_000]}});
+    let answer = api.post(quotas, &scopes).await;
+    assert_eq!(answer.code, 422);
+    let said = answer.text().len();
+    assert!(said < 600 << 10, "{said} bytes are answered");
+    assert!(answer.text().contains("unsupported scope"));
+    let few = json!({"metadata": {"name": "a", "labels": {"-": "-"}}});
+    let answer = api.post(CONFIG_MAPS, &few).await;
+    assert!(!answer.message().contains("more errors"), "{}", answer.message());
+}
+
 #[tokio::test]
 async fn bodies_that_are_something_else() {
     let api = Api::start().await;

@@ -1,5 +1,7 @@
 //! The rules of signing requests, with upstream's words (`pkg/apis/certificates/validation`).
 
+use std::collections::BTreeSet;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
@@ -8,7 +10,7 @@ use super::{APPROVED, DECISIONS, DENIED, conditions};
 use crate::certificate::{Request, check_chain};
 use crate::invalid::Invalid;
 use crate::names;
-use crate::validation::each;
+use crate::validation::{ENOUGH, each};
 
 const CONDITIONS: &str = "status.conditions";
 const CERTIFICATE: &str = "status.certificate";
@@ -57,12 +59,13 @@ pub(super) fn create(request: &CertificateSigningRequest) -> Vec<Invalid> {
     }
     let field = |index: usize| format!("spec.usages[{index}]");
     for (index, usage) in usages.iter().enumerate() {
-        if !USAGES.contains(&usage.as_str()) {
+        if errors.len() < ENOUGH && !USAGES.contains(&usage.as_str()) {
             errors.push(Invalid::not_supported(field(index), usage, &USAGES));
         }
     }
+    let mut seen = BTreeSet::new();
     for (index, usage) in usages.iter().enumerate() {
-        if usages.iter().take(index).any(|earlier| earlier == usage) {
+        if !seen.insert(usage) && errors.len() < ENOUGH {
             errors.push(Invalid::duplicate(field(index), usage));
         }
     }

@@ -1,5 +1,7 @@
 //! What of a pod may change once it is created.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec, Toleration};
 use serde_json::Value;
 
@@ -109,12 +111,19 @@ fn gates(errors: &mut Vec<Invalid>, new: &PodSpec, old: &PodSpec) {
     }
 }
 
-fn tolerations(errors: &mut Vec<Invalid>, new: &[Toleration], old: &[Toleration]) {
-    let bare = |toleration: &Toleration| Toleration {
-        toleration_seconds: None,
-        ..toleration.clone()
+fn tolerations<'a>(errors: &mut Vec<Invalid>, new: &'a [Toleration], old: &'a [Toleration]) {
+    let bare = |toleration: &'a Toleration| {
+        let Toleration {
+            effect,
+            key,
+            operator,
+            value,
+            toleration_seconds: _,
+        } = toleration;
+        (key, operator, value, effect)
     };
-    let kept = old.iter().all(|old| new.iter().any(|new| bare(new) == bare(old)));
+    let new: BTreeSet<_> = new.iter().map(bare).collect();
+    let kept = old.iter().all(|old| new.contains(&bare(old)));
     if !kept {
         let detail = "existing toleration can not be modified except its tolerationSeconds";
         errors.push(Invalid::forbidden("spec.tolerations", detail));

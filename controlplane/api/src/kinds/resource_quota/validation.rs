@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
 use crate::invalid::Invalid;
 use crate::quantity::Quantity;
-use crate::validation::resources;
+use crate::validation::{ENOUGH, Shown, resources};
 
 /// Scopes that say only that they are there.
 const PLAIN: [&str; 5] = [
@@ -117,10 +117,28 @@ fn is_scope(scope: &str) -> bool {
     PLAIN.contains(&scope) || scope == "PriorityClass" || scope == "VolumeAttributesClass"
 }
 
-/// How many of the limited resources a scope says nothing about.
-fn misfits(spec: &ResourceQuotaSpec, scope: &str) -> usize {
-    let names = spec.hard.iter().flatten().map(|(name, _)| name.as_str());
-    names.filter(|name| is_standard(name) && !fits(scope, name)).count()
+/// How many of the limited resources each scope says nothing about; there are few scopes, and may be many resources.
+struct Misfits<'a> {
+    standard: Vec<&'a str>,
+    known: BTreeMap<&'a str, usize>,
+}
+
+impl<'a> Misfits<'a> {
+    fn new(spec: &'a ResourceQuotaSpec) -> Self {
+        let names = spec.hard.iter().flatten().map(|(name, _)| name.as_str());
+        Self {
+            standard: names.filter(|name| is_standard(name)).collect(),
+            known: BTreeMap::new(),
+        }
+    }
+
+    fn of(&mut self, scope: &'a str) -> usize {
+        if !is_scope(scope) {
+            return 0;
+        }
+        let count = || self.standard.iter().filter(|name| !fits(scope, name)).count();
+        *self.known.entry(scope).or_insert_with(count)
+    }
 }
 
 fn conflicts(scopes: &[&str]) -> usize {
@@ -130,34 +148,47 @@ fn conflicts(scopes: &[&str]) -> usize {
 
 fn scopes(errors: &mut Vec<Invalid>, spec: &ResourceQuotaSpec) {
     let own: Vec<&str> = spec.scopes.iter().flatten().map(String::as_str).collect();
-    let mut wrong = |detail: &str| errors.push(Invalid::rendered("spec.scopes", shown(&own), detail));
+    let (mut shown, mut misfits) = (Shown::new(&own), Misfits::new(spec));
+    let mut wrong = |detail: &str| {
+        errors.push(Invalid::rendered("spec.scopes", shown.next(), detail));
+        errors.len() < ENOUGH
+    };
     for scope in &own {
-        if !is_scope(scope) {
-            wrong("unsupported scope");
+        if !is_scope(scope) && !wrong("unsupported scope") {
+            return;
         }
-        (0..misfits(spec, scope)).for_each(|_| wrong("unsupported scope applied to resource"));
+        if !(0..misfits.of(scope)).all(|_| wrong("unsupported scope applied to resource")) {
+            return;
+        }
     }
-    (0..conflicts(&own)).for_each(|_| wrong("conflicting scopes"));
+    for _ in 0..conflicts(&own) {
+        wrong("conflicting scopes");
+    }
 }
 
 fn selector(errors: &mut Vec<Invalid>, spec: &ResourceQuotaSpec) {
     const PATH: &str = "spec.scopeSelector.matchExpressions";
     let Some(selector) = &spec.scope_selector else { return };
     let demands = selector.match_expressions.as_deref().unwrap_or_default();
+    let (mut shown, mut misfits) = (Shown::new(&spec.scope_selector), Misfits::new(spec));
     for own in demands {
+        if errors.len() >= ENOUGH {
+            return;
+        }
         let scope = own.scope_name.as_str();
         if !is_scope(scope) {
             errors.push(Invalid::value(format!("{PATH}.scopeName"), scope, "unsupported scope"));
         }
-        for _ in 0..misfits(spec, scope) {
+        for _ in 0..misfits.of(scope).min(ENOUGH) {
             let detail = "unsupported scope applied to resource";
-            errors.push(Invalid::rendered(PATH, shown(&spec.scope_selector), detail));
+            errors.push(Invalid::rendered(PATH, shown.next(), detail));
         }
         demand(errors, own, PATH);
     }
     let own: Vec<&str> = demands.iter().map(|demand| demand.scope_name.as_str()).collect();
+    let mut shown = Shown::new(&spec.scopes);
     for _ in 0..conflicts(&own) {
-        errors.push(Invalid::rendered(PATH, shown(&spec.scopes), "conflicting scopes"));
+        errors.push(Invalid::rendered(PATH, shown.next(), "conflicting scopes"));
     }
 }
 

@@ -79,7 +79,9 @@ pub(super) fn delete_scalars(
             "invalid patch format of primitive list".to_owned(),
         ));
     }
-    items.retain(|item| !gone.contains(item));
+    // Scalars of one type: their texts differ where they do.
+    let gone: BTreeSet<String> = gone.iter().map(Value::to_string).collect();
+    items.retain(|item| !gone.contains(&item.to_string()));
     Ok(())
 }
 
