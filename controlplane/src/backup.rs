@@ -8,7 +8,8 @@
 //! ```
 //!
 //! A backup is made beside a running server. A restore takes only a directory without a cluster, and nothing is in its
-//! place before every byte has been checked.
+//! place before every byte has been checked. Its revisions begin far above those of the backup, so that clients that saw what
+//! is lost read everything anew.
 
 #[cfg(test)]
 mod tests;
@@ -163,6 +164,7 @@ pub fn restore(options: &Restore) -> anyhow::Result<()> {
             found == manifest.revision,
             "the database is not the one of the manifest"
         );
+        let revision = store::outdate(&part.join(DATABASE)).context("raise the database's revision")?;
         if manifest.entries.contains_key(SETTINGS) {
             let own = absolute(&options.state_dir)?;
             if manifest.state_dir.is_some_and(|first| first != own) {
@@ -177,7 +179,7 @@ pub fn restore(options: &Restore) -> anyhow::Result<()> {
             return Err(error).context("restore the state");
         }
         sync_parent(&target)?;
-        info!(state_dir = %options.state_dir.display(), revision = found, "restored");
+        info!(state_dir = %options.state_dir.display(), backup = found, revision, "restored");
         Ok(())
     });
     remove_directory(&part)?;

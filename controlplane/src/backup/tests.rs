@@ -34,6 +34,37 @@ fn what_was_backed_up_comes_back() {
     assert!(restored(&again, &file).unwrap_err().to_string().contains("already"));
 }
 
+/// Whoever lived on saw later revisions than the backup has: it must not wait until they come again.
+#[tokio::test]
+async fn a_restored_cluster_is_ahead_of_all_that_was_seen() {
+    let open = |path: &Path| store::Store::open(path, store::Options::default()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let (state_dir, file) = (cluster(directory.path()), directory.path().join("b"));
+    let write = |name: &str| store::Write::Create {
+        key: store::Key::new("", "configmaps", "default", name).unwrap(),
+        value: store::Value::parse(br#"{"metadata":{"resourceVersion":""}}"#.to_vec()).unwrap(),
+        attributes: store::Attributes::default(),
+        within: None,
+    };
+    let first = open(&state_dir.join(DATABASE));
+    first.commit(write("a")).await.unwrap();
+    let options = Backup {
+        state_dir: state_dir.clone(),
+        file: file.clone(),
+    };
+    backup(&options).unwrap();
+    first.commit(write("b")).await.unwrap();
+    let seen = first.revision();
+    let again = directory.path().join("again");
+    restored(&again, &file).unwrap();
+    let second = open(&again.join(DATABASE));
+    assert!(second.revision() > seen + 1000, "{}", second.revision());
+    let prefix = store::Prefix::resource("", "configmaps");
+    assert!(second.watch(&prefix, seen).is_err(), "what was seen is over");
+    assert!(second.watch(&prefix, second.revision()).is_ok());
+    assert_eq!(second.present(&prefix).len(), 1);
+}
+
 #[test]
 fn a_second_cluster_on_a_machine_leaves_the_first_ones_things_alone() {
     let directory = tempfile::tempdir().unwrap();

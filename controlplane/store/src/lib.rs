@@ -34,6 +34,7 @@ mod writer;
 
 pub use backend::{
     Backend, BackendError, Change, CopyError, History, Loaded, Memory, Operation, Record, Sqlite, check_copy, copy,
+    outdate,
 };
 pub use entry::{Attributes, Entry, Event, EventKind, Fields, Labels, List, Version};
 pub use key::{InvalidKey, Key, Prefix};

@@ -2,8 +2,11 @@
 
 use std::path::Path;
 
-use super::{backend_error, schema};
+use super::{backend_error, schema, set_meta, signed};
 use crate::BackendError;
+
+/// How far [`outdate`] raises the revision: further than anybody came since the copy was made.
+const AHEAD: u64 = 1_000_000_000;
 
 /// Why a database could not be copied.
 #[derive(Debug, thiserror::Error)]
@@ -40,4 +43,22 @@ pub fn check_copy(path: &Path) -> Result<u64, CopyError> {
         Ok(schema::load(&connection)?.revision)
     };
     check().map_err(CopyError::Check)
+}
+
+/// Makes a copy that takes a database's place one whose past is over: its revision is raised, and lists and watches from before
+/// are refused. Clients that saw what came after the copy was made would else wait for revisions that are behind them.
+/// Answers the new revision.
+pub fn outdate(path: &Path) -> Result<u64, CopyError> {
+    let raise = || {
+        let connection = schema::connection(path).map_err(backend_error)?;
+        let revision = schema::load(&connection)?.revision.saturating_add(AHEAD);
+        connection
+            .execute_batch("PRAGMA synchronous = FULL; BEGIN IMMEDIATE")
+            .and_then(|()| set_meta(&connection, "revision", signed(revision)))
+            .and_then(|()| set_meta(&connection, "floor", signed(revision)))
+            .and_then(|()| connection.execute_batch("COMMIT"))
+            .map_err(backend_error)?;
+        Ok(revision)
+    };
+    raise().map_err(CopyError::Copy)
 }

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use rusqlite::{Connection, Error, ErrorCode, OptionalExtension, params};
 use tracing::warn;
 
-pub use self::copy::{CopyError, check_copy, copy};
+pub use self::copy::{CopyError, check_copy, copy, outdate};
 
 use self::checkpoint::Checkpointer;
 use self::history::Reader;

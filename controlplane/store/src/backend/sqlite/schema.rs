@@ -95,7 +95,8 @@ fn refusal(path: &Path, error: Error) -> OpenError {
     }
 }
 
-fn connection(path: &Path) -> Result<Connection, Error> {
+/// A connection that writes.
+pub(super) fn connection(path: &Path) -> Result<Connection, Error> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(std::time::Duration::from_secs(5))?;
