@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -300,11 +300,15 @@ impl Dispatcher {
     }
 
     fn remove_old_logs(&mut self) {
-        let directory = self.context.config.state_directory.join("logs");
-        let listed = self.listed.clone();
+        // Looked for at once: while they are removed, pods come whose logs are new.
+        let old = old_logs(&self.context.config.state_directory.join("logs"), &self.listed);
         self.tasks.spawn(async move {
             let removing = aside(move || {
-                remove_old_logs(&directory, &listed);
+                for path in old {
+                    if let Err(error) = std::fs::remove_dir_all(&path) {
+                        warn!(path = %path.display(), %error, "old logs could not be removed");
+                    }
+                }
                 Ok(())
             });
             // Each failure is told by itself.
@@ -357,14 +361,12 @@ impl Dispatcher {
     }
 }
 
-fn remove_old_logs(directory: &Path, listed: &BTreeSet<String>) {
-    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+/// The logs of pods that are not listed.
+fn old_logs(directory: &Path, listed: &BTreeSet<String>) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let is_old = |entry: &std::fs::DirEntry| {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let uid = name.rsplit('_').next().unwrap_or_default();
-        if !listed.contains(uid)
-            && let Err(error) = std::fs::remove_dir_all(entry.path())
-        {
-            warn!(path = %entry.path().display(), %error, "old logs could not be removed");
-        }
-    }
+        !listed.contains(name.rsplit('_').next().unwrap_or_default())
+    };
+    entries.filter(is_old).map(|entry| entry.path()).collect()
 }

@@ -215,7 +215,7 @@ fn lost(status: &ContainerStatus, now: Timestamp) -> Option<Instance> {
             reason: terminated.reason.clone().unwrap_or_default(),
             message: terminated.message.clone().unwrap_or_default(),
             started_at: terminated.started_at.as_ref().map(|time| time.0),
-            finished_at: terminated.finished_at.as_ref().map_or(now, |time| time.0),
+            finished_at: terminated.finished_at.as_ref().map_or(now, |time| time.0.min(now)),
         },
         None => unknown(
             now,
@@ -256,7 +256,7 @@ pub(super) fn instance(container: &Container, now: Timestamp) -> Instance {
         runtime::State::Exited {
             exit: ended,
             started_at,
-        } => State::Exited(exit(ended, started_at.map(|time| timestamp(time, now)))),
+        } => State::Exited(exit(ended, started_at.map(|time| timestamp(time, now)), now)),
     };
     Instance {
         id: container.id.clone(),
@@ -269,7 +269,7 @@ pub(super) fn instance(container: &Container, now: Timestamp) -> Instance {
     }
 }
 
-pub(super) fn exit(exit: &runtime::Exit, started_at: Option<Timestamp>) -> Exit {
+pub(super) fn exit(exit: &runtime::Exit, started_at: Option<Timestamp>, now: Timestamp) -> Exit {
     let reason = match (exit.oom_killed, exit.code) {
         (true, _) => "OOMKilled",
         (false, 0) => "Completed",
@@ -280,10 +280,11 @@ pub(super) fn exit(exit: &runtime::Exit, started_at: Option<Timestamp>) -> Exit 
         reason: reason.to_owned(),
         message: String::new(),
         started_at,
-        finished_at: timestamp(exit.finished_at, Timestamp::UNIX_EPOCH),
+        finished_at: timestamp(exit.finished_at, now),
     }
 }
 
-fn timestamp(time: std::time::SystemTime, otherwise: Timestamp) -> Timestamp {
-    Timestamp::try_from(time).unwrap_or(otherwise)
+/// A time of the past. One that is to come was read on a clock that was set back since, and would hold up what waits for it.
+fn timestamp(time: std::time::SystemTime, now: Timestamp) -> Timestamp {
+    Timestamp::try_from(time).unwrap_or(now).min(now)
 }

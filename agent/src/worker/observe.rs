@@ -74,7 +74,7 @@ impl Worker {
         };
         let attempt = instance.attempt;
         self.note_ended(&container, attempt);
-        let mut ended = adopt::exit(exit, started_at);
+        let mut ended = adopt::exit(exit, started_at, self.context.now());
         ended.message = self.termination_message(&container, attempt, ended.code);
         if ended.code != 0 && lifecycle::is_reset_due(&self.pod, &self.view) {
             RESETTING.clone_into(&mut ended.reason);
