@@ -25,6 +25,8 @@ const RESYNC: Duration = Duration::from_mins(5);
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 /// After a count that did not work, and at most after many.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_mins(1));
+/// How often a count is written that others' changes of the quota forestall.
+const TRIES: u32 = 16;
 /// Objects in one page.
 const PAGE: usize = 500;
 
@@ -83,20 +85,15 @@ enum Counted {
     Again,
 }
 
-/// One count. It is written only if no object was charged or released meanwhile: each of those changes the quota.
+/// One count. Objects are charged and released while it goes on, and each of those changes the quota: so all is counted as
+/// it was at one revision, and what the quota's own count has gained or lost since then is added to it.
 async fn count(context: &Context, key: &Key) -> Result<Counted, Error> {
-    let quota = request::get::<ResourceQuota>(&context.client, &RESOURCE_QUOTAS, &key.namespace, &key.name).await;
-    let mut quota = match quota {
-        Err(error) if error.code() == 404 => return Ok(Counted::Gone),
-        quota => quota?,
+    let Some((quota, revision)) = look(context, key).await? else {
+        return Ok(Counted::Gone);
     };
     let first = !is_counted(&quota);
-    let hard = quota
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.hard.clone())
-        .unwrap_or_default();
-    let mut used: Resources = hard.keys().map(|name| (name.clone(), Quantity::ZERO)).collect();
+    let hard = limits(&quota);
+    let mut counted: Resources = hard.keys().map(|name| (name.clone(), Quantity::ZERO)).collect();
     for row in api::KINDS {
         let about: Vec<&String> = hard
             .keys()
@@ -105,15 +102,67 @@ async fn count(context: &Context, key: &Key) -> Result<Counted, Error> {
         if about.is_empty() || !row.verbs.are_stored() || row.converts {
             continue;
         }
-        for (name, amount) in usage(context, row, &quota, &key.namespace).await? {
-            if let Some(sum) = used.get_mut(&name) {
+        for (name, amount) in usage(context, row, &quota, key, &revision).await? {
+            if let Some(sum) = counted.get_mut(&name) {
                 *sum = sum.plus(amount);
             }
         }
     }
-    let used: BTreeMap<String, Text> = used
-        .into_iter()
-        .map(|(name, amount)| (name, amount.to_text()))
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match settle(context, key, &quota, &counted).await {
+            Err(error) if error.code() == 409 && tries < TRIES => {}
+            Ok(true) if !first => return Ok(Counted::Again),
+            Ok(_) => return Ok(Counted::First),
+            Err(error) if error.code() == 404 => return Ok(Counted::Gone),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn limits(quota: &ResourceQuota) -> BTreeMap<String, Text> {
+    let spec = quota.spec.as_ref();
+    spec.and_then(|spec| spec.hard.clone()).unwrap_or_default()
+}
+
+#[derive(Deserialize)]
+struct List {
+    metadata: ListMetadata,
+    items: Vec<ResourceQuota>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ListMetadata {
+    resource_version: String,
+}
+
+/// The quota, and the revision at which it was so.
+async fn look(context: &Context, key: &Key) -> Result<Option<(ResourceQuota, String)>, Error> {
+    let path = request::path(&RESOURCE_QUOTAS, &key.namespace, "", "");
+    let path = format!("{path}?fieldSelector=metadata.name%3D{}", key.name);
+    let list: List = request::send(&context.client, Method::GET, path, JSON, Vec::new()).await?;
+    let revision = list.metadata.resource_version;
+    Ok(list.items.into_iter().next().map(|quota| (quota, revision)))
+}
+
+/// Writes what was counted when the quota was as in `then`, and what came since; whether the quota still limits the same.
+async fn settle(context: &Context, key: &Key, then: &ResourceQuota, counted: &Resources) -> Result<bool, Error> {
+    let mut quota: ResourceQuota = request::get(&context.client, &RESOURCE_QUOTAS, &key.namespace, &key.name).await?;
+    let hard = limits(&quota);
+    if quota.metadata.uid != then.metadata.uid || hard != limits(then) {
+        return Ok(false);
+    }
+    let used: BTreeMap<String, Text> = counted
+        .iter()
+        .map(|(name, amount)| {
+            let since = kept(&quota, name)
+                .zip(kept(then, name))
+                .map(|(now, then)| now.minus(then));
+            let amount = since.map_or(*amount, |since| amount.plus(since)).max(Quantity::ZERO);
+            (name.clone(), amount.to_text())
+        })
         .collect();
     let status = quota.status.get_or_insert_default();
     if status.hard.as_ref() != Some(&hard) || status.used.as_ref() != Some(&used) {
@@ -123,7 +172,14 @@ async fn count(context: &Context, key: &Key) -> Result<Counted, Error> {
         let body = json!(quota).to_string().into_bytes();
         request::send::<Value>(&context.client, Method::PUT, path, JSON, body).await?;
     }
-    Ok(if first { Counted::First } else { Counted::Again })
+    Ok(true)
+}
+
+/// What the quota itself says is used, of what the server keeps up with each commit.
+fn kept(quota: &ResourceQuota, name: &str) -> Option<Quantity> {
+    let status = quota.status.as_ref()?;
+    status.hard.as_ref()?.get(name)?;
+    status.used.as_ref()?.get(name).map(Quantity::of)
 }
 
 #[derive(Deserialize)]
@@ -140,19 +196,20 @@ struct PageMetadata {
     next: String,
 }
 
-/// What the objects of a kind take of a quota.
+/// What the objects of a kind took of a quota at a revision.
 async fn usage(
     context: &Context,
     row: &Registration,
     quota: &ResourceQuota,
-    namespace: &str,
+    key: &Key,
+    revision: &str,
 ) -> Result<Resources, Error> {
-    let path = request::path(&resource_of(row), namespace, "", "");
+    let path = request::path(&resource_of(row), &key.namespace, "", "");
     let mut sum = Resources::new();
     let mut next = String::new();
     loop {
         let more = if next.is_empty() {
-            String::new()
+            format!("&resourceVersion={revision}&resourceVersionMatch=Exact")
         } else {
             format!("&continue={next}")
         };
@@ -176,3 +233,6 @@ async fn usage(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

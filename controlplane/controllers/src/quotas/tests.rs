@@ -1,0 +1,112 @@
+use std::{
+    convert::Infallible,
+    sync::{Mutex, PoisonError},
+};
+
+use http::{Request, Response};
+use k8s_openapi::jiff::Timestamp;
+use kube::client::Body;
+
+use super::*;
+use crate::events::Recorder;
+
+/// A server whose quota is charged one more object with each list of objects, as in a namespace that is never at rest.
+#[derive(Default)]
+struct Busy {
+    revision: u64,
+    used: u64,
+    /// What `status.hard` says.
+    hard: Option<u64>,
+    lists: u64,
+}
+
+impl Busy {
+    fn quota(&self) -> Value {
+        let mut quota = json!({
+            "metadata": { "name": "q", "namespace": "ns", "uid": "u", "resourceVersion": self.revision.to_string() },
+            "spec": { "hard": { "count/configmaps": "2000" } },
+        });
+        if let Some(hard) = self.hard {
+            let one = |amount: u64| json!({ "count/configmaps": amount.to_string() });
+            quota["status"] = json!({ "hard": one(hard), "used": one(self.used) });
+        }
+        quota
+    }
+
+    fn answer(&mut self, method: &Method, path: &str, query: &str, body: &[u8]) -> (u16, Value) {
+        if path.ends_with("/configmaps") {
+            self.lists += 1;
+            // At the revision that the quota was seen at there were five; one comes now.
+            assert!(
+                query.contains("resourceVersion=7&resourceVersionMatch=Exact"),
+                "{query}"
+            );
+            let items: Vec<Value> = (0..5)
+                .map(|at| json!({ "metadata": { "name": at.to_string() } }))
+                .collect();
+            self.used += 1;
+            self.revision += 1;
+            return (200, json!({ "metadata": { "resourceVersion": "7" }, "items": items }));
+        }
+        if *method == Method::PUT {
+            let put: Value = serde_json::from_slice(body).unwrap();
+            if put["metadata"]["resourceVersion"] != self.revision.to_string() {
+                return (
+                    409,
+                    json!({ "kind": "Status", "code": 409, "reason": "Conflict", "message": "stale" }),
+                );
+            }
+            let number = |field: &str| put["status"][field]["count/configmaps"].as_str().unwrap().parse();
+            (self.hard, self.used) = (Some(number("hard").unwrap()), number("used").unwrap());
+            self.revision += 1;
+            return (200, put);
+        }
+        if path.ends_with("/q") {
+            return (200, self.quota());
+        }
+        let revision = self.revision.to_string();
+        (
+            200,
+            json!({ "metadata": { "resourceVersion": revision }, "items": [self.quota()] }),
+        )
+    }
+}
+
+#[tokio::test]
+async fn a_quota_is_counted_in_a_namespace_that_is_never_at_rest() {
+    // The limit was another one, of which three too many were thought used.
+    let busy = Arc::new(Mutex::new(Busy {
+        revision: 7,
+        used: 8,
+        hard: Some(1000),
+        lists: 0,
+    }));
+    let server = busy.clone();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let server = server.clone();
+        async move {
+            let (head, body) = request.into_parts();
+            let body = body.collect_bytes().await.unwrap();
+            let (path, query) = (head.uri.path(), head.uri.query().unwrap_or_default());
+            let mut server = server.lock().unwrap_or_else(PoisonError::into_inner);
+            let (code, value) = server.answer(&head.method, path, query, &body);
+            let answer = Response::builder().status(code);
+            Ok::<_, Infallible>(answer.body(Body::from(value.to_string().into_bytes())).unwrap())
+        }
+    });
+    let clock: crate::Clock = Arc::new(|| Timestamp::from_second(1_800_000_000).unwrap());
+    let context = Context {
+        client: kube::Client::new(service, "default"),
+        caches: Arc::new(Caches::new()),
+        recorder: Recorder::new(clock.clone()).0,
+        clock,
+    };
+    let counted = count(&context, &Key::new("ns", "q")).await;
+    assert!(matches!(counted, Ok(Counted::First)));
+    let busy = busy.lock().unwrap_or_else(PoisonError::into_inner);
+    assert_eq!(
+        (busy.hard, busy.used, busy.lists),
+        (Some(2000), 6, 1),
+        "five, and the one that came"
+    );
+}
