@@ -1,7 +1,11 @@
 //! What every namespace has for its service accounts: the account `default`, and the authority that the server's
 //! certificate is of. And the tokens that live in Secrets: filled, and removed with their account or at their end.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use controlplane_plan::{
@@ -31,6 +35,8 @@ const DESCRIPTION: &str = "Contains a CA bundle that can be used to verify the k
      the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters.";
 /// How long a Secret may wait for its account: the two come by different watches.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// When a Secret is looked at again whose account the server has and the cache does not show.
+const BEHIND: Duration = Duration::from_secs(5);
 
 /// Plans each namespace's service account `default`; a key is a namespace.
 pub(crate) struct ServiceAccounts(pub(crate) Arc<Caches>);
@@ -130,6 +136,8 @@ pub(crate) struct TokenSecrets {
     pub(crate) caches: Arc<Caches>,
     pub(crate) certificate: Arc<str>,
     pub(crate) sign: Sign,
+    /// Accounts that the cache does not show, with their uids where they are known, and whether the server has them.
+    pub(crate) asked: Mutex<BTreeMap<(Key, String), bool>>,
 }
 
 impl Controller for TokenSecrets {
@@ -152,6 +160,17 @@ impl Controller for TokenSecrets {
         }
         plan
     }
+
+    fn learn(&self, target: &Target, exists: bool, _now: Timestamp) {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = Key::new(&target.namespace, &target.name);
+        asked.insert((key, target.uid.clone()), exists);
+        // There are never more than Secrets that name one.
+        asked.retain(|(account, _), _| {
+            let entry = crate::kinds::of_account(&account.namespace, &account.name);
+            !self.caches.secrets.indexed(&entry).is_empty()
+        });
+    }
 }
 
 impl TokenSecrets {
@@ -168,7 +187,7 @@ impl TokenSecrets {
             let made = secret.metadata.creation_timestamp.as_ref();
             let old = made.is_none_or(|made| now.duration_since(made.0) >= PATIENCE.try_into().unwrap_or_default());
             if old {
-                plan.stage(vec![delete(secret)]);
+                self.plan_orphan(secret, Key::new(namespace, name), wanted.unwrap_or_default(), plan);
             } else {
                 plan.again(PATIENCE);
             }
@@ -199,6 +218,23 @@ impl TokenSecrets {
             "data": data,
         });
         plan.stage(vec![patch(target_of(SECRETS, &secret.metadata), body)]);
+    }
+}
+
+impl TokenSecrets {
+    /// Plans a Secret whose account the cache does not show. As upstream: the server has the last word.
+    fn plan_orphan(&self, secret: &Contents, account: Key, uid: &str, plan: &mut Plan) {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        match asked.remove(&(account.clone(), uid.to_owned())) {
+            None => plan.stage(vec![Step::Look(Target {
+                resource: SERVICE_ACCOUNTS,
+                namespace: account.namespace,
+                name: account.name,
+                uid: uid.to_owned(),
+            })]),
+            Some(true) => plan.again(BEHIND),
+            Some(false) => plan.stage(vec![delete(secret)]),
+        }
     }
 }
 
@@ -288,3 +324,6 @@ pub(crate) fn listen_secrets(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     }
     queue
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,7 +14,7 @@ use std::{
 
 use controlplane_plan::{
     rollout::Failure,
-    step::{Plan, Resource},
+    step::{Plan, Resource, Target},
 };
 use futures::{StreamExt, stream::FuturesUnordered};
 use k8s_openapi::jiff::Timestamp;
@@ -40,7 +40,7 @@ pub(crate) trait Controller: Send + Sync + 'static {
     /// What is to be done for `key`; `failure` is the server's last refusal of one of its creations.
     fn plan(&self, key: &Key, failure: Option<&Failure>, now: Timestamp) -> Plan;
     /// Takes what a look found: whether the object of this uid exists.
-    fn learn(&self, _uid: &str, _exists: bool, _now: Timestamp) {}
+    fn learn(&self, _target: &Target, _exists: bool, _now: Timestamp) {}
 }
 
 /// What must be seen before a key is planned again.
@@ -88,8 +88,8 @@ pub(crate) enum Next {
 pub(crate) struct Done {
     pub(crate) awaited: Vec<Awaited>,
     pub(crate) failure: Option<Failure>,
-    /// Objects that were looked for, by uid, and whether they exist.
-    pub(crate) looked: Vec<(String, bool)>,
+    /// Objects that were looked for, and whether they exist.
+    pub(crate) looked: Vec<(Target, bool)>,
     /// Something did not work and must be tried again.
     pub(crate) retry: bool,
     pub(crate) next: Next,
@@ -135,8 +135,8 @@ async fn work<C: Controller>(controller: &Arc<C>, context: &Context, queue: &Arc
             biased;
             Some((key, done)) = under_way.next(), if !under_way.is_empty() => {
                 let done: Done = done;
-                for (uid, exists) in &done.looked {
-                    controller.learn(uid, *exists, (context.clock)());
+                for (target, exists) in &done.looked {
+                    controller.learn(target, *exists, (context.clock)());
                 }
                 queue.done(&key);
                 memory.finish(context, queue, key, done);

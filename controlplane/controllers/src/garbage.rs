@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use controlplane_plan::{
     garbage::{Graph, Item},
     rollout::Failure,
-    step::{Plan, Resource},
+    step::{Plan, Resource, Target},
 };
 use k8s_openapi::jiff::Timestamp;
 
@@ -31,11 +31,11 @@ impl Controller for Garbage {
             .plan(&key.name, resolve, now)
     }
 
-    fn learn(&self, uid: &str, exists: bool, now: Timestamp) {
+    fn learn(&self, target: &Target, exists: bool, now: Timestamp) {
         self.0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .learn(uid, exists, now);
+            .learn(&target.uid, exists, now);
     }
 }
 

@@ -211,6 +211,7 @@ impl Setup<'_> {
             caches,
             certificate: credentials.certificate,
             sign: credentials.sign,
+            asked: Mutex::default(),
         };
         self.controller(secrets, MANAGER, queue);
         let queue = certificates::listen(&self.caches);

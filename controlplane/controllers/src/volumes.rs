@@ -11,7 +11,7 @@ use controlplane_plan::{
     placement::claims::names,
     pod::Pod,
     rollout::Failure,
-    step::{Note, Plan, Step},
+    step::{Note, Plan, Step, Target},
     storage::{
         claim_class, claim_of,
         claims::{self, Scene},
@@ -171,12 +171,12 @@ impl Controller for Volumes {
         volumes::plan(&volume, known, now)
     }
 
-    fn learn(&self, uid: &str, exists: bool, _now: Timestamp) {
+    fn learn(&self, target: &Target, exists: bool, _now: Timestamp) {
         let volumes = self.caches.volumes.all();
         let uid_of = |volume: &Arc<PersistentVolume>| volume.spec.as_ref()?.claim_ref.as_ref()?.uid.clone();
         let named: BTreeSet<String> = volumes.iter().filter_map(uid_of).collect();
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        asked.insert(uid.to_owned(), exists);
+        asked.insert(target.uid.clone(), exists);
         // There are never more than volumes.
         asked.retain(|uid, _| named.contains(uid));
     }

@@ -279,7 +279,7 @@ pub enum Step {
         /// Events.
         outcome: Outcome,
     },
-    /// GET, to learn whether exactly this object exists.
+    /// GET, to learn whether exactly this object exists; without a uid, whether any of that name does.
     Look(Target),
     /// Only an event.
     Event(Note),

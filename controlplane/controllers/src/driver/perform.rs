@@ -161,14 +161,14 @@ fn gone(target: &Target) -> Awaited {
 async fn look(context: &Context, target: Target) -> Done {
     match request::get::<Reply>(&context.client, &target.resource, &target.namespace, &target.name).await {
         Ok(reply) => {
-            let exists = reply.metadata.uid == target.uid;
+            let exists = target.uid.is_empty() || reply.metadata.uid == target.uid;
             Done {
-                looked: vec![(target.uid, exists)],
+                looked: vec![(target, exists)],
                 ..Done::default()
             }
         }
         Err(error) if error.code() == 404 => Done {
-            looked: vec![(target.uid, false)],
+            looked: vec![(target, false)],
             ..Done::default()
         },
         Err(error) => {

@@ -1,0 +1,54 @@
+use serde_json::from_value;
+
+use super::*;
+
+/// What is planned for a Secret of this account that is old enough: `look`, `delete`, or when to look again.
+fn planned(secrets: &TokenSecrets) -> String {
+    let now = "2026-01-02T00:00:00Z".parse().unwrap();
+    let plan = secrets.plan(&Key::new("ns", "token"), None, now);
+    let steps = plan.stages.iter().flatten();
+    let steps: Vec<&str> = steps
+        .map(|step| match step {
+            Step::Look(_) => "look",
+            Step::Delete { .. } => "delete",
+            Step::Create { .. } | Step::Patch { .. } | Step::Event(_) => "other",
+        })
+        .collect();
+    steps.join(" ")
+}
+
+#[tokio::test]
+async fn a_token_goes_only_after_the_server_said_that_its_account_is_gone() {
+    for wanted in [None, Some("u1")] {
+        let caches = Arc::new(Caches::new());
+        let mut secret = json!({
+            "metadata": {
+                "name": "token", "namespace": "ns", "uid": "s", "resourceVersion": "3",
+                "creationTimestamp": "2026-01-01T00:00:00Z", "annotations": { ACCOUNT_NAME: "robot" },
+            },
+            "type": TOKEN,
+        });
+        if let Some(wanted) = wanted {
+            secret["metadata"]["annotations"][ACCOUNT_UID] = wanted.into();
+        }
+        caches.secrets.replace(vec![from_value(secret).unwrap()], 3, 1);
+        let secrets = TokenSecrets {
+            caches,
+            certificate: "pem".into(),
+            sign: Arc::new(|_, _, _, _| None),
+            asked: Mutex::default(),
+        };
+        let account = Target {
+            resource: SERVICE_ACCOUNTS,
+            namespace: "ns".to_owned(),
+            name: "robot".to_owned(),
+            uid: wanted.unwrap_or_default().to_owned(),
+        };
+        assert_eq!(planned(&secrets), "look");
+        secrets.learn(&account, true, Timestamp::UNIX_EPOCH);
+        assert_eq!(planned(&secrets), "", "the cache is behind");
+        assert_eq!(planned(&secrets), "look");
+        secrets.learn(&account, false, Timestamp::UNIX_EPOCH);
+        assert_eq!(planned(&secrets), "delete");
+    }
+}
