@@ -52,10 +52,27 @@ pub(crate) enum Work {
 }
 
 /// How it went.
+#[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Done,
     /// It is tried again, with more patience each time.
     Again,
+    /// The same, and there may be a directory that no volume names.
+    AgainAfter(Directory),
+}
+
+/// A directory on a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Directory {
+    node: String,
+    volume: String,
+}
+
+/// What was tried before.
+#[derive(Debug, Default)]
+struct Attempts {
+    number: u32,
+    left: Option<Directory>,
 }
 
 /// Wakes claims that want a volume, and volumes that have had their time.
@@ -88,22 +105,26 @@ pub(crate) async fn run(context: Context, queue: Arc<Queue<Work>>) {
     context.caches.synced().await;
     let mut under_way = FuturesUnordered::new();
     let mut busy = std::collections::BTreeSet::new();
-    let mut attempts: std::collections::BTreeMap<Work, u32> = std::collections::BTreeMap::new();
+    let mut attempts: std::collections::BTreeMap<Work, Attempts> = std::collections::BTreeMap::new();
     loop {
         tokio::select! {
             biased;
             Some((work, outcome)) = under_way.next(), if !under_way.is_empty() => {
                 busy.remove(&work);
                 queue.done(&work);
-                match outcome {
-                    Outcome::Done => drop(attempts.remove(&work)),
-                    Outcome::Again => {
-                        let tried = attempts.entry(work.clone()).or_default();
-                        *tried = tried.saturating_add(1);
-                        let delay = BACKOFF.0.saturating_mul(1 << (*tried).min(9)).min(BACKOFF.1);
-                        queue.push_after(work, delay);
+                let left = match outcome {
+                    Outcome::Done => {
+                        attempts.remove(&work);
+                        continue;
                     }
-                }
+                    Outcome::Again => None,
+                    Outcome::AgainAfter(left) => Some(left),
+                };
+                let tried = attempts.entry(work.clone()).or_default();
+                tried.number = tried.number.saturating_add(1);
+                tried.left = left;
+                let delay = BACKOFF.0.saturating_mul(1 << tried.number.min(9)).min(BACKOFF.1);
+                queue.push_after(work, delay);
             }
             work = queue.next(), if under_way.len() < TOGETHER => {
                 if busy.contains(&work) {
@@ -112,10 +133,11 @@ pub(crate) async fn run(context: Context, queue: Arc<Queue<Work>>) {
                 }
                 busy.insert(work.clone());
                 let first = !attempts.contains_key(&work);
+                let left = attempts.get(&work).and_then(|tried| tried.left.clone());
                 let context = context.clone();
                 under_way.push(async move {
                     let outcome = match &work {
-                        Work::Make(key) => Box::pin(make(&context, key, first)).await,
+                        Work::Make(key) => Box::pin(make(&context, key, first, left)).await,
                         Work::Grow(key) => finished(Box::pin(grow(&context, key)).await),
                         Work::Remove(key) => Box::pin(remove(&context, key, first)).await,
                     };
@@ -130,24 +152,35 @@ fn tell(context: &Context, note: Note) {
     context.recorder.note(COMPONENT, Some(note));
 }
 
-/// Makes a claim's volume. The claim is read from the server: the cache may not show yet that it has one.
-async fn make(context: &Context, key: &Key, first: bool) -> Outcome {
+/// Makes a claim's volume. The claim is read from the server: the cache may not show yet that it has one. `left` is what an
+/// earlier attempt may have left behind.
+async fn make(context: &Context, key: &Key, first: bool, left: Option<Directory>) -> Outcome {
     let read = request::get::<PersistentVolumeClaim>(&context.client, &CLAIMS, &key.namespace, &key.name);
     let claim = match read.await {
         Ok(claim) => claim,
-        Err(error) if error.code() == 404 => return Outcome::Done,
-        Err(_) => return Outcome::Again,
+        Err(error) if error.code() == 404 => return clear_away(context, left).await,
+        Err(_) => return again(left),
     };
     let class = context.caches.storage_classes.get(&Key::new("", claim_class(&claim)));
     let fail = |why: &str| tell(context, provision::note(&claim, News::Failed(why)));
     let node = match provision::wish(&claim, class.as_deref()) {
-        Wish::Nothing => return Outcome::Done,
+        Wish::Nothing => return clear_away(context, left).await,
         Wish::Impossible(why) => {
             fail(why);
-            return Outcome::Done;
+            return clear_away(context, left).await;
         }
         Wish::Directory(node) => node,
     };
+    let wanted = Directory {
+        node: node.to_owned(),
+        volume: provision::volume_name(&claim),
+    };
+    if left.as_ref().is_some_and(|left| *left != wanted) {
+        let cleared = clear_away(context, left).await;
+        if cleared != Outcome::Done {
+            return cleared;
+        }
+    }
     if first {
         tell(context, provision::note(&claim, News::Begun));
     }
@@ -167,7 +200,7 @@ async fn make(context: &Context, key: &Key, first: bool) -> Outcome {
             if first || error.code() != 0 {
                 fail(&error.to_string());
             }
-            Outcome::Again
+            Outcome::AgainAfter(wanted)
         }
     }
 }
@@ -176,6 +209,42 @@ async fn make(context: &Context, key: &Key, first: bool) -> Outcome {
 #[derive(Deserialize)]
 struct Made {
     path: String,
+}
+
+fn again(left: Option<Directory>) -> Outcome {
+    left.map_or(Outcome::Again, Outcome::AgainAfter)
+}
+
+/// Removes a directory that an attempt has left, unless a volume names it after all: what became of that volume decides then.
+async fn clear_away(context: &Context, left: Option<Directory>) -> Outcome {
+    let Some(left) = left else { return Outcome::Done };
+    match request::get::<Value>(&context.client, &VOLUMES, "", &left.volume).await {
+        Ok(_) => return Outcome::Done,
+        Err(error) if error.code() == 404 => {}
+        Err(_) => return Outcome::AgainAfter(left),
+    }
+    match delete_directory(context, &left.node, &left.volume).await {
+        Ok(()) => {
+            info!(volume = left.volume, node = left.node, "directory of no volume removed");
+            Outcome::Done
+        }
+        Err(error) => {
+            warn!(volume = left.volume, node = left.node, %error, "a directory of no volume was not removed");
+            Outcome::AgainAfter(left)
+        }
+    }
+}
+
+/// Removes a directory from its node. A node that is gone has taken it along.
+async fn delete_directory(context: &Context, node: &str, volume: &str) -> Result<(), Error> {
+    if context.caches.nodes.get(&Key::new("", node)).is_none() {
+        return Ok(());
+    }
+    let path = directory(node, volume);
+    match request::send::<Value>(&context.client, Method::DELETE, path, JSON, Vec::new()).await {
+        Err(error) if error.code() != 404 => Err(error),
+        Ok(_) | Err(_) => Ok(()),
+    }
 }
 
 fn directory(node: &str, volume: &str) -> String {
@@ -276,14 +345,11 @@ async fn remove(context: &Context, key: &Key, first: bool) -> Outcome {
     finished(release(context, &volume).await)
 }
 
-/// The directory on its node. A node that is gone has taken it along.
+/// The directory of a volume.
 async fn remove_directory(context: &Context, volume: &PersistentVolume) -> Result<(), Error> {
-    let node = provision::node_of(volume).filter(|node| context.caches.nodes.get(&Key::new("", node)).is_some());
-    let Some(node) = node else { return Ok(()) };
-    let path = directory(node, name(volume));
-    match request::send::<Value>(&context.client, Method::DELETE, path, JSON, Vec::new()).await {
-        Err(error) if error.code() != 404 => Err(error),
-        Ok(_) | Err(_) => Ok(()),
+    match provision::node_of(volume) {
+        Some(node) => delete_directory(context, node, name(volume)).await,
+        None => Ok(()),
     }
 }
 
@@ -305,3 +371,6 @@ async fn release(context: &Context, volume: &PersistentVolume) -> Result<(), Err
     let patched = request::patch(&context.client, &target, None, PatchKind::Merge, &body);
     patched.await.map(drop)
 }
+
+#[cfg(test)]
+mod tests;
