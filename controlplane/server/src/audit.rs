@@ -21,6 +21,11 @@ pub trait Sink: Send + Sync {
         0
     }
 
+    /// How many of those it could not write down.
+    fn failures(&self) -> u64 {
+        0
+    }
+
     /// Whether it wants to hear of requests before they are answered.
     fn wants_received(&self) -> bool {
         false

@@ -24,7 +24,7 @@ use store::ListAt;
 
 use self::admission::Admission;
 use self::help::help;
-use self::labels::{Answer, Health, InFlight, Request, Resource, Stored, Subject, Watched};
+use self::labels::{Answer, Health, InFlight, Plugin, Request, Resource, Stored, Subject, Watched};
 use self::process::Process;
 use crate::request::RequestInfo;
 use crate::server::Shared;
@@ -61,6 +61,7 @@ pub(crate) struct Metrics {
     pub(crate) admission: Arc<Admission>,
     pub(crate) access: Access,
     audited: Counter,
+    unaudited: Family<Plugin, Counter>,
     process: Process,
 }
 
@@ -121,6 +122,7 @@ impl Metrics {
             admission: Arc::new(Admission::new()),
             access: Access::default(),
             audited: Counter::default(),
+            unaudited: Family::default(),
             process: Process::new(&mut registry),
             registry: Registry::default(),
         };
@@ -148,6 +150,7 @@ impl Metrics {
         add(registry, "apiserver_resource_objects", self.resources.clone());
         add(registry, "kubernetes_healthcheck", self.health.clone());
         add(registry, "apiserver_audit_event", self.audited.clone());
+        add(registry, "apiserver_audit_error", self.unaudited.clone());
         add(registry, "authentication_attempts", self.access.authentications.clone());
         add(registry, "authenticated_user_requests", self.access.users.clone());
         add(registry, "authorization_attempts", self.access.authorizations.clone());
@@ -211,6 +214,11 @@ impl Metrics {
         }
         if let Some(sink) = &shared.options.audit {
             self.audited.inner().store(sink.events(), Ordering::Relaxed);
+            let failures = sink.failures();
+            if failures > 0 {
+                let counter = self.unaudited.get_or_create(&Plugin { plugin: "log" });
+                counter.inner().store(failures, Ordering::Relaxed);
+            }
         }
         self.process.read();
         let mut page = String::new();

@@ -12,7 +12,9 @@
 //! Secrets, tokens and the like never come with their objects, whatever a policy says.
 //!
 //! One thread writes; requests hand over their records through a bounded queue. When it is full (the disk is slower than
-//! the clients), writes wait for a place, so that no change goes unrecorded, and reads are counted instead of recorded.
+//! the clients), writes wait for a place, so that no change goes unrecorded for want of time, and reads are counted instead
+//! of recorded. What the disk does not take (it is full, or broken) is lost, changes included: nobody is refused for it. Such
+//! records are counted, in `apiserver_audit_error_total` and in a warning when the disk takes records again.
 //! When the objects that wait take too much memory, further ones are left out of their records, which say so.
 
 mod line;
@@ -48,6 +50,8 @@ pub struct FileSink {
     thread: Mutex<Option<JoinHandle<()>>>,
     uncounted: AtomicU64,
     events: AtomicU64,
+    /// Records that could not be written.
+    failed: Arc<AtomicU64>,
     /// Bytes of the objects that wait.
     waiting: Arc<AtomicUsize>,
 }
@@ -59,15 +63,18 @@ impl FileSink {
         let (queue, records) = sync_channel(QUEUE);
         let waiting = Arc::<AtomicUsize>::default();
         let written = Arc::clone(&waiting);
+        let failed = Arc::<AtomicU64>::default();
+        let lost = Arc::clone(&failed);
         let thread = std::thread::Builder::new()
             .name("audit".into())
-            .spawn(move || run(files, &records, &written))?;
+            .spawn(move || run(files, &records, &written, &lost))?;
         Ok(Self {
             policy,
             queue: Mutex::new(Some(queue)),
             thread: Mutex::new(Some(thread)),
             uncounted: AtomicU64::new(0),
             events: AtomicU64::new(0),
+            failed,
             waiting,
         })
     }
@@ -126,6 +133,10 @@ impl Sink for FileSink {
         self.events.load(Ordering::Relaxed)
     }
 
+    fn failures(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed)
+    }
+
     fn record(&self, mut record: Record) {
         let Some(decision) = self.decide(&record) else { return };
         self.events.fetch_add(1, Ordering::Relaxed);
@@ -179,9 +190,11 @@ fn off_the_workers<T>(wait: impl FnOnce() -> T) -> T {
 }
 
 /// Writes until the queue is closed; what has been written is handed to the kernel whenever nothing more waits.
-fn run(mut files: Files, records: &Receiver<Entry>, waiting: &AtomicUsize) {
+fn run(mut files: Files, records: &Receiver<Entry>, waiting: &AtomicUsize, failed: &AtomicU64) {
     let mut line = Vec::new();
     let mut failing = false;
+    // Records that were lost since it went well.
+    let mut lost: u64 = 0;
     while let Ok(record) = records.recv() {
         let mut next = Some(record);
         let mut outcome = Ok(());
@@ -190,11 +203,24 @@ fn run(mut files: Files, records: &Receiver<Entry>, waiting: &AtomicUsize) {
             line.clear();
             line::write(&record, decision, &mut line);
             waiting.fetch_sub(weight(&record), Ordering::Relaxed);
-            outcome = outcome.and(files.write(&line));
+            let taken = files.write(&line);
+            if taken.is_err() {
+                lost = lost.saturating_add(1);
+                failed.fetch_add(1, Ordering::Relaxed);
+            }
+            outcome = outcome.and(taken);
             next = records.try_recv().ok();
         }
         match outcome.and(files.flush()) {
-            Ok(()) => failing = false,
+            Ok(()) => {
+                if failing {
+                    warn!(
+                        lost,
+                        "the audit log is written again; records are missing, those of changes too"
+                    );
+                }
+                (failing, lost) = (false, 0);
+            }
             Err(failure) if !failing => {
                 failing = true;
                 error!(error = &failure as &dyn std::error::Error, "write the audit log");

@@ -2,6 +2,11 @@
 
 const TEXTS: &[(&str, &str)] = &[
     (
+        "apiserver_audit_error",
+        "[ALPHA] Counter of audit events that failed to be audited properly. Plugin identifies the plugin affected by the \
+         error",
+    ),
+    (
         "apiserver_audit_event",
         "[ALPHA] Counter of audit events generated and sent to the audit backend",
     ),

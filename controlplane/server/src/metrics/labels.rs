@@ -36,6 +36,12 @@ pub(super) struct Answer {
     request: Request,
 }
 
+/// Which of the ways in which requests are recorded.
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub(super) struct Plugin {
+    pub(super) plugin: &'static str,
+}
+
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub(super) struct InFlight {
     pub(super) request_kind: &'static str,

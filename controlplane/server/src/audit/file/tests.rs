@@ -195,3 +195,17 @@ fn what_waits_is_bounded_in_bytes() {
     let text = std::fs::read_to_string(directory.path().join("audit.log")).unwrap();
     assert!(text.contains("\"requestObject\":"));
 }
+
+/// A line that does not fit the buffer meets a disk that takes nothing.
+#[test]
+fn what_the_disk_does_not_take_is_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/dev/full", directory.path().join("audit.log")).unwrap();
+    let sink = FileSink::open(directory.path(), Limits::default(), None).unwrap();
+    let large = format!("{{\"kind\":\"Pod\",\"a\":\"{}\"}}", "x".repeat(64 << 10));
+    for _ in 0..3 {
+        sink.record(record("create", "pods", &large));
+    }
+    sink.close();
+    assert_eq!((sink.events(), sink.failures()), (3, 3));
+}
