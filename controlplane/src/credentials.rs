@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use api::certificate::is_the_servers;
 use clap::Args;
 use server::pki::{LIFETIME, Pki, Profile, kubeconfig, node_user, write_private};
 
@@ -77,6 +78,11 @@ pub fn issue(options: &Issue) -> anyhow::Result<()> {
 pub fn issue_node(options: &IssueNode) -> anyhow::Result<()> {
     check_name(&options.name)?;
     let authority = authority(&options.state_dir, options.certificate_seconds)?;
+    ensure!(
+        !is_the_servers(&options.name, &authority.serving_names()?),
+        "clients reach the API server by the name {:?}, which a node must not have: give it another one",
+        options.name
+    );
     let server = server(options.server.as_deref(), &options.state_dir)?;
     if options.server.is_none() {
         check_reach(&server, &options.addresses)?;

@@ -106,7 +106,8 @@ pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error>
     options.audit = audit.clone().map(|sink| sink as Arc<dyn Sink>);
     options.agents = Some(certificates.nodes());
     let key = Arc::new(authority.token_key().map_err(RenewalError::Make)?);
-    let credentials = credentials(&authority, Arc::clone(&key));
+    let names = authority.serving_names().map_err(RenewalError::Make)?;
+    let credentials = credentials(&authority, Arc::clone(&key), names);
     options.signing_key = Some(key);
     options.address = config.reachable(address).to_string();
     options.service_range = (config.service_cidr.address, config.service_cidr.length);
@@ -249,7 +250,7 @@ fn open_audit(config: &Config) -> Result<Option<Arc<FileSink>>, Error> {
 }
 
 /// What the controllers hand out in the authority's name.
-fn credentials(authority: &Arc<Pki>, key: Arc<SigningKey>) -> controllers::Credentials {
+fn credentials(authority: &Arc<Pki>, key: Arc<SigningKey>, names: Vec<String>) -> controllers::Credentials {
     let certificate = authority.authority().into();
     let authority = Arc::clone(authority);
     controllers::Credentials {
@@ -266,6 +267,7 @@ fn credentials(authority: &Arc<Pki>, key: Arc<SigningKey>) -> controllers::Crede
                 .inspect_err(|failure| error!(error = failure as &dyn std::error::Error, "sign a certificate"))
                 .ok()
         }),
+        names: names.into(),
     }
 }
 

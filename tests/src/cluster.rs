@@ -94,6 +94,7 @@ impl Builder {
                     key.secret_token(namespace, account, uid, secret).ok()
                 }),
                 certify: Arc::new(move |request, usages, seconds| authority.sign(request, usages, seconds, now()).ok()),
+                names: Arc::default(),
             }),
             ..controllers::Options::default()
         };

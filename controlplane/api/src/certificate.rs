@@ -177,6 +177,17 @@ fn alternative_name(name: &GeneralName<'_>) -> Result<Option<AlternativeName>, M
     })
 }
 
+/// Whether clients reach the API server, or another Service of the cluster, by this name: a node of it could show them a
+/// certificate of the authority that they trust.
+pub fn is_the_servers(name: &str, server: &[String]) -> bool {
+    let name = name.trim_end_matches('.').to_ascii_lowercase();
+    matches!(name.as_str(), "localhost" | "kubernetes" | "kubernetes.default")
+        || [".svc", ".cluster.local"]
+            .into_iter()
+            .any(|domain| name.ends_with(domain))
+        || server.iter().any(|own| own.eq_ignore_ascii_case(&name))
+}
+
 /// Why a signer does not sign a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
@@ -198,6 +209,9 @@ pub enum Unfit {
     /// A usage that clients do not have.
     #[error("invalid usage for client certificate: {0}")]
     Usage(String),
+    /// Clients of the API server would take the holder for it.
+    #[error("the certificate would be valid for a name of the API server")]
+    TheServers,
     /// Not for a client.
     #[error("missing required usage for client certificate: client auth")]
     NotForClients,

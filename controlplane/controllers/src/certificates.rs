@@ -43,11 +43,11 @@ pub(crate) fn listen(caches: &Caches) -> Arc<Queue<Key>> {
 }
 
 /// Looks after requests for ever.
-pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>, certify: Certify) {
+pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>, certify: Certify, names: Arc<[String]>) {
     context.caches.synced().await;
     loop {
         let key = queue.next().await;
-        let looked = look_after(&context, &certify, &key).await;
+        let looked = look_after(&context, &certify, &names, &key).await;
         queue.done(&key);
         match looked {
             Ok(Some(again)) => queue.push_after(key, again),
@@ -61,14 +61,19 @@ pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>, certify: Certi
 }
 
 /// Does what is to be done now; the answer is when to look again, unless a change comes earlier.
-async fn look_after(context: &Context, certify: &Certify, key: &Key) -> Result<Option<Duration>, Error> {
+async fn look_after(
+    context: &Context,
+    certify: &Certify,
+    names: &[String],
+    key: &Key,
+) -> Result<Option<Duration>, Error> {
     let object: Value = match request::get(&context.client, &SIGNING_REQUESTS, "", &key.name).await {
         Err(error) if error.code() == 404 => return Ok(None),
         object => object?,
     };
     let Some(asked) = read(&object) else { return Ok(None) };
     let now = (context.clock)();
-    let (act, left) = certificates::plan(&asked, now);
+    let (act, left) = certificates::plan(&asked, names, now);
     match act {
         Act::Rest => return Ok(left),
         Act::Delete => {

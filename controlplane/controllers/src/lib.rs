@@ -66,6 +66,8 @@ pub struct Credentials {
     pub sign: Sign,
     /// Makes certificates.
     pub certify: Certify,
+    /// The names that clients reach the server by: no node is given a certificate for one of them.
+    pub names: Arc<[String]>,
 }
 
 /// What an operator may choose.

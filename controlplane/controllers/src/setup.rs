@@ -217,7 +217,8 @@ impl Setup<'_> {
         let queue = certificates::listen(&self.caches);
         self.measure(&queue);
         let context = self.context("certificate-controller");
-        self.tasks.spawn(certificates::run(context, queue, credentials.certify));
+        let run = certificates::run(context, queue, credentials.certify, credentials.names);
+        self.tasks.spawn(run);
     }
 
     fn reflect<K: Cached>(&mut self, cache: &Arc<Cache<K>>, resource: Resource) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use api::certificate::{self, AlternativeName, CLIENT, NODE_CLIENT, NODE_SERVING, Request, Unfit};
+use api::certificate::{self, AlternativeName, CLIENT, NODE_CLIENT, NODE_SERVING, Request, Unfit, is_the_servers};
 use k8s_openapi::{
     api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition},
     jiff::{SignedDuration, Timestamp},
@@ -55,8 +55,8 @@ pub enum Act {
     Rest,
 }
 
-/// What is to be done now, and in how long something else might be.
-pub fn plan(request: &CertificateSigningRequest, now: Timestamp) -> (Act, Option<Duration>) {
+/// What is to be done now, and in how long something else might be. `server` are the names of the API server.
+pub fn plan(request: &CertificateSigningRequest, server: &[String], now: Timestamp) -> (Act, Option<Duration>) {
     if request.metadata.deletion_timestamp.is_some() {
         return (Act::Rest, None);
     }
@@ -66,10 +66,10 @@ pub fn plan(request: &CertificateSigningRequest, now: Timestamp) -> (Act, Option
         return (Act::Delete, None);
     }
     let left = left.and_then(|left| Duration::try_from(left).ok());
-    (act(request), left)
+    (act(request, server), left)
 }
 
-fn act(request: &CertificateSigningRequest) -> Act {
+fn act(request: &CertificateSigningRequest, server: &[String]) -> Act {
     let spec = &request.spec;
     let signer = spec.signer_name.as_str();
     if is_issued(request)
@@ -83,6 +83,16 @@ fn act(request: &CertificateSigningRequest) -> Act {
         return Act::Rest;
     };
     let checked = certificate::check(signer, &asked, spec.usages.as_deref().unwrap_or_default());
+    let node = asked.common_name.strip_prefix("system:node:").unwrap_or_default();
+    let is_taken = |name: &AlternativeName| matches!(name, AlternativeName::Dns(name) if is_the_servers(name, server));
+    let shows = is_the_servers(node, server) || asked.names.iter().any(is_taken);
+    if signer == NODE_SERVING && shows && checked.is_ok() {
+        return if has(request, "Approved") {
+            Act::Fail(Unfit::TheServers)
+        } else {
+            Act::Rest
+        };
+    }
     if has(request, "Approved") {
         return checked.map_or_else(Act::Fail, |()| Act::Sign(asked));
     }
@@ -90,8 +100,7 @@ fn act(request: &CertificateSigningRequest) -> Act {
         return Act::Rest;
     }
     let is_own = spec.username.as_ref() == Some(&asked.common_name);
-    let node = asked.common_name.strip_prefix("system:node:").unwrap_or_default();
-    if is_the_servers(node) {
+    if is_the_servers(node, server) {
         return Act::Rest;
     }
     match signer {
@@ -102,15 +111,6 @@ fn act(request: &CertificateSigningRequest) -> Act {
         }
         _ => Act::Rest,
     }
-}
-
-/// Whether clients in the cluster reach the API server, or another Service, by this name: a node of it could show them a
-/// certificate of the authority that they trust.
-fn is_the_servers(node: &str) -> bool {
-    matches!(node, "kubernetes" | "kubernetes.default")
-        || [".svc", ".cluster.local"]
-            .into_iter()
-            .any(|domain| node.ends_with(domain))
 }
 
 fn conditions(request: &CertificateSigningRequest) -> &[CertificateSigningRequestCondition] {

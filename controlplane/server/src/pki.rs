@@ -236,6 +236,12 @@ impl Pki {
         Ok(made)
     }
 
+    /// The names and addresses that the server's certificate is for; none before it was made.
+    pub fn serving_names(&self) -> Result<Vec<String>, PkiError> {
+        let certificate = files::read(&self.directory.join("apiserver.crt"))?;
+        Ok(certificate.map(|pem| certificate::names(&pem)).unwrap_or_default())
+    }
+
     /// The key that signs tokens; it is made at the first start and never replaced: what it signed would be lost.
     pub fn token_key(&self) -> Result<SigningKey, PkiError> {
         let path = self.directory.join("sa.key");

@@ -34,7 +34,7 @@ fn decided(kind: &str, at: &str) -> Value {
 #[test]
 fn agents_are_approved_by_what_they_may() {
     let pending = json!({});
-    let asked = |signer: &str, pem: &str, user: &str| plan(&request(signer, pem, user, &pending), now()).0;
+    let asked = |signer: &str, pem: &str, user: &str| plan(&request(signer, pem, user, &pending), &[], now()).0;
     assert_eq!(
         asked(NODE_CLIENT, NODE, "system:node:n1"),
         Act::Approve(vec![RENEWAL, FIRST])
@@ -52,7 +52,7 @@ fn what_a_node_shows_is_approved_for_its_name_alone() {
     let asked = |pem: &str, user: &str| {
         let mut request = request(NODE_SERVING, pem, user, &json!({}));
         request.spec.usages = Some(vec!["server auth".to_owned(), "digital signature".to_owned()]);
-        plan(&request, now()).0
+        plan(&request, &[], now()).0
     };
     assert_eq!(asked(OWN_SERVING, "system:node:n1"), Act::Approve(vec![OWN_SERVER]));
     assert_eq!(
@@ -70,7 +70,7 @@ fn what_a_node_shows_is_approved_for_its_name_alone() {
 #[test]
 fn what_is_approved_is_signed_once() {
     let approved = decided("Approved", NOW);
-    let act = |signer: &str, pem: &str, status: &Value| plan(&request(signer, pem, "u", status), now()).0;
+    let act = |signer: &str, pem: &str, status: &Value| plan(&request(signer, pem, "u", status), &[], now()).0;
     assert_eq!(
         act(CLIENT, JANE, &approved),
         Act::Sign(Request::parse(JANE.as_bytes()).unwrap())
@@ -87,41 +87,60 @@ fn what_is_approved_is_signed_once() {
 #[test]
 fn nobody_becomes_the_api_server_as_a_node() {
     let node = "system:node:kubernetes.default.svc";
-    let asked = |user: &str, status: &Value| plan(&request(NODE_CLIENT, AS_SERVER, user, status), now()).0;
+    let asked = |user: &str, status: &Value| plan(&request(NODE_CLIENT, AS_SERVER, user, status), &[], now()).0;
     for user in ["system:bootstrap:abcdef", node] {
         assert_eq!(asked(user, &json!({})), Act::Rest, "{user}");
     }
     // Somebody looked at it.
     assert!(matches!(asked(node, &decided("Approved", NOW)), Act::Sign(_)));
+    let server = ["api.example.com".to_owned()];
     for name in [
         "kubernetes",
         "kubernetes.default",
         "web.default.svc",
         "web.default.svc.cluster.local",
+        "localhost",
+        "api.example.com",
+        "API.example.com.",
     ] {
-        assert!(is_the_servers(name), "{name}");
+        assert!(is_the_servers(name, &server), "{name}");
     }
-    for name in ["n1", "node.example.com", "localhost", "svc", "kubernetes.example.com"] {
-        assert!(!is_the_servers(name), "{name}");
+    for name in ["n1", "node.example.com", "svc", "kubernetes.example.com"] {
+        assert!(!is_the_servers(name, &server), "{name}");
     }
+}
+
+#[test]
+fn no_node_shows_the_api_servers_name_whoever_approved_it() {
+    let asked = |server: &[String], status: &Value| {
+        let mut request = request(NODE_SERVING, OWN_SERVING, "system:node:n1", status);
+        request.spec.usages = Some(vec!["server auth".to_owned(), "digital signature".to_owned()]);
+        plan(&request, server, now()).0
+    };
+    let (here, elsewhere) = (["n1".to_owned()], ["n2".to_owned()]);
+    let approved = decided("Approved", NOW);
+    assert_eq!(asked(&here, &json!({})), Act::Rest);
+    assert_eq!(asked(&here, &approved), Act::Fail(Unfit::TheServers));
+    assert_eq!(asked(&elsewhere, &json!({})), Act::Approve(vec![OWN_SERVER]));
+    assert!(matches!(asked(&elsewhere, &approved), Act::Sign(_)));
 }
 
 #[test]
 fn attack_times_near_the_end_of_time_are_no_end_of_the_controller() {
     let last = "9999-12-30T21:59:59Z";
     for kind in ["Denied", "Failed", "Approved"] {
-        let (act, left) = plan(&request("example.com/own", JANE, "u", &decided(kind, last)), now());
+        let (act, left) = plan(&request("example.com/own", JANE, "u", &decided(kind, last)), &[], now());
         assert_eq!(act, Act::Rest, "{kind}");
         assert_eq!(left.is_some(), kind != "Approved", "{kind}");
     }
     let mut young = request("example.com/own", JANE, "u", &json!({}));
     young.metadata.creation_timestamp = serde_json::from_value(json!(last)).unwrap();
-    assert!(plan(&young, now()).1.is_some());
+    assert!(plan(&young, &[], now()).1.is_some());
 }
 
 #[test]
 fn requests_are_forgotten() {
-    let left = |status: &Value| plan(&request("example.com/own", JANE, "u", status), now());
+    let left = |status: &Value| plan(&request("example.com/own", JANE, "u", status), &[], now());
     assert_eq!(left(&json!({})), (Act::Rest, Some(Duration::from_hours(12))));
     let recent = "2026-01-01T23:30:00Z";
     let half = (Act::Rest, Some(Duration::from_mins(30)));
@@ -144,5 +163,5 @@ fn requests_are_forgotten() {
     assert_eq!(left(&issued(old)), (Act::Delete, None));
     let mut going = request(CLIENT, JANE, "u", &issued(old));
     going.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now()));
-    assert_eq!(plan(&going, now()), (Act::Rest, None));
+    assert_eq!(plan(&going, &[], now()), (Act::Rest, None));
 }

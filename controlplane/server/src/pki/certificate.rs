@@ -153,6 +153,13 @@ fn key_identifier(certificate: &X509Certificate<'_>) -> Option<Vec<u8>> {
     find(certificate.is_ca())
 }
 
+/// The names and addresses that a certificate (PEM) is for.
+pub(super) fn names(certificate: &str) -> Vec<String> {
+    let pem = x509_parser::pem::parse_x509_pem(certificate.as_bytes()).ok();
+    let parsed = pem.as_ref().and_then(|(_, pem)| pem.parse_x509().ok());
+    parsed.as_ref().map(alternative_names).unwrap_or_default()
+}
+
 fn alternative_names(certificate: &X509Certificate<'_>) -> Vec<String> {
     let names = certificate.subject_alternative_name().ok().flatten();
     let names = names.iter().flat_map(|extension| &extension.value.general_names);
