@@ -56,6 +56,7 @@ const MUTATING: &[(&str, Mutating)] = &[
 const VALIDATING: &[(&str, Validating)] = &[
     ("CertificateApproval", certificates::check),
     ("LimitRanger", limits::check),
+    ("ServiceAccount", service_account::check),
     ("PodSecurity", pod_security::check),
     ("Priority", priority::check_class),
     ("PersistentVolumeClaimResize", classes::may_grow),

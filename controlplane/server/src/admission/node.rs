@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 
 use api::Object;
+use api::certificate::{NODE_CLIENT, NODE_SERVING, Request};
 use api::pod::References;
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequestSpec};
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, PodSpec, Taint};
 use store::{Entry, Key};
 
@@ -67,12 +69,29 @@ pub(super) fn may_create(context: &Context, object: &dyn Object) -> Result<(), F
             let because = "can only access CSINode with the same name as the requesting node";
             Err(forbidden(context, name, because.to_owned()))
         }
+        ("certificates.k8s.io", "certificatesigningrequests") => match object.as_any().downcast_ref() {
+            Some(request) => may_sign_for(asking, request).map_err(|because| forbidden(context, name, because)),
+            None => Ok(()),
+        },
         ("", "pods") => match object.as_any().downcast_ref::<Pod>() {
             Some(pod) => may_mirror(context, asking, pod).map_err(|because| forbidden(context, name, because)),
             None => Ok(()),
         },
         _ => Ok(()),
     }
+}
+
+/// What a node asks of the signers for nodes is for itself: whoever approves may go by signer and subject alone.
+fn may_sign_for(asking: &str, request: &CertificateSigningRequest) -> Result<(), String> {
+    if ![NODE_CLIENT, NODE_SERVING].contains(&request.spec.signer_name.as_str()) {
+        return Ok(());
+    }
+    let asked = Request::parse(&request.spec.request.0).map_err(|error| format!("unable to parse csr: {error}"))?;
+    let own = format!("system:node:{asking}");
+    if asked.common_name != own {
+        return Err(format!("can only create a node CSR with CN={own}"));
+    }
+    Ok(())
 }
 
 /// A pod that an agent shows must be its own in every way, and may not open anything to it.

@@ -1,8 +1,10 @@
 //! `ServiceAccount`: every pod runs as an account of its namespace, and finds that account's token in its containers.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use api::Object;
+use api::pod::ephemeral::as_container;
 use k8s_openapi::api::core::v1::{
     ConfigMapProjection, Container, DownwardAPIProjection, DownwardAPIVolumeFile, EnvVar, KeyToPath,
     LocalObjectReference, ObjectFieldSelector, Pod, PodSpec, ProjectedVolumeSource, ServiceAccount,
@@ -13,6 +15,7 @@ use store::{Key, Prefix};
 use super::Review;
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::verbs::amend::Part;
 
 const DEFAULT: &str = "default";
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -65,6 +68,36 @@ pub(super) fn admit(review: &mut Review<'_>, object: &mut dyn Object) -> Result<
     refused.map_err(|because| review.forbid(object, because))
 }
 
+/// Containers that are added later see no other Secrets than those that a new pod may.
+pub(super) fn check(review: &mut Review<'_>, object: &dyn Object) -> Result<(), Failure> {
+    if review.part != Part::EphemeralContainers {
+        return Ok(());
+    }
+    let spec = object.as_any().downcast_ref::<Pod>().and_then(|pod| pod.spec.as_ref());
+    let Some(spec) = spec else { return Ok(()) };
+    let context = review.context;
+    let refuse = |because| review.forbid(object, because);
+    let Some(name) = spec.service_account_name.as_deref().filter(|name| !name.is_empty()) else {
+        let pod = object.metadata().name.as_deref().unwrap_or_default();
+        let namespace = &context.info.namespace;
+        return Err(refuse(format!(
+            "no service account specified for pod {namespace}/{pod}"
+        )));
+    };
+    let account = account(context, name).map_err(refuse)?;
+    if !limits_secrets(&account) {
+        return Ok(());
+    }
+    let allowed = Allowed::by(&account, name);
+    for own in spec.ephemeral_containers.iter().flatten() {
+        let container = as_container(own);
+        // Upstream answers with the bare text here.
+        limit_container("ephemeral container", &container, &allowed)
+            .map_err(|message| Failure::Unexpected { message })?;
+    }
+    Ok(())
+}
+
 fn is_mirror(pod: &Pod) -> bool {
     pod.metadata
         .annotations
@@ -97,19 +130,30 @@ fn account_key(context: &Context, name: &str) -> Result<Key, store::InvalidKey> 
     Key::new("", "serviceaccounts", &context.info.namespace, name)
 }
 
+fn account(context: &Context, name: &str) -> Result<ServiceAccount, String> {
+    let namespace = &context.info.namespace;
+    let lookup = |cause: &str| format!("error looking up service account {namespace}/{name}: {cause}");
+    let entry = account_key(context, name)
+        .ok()
+        .and_then(|key| context.store().get(&key))
+        .ok_or_else(|| lookup(&format!("serviceaccount {name:?} not found")))?;
+    serde_json::from_slice(&entry.bytes).map_err(|error| lookup(&error.to_string()))
+}
+
+/// Whether an account is marked so that its pods use no Secrets but those that it names.
+fn limits_secrets(account: &ServiceAccount) -> bool {
+    let annotations = account.metadata.annotations.as_ref();
+    let enforce = annotations.and_then(|annotations| annotations.get(ENFORCE));
+    enforce.is_some_and(|value| matches!(value.as_str(), "1" | "t" | "T" | "true" | "TRUE" | "True"))
+}
+
 fn equip(context: &Context, pod: &mut Pod) -> Result<(), String> {
     let spec = pod.spec.get_or_insert_default();
     let name = spec.service_account_name.clone().filter(|name| !name.is_empty());
     let name = name.unwrap_or_else(|| DEFAULT.to_owned());
     spec.service_account_name = Some(name.clone());
     spec.service_account = Some(name.clone());
-    let entry = account_key(context, &name)
-        .ok()
-        .and_then(|key| context.store().get(&key));
-    let namespace = &context.info.namespace;
-    let lookup = |cause: &str| format!("error looking up service account {namespace}/{name}: {cause}");
-    let entry = entry.ok_or_else(|| lookup(&format!("serviceaccount {name:?} not found")))?;
-    let account: ServiceAccount = serde_json::from_slice(&entry.bytes).map_err(|error| lookup(&error.to_string()))?;
+    let account = account(context, &name)?;
     let mounts = spec.automount_service_account_token;
     if mounts.or(account.automount_service_account_token).unwrap_or(true) {
         mount_token(spec);
@@ -117,9 +161,7 @@ fn equip(context: &Context, pod: &mut Pod) -> Result<(), String> {
     if spec.image_pull_secrets.as_ref().is_none_or(Vec::is_empty) {
         spec.image_pull_secrets = account.image_pull_secrets.clone().filter(|secrets| !secrets.is_empty());
     }
-    let annotations = account.metadata.annotations.as_ref();
-    let enforce = annotations.and_then(|annotations| annotations.get(ENFORCE));
-    if enforce.is_some_and(|value| matches!(value.as_str(), "1" | "t" | "T" | "true" | "TRUE" | "True")) {
+    if limits_secrets(&account) {
         limit_secrets(spec, &account, &name)?;
     }
     Ok(())
@@ -201,15 +243,29 @@ fn access() -> ProjectedVolumeSource {
     }
 }
 
-/// An account may be marked so that its pods use no Secrets but those that it names.
+/// The Secrets that an account names.
+struct Allowed<'a> {
+    secrets: BTreeSet<&'a str>,
+    /// How a text ends that refuses another one.
+    denied: String,
+}
+
+impl<'a> Allowed<'a> {
+    fn by(account: &'a ServiceAccount, name: &str) -> Self {
+        let secrets = account.secrets.iter().flatten();
+        Self {
+            secrets: secrets.filter_map(|secret| secret.name.as_deref()).collect(),
+            denied: format!("is not allowed because service account {name} does not reference that secret"),
+        }
+    }
+}
+
 fn limit_secrets(spec: &PodSpec, account: &ServiceAccount, name: &str) -> Result<(), String> {
-    let listed = account.secrets.iter().flatten();
-    let listed: Vec<&str> = listed.filter_map(|secret| secret.name.as_deref()).collect();
-    let allowed = |secret: &str| listed.contains(&secret);
-    let denied = format!("is not allowed because service account {name} does not reference that secret");
+    let allowed = Allowed::by(account, name);
+    let denied = &allowed.denied;
     for volume in spec.volumes.iter().flatten() {
         let secret = volume.secret.as_ref().and_then(|source| source.secret_name.as_deref());
-        if let Some(secret) = secret.filter(|secret| !allowed(secret)) {
+        if let Some(secret) = secret.filter(|secret| !allowed.secrets.contains(secret)) {
             return Err(format!("volume with secret.secretName={secret:?} {denied}"));
         }
     }
@@ -219,7 +275,7 @@ fn limit_secrets(spec: &PodSpec, account: &ServiceAccount, name: &str) -> Result
         .flatten()
         .map(|container| ("init container", container));
     for (kind, container) in init.chain(spec.containers.iter().map(|container| ("container", container))) {
-        limit_container(kind, container, &allowed, &denied)?;
+        limit_container(kind, container, &allowed)?;
     }
     let pull: Vec<&LocalObjectReference> = account.image_pull_secrets.iter().flatten().collect();
     for (index, secret) in spec.image_pull_secrets.iter().flatten().enumerate() {
@@ -234,18 +290,14 @@ fn limit_secrets(spec: &PodSpec, account: &ServiceAccount, name: &str) -> Result
     Ok(())
 }
 
-fn limit_container(
-    kind: &str,
-    container: &Container,
-    allowed: &dyn Fn(&str) -> bool,
-    denied: &str,
-) -> Result<(), String> {
+fn limit_container(kind: &str, container: &Container, allowed: &Allowed<'_>) -> Result<(), String> {
+    let Allowed { secrets, denied } = allowed;
     let named = |variable: &EnvVar| {
         let source = variable.value_from.as_ref()?.secret_key_ref.as_ref()?;
         Some((variable.name.clone(), source.name.clone()))
     };
     for (variable, secret) in container.env.iter().flatten().filter_map(named) {
-        if !allowed(&secret) {
+        if !secrets.contains(secret.as_str()) {
             return Err(format!(
                 "{kind} {} with envVar {variable} referencing secret.secretName={secret:?} {denied}",
                 container.name
@@ -258,7 +310,7 @@ fn limit_container(
         .flatten()
         .filter_map(|from| from.secret_ref.as_ref())
     {
-        if !allowed(&secret.name) {
+        if !secrets.contains(secret.name.as_str()) {
             return Err(format!(
                 "{kind} {} with envFrom referencing secret.secretName={:?} {denied}",
                 container.name, secret.name

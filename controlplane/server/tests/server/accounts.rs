@@ -103,6 +103,38 @@ async fn a_pod_without_its_account_is_refused() {
 }
 
 #[tokio::test]
+async fn attack_22_containers_that_are_added_see_no_more_secrets() {
+    let api = Api::start().await;
+    let limited = json!({"metadata": {"name": "limited", "annotations": {"kubernetes.io/enforce-mountable-secrets": "true"}},
+        "secrets": [{"name": "own"}]});
+    api.post("/api/v1/namespaces/default/serviceaccounts", &limited).await;
+    let mut body = pod("p");
+    body["spec"]["serviceAccountName"] = json!("limited");
+    created(&api, &body).await;
+    let path = format!("{PODS}/p/ephemeralcontainers");
+    let add = async |name: &str, env: Value, from: Value| {
+        let own = json!({"name": name, "image": "x", "env": env, "envFrom": from});
+        let patch = json!({"spec": {"ephemeralContainers": [own]}});
+        api.patch(&path, "strategic-merge-patch+json", &patch).await
+    };
+    let variable = |secret: &str| json!([{"name": "V", "valueFrom": {"secretKeyRef": {"name": secret, "key": "k"}}}]);
+    let refused = add("d", variable("other"), json!([])).await;
+    let denied = "referencing secret.secretName=\"other\" is not allowed because service account limited does not reference \
+                  that secret";
+    assert_eq!(
+        (refused.code.as_u16(), refused.message()),
+        (500, format!("ephemeral container d with envVar V {denied}"))
+    );
+    let refused = add("d", json!([]), json!([{"secretRef": {"name": "other"}}])).await;
+    assert_eq!(
+        refused.message(),
+        format!("ephemeral container d with envFrom {denied}")
+    );
+    let added = add("d", variable("own"), json!([])).await;
+    assert_eq!(added.code, StatusCode::OK, "{}", added.text());
+}
+
+#[tokio::test]
 async fn a_mirror_pod_gains_nothing() {
     let api = Api::start().await;
     let mirror = |spec: Value| {

@@ -4,6 +4,7 @@ use crate::support::rights::{as_user, binding, give, jane, role, user};
 use crate::support::{Api, START};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use controlplane_server::User;
 use serde_json::{Value, json};
 
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
@@ -44,6 +45,37 @@ async fn nobody_becomes_an_administrator_by_asking() {
          with system:masters group is not allowed"
     );
     let others = api.post(REQUESTS, &request("r", "example.com/own", MASTERS)).await;
+    assert_eq!(others.code, 201, "{}", others.text());
+}
+
+#[tokio::test]
+async fn attack_22_a_node_asks_for_itself_alone() {
+    let api = Api::start().await;
+    let node = User::new("system:node:n1", ["system:nodes"]);
+    let refusal = "certificatesigningrequests.certificates.k8s.io \"r\" is forbidden: ";
+    for signer in [
+        "kubernetes.io/kubelet-serving",
+        "kubernetes.io/kube-apiserver-client-kubelet",
+    ] {
+        let mut other = request("r", signer, JANE);
+        let refused = as_user(&api, &node, "POST", REQUESTS, &other).await;
+        assert_eq!(
+            (refused.code.as_u16(), refused.message()),
+            (
+                403,
+                format!("{refusal}can only create a node CSR with CN=system:node:n1")
+            )
+        );
+        other["spec"]["request"] = json!(STANDARD.encode("x"));
+        let refused = as_user(&api, &node, "POST", REQUESTS, &other).await;
+        let because = "unable to parse csr: PEM block type must be CERTIFICATE REQUEST";
+        assert_eq!(
+            (refused.code.as_u16(), refused.message()),
+            (403, format!("{refusal}{because}"))
+        );
+    }
+    let plain = request("r", "kubernetes.io/kube-apiserver-client", JANE);
+    let others = as_user(&api, &node, "POST", REQUESTS, &plain).await;
     assert_eq!(others.code, 201, "{}", others.text());
 }
 

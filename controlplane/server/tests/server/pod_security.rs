@@ -1,6 +1,9 @@
 //! Pod Security Standards by the labels of namespaces.
 
-use crate::support::{Api, deployment, pod};
+use std::sync::Arc;
+
+use crate::support::{Api, Kept, deployment, pod};
+use controlplane_server::audit::Sink;
 use http::StatusCode;
 use serde_json::{Value, json};
 
@@ -43,6 +46,38 @@ async fn pods_that_do_not_fit_are_refused_and_what_makes_them_is_warned_of() {
         format!("299 - \"would violate PodSecurity \"restricted:latest\": {findings}\""),
         "the whole text"
     );
+}
+
+#[tokio::test]
+async fn who_scales_is_not_warned_of_what_was_there() {
+    let kept = Arc::new(Kept::default());
+    let sink: Arc<dyn Sink> = Arc::<Kept>::clone(&kept);
+    let api = Api::start_with(|mut options| {
+        options.audit = Some(sink);
+        options
+    })
+    .await;
+    let labels =
+        json!({"pod-security.kubernetes.io/warn": "restricted", "pod-security.kubernetes.io/audit": "restricted"});
+    namespace(&api, &labels).await;
+    let deployments = "/apis/apps/v1/namespaces/n/deployments";
+    let made = api.post(deployments, &deployment("d")).await;
+    assert_eq!((made.code, made.warnings().len()), (StatusCode::CREATED, 1));
+    let noted = || {
+        let text = format!("{:?}", kept.0.lock().unwrap());
+        text.matches("audit-violations").count()
+    };
+    let before = noted();
+    let replicas = json!({"spec": {"replicas": 5}});
+    let scaled = api
+        .patch(&format!("{deployments}/d/scale"), "merge-patch+json", &replicas)
+        .await;
+    assert_eq!((scaled.code, scaled.warnings().len()), (StatusCode::OK, 0));
+    assert_eq!(noted(), before);
+    let whole = api
+        .patch(&format!("{deployments}/d"), "merge-patch+json", &replicas)
+        .await;
+    assert_eq!(whole.warnings().len(), 1, "the object itself is looked at");
 }
 
 #[tokio::test]
