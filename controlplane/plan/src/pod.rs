@@ -47,6 +47,8 @@ pub struct Metadata {
     finalizers: Option<Arc<[String]>>,
     /// When it was made.
     pub created: Option<Timestamp>,
+    /// Which version of what is asked for; 0 where nobody counts.
+    pub generation: i64,
     /// What its loss would cost, as its annotation says.
     pub deletion_cost: i32,
 }
@@ -81,6 +83,8 @@ pub struct Unscheduled {
     pub message: Option<String>,
     /// Since when.
     pub since: Option<Timestamp>,
+    /// Of which version of the pod; 0 where nobody said.
+    pub generation: i64,
 }
 
 impl Pod {
@@ -141,6 +145,7 @@ impl From<ObjectMeta> for Metadata {
                 .map(Arc::from),
             finalizers: whole.finalizers.filter(|held| !held.is_empty()).map(Arc::from),
             created: whole.creation_timestamp.map(|time| time.0),
+            generation: whole.generation.unwrap_or(0),
         }
     }
 }
@@ -168,6 +173,7 @@ impl From<PodStatus> for Status {
                     reason: condition.reason.clone(),
                     message: condition.message.clone(),
                     since: since(condition),
+                    generation: condition.observed_generation.unwrap_or(0),
                 })
             }),
             nominated: whole

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use controlplane_plan::{
     objects::{Meta as _, seconds, target, uid},
     placement::{Board, Claims, Displacement, Preemption, Unplaceable},
-    pod::{Pod, Unscheduled},
+    pod::Pod,
     step::{Note, PODS, PatchKind, Severity},
 };
 use futures::future::BoxFuture;
@@ -94,6 +94,26 @@ pub(super) fn refuse(
     report(context, pod, "Unschedulable", &message, nominated)
 }
 
+/// Whether the condition `PodScheduled` tells this already, of the pod as it is now.
+pub(super) fn says(pod: &Pod, reason: &str, message: &str) -> bool {
+    pod.status.unscheduled.as_deref().is_some_and(|old| {
+        old.reason.as_deref() == Some(reason)
+            && old.message.as_deref() == Some(message)
+            && old.generation == pod.metadata.generation
+    })
+}
+
+/// The condition `PodScheduled` of a pod that has no place. Its time moves only with its status.
+pub(super) fn condition(pod: &Pod, reason: &str, message: &str, now: Time) -> Value {
+    let old = pod.status.unscheduled.as_deref().filter(|old| old.denied);
+    let since = old.and_then(|old| old.since).map_or(now, Time);
+    json!({
+        "type": "PodScheduled", "status": "False", "reason": reason, "message": message,
+        "lastProbeTime": null, "lastTransitionTime": since,
+        "observedGeneration": Some(pod.metadata.generation).filter(|generation| *generation > 0),
+    })
+}
+
 /// Writes the condition `PodScheduled`, unless it says the same already, and the node that the pod is promised.
 pub(super) fn report(
     context: &Context,
@@ -102,17 +122,11 @@ pub(super) fn report(
     message: &str,
     nominated: Nominated<'_>,
 ) -> Option<BoxFuture<'static, Option<Bound>>> {
-    let old = pod.status.unscheduled.as_deref();
-    let says = |old: &Unscheduled| old.reason.as_deref() == Some(reason) && old.message.as_deref() == Some(message);
-    if nominated == Nominated::AsBefore && old.is_some_and(says) {
+    if nominated == Nominated::AsBefore && says(pod, reason, message) {
         return None;
     }
-    let since = old.filter(|old| old.denied).and_then(|old| old.since);
-    let since = since.map_or_else(|| seconds((context.clock)()), Time);
-    let mut status = json!({ "conditions": [{
-        "type": "PodScheduled", "status": "False", "reason": reason, "message": message,
-        "lastProbeTime": null, "lastTransitionTime": since,
-    }] });
+    let condition = condition(pod, reason, message, seconds((context.clock)()));
+    let mut status = json!({ "conditions": [condition] });
     let node = match nominated {
         Nominated::AsBefore => None,
         Nominated::None => Some(Value::Null),

@@ -1,3 +1,4 @@
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{from_value, json};
 
 use super::*;
@@ -22,4 +23,26 @@ async fn what_an_earlier_scheduler_promised_holds() {
     scheduler.lock().board.disappoint("a");
     caches.pods.apply(pod("a", "3", "n1"), false);
     assert_eq!(promised("a"), None);
+}
+
+#[test]
+fn why_a_pod_has_no_place_is_told_of_the_pod_as_it_is_now() {
+    let waiting = |generation: i64| -> Pod {
+        from_value(json!({
+            "metadata": { "name": "a", "namespace": "ns", "uid": "a", "generation": generation },
+            "spec": { "containers": [] },
+            "status": { "conditions": [{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+                "message": "no room", "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1 }] },
+        }))
+        .unwrap()
+    };
+    assert!(refusal::says(&waiting(1), "Unschedulable", "no room"));
+    assert!(!refusal::says(&waiting(1), "Unschedulable", "no node"));
+    assert!(!refusal::says(&waiting(2), "Unschedulable", "no room"));
+    let now = "2026-02-02T00:00:00Z".parse().map(Time).unwrap();
+    let told = refusal::condition(&waiting(2), "Unschedulable", "no room", now);
+    assert_eq!(
+        (&told["observedGeneration"], &told["lastTransitionTime"]),
+        (&json!(2), &json!("2026-01-01T00:00:00Z"))
+    );
 }
