@@ -126,7 +126,8 @@ pub fn dns1123_subdomain(text: &str) -> Vec<String> {
     errors
 }
 
-fn path_segment(name: &str, prefix: bool) -> Vec<String> {
+/// What is wrong with a name that stands in a path.
+pub(crate) fn path_segment(name: &str, prefix: bool) -> Vec<String> {
     if !prefix && (name == "." || name == "..") {
         return vec![format!("may not be '{name}'")];
     }
@@ -219,8 +220,7 @@ pub fn environment_name(text: &str) -> Vec<String> {
     if !text.is_empty() && text.bytes().all(|byte| (b' '..=b'~').contains(&byte) && byte != b'=') {
         return Vec::new();
     }
-    let rule = "a valid environment variable name must consist only of printable ASCII characters other than '='";
-    vec![format!("{rule} (regex used for validation is '^[ -<>-~]+$')")]
+    vec!["a valid environment variable name must consist only of printable ASCII characters other than '='".to_owned()]
 }
 
 /// What is wrong with the name of a port.

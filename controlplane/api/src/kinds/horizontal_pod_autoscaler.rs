@@ -2,6 +2,7 @@
 
 mod metrics;
 mod v1;
+mod validation;
 
 use std::borrow::Cow;
 
@@ -14,7 +15,6 @@ use k8s_openapi::api::autoscaling::v2::{
 use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
 use crate::table::age_column;
-use crate::validation::required;
 
 /// Either form, seen as the newest.
 trait Versioned: Kind {
@@ -83,24 +83,7 @@ impl Kind for HorizontalPodAutoscaler {
     }
 
     fn validate(&self) -> Vec<Invalid> {
-        let mut errors = Vec::new();
-        let (fewest, most) = (self.spec.min_replicas, self.spec.max_replicas);
-        if let Some(fewest) = fewest.filter(|fewest| *fewest < 1) {
-            let detail = "must be greater than or equal to 1";
-            errors.push(Invalid::value("spec.minReplicas", fewest, detail));
-        }
-        if most < 1 {
-            errors.push(Invalid::value("spec.maxReplicas", most, "must be greater than 0"));
-        }
-        if fewest.is_some_and(|fewest| most < fewest) {
-            let detail = "must be greater than or equal to `minReplicas`";
-            errors.push(Invalid::value("spec.maxReplicas", most, detail));
-        }
-        let target = &self.spec.scale_target_ref;
-        required(&mut errors, "spec.scaleTargetRef.kind", Some(&target.kind));
-        required(&mut errors, "spec.scaleTargetRef.name", Some(&target.name));
-        errors.extend(metrics::validate(self.spec.metrics.as_deref().unwrap_or_default()));
-        errors
+        validation::validate(&self.spec)
     }
 }
 

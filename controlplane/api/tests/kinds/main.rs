@@ -22,6 +22,7 @@ mod policies;
 mod quantity;
 mod refused;
 mod rules;
+mod scalers;
 mod selector;
 mod shown;
 mod storage;

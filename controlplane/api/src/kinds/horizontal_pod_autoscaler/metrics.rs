@@ -1,12 +1,9 @@
-//! What an autoscaler measures: as text, and what can be wrong with it.
+//! What an autoscaler measures, as text.
 
 use k8s_openapi::api::autoscaling::v2::{
     HorizontalPodAutoscaler, MetricSpec, MetricStatus, MetricTarget, MetricValueStatus,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-
-use crate::invalid::Invalid;
-use crate::validation::one_of;
 
 const UNKNOWN: &str = "<unknown>";
 
@@ -98,38 +95,4 @@ fn of_resource(name: Option<&str>, target: Option<&MetricTarget>, current: Optio
     let current = percent(current.and_then(|current| current.average_utilization), UNKNOWN);
     let target = percent(target.and_then(|target| target.average_utilization), "<auto>");
     format!("{name}: {current}/{target}")
-}
-
-/// What is wrong with metrics: each needs what its type says, and a target.
-pub(super) fn validate(metrics: &[MetricSpec]) -> Vec<Invalid> {
-    let mut errors = Vec::new();
-    let kinds = ["ContainerResource", "External", "Object", "Pods", "Resource"];
-    for (index, metric) in metrics.iter().enumerate() {
-        let path = format!("spec.metrics[{index}]");
-        one_of(&mut errors, &format!("{path}.type"), Some(&metric.type_), &kinds);
-        let (field, target) = match metric.type_.as_str() {
-            "ContainerResource" => (
-                "containerResource",
-                metric.container_resource.as_ref().map(|source| &source.target),
-            ),
-            "External" => ("external", metric.external.as_ref().map(|source| &source.target)),
-            "Object" => ("object", metric.object.as_ref().map(|source| &source.target)),
-            "Pods" => ("pods", metric.pods.as_ref().map(|source| &source.target)),
-            "Resource" => ("resource", metric.resource.as_ref().map(|source| &source.target)),
-            _ => continue,
-        };
-        let Some(target) = target else {
-            let detail = "must populate information for the given metric source";
-            errors.push(Invalid::required(format!("{path}.{field}"), detail));
-            continue;
-        };
-        let field = format!("{path}.{field}.target");
-        let types = ["AverageValue", "Utilization", "Value"];
-        one_of(&mut errors, &format!("{field}.type"), Some(&target.type_), &types);
-        if let Some(percent) = target.average_utilization.filter(|percent| *percent < 1) {
-            let detail = "must be greater than 0";
-            errors.push(Invalid::value(format!("{field}.averageUtilization"), percent, detail));
-        }
-    }
-    errors
 }
