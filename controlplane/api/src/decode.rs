@@ -5,6 +5,7 @@ mod go_time;
 mod mend;
 mod misfit;
 mod names;
+pub mod repair;
 pub mod syntax;
 
 use k8s_openapi::Resource;

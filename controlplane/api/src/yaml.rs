@@ -1,5 +1,5 @@
 //! YAML request bodies, read as upstream reads them: YAML 1.1's words for booleans, numbers as Go's `strconv` takes
-//! them, keys turned into strings, merge keys (`<<`), one document.
+//! them, keys turned into strings, merge keys (`<<`), the first document alone.
 //!
 //! The parser streams, so that what a body costs is bounded by what is built from it: [`MAX_DEPTH`] levels,
 //! [`MAX_VALUES`] values, and [`MAX_BYTES`] of text with every alias expanded.
@@ -49,9 +49,6 @@ pub enum YamlError {
         /// What it is.
         message: &'static str,
     },
-    /// More than one document.
-    #[error("yaml: only one document is allowed")]
-    SeveralDocuments,
     /// One of the bounds.
     #[error("yaml: document contains excessive aliasing or exceeds the limit of {limit} {what}")]
     TooLarge {
@@ -62,7 +59,7 @@ pub enum YamlError {
     },
 }
 
-/// Reads one document. An empty body is `null`.
+/// Reads the first document. An empty body is `null`.
 ///
 /// # Errors
 /// See [`YamlError`].

@@ -118,6 +118,14 @@ fn duplicate_keys_are_reported_with_their_paths() {
 }
 
 #[test]
+fn of_several_documents_the_first_counts() {
+    for text in ["a: 1\n---\nb: 2", "---\na: 1\n...\n---\n- [", "a: 1\n--- *nowhere"] {
+        assert_eq!(yaml::to_json(text.as_bytes()).unwrap().value, json!({"a": 1}), "{text}");
+    }
+    assert!(refused("a: 1\n]\n---\nb: 2").starts_with("yaml: line "));
+}
+
+#[test]
 fn what_cannot_be_read_says_where() {
     assert!(refused("a: [1\nb: 2").starts_with("yaml: line "));
     assert!(refused("a: *nowhere").starts_with("yaml: line 1: "));
@@ -125,7 +133,6 @@ fn what_cannot_be_read_says_where() {
         refused("a: .inf"),
         "yaml: line 1: json: unsupported value: not a finite number"
     );
-    assert_eq!(refused("a: 1\n---\nb: 2"), "yaml: only one document is allowed");
     assert!(yaml::to_json(b"a: \xff").is_err());
 }
 

@@ -61,6 +61,7 @@ pub(crate) fn to_json(
     match media_type(headers).as_str() {
         "" | "application/json" | "text/json" => {
             check_bounds(&body)?;
+            let body = repaired(body)?;
             let duplicates = if report_duplicates {
                 api::strict::duplicates(&body).map_err(|error| syntax::no_json(kind, &body, &error))?
             } else {
@@ -84,6 +85,18 @@ pub(crate) fn to_json(
             })
         }
         _ => Err(Failure::UnsupportedMediaType { accepted: ACCEPTED }),
+    }
+}
+
+/// JSON with its texts as upstream reads them.
+///
+/// # Errors
+/// 413 where that makes too much of it.
+pub(crate) fn repaired(body: Bytes) -> Result<Bytes, Failure> {
+    match api::decode::repair::strings(&body) {
+        None => Ok(body),
+        Some(longer) if longer.len() > LIMIT => Err(Failure::TooLarge { limit: LIMIT }),
+        Some(repaired) => Ok(repaired.into()),
     }
 }
 

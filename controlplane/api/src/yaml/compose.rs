@@ -28,10 +28,12 @@ pub(super) fn document(text: &str) -> Result<Yaml, YamlError> {
     loop {
         match composer.next()? {
             (Event::StreamEnd, _) => break,
-            (Event::DocumentStart(..), _) if value.is_some() => return Err(YamlError::SeveralDocuments),
             (Event::DocumentStart(..), _) => {
                 let first = composer.next()?;
                 value = Some(composer.value(first)?);
+                // What follows the first document is nobody's; that this one ends must be seen.
+                composer.next()?;
+                break;
             }
             _ => {}
         }

@@ -162,7 +162,7 @@ pub(crate) async fn patch(context: &mut Context, body: Body) -> Result<Response,
     }
     let representation = negotiate(&context.headers, &context.query)?;
     let options = WriteOptions::of_patch(&context.query, false)?;
-    let body = body::read(body).await?;
+    let body = body::repaired(body::read(body).await?)?;
     let patch = Patch::read(&context.headers, &body)?;
     let own = complaints_of(&body, options.field_validation);
     context.notes.request = Some(body);

@@ -43,7 +43,7 @@ pub(crate) async fn patch(context: &mut Context, body: Body) -> Result<Response,
         return apply(context, body).await;
     }
     let options = WriteOptions::of_patch(&context.query, false)?;
-    let body = body::read(body).await?;
+    let body = body::repaired(body::read(body).await?)?;
     let patch = Patch::read(&context.headers, &body)?;
     context.notes.request = Some(body);
     let patched = move |current: &Scale| {

@@ -113,6 +113,43 @@ async fn attack_24_what_is_refused_is_refused_in_few_words() {
 }
 
 #[tokio::test]
+async fn texts_that_are_none_are_repaired() {
+    let api = Api::start().await;
+    let json = [("content-type", "application/json")];
+    let body =
+        b"{\"metadata\":{\"name\":\"a\"},\"data\":{\"a\":\"\\ud83d x\",\"b\":\"\xff\xfe\",\"c\":\"\\ud83d\\ude00\"}}";
+    let made = api.request(Method::POST, CONFIG_MAPS, &json, body.to_vec()).await;
+    assert_eq!(made.code, 201, "{}", made.text());
+    let path = format!("{CONFIG_MAPS}/a");
+    let data = api.get(&path).await.json()["data"].clone();
+    assert_eq!(
+        data,
+        json!({"a": "\u{fffd} x", "b": "\u{fffd}\u{fffd}", "c": "\u{1f600}"})
+    );
+    for (kind, patch) in [
+        ("application/merge-patch+json", &b"{\"data\":{\"d\":\"\xe2\x82\"}}"[..]),
+        (
+            "application/strategic-merge-patch+json",
+            b"{\"data\":{\"d\":\"\\ude00\xff\"}}",
+        ),
+        (
+            "application/json-patch+json",
+            b"[{\"op\":\"add\",\"path\":\"/data/d\",\"value\":\"\xff\\ud83d\"}]",
+        ),
+    ] {
+        let headers = [("content-type", kind)];
+        let patched = api.request(Method::PATCH, &path, &headers, patch.to_vec()).await;
+        assert_eq!(patched.code, 200, "{kind}: {}", patched.text());
+        assert_eq!(patched.json()["data"]["d"], "\u{fffd}\u{fffd}", "{kind}");
+    }
+    // What would grow too large is too large.
+    let long = [&b"{\"data\":{\"a\":\""[..], &vec![0xff; 2 << 20], b"\"}}"].concat();
+    assert_eq!(api.request(Method::POST, CONFIG_MAPS, &json, long).await.code, 413);
+    let between = api.request(Method::POST, CONFIG_MAPS, &json, b"{}\xff".to_vec()).await;
+    assert_eq!(between.code, 400);
+}
+
+#[tokio::test]
 async fn bodies_that_are_something_else() {
     let api = Api::start().await;
     let answer = api.post(PODS, &config_map("a")).await;
