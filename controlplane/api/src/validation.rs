@@ -5,6 +5,7 @@ mod container;
 pub(crate) mod cron;
 mod ephemeral;
 mod file_key;
+pub(crate) mod internal;
 pub mod metadata;
 mod mounts;
 pub mod pod_spec;

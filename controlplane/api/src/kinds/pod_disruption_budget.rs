@@ -6,9 +6,9 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource, Updates};
 use crate::table::age_column;
-use crate::validation::one_of_or_none;
 use crate::validation::selector::label_selector;
 use crate::validation::workload::number_or_percent;
+use crate::validation::{internal, one_of_or_none};
 
 impl Kind for PodDisruptionBudget {
     const UPDATES: Updates = Updates::CONDITIONAL;
@@ -56,7 +56,7 @@ impl Kind for PodDisruptionBudget {
         };
         let mut errors = Vec::new();
         if spec.min_available.is_some() && spec.max_unavailable.is_some() {
-            let value = serde_json::to_string(spec).unwrap_or_default();
+            let value = internal::disruption_budget(spec);
             let detail = "minAvailable and maxUnavailable cannot be both set";
             errors.push(Invalid::rendered("spec", value, detail));
         }

@@ -10,7 +10,7 @@ use crate::pod::defaults::{set_template_defaults, text};
 use crate::strategy::scale;
 use crate::table::{age_column, containers};
 use crate::validation::workload::{keep_empty_selector, selector_and_template};
-use crate::validation::{non_negative, one_of};
+use crate::validation::{internal, non_negative, one_of};
 use crate::warnings;
 
 impl Kind for StatefulSet {
@@ -156,13 +156,15 @@ fn validate_spec(spec: &StatefulSetSpec) -> Vec<Invalid> {
         errors.push(Invalid::value("spec.podManagementPolicy", policy, detail));
     }
     let strategy = spec.update_strategy.clone().unwrap_or_default();
-    let kinds = ["OnDelete", "RollingUpdate"];
-    one_of(
-        &mut errors,
-        "spec.updateStrategy.type",
-        strategy.type_.as_deref(),
-        &kinds,
-    );
+    match strategy.type_.as_deref().unwrap_or_default() {
+        "" => errors.push(Invalid::required("spec.updateStrategy", "")),
+        "OnDelete" | "RollingUpdate" => {}
+        _ => {
+            let value = internal::update_strategy(&strategy);
+            let detail = "must be 'RollingUpdate' or 'OnDelete'";
+            errors.push(Invalid::rendered("spec.updateStrategy", value, detail));
+        }
+    }
     let partition = strategy.rolling_update.and_then(|rolling| rolling.partition);
     let start = spec.ordinals.as_ref().and_then(|ordinals| ordinals.start);
     let numbers = [

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{
     TopologySpreadConstraint, VolumeNodeAffinity, WeightedPodAffinityTerm,
 };
 
-use super::{each, one_of, one_of_or_none, required};
+use super::{each, internal, one_of, one_of_or_none};
 use crate::invalid::Invalid;
 use crate::names;
 use crate::selector::LabelSelector;
@@ -209,7 +209,7 @@ pub(super) fn tolerations(errors: &mut Vec<Invalid>, tolerations: &[Toleration],
             "" | "Equal" => each(errors, &field, value, names::label_value(value)),
             "Exists" if value.is_empty() => {}
             "Exists" => {
-                let rendered = serde_json::to_string(toleration).unwrap_or_default();
+                let rendered = internal::toleration(toleration);
                 let detail = "value must be empty when `operator` is 'Exists'";
                 errors.push(Invalid::rendered(field, rendered, detail));
             }
@@ -236,7 +236,9 @@ pub(super) fn spread(errors: &mut Vec<Invalid>, constraints: &[TopologySpreadCon
                 "must be greater than zero",
             ));
         }
-        required(errors, &format!("{path}.topologyKey"), Some(&constraint.topology_key));
+        if constraint.topology_key.is_empty() {
+            errors.push(Invalid::required(format!("{path}.topologyKey"), "can not be empty"));
+        }
         let ways = ["DoNotSchedule", "ScheduleAnyway"];
         one_of(
             errors,

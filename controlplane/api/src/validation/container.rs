@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{
     SecurityContext,
 };
 
-use super::{each, file_key, id, mounts, one_of, one_of_or_none, port, probe, required, resources, restart};
+use super::{each, file_key, id, internal, mounts, one_of, one_of_or_none, port, probe, required, resources, restart};
 use crate::invalid::Invalid;
 use crate::names;
 use crate::pod::is_sidecar;
@@ -237,6 +237,25 @@ fn variable_source(errors: &mut Vec<Invalid>, source: &EnvVarSource, path: &str)
     }
 }
 
+/// Fields of a pod that upstream knows, wherever it lets them stand.
+const FIELDS: &[&str] = &[
+    "metadata.annotations",
+    "metadata.labels",
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "spec.nodeName",
+    "spec.restartPolicy",
+    "spec.schedulerName",
+    "spec.serviceAccountName",
+    "spec.terminationGracePeriodSeconds",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.phase",
+    "status.podIP",
+    "status.podIPs",
+];
+
 /// A reference to a field of the pod: one of a set, or one label or annotation.
 pub(super) fn field_ref(errors: &mut Vec<Invalid>, selector: &ObjectFieldSelector, path: &str, known: &[&str]) {
     let field = format!("{path}.fieldPath");
@@ -244,17 +263,20 @@ pub(super) fn field_ref(errors: &mut Vec<Invalid>, selector: &ObjectFieldSelecto
     if !required(errors, &field, Some(wanted)) || known.contains(&wanted) {
         return;
     }
-    for map in ["metadata.annotations", "metadata.labels"] {
-        let key = wanted
-            .strip_prefix(map)
-            .and_then(|rest| rest.strip_prefix("['"))
-            .and_then(|rest| rest.strip_suffix("']"));
-        if let Some(key) = key {
-            each(errors, &field, key, names::qualified_name(&key.to_ascii_lowercase()));
-            return;
+    let subscript = wanted.strip_suffix("']").and_then(|rest| rest.split_once("['"));
+    let because = match subscript.filter(|(map, _)| !map.is_empty()) {
+        Some(("metadata.annotations", key)) => {
+            return each(errors, path, key, names::qualified_name(&key.to_ascii_lowercase()));
         }
-    }
-    errors.push(Invalid::not_supported(field, wanted, known));
+        Some(("metadata.labels", key)) => return each(errors, path, key, names::qualified_name(key)),
+        None if FIELDS.contains(&wanted) => {
+            return errors.push(Invalid::not_supported(field, wanted, known));
+        }
+        Some(_) => "does not support subscript",
+        None => "not supported",
+    };
+    let detail = format!("error converting fieldPath: field label {because}: {wanted}");
+    errors.push(Invalid::value(field, wanted, detail));
 }
 
 /// A reference to an amount of a container.
@@ -347,7 +369,7 @@ fn security(errors: &mut Vec<Invalid>, context: &SecurityContext, path: &str) {
         context.seccomp_profile.as_ref(),
         &format!("{path}.seccompProfile"),
     );
-    let value = || serde_json::to_string(context).unwrap_or_default();
+    let value = || internal::security_context(context);
     if context.allow_privilege_escalation == Some(false) {
         if context.privileged == Some(true) {
             let detail = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";

@@ -65,19 +65,28 @@ pub fn validate(spec: &PodSpec, path: &str) -> Vec<Invalid> {
     affinity::spread(&mut errors, constraints, &format!("{path}.topologySpreadConstraints"));
     resources::of_pod(&mut errors, spec, &format!("{path}.resources"));
     resources::amounts(&mut errors, spec.overhead.as_ref(), &format!("{path}.overhead"));
-    for (index, gate) in spec.readiness_gates.iter().flatten().enumerate() {
-        let field = format!("{path}.readinessGates[{index}].conditionType");
-        each(
-            &mut errors,
-            &field,
-            &gate.condition_type,
-            names::qualified_name(&gate.condition_type),
-        );
-    }
+    gates(&mut errors, spec, path);
     file_key::volumes(&mut errors, spec, path);
     host_aliases(&mut errors, spec, path);
     own_users(&mut errors, spec, path);
     errors
+}
+
+/// What a pod waits for before it is ready, and before it is placed.
+fn gates(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
+    for (index, gate) in spec.readiness_gates.iter().flatten().enumerate() {
+        let field = format!("{path}.readinessGates[{index}].conditionType");
+        let kind = &gate.condition_type;
+        each(errors, &field, kind, names::qualified_name(kind));
+    }
+    let mut known = BTreeSet::new();
+    for (index, gate) in spec.scheduling_gates.iter().flatten().enumerate() {
+        let field = format!("{path}.schedulingGates[{index}]");
+        each(errors, &field, &gate.name, names::qualified_name(&gate.name));
+        if !known.insert(&gate.name) {
+            errors.push(Invalid::duplicate(field, &gate.name));
+        }
+    }
 }
 
 /// Users of the pod's own have no rights in the node's other namespaces. The fields are written as upstream writes them.

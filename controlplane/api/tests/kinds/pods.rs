@@ -57,7 +57,7 @@ fn a_variable_in_a_file_names_a_directory_of_the_pod() {
         &env,
         &[
             &format!(
-                "{path}[1].{file}.key: Invalid value: \"b=c\": a valid environment variable name must consist only of printable ASCII characters other than '=' (regex used for validation is '^[ -<>-~]+$')"
+                "{path}[1].{file}.key: Invalid value: \"b=c\": a valid environment variable name must consist only of printable ASCII characters other than '='"
             ),
             &format!("{path}[1].{file}.path: Invalid value: \"../a\": must not contain '..'"),
             &format!("{path}[2].{file}.key: Required value"),
@@ -186,6 +186,86 @@ fn what_a_container_mounts_and_sees_of_the_kernel() {
         &json!({"securityContext": {"procMount": "Unmasked"}}),
         &[
             "spec.containers[0].securityContext.procMount: Invalid value: \"Unmasked\": `hostUsers` must be false to use `Unmasked`",
+        ],
+    );
+}
+
+const NO_NAME: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
+
+#[test]
+fn gates_of_a_pod_have_different_names() {
+    refused(
+        "",
+        "pods",
+        &json!({"spec": {"schedulingGates": [{"name": "a"}, {"name": "a"}, {"name": "b c"}]}}),
+        &[
+            "spec.schedulingGates[1]: Duplicate value: \"a\"",
+            &format!("spec.schedulingGates[2]: Invalid value: \"b c\": {NO_NAME}"),
+        ],
+    );
+}
+
+#[test]
+fn a_variable_of_a_field_that_is_none() {
+    let field = |path: &str, expected: &str| {
+        let own = "spec.containers[0].env[0].valueFrom.fieldRef";
+        let env = json!([{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": path}}}]);
+        pod_refused(&json!({ "env": env }), &[&format!("{own}{expected}")]);
+    };
+    let converting = "error converting fieldPath: field label";
+    field(
+        "x.y",
+        &format!(".fieldPath: Invalid value: \"x.y\": {converting} not supported: x.y"),
+    );
+    field(
+        "spec.x['a']",
+        &format!(".fieldPath: Invalid value: \"spec.x['a']\": {converting} does not support subscript: spec.x['a']"),
+    );
+    let known = "\"metadata.name\", \"metadata.namespace\", \"metadata.uid\", \"spec.nodeName\", \
+        \"spec.serviceAccountName\", \"status.hostIP\", \"status.hostIPs\", \"status.podIP\", \"status.podIPs\"";
+    field(
+        "status.phase",
+        &format!(".fieldPath: Unsupported value: \"status.phase\": supported values: {known}"),
+    );
+    field(
+        "metadata.labels['A b']",
+        &format!(": Invalid value: \"A b\": {NO_NAME}"),
+    );
+}
+
+#[test]
+fn structures_are_shown_as_upstream_has_them_inside() {
+    refused(
+        "",
+        "pods",
+        &json!({"spec": {"tolerations": [{"key": "k", "operator": "Exists", "value": "x"}],
+            "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "", "whenUnsatisfiable": "ScheduleAnyway"}]}}),
+        &[
+            "spec.tolerations[0].operator: Invalid value: {\"Key\":\"k\",\"Operator\":\"Exists\",\"Value\":\"x\",\"Effect\":\"\",\"TolerationSeconds\":null}: value must be empty when `operator` is 'Exists'",
+            "spec.topologySpreadConstraints[0].topologyKey: Required value: can not be empty",
+        ],
+    );
+    pod_refused(
+        &json!({"securityContext": {"privileged": true, "allowPrivilegeEscalation": false,
+            "capabilities": {"add": ["A"]}, "seccompProfile": {"type": "Unconfined"}}}),
+        &[
+            "spec.containers[0].securityContext: Invalid value: {\"Capabilities\":{\"Add\":[\"A\"],\"Drop\":null},\"Privileged\":true,\"SELinuxOptions\":null,\"WindowsOptions\":null,\"RunAsUser\":null,\"RunAsGroup\":null,\"RunAsNonRoot\":null,\"ReadOnlyRootFilesystem\":null,\"AllowPrivilegeEscalation\":false,\"ProcMount\":null,\"SeccompProfile\":{\"Type\":\"Unconfined\",\"LocalhostProfile\":null},\"AppArmorProfile\":null}: cannot set `allowPrivilegeEscalation` to false and `privileged` to true",
+        ],
+    );
+    refused(
+        "policy",
+        "poddisruptionbudgets",
+        &json!({"spec": {"minAvailable": 1, "maxUnavailable": "20%", "selector": null}}),
+        &[
+            "spec: Invalid value: {\"MinAvailable\":1,\"Selector\":null,\"MaxUnavailable\":\"20%\",\"UnhealthyPodEvictionPolicy\":null}: minAvailable and maxUnavailable cannot be both set",
+        ],
+    );
+    refused(
+        "apps",
+        "statefulsets",
+        &json!({"spec": {"updateStrategy": {"type": "Y", "rollingUpdate": null}}}),
+        &[
+            "spec.updateStrategy: Invalid value: {\"Type\":\"Y\",\"RollingUpdate\":null}: must be 'RollingUpdate' or 'OnDelete'",
         ],
     );
 }

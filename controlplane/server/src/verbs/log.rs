@@ -71,7 +71,7 @@ fn options(query: &Query, name: &str) -> Result<String, Failure> {
     let since_time = query.text("sinceTime");
     if since.is_some() && since_time.is_some() {
         let detail = "at most one of `sinceTime` or `sinceSeconds` may be specified";
-        found.push(api::Invalid::forbidden("", detail));
+        found.push(api::Invalid::forbidden("[]", detail));
     }
     if let Some(text) = since_time
         && let Err(error) = text.parse::<k8s_openapi::jiff::Timestamp>()

@@ -9,7 +9,7 @@ use crate::names;
 use crate::quantity::Quantity;
 use crate::validation::storage::csi_driver;
 use crate::validation::{
-    IMMUTABLE, each, immutable, non_empty, one_of_or_none, required, volume_node_affinity, volume_path,
+    IMMUTABLE, each, immutable, internal, non_empty, one_of_or_none, required, volume_node_affinity, volume_path,
 };
 
 /// What of the spec is not the place where the storage is.
@@ -74,7 +74,7 @@ pub(super) fn validate_update(new: &PersistentVolumeSpec, old: &PersistentVolume
     }
     immutable(&mut errors, "volumeMode", &new.volume_mode, &old.volume_mode);
     if old.node_affinity.is_some() && new.node_affinity != old.node_affinity {
-        let value = serde_json::to_string(&new.node_affinity).unwrap_or_default();
+        let value = internal::volume_node_affinity(new.node_affinity.as_ref());
         let detail = format!("{IMMUTABLE}, except for updating from beta label to GA");
         errors.push(Invalid::rendered("nodeAffinity", value, detail));
     }

@@ -1,0 +1,149 @@
+//! Structures as upstream shows them in what is wrong with them: the fields of its internal types, which have no names of
+//! their own in JSON, those that are absent, too.
+
+use k8s_openapi::api::apps::v1::StatefulSetUpdateStrategy;
+use k8s_openapi::api::core::v1::{
+    NodeSelectorRequirement, NodeSelectorTerm, SecurityContext, Toleration, VolumeNodeAffinity,
+};
+use k8s_openapi::api::policy::v1::PodDisruptionBudgetSpec;
+use serde::Serialize;
+
+const NULL: &str = "null";
+
+/// One structure, field by field.
+#[derive(Default)]
+struct Fields(String);
+
+impl Fields {
+    fn with(mut self, name: &str, value: impl Serialize) -> Self {
+        let value = serde_json::to_string(&value).unwrap_or_default();
+        self.put(name, &value);
+        self
+    }
+
+    /// A structure inside of this one.
+    fn inner(mut self, name: &str, value: Option<Self>) -> Self {
+        self.put(name, &value.map_or_else(|| NULL.to_owned(), Self::end));
+        self
+    }
+
+    /// A list of structures inside of this one.
+    fn list(mut self, name: &str, items: Option<impl Iterator<Item = Self>>) -> Self {
+        let items = items.map(|items| items.map(Self::end).collect::<Vec<_>>().join(","));
+        self.put(
+            name,
+            &items.map_or_else(|| NULL.to_owned(), |items| format!("[{items}]")),
+        );
+        self
+    }
+
+    fn put(&mut self, name: &str, value: &str) {
+        self.0.push(if self.0.is_empty() { '{' } else { ',' });
+        self.0.push_str(&format!("{name:?}:{value}"));
+    }
+
+    fn end(self) -> String {
+        self.0 + "}"
+    }
+}
+
+/// A text that upstream keeps without a way to say that it is absent.
+fn text(value: Option<&String>) -> &str {
+    value.map_or("", String::as_str)
+}
+
+pub(crate) fn toleration(own: &Toleration) -> String {
+    Fields::default()
+        .with("Key", text(own.key.as_ref()))
+        .with("Operator", text(own.operator.as_ref()))
+        .with("Value", text(own.value.as_ref()))
+        .with("Effect", text(own.effect.as_ref()))
+        .with("TolerationSeconds", own.toleration_seconds)
+        .end()
+}
+
+pub(crate) fn disruption_budget(own: &PodDisruptionBudgetSpec) -> String {
+    Fields::default()
+        .with("MinAvailable", &own.min_available)
+        .with("Selector", &own.selector)
+        .with("MaxUnavailable", &own.max_unavailable)
+        .with("UnhealthyPodEvictionPolicy", &own.unhealthy_pod_eviction_policy)
+        .end()
+}
+
+pub(crate) fn update_strategy(own: &StatefulSetUpdateStrategy) -> String {
+    let rolling = own.rolling_update.as_ref().map(|rolling| {
+        Fields::default()
+            .with("Partition", rolling.partition.unwrap_or(0))
+            .with("MaxUnavailable", &rolling.max_unavailable)
+    });
+    Fields::default()
+        .with("Type", text(own.type_.as_ref()))
+        .inner("RollingUpdate", rolling)
+        .end()
+}
+
+pub(crate) fn security_context(own: &SecurityContext) -> String {
+    let capabilities = own.capabilities.as_ref().map(|own| {
+        let fields = Fields::default().with("Add", &own.add);
+        fields.with("Drop", &own.drop)
+    });
+    let linux = own.se_linux_options.as_ref().map(|own| {
+        let fields = Fields::default().with("User", text(own.user.as_ref()));
+        let fields = fields.with("Role", text(own.role.as_ref()));
+        let fields = fields.with("Type", text(own.type_.as_ref()));
+        fields.with("Level", text(own.level.as_ref()))
+    });
+    let windows = own.windows_options.as_ref().map(|own| {
+        let fields = Fields::default().with("GMSACredentialSpecName", &own.gmsa_credential_spec_name);
+        let fields = fields.with("GMSACredentialSpec", &own.gmsa_credential_spec);
+        let fields = fields.with("RunAsUserName", &own.run_as_user_name);
+        fields.with("HostProcess", own.host_process)
+    });
+    let profile = |kind: &str, file: &Option<String>| {
+        let fields = Fields::default().with("Type", kind);
+        fields.with("LocalhostProfile", file)
+    };
+    let seccomp = own.seccomp_profile.as_ref();
+    let apparmor = own.app_armor_profile.as_ref();
+    Fields::default()
+        .inner("Capabilities", capabilities)
+        .with("Privileged", own.privileged)
+        .inner("SELinuxOptions", linux)
+        .inner("WindowsOptions", windows)
+        .with("RunAsUser", own.run_as_user)
+        .with("RunAsGroup", own.run_as_group)
+        .with("RunAsNonRoot", own.run_as_non_root)
+        .with("ReadOnlyRootFilesystem", own.read_only_root_filesystem)
+        .with("AllowPrivilegeEscalation", own.allow_privilege_escalation)
+        .with("ProcMount", &own.proc_mount)
+        .inner(
+            "SeccompProfile",
+            seccomp.map(|own| profile(&own.type_, &own.localhost_profile)),
+        )
+        .inner(
+            "AppArmorProfile",
+            apparmor.map(|own| profile(&own.type_, &own.localhost_profile)),
+        )
+        .end()
+}
+
+pub(crate) fn volume_node_affinity(own: Option<&VolumeNodeAffinity>) -> String {
+    let Some(own) = own else { return NULL.to_owned() };
+    let requirement = |own: &NodeSelectorRequirement| {
+        let fields = Fields::default().with("Key", &own.key);
+        fields.with("Operator", &own.operator).with("Values", &own.values)
+    };
+    let term = |own: &NodeSelectorTerm| {
+        let expressions = own.match_expressions.as_ref().map(|all| all.iter().map(requirement));
+        let fields = own.match_fields.as_ref().map(|all| all.iter().map(requirement));
+        Fields::default()
+            .list("MatchExpressions", expressions)
+            .list("MatchFields", fields)
+    };
+    let required = own.required.as_ref().map(|own| {
+        let terms = own.node_selector_terms.iter().map(term);
+        Fields::default().list("NodeSelectorTerms", Some(terms))
+    });
+    Fields::default().inner("Required", required).end()
+}
