@@ -15,6 +15,7 @@ pub(crate) mod resources;
 mod restart;
 pub(crate) mod selector;
 pub(crate) mod storage;
+pub(crate) mod time_zone;
 mod volume;
 pub mod workload;
 

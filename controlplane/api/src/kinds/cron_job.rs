@@ -7,7 +7,7 @@ use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
 use crate::pod::defaults::text;
 use crate::table::{age_column, containers, selector_or_none, since, truth};
-use crate::validation::{cron, non_negative, one_of, required};
+use crate::validation::{cron, non_negative, one_of, required, time_zone};
 use crate::warnings;
 
 impl Kind for CronJob {
@@ -72,45 +72,64 @@ impl Kind for CronJob {
     }
 
     fn validate(&self) -> Vec<Invalid> {
-        let mut errors = Vec::new();
-        let spec = &self.spec;
-        if required(&mut errors, "spec.schedule", Some(&spec.schedule)) {
-            if spec.schedule.contains("TZ") {
-                let detail = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
-                errors.push(Invalid::value("spec.schedule", &spec.schedule, detail));
-            } else if let Some(problem) = cron::problem(&spec.schedule) {
-                errors.push(Invalid::value("spec.schedule", &spec.schedule, problem));
-            }
-        }
-        let policies = ["Allow", "Forbid", "Replace"];
-        let policy = spec.concurrency_policy.as_deref();
-        one_of(&mut errors, "spec.concurrencyPolicy", policy, &policies);
-        if spec.time_zone.as_deref() == Some("") {
-            let detail = "timeZone must be nil or non-empty string";
-            errors.push(Invalid::value("spec.timeZone", "", detail));
-        }
-        let numbers = [
-            ("startingDeadlineSeconds", spec.starting_deadline_seconds),
-            (
-                "successfulJobsHistoryLimit",
-                spec.successful_jobs_history_limit.map(i64::from),
-            ),
-            ("failedJobsHistoryLimit", spec.failed_jobs_history_limit.map(i64::from)),
-        ];
-        for (name, number) in numbers {
-            non_negative(&mut errors, &format!("spec.{name}"), number.unwrap_or(0));
-        }
-        let own = spec.job_template.spec.clone().unwrap_or_default();
-        errors.extend(job::validate_spec(&own, "spec.jobTemplate.spec"));
-        let name = self.metadata.name.as_deref().unwrap_or_default();
-        // The jobs' names are longer by eleven letters.
-        if name.len() > 52 {
-            errors.push(Invalid::value(
-                "metadata.name",
-                name,
-                "must be no more than 52 characters",
-            ));
+        let mut errors = unfit(self, None);
+        if let Some(zone) = self.spec.time_zone.as_deref() {
+            errors.extend(time_zone::validate(zone, "spec.timeZone"));
         }
         errors
     }
+
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        let mut errors = unfit(self, Some(old));
+        let zone = self.spec.time_zone.as_deref();
+        // One that is known no longer may stay.
+        if let Some(zone) = zone.filter(|_| self.spec.time_zone != old.spec.time_zone) {
+            errors.extend(time_zone::validate(zone, "spec.timeZone"));
+        }
+        errors
+    }
+}
+
+/// What is wrong with one, but for the time zone.
+fn unfit(job: &CronJob, old: Option<&CronJob>) -> Vec<Invalid> {
+    let mut errors = Vec::new();
+    let spec = &job.spec;
+    if required(&mut errors, "spec.schedule", Some(&spec.schedule)) {
+        if spec.schedule.contains("TZ") {
+            let detail = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
+            errors.push(Invalid::value("spec.schedule", &spec.schedule, detail));
+        } else if let Some(problem) = cron::problem(&spec.schedule) {
+            errors.push(Invalid::value("spec.schedule", &spec.schedule, problem));
+        }
+    }
+    let policies = ["Allow", "Forbid", "Replace"];
+    let policy = spec.concurrency_policy.as_deref();
+    one_of(&mut errors, "spec.concurrencyPolicy", policy, &policies);
+    let numbers = [
+        ("startingDeadlineSeconds", spec.starting_deadline_seconds),
+        (
+            "successfulJobsHistoryLimit",
+            spec.successful_jobs_history_limit.map(i64::from),
+        ),
+        ("failedJobsHistoryLimit", spec.failed_jobs_history_limit.map(i64::from)),
+    ];
+    for (name, number) in numbers {
+        non_negative(&mut errors, &format!("spec.{name}"), number.unwrap_or(0));
+    }
+    let own = spec.job_template.spec.clone().unwrap_or_default();
+    let before = old.and_then(|old| old.spec.job_template.spec.as_ref());
+    errors.extend(job::validate_spec(&own, before, "spec.jobTemplate.spec"));
+    if old.is_none() {
+        errors.extend(job::unfit_for_template(&own, "spec.jobTemplate.spec"));
+    }
+    let name = job.metadata.name.as_deref().unwrap_or_default();
+    // The jobs' names are longer by eleven letters.
+    if name.len() > 52 {
+        errors.push(Invalid::value(
+            "metadata.name",
+            name,
+            "must be no more than 52 characters",
+        ));
+    }
+    errors
 }

@@ -1,7 +1,10 @@
 //! Job: pods that run to their end.
 
+mod rules;
+
 use k8s_openapi::api::batch::v1::{Job, JobSpec, JobStatus};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::invalid::Invalid;
@@ -87,7 +90,8 @@ impl Kind for Job {
 
     fn validate(&self) -> Vec<Invalid> {
         let spec = self.spec.clone().unwrap_or_default();
-        let mut errors = validate_spec(&spec, "spec");
+        let mut errors = validate_spec(&spec, None, "spec");
+        errors.extend(unfit_host_name(&self.metadata, &spec));
         let selector = LabelSelector::of(spec.selector.as_ref());
         let labels = spec
             .template
@@ -105,7 +109,7 @@ impl Kind for Job {
     }
 
     fn validate_update(&self, old: &Self) -> Vec<Invalid> {
-        let mut errors = validate_spec(&self.spec.clone().unwrap_or_default(), "spec");
+        let mut errors = validate_spec(&self.spec.clone().unwrap_or_default(), old.spec.as_ref(), "spec");
         let (Some(new), Some(spec)) = (&self.spec, &old.spec) else {
             return errors;
         };
@@ -280,9 +284,37 @@ fn with_directives(old: &PodTemplateSpec, new: &PodTemplateSpec) -> PodTemplateS
     template
 }
 
-/// What is wrong with a job's spec, wherever it stands.
-pub(super) fn validate_spec(spec: &JobSpec, path: &str) -> Vec<Invalid> {
+/// What a job's spec cannot say where it is a template: each job's selector is its own.
+pub(super) fn unfit_for_template(spec: &JobSpec, path: &str) -> Vec<Invalid> {
     let mut errors = Vec::new();
+    if let Some(selector) = &spec.selector {
+        let value = serde_json::to_string(selector).unwrap_or_default();
+        let detail = "`selector` will be auto-generated";
+        errors.push(Invalid::rendered(format!("{path}.selector"), value, detail));
+    }
+    if spec.manual_selector == Some(true) {
+        let field = format!("{path}.manualSelector");
+        errors.push(Invalid::not_supported(field, true, &["nil", "false"]));
+    }
+    errors
+}
+
+/// The pods of an indexed job have its name and their index as host name.
+fn unfit_host_name(metadata: &ObjectMeta, spec: &JobSpec) -> Option<Invalid> {
+    let indexed = spec.completion_mode.as_deref() == Some("Indexed");
+    let completions = spec.completions.filter(|completions| indexed && *completions > 0)?;
+    let name = metadata.name.as_deref()?;
+    let last = format!("{name}-{}", completions - 1);
+    let detail = format!("will not able to create pod with invalid DNS label: {last}");
+    (last.len() > 63 || last.contains('.')).then(|| Invalid::value("metadata.name", name, detail))
+}
+
+/// What is wrong with a job's spec, wherever it stands. What was wrong with the old one in the same way may stay: it was
+/// stored when less was asked.
+pub(super) fn validate_spec(spec: &JobSpec, old: Option<&JobSpec>, path: &str) -> Vec<Invalid> {
+    let before = old.map(|old| rules::validate(old, path)).unwrap_or_default();
+    let mut errors = rules::validate(spec, path);
+    errors.retain(|error| !before.contains(error));
     let numbers = [
         ("parallelism", spec.parallelism.map(i64::from)),
         ("completions", spec.completions.map(i64::from)),

@@ -15,6 +15,7 @@ mod decode;
 mod defaults;
 mod every;
 mod hostile;
+mod jobs;
 mod names;
 mod networks;
 mod pods;
