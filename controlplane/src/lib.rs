@@ -185,6 +185,13 @@ impl Running {
         };
         let outcome = match outcome {
             Ok(()) => {
+                let (healed, stopped) = (self.server.clone(), stop.clone());
+                tasks.spawn(async move {
+                    tokio::select! {
+                        never = healed.heal() => match never {},
+                        () = stopped.cancelled() => Err(Error::Ended),
+                    }
+                });
                 let (clients, stopped) = (clients(&self.server), stop.clone());
                 tasks.spawn(async move {
                     controllers::run(clients, controllers, stopped)

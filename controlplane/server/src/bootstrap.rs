@@ -3,6 +3,9 @@
 
 mod own_service;
 
+use std::convert::Infallible;
+use std::time::Duration;
+
 use axum::Router;
 use axum::body::Body;
 use futures::future::try_join_all;
@@ -114,14 +117,38 @@ fn firsts(store: &Store) -> impl Iterator<Item = First> {
     classes.chain([storage_class(store)])
 }
 
+/// How often it is looked whether somebody has deleted what no cluster can do without.
+const ROUND: Duration = Duration::from_secs(10);
+
+/// Makes anew what is missing of the first namespaces and of the server's own Service, for as long as it is polled.
+pub(crate) async fn heal(router: Router, store: &Store, options: &Options) -> Infallible {
+    let client = Client::new(router);
+    loop {
+        tokio::time::sleep(ROUND).await;
+        let is_missing = |group: &str, plural: &str, namespace: &str, name: &str| {
+            Key::new(group, plural, namespace, name).is_ok_and(|key| store.get(&key).is_none())
+        };
+        let missing = NAMESPACES.map(|name| is_missing("", "namespaces", "", name));
+        let names = namespaces()
+            .zip(missing)
+            .filter_map(|(first, missing)| missing.then_some(first));
+        let mut own = own_service::objects(options);
+        own.retain(|own| is_missing(own.group, own.plural, own.namespace, own_service::NAME));
+        let creations = names
+            .map(|first| (first.path.to_owned(), first.body))
+            .chain(own.into_iter().map(|own| (own.path(), own.object)));
+        for (path, body) in creations.collect::<Vec<_>>() {
+            tracing::info!(path, "what every cluster has is missing, and made anew");
+            if let Err(error) = client.send(Method::POST, path, body).await {
+                tracing::warn!(%error, "what every cluster has cannot be made anew");
+            }
+        }
+    }
+}
+
 /// Creates what is missing.
 pub(crate) async fn run(router: Router, store: &Store, options: &Options) -> Result<(), BootstrapError> {
-    let user = User::new("system:apiserver", [MASTERS]);
-    let client = Client(assume(
-        user,
-        concat!("kube-apiserver/v", env!("CARGO_PKG_VERSION")),
-        router,
-    ));
+    let client = Client::new(router);
     let create = |First { path, body }| client.send(Method::POST, path.to_owned(), body);
     try_join_all(namespaces().map(create)).await?;
     try_join_all(firsts(store).map(create)).await?;
@@ -142,6 +169,15 @@ pub(crate) async fn run(router: Router, store: &Store, options: &Options) -> Res
 struct Client(Assumed<Router>);
 
 impl Client {
+    fn new(router: Router) -> Self {
+        let user = User::new("system:apiserver", [MASTERS]);
+        Self(assume(
+            user,
+            concat!("kube-apiserver/v", env!("CARGO_PKG_VERSION")),
+            router,
+        ))
+    }
+
     /// Creates a role or binding, or adds to it what it lacks.
     async fn provide(&self, store: &Store, wanted: Wanted) -> Result<(), BootstrapError> {
         let group = policy::GROUP;

@@ -1,5 +1,6 @@
 //! The server as a value: what it is made of, and its router.
 
+use std::convert::Infallible;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -127,6 +128,11 @@ impl Server {
         bootstrap::run(self.router(), &self.shared.store, &self.shared.options).await?;
         self.shared.ready.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// Makes anew what nobody should have deleted of what [`Self::bootstrap`] made, for as long as it is polled.
+    pub async fn heal(&self) -> Infallible {
+        bootstrap::heal(self.router(), &self.shared.store, &self.shared.options).await
     }
 
     /// Reports not ready from now on, so that clients go elsewhere.

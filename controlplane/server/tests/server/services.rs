@@ -18,6 +18,24 @@ fn service(name: &str, spec: &Value) -> Value {
     json!({"metadata": {"name": name}, "spec": spec})
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_every_cluster_has_is_made_anew() {
+    let api = Api::start().await;
+    let own = [
+        "/api/v1/namespaces/default/services/kubernetes",
+        "/apis/networking.k8s.io/v1/servicecidrs/kubernetes",
+    ];
+    for path in own {
+        assert!(api.delete(path, "").await.code.is_success());
+        assert_eq!(api.get(path).await.code, StatusCode::NOT_FOUND);
+    }
+    let rounds = tokio::time::timeout(std::time::Duration::from_secs(11), api.server.heal());
+    assert!(rounds.await.is_err(), "it never ends");
+    for path in own {
+        assert_eq!(api.get(path).await.code, StatusCode::OK, "{path}");
+    }
+}
+
 async fn create(api: &Api, name: &str, spec: &Value) -> Answer {
     api.post(SERVICES, &service(name, spec)).await
 }
