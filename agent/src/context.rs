@@ -171,8 +171,8 @@ pub struct Context {
     pub(crate) shutting_down: watch::Sender<bool>,
     /// Where the pods' workers are told something.
     pub(crate) orders: OnceLock<mpsc::Sender<Order>>,
-    /// The uids of those that the node does not take.
-    pub(crate) refused: Mutex<BTreeSet<String>>,
+    /// The uids of those that do not count for what others may have.
+    pub(crate) discounted: Mutex<BTreeSet<String>>,
     /// The instances that run now: who follows a log wants to know its end, who runs a program inside where they are.
     pub(crate) running: watch::Sender<BTreeMap<Run, Place>>,
     /// What was used when somebody last asked.
@@ -277,23 +277,27 @@ impl Context {
 
     pub(crate) fn forget(&self, uid: &str) {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+        self.discounted
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(uid);
         self.tokens.forget(uid);
         self.pods_changed.notify_one();
     }
 
-    /// Notes that the node does not take this pod: it does not count for the others.
-    pub(crate) fn refuse(&self, pod: &Pod) {
-        let uid = agent_plan::pods::uid(pod).to_owned();
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner).insert(uid);
+    /// The node does not take this pod, or it is gone from the API: from now on it does not count for the others. The scheduler
+    /// does not count it either, and may have given its room away.
+    pub(crate) fn discount(&self, uid: &str) {
+        let mut discounted = self.discounted.lock().unwrap_or_else(PoisonError::into_inner);
+        discounted.insert(uid.to_owned());
     }
 
     /// What the node has for a pod, as things are.
     pub(crate) fn host(&self, pod: &Pod) -> Host {
         use agent_plan::pods::uid;
-        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let discounted = self.discounted.lock().unwrap_or_else(PoisonError::into_inner);
         let mut others = self.known_pods();
-        others.retain(|other| uid(other) != uid(pod) && !refused.contains(uid(other)));
+        others.retain(|other| uid(other) != uid(pod) && !discounted.contains(uid(other)));
         Host {
             pods: self.config.max_pods.into(),
             allocatable: self.allocatable_milli(),

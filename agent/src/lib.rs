@@ -128,7 +128,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         pulls: Semaphore::new(PULLS),
         starts: Semaphore::new(STARTS),
         pods: Mutex::new(BTreeMap::new()),
-        refused: Mutex::new(BTreeSet::new()),
+        discounted: Mutex::new(BTreeSet::new()),
         running: watch::Sender::new(BTreeMap::new()),
         pods_changed: Notify::new(),
         shutting_down: watch::Sender::new(false),

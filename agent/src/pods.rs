@@ -118,9 +118,11 @@ impl Dispatcher {
     fn apply(&mut self, pod: Pod) {
         let pod = Arc::new(pods::kept(pod));
         let uid = pods::uid(&pod).to_owned();
-        if self.finished.contains(&uid) {
+        if self.finished.contains(&uid) && pod.metadata.deletion_timestamp.is_some() {
             return;
         }
+        // One that is not being deleted any more comes from a backup.
+        self.finished.remove(&uid);
         self.context.remember(&pod);
         if let Some(worker) = self.workers.get(&uid) {
             worker.put(Input::Pod(pod));
@@ -214,6 +216,7 @@ impl Dispatcher {
         self.finished.remove(uid);
         if let Some(worker) = self.workers.get(uid) {
             self.deleted.insert(uid.to_owned());
+            self.context.discount(uid);
             worker.put(Input::Gone);
         }
     }

@@ -81,6 +81,8 @@ pub enum Why {
     PostStart,
     /// It gets other resources, and wants to be started anew for them.
     Resize,
+    /// The pod names another image for it than the one it runs.
+    Image,
     /// A container ended as a rule of its says, and all others end with it.
     Rule,
 }

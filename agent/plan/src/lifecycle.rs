@@ -218,7 +218,9 @@ fn keep(pod: &Pod, view: &View, container: &Container, may_start: bool, now: Tim
                 return;
             }
             // Those that another one's rule ended did nothing that they would have to wait for.
-            let at_once = memory.renewal || reset && !pods::restarts_all(container, exit.code);
+            let at_once = memory.renewal
+                || reset && !pods::restarts_all(container, exit.code)
+                || has_other_image(view, container);
             let due = memory.back_off.due(exit.finished_at);
             if now < due && !at_once {
                 plan.wake(due);
@@ -283,6 +285,14 @@ fn tend(pod: &Pod, view: &View, container: &Container, memory: &Memory, now: Tim
         });
         return;
     }
+    if !pods::is_init(pod, name) && has_other_image(view, container) {
+        plan.actions.push(Action::Stop {
+            container: name.clone(),
+            why: Why::Image,
+            grace: pods::grace(pod),
+        });
+        return;
+    }
     for (probe, specification, why) in [
         (&memory.startup, &container.startup_probe, Why::Startup),
         (&memory.liveness, &container.liveness_probe, Why::Liveness),
@@ -310,6 +320,13 @@ fn tend(pod: &Pod, view: &View, container: &Container, memory: &Memory, now: Tim
             ask(name, kind, probe.as_ref(), now, plan);
         }
     }
+}
+
+/// Whether the newest instance has another image than the pod names now.
+fn has_other_image(view: &View, container: &Container) -> bool {
+    let named = container.image.as_deref().unwrap_or_default();
+    let newest = view.latest(&container.name).filter(|instance| !instance.lost);
+    newest.is_some_and(|instance| instance.image != named)
 }
 
 /// A container on its way out is still asked whether it is ready: who sends it requests wants to know.

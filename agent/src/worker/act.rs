@@ -113,6 +113,10 @@ impl Worker {
             self.tell_deadline(now);
         }
         self.tell_killing(container, why);
+        if why == Why::Image {
+            // Whatever its restart policy says.
+            self.memory(container).renewal = true;
+        }
         let running = self.view.is_running(container);
         let hooked = running && grace > 0 && self.has_pre_stop(container);
         let deadline = after(now, grace.max(0));
@@ -157,6 +161,7 @@ impl Worker {
             Why::Startup => format!("Container {container} failed startup probe, will be restarted"),
             Why::PostStart => "FailedPostStartHook".to_owned(),
             Why::Resize => format!("Container {container} resize requires restart"),
+            Why::Image => format!("Container {container} definition changed, will be restarted"),
             Why::Rule => format!("Container {container} is restarted with all others, as a restart rule says"),
         };
         self.context

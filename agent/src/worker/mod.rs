@@ -188,7 +188,7 @@ impl Worker {
                 context
                     .recorder
                     .pod(&pod, None, Kind::Warning, rejection.reason, message);
-                context.refuse(&pod);
+                context.discount(pods::uid(&pod));
             }
         }
         let clock = Steps::new(context.now());
@@ -343,6 +343,7 @@ impl Worker {
         if version(&pod) >= version(&self.pod) {
             let before = std::mem::replace(&mut self.pod, pod);
             self.update_volumes(&before);
+            self.forget_images(&before);
             if before.spec != self.pod.spec {
                 self.consider_resize();
             }

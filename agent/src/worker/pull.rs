@@ -1,5 +1,6 @@
 //! A container's image and those that it mounts, as their pull policies say.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -149,7 +150,42 @@ impl Worker {
         };
     }
 
+    /// What is known of images is of no use for containers that want others now.
+    pub(super) fn forget_images(&mut self, before: &Pod) {
+        let before: BTreeMap<&str, _> = pods::all_containers(before)
+            .map(|container| (container.name.as_str(), &container.image))
+            .collect();
+        let changed: Vec<String> = pods::all_containers(&self.pod)
+            .filter(|container| {
+                before
+                    .get(container.name.as_str())
+                    .is_some_and(|old| **old != container.image)
+            })
+            .map(|container| container.name.clone())
+            .collect();
+        for container in changed {
+            let memory = self.memory(&container);
+            // A pull that is under way comes to an end, and is looked at then.
+            if !matches!(memory.image, Image::Pulling { .. }) {
+                memory.image = Image::Unknown;
+            }
+        }
+    }
+
+    /// Whether the container wanted another image when this was asked for.
+    fn is_outdated(&self, container: &str, wanted: &Wanted) -> bool {
+        let named = pods::container(&self.pod, container).and_then(|found| found.image.clone());
+        wanted.volume.is_none() && named.as_ref() != Some(&wanted.name)
+    }
+
     pub(super) fn pulled(&mut self, container: &str, outcomes: Vec<Outcome>) {
+        if outcomes
+            .iter()
+            .any(|outcome| self.is_outdated(container, &outcome.wanted))
+        {
+            self.memory(container).image = Image::Unknown;
+            return;
+        }
         for Outcome { wanted, image, took } in outcomes {
             match (image, took) {
                 (Ok(image), None) => self.present(container, &wanted, image),

@@ -24,6 +24,9 @@ pub const RESET_MESSAGE: &str = "The container is removed because RestartAllCont
 /// `scheme` is the runtime's name, in front of every container identifier.
 pub fn build(pod: &Pod, view: &View, scheme: &str, now: Timestamp) -> PodStatus {
     let old = pod.status.clone().unwrap_or_default();
+    if let Some(told) = without_containers(pod, view, &old) {
+        return told;
+    }
     let end = lifecycle::end(pod, view, now);
     // While something of it may still run, the pod has not ended: its place is not free.
     let settled = pods::terminal_phase(pod).is_some() || !view.any_alive();
@@ -76,6 +79,30 @@ pub fn build(pod: &Pod, view: &View, scheme: &str, now: Timestamp) -> PodStatus 
     }
     status.conditions = Some(conditions::build(pod, view, &status, now));
     status
+}
+
+/// The status of a pod of which there is nothing to tell: the node refused it, or it had ended before this agent began, and what is
+/// in the API is all that is known.
+fn without_containers(pod: &Pod, view: &View, old: &PodStatus) -> Option<PodStatus> {
+    if view.instances.values().any(|instances| !instances.is_empty()) || view.any_alive() {
+        return None;
+    }
+    let observed_generation = pod.metadata.generation;
+    if pods::terminal_phase(pod).is_some() {
+        return Some(PodStatus {
+            observed_generation,
+            ..old.clone()
+        });
+    }
+    let rejection = view.rejection.as_ref()?;
+    Some(PodStatus {
+        phase: Some("Failed".to_owned()),
+        reason: Some(rejection.reason.to_owned()),
+        message: Some(rejection.message.clone()),
+        start_time: old.start_time.clone().or(Some(Time(view.start_time))),
+        observed_generation,
+        ..old.clone()
+    })
 }
 
 fn addresses(pod: &Pod, view: &View) -> Vec<IpAddr> {

@@ -97,6 +97,7 @@ impl World {
                 if why == Why::Pod {
                     self.view.winding_down.get_or_insert(self.now);
                 }
+                self.memory(&container).renewal |= why == Why::Image;
                 let deadline = after(self.now, grace);
                 let stage = if grace > 0 { Stage::Signalled } else { Stage::Killed };
                 self.memory(&container).stopping = Some(Stopping { deadline, stage });
@@ -153,6 +154,7 @@ impl World {
             let memory = self.memory(container);
             memory.back_off = memory.back_off.next(finished);
         }
+        let image = pods::container(&self.pod, container).and_then(|found| found.image.clone());
         let instances = self.view.instances.entry(container.to_owned()).or_default();
         assert!(
             !instances.iter().any(Instance::is_alive),
@@ -161,13 +163,15 @@ impl World {
         instances.push(Instance {
             id: format!("{container}-{attempt}"),
             attempt,
-            image: "i".into(),
+            image: image.unwrap_or_default(),
             image_id: "sha256:1".into(),
             state: State::Running { since: self.now },
             lost: false,
             reset: false,
         });
-        self.memory(container).image = Image::Unknown;
+        let memory = self.memory(container);
+        memory.image = Image::Unknown;
+        memory.renewal = false;
     }
 
     pub(crate) fn exit(&mut self, container: &str, code: i32) {
