@@ -33,7 +33,7 @@ use crate::milestones::{Milestones, Step};
 use crate::objects::Objects;
 use crate::pressure::Order;
 use crate::rights::Rights;
-use crate::serve::Looks;
+use crate::serve::{Asking, Looks, Probes};
 use crate::services::Services;
 use crate::tokens::Tokens;
 use crate::users::UserIds;
@@ -179,6 +179,10 @@ pub struct Context {
     pub(crate) measured: Memory,
     /// What pods had on the disk when somebody last asked.
     pub(crate) looks: Looks,
+    /// Who asks the file systems of volumes how full they are.
+    pub(crate) asking: Asking,
+    /// How often containers were probed.
+    pub(crate) probes: Probes,
     /// What is short on the node.
     pub(crate) pressures: watch::Sender<BTreeSet<Pressure>>,
 }
@@ -282,6 +286,7 @@ impl Context {
             .unwrap_or_else(PoisonError::into_inner)
             .remove(uid);
         self.tokens.forget(uid);
+        self.probes.forget(uid);
         self.pods_changed.notify_one();
     }
 

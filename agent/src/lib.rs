@@ -40,6 +40,9 @@ mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use agent_plan::reserve;
@@ -48,7 +51,7 @@ use network::Ranges;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
 pub use context::{Clock, Config, Context, Parts, Upkeep};
 
@@ -96,6 +99,7 @@ pub enum Error {
 
 /// Everything that the agent's parts share. The second value sends events and must be run.
 pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Sender), Error> {
+    close(&config.state_directory)?;
     for name in ["pods", "logs"] {
         let path = config.state_directory.join(name);
         let made =
@@ -135,12 +139,28 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         orders: OnceLock::new(),
         measured: measure::Memory::default(),
         looks: serve::Looks::default(),
+        asking: serve::Asking::default(),
+        probes: serve::Probes::default(),
         pressures: watch::Sender::new(BTreeSet::new()),
         config,
         parts,
         recorder,
     };
     Ok((Arc::new(context), sender))
+}
+
+/// Closes a directory that others may look into.
+fn close(directory: &Path) -> Result<(), Error> {
+    let failed = |source| Error::State {
+        path: directory.to_owned(),
+        source,
+    };
+    let mode = std::fs::metadata(directory).map_err(failed)?.permissions().mode() & 0o7777;
+    if mode & 0o077 == 0 {
+        return Ok(());
+    }
+    warn!(path = %directory.display(), "was open to others with mode {mode:o}; closed it. Consider replacing what it holds");
+    std::fs::set_permissions(directory, Permissions::from_mode(mode & !0o077)).map_err(failed)
 }
 
 /// Runs the agent until it is cancelled or something essential ends. `ready` is called once, when the Node is ready.

@@ -44,8 +44,8 @@ pub(crate) struct PodLook {
 /// A container that runs, with what it used.
 pub(crate) struct ContainerLook {
     pub(crate) name: String,
-    sandbox: String,
-    instance: String,
+    pub(crate) sandbox: String,
+    pub(crate) instance: String,
     pub(crate) usage: Usage,
 }
 

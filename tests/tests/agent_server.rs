@@ -53,7 +53,20 @@ fn ask(machine: &Machine, shown: Option<&Shown>, method: &str, path: &str) -> an
     Ok((code.parse()?, body.to_owned()))
 }
 
-const PATHS: [&str; 3] = ["/pods", "/healthz", "/containerLogs/default/web/web"];
+const PATHS: [&str; 12] = [
+    "/pods",
+    "/healthz",
+    "/containerLogs/default/web/web",
+    "/configz",
+    "/logs",
+    "/logs/",
+    "/metrics",
+    "/metrics/cadvisor",
+    "/metrics/probes",
+    "/metrics/resource",
+    "/runningpods/",
+    "/stats/summary",
+];
 
 /// What programs and ports are reached by; without an upgrade nobody gets anything of it.
 const STREAMS: [&str; 4] = [
@@ -127,8 +140,9 @@ fn attack_21_paths(machine: &Machine, api_server: &Shown) -> anyhow::Result<()> 
         "/containerLogs/other/web/web",
         "/run/default/web/web?cmd=id",
         "/debug/pprof/heap",
-        "/metrics",
-        "/configz",
+        "/metrics/other",
+        "/logs/x%00",
+        "/logs//etc/shadow",
     ] {
         let (code, body) = ask(machine, Some(api_server), "GET", path)?;
         assert_eq!(code, 404, "{path}: {body}");

@@ -80,16 +80,144 @@ fn what_pods_use_and_what_is_wrong_with_them() -> anyhow::Result<()> {
         "{missing}"
     );
     summary(&machine)?;
+    exported(&machine)?;
+    told(&machine)?;
     explained(&machine)?;
     machine.finish()
 }
 
+fn node(machine: &Machine) -> anyhow::Result<String> {
+    machine.kubectl(["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"])
+}
+
+/// What the node's agent answers through the API server.
+fn ask(machine: &Machine, path: &str) -> anyhow::Result<String> {
+    let path = format!("/api/v1/nodes/{}/proxy{path}", node(machine)?);
+    machine.kubectl(["get", "--raw", &path])
+}
+
+/// What Prometheus reads and dashboards show.
+fn exported(machine: &Machine) -> anyhow::Result<()> {
+    let text = ask(machine, "/metrics/cadvisor")?;
+    let value = |name: &str, labels: &[&str]| -> anyhow::Result<f64> {
+        let mut lines = text.lines().filter(|line| line.split('{').next() == Some(name));
+        let line = lines.find(|line| labels.iter().all(|label| line.contains(label)));
+        let line = line.with_context(|| format!("{name} of {labels:?} in {text}"))?;
+        let mut words = line.rsplit(' ').map(str::parse::<f64>);
+        // The last one is the time.
+        let (time, value) = (words.next().context("a time")??, words.next().context("a value")??);
+        ensure!(time > 1e12, "{line}");
+        Ok(value)
+    };
+    let hold = [
+        "container=\"hold\"",
+        "pod=\"busy\"",
+        "namespace=\"default\"",
+        "image=\"",
+        "id=\"/",
+        "name=\"",
+    ];
+    let burn = ["container=\"burn\"", "pod=\"busy\""];
+    let pod = ["container=\"\"", "pod=\"busy\""];
+    let eth0 = ["interface=\"eth0\"", "pod=\"busy\"", "namespace=\"default\""];
+    let at_least = |least: f64, name: &str, labels: &[&str]| -> anyhow::Result<()> {
+        let value = value(name, labels)?;
+        ensure!(value >= least, "{name} of {labels:?} is {value}");
+        Ok(())
+    };
+    let processor = ["cpu=\"total\"", "container=\"burn\"", "pod=\"busy\""];
+    at_least(0.05, "container_cpu_usage_seconds_total", &processor)?;
+    at_least(
+        0.05,
+        "container_cpu_usage_seconds_total",
+        &["cpu=\"total\"", "id=\"/\""],
+    )?;
+    at_least(1.0, "container_cpu_cfs_throttled_periods_total", &burn)?;
+    at_least(8e6, "container_memory_working_set_bytes", &hold)?;
+    at_least(8e6, "container_memory_usage_bytes", &pod)?;
+    at_least(8e6, "container_memory_cache", &hold)?;
+    at_least(
+        1.0,
+        "container_memory_failures_total",
+        &["failure_type=\"pgfault\"", "container=\"hold\""],
+    )?;
+    at_least(1.0, "container_network_receive_bytes_total", &eth0)?;
+    at_least(1.0, "container_network_transmit_packets_total", &eth0)?;
+    at_least(1.0, "container_fs_usage_bytes", &["device=\"", "container=\"hold\""])?;
+    at_least(20_000.0, "container_spec_cpu_quota", &burn)?;
+    at_least(1e9, "container_start_time_seconds", &burn)?;
+    for (path, wanted) in [
+        ("/metrics/cadvisor", "machine_cpu_cores{"),
+        ("/metrics", "kubelet_running_containers{container_state=\"running\"} "),
+        ("/metrics", "process_resident_memory_bytes "),
+        ("/metrics", "kubelet_node_name{node="),
+        (
+            "/metrics/resource",
+            "# HELP container_cpu_usage_seconds_total [STABLE] ",
+        ),
+        (
+            "/metrics/probes",
+            "prober_probe_total{container=\"hold\",namespace=\"default\",pod=\"busy\",pod_uid=",
+        ),
+        ("/metrics/probes", "probe_type=\"Readiness\",result=\"successful\"} "),
+    ] {
+        let text = ask(machine, path)?;
+        ensure!(text.contains(wanted), "{path}: {wanted} in {text}");
+    }
+    Ok(())
+}
+
+/// What else the node tells of itself.
+fn told(machine: &Machine) -> anyhow::Result<()> {
+    let parsed = |path: &str| -> anyhow::Result<serde_json::Value> { Ok(serde_json::from_str(&ask(machine, path)?)?) };
+    let config = parsed("/configz")?;
+    let configured = |field: &str| config.pointer(&format!("/kubeletconfig/{field}")).cloned();
+    ensure!(configured("kind") == Some("KubeletConfiguration".into()), "{config}");
+    ensure!(configured("maxPods") == Some(110.into()), "{config}");
+    for path in ["/runningpods/", "/pods"] {
+        let list = parsed(path)?;
+        let pods = list.pointer("/items").and_then(serde_json::Value::as_array);
+        let mut pods = pods.context("its items")?.iter();
+        let busy = pods.find(|pod| pod.pointer("/metadata/name") == Some(&"busy".into()));
+        let containers = busy.and_then(|busy| busy.pointer("/spec/containers")?.as_array().map(Vec::len));
+        ensure!(containers == Some(2), "{path}: {list}");
+    }
+    let logs = ask(machine, "/logs/")?;
+    ensure!(logs.starts_with("<!doctype html>") && logs.contains("<pre>"), "{logs}");
+    for path in [
+        "/logs/../../etc/shadow",
+        "/logs/%2e%2e/%2e%2e/etc/shadow",
+        "/logs/%252e%252e/etc/shadow",
+        "/logs/x%00",
+    ] {
+        let refused = ask(machine, path).err().map(|error| error.to_string());
+        ensure!(refused.is_some_and(|said| !said.contains("root:")), "{path}");
+    }
+    // Where nobody says who it is, it is root.
+    let path = "jsonpath={.status.containerStatuses[?(@.name==\"hold\")].user.linux}";
+    let user = machine.kubectl(["get", "pod", "busy", "-o", path])?;
+    let user: serde_json::Value = serde_json::from_str(&user).with_context(|| user.clone())?;
+    ensure!(
+        user.get("uid") == Some(&0.into()) && user.get("gid") == Some(&0.into()),
+        "{user}"
+    );
+    let groups = user.get("supplementalGroups").and_then(serde_json::Value::as_array);
+    ensure!(groups.is_some_and(|groups| groups.contains(&0.into())), "{user}");
+    let declared = machine.kubectl([
+        "get",
+        "node",
+        &node(machine)?,
+        "-o",
+        "jsonpath={.status.declaredFeatures}",
+    ])?;
+    ensure!(declared.contains("RestartAllContainersOnContainerExits"), "{declared}");
+    Ok(())
+}
+
 /// What collectors read of the node: processors and memory as above, and what lies on its disks.
 fn summary(machine: &Machine) -> anyhow::Result<()> {
-    let node = machine.kubectl(["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"])?;
     let ask = |more: &str| -> anyhow::Result<serde_json::Value> {
-        let path = format!("/api/v1/nodes/{node}/proxy/stats/summary{more}");
-        Ok(serde_json::from_str(&machine.kubectl(["get", "--raw", &path])?)?)
+        Ok(serde_json::from_str(&ask(machine, &format!("/stats/summary{more}"))?)?)
     };
     let told = ask("")?;
     let pods = told.pointer("/pods").and_then(serde_json::Value::as_array);

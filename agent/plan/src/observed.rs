@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use k8s_openapi::api::core::v1::ContainerUser;
+
 use crate::Timestamp;
 use crate::probe::Probe;
 use crate::resize::{Pending, Progress, Resources};
@@ -25,6 +27,8 @@ pub struct View {
     pub addresses: Vec<IpAddr>,
     /// All instances of all containers that are known, oldest first.
     pub instances: BTreeMap<String, Vec<Instance>>,
+    /// Who their first processes were when they began, by the instances' ids.
+    pub users: BTreeMap<String, ContainerUser>,
     /// What the node has given the containers.
     pub allocated: Resources,
     /// What they really have, where they run.
@@ -253,6 +257,7 @@ impl View {
             sandbox: Sandbox::Absent,
             addresses: Vec::new(),
             instances: BTreeMap::new(),
+            users: BTreeMap::new(),
             allocated: Resources::new(),
             actual: Resources::new(),
             resize_pending: None,

@@ -31,8 +31,8 @@ pub use containerd::{Config as ContainerdConfig, Containerd, Failure as Containe
 pub use embedded::{Config, Embedded};
 pub use error::{Error, Refusal};
 pub use model::{
-    Class, Container, ContainerSpec, Event, ExecResult, ExecSpec, Exit, ImageFiles, Info, Limits, PodId, Sandbox,
-    SandboxSpec, Size, State, Stdin, StreamSpec, Streams, Usage, User, Written,
+    Class, Container, ContainerSpec, Details, Event, ExecResult, ExecSpec, Exit, Identity, ImageFiles, Info, Limits,
+    PodId, Sandbox, SandboxSpec, Size, State, Stdin, StreamSpec, Streams, Usage, User, Written,
 };
 pub use session::{Input, Output, Session, Terminal};
 pub use sim::{Behaviour, Sim};
@@ -100,6 +100,12 @@ pub trait Runtime: Send + Sync + 'static {
     /// What a sandbox has used (with a name, one container of it), or without any the whole machine. Reads a few of the kernel's
     /// files and waits for nobody; what is gone or not counted is `None`.
     fn usage(&self, of: Option<(&str, Option<&str>)>) -> Usage;
+
+    /// The control group of a sandbox (with a name, of one container of it), from the root of the machine's.
+    fn group(&self, sandbox: &str, container: Option<&str>) -> PathBuf;
+
+    /// Who a container's first process was when it began; `None` where nobody knows. Reads a file.
+    fn identity(&self, sandbox: &str, container: &str) -> Option<Identity>;
 
     /// Gives a sandbox, or with a name one container of it, other limits from now on; those of a container hold until it ends.
     fn limit(&self, sandbox: &str, container: Option<&str>, limits: Limits) -> BoxFuture<'_, Result<(), Error>>;

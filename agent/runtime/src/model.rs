@@ -305,6 +305,44 @@ pub struct Usage {
     pub major_page_faults: Option<u64>,
     /// Processes and threads that there are.
     pub processes: Option<u64>,
+    /// What only a few ask for.
+    pub details: Details,
+}
+
+/// More of what was used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Details {
+    /// CPU time of the programs.
+    pub cpu_user: Option<Duration>,
+    /// CPU time of the kernel for them.
+    pub cpu_system: Option<Duration>,
+    /// Periods in which there was something to do under a limit of CPU time.
+    pub periods: Option<u64>,
+    /// Periods in which the limit was hit.
+    pub throttled_periods: Option<u64>,
+    /// The time for which it was waited then.
+    pub throttled: Option<Duration>,
+    /// Bytes of the page cache.
+    pub cache: Option<u64>,
+    /// Bytes of files that are mapped.
+    pub mapped: Option<u64>,
+    /// Bytes of memory on a disk.
+    pub swap: Option<u64>,
+    /// How often the limit of memory was hit.
+    pub limit_hits: Option<u64>,
+    /// How often the kernel killed something for it.
+    pub oom_kills: Option<u64>,
+}
+
+/// Who the first process of a container is when it begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// The user.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// All groups.
+    pub groups: Vec<u32>,
 }
 
 /// Where the files of an image are.

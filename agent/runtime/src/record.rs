@@ -8,6 +8,8 @@ use std::path::Path;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::Identity;
+
 /// Replaces a file as a whole; mode 0600. It survives the writer, and after [`settle`] the machine.
 pub(crate) fn write(path: &Path, value: &impl Serialize) -> io::Result<()> {
     let new = path.with_extension("new");
@@ -40,4 +42,17 @@ pub(crate) fn read<Value: DeserializeOwned>(path: &Path) -> io::Result<Option<Va
         Err(error) => return Err(error),
     };
     Ok(Some(serde_json::from_slice(&bytes)?))
+}
+
+/// Who the process of an OCI configuration is.
+pub(crate) fn identity(path: &Path) -> Option<Identity> {
+    let value: serde_json::Value = read(path).ok().flatten()?;
+    let user = value.pointer("/process/user").or_else(|| value.get("user"))?;
+    let id = |value: &serde_json::Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+    let groups = user.get("additionalGids").and_then(serde_json::Value::as_array);
+    Some(Identity {
+        uid: user.get("uid").and_then(id)?,
+        gid: user.get("gid").and_then(id)?,
+        groups: groups.into_iter().flatten().filter_map(id).collect(),
+    })
 }

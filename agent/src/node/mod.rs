@@ -18,6 +18,8 @@ use crate::Error;
 use crate::context::Context;
 use crate::events::Kind;
 
+pub(crate) use object::VERSION;
+
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 const LEASE_SECONDS: i32 = 40;
 const RENEWAL: Duration = Duration::from_secs(10);

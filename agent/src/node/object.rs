@@ -19,7 +19,14 @@ pub(super) const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const IMAGES: usize = 50;
 const NAMES_PER_IMAGE: usize = 5;
 /// The version of the interface that the agent speaks.
-const VERSION: &str = "v1.36.0";
+pub(crate) const VERSION: &str = "v1.36.0";
+
+/// What of it the node can do that not every node can, in order.
+const DECLARED: [&str; 3] = [
+    "GuaranteedQoSPodCPUResize",
+    "InPlacePodLevelResourcesVerticalScaling",
+    "RestartAllContainersOnContainerExits",
+];
 
 /// The Node as it is registered.
 pub(super) fn node(context: &Context) -> Node {
@@ -91,6 +98,7 @@ pub(super) fn status(context: &Context, old: &NodeStatus, ready: &Result<(), Str
                 port: context.config.port.into(),
             }),
         }),
+        declared_features: Some(DECLARED.map(str::to_owned).to_vec()),
         features: Some(NodeFeatures {
             supplemental_groups_policy: Some(true),
         }),
@@ -267,6 +275,7 @@ pub(super) fn same(old: &NodeStatus, new: &NodeStatus) -> bool {
             capacity: status.capacity.clone(),
             conditions: status.conditions.clone(),
             daemon_endpoints: status.daemon_endpoints.clone(),
+            declared_features: status.declared_features.clone(),
             features: status.features.clone(),
             images: status.images.clone().filter(|images| !images.is_empty()),
             node_info: status.node_info.clone(),

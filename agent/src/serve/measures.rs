@@ -1,27 +1,24 @@
 //! What is used, in three forms: `/stats/summary` and `/metrics/resource` as a kubelet tells it, `/measures` for the metrics API.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use agent_plan::pods;
 use axum::Json;
 use axum::extract::{RawQuery, State};
-use axum::http::{StatusCode, header};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use k8s_openapi::api::core::v1::ContainerStatus;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use runtime::Usage;
 use serde_json::{Map, Value, json};
 
+use super::prometheus::{Family, answer, number};
 use super::{disks, network};
 use crate::context::Context;
 use crate::measure::{ContainerLook, Look, Measured, PodLook};
 
-/// Of Prometheus' text format.
-const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
-
-fn unmeasured() -> Response {
+pub(super) fn unmeasured() -> Response {
     (StatusCode::INTERNAL_SERVER_ERROR, "the node could not be measured\n").into_response()
 }
 
@@ -125,7 +122,7 @@ fn used(measured: &Measured, usage: &Usage, rate: Option<u64>) -> Map<String, Va
 }
 
 /// When the API says that a container started.
-fn started(pod: &PodLook, container: &ContainerLook) -> Option<Time> {
+pub(super) fn started(pod: &PodLook, container: &ContainerLook) -> Option<Time> {
     let status = pod.pod.status.as_ref()?;
     let lists = [
         &status.container_statuses,
@@ -140,17 +137,9 @@ fn started(pod: &PodLook, container: &ContainerLook) -> Option<Time> {
 /// `/metrics/resource`
 pub(super) async fn resource(State(context): State<Arc<Context>>) -> Response {
     match context.look().await {
-        Some(look) => ([(header::CONTENT_TYPE, TEXT)], metrics(&look)).into_response(),
+        Some(look) => answer(metrics(&look)),
         None => unmeasured(),
     }
-}
-
-/// Names, help and type of a metric, and its samples: labels and value.
-struct Family<'a> {
-    name: &'a str,
-    help: &'a str,
-    kind: &'a str,
-    samples: Vec<(String, Option<f64>)>,
 }
 
 fn metrics(look: &Look) -> String {
@@ -166,58 +155,58 @@ fn metrics(look: &Look) -> String {
     let families = [
         Family {
             name: "container_cpu_usage_seconds_total",
-            help: "Cumulative cpu time consumed by the container in core-seconds",
+            help: "[STABLE] Cumulative cpu time consumed by the container in core-seconds",
             kind: "counter",
             samples: of_containers(|_, container| seconds(&container.usage)),
         },
         Family {
             name: "container_memory_working_set_bytes",
-            help: "Current working set of the container in bytes",
+            help: "[STABLE] Current working set of the container in bytes",
             kind: "gauge",
             samples: of_containers(|_, container| working_set(&container.usage)),
         },
         Family {
             name: "container_start_time_seconds",
-            help: "Start time of the container since unix epoch in seconds",
+            help: "[STABLE] Start time of the container since unix epoch in seconds",
             kind: "gauge",
             samples: of_containers(|pod, container| Some(started(pod, container)?.0.as_duration().as_secs_f64())),
         },
         Family {
             name: "node_cpu_usage_seconds_total",
-            help: "Cumulative cpu time consumed by the node in core-seconds",
+            help: "[STABLE] Cumulative cpu time consumed by the node in core-seconds",
             kind: "counter",
             samples: vec![(String::new(), seconds(&look.node))],
         },
         Family {
             name: "node_memory_working_set_bytes",
-            help: "Current working set of the node in bytes",
+            help: "[STABLE] Current working set of the node in bytes",
             kind: "gauge",
             samples: vec![(String::new(), working_set(&look.node))],
         },
         Family {
             name: "pod_cpu_usage_seconds_total",
-            help: "Cumulative cpu time consumed by the pod in core-seconds",
+            help: "[STABLE] Cumulative cpu time consumed by the pod in core-seconds",
             kind: "counter",
             samples: of_pods(|pod| seconds(&pod.usage)),
         },
         Family {
             name: "pod_memory_working_set_bytes",
-            help: "Current working set of the pod in bytes",
+            help: "[STABLE] Current working set of the pod in bytes",
             kind: "gauge",
             samples: of_pods(|pod| working_set(&pod.usage)),
         },
     ];
     let time = look.time.as_millisecond();
     for family in families {
-        write(&mut text, &family, Some(time));
+        family.write(&mut text, Some(time));
     }
     let errors = Family {
         name: "resource_scrape_error",
-        help: "1 if there was an error while getting container metrics, 0 otherwise",
+        help: "[STABLE] 1 if there was an error while getting container metrics, 0 otherwise",
         kind: "gauge",
         samples: vec![(String::new(), Some(0.0))],
     };
-    write(&mut text, &errors, None);
+    errors.write(&mut text, None);
     text
 }
 
@@ -225,12 +214,8 @@ fn seconds(usage: &Usage) -> Option<f64> {
     usage.cpu.map(|cpu| cpu.as_secs_f64())
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "the format has floating point numbers; 2^53 bytes are enough"
-)]
 fn working_set(usage: &Usage) -> Option<f64> {
-    usage.working_set.map(|bytes| bytes as f64)
+    usage.working_set.map(number)
 }
 
 /// Names of pods, namespaces and containers hold nothing that would have to be escaped.
@@ -238,23 +223,4 @@ fn labels(pod: &PodLook, container: Option<&ContainerLook>) -> String {
     let own = container.map_or_else(String::new, |container| format!("container=\"{}\",", container.name));
     let (namespace, name) = (pods::namespace(&pod.pod), pods::name(&pod.pod));
     format!("{{{own}namespace=\"{namespace}\",pod=\"{name}\"}}")
-}
-
-fn write(text: &mut String, family: &Family<'_>, time: Option<i64>) {
-    let name = family.name;
-    let mut lines = format!(
-        "# HELP {name} [STABLE] {}\n# TYPE {name} {}\n",
-        family.help, family.kind
-    );
-    let time = time.map_or_else(String::new, |time| format!(" {time}"));
-    let mut some = false;
-    for (labels, value) in &family.samples {
-        let Some(value) = value else { continue };
-        some = true;
-        // Writing to a String cannot fail.
-        writeln!(lines, "{name}{labels} {value}{time}").ok();
-    }
-    if some {
-        text.push_str(&lines);
-    }
 }

@@ -1,5 +1,7 @@
 //! What the agent answers: logs and streams to the API server over TLS, images to the operator over a private socket.
 
+mod cadvisor;
+mod configz;
 mod crashes;
 mod disks;
 mod growth;
@@ -9,6 +11,11 @@ mod looks;
 mod measures;
 mod milestones;
 mod network;
+mod node_logs;
+mod own;
+mod probes;
+mod prometheus;
+mod running;
 mod socket;
 pub(crate) mod streams;
 mod tls;
@@ -21,12 +28,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
-use axum::{Extension, Json, Router, middleware};
+use axum::{Extension, Router, middleware};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
@@ -44,6 +51,8 @@ use upgrade::After;
 use crate::context::Context;
 
 pub(crate) use looks::Looks;
+pub(crate) use own::Asking;
+pub(crate) use probes::Probes;
 pub use socket::serve as socket;
 pub use tls::Files;
 
@@ -202,7 +211,17 @@ async fn answer(stream: TlsStream<TcpStream>, router: Router, client: Client, pe
 fn router(context: Arc<Context>) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "ok" }))
-        .route("/pods", get(pods))
+        .route("/pods", get(running::wanted))
+        .route("/pods/", get(running::wanted))
+        .route("/runningpods", get(running::running))
+        .route("/runningpods/", get(running::running))
+        .route("/configz", get(configz::answer))
+        .route("/logs", get(node_logs::root))
+        .route("/logs/", get(node_logs::root))
+        .route("/logs/{*path}", get(node_logs::below))
+        .route("/metrics", get(own::metrics))
+        .route("/metrics/cadvisor", get(cadvisor::metrics))
+        .route("/metrics/probes", get(probes::metrics))
         .route("/stats/summary", get(measures::summary))
         .route("/metrics/resource", get(measures::resource))
         .route(api::kinds::metrics::PATH, get(measures::measures))
@@ -234,13 +253,4 @@ async fn authorize(Extension(client): Extension<Client>, request: Request, next:
         Some(API_SERVER) => next.run(request).await,
         Some(name) => (StatusCode::FORBIDDEN, format!("Forbidden (user={name})\n")).into_response(),
     }
-}
-
-async fn pods(State(context): State<Arc<Context>>) -> Json<serde_json::Value> {
-    let items: Vec<_> = context
-        .known_pods()
-        .iter()
-        .map(|pod| serde_json::json!(**pod))
-        .collect();
-    Json(serde_json::json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}))
 }

@@ -16,16 +16,18 @@ const IGNORED: [&str; 3] = ["lo", "veth", "docker"];
 
 /// An interface since it was made.
 #[derive(Debug, PartialEq, Eq)]
-struct Interface {
-    name: String,
-    received: Counted,
-    sent: Counted,
+pub(super) struct Interface {
+    pub(super) name: String,
+    pub(super) received: Counted,
+    pub(super) sent: Counted,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Counted {
-    bytes: u64,
-    errors: u64,
+pub(super) struct Counted {
+    pub(super) bytes: u64,
+    pub(super) packets: u64,
+    pub(super) errors: u64,
+    pub(super) dropped: u64,
 }
 
 /// The processes whose network namespaces are those of pods, by the pods' uids.
@@ -39,6 +41,19 @@ pub(super) async fn processes(context: &Context) -> BTreeMap<String, i32> {
         Some((sandbox.pod.uid, pids.next()?))
     });
     running.collect()
+}
+
+/// The interfaces of a pod that does not share the node's.
+pub(super) fn interfaces(pod: &PodLook, processes: &BTreeMap<String, i32>) -> Vec<Interface> {
+    let own = pod.pod.spec.as_ref().is_none_or(|spec| !pods::host_network(spec));
+    let pid = processes.get(pods::uid(&pod.pod)).filter(|_| own);
+    let table = pid.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/net/dev")).ok());
+    table.as_deref().map(parse).unwrap_or_default()
+}
+
+/// The node's own interfaces.
+pub(super) fn of_machine() -> Vec<Interface> {
+    parse(&std::fs::read_to_string("/proc/self/net/dev").unwrap_or_default())
 }
 
 /// The node's own interfaces.
@@ -91,7 +106,9 @@ fn parse(table: &str) -> Vec<Interface> {
         let counted = |at: usize| {
             Some(Counted {
                 bytes: *numbers.get(at)?,
+                packets: *numbers.get(at + 1)?,
                 errors: *numbers.get(at + 2)?,
+                dropped: *numbers.get(at + 3)?,
             })
         };
         let ignored = IGNORED.iter().any(|prefix| name.starts_with(prefix));

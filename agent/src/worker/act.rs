@@ -252,6 +252,7 @@ impl Worker {
             && let Some(index) = instances.iter().position(|instance| instance.id == id)
         {
             removed = Some(instances.remove(index));
+            self.view.users.remove(id);
         }
         let Some(Instance {
             id,

@@ -3,7 +3,7 @@
 use agent_plan::observed::{Exit, Instance, Sandbox, State};
 use agent_plan::restart::BackOff;
 use agent_plan::{Timestamp, lifecycle, pods};
-use k8s_openapi::api::core::v1::ContainerStatus;
+use k8s_openapi::api::core::v1::{ContainerStatus, ContainerUser, LinuxContainerUser};
 use runtime::Container;
 use tracing::info;
 
@@ -63,6 +63,9 @@ impl Worker {
                     .stored_message(&container.name, &container.id)
                     .unwrap_or_else(|| self.termination_message(&container.name, container.attempt, exit.code));
             }
+            let identity = self.context.parts.runtime.identity(&sandbox.id, &container.id);
+            let identity = identity.map(|identity| (container.id.clone(), user(identity)));
+            self.view.users.extend(identity);
             self.view
                 .instances
                 .entry(container.name.clone())
@@ -266,6 +269,18 @@ pub(super) fn instance(container: &Container, now: Timestamp) -> Instance {
         state,
         lost: false,
         reset: false,
+    }
+}
+
+pub(super) fn user(identity: runtime::Identity) -> ContainerUser {
+    let groups: Vec<i64> = identity.groups.into_iter().map(i64::from).collect();
+    ContainerUser {
+        linux: Some(LinuxContainerUser {
+            uid: identity.uid.into(),
+            gid: identity.gid.into(),
+            // The API leaves out what is empty: a status that says it would never be the one that is stored.
+            supplemental_groups: Some(groups).filter(|groups| !groups.is_empty()),
+        }),
     }
 }
 

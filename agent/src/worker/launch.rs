@@ -10,6 +10,7 @@ use tracing::warn;
 use super::adopt;
 use super::start::{Plan, Started, specification};
 use super::unstarted::{Failure, ended, not_executed, refused};
+use crate::confined::aside;
 use crate::events::Kind;
 
 /// A start that takes longer before it comes to the runtime does not hold up those of other pods.
@@ -56,8 +57,13 @@ pub(super) async fn run(plan: &Arc<Plan>) -> Result<Started, Failure> {
             event("Started", "Container started");
             failpoint::reach("started");
             let instance = adopt::instance(&container, plan.context.now());
-            let sandbox = plan.sandbox.clone();
-            Ok(Started { instance, sandbox })
+            let (sandbox, runtime) = (plan.sandbox.clone(), Arc::clone(&parts.runtime));
+            let asked = aside(move || Ok(runtime.identity(&sandbox, &id))).await;
+            Ok(Started {
+                instance,
+                sandbox: plan.sandbox.clone(),
+                user: asked.ok().flatten().map(adopt::user),
+            })
         }
         Err(error) => {
             let failure = if error.is_loss() {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use agent_plan::probe::Kind;
 use agent_plan::{Timestamp, pods};
+use tokio::time::Instant;
 
 use super::{Done, Worker};
 use crate::events;
@@ -44,7 +45,11 @@ impl Worker {
                 instance: &instance,
                 addresses: &addresses,
             };
+            let began = Instant::now();
             let outcome = crate::probing::run(&subject, &specification).await;
+            if let Some(success) = outcome.verdict() {
+                context.probes.count(&pod, &container, kind, success, began.elapsed());
+            }
             Done::Probed {
                 container,
                 instance,

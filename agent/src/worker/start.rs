@@ -10,7 +10,7 @@ use agent_plan::observed::{self, Instance, Sandbox, State};
 use agent_plan::probe::{Kind as ProbeKind, Probe};
 use agent_plan::{Timestamp, after, environment, oci, pods, user};
 use api::pod::References;
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, ContainerUser, Pod, PodSpec};
 use runtime::{ContainerSpec, Stdin};
 use tokio::sync::RwLock;
 use tracing::{info, warn};
@@ -33,6 +33,8 @@ pub(crate) struct Started {
     pub(super) instance: Instance,
     /// The sandbox that it runs in.
     pub(super) sandbox: String,
+    /// Who its first process was when it began.
+    pub(super) user: Option<ContainerUser>,
 }
 
 pub(super) struct Plan {
@@ -109,10 +111,15 @@ impl Worker {
         memory.starting = false;
         memory.image = observed::Image::Unknown;
         match outcome {
-            Ok(Started { instance, sandbox }) => {
+            Ok(Started {
+                instance,
+                sandbox,
+                user,
+            }) => {
                 if let Some(finished) = finished {
                     memory.back_off = memory.back_off.next(finished);
                 }
+                self.view.users.extend(user.map(|user| (instance.id.clone(), user)));
                 info!(pod = %self.id(), container, id = instance.id, attempt = instance.attempt, "container started");
                 if sandbox != own {
                     return self.lost_meanwhile(container, instance);

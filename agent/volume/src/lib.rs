@@ -269,6 +269,13 @@ impl Volumes {
         subpath::is_mounted(&directory).map_err(|error| io_error("find the mount at", &directory, error))
     }
 
+    /// Where the storage of a claim is mounted for the pod, if it is.
+    pub fn mounted(&self, uid: &str, volume: &str) -> Option<PathBuf> {
+        let directory = self.pod_directory(uid).ok()?.join(claims::DIRECTORY);
+        let directory = directory.join(component(volume).ok()?);
+        subpath::is_mounted(&directory).is_ok_and(|is| is).then_some(directory)
+    }
+
     /// The directories of those volumes that take their space from the node's disk, by name.
     pub fn on_disk(&self, pod: &Pod) -> Result<Vec<(String, PathBuf)>, Error> {
         let volumes = storage::volumes(pod);

@@ -96,6 +96,9 @@ fn status(pod: &Pod, view: &View, container: &Container, scheme: &str) -> Contai
         resources: mounted.then(|| actual(view, container)),
         allocated_resources: allocated(view, container).requests.filter(|_| mounted),
         volume_mounts: mounts(container),
+        user: latest.and_then(|instance| view.users.get(&instance.id)).cloned(),
+        // Where the pod says nothing of it, upstream has no such field yet.
+        stop_signal: container.lifecycle.as_ref().and_then(|hooks| hooks.stop_signal.clone()),
         ..ContainerStatus::default()
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::{Cgroups, check};
-use crate::Usage;
+use crate::{Details, Usage};
 
 impl Cgroups {
     /// Reads a group, or the whole machine. What the kernel does not count is `None`.
@@ -26,12 +26,44 @@ impl Cgroups {
         let usage = Usage {
             cpu,
             processes: counted.and_then(|mount| number(&mount.join(group).join("pids.current"))),
+            details: self.processors(group),
             ..Usage::default()
         };
         match (self.controller("memory"), &self.v2) {
             (Some(mount), _) => memory_v1(&mount.join(group), usage),
             (None, Some(mount)) => memory_v2(&mount.join(group), usage),
             (None, None) => usage,
+        }
+    }
+
+    /// How the CPU time came about.
+    fn processors(&self, group: &Path) -> Details {
+        let counted = |stat: &str| Details {
+            periods: field(stat, "nr_periods"),
+            throttled_periods: field(stat, "nr_throttled"),
+            ..Details::default()
+        };
+        if let Some(mount) = self.controller("cpuacct") {
+            let spent = |name: &str| number(&mount.join(group).join(name)).map(Duration::from_nanos);
+            let limited = self
+                .controller("cpu")
+                .map(|mount| text(&mount.join(group).join("cpu.stat")));
+            let stat = limited.unwrap_or_default();
+            return Details {
+                cpu_user: spent("cpuacct.usage_user"),
+                cpu_system: spent("cpuacct.usage_sys"),
+                throttled: field(&stat, "throttled_time").map(Duration::from_nanos),
+                ..counted(&stat)
+            };
+        }
+        let unified = self.v2.as_ref().map(|mount| text(&mount.join(group).join("cpu.stat")));
+        let stat = unified.unwrap_or_default();
+        let spent = |name: &str| field(&stat, name).map(Duration::from_micros);
+        Details {
+            cpu_user: spent("user_usec"),
+            cpu_system: spent("system_usec"),
+            throttled: spent("throttled_usec"),
+            ..counted(&stat)
         }
     }
 }
@@ -69,6 +101,14 @@ fn memory_v1(dir: &Path, usage: Usage) -> Usage {
         rss: counted("total_rss"),
         page_faults: counted("total_pgfault"),
         major_page_faults: counted("total_pgmajfault"),
+        details: Details {
+            cache: counted("total_cache"),
+            mapped: counted("total_mapped_file"),
+            swap: counted("total_swap"),
+            limit_hits: number(&dir.join("memory.failcnt")),
+            oom_kills: field(&text(&dir.join("memory.oom_control")), "oom_kill"),
+            ..usage.details
+        },
         ..usage
     }
 }
@@ -83,6 +123,7 @@ fn memory_v2(dir: &Path, usage: Usage) -> Usage {
     });
     let used = used.filter(|_| !stat.is_empty());
     let counted = |name: &str| field(&stat, name);
+    let events = text(&dir.join("memory.events"));
     Usage {
         memory: used,
         memory_peak: number(&dir.join("memory.peak")),
@@ -90,6 +131,14 @@ fn memory_v2(dir: &Path, usage: Usage) -> Usage {
         rss: counted("anon"),
         page_faults: counted("pgfault"),
         major_page_faults: counted("pgmajfault"),
+        details: Details {
+            cache: counted("file"),
+            mapped: counted("file_mapped"),
+            swap: number(&dir.join("memory.swap.current")),
+            limit_hits: field(&events, "max"),
+            oom_kills: field(&events, "oom_kill"),
+            ..usage.details
+        },
         ..usage
     }
 }
@@ -130,7 +179,14 @@ mod tests {
              41 31 0:38 / {at}/unified rw - cgroup2 cgroup2 rw\n"
         );
         write(&root.path().join("pids/skiff/pod"), &[("pids.current", "12\n")]);
-        write(&root.path().join("cpu/skiff/pod"), &[("cpuacct.usage", "1500000000\n")]);
+        write(
+            &root.path().join("cpu/skiff/pod"),
+            &[
+                ("cpuacct.usage", "1500000000\n"),
+                ("cpuacct.usage_user", "1000000000\n"),
+                ("cpu.stat", "nr_periods 9\nnr_throttled 2\nthrottled_time 5000\n"),
+            ],
+        );
         write(
             &root.path().join("memory/skiff/pod"),
             &[
@@ -138,8 +194,10 @@ mod tests {
                 ("memory.max_usage_in_bytes", "9500\n"),
                 (
                     "memory.stat",
-                    "inactive_file 1\ntotal_inactive_file 4000\ntotal_rss 3000\ntotal_pgfault 7\n",
+                    "inactive_file 1\ntotal_inactive_file 4000\ntotal_rss 3000\ntotal_pgfault 7\ntotal_cache 4500\n",
                 ),
+                ("memory.failcnt", "6\n"),
+                ("memory.oom_control", "oom_kill_disable 0\noom_kill 1\n"),
             ],
         );
         let used = Cgroups::parse(&mounts).usage(Some(Path::new("skiff/pod")));
@@ -152,6 +210,16 @@ mod tests {
             page_faults: Some(7),
             major_page_faults: None,
             processes: Some(12),
+            details: Details {
+                cpu_user: Some(Duration::from_secs(1)),
+                periods: Some(9),
+                throttled_periods: Some(2),
+                throttled: Some(Duration::from_micros(5)),
+                cache: Some(4500),
+                limit_hits: Some(6),
+                oom_kills: Some(1),
+                ..Details::default()
+            },
         };
         assert_eq!(used, expected);
         assert_eq!(Cgroups::parse(&mounts).lacking(), Vec::<String>::new());
@@ -169,11 +237,16 @@ mod tests {
         write(
             &root.path().join("skiff/pod"),
             &[
-                ("cpu.stat", "usage_usec 2500\nuser_usec 1\n"),
+                ("cpu.stat", "usage_usec 2500\nuser_usec 1\nthrottled_usec 4\n"),
                 ("pids.current", "3\n"),
                 ("memory.current", "5000\n"),
                 ("memory.peak", "6000\n"),
-                ("memory.stat", "anon 300\ninactive_file 6000\npgfault 2\npgmajfault 1\n"),
+                (
+                    "memory.stat",
+                    "anon 300\ninactive_file 6000\npgfault 2\npgmajfault 1\nfile 40\n",
+                ),
+                ("memory.swap.current", "50\n"),
+                ("memory.events", "low 0\nmax 8\noom 2\noom_kill 1\n"),
             ],
         );
         let cgroups = Cgroups::parse(&mounts);
@@ -187,6 +260,15 @@ mod tests {
             page_faults: Some(2),
             major_page_faults: Some(1),
             processes: Some(3),
+            details: Details {
+                cpu_user: Some(Duration::from_micros(1)),
+                throttled: Some(Duration::from_micros(4)),
+                cache: Some(40),
+                swap: Some(50),
+                limit_hits: Some(8),
+                oom_kills: Some(1),
+                ..Details::default()
+            },
         };
         assert_eq!(used, expected);
         assert_eq!(cgroups.usage(Some(Path::new("skiff/gone"))), Usage::default());

@@ -14,12 +14,13 @@ use tokio::sync::{OwnedMutexGuard, broadcast};
 
 use super::client::{CALL, or_gone, within};
 use super::records::Record;
-use super::{Containerd, Shared, holding, pause, records};
+use super::{Containerd, Shared, creation, holding, pause, records};
 use crate::clock::now;
 use crate::embedded::{arrange, change, check_id, described, io_error};
+use crate::record;
 use crate::{
-    Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, ImageFiles, Info, Limits, Refusal, Runtime, Sandbox,
-    SandboxSpec, Session, State, StreamSpec, Streams, Usage, Written,
+    Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Identity, ImageFiles, Info, Limits, Refusal, Runtime,
+    Sandbox, SandboxSpec, Session, State, StreamSpec, Streams, Usage, Written,
 };
 
 impl Runtime for Containerd {
@@ -141,6 +142,18 @@ impl Runtime for Containerd {
     fn usage(&self, of: Option<(&str, Option<&str>)>) -> Usage {
         let group = of.map(|(sandbox, container)| self.shared.group(sandbox).join(container.unwrap_or_default()));
         self.shared.cgroups.usage(group.as_deref())
+    }
+
+    fn group(&self, sandbox: &str, container: Option<&str>) -> PathBuf {
+        Path::new("/").join(self.shared.group(sandbox).join(container.unwrap_or_default()))
+    }
+
+    fn identity(&self, sandbox: &str, container: &str) -> Option<Identity> {
+        check_id("sandbox id", sandbox)
+            .and(check_id("container id", container))
+            .ok()?;
+        let directory = self.shared.container_directory(sandbox, container);
+        record::identity(&directory.join(creation::PROCESS))
     }
 
     fn limit(&self, sandbox: &str, container: Option<&str>, limits: Limits) -> BoxFuture<'_, Result<(), Error>> {

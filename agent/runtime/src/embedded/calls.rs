@@ -1,6 +1,6 @@
 //! The trait's methods: what is asked of a supervisor, and what is done here.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -9,12 +9,12 @@ use tokio::sync::broadcast;
 use super::{Embedded, check_id, io_error, unexpected};
 use crate::cgroup::Cgroups;
 use crate::clock::now;
-use crate::overlay;
 use crate::protocol::{Answer, Call, Stdio};
 use crate::{
-    Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, ImageFiles, Info, Limits, Refusal, Runtime, Sandbox,
-    SandboxSpec, Session, State, StreamSpec, Streams, Usage, Written,
+    Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Identity, ImageFiles, Info, Limits, Refusal, Runtime,
+    Sandbox, SandboxSpec, Session, State, StreamSpec, Streams, Usage, Written,
 };
+use crate::{overlay, record};
 
 /// Version of libcontainer, which is youki's.
 const VERSION: &str = "0.7.0";
@@ -236,6 +236,18 @@ impl Runtime for Embedded {
     fn usage(&self, of: Option<(&str, Option<&str>)>) -> Usage {
         let group = of.map(|(sandbox, container)| self.shared.group(sandbox).join(container.unwrap_or_default()));
         self.shared.cgroups.usage(group.as_deref())
+    }
+
+    fn group(&self, sandbox: &str, container: Option<&str>) -> PathBuf {
+        Path::new("/").join(self.shared.group(sandbox).join(container.unwrap_or_default()))
+    }
+
+    fn identity(&self, sandbox: &str, container: &str) -> Option<Identity> {
+        check_id("sandbox id", sandbox)
+            .and(check_id("container id", container))
+            .ok()?;
+        let containers = self.shared.directory(sandbox).join(crate::supervisor::CONTAINERS);
+        record::identity(&containers.join(container).join(crate::supervisor::CONFIG))
     }
 
     fn limit(&self, sandbox: &str, container: Option<&str>, limits: Limits) -> BoxFuture<'_, Result<(), Error>> {

@@ -1,6 +1,6 @@
 //! The trait's methods.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -9,8 +9,8 @@ use tokio::sync::broadcast;
 
 use super::{SIGKILL, SIGTERM, Sim, failed};
 use crate::{
-    Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, ImageFiles, Info, Input, Limits, Output, Refusal,
-    Runtime, Sandbox, SandboxSpec, Session, State, StreamSpec, Streams, Usage, Written,
+    Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Identity, ImageFiles, Info, Input, Limits, Output,
+    Refusal, Runtime, Sandbox, SandboxSpec, Session, State, StreamSpec, Streams, Usage, Written,
 };
 
 fn session(streams: Streams, stdout: Option<Output>, stderr: Option<Output>, exit_code: i32) -> Session {
@@ -186,6 +186,15 @@ impl Runtime for Sim {
     /// Nothing is counted here.
     fn usage(&self, _of: Option<(&str, Option<&str>)>) -> Usage {
         Usage::default()
+    }
+
+    fn group(&self, sandbox: &str, container: Option<&str>) -> PathBuf {
+        Path::new("/").join(sandbox).join(container.unwrap_or_default())
+    }
+
+    fn identity(&self, sandbox: &str, container: &str) -> Option<Identity> {
+        let known = self.world().container(sandbox, container).is_ok();
+        known.then(Identity::default)
     }
 
     fn limit(&self, sandbox: &str, container: Option<&str>, _limits: Limits) -> BoxFuture<'_, Result<(), Error>> {

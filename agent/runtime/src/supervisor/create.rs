@@ -25,7 +25,7 @@ use crate::{ContainerSpec, Refusal, record};
 /// The name that libcontainer knows every container by: its directory below the container's own.
 pub(super) const OCI: &str = "oci";
 /// The completed configuration.
-pub(super) const CONFIG: &str = "config.json";
+pub(crate) const CONFIG: &str = "config.json";
 /// The root file system, and where its changes are, in the container's directory.
 const ROOTFS: &str = "rootfs";
 const UPPER: &str = "upper";

@@ -65,6 +65,7 @@ pub(crate) const SOCKET: &str = "supervisor.sock";
 pub(crate) const SANDBOX: &str = "sandbox.json";
 /// Directories of containers.
 pub(crate) const CONTAINERS: &str = "containers";
+pub(crate) use create::CONFIG;
 /// What a container is and how it ended.
 pub(crate) const RECORD: &str = "record.json";
 /// The group of all supervisors, below the root of our cgroups.

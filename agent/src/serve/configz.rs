@@ -1,0 +1,115 @@
+//! `/configz`: what the operator said, in a kubelet's words.
+
+use std::sync::Arc;
+
+use agent_plan::eviction::{Amount, Threshold};
+use agent_plan::reserve::Amounts;
+use axum::Json;
+use axum::extract::State;
+use serde_json::{Map, Value, json};
+
+use crate::context::Context;
+
+pub(super) async fn answer(State(context): State<Arc<Context>>) -> Json<Value> {
+    Json(json!({"kubeletconfig": configuration(&context)}))
+}
+
+fn configuration(context: &Context) -> Value {
+    let config = &context.config;
+    let upkeep = &config.upkeep;
+    let seconds = |milliseconds: i64| format!("{}s", milliseconds / 1000);
+    let thresholds = |hard: bool, value: fn(&Threshold) -> Option<Value>| -> Map<String, Value> {
+        let chosen = upkeep.thresholds.all.iter().filter(|own| (own.grace == 0) == hard);
+        let each = chosen.filter_map(|own| Some((own.signal.name().to_owned(), value(own)?)));
+        each.collect()
+    };
+    let amount = |own: &Threshold| Some(json!(told(own.value)));
+    let reclaim = [true, false]
+        .into_iter()
+        .flat_map(|hard| thresholds(hard, |own| Some(json!(told(own.reclaim?)))));
+    let reclaim: Map<String, Value> = reclaim.collect();
+    let reserved = upkeep.reserved.iter().map(texts).collect::<Vec<_>>();
+    json!({
+        "kind": "KubeletConfiguration",
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "enableServer": true,
+        "port": config.port,
+        "readOnlyPort": 0,
+        "authentication": {"anonymous": {"enabled": false}, "webhook": {"enabled": false}},
+        "enableDebuggingHandlers": true,
+        "enableSystemLogHandler": true,
+        "enableSystemLogQuery": false,
+        "enableProfilingHandler": false,
+        "maxPods": config.max_pods,
+        "podPidsLimit": upkeep.pod_pids.unwrap_or(-1),
+        "clusterDNS": config.dns.servers,
+        "clusterDomain": config.dns.domain,
+        "cpuManagerPolicy": "none",
+        "memoryManagerPolicy": "None",
+        "topologyManagerPolicy": "none",
+        "cgroupsPerQOS": true,
+        "enforceNodeAllocatable": if upkeep.enforce { ["pods"] } else { ["none"] },
+        "kubeReserved": reserved.first(),
+        "systemReserved": reserved.get(1),
+        "evictionHard": thresholds(true, amount),
+        "evictionSoft": thresholds(false, amount),
+        "evictionSoftGracePeriod": thresholds(false, |own| Some(json!(format!("{}s", own.grace / 1000)))),
+        "evictionMinimumReclaim": reclaim,
+        "evictionPressureTransitionPeriod": seconds(upkeep.thresholds.transition),
+        "evictionMaxPodGracePeriod": upkeep.thresholds.longest_grace,
+        "imageGCHighThresholdPercent": upkeep.images.high,
+        "imageGCLowThresholdPercent": upkeep.images.low,
+        "imageMinimumGCAge": seconds(upkeep.images.youth),
+        "shutdownGracePeriod": format!("{}s", config.shutdown.total),
+        "shutdownGracePeriodCriticalPods": format!("{}s", config.shutdown.critical),
+        "serializeImagePulls": false,
+        "maxParallelImagePulls": crate::PULLS,
+        "containerLogMaxSize": "10Mi",
+        "containerLogMaxFiles": 5,
+        "nodeLeaseDurationSeconds": 40,
+        "imagePullCredentialsVerificationPolicy": "NeverVerifyPreloadedImages",
+    })
+}
+
+/// As the operator writes it.
+fn told(amount: Amount) -> String {
+    match amount {
+        Amount::Quantity(quantity) => quantity.to_text().0,
+        Amount::Share(thousandths) if thousandths % 1000 == 0 => format!("{}%", thousandths / 1000),
+        Amount::Share(thousandths) => format!("{}.{:03}%", thousandths / 1000, thousandths % 1000),
+    }
+}
+
+fn texts(amounts: &Amounts) -> Map<String, Value> {
+    let each = amounts
+        .iter()
+        .map(|(name, amount)| (name.clone(), json!(amount.to_text())));
+    each.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use agent_plan::eviction::Thresholds;
+
+    use super::*;
+
+    #[test]
+    fn amounts_are_told_as_they_are_written() {
+        let text = "memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<2.5%,pid.available<1k";
+        let all = Thresholds::parse(text, "", "", "").unwrap();
+        let all = all
+            .iter()
+            .map(|own| format!("{}<{}", own.signal.name(), told(own.value)));
+        let mut all: Vec<String> = all.collect();
+        all.sort();
+        assert_eq!(
+            all,
+            [
+                "memory.available<100Mi",
+                "nodefs.available<10%",
+                "nodefs.inodesFree<2.500%",
+                "pid.available<1k"
+            ]
+        );
+    }
+}

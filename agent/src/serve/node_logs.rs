@@ -1,0 +1,228 @@
+//! `/logs/`: the files that the machine logs to. A container may have put something there: no link leads out, and what is no
+//! regular file is not there.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::OwnedFd;
+use std::path::Path as FilePath;
+
+use axum::body::Body;
+use axum::extract::Path;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures::stream;
+use nix::dir::Dir;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
+use nix::sys::stat::{Mode, SFlag, fstat};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use tracing::debug;
+
+use crate::confined::aside;
+
+/// Where they are.
+const DIRECTORY: &str = "/var/log";
+/// Entries of a directory that are shown.
+const ENTRIES: usize = 10_000;
+const CHUNK: usize = 64 << 10;
+/// Bytes from which it is told what a file is.
+const SNIFFED: usize = 512;
+/// What stays in a link as it is.
+const PLAIN: AsciiSet = NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'/');
+
+/// What a path leads to.
+#[derive(Debug)]
+enum Found {
+    /// With its length and its first bytes.
+    File(File, u64, Vec<u8>),
+    /// Names, those of directories with a slash at the end.
+    Directory(Vec<String>),
+}
+
+pub(super) async fn root() -> Response {
+    answer(String::new()).await
+}
+
+pub(super) async fn below(Path(path): Path<String>) -> Response {
+    answer(path).await
+}
+
+async fn answer(path: String) -> Response {
+    let asked = path.clone();
+    match aside(move || find(FilePath::new(DIRECTORY), &asked)).await {
+        Ok(Found::File(file, length, begin)) => {
+            let kind = if begin.contains(&0) || begin.starts_with(&[0x1f, 0x8b]) {
+                "application/octet-stream"
+            } else {
+                "text/plain; charset=utf-8"
+            };
+            let headers = [(header::CONTENT_TYPE, kind)];
+            (headers, Body::from_stream(contents(file, length))).into_response()
+        }
+        Ok(Found::Directory(names)) => {
+            let headers = [(header::CONTENT_TYPE, "text/html; charset=utf-8")];
+            (headers, listing(&names)).into_response()
+        }
+        Err(error) => {
+            debug!(path, %error, "no log of the machine");
+            (StatusCode::NOT_FOUND, "404 page not found\n").into_response()
+        }
+    }
+}
+
+/// Looks below a directory. Blocks.
+fn find(directory: &FilePath, path: &str) -> io::Result<Found> {
+    let root = open(
+        directory,
+        OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
+        Mode::empty(),
+    )?;
+    let path = path.trim_matches('/');
+    let path = if path.is_empty() { "." } else { path };
+    // A pipe would wait for somebody who writes to it, a device may do anything: neither is opened before it is known.
+    let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    let look = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(resolve);
+    let found: OwnedFd = openat2(&root, path, look)?;
+    let kind = fstat(&found)?.st_mode & SFlag::S_IFMT.bits();
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    if kind == SFlag::S_IFDIR.bits() {
+        let opened = openat2(
+            &root,
+            path,
+            OpenHow::new().flags(flags | OFlag::O_DIRECTORY).resolve(resolve),
+        )?;
+        return Ok(Found::Directory(entries(Dir::from_fd(opened)?)?));
+    }
+    if kind != SFlag::S_IFREG.bits() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    let mut file = File::from(openat2(&root, path, OpenHow::new().flags(flags).resolve(resolve))?);
+    let about = file.metadata()?;
+    // It may have been replaced in between.
+    if !about.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    let mut begin = Vec::new();
+    Read::by_ref(&mut file).take(SNIFFED as u64).read_to_end(&mut begin)?;
+    file.seek(SeekFrom::Start(0))?;
+    Ok(Found::File(file, about.len(), begin))
+}
+
+fn entries(mut directory: Dir) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in directory.iter().take(ENTRIES) {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if matches!(name.as_str(), "." | "..") {
+            continue;
+        }
+        let below = entry.file_type() == Some(nix::dir::Type::Directory);
+        names.push(if below { format!("{name}/") } else { name });
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// As Go's file server shows a directory.
+fn listing(names: &[String]) -> String {
+    let mut page = "<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n".to_owned();
+    for name in names {
+        let shown = name
+            .replace('&', "&amp;")
+            .replace('<', "&lt;")
+            .replace('>', "&gt;")
+            .replace('"', "&#34;")
+            .replace('\'', "&#39;");
+        let link = utf8_percent_encode(name, &PLAIN);
+        page.extend(["<a href=\"", &link.to_string(), "\">", &shown, "</a>\n"]);
+    }
+    page.push_str("</pre>\n");
+    page
+}
+
+/// As much of a file as there was at first.
+fn contents(file: File, length: u64) -> impl stream::Stream<Item = io::Result<Vec<u8>>> {
+    stream::try_unfold((file, length), |(file, left)| async move {
+        let read = aside(move || {
+            let mut chunk = Vec::new();
+            let most = left.min(CHUNK as u64);
+            Read::by_ref(&mut &file).take(most).read_to_end(&mut chunk)?;
+            Ok((file, chunk))
+        });
+        let (file, chunk) = read.await?;
+        let left = left.saturating_sub(chunk.len() as u64);
+        Ok((!chunk.is_empty()).then_some((chunk, (file, left))))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use futures::TryStreamExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_file_is_read_whole_and_a_directory_listed() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::create_dir(home.path().join("pods")).unwrap();
+        std::fs::write(home.path().join("sys<log>"), vec![b'x'; CHUNK * 2 + 7]).unwrap();
+        symlink("../sys<log>", home.path().join("pods/latest")).unwrap();
+        for path in ["sys<log>", "/pods/latest", "pods/../sys<log>/"] {
+            let Found::File(file, length, begin) = find(home.path(), path).unwrap() else {
+                panic!("{path} is a file");
+            };
+            assert_eq!((length, begin.len()), (CHUNK as u64 * 2 + 7, SNIFFED));
+            let whole: Vec<Vec<u8>> = contents(file, length).try_collect().await.unwrap();
+            assert_eq!(whole.concat().len() as u64, length);
+        }
+        for path in ["", "/", "."] {
+            let Found::Directory(names) = find(home.path(), path).unwrap() else {
+                panic!("{path} is a directory");
+            };
+            assert_eq!(names, ["pods/", "sys<log>"]);
+            assert!(listing(&names).contains("<a href=\"sys%3Clog%3E\">sys&lt;log&gt;</a>\n"));
+        }
+    }
+
+    #[test]
+    fn attack_21_nothing_outside_the_directory_is_a_log() {
+        let home = tempfile::tempdir().unwrap();
+        let logs = home.path().join("log");
+        std::fs::create_dir_all(logs.join("own")).unwrap();
+        std::fs::write(home.path().join("shadow"), "secret").unwrap();
+        symlink("../shadow", logs.join("link")).unwrap();
+        symlink("/etc/shadow", logs.join("absolute")).unwrap();
+        symlink("..", logs.join("own/up")).unwrap();
+        symlink("/proc/self/root", logs.join("magic")).unwrap();
+        nix::unistd::mkfifo(&logs.join("pipe"), Mode::S_IRWXU).unwrap();
+        let device = nix::sys::stat::mknod(&logs.join("device"), SFlag::S_IFCHR, Mode::S_IRWXU, 0x0105);
+        device.unwrap();
+        for path in [
+            "../shadow",
+            "/../shadow",
+            "own/../../shadow",
+            "own/up/../shadow",
+            "%2e%2e/shadow",
+            "..%2fshadow",
+            "link",
+            "absolute",
+            "magic",
+            "magic/etc/shadow",
+            "shadow\0",
+            "own\0/../../shadow",
+            "pipe",
+            "device",
+            "missing",
+            &"x/".repeat(5000),
+        ] {
+            let found = find(&logs, path);
+            assert!(found.is_err(), "{path:?}: {found:?}");
+        }
+    }
+}

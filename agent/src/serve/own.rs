@@ -1,0 +1,222 @@
+//! `/metrics`: what the agent itself does and uses, and how full the volumes of claims are.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_plan::pods;
+use axum::extract::State;
+use axum::response::Response;
+use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::statvfs::{Statvfs, statvfs};
+use nix::unistd::{SysconfVar, sysconf};
+
+use super::prometheus::{Family, answer, labels, number};
+use crate::context::Context;
+
+/// How long it is waited for the file systems of volumes: one of them may not answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Held by who asks the file systems of volumes, so that one that does not answer is asked once.
+pub(crate) type Asking = Arc<tokio::sync::Mutex<()>>;
+
+pub(super) async fn metrics(State(context): State<Arc<Context>>) -> Response {
+    let mut text = String::new();
+    let mut all = vec![build(), node(&context), running_pods(&context)];
+    all.push(containers(&context).await);
+    all.extend(volumes(&context).await);
+    all.extend(process());
+    all.push(start_time());
+    for family in all {
+        family.write(&mut text, None);
+    }
+    answer(text)
+}
+
+fn build() -> Family<'static> {
+    let version = labels(&[("gitVersion", crate::node::VERSION), ("major", "1"), ("minor", "36")]);
+    let help = "[ALPHA] A metric with a constant '1' value labeled by major, minor and git version from which \
+                Kubernetes was built.";
+    Family::new("gauge", "kubernetes_build_info", help, [(version, Some(1.0))])
+}
+
+fn node(context: &Context) -> Family<'static> {
+    let name = labels(&[("node", &context.config.node_name)]);
+    let help = "[ALPHA] The node's name. The count is always 1.";
+    Family::new("gauge", "kubelet_node_name", help, [(name, Some(1.0))])
+}
+
+fn running_pods(context: &Context) -> Family<'static> {
+    let running = context.running.borrow();
+    let uids: std::collections::BTreeSet<&str> = running.keys().map(|run| run.pod.as_str()).collect();
+    let count = Some(number(u64::try_from(uids.len()).unwrap_or(u64::MAX)));
+    let help = "[BETA] Number of pods that have a running pod sandbox";
+    Family::new("gauge", "kubelet_running_pods", help, [(String::new(), count)])
+}
+
+async fn containers(context: &Context) -> Family<'static> {
+    let mut counts = BTreeMap::from([("created", 0_u64), ("exited", 0), ("running", 0)]);
+    let sandboxes = context.parts.runtime.sandboxes().await.unwrap_or_default();
+    for container in sandboxes.into_iter().flat_map(|sandbox| sandbox.containers) {
+        let state = match container.state {
+            runtime::State::Created => "created",
+            runtime::State::Running { .. } => "running",
+            runtime::State::Exited { .. } => "exited",
+        };
+        *counts.entry(state).or_default() += 1;
+    }
+    let each = counts
+        .into_iter()
+        .map(|(state, count)| (labels(&[("container_state", state)]), Some(number(count))));
+    Family::new(
+        "gauge",
+        "kubelet_running_containers",
+        "[BETA] Number of containers currently running",
+        each,
+    )
+}
+
+/// How full the volumes of claims are; nothing while one of them does not answer.
+async fn volumes(context: &Arc<Context>) -> Vec<Family<'static>> {
+    let Ok(asking) = Arc::clone(&context.asking).try_lock_owned() else {
+        return Vec::new();
+    };
+    let claims = claims(context);
+    let looking = tokio::task::spawn_blocking(move || {
+        let _asking = asking;
+        let stat = |(names, path): (String, PathBuf)| Some((names, statvfs(&path).ok()?));
+        claims.into_iter().filter_map(stat).collect::<Vec<_>>()
+    });
+    let Ok(Ok(found)) = tokio::time::timeout(PATIENCE, looking).await else {
+        return Vec::new();
+    };
+    type Row = (&'static str, &'static str, fn(&Statvfs) -> u64);
+    let rows: [Row; 6] = [
+        (
+            "kubelet_volume_stats_available_bytes",
+            "[ALPHA] Number of available bytes in the volume",
+            |stat| stat.blocks_available().saturating_mul(stat.fragment_size()),
+        ),
+        (
+            "kubelet_volume_stats_capacity_bytes",
+            "[ALPHA] Capacity in bytes of the volume",
+            |stat| stat.blocks().saturating_mul(stat.fragment_size()),
+        ),
+        (
+            "kubelet_volume_stats_used_bytes",
+            "[ALPHA] Number of used bytes in the volume",
+            |stat| {
+                stat.blocks()
+                    .saturating_sub(stat.blocks_free())
+                    .saturating_mul(stat.fragment_size())
+            },
+        ),
+        (
+            "kubelet_volume_stats_inodes",
+            "[ALPHA] Maximum number of inodes in the volume",
+            |stat| stat.files(),
+        ),
+        (
+            "kubelet_volume_stats_inodes_free",
+            "[ALPHA] Number of free inodes in the volume",
+            |stat| stat.files_free(),
+        ),
+        (
+            "kubelet_volume_stats_inodes_used",
+            "[ALPHA] Number of used inodes in the volume",
+            |stat| stat.files().saturating_sub(stat.files_free()),
+        ),
+    ];
+    let row = |(name, help, value): Row| {
+        let samples = found
+            .iter()
+            .map(|(names, stat)| (names.clone(), Some(number(value(stat)))));
+        Family::new("gauge", name, help, samples)
+    };
+    rows.into_iter().map(row).collect()
+}
+
+/// The labels of claims and where they are mounted; a claim that several pods use is told of once.
+fn claims(context: &Context) -> BTreeMap<String, PathBuf> {
+    let mut all = BTreeMap::new();
+    for pod in context.known_pods() {
+        let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+        for volume in volumes {
+            let claim = match (&volume.persistent_volume_claim, &volume.ephemeral) {
+                (Some(claim), _) => claim.claim_name.clone(),
+                (None, Some(_)) => format!("{}-{}", pods::name(&pod), volume.name),
+                (None, None) => continue,
+            };
+            let names = labels(&[("namespace", pods::namespace(&pod)), ("persistentvolumeclaim", &claim)]);
+            let mounted = context.volumes.mounted(pods::uid(&pod), &volume.name);
+            all.extend(mounted.map(|path| (names, path)));
+        }
+    }
+    all
+}
+
+/// The time since 1970 at which this process began.
+pub(super) fn start_time() -> Family<'static> {
+    let ticks = sysconf(SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100);
+    let ticks = number(u64::try_from(ticks).unwrap_or(100));
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let booted = stat
+        .lines()
+        .find_map(|line| line.strip_prefix("btime ")?.parse().ok())
+        .map(number);
+    let began = own_stat(22).map(|began| number(began) / ticks);
+    let time = booted.and_then(|booted| Some(booted + began?));
+    let help = "Start time of the process since unix epoch in seconds.";
+    Family::new("gauge", "process_start_time_seconds", help, [(String::new(), time)])
+}
+
+/// A field of `/proc/self/stat`, counted from 1.
+fn own_stat(field: usize) -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The second one, in parentheses, may hold anything.
+    let (_, rest) = text.rsplit_once(')')?;
+    rest.split_whitespace().nth(field.checked_sub(3)?)?.parse().ok()
+}
+
+fn process() -> Vec<Family<'static>> {
+    let ticks = sysconf(SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100);
+    let ticks = number(u64::try_from(ticks).unwrap_or(100));
+    let page = sysconf(SysconfVar::PAGE_SIZE).ok().flatten().unwrap_or(4096);
+    let page = u64::try_from(page).unwrap_or(4096);
+    let spent = own_stat(14).and_then(|user| Some(number(user.saturating_add(own_stat(15)?)) / ticks));
+    let open = std::fs::read_dir("/proc/self/fd").ok();
+    // The one that reads them is one of them.
+    let open = open.map(|open| open.count().saturating_sub(1));
+    let most = getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(soft, _)| number(soft));
+    let one = |kind, name, help, value| Family::new(kind, name, help, [(String::new(), value)]);
+    let total = "Total user and system CPU time spent in seconds.";
+    let resident = own_stat(24).map(|pages| number(pages.saturating_mul(page)));
+    vec![
+        one("counter", "process_cpu_seconds_total", total, spent),
+        one(
+            "gauge",
+            "process_max_fds",
+            "Maximum number of open file descriptors.",
+            most,
+        ),
+        one(
+            "gauge",
+            "process_open_fds",
+            "Number of open file descriptors.",
+            open.and_then(|open| u64::try_from(open).ok()).map(number),
+        ),
+        one(
+            "gauge",
+            "process_resident_memory_bytes",
+            "Resident memory size in bytes.",
+            resident,
+        ),
+        one(
+            "gauge",
+            "process_virtual_memory_bytes",
+            "Virtual memory size in bytes.",
+            own_stat(23).map(number),
+        ),
+    ]
+}
