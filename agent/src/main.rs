@@ -57,6 +57,10 @@ fn main() -> ExitCode {
 
 async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let _lock = Lock::take(&arguments.state_dir, "run")?;
+    // As a kubelet: when memory is short, pods go first.
+    if let Err(error) = std::fs::write("/proc/self/oom_score_adj", "-999") {
+        tracing::warn!(%error, "the agent may be killed when memory is short");
+    }
     let cancel = CancellationToken::new();
     let listener = tokio::net::TcpListener::bind(arguments.listen)
         .await

@@ -98,11 +98,6 @@ impl Builder {
             }),
             ..controllers::Options::default()
         };
-        let running = controllers::run(clients, options, cancel.clone());
-        tasks.spawn(async move {
-            let Err(error) = running.await;
-            tracing::debug!(%error, "controllers ended");
-        });
         let mut cluster = Cluster {
             server,
             store,
@@ -112,7 +107,9 @@ impl Builder {
             clock,
             beside,
             directory,
+            controllers: (clients, options, CancellationToken::new()),
         };
+        cluster.restart_controllers();
         for number in 1..=self.nodes {
             cluster.add_node(&format!("node-{number}"));
         }
@@ -142,6 +139,8 @@ pub struct Cluster {
     clock: server::Clock,
     beside: Arc<AtomicI64>,
     directory: tempfile::TempDir,
+    /// What they are started with, and what ends them.
+    controllers: (controllers::Clients, controllers::Options, CancellationToken),
 }
 
 impl Cluster {
@@ -175,6 +174,23 @@ impl Cluster {
             cancel.clone(),
         ));
         cancel
+    }
+
+    /// Ends the controllers and the scheduler wherever they are, and starts them anew with nothing that they knew.
+    pub fn restart_controllers(&mut self) {
+        let (clients, options, running) = &mut self.controllers;
+        running.cancel();
+        *running = self.cancel.child_token();
+        let (cancel, begun) = (
+            running.clone(),
+            controllers::run(Arc::clone(clients), options.clone(), running.clone()),
+        );
+        self.tasks.spawn(async move {
+            // What it was about to do it does no more.
+            if let Some(Err(error)) = cancel.run_until_cancelled(begun).await {
+                tracing::debug!(%error, "controllers ended");
+            }
+        });
     }
 
     /// Sets every wall clock of the cluster forwards or back, as an operator or a broken time server would.

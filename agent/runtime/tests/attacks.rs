@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::{Kind, Machine, contract};
-use runtime::ContainerSpec;
+use runtime::{ContainerSpec, Event};
 
 /// A second layer that replaces one directory of the first.
 fn poisoned(machine: &Machine, name: &str, make: impl FnOnce(&Path)) -> ContainerSpec {
@@ -188,6 +188,59 @@ async fn attack_13_a_log_that_is_a_link_fails_the_creation(kind: Kind) {
     machine.finish().await;
 }
 
+async fn attack_39_limits_hold_against_bombs_and_hogs(kind: Kind) {
+    let mut machine = Machine::of(kind, "attack-39").await;
+    machine.sandbox("good").await;
+    machine.run("good", machine.shell("well", "sleep 1000")).await;
+    machine.sandbox("s").await;
+    let mut bomb = machine.shell("bomb", "b() { b | b & }; b; sleep 1000");
+    common::limit(&mut bomb, Some(64 << 20), Some(50_000), Some(50));
+    machine.run("s", bomb).await;
+    let files = "i=3; while eval \"exec $i</etc/passwd\"; do i=$((i+1)); done";
+    let pid = machine
+        .run(
+            "s",
+            machine.shell("files", &format!("ulimit -n 100; sh -c '{files}'; sleep 1000")),
+        )
+        .await;
+    let mut hog = machine.shell("memory", "x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done");
+    common::limit(&mut hog, Some(16 << 20), None, None);
+    machine.run("s", hog).await;
+    let killed = loop {
+        match machine.event().await {
+            Event::ContainerExited { container_id, exit, .. } if container_id == "memory" => break exit,
+            Event::ContainerExited { container_id, exit, .. } => assert_eq!(container_id, "bomb", "{exit:?}"),
+            other @ Event::SandboxLost { .. } => panic!("{other:?}"),
+        }
+    };
+    assert!(killed.oom_killed, "{killed:?}");
+    let group = format!("{}/kubepods/s/bomb", machine.cgroup_root);
+    let count = |file: &str| {
+        let at = [
+            format!("/sys/fs/cgroup/pids/{group}/{file}"),
+            format!("/sys/fs/cgroup/{group}/{file}"),
+        ];
+        at.iter()
+            .find_map(|path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok())
+    };
+    assert_eq!(count("pids.max"), Some(50));
+    assert!(count("pids.current").unwrap() <= 50);
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    assert!(
+        limits
+            .lines()
+            .any(|line| line.starts_with("Max open files") && line.contains(" 100 ")),
+        "{limits}"
+    );
+    // Its own pod is no worse off than it makes itself, others are not at all.
+    let said = machine.exec("good", "well", "echo well", Duration::from_secs(20)).await;
+    assert_eq!((said.exit_code, said.output.as_slice()), (0, b"well\n".as_slice()));
+    for container in ["bomb", "files", "memory"] {
+        machine.runtime.remove_container("s", container).await.unwrap();
+    }
+    machine.finish().await;
+}
+
 /// The process that writes a container's log: its supervisor, or containerd's logger.
 fn log_writer(machine: &Machine, pid: i32) -> String {
     if machine.kind == Kind::Containerd {
@@ -241,5 +294,6 @@ contract!(
     attack_10_a_dev_null_of_the_image_is_not_what_paths_are_masked_with,
     attack_11_no_descriptor_or_directory_of_the_machine_is_open_in_a_container,
     attack_13_a_log_that_is_a_link_fails_the_creation,
+    attack_39_limits_hold_against_bombs_and_hogs,
     attack_14_a_flood_of_output_leaves_its_writer_small_and_the_disk_bounded,
 );

@@ -312,3 +312,17 @@ fn volumes_of_huge_pages_are_of_those_that_the_pod_asks_for() {
     volumes.tear_down("uid-1").unwrap();
     assert!(!volume.exists());
 }
+
+#[test]
+fn attack_29_a_git_repository_is_no_volume() {
+    let directory = tempfile::tempdir().unwrap();
+    let (root, touched) = (directory.path().join("pods"), directory.path().join("touched"));
+    let volumes = Volumes::new(root.clone(), true);
+    let repository = format!("--upload-pack=touch {}", touched.display());
+    let pod = pod(&format!(
+        r#"{{"containers":[],"volumes":[{{"name":"v","gitRepo":{{"repository":{repository:?},"directory":"../../x"}}}}]}}"#
+    ));
+    let refused = prepare(&volumes, &pod, &Sources::default()).unwrap_err().to_string();
+    assert_eq!(refused, "the kind of volume \"v\" is not supported");
+    assert!(!touched.exists() && !root.join("uid-1/volumes/v").exists());
+}

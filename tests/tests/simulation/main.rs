@@ -121,9 +121,25 @@ async fn a_deployment_becomes_pods_and_goes() {
         .await;
 }
 
+/// Waits until there are so many pods.
+async fn under_way(cluster: &Cluster, pods: usize) {
+    cluster
+        .eventually("there are pods", || async {
+            let found = cluster.list(PODS).await.len();
+            if found >= pods { Ok(()) } else { Err(found) }
+        })
+        .await;
+}
+
 async fn one_seed(seed: u64) {
-    let cluster = Cluster::builder().nodes(3).lossy(seed).start().await;
+    let mut cluster = Cluster::builder().nodes(3).lossy(seed).start().await;
     cluster.create(DEPLOYMENTS, &deployment("web", 4, "nginx:1")).await;
+    // In the midst of it those that work on it forget all that they know.
+    let forgetful = seed.is_multiple_of(4);
+    for pods in (1..4).filter(|_| forgetful) {
+        under_way(&cluster, pods).await;
+        cluster.restart_controllers();
+    }
     rolled_out(&cluster, "web", 4, "nginx:1").await;
     let image =
         json!({ "spec": { "template": { "spec": { "containers": [{ "name": "main", "image": "nginx:2" }] } } } });
@@ -131,6 +147,19 @@ async fn one_seed(seed: u64) {
         .request("PATCH", &format!("{DEPLOYMENTS}/web"), MERGE, &image)
         .await
         .expect("patched");
+    for updated in (1..4).filter(|_| forgetful) {
+        cluster
+            .eventually("the rollout goes on", || async {
+                let status = cluster.get(&format!("{DEPLOYMENTS}/web")).await["status"].clone();
+                if status["updatedReplicas"].as_i64() >= Some(updated) {
+                    Ok(())
+                } else {
+                    Err(status)
+                }
+            })
+            .await;
+        cluster.restart_controllers();
+    }
     rolled_out(&cluster, "web", 4, "nginx:2").await;
     let bounds = Bounds { most: 5, least: 3 };
     let changes = check_history(&cluster.store, bounds)
@@ -140,7 +169,7 @@ async fn one_seed(seed: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rollout_keeps_its_bounds_over_a_lossy_network() {
+async fn attack_41_a_rollout_keeps_its_bounds_over_a_lossy_network() {
     let seeds = std::env::var("SEEDS")
         .ok()
         .and_then(|text| text.parse().ok())

@@ -70,7 +70,7 @@ fn certificates_are_kept_until_they_do_not_fit() {
 }
 
 #[test]
-fn what_others_could_read_is_closed() {
+fn attack_32_what_others_could_read_is_closed() {
     let directory = tempfile::tempdir().unwrap();
     let (pki, config) = (directory.path().join("pki"), directory.path().join("admin.kubeconfig"));
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
