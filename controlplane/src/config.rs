@@ -52,6 +52,9 @@ pub struct Config {
     /// How many seconds the server's own certificates live; they are renewed when a sixth is left
     #[arg(long, default_value_t = pki::LIFETIME.as_secs(), value_parser = clap::value_parser!(u64).range(60..=315_360_000))]
     pub certificate_seconds: u64,
+    /// All that was said on the command line, and what was not by its default: names and values.
+    #[arg(skip)]
+    pub flags: Vec<(String, String)>,
 }
 
 impl Config {

@@ -112,6 +112,7 @@ pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error>
     options.address = config.reachable(address).to_string();
     options.service_range = (config.service_cidr.address, config.service_cidr.length);
     options.authority = Some(authority.authority().into());
+    options.flags.clone_from(&config.flags);
     let metrics = controllers.metrics.clone();
     options.metrics = Some(Arc::new(move || metrics.text()));
     let server = Server::new(store.clone(), options);

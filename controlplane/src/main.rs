@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{Parser, Subcommand};
+use clap::{ArgMatches, Args as _, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use controlplane::backup::{Backup, Restore, backup, restore};
 use controlplane::config::Config;
 use controlplane::credentials::{Issue, IssueNode, issue, issue_node};
@@ -41,7 +41,16 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let matches = Arguments::command().get_matches();
+    let mut arguments = match Arguments::from_arg_matches(&matches) {
+        Ok(arguments) => arguments,
+        Err(error) => error.exit(),
+    };
+    match &mut arguments.command {
+        None => arguments.config.flags = flags(&matches),
+        Some(Command::Run(config)) => config.flags = matches.subcommand_matches("run").map(flags).unwrap_or_default(),
+        Some(Command::Issue(_) | Command::IssueNode(_) | Command::Backup(_) | Command::Restore(_)) => {}
+    }
     let outcome = start_log(&arguments.log).and_then(|()| match arguments.command {
         None => run(arguments.config),
         Some(Command::Run(config)) => run(config),
@@ -57,6 +66,19 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What the options of `run` were set to, by their names.
+fn flags(matches: &ArgMatches) -> Vec<(String, String)> {
+    let options = Config::augment_args(clap::Command::new("run"));
+    let set = options.get_arguments().filter_map(|option| {
+        let values = matches.try_get_raw(option.get_id().as_str()).ok().flatten();
+        let values = values.into_iter().flatten().map(|value| value.to_string_lossy());
+        Some((option.get_long()?.to_owned(), values.collect::<Vec<_>>().join(",")))
+    });
+    let mut flags: Vec<(String, String)> = set.collect();
+    flags.sort_unstable();
+    flags
 }
 
 fn start_log(directives: &str) -> anyhow::Result<()> {

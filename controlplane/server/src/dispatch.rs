@@ -22,7 +22,7 @@ use crate::request::RequestInfo;
 use crate::respond::{self, Response};
 use crate::server::Shared;
 use crate::verbs::connect::{Wanted, connect};
-use crate::{health, openapi, subresource, verbs};
+use crate::{health, openapi, pages, subresource, verbs};
 
 /// Answers a request, whatever it is, and records it.
 pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Response {
@@ -186,8 +186,11 @@ async fn other(shared: &Shared, parts: &Parts, segments: &[String], query: &Quer
             crate::metrics::CONTENT_TYPE,
             shared.metrics.text(shared).await,
         )),
-        "" => Ok(index(shared)),
-        _ => Err(Failure::NoSuchPath),
+        "" => {
+            let list = serde_json::json!({ "paths": index(shared) });
+            Ok(respond::json(http::StatusCode::OK, list.to_string()))
+        }
+        path => pages::answer(shared, path, &parts.headers, || index(shared)).ok_or(Failure::NoSuchPath),
     }
 }
 
@@ -214,7 +217,7 @@ fn issuer(shared: &Shared, path: &str) -> Result<Response, Failure> {
 }
 
 /// The list of paths at `/`.
-fn index(shared: &Shared) -> Response {
+fn index(shared: &Shared) -> Vec<String> {
     let fixed = [
         "/.well-known/openid-configuration",
         "/metrics",
@@ -224,9 +227,10 @@ fn index(shared: &Shared) -> Response {
         "/version",
     ];
     let named = shared.discovery.paths().chain(health::paths(shared));
-    let mut paths: Vec<String> = named.chain(fixed.map(str::to_owned)).collect();
+    let fixed = fixed.into_iter().chain(pages::PATHS).map(str::to_owned);
+    let mut paths: Vec<String> = named.chain(fixed).collect();
     paths.sort_unstable();
-    respond::json(http::StatusCode::OK, serde_json::json!({ "paths": paths }).to_string())
+    paths
 }
 
 async fn serve(context: &mut Context, body: Body) -> Result<Response, Failure> {

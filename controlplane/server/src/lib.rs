@@ -46,6 +46,7 @@ mod metrics;
 mod object;
 mod openapi;
 mod options;
+mod pages;
 mod recording;
 mod selection;
 mod server;

@@ -46,6 +46,8 @@ pub struct Options {
     pub authority: Option<Arc<str>>,
     /// What others in the process count: a page in the format of `/metrics`, which goes with the server's own.
     pub metrics: Option<Arc<dyn Fn() -> String + Send + Sync>>,
+    /// What the process was told on its command line, as `/flagz` shows it: names and values.
+    pub flags: Vec<(String, String)>,
     /// Range of Services' addresses, of 8 to 30 bits; the first address is the server's own.
     pub service_range: (Ipv4Addr, u8),
 }
@@ -62,6 +64,7 @@ impl Options {
             address: "127.0.0.1:6443".to_owned(),
             authority: None,
             metrics: None,
+            flags: Vec::new(),
             service_range: (Ipv4Addr::new(10, 96, 0, 0), 12),
         }
     }
@@ -78,6 +81,8 @@ pub(crate) struct Shared {
     pub(crate) lines: Lines,
     pub(crate) gates: Gates,
     pub(crate) metrics: Metrics,
+    /// When it was made.
+    pub(crate) started: Timestamp,
     pub(crate) ready: AtomicBool,
     pub(crate) stopping: AtomicBool,
 }
@@ -97,6 +102,7 @@ impl Server {
             authorizer: Authorizer::new(store.clone()),
             store,
             metrics: Metrics::new(&options.version),
+            started: (options.clock)(),
             options,
             discovery,
             documents: Documents::new(),

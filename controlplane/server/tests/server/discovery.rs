@@ -187,3 +187,29 @@ async fn documents_come_in_every_encoding() {
         assert_eq!(yaml, api.get(path).await.json());
     }
 }
+
+#[tokio::test]
+async fn pages_for_people_say_what_runs() {
+    let api = Api::start().await;
+    let page = api.get("/statusz").await;
+    assert_eq!(page.headers["content-type"], "text/plain; charset=utf-8");
+    let text = page.text();
+    assert!(text.starts_with("\nkube-apiserver statusz\nWarning: "), "{text}");
+    for line in [
+        "Up: 0 hr 00 min ",
+        "Binary version: 1.36.0",
+        "Emulation version: 1.36\n",
+        "Paths: /.well-known /api /apis /flagz ",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+    let ask = async |accept: &str| api.request(Method::GET, "/flagz", &[("accept", accept)], "").await;
+    for accept in ["application/json, */*", "text/plain;charset=UTF-8", "text/*;q=0.5"] {
+        let page = ask(accept).await;
+        assert_eq!(page.code, 200, "{accept}");
+        assert!(page.text().starts_with("\nkube-apiserver flags\nWarning: "), "{accept}");
+    }
+    let refused = ask("application/json").await;
+    let because = "media type not acceptable, must be: text/plain\n";
+    assert_eq!((refused.code.as_u16(), refused.text().as_str()), (406, because));
+}
