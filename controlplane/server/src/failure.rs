@@ -4,17 +4,16 @@
 mod parts;
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 
 use api::managed::{Conflict, conflict_message};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, Status, StatusCause, StatusDetails};
 use thiserror::Error;
 
 pub use parts::{Cause, GroupResource, Target};
+use parts::{aggregate, told};
 
-/// How many findings of validation are told, and how many bytes of them.
-const CAUSES: usize = 100;
-const CAUSES_BYTES: usize = 32 << 10;
+/// What upstream says before what exists.
+const GOING: &str = "object is being deleted: ";
 
 /// What a request can fail with. [`Failure::status`] gives the answer's body, `code()` its HTTP status.
 #[derive(Debug, Clone, Error)]
@@ -60,10 +59,12 @@ pub enum Failure {
         message: Cow<'static, str>,
     },
     /// 409 reason `AlreadyExists`
-    #[error("{} {:?} already exists", target.resource, target.name)]
+    #[error("{}{} {:?} already exists", if *going { GOING } else { "" }, target.resource, target.name)]
     AlreadyExists {
         /// The object.
         target: Target,
+        /// Whether what exists is being deleted.
+        going: bool,
     },
     /// 409 reason Conflict
     #[error("Operation cannot be fulfilled on {} {:?}: {because}", target.resource, target.name)]
@@ -165,44 +166,6 @@ fn forbidden_prefix(target: Option<&Target>) -> String {
         Some(target) if target.name.is_empty() => format!("{} is forbidden: ", target.resource),
         Some(target) => format!("{} {:?} is forbidden: ", target.resource, target.name),
     }
-}
-
-fn aggregate(causes: &[Cause]) -> String {
-    let mut seen = BTreeSet::new();
-    let texts = causes.iter().map(|cause| cause.text.as_str());
-    let texts: Vec<&str> = texts.filter(|text| seen.insert(*text)).collect();
-    match texts.as_slice() {
-        [only] => (*only).to_owned(),
-        several => format!("[{}]", several.join(", ")),
-    }
-}
-
-/// The findings that are told: all that people meet. The rest is counted.
-fn told(found: &[api::Invalid]) -> Vec<Cause> {
-    let mut causes: Vec<Cause> = Vec::new();
-    let mut room = CAUSES_BYTES;
-    for invalid in found.iter().take(CAUSES) {
-        let mut cause = Cause::from(invalid);
-        if causes.is_empty() {
-            cause.cut(room);
-        }
-        let Some(left) = room.checked_sub(cause.text.len()) else {
-            break;
-        };
-        room = left;
-        causes.push(cause);
-    }
-    let left = found.len() - causes.len();
-    if left > 0 {
-        let text = format!("and {left} more errors");
-        causes.push(Cause {
-            reason: api::InvalidKind::Invalid.reason().into(),
-            field: String::new(),
-            message: text.clone(),
-            text,
-        });
-    }
-    causes
 }
 
 impl Failure {
@@ -329,7 +292,7 @@ impl Failure {
                 details.causes = some_causes(causes);
                 Some(details)
             }
-            Self::NotFound { target } | Self::AlreadyExists { target } | Self::Conflict { target, .. } => {
+            Self::NotFound { target } | Self::AlreadyExists { target, .. } | Self::Conflict { target, .. } => {
                 Some(of(target))
             }
             Self::Invalid { kind, name, causes } => Some(StatusDetails {

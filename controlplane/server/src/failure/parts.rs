@@ -1,6 +1,11 @@
 //! What failures are about, and why.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+/// How many findings of validation are told, and how many bytes of them.
+const CAUSES: usize = 100;
+const CAUSES_BYTES: usize = 32 << 10;
 
 /// A resource of a group, as messages name it: `pods`, `deployments.apps`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,4 +87,43 @@ impl From<&api::Invalid> for Cause {
             text: invalid.to_string(),
         }
     }
+}
+
+/// Their texts as upstream joins them: each once, in brackets where there are several.
+pub(super) fn aggregate(causes: &[Cause]) -> String {
+    let mut seen = BTreeSet::new();
+    let texts = causes.iter().map(|cause| cause.text.as_str());
+    let texts: Vec<&str> = texts.filter(|text| seen.insert(*text)).collect();
+    match texts.as_slice() {
+        [only] => (*only).to_owned(),
+        several => format!("[{}]", several.join(", ")),
+    }
+}
+
+/// The findings that are told: all that people meet. The rest is counted.
+pub(super) fn told(found: &[api::Invalid]) -> Vec<Cause> {
+    let mut causes: Vec<Cause> = Vec::new();
+    let mut room = CAUSES_BYTES;
+    for invalid in found.iter().take(CAUSES) {
+        let mut cause = Cause::from(invalid);
+        if causes.is_empty() {
+            cause.cut(room);
+        }
+        let Some(left) = room.checked_sub(cause.text.len()) else {
+            break;
+        };
+        room = left;
+        causes.push(cause);
+    }
+    let left = found.len() - causes.len();
+    if left > 0 {
+        let text = format!("and {left} more errors");
+        causes.push(Cause {
+            reason: api::InvalidKind::Invalid.reason().into(),
+            field: String::new(),
+            message: text.clone(),
+            text,
+        });
+    }
+    causes
 }

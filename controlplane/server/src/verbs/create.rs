@@ -71,6 +71,7 @@ pub(crate) async fn store_new(
     }
     Err(Failure::AlreadyExists {
         target: context.target(&object.metadata().generate_name.clone().unwrap_or_default()),
+        going: false,
     })
 }
 
@@ -97,9 +98,7 @@ async fn finish(context: &Context, sent: Box<dyn Object>, managed: String, dry_r
         let key = context.key(&name)?;
         if dry_run {
             if context.store().get(&key).is_some() {
-                return Err(Failure::AlreadyExists {
-                    target: context.target(&name),
-                });
+                return Err(exists(context, &name));
             }
             return Ok(Stored::DryRun(object, managed));
         }
@@ -134,12 +133,20 @@ fn admit(context: &Context, object: &mut dyn Object, name: &str) -> Result<Terms
     review.end(Some(object))
 }
 
+/// 409 for what exists, with upstream's words where it is about to go.
+fn exists(context: &Context, name: &str) -> Failure {
+    let entry = context.key(name).ok().and_then(|key| context.store().get(&key));
+    let object = entry.and_then(|entry| object::stored(context.registration, &entry).ok());
+    Failure::AlreadyExists {
+        target: context.target(name),
+        going: object.is_some_and(|object| object.metadata().deletion_timestamp.is_some()),
+    }
+}
+
 /// What a failed commit means to the client.
 pub(crate) fn commit_failure(context: &Context, name: &str, error: &CommitError) -> Failure {
     match error {
-        CommitError::Exists => Failure::AlreadyExists {
-            target: context.target(name),
-        },
+        CommitError::Exists => exists(context, name),
         CommitError::NotFound => Failure::NotFound {
             target: context.target(name),
         },

@@ -135,6 +135,13 @@ async fn finalizers_hold_an_object() {
     let path = format!("{CONFIG_MAPS}/a");
     let marked = api.delete(&path, "").await.json();
     assert_eq!(marked["metadata"]["deletionTimestamp"], START);
+    for query in ["", "?dryRun=All"] {
+        let again = api.post(&format!("{CONFIG_MAPS}{query}"), &config_map("a")).await;
+        assert_eq!(
+            (again.code.as_u16(), again.message().as_str()),
+            (409, "object is being deleted: configmaps \"a\" already exists")
+        );
+    }
     let more = json!({"metadata": {"finalizers": ["example.com/hold", "example.com/more"]}});
     let answer = api.patch(&path, "merge-patch+json", &more).await;
     assert_eq!(answer.code, 422, "{}", answer.text());
