@@ -215,6 +215,17 @@ pub fn config_key(text: &str) -> Vec<String> {
     errors
 }
 
+/// What is wrong with the name of an HTTP header.
+pub(crate) fn http_header(text: &str) -> Vec<String> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    if !text.is_empty() && text.bytes().all(fits) {
+        return Vec::new();
+    }
+    let rule = "a valid HTTP header must consist of alphanumeric characters or '-'";
+    let example = "(e.g. 'X-Header-Name', regex used for validation is '[-A-Za-z0-9]+')";
+    vec![format!("{rule} {example}")]
+}
+
 /// What is wrong with the name of an environment variable.
 pub fn environment_name(text: &str) -> Vec<String> {
     if !text.is_empty() && text.bytes().all(|byte| (b' '..=b'~').contains(&byte) && byte != b'=') {

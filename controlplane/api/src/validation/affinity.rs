@@ -1,14 +1,15 @@
 //! Rules for where pods may run.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::{
     Affinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodAffinityTerm, Toleration,
     TopologySpreadConstraint, VolumeNodeAffinity, WeightedPodAffinityTerm,
 };
 
-use super::{each, internal, one_of, one_of_or_none};
+use super::{each, internal, one_of, one_of_or_none, selector};
 use crate::invalid::Invalid;
 use crate::names;
-use crate::selector::LabelSelector;
 
 /// Terms that choose nodes, or nodes beside pods.
 pub(super) fn affinity(errors: &mut Vec<Invalid>, affinity: &Affinity, path: &str) {
@@ -158,6 +159,17 @@ fn pod_terms(
 }
 
 fn pod_term(errors: &mut Vec<Invalid>, term: &PodAffinityTerm, path: &str) {
+    for (name, own) in [
+        ("labelSelector", &term.label_selector),
+        ("namespaceSelector", &term.namespace_selector),
+    ] {
+        if let Some(own) = own {
+            selector::label_selector(errors, own, &format!("{path}.{name}"));
+        }
+    }
+    for name in term.namespaces.iter().flatten() {
+        each(errors, &format!("{path}.namespace"), name, names::dns1123_label(name));
+    }
     let field = format!("{path}.topologyKey");
     if term.topology_key.is_empty() {
         errors.push(Invalid::required(field, "can not be empty"));
@@ -168,18 +180,6 @@ fn pod_term(errors: &mut Vec<Invalid>, term: &PodAffinityTerm, path: &str) {
             &term.topology_key,
             names::qualified_name(&term.topology_key),
         );
-    }
-    if let Some(Err(error)) = term
-        .label_selector
-        .as_ref()
-        .map(|selector| LabelSelector::of(Some(selector)))
-    {
-        let value = serde_json::to_string(&term.label_selector).unwrap_or_default();
-        errors.push(Invalid::rendered(
-            format!("{path}.labelSelector"),
-            value,
-            error.to_string(),
-        ));
     }
 }
 
@@ -227,6 +227,9 @@ pub(super) fn tolerations(errors: &mut Vec<Invalid>, tolerations: &[Toleration],
 
 /// How pods are spread over parts of the cluster.
 pub(super) fn spread(errors: &mut Vec<Invalid>, constraints: &[TopologySpreadConstraint], path: &str) {
+    let kind = |own: &TopologySpreadConstraint| (own.topology_key.clone(), own.when_unsatisfiable.clone());
+    let numbered = constraints.iter().enumerate();
+    let last: BTreeMap<_, usize> = numbered.map(|(index, own)| (kind(own), index)).collect();
     for (index, constraint) in constraints.iter().enumerate() {
         let path = format!("{path}[{index}]");
         if constraint.max_skew <= 0 {
@@ -246,5 +249,10 @@ pub(super) fn spread(errors: &mut Vec<Invalid>, constraints: &[TopologySpreadCon
             Some(&constraint.when_unsatisfiable),
             &ways,
         );
+        if last.get(&kind(constraint)).is_some_and(|last| *last > index) {
+            let (key, way) = (&constraint.topology_key, &constraint.when_unsatisfiable);
+            let field = format!("{path}.{{topologyKey, whenUnsatisfiable}}");
+            errors.push(Invalid::duplicate(field, format!("{{{key}, {way}}}")));
+        }
     }
 }

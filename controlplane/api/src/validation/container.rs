@@ -7,7 +7,9 @@ use k8s_openapi::api::core::v1::{
     SecurityContext,
 };
 
-use super::{each, file_key, id, internal, mounts, one_of, one_of_or_none, port, probe, required, resources, restart};
+use super::{
+    apparmor, each, file_key, id, internal, mounts, one_of, one_of_or_none, port, probe, required, resources, restart,
+};
 use crate::invalid::Invalid;
 use crate::names;
 use crate::pod::is_sidecar;
@@ -369,6 +371,8 @@ fn security(errors: &mut Vec<Invalid>, context: &SecurityContext, path: &str) {
         context.seccomp_profile.as_ref(),
         &format!("{path}.seccompProfile"),
     );
+    let profile = context.app_armor_profile.as_ref();
+    apparmor::profile(errors, profile, &format!("{path}.appArmorProfile"));
     let value = || internal::security_context(context);
     if context.allow_privilege_escalation == Some(false) {
         if context.privileged == Some(true) {

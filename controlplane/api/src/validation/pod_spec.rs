@@ -6,7 +6,8 @@ use k8s_openapi::api::core::v1::{Container, PodSecurityContext, PodSpec, Seccomp
 
 use super::container::{self, Context};
 use super::{
-    address, affinity, each, ephemeral, file_key, id, metadata, non_negative, one_of, required, resources, volume,
+    address, affinity, apparmor, each, ephemeral, file_key, id, metadata, non_negative, one_of, one_of_or_none,
+    required, resources, volume,
 };
 use crate::invalid::Invalid;
 use crate::names;
@@ -54,7 +55,7 @@ pub fn validate(spec: &PodSpec, path: &str) -> Vec<Invalid> {
     ));
     own_names(&mut errors, spec, path);
     if let Some(context) = &spec.security_context {
-        security(&mut errors, context, &format!("{path}.securityContext"));
+        security(&mut errors, spec, context, &format!("{path}.securityContext"));
     }
     if let Some(terms) = &spec.affinity {
         affinity::affinity(&mut errors, terms, &format!("{path}.affinity"));
@@ -244,24 +245,59 @@ fn host_aliases(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
     }
 }
 
-fn security(errors: &mut Vec<Invalid>, context: &PodSecurityContext, path: &str) {
+fn security(errors: &mut Vec<Invalid>, spec: &PodSpec, context: &PodSecurityContext, path: &str) {
     id(errors, &format!("{path}.runAsUser"), context.run_as_user);
     id(errors, &format!("{path}.runAsGroup"), context.run_as_group);
     id(errors, &format!("{path}.fsGroup"), context.fs_group);
     for (index, group) in context.supplemental_groups.iter().flatten().enumerate() {
         id(errors, &format!("{path}.supplementalGroups[{index}]"), Some(*group));
     }
+    if spec.share_process_namespace == Some(true) && spec.host_pid == Some(true) {
+        let detail = "ShareProcessNamespace and HostPID cannot both be enabled";
+        errors.push(Invalid::value(format!("{path}.shareProcessNamespace"), true, detail));
+    }
+    let mut known = BTreeSet::new();
+    for (index, sysctl) in context.sysctls.iter().flatten().enumerate() {
+        let path = format!("{path}.sysctls[{index}]");
+        self::sysctl(errors, sysctl, &path);
+        of_the_node(errors, spec, sysctl, &path);
+        if !known.insert(&sysctl.name) {
+            errors.push(Invalid::duplicate(format!("{path}.name"), &sysctl.name));
+        }
+    }
+    let changes = context.fs_group_change_policy.as_deref();
+    let field = format!("{path}.fsGroupChangePolicy");
+    one_of_or_none(errors, &field, changes, &["Always", "OnRootMismatch"]);
     seccomp(
         errors,
         context.seccomp_profile.as_ref(),
         &format!("{path}.seccompProfile"),
     );
-    let mut known = BTreeSet::new();
-    for (index, sysctl) in context.sysctls.iter().flatten().enumerate() {
-        let path = format!("{path}.sysctls[{index}]");
-        self::sysctl(errors, sysctl, &path);
-        if !known.insert(&sysctl.name) {
-            errors.push(Invalid::duplicate(format!("{path}.name"), &sysctl.name));
+    let profile = context.app_armor_profile.as_ref();
+    apparmor::profile(errors, profile, &format!("{path}.appArmorProfile"));
+    let labels = context.se_linux_change_policy.as_deref();
+    let field = format!("{path}.seLinuxChangePolicy");
+    one_of_or_none(errors, &field, labels, &["MountOption", "Recursive"]);
+    let groups = context.supplemental_groups_policy.as_deref();
+    let field = format!("{path}.supplementalGroupsPolicy");
+    one_of_or_none(errors, &field, groups, &["Merge", "Strict"]);
+}
+
+/// A pod that uses the node's namespace sets nothing in it.
+fn of_the_node(errors: &mut Vec<Invalid>, spec: &PodSpec, sysctl: &Sysctl, path: &str) {
+    let name = sysctl.name.replace('/', ".");
+    let network = name.starts_with("net.");
+    let messages = name == "kernel.sem"
+        || ["kernel.shm", "kernel.msg", "fs.mqueue."]
+            .into_iter()
+            .any(|prefix| name.starts_with(prefix));
+    for (shared, inside, field) in [
+        (spec.host_network, network, "hostNetwork"),
+        (spec.host_ipc, messages, "hostIPC"),
+    ] {
+        if shared == Some(true) && inside {
+            let detail = format!("may not be specified when '{field}' is true");
+            errors.push(Invalid::value(format!("{path}.name"), &sysctl.name, detail));
         }
     }
 }

@@ -4,8 +4,9 @@ use k8s_openapi::api::core::v1::{
     Container, ExecAction, HTTPGetAction, Lifecycle, LifecycleHandler, Probe, SleepAction, TCPSocketAction,
 };
 
-use super::{non_negative, one_of, port_or_name, required};
+use super::{each, non_negative, one_of, port_or_name, required};
 use crate::invalid::Invalid;
+use crate::names;
 
 const NOT_FOR_INIT: &str = "may not be set for init containers without restartPolicy=Always";
 
@@ -142,6 +143,10 @@ impl<'a> Handlers<'a> {
                 action.scheme.as_deref(),
                 &["HTTP", "HTTPS"],
             );
+            for header in action.http_headers.iter().flatten() {
+                let field = format!("{path}.httpGet.httpHeaders");
+                each(errors, &field, &header.name, names::http_header(&header.name));
+            }
         }
         if let Some(action) = self.tcp_socket {
             port_or_name(errors, &format!("{path}.tcpSocket.port"), &action.port);

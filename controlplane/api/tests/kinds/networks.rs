@@ -266,3 +266,25 @@ fn endpoint_slices() {
         ],
     );
 }
+
+#[test]
+fn services_take_no_address_that_is_the_nodes_own() {
+    let addresses = ["127.0.0.1", "0.0.0.0", "169.254.1.1", "224.0.0.1", "192.0.2.1"];
+    refused(
+        "",
+        "services",
+        &json!({"spec": {"externalIPs": addresses}}),
+        &[
+            "spec.externalIPs[0]: Invalid value: \"127.0.0.1\": may not be in the loopback range (127.0.0.0/8, ::1/128)",
+            "spec.externalIPs[1]: Invalid value: \"0.0.0.0\": may not be unspecified (0.0.0.0)",
+            "spec.externalIPs[2]: Invalid value: \"169.254.1.1\": may not be in the link-local range (169.254.0.0/16, fe80::/10)",
+            "spec.externalIPs[3]: Invalid value: \"224.0.0.1\": may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)",
+        ],
+    );
+    refused(
+        "",
+        "services",
+        &json!({"spec": {"type": "ExternalName", "externalName": "a.example", "clusterIP": "10.96.3.3", "ports": null}}),
+        &["spec.clusterIPs: Forbidden: may not be set for ExternalName services"],
+    );
+}

@@ -269,3 +269,111 @@ fn structures_are_shown_as_upstream_has_them_inside() {
         ],
     );
 }
+
+#[test]
+fn what_a_pod_shares_with_its_node_it_does_not_change() {
+    let spec = json!({"hostNetwork": true, "hostIPC": true, "hostPID": true, "shareProcessNamespace": true,
+        "securityContext": {"fsGroupChangePolicy": "X", "supplementalGroupsPolicy": "Y", "seLinuxChangePolicy": "Z",
+            "sysctls": [{"name": "net/core/somaxconn", "value": "1"}, {"name": "kernel.shmmax", "value": "1"},
+                {"name": "kernel.ostype", "value": "1"}]}});
+    let own = "spec.securityContext";
+    refused(
+        "",
+        "pods",
+        &json!({ "spec": spec }),
+        &[
+            &format!(
+                "{own}.shareProcessNamespace: Invalid value: true: ShareProcessNamespace and HostPID cannot both be enabled"
+            ),
+            &format!(
+                "{own}.sysctls[0].name: Invalid value: \"net/core/somaxconn\": may not be specified when 'hostNetwork' is true"
+            ),
+            &format!(
+                "{own}.sysctls[1].name: Invalid value: \"kernel.shmmax\": may not be specified when 'hostIPC' is true"
+            ),
+            &format!(
+                "{own}.fsGroupChangePolicy: Unsupported value: \"X\": supported values: \"Always\", \"OnRootMismatch\""
+            ),
+            &format!(
+                "{own}.seLinuxChangePolicy: Unsupported value: \"Z\": supported values: \"MountOption\", \"Recursive\""
+            ),
+            &format!(
+                "{own}.supplementalGroupsPolicy: Unsupported value: \"Y\": supported values: \"Merge\", \"Strict\""
+            ),
+        ],
+    );
+}
+
+#[test]
+fn one_way_of_spreading_is_named_once() {
+    let spread = |key: &str| json!({"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule"});
+    refused(
+        "",
+        "pods",
+        &json!({"spec": {"topologySpreadConstraints": [spread("a"), spread("b"), spread("a")]}}),
+        &[
+            "spec.topologySpreadConstraints[0].{topologyKey, whenUnsatisfiable}: Duplicate value: \"{a, DoNotSchedule}\"",
+        ],
+    );
+}
+
+#[test]
+fn profiles_of_apparmor() {
+    let profile = |profile: serde_json::Value, expected: &str| {
+        let own = "securityContext.appArmorProfile";
+        let expected: &[&str] = &[expected];
+        let at = |path: &str| {
+            expected
+                .iter()
+                .map(|text| format!("{path}.{own}{text}"))
+                .collect::<Vec<_>>()
+        };
+        let patch = json!({"securityContext": {"appArmorProfile": profile}});
+        let (pods, containers) = (at("spec"), at("spec.containers[0]"));
+        refused("", "pods", &json!({ "spec": patch }), &[&pods[0]]);
+        pod_refused(&patch, &[&containers[0]]);
+    };
+    let known = "supported values: \"Localhost\", \"RuntimeDefault\", \"Unconfined\"";
+    profile(
+        json!({"type": "X"}),
+        &format!(".type: Unsupported value: \"X\": {known}"),
+    );
+    profile(
+        json!({"type": "Localhost"}),
+        ".localhostProfile: Required value: must be set when AppArmor type is Localhost",
+    );
+    profile(
+        json!({"type": "Unconfined", "localhostProfile": "a"}),
+        ".localhostProfile: Invalid value: \"a\": can only be set when AppArmor type is Localhost",
+    );
+}
+
+#[test]
+fn headers_of_probes_and_terms_of_affinity() {
+    let get = json!({"port": 80, "httpHeaders": [{"name": "a b", "value": "c"}, {"name": "X-A", "value": "c"}]});
+    let header = "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', regex used for \
+        validation is '[-A-Za-z0-9]+')";
+    pod_refused(
+        &json!({"readinessProbe": {"httpGet": get}}),
+        &[&format!(
+            "spec.containers[0].readinessProbe.httpGet.httpHeaders: Invalid value: \"a b\": {header}"
+        )],
+    );
+    let term = json!({"topologyKey": "a", "namespaces": ["b", "A_"],
+        "labelSelector": {"matchExpressions": [{"key": "k", "operator": "X"}]}});
+    let path = "spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0]";
+    let label = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end \
+        with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
+        '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
+    refused(
+        "",
+        "pods",
+        &json!({"spec": {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}}),
+        &[
+            &format!(
+                "{path}.labelSelector.matchExpressions[0].operator: Invalid value: \"X\": not a valid selector operator"
+            ),
+            &format!("{path}.namespace: Invalid value: \"A_\": {label}"),
+        ],
+    );
+}

@@ -306,7 +306,7 @@ fn services() {
     refused(
         "",
         "services",
-        &json!({"spec": {"externalIPs": ["010.000.000.005", "::ffff:1.2.3.4", "::ffff:1.2.3.04", "a", "FE80:0::1"]}}),
+        &json!({"spec": {"externalIPs": ["010.000.000.005", "::ffff:1.2.3.4", "::ffff:1.2.3.04", "a", "2001:DB8:0::1"]}}),
         &[
             "spec.externalIPs[0]: Invalid value: \"010.000.000.005\": must not have leading 0s",
             "spec.externalIPs[1]: Invalid value: \"::ffff:1.2.3.4\": must not be an IPv4-mapped IPv6 address",

@@ -37,7 +37,12 @@ pub(super) fn validate(spec: &ServiceSpec) -> Vec<Invalid> {
     errors.extend(labels(spec.selector.as_ref(), "spec.selector"));
     session(&mut errors, spec);
     for (index, address) in spec.external_ips.iter().flatten().enumerate() {
-        validation::address(&mut errors, &format!("spec.externalIPs[{index}]"), address);
+        let field = format!("spec.externalIPs[{index}]");
+        let before = errors.len();
+        validation::address(&mut errors, &field, address);
+        if errors.len() == before {
+            validation::endpoint_address(&mut errors, &field, address);
+        }
     }
     let kinds = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
     one_of(&mut errors, "spec.type", spec.type_.as_deref(), &kinds);
@@ -50,7 +55,8 @@ fn external_name(errors: &mut Vec<Invalid>, spec: &ServiceSpec) {
     let set = [
         (
             "clusterIPs",
-            spec.cluster_ips.as_ref().is_some_and(|list| !list.is_empty()),
+            spec.cluster_ips.as_ref().is_some_and(|list| !list.is_empty())
+                || spec.cluster_ip.as_ref().is_some_and(|address| !address.is_empty()),
         ),
         (
             "ipFamilies",
