@@ -45,6 +45,14 @@ pub(crate) async fn fetch(
     Ok(sources)
 }
 
+/// What the API said, or why it did not, as people are told.
+pub(crate) fn told(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => image::chain(other),
+    }
+}
+
 async fn seen(context: &Context, kind: Kind, namespace: &str, name: &str) -> Seen {
     match context.objects.known(kind, namespace, name) {
         Some(object) => object.look().await,

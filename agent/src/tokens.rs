@@ -7,10 +7,12 @@ use agent_plan::environment::Sources;
 use agent_plan::tokens::TokenWish;
 use agent_plan::{Timestamp, after, pods};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use k8s_openapi::api::core::v1::{Pod, PodSpec, ServiceAccount, Volume};
 use kube::api::PostParams;
 use kube::{Api, Client};
 use tracing::warn;
+
+use crate::sources;
 
 /// A token is asked for anew when it is this old, however long it lives.
 const OLDEST_SECONDS: i64 = 24 * 3600;
@@ -114,5 +116,38 @@ impl Tokens {
     /// Drops the tokens of a pod that is gone.
     pub(crate) fn forget(&self, uid: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+    }
+}
+
+/// What people are told when a token was not given.
+pub(crate) fn refused(spec: &PodSpec, error: &kube::Error) -> String {
+    let shows = |volume: &&Volume| {
+        let mut sources = volume.projected.iter().flat_map(|all| all.sources.iter().flatten());
+        sources.any(|source| source.service_account_token.is_some())
+    };
+    let mut volumes = spec.volumes.iter().flatten();
+    let volume = volumes.find(shows).map_or("", |volume| volume.name.as_str());
+    let cause = sources::told(error);
+    format!("MountVolume.SetUp failed for volume {volume:?} : failed to fetch token: {cause}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_token_that_is_refused_is_told_in_the_words_of_the_api() {
+        let spec = json!({"containers": [], "volumes": [
+            {"name": "own", "projected": {"sources": [{"configMap": {"name": "c"}}]}},
+            {"name": "kube-api-access-x", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}},
+        ]});
+        let status = json!({"status": "Failure", "code": 404, "reason": "NotFound", "message": "pods \"p\" not found"});
+        let error = kube::Error::Api(serde_json::from_value(status).unwrap());
+        assert_eq!(
+            refused(&serde_json::from_value(spec).unwrap(), &error),
+            "MountVolume.SetUp failed for volume \"kube-api-access-x\" : failed to fetch token: pods \"p\" not found"
+        );
     }
 }

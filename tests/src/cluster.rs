@@ -76,7 +76,7 @@ impl Builder {
         let server = Server::new(store.clone(), options);
         server.bootstrap().await.expect("the first objects are stored");
         let cancel = CancellationToken::new();
-        let mut tasks = JoinSet::new();
+        let tasks = JoinSet::new();
         let chaos = Chaos::new(self.seed);
         let (router, faults) = (server.router(), chaos.clone());
         let clients: controllers::Clients = Arc::new(move |user, agent| {

@@ -277,9 +277,8 @@ impl Worker {
                     "a container could not be removed"
                 );
             }
-            for path in
-                std::iter::once(log.clone()).chain((1..5).map(|number| log.with_extension(format!("log.{number}"))))
-            {
+            let rotated = (1..5).map(|number| log.with_extension(format!("log.{number}")));
+            for path in std::iter::once(log.clone()).chain(rotated) {
                 match tokio::fs::remove_file(&path).await {
                     Ok(()) => {}
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}

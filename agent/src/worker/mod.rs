@@ -17,6 +17,7 @@ mod prepare;
 mod probe;
 mod publish;
 mod pull;
+mod pull_secrets;
 mod reset;
 mod resize;
 mod start;

@@ -17,7 +17,7 @@ use super::{Done, Worker, claims, demands};
 use crate::context::Context;
 use crate::events::Kind;
 use crate::milestones::Step;
-use crate::sources;
+use crate::{sources, tokens};
 
 /// A sandbox in which containers can be started.
 pub(crate) struct Prepared {
@@ -256,13 +256,12 @@ pub(super) async fn volumes(
     let (turn, uid) = (turns.take(), pods::uid(pod));
     let references = References::of_volumes(spec);
     let fetched = sources::fetch(context, pods::namespace(pod), &references).await;
-    let mut sources = fetched.map_err(|error| Failure::mount(error.to_string()))?;
-    let tokens = context
+    let mut sources = fetched.map_err(|error| Failure::mount(sources::told(&error)))?;
+    let fetching = context
         .tokens
         .fetch(&context.parts.client, pod, context.now(), &mut sources);
-    tokens
-        .await
-        .map_err(|error| Failure::mount(format!("failed to fetch token: {error}")))?;
+    let fetched = fetching.await;
+    fetched.map_err(|error| Failure::mount(tokens::refused(spec, &error)))?;
     sources.claims = claims::fetch(context, pod).await.map_err(Failure::mount)?;
     let (volumes, given, surroundings) = (context.volumes.clone(), pod.clone(), context.surroundings(addresses));
     let made = tokio::task::spawn_blocking(move || volumes.prepare(&turn, &given, &sources, &surroundings)).await;

@@ -7,11 +7,11 @@ use std::time::Duration;
 use agent_plan::observed::Image;
 use agent_plan::{after, pods, restart};
 use image::Credentials;
-use k8s_openapi::api::core::v1::{Container, Pod, Secret};
-use kube::Api;
+use k8s_openapi::api::core::v1::{Container, Pod};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use super::pull_secrets::keys;
 use super::{Done, Worker};
 use crate::context::Context;
 use crate::events::Kind;
@@ -365,44 +365,4 @@ async fn pull(context: &Context, name: &str, keys: &[(Key, Credentials)]) -> Res
         warn!(%error, "it could not be written down who may use an image");
     }
     Ok(pulled)
-}
-
-/// The pod's secrets that apply to an image.
-async fn keys(context: &Context, pod: &Pod, name: &str) -> Vec<(Key, Credentials)> {
-    let mut all = Vec::new();
-    let references = pod
-        .spec
-        .iter()
-        .flat_map(|spec| spec.image_pull_secrets.iter().flatten());
-    let api: Api<Secret> = Api::namespaced(context.parts.client.clone(), pods::namespace(pod));
-    for reference in references {
-        let Ok(Some(secret)) = api.get_opt(&reference.name).await else {
-            let message = format!(
-                "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
-                reference.name
-            );
-            context
-                .recorder
-                .pod(pod, None, Kind::Warning, "FailedToRetrieveImagePullSecret", message);
-            continue;
-        };
-        for key in [".dockerconfigjson", ".dockercfg"] {
-            let Some(data) = secret.data.as_ref().and_then(|data| data.get(key)) else {
-                continue;
-            };
-            match Credentials::for_image(&data.0, name) {
-                Ok(found) => all.extend(found.into_iter().map(|credentials| {
-                    let uid = secret.metadata.uid.as_deref().unwrap_or_default();
-                    let key = Key::new(pods::namespace(pod), &reference.name, uid, &credentials);
-                    (key, credentials)
-                })),
-                Err(error) => warn!(
-                    secret = reference.name,
-                    error = image::chain(&error),
-                    "a pull secret is malformed"
-                ),
-            }
-        }
-    }
-    all
 }

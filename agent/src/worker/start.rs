@@ -240,7 +240,7 @@ pub(super) async fn specification(plan: &Arc<Plan>) -> Result<ContainerSpec, Fai
         environment::Sources::default()
     } else {
         let fetched = sources::fetch(context, pods::namespace(pod), &references).await;
-        fetched.map_err(|error| Failure::configuration(error.to_string()))?
+        fetched.map_err(|error| Failure::configuration(sources::told(&error)))?
     };
     let surroundings = services::surroundings(context, pod, &plan.addresses).await;
     let surroundings = surroundings.map_err(Failure::configuration)?;
