@@ -147,9 +147,11 @@ impl Kind for Deployment {
         errors
     }
 
-    fn validate_status(&self, _old: &Self) -> Vec<Invalid> {
+    fn validate_status(&self, old: &Self) -> Vec<Invalid> {
         let mut errors = Vec::new();
         let status = self.status.clone().unwrap_or_default();
+        let observed = status.observed_generation.unwrap_or(0);
+        non_negative(&mut errors, "status.observedGeneration", observed);
         let numbers = [
             ("replicas", status.replicas),
             ("updatedReplicas", status.updated_replicas),
@@ -159,6 +161,35 @@ impl Kind for Deployment {
         ];
         for (name, number) in numbers {
             non_negative(&mut errors, &format!("status.{name}"), i64::from(number.unwrap_or(0)));
+        }
+        let count = |number: Option<i32>| number.unwrap_or(0);
+        let collisions = count(status.collision_count);
+        non_negative(&mut errors, "status.collisionCount", collisions.into());
+        let (all, ready) = (count(status.replicas), count(status.ready_replicas));
+        let available = count(status.available_replicas);
+        let of_all = "cannot be greater than status.replicas";
+        for (name, number, most, detail) in [
+            ("updatedReplicas", count(status.updated_replicas), all, of_all),
+            ("readyReplicas", ready, all, of_all),
+            ("availableReplicas", available, all, of_all),
+            (
+                "availableReplicas",
+                available,
+                ready,
+                "cannot be greater than readyReplicas",
+            ),
+        ] {
+            if number > most {
+                errors.push(Invalid::value(format!("status.{name}"), number, detail));
+            }
+        }
+        let before = old.status.as_ref().and_then(|status| status.collision_count);
+        if before.is_some_and(|before| collisions < before) {
+            errors.push(Invalid::value(
+                "status.collisionCount",
+                collisions,
+                "cannot be decremented",
+            ));
         }
         errors
     }

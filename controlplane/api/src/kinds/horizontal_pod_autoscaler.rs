@@ -85,6 +85,11 @@ impl Kind for HorizontalPodAutoscaler {
     fn validate(&self) -> Vec<Invalid> {
         validation::validate(&self.spec)
     }
+
+    fn validate_status(&self, _old: &Self) -> Vec<Invalid> {
+        let status = self.status.clone().unwrap_or_default();
+        validation::validate_status(status.current_replicas.unwrap_or(0), status.desired_replicas)
+    }
 }
 
 fn set_spec_defaults(spec: &mut HorizontalPodAutoscalerSpec) {

@@ -8,7 +8,7 @@ use crate::kind::{Column, Kind, Subresource, Updates};
 use crate::table::age_column;
 use crate::validation::selector::label_selector;
 use crate::validation::workload::number_or_percent;
-use crate::validation::{internal, one_of_or_none};
+use crate::validation::{internal, non_negative, one_of_or_none};
 
 impl Kind for PodDisruptionBudget {
     const UPDATES: Updates = Updates::CONDITIONAL;
@@ -49,6 +49,20 @@ impl Kind for PodDisruptionBudget {
     }
 
     crate::spec_alone!();
+
+    fn validate_status(&self, _old: &Self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        let status = self.status.clone().unwrap_or_default();
+        for (name, number) in [
+            ("disruptionsAllowed", status.disruptions_allowed),
+            ("currentHealthy", status.current_healthy),
+            ("desiredHealthy", status.desired_healthy),
+            ("expectedPods", status.expected_pods),
+        ] {
+            non_negative(&mut errors, &format!("status.{name}"), number.unwrap_or(0).into());
+        }
+        errors
+    }
 
     fn validate(&self) -> Vec<Invalid> {
         let Some(spec) = &self.spec else {

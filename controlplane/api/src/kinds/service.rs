@@ -94,6 +94,10 @@ impl Kind for Service {
         if let (Some(new), Some(old)) = (&mut self.spec, &old.spec) {
             update::prepare(new, old);
         }
+        let balanced = self.spec.as_ref().is_some_and(|spec| is(spec, "LoadBalancer"));
+        if let (Some(status), false) = (&mut self.status, balanced) {
+            status.load_balancer = Some(LoadBalancerStatus::default());
+        }
     }
 
     fn prepare_status(&mut self, old: &Self) {
@@ -116,6 +120,10 @@ impl Kind for Service {
             errors.extend(validation::validate_update(new, old));
         }
         errors
+    }
+
+    fn validate_status(&self, _old: &Self) -> Vec<Invalid> {
+        validation::validate_status(self)
     }
 }
 

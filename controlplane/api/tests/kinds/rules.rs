@@ -1,8 +1,9 @@
 //! Rules of the kinds beyond the first: one change of a fixture and what it is refused with.
 
+use controlplane_api::find;
 use serde_json::{Value, json};
 
-use crate::refused::{refused, update_refused};
+use crate::refused::{refused, texts, update_refused, with};
 
 type Case = (&'static str, &'static str, Value, &'static str);
 
@@ -151,4 +152,94 @@ fn updates() {
     for (group, plural, patch, expected) in cases {
         update_refused(group, plural, &patch, &[expected]);
     }
+}
+
+/// What is said of a status that is written over one without numbers.
+fn status_refused(group: &str, plural: &str, patch: &Value, expected: &[&str]) {
+    let row = find(group, "v1", plural).unwrap();
+    let mut old = with(row, &json!({}));
+    row.prepare_create(old.as_mut());
+    let mut new = with(row, patch);
+    row.prepare_status(new.as_mut(), old.as_ref());
+    assert_eq!(
+        texts(&row.validate_status(new.as_ref(), old.as_ref())),
+        expected,
+        "{plural} {patch}"
+    );
+}
+
+#[test]
+fn statuses() {
+    let negative = "must be greater than or equal to 0";
+    status_refused(
+        "apps",
+        "deployments",
+        &json!({"status": {"observedGeneration": -3, "replicas": 2, "updatedReplicas": 7, "readyReplicas": 1,
+            "availableReplicas": 2, "collisionCount": -1}}),
+        &[
+            &format!("status.observedGeneration: Invalid value: -3: {negative}"),
+            &format!("status.collisionCount: Invalid value: -1: {negative}"),
+            "status.updatedReplicas: Invalid value: 7: cannot be greater than status.replicas",
+            "status.availableReplicas: Invalid value: 2: cannot be greater than readyReplicas",
+        ],
+    );
+    status_refused(
+        "policy",
+        "poddisruptionbudgets",
+        &json!({"status": {"disruptionsAllowed": -1, "currentHealthy": -2, "desiredHealthy": 0, "expectedPods": 0}}),
+        &[
+            &format!("status.disruptionsAllowed: Invalid value: -1: {negative}"),
+            &format!("status.currentHealthy: Invalid value: -2: {negative}"),
+        ],
+    );
+    status_refused(
+        "autoscaling",
+        "horizontalpodautoscalers",
+        &json!({"status": {"currentReplicas": -1, "desiredReplicas": 0}}),
+        &[&format!("status.currentReplicas: Invalid value: -1: {negative}")],
+    );
+    let places = json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}});
+    status_refused(
+        "",
+        "services",
+        &json!({ "status": places }),
+        &["status.loadBalancer.ingress: Forbidden: may only be used when `spec.type` is 'LoadBalancer'"],
+    );
+}
+
+#[test]
+fn a_load_balancer_is_reached_at_places_that_there_can_be() {
+    let row = find("", "v1", "services").unwrap();
+    let place = |place: Value| {
+        let patch = json!({"spec": {"type": "LoadBalancer"}, "status": {"loadBalancer": {"ingress": [place]}}});
+        let service = with(row, &patch);
+        texts(&row.validate_status(service.as_ref(), service.as_ref()))
+    };
+    let path = "status.loadBalancer.ingress[0]";
+    assert!(place(json!({"ip": "192.0.2.1"})).is_empty());
+    assert_eq!(
+        place(json!({"ip": "300.1.1.1", "ipMode": "X"})),
+        [
+            format!(
+                "{path}.ip: Invalid value: \"300.1.1.1\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
+            ),
+            format!("{path}.ipMode: Unsupported value: \"X\": supported values: \"Proxy\", \"VIP\""),
+        ]
+    );
+    assert_eq!(
+        place(json!({"hostname": "10.0.0.1", "ipMode": "VIP"})),
+        [
+            format!("{path}.ipMode: Forbidden: may not be specified when `ip` is not set"),
+            format!("{path}.hostname: Invalid value: \"10.0.0.1\": must be a DNS name, not an IP address"),
+        ]
+    );
+    // Who is no load balancer any more is not reached as one.
+    let old = with(
+        row,
+        &json!({"spec": {"type": "LoadBalancer"}, "status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}}),
+    );
+    let mut new = with(row, &json!({"spec": {"type": "ClusterIP"}}));
+    row.prepare_update(new.as_mut(), old.as_ref());
+    let json: Value = serde_json::from_slice(&new.to_json()).unwrap();
+    assert_eq!(json["status"], json!({"loadBalancer": {}}));
 }

@@ -5,7 +5,7 @@ use k8s_openapi::api::autoscaling::v1::{HorizontalPodAutoscaler, HorizontalPodAu
 use k8s_openapi::api::autoscaling::v2;
 use serde_json::{Map, Value, json};
 
-use super::columns;
+use super::{columns, validation};
 use crate::decode::{DecodeError, decode};
 use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Representation, Subresource};
@@ -50,6 +50,11 @@ impl Kind for HorizontalPodAutoscaler {
 
     fn validate(&self) -> Vec<Invalid> {
         Kind::validate(&to_v2(self))
+    }
+
+    fn validate_status(&self, _old: &Self) -> Vec<Invalid> {
+        let status = self.status.clone().unwrap_or_default();
+        validation::validate_status(status.current_replicas, status.desired_replicas)
     }
 }
 

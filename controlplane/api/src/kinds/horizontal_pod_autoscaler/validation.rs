@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use crate::invalid::Invalid;
 use crate::names;
 use crate::quantity::Quantity;
-use crate::validation::{each, required, resources};
+use crate::validation::{each, non_negative, required, resources};
 
 const SOURCES: [&str; 5] = ["ContainerResource", "External", "Object", "Pods", "Resource"];
 /// The longest time in which a policy counts, in seconds.
@@ -48,6 +48,14 @@ pub(super) fn validate(spec: &HorizontalPodAutoscalerSpec) -> Vec<Invalid> {
         rules(&mut errors, behavior.scale_up.as_ref(), "spec.behavior.scaleUp");
         rules(&mut errors, behavior.scale_down.as_ref(), "spec.behavior.scaleDown");
     }
+    errors
+}
+
+/// What is wrong with what was counted.
+pub(super) fn validate_status(current: i32, desired: i32) -> Vec<Invalid> {
+    let mut errors = Vec::new();
+    non_negative(&mut errors, "status.currentReplicas", current.into());
+    non_negative(&mut errors, "status.desiredReplicas", desired.into());
     errors
 }
 

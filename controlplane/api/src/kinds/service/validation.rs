@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{ServicePort, ServiceSpec};
+use k8s_openapi::api::core::v1::{LoadBalancerIngress, Service, ServicePort, ServiceSpec};
 
 use super::{is, is_headless, is_reachable_from_outside, needs_cluster_ip, needs_health_port};
 use crate::invalid::Invalid;
@@ -277,4 +277,45 @@ pub(super) fn validate_update(new: &ServiceSpec, old: &ServiceSpec) -> Vec<Inval
         errors.push(Invalid::value("spec.loadBalancerClass", class, detail));
     }
     errors
+}
+
+/// Rules for a status: only a load balancer has places where it is reached.
+pub(super) fn validate_status(service: &Service) -> Vec<Invalid> {
+    let mut errors = Vec::new();
+    let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let places = status.and_then(|status| status.ingress.as_deref()).unwrap_or_default();
+    let balanced = service.spec.as_ref().is_some_and(|spec| is(spec, "LoadBalancer"));
+    if !balanced && !places.is_empty() {
+        let detail = "may only be used when `spec.type` is 'LoadBalancer'";
+        return vec![Invalid::forbidden("status.loadBalancer.ingress", detail)];
+    }
+    for (index, own) in places.iter().enumerate() {
+        place(&mut errors, own, &format!("status.loadBalancer.ingress[{index}]"));
+    }
+    errors
+}
+
+fn place(errors: &mut Vec<Invalid>, own: &LoadBalancerIngress, path: &str) {
+    let address = own.ip.as_deref().unwrap_or_default();
+    if !address.is_empty() {
+        validation::address(errors, &format!("{path}.ip"), address);
+    }
+    let field = format!("{path}.ipMode");
+    match own.ip_mode.as_deref() {
+        None if address.is_empty() => {}
+        None => errors.push(Invalid::required(field, "must be specified when `ip` is set")),
+        Some(_) if address.is_empty() => {
+            errors.push(Invalid::forbidden(field, "may not be specified when `ip` is not set"));
+        }
+        mode => one_of_or_none(errors, &field, mode, &["Proxy", "VIP"]),
+    }
+    let name = own.hostname.as_deref().unwrap_or_default();
+    if !name.is_empty() {
+        let field = format!("{path}.hostname");
+        each(errors, &field, name, names::dns1123_subdomain(name));
+        if name.parse::<std::net::IpAddr>().is_ok() {
+            let detail = "must be a DNS name, not an IP address";
+            errors.push(Invalid::value(field, name, detail));
+        }
+    }
 }
