@@ -39,8 +39,7 @@ pub(super) fn profile(capabilities: &BTreeSet<String>) -> Value {
         syscalls.push(json!({"names": allowed, "action": "SCMP_ACT_ALLOW"}));
     }
     if !capabilities.contains("CAP_SYS_ADMIN") {
-        // One rule, and the default for the rest: from several masks of one argument libseccomp makes a filter that lets flags
-        // through.
+        // One rule, and the default for the rest: libseccomp is not asked to tell several masks of one argument apart.
         syscalls.push(json!({
             "names": ["clone"], "action": "SCMP_ACT_ALLOW",
             "args": [{"index": 0, "value": NAMESPACES, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"}],
@@ -126,7 +125,7 @@ mod tests {
 
     use super::*;
 
-    /// libseccomp makes a wrong filter of several masks over one argument, and refuses a call that is both allowed and forbidden.
+    /// libseccomp refuses a call that is both allowed and forbidden.
     #[test]
     fn no_call_has_rules_that_contradict() {
         for capabilities in [

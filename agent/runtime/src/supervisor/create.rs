@@ -16,7 +16,7 @@ use super::program::Program;
 use super::sources::Sources;
 use super::stage::{Empty, Machine};
 use super::users::Users;
-use super::{attach, exec, groups, shifted, stage, user, workplace};
+use super::{attach, exec, groups, masks, shifted, stage, user, workplace};
 use crate::cgroup::Cgroups;
 use crate::overlay::{self, Writable};
 use crate::sys::Mount;
@@ -89,7 +89,8 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
         .open()
         .map_err(failed("open the pid namespace"))?;
     creation.empty.enter().map_err(failed("enter a mount namespace"))?;
-    let config = set_stage(&creation, taken, spec, joined.as_ref())?;
+    let mut config = set_stage(&creation, taken, spec, joined.as_ref())?;
+    masks::turn(&mut config).map_err(|error| Refusal::failed("complete the configuration", &error))?;
     let home = Path::new(stage::HOME);
     record::write(&home.join(CONFIG), &config).map_err(failed("write the configuration"))?;
     stage::close().map_err(failed("close the mount namespace"))?;

@@ -15,6 +15,7 @@ mod groups;
 mod job;
 mod kernel;
 pub(crate) mod log;
+mod masks;
 pub(crate) mod memory;
 mod pause;
 mod poll;
