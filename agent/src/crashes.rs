@@ -56,7 +56,7 @@ pub(crate) struct End {
 }
 
 impl End {
-    pub(crate) fn new(attempt: u32, exit: &Exit, usage: runtime::Usage, output: &str) -> Self {
+    pub(crate) fn new(attempt: u32, exit: &Exit, usage: &runtime::Usage, output: &str) -> Self {
         Self {
             attempt,
             exit_code: exit.code,
@@ -202,7 +202,7 @@ mod tests {
             started_at: None,
             finished_at: agent_plan::Timestamp::UNIX_EPOCH,
         };
-        End::new(attempt, &exit, runtime::Usage::default(), &"é".repeat(TEXT))
+        End::new(attempt, &exit, &runtime::Usage::default(), &"é".repeat(TEXT))
     }
 
     #[test]

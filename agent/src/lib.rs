@@ -155,8 +155,13 @@ fn close(directory: &Path) -> Result<(), Error> {
         path: directory.to_owned(),
         source,
     };
-    let mode = std::fs::metadata(directory).map_err(failed)?.permissions().mode() & 0o7777;
-    if mode & 0o077 == 0 {
+    let mode = match std::fs::metadata(directory) {
+        Ok(found) => found.permissions().mode() & 0o7777,
+        // It is made for nobody else.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed(error)),
+    };
+    if mode & !0o7700 == 0 {
         return Ok(());
     }
     warn!(path = %directory.display(), "was open to others with mode {mode:o}; closed it. Consider replacing what it holds");

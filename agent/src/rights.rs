@@ -191,8 +191,14 @@ impl Rights {
         if let Some(name) = &name {
             self.known().intents.entry(name.clone()).or_default().under_way += 1;
         }
-        let intent = Intent { rights: self, name };
-        self.write().await?;
+        let mut intent = Intent { rights: self, name };
+        if let Err(error) = self.write().await {
+            // The pull does not begin.
+            if let Some(name) = intent.name.take() {
+                self.known().end(&name, false);
+            }
+            return Err(error);
+        }
         Ok(intent)
     }
 

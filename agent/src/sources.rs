@@ -47,10 +47,10 @@ pub(crate) async fn fetch(
 
 /// What the API said, or why it did not, as people are told.
 pub(crate) fn told(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => status.message.clone(),
-        other => image::chain(other),
+    if let kube::Error::Api(status) = error {
+        return status.message.clone();
     }
+    image::chain(error)
 }
 
 async fn seen(context: &Context, kind: Kind, namespace: &str, name: &str) -> Seen {

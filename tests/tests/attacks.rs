@@ -138,7 +138,7 @@ fn attack_31_no_socket_of_the_node_is_open_to_its_network() -> anyhow::Result<()
         let found = std::fs::symlink_metadata(name).with_context(|| (*name).to_owned())?;
         let mode = found.permissions().mode();
         ensure!(
-            found.file_type().is_socket() && mode & 0o077 == 0,
+            found.file_type().is_socket() && mode.trailing_zeros() >= 6,
             "{name} has mode {mode:o}"
         );
         let missing = exec(&machine, "neighbour", &["ls", name])
@@ -156,7 +156,7 @@ fn attack_31_no_socket_of_the_node_is_open_to_its_network() -> anyhow::Result<()
 fn open_to_others(path: &Path, found: &mut Vec<String>) -> anyhow::Result<()> {
     let about = std::fs::symlink_metadata(path)?;
     let mode = about.permissions().mode();
-    if about.is_symlink() || mode & 0o077 == 0 {
+    if about.is_symlink() || mode.trailing_zeros() >= 6 {
         return Ok(());
     }
     found.push(format!("{} {mode:o}", path.display()));

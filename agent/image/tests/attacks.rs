@@ -13,10 +13,11 @@ mod support;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use agent_image::{Credentials, Digest, chain};
 use support::{DockerRegistry, answer, busybox, layers_of, nothing_staged, quick, serve, serve_by_hand, store};
+use tokio::time::Instant;
 
 #[tokio::test]
 async fn attack_06_a_corrupt_blob_is_never_used() {
@@ -214,10 +215,10 @@ async fn attack_28_credentials_stay_with_their_host() {
 }
 
 /// A registry with one image of one layer; `blob` answers for that, to a request from this byte on.
-fn one_layer(layer: Vec<u8>, blob: impl Fn(&mut TcpStream, usize) + Send + Sync + 'static) -> String {
+fn one_layer(layer: &[u8], blob: impl Fn(&mut TcpStream, usize) + Send + Sync + 'static) -> String {
     let config = format!(
         "{{\"architecture\":\"amd64\",\"os\":\"linux\",\"rootfs\":{{\"type\":\"layers\",\"diff_ids\":[\"{}\"]}}}}",
-        Digest::of(&layer)
+        Digest::of(layer)
     );
     let describe = |kind: &str, bytes: &[u8]| {
         let (digest, size) = (Digest::of(bytes), bytes.len());
@@ -226,9 +227,9 @@ fn one_layer(layer: Vec<u8>, blob: impl Fn(&mut TcpStream, usize) + Send + Sync 
     let manifest = format!(
         "{{\"schemaVersion\":2,\"mediaType\":\"application/vnd.oci.image.manifest.v1+json\",\"config\":{},\"layers\":[{}]}}",
         describe("config.v1+json", config.as_bytes()),
-        describe("layer.v1.tar", &layer)
+        describe("layer.v1.tar", layer)
     );
-    let layer = Digest::of(&layer).to_string();
+    let layer = Digest::of(layer).to_string();
     serve_by_hand(move |request, connection| {
         let path = request.split(' ').nth(1).unwrap_or_default();
         if path.ends_with(&layer) {
@@ -260,7 +261,7 @@ async fn attack_28_a_transfer_that_breaks_goes_on_where_it_broke() {
     let layer = layer();
     let (asked, whole) = (Arc::new(Mutex::new(Vec::new())), layer.clone());
     let seen = Arc::clone(&asked);
-    let address = one_layer(layer, move |connection, from| {
+    let address = one_layer(&layer, move |connection, from| {
         seen.lock().unwrap().push(from);
         let rest = &whole[from..];
         let status = if from > 0 { "206 Partial Content" } else { "200 OK" };
@@ -282,7 +283,7 @@ async fn attack_28_a_transfer_that_breaks_goes_on_where_it_broke() {
 #[tokio::test]
 async fn attack_28_a_registry_that_trickles_is_given_up() {
     let length = layer().len();
-    let address = one_layer(layer(), move |connection, _| {
+    let address = one_layer(&layer(), move |connection, _| {
         let head = answer(&format!("Content-Length: {length}\r\n"), b"");
         connection.write_all(&head).ok();
         // For as long as somebody listens.
@@ -306,7 +307,7 @@ async fn attack_28_a_registry_that_trickles_is_given_up() {
 
 #[tokio::test]
 async fn attack_28_a_registry_that_is_silent_or_lies_about_lengths_is_given_up() {
-    let silent = one_layer(layer(), |connection, _| {
+    let silent = one_layer(&layer(), |connection, _| {
         let head = answer(&format!("Content-Length: {}\r\n", layer().len()), b"some");
         connection.write_all(&head).ok();
         // Until the other side gives up.
@@ -319,7 +320,7 @@ async fn attack_28_a_registry_that_is_silent_or_lies_about_lengths_is_given_up()
     assert!(error.message().contains("operation timed out"), "{}", error.message());
     nothing_staged(home.path());
 
-    let longer = one_layer(layer(), |connection, _| {
+    let longer = one_layer(&layer(), |connection, _| {
         let mut body = layer();
         body.extend_from_slice(&[0; 512]);
         connection

@@ -14,6 +14,8 @@ use proptest::prelude::*;
 
 use world::World;
 
+#[path = "lifecycle/image.rs"]
+mod image;
 #[path = "lifecycle/world.rs"]
 mod world;
 
@@ -39,21 +41,6 @@ fn a_plain_pod_runs_restarts_and_ends() {
     world.settle();
     world.check(&expect!["kill a, tear down, finish => Failed"]);
     assert!(world.finished);
-}
-
-#[test]
-fn a_container_whose_image_is_changed_runs_again_whatever_the_policy_says() {
-    let mut world =
-        World::new(r#"{"restartPolicy":"Never","containers":[{"name":"a","image":"i"},{"name":"b","image":"i"}]}"#);
-    world.settle();
-    world.check(&expect!["prepare, image a, image b, run a 0, run b 0 => Running"]);
-    world.pod.spec.as_mut().unwrap().containers[0].image = Some("j".into());
-    world.settle();
-    world.check(&expect!["stop a 30 => Running"]);
-    world.exit("a", 0);
-    world.settle();
-    world.check(&expect!["image a, run a 1 => Running"]);
-    assert_eq!(world.view.latest("a").unwrap().image, "j");
 }
 
 #[test]

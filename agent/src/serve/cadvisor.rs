@@ -49,7 +49,7 @@ struct Disk {
 }
 
 impl Subject {
-    fn new(id: String, names: [&str; 5], usage: Usage) -> Self {
+    fn new(id: String, names: [&str; 5], usage: &Usage) -> Self {
         let [container, image, name, namespace, pod] = names.map(str::to_owned);
         Self {
             labels: [
@@ -60,7 +60,7 @@ impl Subject {
                 ("namespace", namespace),
                 ("pod", pod),
             ],
-            usage,
+            usage: *usage,
             interfaces: Vec::new(),
             started: None,
             limits: Limits::default(),
@@ -99,7 +99,7 @@ pub(super) async fn metrics(State(context): State<Arc<Context>>) -> Response {
 }
 
 async fn subjects(context: &Arc<Context>, look: &Look, processes: &BTreeMap<String, i32>) -> Vec<Subject> {
-    let mut root = Subject::new("/".to_owned(), [""; 5], look.node);
+    let mut root = Subject::new("/".to_owned(), [""; 5], &look.node);
     root.interfaces = network::of_machine();
     root.disk = disk(context, None);
     let mut all = vec![root];
@@ -110,7 +110,7 @@ async fn subjects(context: &Arc<Context>, look: &Look, processes: &BTreeMap<Stri
         };
         let (namespace, name) = (pods::namespace(&pod.pod), pods::name(&pod.pod));
         let id = |container: Option<&str>| runtime.group(sandbox, container).display().to_string();
-        let mut whole = Subject::new(id(None), ["", "", "", namespace, name], pod.usage);
+        let mut whole = Subject::new(id(None), ["", "", "", namespace, name], &pod.usage);
         whole.interfaces = network::interfaces(pod, processes);
         all.push(whole);
         let parts = looks::parts(context, &pod.pod).await;
@@ -121,7 +121,7 @@ async fn subjects(context: &Arc<Context>, look: &Look, processes: &BTreeMap<Stri
                 .and_then(|wanted| wanted.image.as_deref())
                 .unwrap_or_default();
             let names = [container.name.as_str(), image, &container.instance, namespace, name];
-            let mut subject = Subject::new(id(Some(&container.instance)), names, container.usage);
+            let mut subject = Subject::new(id(Some(&container.instance)), names, &container.usage);
             subject.started = started(pod, container).map(|time| time.0.as_duration().as_secs_f64());
             subject.limits = wanted.as_ref().map(|wanted| limits(wanted)).unwrap_or_default();
             let used = parts.as_ref().and_then(|parts| {

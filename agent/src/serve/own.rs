@@ -77,6 +77,9 @@ async fn containers(context: &Context) -> Family<'static> {
     )
 }
 
+/// Name, help and value of a figure.
+type Row = (&'static str, &'static str, fn(&Statvfs) -> u64);
+
 /// How full the volumes of claims are; nothing while one of them does not answer.
 async fn volumes(context: &Arc<Context>) -> Vec<Family<'static>> {
     let Ok(asking) = Arc::clone(&context.asking).try_lock_owned() else {
@@ -91,7 +94,6 @@ async fn volumes(context: &Arc<Context>) -> Vec<Family<'static>> {
     let Ok(Ok(found)) = tokio::time::timeout(PATIENCE, looking).await else {
         return Vec::new();
     };
-    type Row = (&'static str, &'static str, fn(&Statvfs) -> u64);
     let rows: [Row; 6] = [
         (
             "kubelet_volume_stats_available_bytes",

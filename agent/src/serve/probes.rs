@@ -19,7 +19,10 @@ const BOUNDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 /// What was counted, by the pods' uids; of those that are gone nothing is kept.
 #[derive(Default)]
-pub(crate) struct Probes(Mutex<BTreeMap<String, BTreeMap<(String, &'static str), Counted>>>);
+pub(crate) struct Probes(Mutex<BTreeMap<String, OfPod>>);
+
+/// By container and kind of probe.
+type OfPod = BTreeMap<(String, &'static str), Counted>;
 
 #[derive(Default)]
 struct Counted {

@@ -92,7 +92,7 @@ impl Worker {
         let sandbox = self.sandbox_id();
         let usage = self.context.parts.runtime.usage(Some((&sandbox, Some(id))));
         let output = last_lines(&self.log_of(container, attempt));
-        let end = End::new(attempt, exit, usage, &output);
+        let end = End::new(attempt, exit, &usage, &output);
         let (context, pod, container) = (Arc::clone(&self.context), Arc::clone(&self.pod), container.to_owned());
         self.tasks.spawn(async move {
             let written = tokio::task::spawn_blocking(move || context.crashes.add(&pod, &container, end)).await;

@@ -188,7 +188,7 @@ fn claim(line: &str, device: &str, root: &Path) -> Option<PathBuf> {
     let target = (words.next() == Some(device)).then(|| words.nth(1)).flatten()?;
     let target = PathBuf::from(target.replace("\\040", " "));
     let below = target.strip_prefix(root).ok()?;
-    let parts: Vec<_> = below.components().map(|part| part.as_os_str()).collect();
+    let parts: Vec<_> = below.components().map(std::path::Component::as_os_str).collect();
     matches!(parts.as_slice(), [_, claims, _] if *claims == DIRECTORY).then_some(target)
 }
 

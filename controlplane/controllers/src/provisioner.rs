@@ -176,9 +176,10 @@ async fn make(context: &Context, key: &Key, first: bool, left: Option<Directory>
         volume: provision::volume_name(&claim),
     };
     if left.as_ref().is_some_and(|left| *left != wanted) {
-        let cleared = clear_away(context, left).await;
-        if cleared != Outcome::Done {
-            return cleared;
+        // Its node may be away for long, which is no reason to have the other one wait.
+        let place = left.clone();
+        if clear_away(context, left).await != Outcome::Done {
+            warn!(claim = %key, ?place, "the directory of no volume may stay behind");
         }
     }
     if first {

@@ -20,7 +20,8 @@ pub(crate) fn answer(
         "statusz" => statusz(shared, &paths()),
         "flagz" => {
             let flags = shared.options.flags.iter();
-            flags.map(|(name, value)| format!("{name}={value}\n")).collect()
+            let lines: Vec<String> = flags.map(|(name, value)| format!("{name}={value}\n")).collect();
+            lines.concat()
         }
         _ => return None,
     };

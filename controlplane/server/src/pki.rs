@@ -236,10 +236,14 @@ impl Pki {
         Ok(made)
     }
 
-    /// The names and addresses that the server's certificate is for; none before it was made.
+    /// The names and addresses that the server's certificate is for; none before it was made. Without the machine's own name:
+    /// the node on it, which is called so, shows nobody another server.
     pub fn serving_names(&self) -> Result<Vec<String>, PkiError> {
         let certificate = files::read(&self.directory.join("apiserver.crt"))?;
-        Ok(certificate.map(|pem| certificate::names(&pem)).unwrap_or_default())
+        let mut names = certificate.map(|pem| certificate::names(&pem)).unwrap_or_default();
+        let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        names.retain(|name| !name.eq_ignore_ascii_case(machine.trim()));
+        Ok(names)
     }
 
     /// The key that signs tokens; it is made at the first start and never replaced: what it signed would be lost.

@@ -191,10 +191,8 @@ fn restart_is_due(pod: &Pod, view: &View, container: &Container, exit: &Exit) ->
             || memory.failure.is_some()
             || matches!(memory.image, Image::Failed { .. })
     });
-    is_alive(pod, view)
-        && delayed
-        && !lifecycle::is_over(pod, view, container)
-        && pods::restarts(pod, container, exit.code)
+    let again = memory.is_some_and(|memory| memory.renewal) || pods::restarts(pod, container, exit.code);
+    is_alive(pod, view) && delayed && !lifecycle::is_over(pod, view, container) && again
 }
 
 /// Whether the pod is not about to end.

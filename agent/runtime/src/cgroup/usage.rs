@@ -30,8 +30,8 @@ impl Cgroups {
             ..Usage::default()
         };
         match (self.controller("memory"), &self.v2) {
-            (Some(mount), _) => memory_v1(&mount.join(group), usage),
-            (None, Some(mount)) => memory_v2(&mount.join(group), usage),
+            (Some(mount), _) => memory_v1(&mount.join(group), &usage),
+            (None, Some(mount)) => memory_v2(&mount.join(group), &usage),
             (None, None) => usage,
         }
     }
@@ -90,7 +90,7 @@ impl Cgroups {
     }
 }
 
-fn memory_v1(dir: &Path, usage: Usage) -> Usage {
+fn memory_v1(dir: &Path, usage: &Usage) -> Usage {
     let stat = text(&dir.join("memory.stat"));
     let used = number(&dir.join("memory.usage_in_bytes"));
     let counted = |name: &str| field(&stat, name);
@@ -109,11 +109,11 @@ fn memory_v1(dir: &Path, usage: Usage) -> Usage {
             oom_kills: field(&text(&dir.join("memory.oom_control")), "oom_kill"),
             ..usage.details
         },
-        ..usage
+        ..*usage
     }
 }
 
-fn memory_v2(dir: &Path, usage: Usage) -> Usage {
+fn memory_v2(dir: &Path, usage: &Usage) -> Usage {
     let stat = text(&dir.join("memory.stat"));
     // The root of the machine has no such file: everything that is not free is in use there.
     let used = number(&dir.join("memory.current")).or_else(|| {
@@ -139,7 +139,7 @@ fn memory_v2(dir: &Path, usage: Usage) -> Usage {
             oom_kills: field(&events, "oom_kill"),
             ..usage.details
         },
-        ..usage
+        ..*usage
     }
 }
 

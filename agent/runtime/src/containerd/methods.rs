@@ -145,7 +145,8 @@ impl Runtime for Containerd {
     }
 
     fn group(&self, sandbox: &str, container: Option<&str>) -> PathBuf {
-        Path::new("/").join(self.shared.group(sandbox).join(container.unwrap_or_default()))
+        let group = Path::new("/").join(self.shared.group(sandbox));
+        container.map_or_else(|| group.clone(), |container| group.join(container))
     }
 
     fn identity(&self, sandbox: &str, container: &str) -> Option<Identity> {

@@ -126,7 +126,10 @@ pub(super) fn memory(all: &[Subject]) -> Vec<Family<'static>> {
     let row = |(kind, name, help, value): Row| {
         Family::new(kind, name, help, each(all, &[], |of| value(&of.usage).map(number)))
     };
-    let mut families: Vec<_> = rows.into_iter().map(row).collect();
+    rows.into_iter().map(row).chain([page_faults(all)]).collect()
+}
+
+fn page_faults(all: &[Subject]) -> Family<'static> {
     let faults = [("pgfault", false), ("pgmajfault", true)]
         .into_iter()
         .flat_map(|(kind, major)| {
@@ -140,8 +143,7 @@ pub(super) fn memory(all: &[Subject]) -> Vec<Family<'static>> {
             })
         });
     let help = "Cumulative count of memory allocation failures.";
-    families.push(Family::new("counter", "container_memory_failures_total", help, faults));
-    families
+    Family::new("counter", "container_memory_failures_total", help, faults)
 }
 
 pub(super) fn network(all: &[Subject]) -> Vec<Family<'static>> {

@@ -39,7 +39,7 @@ impl Fields {
 
     fn put(&mut self, name: &str, value: &str) {
         self.0.push(if self.0.is_empty() { '{' } else { ',' });
-        self.0.push_str(&format!("{name:?}:{value}"));
+        self.0.extend([&format!("{name:?}:"), value]);
     }
 
     fn end(self) -> String {

@@ -50,7 +50,8 @@ impl Busy {
         }
         if *method == Method::PUT {
             let put: Value = serde_json::from_slice(body).unwrap();
-            if put["metadata"]["resourceVersion"] != self.revision.to_string() {
+            let current = self.revision.to_string();
+            if put["metadata"]["resourceVersion"] != current {
                 return (
                     409,
                     json!({ "kind": "Status", "code": 409, "reason": "Conflict", "message": "stale" }),

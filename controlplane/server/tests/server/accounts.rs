@@ -114,8 +114,8 @@ async fn attack_22_containers_that_are_added_see_no_more_secrets() {
     let path = format!("{PODS}/p/ephemeralcontainers");
     let add = async |name: &str, env: Value, from: Value| {
         let own = json!({"name": name, "image": "x", "env": env, "envFrom": from});
-        let patch = json!({"spec": {"ephemeralContainers": [own]}});
-        api.patch(&path, "strategic-merge-patch+json", &patch).await
+        let added = json!({"spec": {"ephemeralContainers": [own]}});
+        api.patch(&path, "strategic-merge-patch+json", &added).await
     };
     let variable = |secret: &str| json!([{"name": "V", "valueFrom": {"secretKeyRef": {"name": secret, "key": "k"}}}]);
     let refused = add("d", variable("other"), json!([])).await;
