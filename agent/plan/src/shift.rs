@@ -27,8 +27,8 @@ pub fn shift<'a>(times: impl IntoIterator<Item = &'a mut Timestamp>, step: Signe
 }
 
 impl View {
-    /// Moves all that is measured with; not the pod's own start, which the API has.
-    pub fn shift(&mut self, step: SignedDuration) {
+    /// Moves what is awaited. What was stays as it is told, unless it would be yet to come: `now` is the time after the step.
+    pub fn shift(&mut self, step: SignedDuration, now: Timestamp) {
         shift(&mut self.winding_down, step);
         if let Sandbox::Failed { until, .. } = &mut self.sandbox {
             shift([until], step);
@@ -36,8 +36,11 @@ impl View {
         for instance in self.instances.values_mut().flatten() {
             match &mut instance.state {
                 State::Created => {}
-                State::Running { since } => shift([since], step),
-                State::Exited(exit) => shift(exit.started_at.iter_mut().chain([&mut exit.finished_at]), step),
+                State::Running { since } => *since = now.min(*since),
+                State::Exited(exit) => {
+                    exit.started_at = exit.started_at.map(|time| time.min(now));
+                    exit.finished_at = exit.finished_at.min(now);
+                }
             }
         }
         for memory in self.memory.values_mut() {
@@ -117,7 +120,7 @@ mod tests {
         };
         view.memory = BTreeMap::from([("a".to_owned(), Box::new(memory))]);
 
-        view.shift(SignedDuration::from_secs(-600));
+        view.shift(SignedDuration::from_secs(-600), at(405));
         assert_eq!(view.start_time, at(1));
         assert_eq!(
             view.sandbox,
@@ -127,10 +130,10 @@ mod tests {
             }
         );
         let exit = view.latest("a").and_then(Instance::exit).unwrap();
-        assert_eq!((exit.started_at, exit.finished_at), (Some(at(300)), at(400)));
+        assert_eq!((exit.started_at, exit.finished_at), (Some(at(405)), at(405)));
         let memory = &view.memory["a"];
         assert!(matches!(memory.image, Image::Failed { until, .. } if until == at(420)));
-        assert_eq!(memory.back_off.due(exit.finished_at), at(410));
+        assert_eq!(memory.back_off.due(exit.finished_at), at(415));
         assert_eq!(memory.stopping.as_ref().unwrap().deadline, at(430));
         assert_eq!(memory.liveness.as_ref().unwrap().due(), Some(at(410)));
     }

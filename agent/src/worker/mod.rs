@@ -281,7 +281,7 @@ impl Worker {
     fn now(&mut self) -> Timestamp {
         let now = self.context.now();
         if let Some(step) = self.clock.step(now) {
-            self.view.shift(step);
+            self.view.shift(step, now);
             shift(&mut self.patience, step);
             self.publisher.shift(step);
             self.resize.shift(step);

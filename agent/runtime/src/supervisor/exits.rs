@@ -17,7 +17,7 @@ use crate::cgroup::Cgroups;
 use crate::clock::{monotonic, now};
 use crate::protocol::{Answer, Message};
 use crate::record;
-use crate::{Exit, Refusal, State};
+use crate::{Exit, Limits, Refusal, State};
 
 /// Processes that do not die within this at the end are reported.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(4);
@@ -46,6 +46,7 @@ impl Supervisor {
         let group = self.group.join(id);
         if signal == Signal::SIGKILL {
             self.settle_oom_kills(&group);
+            self.unthrottle(&group);
         }
         let entry = self.find(id)?;
         if matches!(entry.container.state, State::Exited { .. }) {
@@ -60,7 +61,22 @@ impl Supervisor {
         sent.map_err(|error| Refusal::failed("send a signal", &error))
     }
 
+    /// Who is to die needs the processor for it: thousands of processes would wait for seconds for what a quota gives them.
+    fn unthrottle(&self, group: &Path) {
+        let limits = Limits {
+            cpu_quota: Some(-1),
+            ..Limits::default()
+        };
+        for group in [group.to_owned(), group.join("main")] {
+            if self.cgroups.exists(&group) {
+                // They die without it, too.
+                drop(self.cgroups.limit(&group, &limits));
+            }
+        }
+    }
+
     pub(super) fn begin_shutdown(&mut self, ticket: Option<Ticket>) {
+        self.unthrottle(&self.group);
         self.shutdown = Some((ticket, monotonic() + SHUTDOWN_LIMIT));
         for exec in &mut self.execs {
             exec.deadline = Duration::ZERO;
