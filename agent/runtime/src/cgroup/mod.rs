@@ -20,6 +20,7 @@ use nix::sys::stat::Mode;
 
 pub(crate) use files::pause;
 use files::{create_v2, enter, inherit_cpuset, kill_tree, limit_memory_v1, limit_v2, remove_tree, write};
+pub(crate) use usage::part;
 
 use crate::Limits;
 use crate::clock::monotonic;

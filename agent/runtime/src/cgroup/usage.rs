@@ -1,7 +1,7 @@
 //! What a group has used: CPU time since it was made, and memory now.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{Cgroups, check};
@@ -140,6 +140,14 @@ fn memory_v2(dir: &Path, usage: &Usage) -> Usage {
             ..usage.details
         },
         ..*usage
+    }
+}
+
+/// The group of a sandbox, or that of a container in it.
+pub(crate) fn part(sandbox: PathBuf, container: Option<&str>) -> PathBuf {
+    match container {
+        Some(container) => sandbox.join(container),
+        None => sandbox,
     }
 }
 

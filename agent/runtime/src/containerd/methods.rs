@@ -15,6 +15,7 @@ use tokio::sync::{OwnedMutexGuard, broadcast};
 use super::client::{CALL, or_gone, within};
 use super::records::Record;
 use super::{Containerd, Shared, creation, holding, pause, records};
+use crate::cgroup::part;
 use crate::clock::now;
 use crate::embedded::{arrange, change, check_id, described, io_error};
 use crate::record;
@@ -140,13 +141,12 @@ impl Runtime for Containerd {
     }
 
     fn usage(&self, of: Option<(&str, Option<&str>)>) -> Usage {
-        let group = of.map(|(sandbox, container)| self.shared.group(sandbox).join(container.unwrap_or_default()));
+        let group = of.map(|(sandbox, container)| part(self.shared.group(sandbox), container));
         self.shared.cgroups.usage(group.as_deref())
     }
 
     fn group(&self, sandbox: &str, container: Option<&str>) -> PathBuf {
-        let group = Path::new("/").join(self.shared.group(sandbox));
-        container.map_or_else(|| group.clone(), |container| group.join(container))
+        Path::new("/").join(part(self.shared.group(sandbox), container))
     }
 
     fn identity(&self, sandbox: &str, container: &str) -> Option<Identity> {

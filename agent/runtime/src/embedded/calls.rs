@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use tokio::sync::broadcast;
 
 use super::{Embedded, check_id, io_error, unexpected};
-use crate::cgroup::Cgroups;
+use crate::cgroup::{Cgroups, part};
 use crate::clock::now;
 use crate::protocol::{Answer, Call, Stdio};
 use crate::{
@@ -234,13 +234,12 @@ impl Runtime for Embedded {
     }
 
     fn usage(&self, of: Option<(&str, Option<&str>)>) -> Usage {
-        let group = of.map(|(sandbox, container)| self.shared.group(sandbox).join(container.unwrap_or_default()));
+        let group = of.map(|(sandbox, container)| part(self.shared.group(sandbox), container));
         self.shared.cgroups.usage(group.as_deref())
     }
 
     fn group(&self, sandbox: &str, container: Option<&str>) -> PathBuf {
-        let group = Path::new("/").join(self.shared.group(sandbox));
-        container.map_or_else(|| group.clone(), |container| group.join(container))
+        Path::new("/").join(part(self.shared.group(sandbox), container))
     }
 
     fn identity(&self, sandbox: &str, container: &str) -> Option<Identity> {
