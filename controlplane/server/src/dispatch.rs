@@ -22,7 +22,7 @@ use crate::request::RequestInfo;
 use crate::respond::{self, Response};
 use crate::server::Shared;
 use crate::verbs::connect::{Wanted, connect};
-use crate::{health, openapi, pages, subresource, verbs};
+use crate::{health, openapi, pages, subresource, verbs, weight};
 
 /// Answers a request, whatever it is, and records it.
 pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Response {
@@ -122,7 +122,8 @@ async fn route(
         annotations: Gathered::default(),
         notes: Notes::default(),
     };
-    let answer = serve(&mut context, body).await;
+    let bytes = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    let answer = weight::apart(bytes, serve(&mut context, body)).await;
     drop(room);
     outcome.warnings = context.warnings.into_vec();
     outcome.annotations = context.annotations.into_vec();

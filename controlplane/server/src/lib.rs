@@ -30,6 +30,7 @@ pub mod storage;
 pub mod tls;
 pub mod tokens;
 pub mod version;
+mod weight;
 
 mod admission;
 mod authentication;

@@ -18,6 +18,7 @@ use crate::failure::Failure;
 use crate::negotiation::{Encoding, MetaVersion, Representation, Shape, accepts_gzip};
 use crate::respond::{Response, encode, with_type};
 use crate::verbs::list::Head;
+use crate::weight;
 
 /// Bytes of one chunk of a long list.
 const CHUNK: usize = 256 * 1024;
@@ -40,7 +41,10 @@ pub(crate) async fn list(
         Shape::Object => None,
         Shape::MetadataList(version) => Some(version),
         Shape::Metadata(_) => return Err(misshapen(PARTIAL, "a list", registration, registration.list_kind)),
-        Shape::Table(version) => return table(context, encoding, version, &metadata, &items),
+        Shape::Table(version) => {
+            let rows = async { table(context, encoding, version, &metadata, &items) };
+            return weight::apart(bytes_of(&items), rows).await;
+        }
     };
     let own = registration.api_version();
     let kind = match partial {
@@ -50,12 +54,20 @@ pub(crate) async fn list(
     if encoding == Encoding::Protobuf {
         return protobuf(context, kind, &metadata, items, partial).await;
     }
+    let bytes = bytes_of(&items);
     let chunks = texts(registration, kind, &metadata, items, partial);
     if encoding == Encoding::Json {
         return send(context, encoding, chunks);
     }
-    let whole = chunks.whole().map_err(Failure::internal)?;
-    document(encoding, StatusCode::OK, kind, whole)
+    let rendered = async {
+        let whole = chunks.whole().map_err(Failure::internal)?;
+        document(encoding, StatusCode::OK, kind, whole)
+    };
+    weight::apart(bytes, rendered).await
+}
+
+fn bytes_of(items: &[Bytes]) -> usize {
+    items.iter().map(Bytes::len).sum()
 }
 
 fn metadata(head: &Head) -> Value {

@@ -1,8 +1,8 @@
 //! Bodies that cannot be read.
 
-use crate::support::{Api, config_map, deployment};
+use crate::support::{Api, config_map, deployment, pod};
 use http::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -110,6 +110,33 @@ async fn attack_24_what_is_refused_is_refused_in_few_words() {
     let few = json!({"metadata": {"name": "a", "labels": {"-": "-"}}});
     let answer = api.post(CONFIG_MAPS, &few).await;
     assert!(!answer.message().contains("more errors"), "{}", answer.message());
+}
+
+/// One thread serves both: it is not the one that reads and checks three megabytes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn attack_24_a_heavy_body_holds_up_no_light_request() {
+    let api = Api::start().await;
+    let environment: Vec<Value> = (0..8_000)
+        .map(|number| json!({"name": format!("N{number}"), "value": "v".repeat(300)}))
+        .collect();
+    let mut heavy = pod("heavy");
+    heavy["spec"]["containers"][0]["env"] = environment.into();
+    let asking = {
+        let api = api.clone();
+        tokio::spawn(async move { api.post(&format!("{PODS}?dryRun=All"), &heavy).await })
+    };
+    let meanwhile = tokio::spawn(async move {
+        let mut answered = 0;
+        while !asking.is_finished() {
+            assert_eq!(api.get("/api/v1/namespaces/default").await.code, 200);
+            answered += 1;
+            tokio::task::yield_now().await;
+        }
+        (answered, asking.await.unwrap())
+    });
+    let (answered, heavy) = meanwhile.await.unwrap();
+    assert_eq!(heavy.code, 201, "{}", heavy.message());
+    assert!(answered >= 100, "{answered} light requests were answered meanwhile");
 }
 
 #[tokio::test]
