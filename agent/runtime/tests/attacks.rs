@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::{Kind, Machine, contract};
-use runtime::{ContainerSpec, Event};
+use runtime::{ContainerSpec, Event, Limits};
 
 /// A second layer that replaces one directory of the first.
 fn poisoned(machine: &Machine, name: &str, make: impl FnOnce(&Path)) -> ContainerSpec {
@@ -238,6 +238,34 @@ async fn attack_39_limits_hold_against_bombs_and_hogs(kind: Kind) {
     for container in ["bomb", "files", "memory"] {
         machine.runtime.remove_container("s", container).await.unwrap();
     }
+    machine.finish().await;
+}
+
+/// The pod's quota is lifted while a container of it dies, and holds again afterwards.
+#[tokio::test]
+async fn attack_39_thousands_that_are_killed_are_not_held_up_by_a_quota() {
+    let mut machine = Machine::new("attack-39-quota").await;
+    machine.sandbox("s").await;
+    machine.run("s", machine.shell("well", "sleep 1000")).await;
+    let many = "i=0; while [ $i -lt 3000 ]; do sleep 1000 & i=$((i+1)); done; echo all; wait";
+    machine.run("s", machine.shell("many", many)).await;
+    let deadline = tokio::time::Instant::now() + Duration::from_mins(1);
+    while !machine.output("many").contains("all") {
+        assert!(tokio::time::Instant::now() < deadline, "{}", machine.output("many"));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let narrow = Limits {
+        cpu_quota: Some(1000),
+        cpu_period: Some(100_000),
+        ..Limits::default()
+    };
+    machine.runtime.limit("s", None, narrow).await.unwrap();
+    machine.runtime.signal("s", "many", 9).await.unwrap();
+    assert_eq!(machine.exit().await.signal, Some(9));
+    let group = format!("{}/kubepods/s", machine.cgroup_root);
+    let quota = fs::read_to_string(format!("/sys/fs/cgroup/cpu/{group}/cpu.cfs_quota_us"))
+        .or_else(|_| fs::read_to_string(format!("/sys/fs/cgroup/{group}/cpu.max")));
+    assert!(quota.as_ref().unwrap().starts_with("1000"), "{quota:?}");
     machine.finish().await;
 }
 

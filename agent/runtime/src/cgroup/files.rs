@@ -137,6 +137,17 @@ pub(super) fn children(dir: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
+impl super::Cgroups {
+    /// Whether there are processes in this group or below it.
+    pub(crate) fn holds_any(&self, group: &Path) -> bool {
+        self.mounts().any(|mount| holds_any(&mount.join(group)))
+    }
+}
+
+fn holds_any(dir: &Path) -> bool {
+    pids(dir).is_ok_and(|held| !held.is_empty()) || children(dir).iter().any(|child| holds_any(child))
+}
+
 /// Kills what a directory of one hierarchy holds; says whether there was anything.
 pub(super) fn kill_tree(dir: &Path) -> io::Result<bool> {
     match kill_all(dir) {

@@ -78,6 +78,7 @@ impl Runtime for Containerd {
             }
             if signal == libc::SIGKILL {
                 self.shared.settle_oom_kills(&sandbox, &container);
+                self.shared.unthrottle(&self.shared.group(&sandbox).join(&container));
             }
             self.shared.kill(&container, signal).await
         }
@@ -350,6 +351,18 @@ impl Shared {
         });
         let killed = within(CALL, "send a signal", self.client.tasks().kill(request)).await;
         or_gone(killed).map(drop)
+    }
+
+    /// Who is to die needs the processor for it: thousands of processes would wait for minutes for what a quota gives them.
+    pub(super) fn unthrottle(&self, group: &Path) {
+        let limits = Limits {
+            cpu_quota: Some(-1),
+            ..Limits::default()
+        };
+        if self.cgroups.exists(group) {
+            // They die without it, too.
+            drop(self.cgroups.limit(group, &limits));
+        }
     }
 
     pub(super) fn container(&self, sandbox: &str, container: &str) -> Result<Container, Error> {

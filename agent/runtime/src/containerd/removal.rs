@@ -139,6 +139,11 @@ impl Shared {
             let entry = records.get(sandbox);
             entry.map_or_else(Vec::new, |entry| entry.record.containers().to_vec())
         };
+        let group = self.group(sandbox);
+        self.unthrottle(&group);
+        for container in &containers {
+            self.unthrottle(&group.join(&container.id));
+        }
         self.hasten(&containers).await;
         let ends = containers.iter().map(|container| self.wait(&container.id));
         let ended = futures::future::try_join_all(ends).await;

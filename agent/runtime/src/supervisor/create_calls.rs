@@ -101,6 +101,7 @@ impl Supervisor {
                     limits,
                     pid,
                     own_pids,
+                    killed: false,
                     oom_kills: 0,
                     outputs: ours.outputs,
                     log,

@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 
-use super::job::{Purpose, Ticket};
+use super::job::{Job, Purpose, Ticket};
 use super::state::{Entry, JOB_LIMIT, Kind, Supervisor};
 use super::{CONTAINERS, RECORD, SOCKET};
 use crate::cgroup::Cgroups;
@@ -46,13 +46,17 @@ impl Supervisor {
         let group = self.group.join(id);
         if signal == Signal::SIGKILL {
             self.settle_oom_kills(&group);
-            self.unthrottle(&group);
         }
         let entry = self.find(id)?;
         if matches!(entry.container.state, State::Exited { .. }) {
             return Ok(());
         }
         let own_pids = entry.own_pids;
+        if signal == Signal::SIGKILL {
+            entry.killed = true;
+            self.unthrottle(&group);
+        }
+        let entry = self.find(id)?;
         let sent = kill(Pid::from_raw(entry.pid), signal);
         if signal == Signal::SIGKILL && !own_pids {
             // Its other processes outlive its first one; those that do not die are met again at its exit.
@@ -61,17 +65,29 @@ impl Supervisor {
         sent.map_err(|error| Refusal::failed("send a signal", &error))
     }
 
-    /// Who is to die needs the processor for it: thousands of processes would wait for seconds for what a quota gives them.
-    fn unthrottle(&self, group: &Path) {
-        let limits = Limits {
-            cpu_quota: Some(-1),
-            ..Limits::default()
-        };
-        for group in [group.to_owned(), group.join("main")] {
-            if self.cgroups.exists(&group) {
+    /// Who is to die needs the processor for it: thousands of processes would wait for minutes for what a quota gives them, the
+    /// container's own or the pod's.
+    pub(super) fn unthrottle(&self, group: &Path) {
+        for group in [group, &group.join("main"), &self.group] {
+            if self.cgroups.exists(group) {
                 // They die without it, too.
-                drop(self.cgroups.limit(&group, &limits));
+                drop(self.cgroups.limit(group, &quota(Some(-1))));
             }
+        }
+    }
+
+    /// Gives the pod its quota back when nobody of it is to die any more.
+    pub(super) fn throttle(&self) {
+        let dying = |entry: &Entry| entry.killed && !matches!(entry.container.state, State::Exited { .. });
+        let going = |job: &Job| matches!(job.purpose, Purpose::Remove { .. });
+        let own = self.spec.limits.cpu_quota.filter(|quota| *quota > 0);
+        if own.is_some() && !self.ending() && !self.entries.iter().any(dying) && !self.jobs.iter().any(going) {
+            let limits = Limits {
+                cpu_period: self.spec.limits.cpu_period,
+                ..quota(own)
+            };
+            // The next start of a container sets it again.
+            drop(self.cgroups.limit(&self.group, &limits));
         }
     }
 
@@ -115,6 +131,7 @@ impl Supervisor {
                     for ticket in tickets {
                         self.reply(ticket, answer.clone());
                     }
+                    self.throttle();
                 }
             }
         } else if !self.container_exited(pid, status)
@@ -183,6 +200,7 @@ impl Supervisor {
             container_id: id.clone(),
             exit,
         };
+        self.throttle();
         for client in &mut self.clients {
             client.send(&message, &[]);
         }
@@ -278,6 +296,13 @@ impl Supervisor {
             None => drop(self.cgroups.remove(&self.group)),
         }
         self.ended = true;
+    }
+}
+
+fn quota(cpu_quota: Option<i64>) -> Limits {
+    Limits {
+        cpu_quota,
+        ..Limits::default()
     }
 }
 

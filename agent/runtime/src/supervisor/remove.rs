@@ -43,6 +43,9 @@ impl Supervisor {
         self.detach_all(id);
         self.entries.retain(|entry| entry.container.id != id);
         let (directory, group) = (self.container_directory(id), self.group.join(id));
+        if self.cgroups.holds_any(&group) {
+            self.unthrottle(&group);
+        }
         let cgroups = self.cgroups.clone();
         let purpose = Purpose::Remove {
             tickets: tickets.clone(),

@@ -64,6 +64,8 @@ pub(super) struct Entry {
     pub(super) pid: i32,
     /// Its first process is the first of a pid namespace: all others go with it.
     pub(super) own_pids: bool,
+    /// It was told to die.
+    pub(super) killed: bool,
     /// Kills by the kernel for the memory limit, up to now, that did not hit the first process.
     pub(super) oom_kills: u64,
     pub(super) outputs: Vec<Pipe>,
