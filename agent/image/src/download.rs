@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::path::Path;
+use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
@@ -75,16 +76,21 @@ impl Progress {
         if begins != self.received {
             self.restart()?;
         }
-        let (mut since, mut before) = (Instant::now(), self.received);
-        while let Some(chunk) = response.chunk().await.map_err(RegistryError::Request)? {
+        // The registry answers for the time that it is waited for alone: this machine's disk may be slow, too.
+        let (mut waited, mut before) = (Duration::ZERO, self.received);
+        loop {
+            let asked = Instant::now();
+            let chunk = response.chunk().await.map_err(RegistryError::Request)?;
+            waited += asked.elapsed();
+            let Some(chunk) = chunk else { break };
             self.write(&chunk, layer.size)?;
-            if since.elapsed() >= limits.pace_time {
+            if waited >= limits.pace_time {
                 let received = self.received.saturating_sub(before);
                 if received < limits.pace_bytes && self.received < layer.size {
-                    let seconds = since.elapsed().as_secs();
+                    let seconds = waited.as_secs();
                     return Err(RegistryError::Slow { received, seconds });
                 }
-                (since, before) = (Instant::now(), self.received);
+                (waited, before) = (Duration::ZERO, self.received);
             }
         }
         self.check(layer)

@@ -1,11 +1,11 @@
 //! Reads the entries of a tar stream, extension headers included, with every length bounded.
 //!
-//! The `tar` crate reads GNU long names and PAX headers whole, whatever length they claim; so it is asked for raw
-//! headers, and the extensions are read here.
+//! The `tar` crate reads GNU long names and PAX headers whole, whatever length they claim, and does not say where a file ends
+//! whose size only a PAX header knows; so only its headers are used here.
 
-use std::io::Read;
+use std::io::{self, Read};
 
-use tar::EntryType;
+use tar::{EntryType, Header};
 
 use super::{UnpackError, read_error, shown};
 
@@ -50,42 +50,102 @@ const PATH_LIMIT: u64 = 4096;
 /// Bytes of a PAX header; Linux allows 64 KiB for one extended attribute.
 const PAX_LIMIT: u64 = 1 << 20;
 
+/// Headers and data fill blocks of so many bytes.
+const BLOCK: u64 = 512;
+
 /// Calls `visit` with each member and a reader of its data.
-#[expect(clippy::wildcard_enum_match_arm, reason = "the enum of tar has a hidden variant")]
 pub(crate) fn for_each_entry<R: Read>(
     source: R,
     limit: u64,
     mut visit: impl FnMut(&Entry, &mut dyn Read) -> Result<(), UnpackError>,
 ) -> Result<(), UnpackError> {
-    let mut archive = tar::Archive::new(source);
+    let mut members = Members { source, position: 0 };
     let mut extension = Extension::default();
     let mut count = 0_u64;
-    for raw in archive.entries().map_err(read_error)?.raw(true) {
-        let mut raw = raw.map_err(read_error)?;
+    while let Some(header) = members.header()? {
         count += 1;
         if count > limit {
             return Err(UnpackError::Limit { limit, unit: "entries" });
         }
-        match raw.header().entry_type() {
-            EntryType::GNULongName => extension.path = Some(read_name(&mut raw)?),
-            EntryType::GNULongLink => extension.link = Some(read_name(&mut raw)?),
-            EntryType::XHeader => {
-                let records = read_bounded(&mut raw, PAX_LIMIT, "bytes in an extended header")?;
+        let size = header.entry_size().map_err(UnpackError::Archive)?;
+        let kind = header.entry_type();
+        if kind.is_gnu_longname() {
+            extension.path = Some(members.data(size, |data| read_name(data))?);
+        } else if kind.is_gnu_longlink() {
+            extension.link = Some(members.data(size, |data| read_name(data))?);
+        } else if kind.is_pax_local_extensions() || kind.is_pax_global_extensions() {
+            let records = members.data(size, |data| {
+                read_bounded(data, PAX_LIMIT, "bytes in an extended header")
+            })?;
+            if kind.is_pax_local_extensions() {
                 extension.read_records(&records)?;
             }
-            EntryType::XGlobalHeader => {
-                read_bounded(&mut raw, PAX_LIMIT, "bytes in an extended header")?;
-            }
-            kind => {
-                let entry = std::mem::take(&mut extension).into_entry(kind, &raw)?;
-                visit(&entry, &mut raw)?;
-            }
+        } else {
+            let entry = std::mem::take(&mut extension).into_entry(&header, members.position)?;
+            members.data(entry.size, |data| visit(&entry, data))?;
         }
     }
     Ok(())
 }
 
-fn read_bounded(source: &mut impl Read, limit: u64, unit: &'static str) -> Result<Vec<u8>, UnpackError> {
+/// The members of an archive, one after the other.
+struct Members<R> {
+    source: R,
+    /// Bytes that were read.
+    position: u64,
+}
+
+impl<R: Read> Members<R> {
+    /// The next header; none at the end, which is a block of zeros or that of the stream.
+    fn header(&mut self) -> Result<Option<Header>, UnpackError> {
+        let mut header = Header::new_old();
+        let mut block = (&mut self.source).take(BLOCK);
+        let mut bytes = Vec::with_capacity(header.as_bytes().len());
+        block.read_to_end(&mut bytes).map_err(read_error)?;
+        self.position = self.position.saturating_add(bytes.len() as u64);
+        if bytes.iter().all(|byte| *byte == 0) {
+            return Ok(None);
+        }
+        if bytes.len() != header.as_bytes().len() {
+            return Err(malformed("a header is not whole"));
+        }
+        header.as_mut_bytes().copy_from_slice(&bytes);
+        // The sum itself counts as spaces.
+        let counted = |(at, byte): (usize, &u8)| u32::from(if (148..156).contains(&at) { b' ' } else { *byte });
+        let sum: u32 = bytes.iter().enumerate().map(counted).sum();
+        if header.cksum().map_err(UnpackError::Archive)? != sum {
+            return Err(malformed("the checksum of a header is wrong"));
+        }
+        Ok(Some(header))
+    }
+
+    /// Calls `visit` with a reader of the data that follow, and goes on to where the next header is.
+    fn data<T>(
+        &mut self,
+        size: u64,
+        visit: impl FnOnce(&mut dyn Read) -> Result<T, UnpackError>,
+    ) -> Result<T, UnpackError> {
+        let end = self.position.checked_add(size);
+        let end = end.and_then(|end| end.checked_next_multiple_of(BLOCK));
+        let end = end.ok_or_else(|| malformed("a size is too large"))?;
+        let mut data = (&mut self.source).take(size);
+        let visited = visit(&mut data)?;
+        let missing = data.limit();
+        let rest = end
+            .saturating_sub(self.position)
+            .saturating_sub(size)
+            .saturating_add(missing);
+        let skipped = io::copy(&mut (&mut self.source).take(rest), &mut io::sink()).map_err(read_error)?;
+        // The last block of an archive may lack what fills it up.
+        if skipped < missing {
+            return Err(malformed("the data of a member are not whole"));
+        }
+        self.position = end;
+        Ok(visited)
+    }
+}
+
+fn read_bounded(source: &mut dyn Read, limit: u64, unit: &'static str) -> Result<Vec<u8>, UnpackError> {
     let mut bytes = Vec::new();
     source.take(limit + 1).read_to_end(&mut bytes).map_err(read_error)?;
     if bytes.len() as u64 > limit {
@@ -95,7 +155,7 @@ fn read_bounded(source: &mut impl Read, limit: u64, unit: &'static str) -> Resul
     }
 }
 
-fn read_name(source: &mut impl Read) -> Result<Vec<u8>, UnpackError> {
+fn read_name(source: &mut dyn Read) -> Result<Vec<u8>, UnpackError> {
     let mut name = read_bounded(source, PATH_LIMIT, "bytes in a name")?;
     if name.last() == Some(&0) {
         name.pop();
@@ -149,26 +209,28 @@ impl Extension {
         Ok(())
     }
 
-    fn into_entry<R: Read>(self, kind: EntryType, raw: &tar::Entry<'_, R>) -> Result<Entry, UnpackError> {
-        let header = raw.header();
+    fn into_entry(self, header: &Header, offset: u64) -> Result<Entry, UnpackError> {
         let path = self.path.unwrap_or_else(|| header.path_bytes().into_owned());
-        let number = |given: Option<u64>, header: std::io::Result<u64>| match given {
+        let number = |given: Option<u64>, header: io::Result<u64>| match given {
             Some(number) => Ok(number),
             None => header.map_err(UnpackError::Archive),
         };
         let id = |number: u64| u32::try_from(number).ok().filter(|id| *id != u32::MAX);
-        let size = header.entry_size().map_err(UnpackError::Archive)?;
-        if self.sparse || self.size.is_some_and(|given| given != size) {
-            let what = if self.sparse {
-                "a sparse file"
-            } else {
-                "a size that only the extended header knows"
-            };
+        if self.sparse {
             return Err(UnpackError::Unsupported {
                 path: shown(&path),
-                what,
+                what: "a sparse file",
             });
         }
+        let kind = header.entry_type();
+        let bare = kind.is_dir() || kind.is_symlink() || kind.is_hard_link() || kind.is_fifo();
+        let size = if bare || kind.is_character_special() || kind.is_block_special() {
+            // Whatever they tell, no data follow: so other readers of archives take them.
+            0
+        } else {
+            // A file that is too large for the header's field has its size in the extended one alone.
+            number(self.size, header.entry_size())?
+        };
         let owner = || UnpackError::Path {
             path: shown(&path),
             problem: "its owner is not a 32-bit number",
@@ -185,7 +247,7 @@ impl Extension {
                 .unwrap_or_else(|| header.link_name_bytes().unwrap_or_default().into_owned()),
             attributes: self.attributes,
             size,
-            offset: raw.raw_file_position(),
+            offset,
             path,
         })
     }
@@ -207,7 +269,7 @@ fn kind_of(kind: EntryType, path: &[u8]) -> EntryKind {
 }
 
 fn malformed(problem: &'static str) -> UnpackError {
-    UnpackError::Archive(std::io::Error::new(std::io::ErrorKind::InvalidData, problem))
+    UnpackError::Archive(io::Error::new(io::ErrorKind::InvalidData, problem))
 }
 
 /// Splits off the first record: key, value, rest.

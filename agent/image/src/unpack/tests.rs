@@ -253,6 +253,57 @@ fn attributes_that_steer_the_host_are_left_out() {
     assert_eq!(&buffer[..length], b"line\nline");
 }
 
+/// A file whose size only the PAX header knows, as Go writes those of 8 GiB and more, and one after it.
+fn huge(told: u64, data: &[u8]) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    let told = told.to_string();
+    builder.append_pax_extensions([("size", told.as_bytes())]).unwrap();
+    let mut header = tar::Header::new_ustar();
+    header.set_path("huge").unwrap();
+    header.set_mode(0o644);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_size(0);
+    header.set_cksum();
+    let mut stream = builder.get_ref().clone();
+    stream.extend_from_slice(header.as_bytes());
+    stream.extend_from_slice(data);
+    stream.resize(stream.len().next_multiple_of(512), 0);
+    stream.extend(archive(&[file("next", "after")]));
+    stream
+}
+
+#[test]
+fn a_file_may_have_its_size_in_the_extended_header_alone() {
+    let data = "x".repeat(1300);
+    let (directory, result) = try_unpack(&huge(1300, data.as_bytes()), &Limits::default());
+    result.unwrap();
+    let layer = directory.path().join("layer");
+    assert_eq!(std::fs::read_to_string(layer.join("huge")).unwrap(), data);
+    assert_eq!(std::fs::read_to_string(layer.join("next")).unwrap(), "after");
+    // In the header itself, in binary.
+    let mut stream = archive(&[file("a", "abc")]);
+    let mut header = tar::Header::from_byte_slice(&stream[..512]).clone();
+    header.as_mut_bytes()[124..136].copy_from_slice(&[0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3]);
+    header.set_cksum();
+    stream[..512].copy_from_slice(header.as_bytes());
+    let (directory, result) = try_unpack(&stream, &Limits::default());
+    result.unwrap();
+    assert_eq!(
+        std::fs::read_to_string(directory.path().join("layer/a")).unwrap(),
+        "abc"
+    );
+}
+
+#[test]
+fn a_size_that_is_not_there_is_an_error() {
+    for told in [u64::MAX, u64::MAX - 600, 1 << 40, 1 << 33] {
+        let (_directory, result) = try_unpack(&huge(told, b"short"), &Limits::default());
+        result.unwrap_err();
+        examine(huge(told, b"short").as_slice(), &Limits::default()).unwrap_err();
+    }
+}
+
 #[test]
 fn truncated_and_garbled_streams_are_errors() {
     let whole = archive(&[file("a", &"x".repeat(2000))]);
