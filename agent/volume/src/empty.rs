@@ -16,10 +16,12 @@ pub(crate) fn make(
     volume: &EmptyDirVolumeSource,
     group: Option<Gid>,
     pod: &Pod,
+    allocatable: Option<i64>,
 ) -> Result<(), Error> {
     let medium = volume.medium.as_deref().unwrap_or_default();
     if medium == "Memory" {
-        return mount_dir(directory, "tmpfs", &options(volume, group));
+        let size = in_memory(volume, pod, allocatable);
+        return mount_dir(directory, "tmpfs", &options(size, group));
     }
     if let Some(spec) = pod.spec.as_ref().filter(|_| hugepages::is_medium(medium)) {
         return huge_dir(directory, volume, group, (medium, spec));
@@ -50,13 +52,21 @@ pub(crate) fn mode(group: Option<Gid>) -> u32 {
     if group.is_some() { 0o2777 } else { 0o777 }
 }
 
+fn size_limit(volume: &EmptyDirVolumeSource) -> Option<i64> {
+    let size = volume.size_limit.as_ref();
+    size.and_then(|size| resources::units(&size.0)).filter(|size| *size > 0)
+}
+
+/// The bytes that a volume in memory can hold: no more than the pod may have, nor the node. Without any of these, what the kernel
+/// takes.
+fn in_memory(volume: &EmptyDirVolumeSource, pod: &Pod, allocatable: Option<i64>) -> Option<i64> {
+    let pods = pod.spec.as_ref().and_then(|spec| resources::pod_limits(spec).memory);
+    let all = [size_limit(volume), pods, allocatable];
+    all.into_iter().flatten().filter(|size| *size > 0).min()
+}
+
 /// The mount gives owner, mode and size at once.
-fn options(volume: &EmptyDirVolumeSource, group: Option<Gid>) -> Vec<String> {
-    let size = volume
-        .size_limit
-        .as_ref()
-        .and_then(|size| resources::units(&size.0))
-        .filter(|size| *size > 0);
+fn options(size: Option<i64>, group: Option<Gid>) -> Vec<String> {
     let mut options = vec![format!("mode={:o}", mode(group))];
     options.extend(group.map(|group| format!("gid={group}")));
     options.extend(size.map(|size| format!("size={size}")));
@@ -73,7 +83,7 @@ fn huge_dir(
         let source = io::Error::new(io::ErrorKind::InvalidInput, unusable);
         io_error("mount huge pages at", directory, source)
     })?;
-    let mut options = options(volume, group);
+    let mut options = options(size_limit(volume), group);
     options.push(format!("pagesize={size}"));
     mount_dir(directory, "hugetlbfs", &options)?;
     // That file system takes no set-group-ID bit as an option.

@@ -226,7 +226,8 @@ impl Volumes {
         }
         let group = fs_group(pod);
         if let Some(empty) = &volume.empty_dir {
-            return empty::make(&directory, empty, group, pod);
+            let allocatable = surroundings.allocatable.get("memory").map(|milli| milli / 1000);
+            return empty::make(&directory, empty, group, pod, allocatable);
         }
         let payload = payload::build(pod, volume, sources, surroundings)
             .map_err(|source| Error::Payload {

@@ -241,6 +241,37 @@ fn an_empty_dir_that_a_crash_left_half_made_is_made_whole() {
 }
 
 #[test]
+fn what_lies_in_memory_takes_no_more_than_the_pod_and_the_node_have() {
+    let directory = tempfile::tempdir().unwrap();
+    let volumes = Volumes::new(directory.path().to_owned(), true);
+    let surroundings = Surroundings {
+        allocatable: BTreeMap::from([("memory".to_owned(), (64 << 20) * 1000)]),
+        ..Surroundings::default()
+    };
+    for (resources, limit, expected) in [
+        ("{}", "", 64),
+        (r#"{"limits":{"memory":"16Mi"}}"#, "", 16),
+        (r#"{"limits":{"memory":"16Mi"}}"#, r#","sizeLimit":"8Mi""#, 8),
+        (r#"{"limits":{"memory":"16Mi"}}"#, r#","sizeLimit":"32Mi""#, 16),
+        (r#"{"limits":{"memory":"1Gi"}}"#, r#","sizeLimit":"0""#, 64),
+    ] {
+        let pod = pod(&format!(
+            r#"{{"containers":[{{"name":"a","resources":{resources}}}],
+                "volumes":[{{"name":"m","emptyDir":{{"medium":"Memory"{limit}}}}}]}}"#
+        ));
+        let turn = volumes.turns("uid-1").take();
+        volumes
+            .prepare(&turn, &pod, &Sources::default(), &surroundings)
+            .unwrap();
+        let made = nix::sys::statvfs::statvfs(&directory.path().join("uid-1/volumes/m")).unwrap();
+        let size = made.blocks() * made.fragment_size();
+        assert_eq!(size >> 20, expected, "{resources} {limit}");
+        volumes.tear_down("uid-1").unwrap();
+        drop(turn);
+    }
+}
+
+#[test]
 fn what_was_read_earlier_never_replaces_what_was_read_later() {
     let directory = tempfile::tempdir().unwrap();
     let volumes = Volumes::new(directory.path().to_owned(), false);
