@@ -65,6 +65,9 @@ struct Written {
     /// The names of images that were about to be pulled with credentials.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     intents: BTreeSet<String>,
+    /// The ids of the images that had those names until then.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    before: BTreeMap<String, String>,
     #[serde(flatten)]
     records: Records,
 }
@@ -75,12 +78,16 @@ struct Pulls {
     under_way: usize,
     /// One of them was given up: it may have brought the image.
     left: bool,
+    /// The id of the image that had the name when the first of them began: none of them brought that.
+    before: Option<String>,
 }
 
 #[derive(Default)]
 struct Known {
     records: Records,
     intents: BTreeMap<String, Pulls>,
+    /// The file does not have all of it.
+    unwritten: bool,
 }
 
 /// Of all images that were pulled with credentials.
@@ -118,9 +125,14 @@ impl Rights {
             warn!(%path, %error, "it is forgotten what opens the images that were pulled; they are pulled again");
         }
         let unreadable = read.is_err();
-        let Written { intents, mut records } = read.unwrap_or_default();
+        let Written {
+            intents,
+            before,
+            mut records,
+        } = read.unwrap_or_default();
         for image in present {
-            let pulled = |name: &&String| unreadable || intents.contains(*name);
+            let brought = |name: &String| intents.contains(name) && before.get(name) != Some(&image.id);
+            let pulled = |name: &&String| unreadable || brought(name);
             let suspected = if unreadable && image.digests.is_empty() {
                 BTreeSet::new()
             } else {
@@ -136,17 +148,20 @@ impl Rights {
             && let Err(error) = write(
                 &path,
                 &Written {
-                    intents: BTreeSet::new(),
                     records: records.clone(),
+                    ..Written::default()
                 },
             )
         {
             warn!(path = %path.display(), %error, "it could not be written down who may use the images");
         }
-        let intents = BTreeMap::new();
+        let known = Known {
+            records,
+            ..Known::default()
+        };
         Self {
             path,
-            known: Mutex::new(Known { records, intents }),
+            known: Mutex::new(known),
             writing: tokio::sync::Mutex::default(),
         }
     }
@@ -169,7 +184,8 @@ impl Rights {
         let known = self.known();
         let repositories = known.records.get(&image.id);
         let is_coming = |of: Option<&str>| {
-            let mut coming = names(image).filter(|name| known.intents.contains_key(*name));
+            let brings = |pulls: &Pulls| pulls.before.as_ref() != Some(&image.id);
+            let mut coming = names(image).filter(|name| known.intents.get(*name).is_some_and(brings));
             coming.any(|name| of.is_none_or(|of| repository(name).is_some_and(|own| own == of)))
         };
         // Its id says nothing of where it came from.
@@ -185,11 +201,17 @@ impl Rights {
         }
     }
 
-    /// An image is about to be pulled with keys. Nobody takes what comes for everybody's before it is known what opened it.
-    pub(crate) async fn intend(&self, name: &str) -> io::Result<Intent<'_>> {
+    /// An image is about to be pulled with keys. Nobody takes what comes for everybody's before it is known what opened it; what
+    /// has the name already, by its id `before`, does not come.
+    pub(crate) async fn intend(&self, name: &str, before: Option<&str>) -> io::Result<Intent<'_>> {
         let name = carried(name);
         if let Some(name) = &name {
-            self.known().intents.entry(name.clone()).or_default().under_way += 1;
+            let mut known = self.known();
+            let pulls = known.intents.entry(name.clone()).or_insert_with(|| Pulls {
+                before: before.map(str::to_owned),
+                ..Pulls::default()
+            });
+            pulls.under_way = pulls.under_way.saturating_add(1);
         }
         let mut intent = Intent { rights: self, name };
         if let Err(error) = self.write().await {
@@ -225,6 +247,8 @@ impl Rights {
             self.known().end(&name, true);
             changed = true;
         }
+        // What an earlier write did not bring there is not known after a restart either.
+        changed |= self.known().unwritten;
         if changed { self.write().await } else { Ok(()) }
     }
 
@@ -233,7 +257,9 @@ impl Rights {
         let (path, written) = (self.path.clone(), self.known().written());
         // After a pull the disk may be busy for long.
         let writing = tokio::task::spawn_blocking(move || write(&path, &written)).await;
-        writing.map_err(io::Error::other)?
+        let written = writing.map_err(io::Error::other).flatten();
+        self.known().unwritten = written.is_err();
+        written
     }
 }
 
@@ -241,6 +267,11 @@ impl Known {
     fn written(&self) -> Written {
         Written {
             intents: self.intents.keys().cloned().collect(),
+            before: self
+                .intents
+                .iter()
+                .filter_map(|(name, pulls)| Some((name.clone(), pulls.before.clone()?)))
+                .collect(),
             records: self.records.clone(),
         }
     }

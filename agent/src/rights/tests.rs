@@ -85,7 +85,7 @@ async fn what_is_being_pulled_with_keys_is_nobodys_yet() {
     let names = [NAME, a.digests[0].as_str(), id.as_str()];
     let closed = |rights: &Rights| names.iter().all(|name| !rights.are_everybodys(&a, name));
 
-    let intent = rights.intend(NAME).await.unwrap();
+    let intent = rights.intend(NAME, None).await.unwrap();
     assert!(closed(&rights));
     let other = image("sha256:o", &["docker.io/library/private:2"], &[]);
     assert!(rights.are_everybodys(&other, "private:2"), "another name");
@@ -93,7 +93,10 @@ async fn what_is_being_pulled_with_keys_is_nobodys_yet() {
     assert!(rights.are_everybodys(&a, NAME), "it was there before");
 
     // A second one goes on.
-    let (first, second) = (rights.intend(NAME).await.unwrap(), rights.intend(NAME).await.unwrap());
+    let (first, second) = (
+        rights.intend(NAME, None).await.unwrap(),
+        rights.intend(NAME, None).await.unwrap(),
+    );
     rights.failed(first).await.unwrap();
     assert!(closed(&rights));
     let learned = rights.learn((&a.id, NAME), Some(&one), Some(second), |_| true);
@@ -109,9 +112,9 @@ async fn what_came_by_a_pull_that_nobody_saw_the_end_of_stays_closed() {
     let (a, one) = (pulled("sha256:a"), key("one", "x"));
     let present = [Arc::clone(&a), image("sha256:o", &["docker.io/library/own:1"], &[])];
     let rights = Rights::open(path.clone(), &[]);
-    drop(rights.intend(NAME).await.unwrap());
+    drop(rights.intend(NAME, None).await.unwrap());
     // Its pod went away; the pull of another one fails.
-    let another = rights.intend(NAME).await.unwrap();
+    let another = rights.intend(NAME, None).await.unwrap();
     rights.failed(another).await.unwrap();
     assert!(!rights.are_everybodys(&a, NAME));
 
@@ -146,4 +149,38 @@ async fn what_cannot_be_read_opens_nothing_that_was_pulled() {
     let rights = Rights::open(path.clone(), &present);
     rights.learn(("sha256:a", NAME), None, None, |_| true).await.unwrap();
     assert!(Rights::open(path, &present).are_everybodys(&present[0], NAME));
+}
+
+#[tokio::test]
+async fn what_had_the_name_before_a_broken_off_pull_stays_open() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("rights.json");
+    let (old, new) = (pulled("sha256:old"), pulled("sha256:new"));
+    let rights = Rights::open(path.clone(), &[]);
+    let intent = rights.intend(NAME, Some(&old.id)).await.unwrap();
+    assert!(rights.are_everybodys(&old, NAME), "it is not what comes");
+    assert!(!rights.are_everybodys(&new, NAME));
+    drop(intent);
+    // What it may have brought has the name now, for the next one.
+    let again = rights.intend(NAME, Some(&new.id)).await.unwrap();
+    rights.failed(again).await.unwrap();
+    for rights in [rights, Rights::open(path.clone(), &[old.clone(), new.clone()])] {
+        assert!(rights.are_everybodys(&old, NAME));
+        assert!(!rights.are_everybodys(&new, NAME));
+    }
+    assert!(Rights::open(path, &[old.clone()]).are_everybodys(&old, NAME), "twice");
+}
+
+#[tokio::test]
+async fn what_could_not_be_written_is_written_with_the_next_pull() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("gone");
+    let path = directory.join("rights.json");
+    let rights = Rights::open(path.clone(), &[]);
+    let (a, one) = (pulled("sha256:a"), key("one", "x"));
+    let learn = async || rights.learn((&a.id, NAME), Some(&one), None, |_| true).await;
+    assert!(learn().await.is_err());
+    fs::create_dir(&directory).unwrap();
+    learn().await.unwrap();
+    assert!(!Rights::open(path, &[]).are_everybodys(&a, NAME));
 }

@@ -334,7 +334,9 @@ async fn pull(context: &Context, name: &str, keys: &[(Key, Credentials)]) -> Res
     let shown: Vec<Credentials> = keys.iter().map(|(_, credentials)| credentials.clone()).collect();
     let mut intent = None;
     if !keys.is_empty() {
-        let written = context.rights.intend(name).await;
+        let before = images.resolve(name).ok().flatten();
+        let before = before.as_ref().map(|image| image.id.as_str());
+        let written = context.rights.intend(name, before).await;
         let failed = |error: std::io::Error| Failure {
             reason: "ErrImagePull".to_owned(),
             message: format!("Failed to record image pull intent for container image {name:?}: {error}"),
