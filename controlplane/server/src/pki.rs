@@ -173,13 +173,16 @@ impl Pki {
     pub fn open(directory: &Path, now: Timestamp) -> Result<Self, PkiError> {
         private_directory(directory)?;
         let (certificate, key) = (directory.join("ca.crt"), directory.join("ca.key"));
+        let make = || {
+            let made = certificate::authority(now)?;
+            files::write(&key, &made.key)?;
+            files::write(&certificate, &made.certificate)
+        };
         match (files::read(&certificate)?, files::read(&key)?) {
-            (None, None) => {
-                let made = certificate::authority(now)?;
-                files::write(&key, &made.key)?;
-                files::write(&certificate, &made.certificate)?;
-            }
+            (None, None) => make()?,
             (Some(_), None) => return Err(PkiError::Half { path: key }),
+            // The first start was broken off between the two: a key that never signed anything is nobody's loss.
+            (None, Some(_)) if !files::any_certificate(directory)? => make()?,
             (None, Some(_)) => return Err(PkiError::Half { path: certificate }),
             (Some(_), Some(_)) => {}
         }

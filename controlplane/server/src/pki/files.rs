@@ -37,6 +37,17 @@ pub(super) fn close_keys(directory: &Path) -> Result<(), PkiError> {
     Ok(())
 }
 
+/// Whether any certificate is there.
+pub(super) fn any_certificate(directory: &Path) -> Result<bool, PkiError> {
+    for entry in fs::read_dir(directory).map_err(failed(directory))? {
+        let path = entry.map_err(failed(directory))?.path();
+        if path.extension().is_some_and(|extension| extension == "crt") {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Closes a file to others.
 pub(super) fn close_file(path: &Path) -> Result<(), PkiError> {
     close(path, 0o600)

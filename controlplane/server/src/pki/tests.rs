@@ -70,6 +70,20 @@ fn certificates_are_kept_until_they_do_not_fit() {
 }
 
 #[test]
+fn a_first_start_that_was_broken_off_is_begun_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let authority = directory.path().join("ca.crt");
+    Pki::open(directory.path(), now()).unwrap();
+    std::fs::remove_file(&authority).unwrap();
+    let pki = Pki::open(directory.path(), now()).unwrap();
+    // Once it has signed something, its loss is for the operator to mend.
+    pki.keep("admin", &Profile::client(ADMIN, &["system:masters"]), now())
+        .unwrap();
+    std::fs::remove_file(&authority).unwrap();
+    assert!(matches!(Pki::open(directory.path(), now()), Err(PkiError::Half { .. })));
+}
+
+#[test]
 fn attack_32_what_others_could_read_is_closed() {
     let directory = tempfile::tempdir().unwrap();
     let (pki, config) = (directory.path().join("pki"), directory.path().join("admin.kubeconfig"));
