@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::Pod;
 use runtime::{Session, StreamSpec, Streams};
 use tokio::sync::mpsc;
 
-use super::mux::{CREATION, Idle, QUEUE, Sink, drive};
+use super::mux::{CREATION, Idle, Outgoing, QUEUE, Sink, drive};
 use super::remote::{self, Client, Outcome};
 use super::spdy::{self, Opened};
 use super::websocket::{self, Form};
@@ -318,10 +318,13 @@ fn over_spdy(
         let (queue, outgoing) = mpsc::channel(QUEUE);
         let (sender, mut opened) = mpsc::channel(QUEUE);
         let idle = Idle::new();
+        let last = queue.clone();
         let work = async {
             if let Some(client) = gather(&mut opened, &wanted, version).await {
                 serve(client, Ok(begin), outcome).await;
             }
+            // A client that stays silent would hold the connection up.
+            last.send(Outgoing::Over).await.ok();
         };
         let read = spdy::read(read, queue, sender, &idle);
         drive(&idle, read, spdy::write(write, outgoing, &idle), work).await;

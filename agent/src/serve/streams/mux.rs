@@ -27,6 +27,8 @@ pub(super) enum Outgoing {
     End(u32),
     /// A whole frame of the transport's own.
     Frame(Bytes),
+    /// Nothing comes any more.
+    Over,
 }
 
 /// The client is gone.

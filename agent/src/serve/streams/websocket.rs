@@ -140,6 +140,7 @@ pub(super) async fn write(
             Outgoing::Data(channel, bytes) => encode(form, channel, &bytes),
             // Only clients end single channels.
             Outgoing::End(_) | Outgoing::Frame(_) => continue,
+            Outgoing::Over => break,
         };
         sink.send(message).await.map_err(|_closed| Gone)?;
     }

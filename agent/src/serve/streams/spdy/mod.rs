@@ -193,6 +193,7 @@ pub(super) async fn write(
             },
             Outgoing::End(id) => stream.write_all(&frame::data(id, frame::FIN, 0)).await,
             Outgoing::Frame(bytes) => stream.write_all(&bytes).await,
+            Outgoing::Over => break,
         };
         written.map_err(|_closed| Gone)?;
         if outgoing.is_empty() {
@@ -201,4 +202,25 @@ pub(super) async fn write(
     }
     stream.write_all(&frame::goodbye(0)).await.map_err(|_closed| Gone)?;
     stream.shutdown().await.map_err(|_closed| Gone)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_server_says_goodbye_while_the_client_is_silent() {
+        let (queue, outgoing) = mpsc::channel(QUEUE);
+        queue.send(Outgoing::End(1)).await.unwrap();
+        queue.send(Outgoing::Over).await.unwrap();
+        let (near, mut far) = tokio::io::duplex(CHUNK);
+        write(near, outgoing, &Idle::new()).await.unwrap();
+        let mut said = Vec::new();
+        far.read_to_end(&mut said).await.unwrap();
+        let expected = [&frame::data(1, frame::FIN, 0)[..], &frame::goodbye(0)[..]].concat();
+        assert_eq!(said, expected);
+        drop(queue);
+    }
 }
