@@ -309,6 +309,7 @@ impl Context {
             others,
             pressures: self.pressures.borrow().clone(),
             shutting_down: *self.shutting_down.borrow(),
+            se_linux: Path::new("/sys/fs/selinux/enforce").exists(),
         }
     }
 

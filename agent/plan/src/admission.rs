@@ -39,6 +39,8 @@ pub struct Host {
     pub pressures: BTreeSet<Pressure>,
     /// It is about to go down.
     pub shutting_down: bool,
+    /// Its kernel labels processes and files by SELinux.
+    pub se_linux: bool,
 }
 
 /// Why the node refuses the pod, if it does.
@@ -49,6 +51,7 @@ pub fn check(pod: &Pod, host: &Host) -> Option<Rejection> {
         .or_else(|| eviction::refusal(pod, &host.pressures))
         .or_else(|| sysctls(spec))
         .or_else(|| app_armor(spec))
+        .or_else(|| host.se_linux.then(|| se_linux(spec)).flatten())
         .or_else(|| operating_system(spec))
         .or_else(|| room(spec, host))
         .or_else(|| ports(spec, host))
@@ -106,6 +109,23 @@ fn app_armor(spec: &PodSpec) -> Option<Rejection> {
         rejection(
             "AppArmor",
             "Cannot enforce AppArmor: AppArmor is not enabled on the host",
+        )
+    })
+}
+
+/// Where the kernel has no SELinux, its options mean nothing; where it has, they are not set.
+fn se_linux(spec: &PodSpec) -> Option<Rejection> {
+    let pod = spec.security_context.as_ref();
+    let mut containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let asked = pod.is_some_and(|own| own.se_linux_options.is_some())
+        || containers.any(|container| {
+            let own = container.security_context.as_ref();
+            own.is_some_and(|own| own.se_linux_options.is_some())
+        });
+    asked.then(|| {
+        rejection(
+            "SELinux",
+            "Cannot set SELinux options: this node agent does not label processes",
         )
     })
 }
@@ -213,6 +233,7 @@ mod tests {
             others: others.into_iter().map(Arc::new).collect(),
             pressures: BTreeSet::new(),
             shutting_down: false,
+            se_linux: false,
         }
     }
 
@@ -311,6 +332,14 @@ mod tests {
         let profile = json!({"appArmorProfile": {"type": "RuntimeDefault"}});
         let confined = pod(json!({"containers": [{"name": "a", "securityContext": profile}]}));
         assert!(says(&confined, &host(Vec::new())).starts_with("AppArmor: Pod was rejected: Cannot enforce AppArmor"));
+        let labelled = json!({"seLinuxOptions": {"level": "s0:c123,c456"}});
+        let labelled = pod(json!({"containers": [{"name": "a", "securityContext": labelled}]}));
+        assert_eq!(says(&labelled, &host(Vec::new())), "");
+        let labelling = Host {
+            se_linux: true,
+            ..host(Vec::new())
+        };
+        assert!(says(&labelled, &labelling).starts_with("SELinux: Pod was rejected: Cannot set SELinux options"));
         let class = pod(json!({"containers": [], "resourceClaims": [{"name": "gpu"}]}));
         assert!(says(&class, &host(Vec::new())).contains("spec.resourceClaims"));
     }

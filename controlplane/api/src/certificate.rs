@@ -1,5 +1,7 @@
 //! Requests for certificates (PKCS #10 in PEM): what they ask for, and what the cluster's own signers sign.
 
+use std::collections::BTreeSet;
+
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::cri_attributes::ParsedCriAttribute;
 use x509_parser::error::X509Error;
@@ -105,12 +107,9 @@ impl Request {
             key: info.subject_pki.raw.to_owned(),
         };
         let extensions = requested(&request);
-        for (index, extension) in extensions.iter().enumerate() {
-            if extensions
-                .iter()
-                .take(index)
-                .any(|earlier| earlier.oid == extension.oid)
-            {
+        let mut seen = BTreeSet::new();
+        for extension in extensions {
+            if !seen.insert(extension.oid.as_bytes()) {
                 return Err(Malformed::Duplicate);
             }
             parsed.take(extension.parsed_extension())?;

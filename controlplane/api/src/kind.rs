@@ -224,6 +224,17 @@ pub struct Representation<K> {
     pub decode: fn(&[u8]) -> Result<K, DecodeError>,
 }
 
+/// What becomes of what objects of a kind own when they are deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dependents {
+    /// It is collected unless the client says otherwise.
+    Collected,
+    /// It is left alone unless the client says otherwise, as it was before there was a collector.
+    Orphaned,
+    /// Nobody looks at it, whatever the client says.
+    Unseen,
+}
+
 /// A kind of object that the control plane serves. Functions are pure; the server calls them in the order: decode,
 /// `set_defaults`, `prepare_*`, `set_defaults`-dependent admission, `validate*`.
 pub trait Kind:
@@ -257,14 +268,16 @@ pub trait Kind:
     const FIELD_NAMES: &'static [(&'static str, &'static str)] = &[];
     /// The rule for `metadata.name`.
     const NAME: Rule = Rule::Subdomain;
+    /// Whether a write of status may change labels, annotations, finalizers and owners, too.
+    const STATUS_WITH_METADATA: bool = true;
     /// Whether `metadata.generation` counts changes of what is asked for.
     const GENERATION: bool = false;
     /// What a PUT may do.
     const UPDATES: Updates = Updates::PLAIN;
     /// Whether a deletion answers the object that is gone instead of a `Status`.
     const ANSWERS_DELETED: bool = false;
-    /// Whether what an object owns outlives it unless the client says otherwise, as it was before there was a collector.
-    const ORPHANS: bool = false;
+    /// What becomes of what an object owns.
+    const DEPENDENTS: Dependents = Dependents::Collected;
     /// What clients are warned of who use the kind.
     const DEPRECATED: Option<&'static str> = None;
     /// Set when objects are stored in another kind's form.

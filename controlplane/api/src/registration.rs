@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::decode::DecodeError;
 use crate::invalid::Invalid;
-use crate::kind::{Kind, Representation, Scope, Scoped, Subresource, Updates, Verbs};
+use crate::kind::{Dependents, Kind, Representation, Scope, Scoped, Subresource, Updates, Verbs};
 use crate::managed::splice;
 use crate::names::Rule;
 use crate::object::Object;
@@ -83,8 +83,10 @@ pub struct Registration {
     pub counts_generations: bool,
     /// Whether a deletion answers the object that is gone instead of a `Status`.
     pub answers_deleted: bool,
-    /// Whether what an object owns outlives it unless the client says otherwise.
-    pub orphans: bool,
+    /// Whether a write of status may change metadata, too.
+    pub status_with_metadata: bool,
+    /// What becomes of what an object owns.
+    pub dependents: Dependents,
     /// What clients are warned of who use the kind.
     pub deprecated: Option<&'static str>,
     /// What a PUT may do.
@@ -149,7 +151,8 @@ impl Registration {
             name_rule: K::NAME,
             counts_generations: K::GENERATION,
             answers_deleted: K::ANSWERS_DELETED,
-            orphans: K::ORPHANS,
+            dependents: K::DEPENDENTS,
+            status_with_metadata: K::STATUS_WITH_METADATA,
             deprecated: K::DEPRECATED,
             updates: K::UPDATES,
             storage,

@@ -171,6 +171,34 @@ fn attack_24_a_long_list_is_not_moved_again_and_again() {
     assert!(error.to_string().starts_with("the patch moves more than"), "{error}");
 }
 
+/// Each round puts what is there a hundred levels deeper: what reads such a document goes down with it.
+#[test]
+fn attack_24_moves_do_not_nest_a_document_without_bound() {
+    let deep = (0..100).fold(json!({}), |inner, _| json!({ "a": inner }));
+    let below = format!("/x{}/d", "/a".repeat(100));
+    let round = [
+        json!({"op": "add", "path": "/x", "value": deep}),
+        json!({"op": "move", "from": "/d", "path": below}),
+        json!({"op": "move", "from": "/x", "path": "/d"}),
+    ];
+    let patch: Vec<_> = [json!({"op": "add", "path": "/d", "value": {}})]
+        .into_iter()
+        .chain(std::iter::repeat_n(round, 500).flatten())
+        .collect();
+    let error = patched(&json!({}), &Value::Array(patch)).unwrap_err();
+    assert_eq!(error.to_string(), "json: exceeded max depth");
+    let replacing = [
+        json!({"op": "add", "path": "/x", "value": deep}),
+        json!({"op": "replace", "path": format!("/x{}", "/a".repeat(100)), "value": deep}),
+    ];
+    let error = patched(&json!({}), &json!(replacing)).unwrap_err();
+    assert_eq!(error.to_string(), "json: exceeded max depth");
+    let whole = json!({"x": vec![vec![0; 100]; 2_000]});
+    let moves = vec![json!({"op": "move", "from": "/x", "path": "/x"}); 1_000];
+    let error = patched(&whole, &Value::Array(moves)).unwrap_err();
+    assert!(error.to_string().starts_with("the patch moves more than"), "{error}");
+}
+
 #[test]
 fn the_examples_of_rfc_7396() {
     let rows = [

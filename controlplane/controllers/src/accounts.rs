@@ -155,7 +155,7 @@ impl Controller for TokenSecrets {
         }
         match secret.kind.as_str() {
             TOKEN => self.plan_token(&secret, now, &mut plan),
-            BOOTSTRAP => plan_bootstrap(&secret, now, &mut plan),
+            BOOTSTRAP if key.namespace == "kube-system" => plan_bootstrap(&secret, now, &mut plan),
             _ => {}
         }
         plan

@@ -20,7 +20,7 @@ use controlplane_plan::{
     step::Severity,
 };
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Namespace, Node};
 use tokio::sync::{Notify, watch};
 use tracing::{debug, info, warn};
 
@@ -75,6 +75,10 @@ impl Scheduler {
         caches.pods.listen(move |change| scheduler.pod_changed(change));
         let scheduler = this.clone();
         caches.nodes.listen(move |change| scheduler.node_changed(change));
+        let scheduler = this.clone();
+        caches
+            .namespaces
+            .listen(move |change| scheduler.namespace_changed(change));
         let scheduler = this.clone();
         caches.claims.listen(move |_| scheduler.storage_changed());
         let scheduler = this.clone();
@@ -170,6 +174,26 @@ impl Scheduler {
                 state.board.set_node(&Arc::new(node.clone()));
                 state.line.stir();
             }
+        }
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// Affinity may speak of the pods of namespaces with certain labels.
+    fn namespace_changed(&self, change: &Change<'_, Namespace>) {
+        let labels = |namespace: Option<&Namespace>| namespace.map(|namespace| namespace.metadata.labels.clone());
+        if labels(change.old) == labels(change.new) {
+            return;
+        }
+        let mut state = self.lock();
+        match (change.old, change.new) {
+            (_, Some(new)) => state.board.set_namespace(name(new), new.metadata.labels.as_ref()),
+            (Some(old), None) => state.board.remove_namespace(name(old)),
+            (None, None) => {}
+        }
+        // One that comes or goes has no pods.
+        if change.old.is_some() && change.new.is_some() {
+            state.line.stir();
         }
         drop(state);
         self.changed.notify_one();

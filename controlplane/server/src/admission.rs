@@ -162,6 +162,11 @@ impl<'a> Review<'a> {
         self.annotations.push((name, text));
     }
 
+    /// Whether the object itself is written, and no subresource of it.
+    fn is_of_object(&self) -> bool {
+        self.part == Part::Object && self.context.info.subresource.is_empty()
+    }
+
     /// Whether a new object is reviewed.
     fn is_new(&self) -> bool {
         self.old.is_none()

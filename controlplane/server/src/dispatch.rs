@@ -122,7 +122,9 @@ async fn route(
         annotations: Gathered::default(),
         notes: Notes::default(),
     };
-    let bytes = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    // Of a request that lasts, nothing is read here.
+    let read = if lasts { 0 } else { body.size_hint().lower() };
+    let bytes = usize::try_from(read).unwrap_or(usize::MAX).max(changed(&context));
     let answer = weight::apart(bytes, serve(&mut context, body)).await;
     drop(room);
     outcome.warnings = context.warnings.into_vec();
@@ -135,6 +137,16 @@ async fn route(
         }
         Some(_) | None => answer,
     }
+}
+
+/// Bytes of the object that a request changes.
+fn changed(context: &Context) -> usize {
+    let info = &context.info;
+    if !matches!(info.verb, "update" | "patch" | "delete") {
+        return 0;
+    }
+    let entry = context.key(&info.name).ok().and_then(|key| context.store().get(&key));
+    entry.map_or(0, |entry| entry.bytes.len())
 }
 
 /// Lets the request pass or says why not; the log is told both.

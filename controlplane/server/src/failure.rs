@@ -9,6 +9,7 @@ use api::managed::{Conflict, conflict_message};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, Status, StatusCause, StatusDetails};
 use thiserror::Error;
 
+pub(crate) use parts::shown;
 pub use parts::{Cause, GroupResource, Target};
 use parts::{aggregate, told};
 

@@ -8,9 +8,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::context::Context;
+use crate::failure::Failure;
+use crate::options::check_manager;
 
 /// The most bytes of a manager's name.
 pub(crate) const MAX_NAME: usize = 128;
+/// The most bytes of a subresource's name in an entry.
+const MAX_SUBRESOURCE: usize = 256;
 
 /// Who writes: the `fieldManager`, or what stands before the first slash of the user agent.
 pub(crate) fn writer(context: &Context) -> Writer {
@@ -50,6 +54,11 @@ pub(crate) fn schema(context: &Context) -> Option<Schema> {
 pub(crate) fn ignored(context: &Context) -> Set {
     match context.info.subresource.as_str() {
         "" if context.registration.has(api::kind::Subresource::Status) => Set::of_path(&["f:status"]),
+        "status" if !context.registration.status_with_metadata => {
+            let mut ignored = Set::of_path(&["f:spec"]);
+            ignored.union(Set::of_path(&["f:metadata"]));
+            ignored
+        }
         "status" => {
             let mut ignored = Set::of_path(&["f:spec"]);
             for field in ["f:labels", "f:ownerReferences"] {
@@ -128,6 +137,23 @@ fn is_reset(sent: &[ManagedFieldsEntry]) -> bool {
         [only] => *only == ManagedFieldsEntry::default(),
         _ => false,
     }
+}
+
+/// Refuses entries of a client's with names that cannot be.
+pub(crate) fn check(context: &Context, name: &str, sent: Option<&[ManagedFieldsEntry]>) -> Result<(), Failure> {
+    let mut found = Vec::new();
+    for (index, entry) in sent.and_then(parse).iter().flat_map(Managed::entries).enumerate() {
+        let path = format!("metadata.managedFields[{index}]");
+        found.extend(check_manager(&format!("{path}.manager"), &entry.manager));
+        if entry.subresource.len() > MAX_SUBRESOURCE {
+            found.push(api::Invalid::too_long(format!("{path}.subresource"), MAX_SUBRESOURCE));
+        }
+    }
+    if found.is_empty() {
+        return Ok(());
+    }
+    let registration = context.registration;
+    Err(Failure::invalid(registration.group, registration.kind, name, &found))
 }
 
 fn parse(sent: &[ManagedFieldsEntry]) -> Option<Managed> {

@@ -41,7 +41,7 @@ impl WriteOptions {
                 return Err(Failure::invalid("meta.k8s.io", kind, "", &[found]));
             }
         };
-        let found = check_manager(query.text("fieldManager").unwrap_or_default());
+        let found = check_manager("fieldManager", query.text("fieldManager").unwrap_or_default());
         if !found.is_empty() {
             return Err(Failure::invalid("meta.k8s.io", kind, "", &found));
         }
@@ -65,15 +65,15 @@ impl WriteOptions {
 }
 
 /// A manager's name is short and printable.
-fn check_manager(manager: &str) -> Vec<api::Invalid> {
+pub(crate) fn check_manager(field: &str, manager: &str) -> Vec<api::Invalid> {
     let mut found = Vec::new();
     if manager.len() > MAX_NAME {
-        found.push(api::Invalid::too_long("fieldManager", MAX_NAME));
+        found.push(api::Invalid::too_long(field, MAX_NAME));
     }
     let hidden = manager.char_indices().find(|(_, character)| character.is_control());
     if let Some((at, character)) = hidden {
         let detail = format!("invalid character U+{:04X} (at position {at})", u32::from(character));
-        found.push(api::Invalid::value("fieldManager", manager, detail));
+        found.push(api::Invalid::value(field, manager, detail));
     }
     found
 }

@@ -1,6 +1,11 @@
 //! Work that takes its time, by the bytes that it is about: it is done beside the executor's threads, which other requests
 //! need meanwhile.
 
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
@@ -10,13 +15,62 @@ const HEAVY: usize = 256 * 1024;
 /// requests half of them at least.
 static TURNS: Semaphore = Semaphore::const_new(2);
 
-/// Does what a future does; where it is about many bytes, on a thread that serves nobody else until it ends.
+thread_local! {
+    /// Whether what this thread does now is such work, and has its turn.
+    static IN_TURN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Sets [`IN_TURN`] for as long as it lives.
+struct InTurn;
+
+impl InTurn {
+    fn begin() -> Self {
+        IN_TURN.set(true);
+        Self
+    }
+}
+
+impl Drop for InTurn {
+    fn drop(&mut self) {
+        IN_TURN.set(false);
+    }
+}
+
+/// Does what a future does; where it is about many bytes, so that the thread serves nobody else while it computes. It has a
+/// turn while it computes, and none while it waits.
 pub(crate) async fn apart<F: Future>(bytes: usize, work: F) -> F::Output {
-    let executor = Handle::current();
-    // An executor of one thread has no other place.
-    if bytes < HEAVY || executor.runtime_flavor() == RuntimeFlavor::CurrentThread {
+    // An executor of one thread has no other place, and what is part of such work needs no turn of its own.
+    let alone = Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread;
+    if bytes < HEAVY || alone || IN_TURN.get() {
         return work.await;
     }
-    let _turn = TURNS.acquire().await;
-    tokio::task::block_in_place(|| executor.block_on(work))
+    let mut work = pin!(work);
+    loop {
+        let turn = TURNS.acquire().await;
+        let step = poll_fn(|context| {
+            Poll::Ready(tokio::task::block_in_place(|| {
+                let _in_turn = InTurn::begin();
+                work.as_mut().poll(context)
+            }))
+        });
+        let step = step.await;
+        drop(turn);
+        if let Poll::Ready(output) = step {
+            return output;
+        }
+        woken().await;
+    }
+}
+
+/// Waits until the task is woken for whatever reason.
+async fn woken() {
+    let mut asked = false;
+    poll_fn(|_| {
+        if std::mem::replace(&mut asked, true) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
 }

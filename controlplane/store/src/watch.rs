@@ -22,6 +22,8 @@ pub struct Watch {
     buffer: VecDeque<Arc<Event>>,
     /// Everything up to here has been returned by `next`.
     delivered: u64,
+    /// Up to here there was nothing left to return at some time.
+    promised: u64,
     /// Everything up to here has been returned or is in the buffer.
     scanned: u64,
 }
@@ -68,6 +70,7 @@ impl Watch {
             receiver,
             buffer: VecDeque::new(),
             delivered: from,
+            promised: from,
             scanned: from,
         })
     }
@@ -92,7 +95,13 @@ impl Watch {
     }
 
     /// A revision up to which `next` has returned every change: what a bookmark may promise.
-    pub fn progress(&self) -> u64 {
+    pub fn progress(&mut self) -> u64 {
+        self.promised = self.promised.max(self.reached());
+        self.promised
+    }
+
+    /// Without what was promised while there was nothing to come.
+    fn reached(&self) -> u64 {
         if !self.buffer.is_empty() {
             return self.delivered;
         }

@@ -1,5 +1,7 @@
 //! `CSIDriver`: a driver of storage and what it can do.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::storage::v1::CSIDriver;
 
 use crate::invalid::Invalid;
@@ -61,6 +63,13 @@ impl Kind for CSIDriver {
         spec.se_linux_mount.get_or_insert(false);
     }
 
+    /// Counts the changes alone: a new one has no generation.
+    fn prepare_update(&mut self, old: &Self) {
+        if self.spec != old.spec {
+            self.metadata.generation = Some(old.metadata.generation.unwrap_or(0) + 1);
+        }
+    }
+
     fn validate(&self) -> Vec<Invalid> {
         let mut errors = Vec::new();
         let spec = &self.spec;
@@ -68,13 +77,10 @@ impl Kind for CSIDriver {
         let policy = spec.fs_group_policy.as_deref();
         one_of_or_none(&mut errors, "spec.fsGroupPolicy", policy, &policies);
         let requests = spec.token_requests.as_deref().unwrap_or_default();
+        let mut audiences = BTreeSet::new();
         for (index, request) in requests.iter().enumerate() {
             let path = format!("spec.tokenRequests[{index}]");
-            if requests
-                .iter()
-                .take(index)
-                .any(|earlier| earlier.audience == request.audience)
-            {
+            if !audiences.insert(&request.audience) {
                 errors.push(Invalid::duplicate(format!("{path}.audience"), &request.audience));
                 continue;
             }

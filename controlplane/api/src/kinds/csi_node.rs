@@ -1,5 +1,7 @@
 //! `CSINode`: the storage drivers on a node.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver};
 
 use crate::invalid::Invalid;
@@ -20,11 +22,11 @@ impl Kind for CSINode {
 
     fn validate(&self) -> Vec<Invalid> {
         let mut errors = Vec::new();
+        let mut seen = BTreeSet::new();
         for (index, driver) in self.spec.drivers.iter().enumerate() {
             let path = format!("spec.drivers[{index}]");
             validate_driver(&mut errors, driver, &path);
-            let mut earlier = self.spec.drivers.iter().take(index);
-            if earlier.any(|earlier| earlier.name == driver.name) {
+            if !seen.insert(&driver.name) {
                 errors.push(Invalid::duplicate(format!("{path}.name"), &driver.name));
             }
             validate_keys(&mut errors, driver.topology_keys.as_deref().unwrap_or_default(), &path);
@@ -66,9 +68,10 @@ fn validate_driver(errors: &mut Vec<Invalid>, driver: &CSINodeDriver, path: &str
 }
 
 fn validate_keys(errors: &mut Vec<Invalid>, keys: &[String], path: &str) {
-    for (index, key) in keys.iter().enumerate() {
+    let mut seen = BTreeSet::new();
+    for key in keys {
         required(errors, path, Some(key));
-        if keys.iter().take(index).any(|earlier| earlier == key) {
+        if !seen.insert(key) {
             errors.push(Invalid::duplicate(path, key));
         }
         each(errors, path, key, names::qualified_name(key));

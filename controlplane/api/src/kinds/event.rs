@@ -8,7 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::decode::decode;
 use crate::invalid::Invalid;
-use crate::kind::{Column, Field, Kind, Representation, Updates};
+use crate::kind::{Column, Dependents, Field, Kind, Representation, Updates};
 use crate::object::encode;
 use crate::table::{age, since};
 use crate::validation::{one_of, required};
@@ -137,6 +137,7 @@ fn text(field: Option<&String>) -> String {
 
 impl Kind for core::Event {
     const UPDATES: Updates = Updates::CREATE;
+    const DEPENDENTS: Dependents = Dependents::Unseen;
     const SHORT_NAMES: &'static [&'static str] = &["ev"];
     const COLUMNS: &'static [Column<Self>] = &columns();
     const NAME_LAST: bool = true;
@@ -165,6 +166,7 @@ impl Kind for core::Event {
 
 impl Kind for events::Event {
     const UPDATES: Updates = Updates::CREATE;
+    const DEPENDENTS: Dependents = Dependents::Unseen;
     const SHORT_NAMES: &'static [&'static str] = &["ev"];
     const COLUMNS: &'static [Column<Self>] = &columns();
     const NAME_LAST: bool = true;

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::invalid::Invalid;
-use crate::kind::{Column, Field, Kind, Subresource};
+use crate::kind::{Column, Dependents, Field, Kind, Subresource};
 use crate::pod::defaults::{set_template_defaults, text};
 use crate::selector::LabelSelector;
 use crate::table::{age, age_column, containers, selector_or_none};
@@ -19,7 +19,7 @@ impl Kind for Job {
     const CATEGORIES: &'static [&'static str] = &["all"];
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
     const GENERATION: bool = true;
-    const ORPHANS: bool = true;
+    const DEPENDENTS: Dependents = Dependents::Orphaned;
     const COLUMNS: &'static [Column<Self>] = &[
         Column::text("Status", "Status of the job.", |job, _| status(job).into()),
         Column::text("Completions", "Pods that succeeded, of how many.", |job, _| {

@@ -53,9 +53,7 @@ impl Kind for Namespace {
     }
 
     fn prepare_own(&mut self, old: &Self) {
-        let wanted = self.spec.take();
-        self.clone_from(old);
-        self.spec = wanted;
+        self.status.clone_from(&old.status);
     }
 }
 

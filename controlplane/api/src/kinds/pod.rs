@@ -132,8 +132,11 @@ impl Kind for Pod {
             .owner_references
             .clone_from(&old.metadata.owner_references);
         let status = self.status.get_or_insert_default();
-        if status.qos_class.is_none() {
-            status.qos_class = old.status.as_ref().and_then(|status| status.qos_class.clone());
+        if let Some(old) = &old.status {
+            if status.qos_class.is_none() {
+                status.qos_class.clone_from(&old.qos_class);
+            }
+            keep_generations(status, old);
         }
     }
 
@@ -188,6 +191,20 @@ impl Kind for Pod {
         }
         let period = requested.or(spec.termination_grace_period_seconds).unwrap_or(0);
         if period < 0 { 1 } else { period }
+    }
+}
+
+/// Whoever does not know of generations leaves them out, and takes none away.
+fn keep_generations(new: &mut PodStatus, old: &PodStatus) {
+    new.observed_generation = new.observed_generation.or(old.observed_generation);
+    for condition in new.conditions.iter_mut().flatten() {
+        let before = old
+            .conditions
+            .iter()
+            .flatten()
+            .find(|before| before.type_ == condition.type_);
+        let before = before.and_then(|before| before.observed_generation);
+        condition.observed_generation = condition.observed_generation.or(before);
     }
 }
 

@@ -14,6 +14,7 @@ use crate::table::age_column;
 
 impl Kind for PriorityLevelConfiguration {
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
+    const STATUS_WITH_METADATA: bool = false;
     const GENERATION: bool = true;
     const COLUMNS: &'static [Column<Self>] = &[
         Column::text("Type", "Limited or Exempt.", |level, _| {

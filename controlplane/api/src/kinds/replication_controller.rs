@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::ReplicationController;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use crate::invalid::Invalid;
-use crate::kind::{Column, Field, Kind, Subresource};
+use crate::kind::{Column, Dependents, Field, Kind, Subresource};
 use crate::pod::defaults::set_template_defaults;
 use crate::strategy::scale;
 use crate::table::{age_column, containers, labels};
@@ -18,7 +18,7 @@ impl Kind for ReplicationController {
     const CATEGORIES: &'static [&'static str] = &["all"];
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Scale, Subresource::Status];
     const GENERATION: bool = true;
-    const ORPHANS: bool = true;
+    const DEPENDENTS: Dependents = Dependents::Orphaned;
     const COLUMNS: &'static [Column<Self>] = &[
         Column::integer("Desired", "Pods that are wanted.", |controller, _| {
             let spec = controller.spec.as_ref();

@@ -14,6 +14,7 @@ use crate::validation::metadata::{annotations, labels};
 impl Kind for ResourceClaim {
     const ANSWERS_DELETED: bool = true;
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
+    const STATUS_WITH_METADATA: bool = false;
     const COLUMNS: &'static [Column<Self>] = &[
         Column::text("State", "Pending, allocated, reserved or deleted.", |claim, _| {
             state(claim).into()

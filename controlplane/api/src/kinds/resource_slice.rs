@@ -1,5 +1,7 @@
 //! `ResourceSlice`: devices that a driver offers on a node.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::resource::v1::{ResourceSlice, ResourceSliceSpec};
 
 use crate::invalid::Invalid;
@@ -122,6 +124,7 @@ fn place(errors: &mut Vec<Invalid>, spec: &ResourceSliceSpec) {
         }
     }
     let devices = spec.devices.as_deref().unwrap_or_default();
+    let mut seen = BTreeSet::new();
     for (index, device) in devices.iter().enumerate() {
         let field = format!("spec.devices[{index}]");
         each(
@@ -130,7 +133,7 @@ fn place(errors: &mut Vec<Invalid>, spec: &ResourceSliceSpec) {
             &device.name,
             names::dns1123_label(&device.name),
         );
-        if devices.iter().take(index).any(|earlier| earlier.name == device.name) {
+        if !seen.insert(&device.name) {
             errors.push(Invalid::duplicate(field, &device.name));
         }
     }

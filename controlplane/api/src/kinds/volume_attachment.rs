@@ -10,6 +10,7 @@ use crate::validation::{each, immutable, required};
 
 impl Kind for VolumeAttachment {
     const ANSWERS_DELETED: bool = true;
+    const STATUS_WITH_METADATA: bool = false;
     const UPDATES: Updates = Updates::CONDITIONAL;
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
     const COLUMNS: &'static [Column<Self>] = &[

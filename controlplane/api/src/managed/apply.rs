@@ -216,7 +216,8 @@ fn check_fields(application: &Application<'_>) -> Result<(), ApplyError> {
 
 /// Somebody must have the fields of an object whose managers are not known.
 fn begin(application: &Application<'_>, managed: &mut Managed) {
-    let whole = compare(application.schema, "{}", &application.live.to_string());
+    let mut whole = compare(application.schema, "{}", &application.live.to_string());
+    whole.changed.subtract_trees(application.ignored);
     let writer = Writer {
         manager: "before-first-apply".to_owned(),
         ..application.writer.clone()

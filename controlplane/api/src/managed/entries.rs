@@ -1,5 +1,7 @@
 //! The entries of `metadata.managedFields`.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::set::Set;
@@ -62,6 +64,15 @@ impl Entry {
             && (self.operation == Operation::Apply || self.api_version == other.api_version)
     }
 
+    /// The same of two entries that are one manager's.
+    fn identity(&self) -> (String, Operation, String, String) {
+        let version = match self.operation {
+            Operation::Apply => String::new(),
+            Operation::Update => self.api_version.clone(),
+        };
+        (self.manager.clone(), self.operation, self.subresource.clone(), version)
+    }
+
     /// Whether two entries differ in their times at most.
     fn equals_without_time(&self, other: &Self) -> bool {
         self.is_same_manager(other) && self.api_version == other.api_version && self.fields == other.fields
@@ -85,11 +96,18 @@ impl Managed {
             return Ok(managed);
         }
         let entries: Vec<Entry> = serde_json::from_str(json)?;
+        let mut places = BTreeMap::new();
         for entry in entries {
             if entry.api_version.is_empty() {
                 return Err(serde::de::Error::custom("apiVersion must not be empty"));
             }
-            managed.put(entry);
+            // The last of one manager's counts, in the place of the first.
+            let next = managed.entries.len();
+            let place = *places.entry(entry.identity()).or_insert(next);
+            match managed.entries.get_mut(place) {
+                Some(own) => *own = entry,
+                None => managed.entries.push(entry),
+            }
         }
         Ok(managed)
     }
@@ -132,7 +150,11 @@ impl Managed {
 
     /// Whether both have the same entries, their times aside.
     pub fn equals_without_times(&self, other: &Self) -> bool {
-        let known = |entry: &Entry| other.entries.iter().any(|theirs| entry.equals_without_time(theirs));
+        let theirs: BTreeMap<_, _> = other.entries.iter().map(|entry| (entry.identity(), entry)).collect();
+        let known = |entry: &Entry| {
+            let theirs = theirs.get(&entry.identity());
+            theirs.is_some_and(|theirs| entry.equals_without_time(theirs))
+        };
         self.entries.len() == other.entries.len() && self.entries.iter().all(known)
     }
 

@@ -4,6 +4,7 @@
 use serde_json::Value;
 
 use super::PatchError;
+use crate::bounds::{Exceeded, MAX_DEPTH};
 
 /// The most operations that one patch may have.
 pub const MAX_OPERATIONS: usize = 10_000;
@@ -11,7 +12,8 @@ pub const MAX_OPERATIONS: usize = 10_000;
 /// How much the `copy` operations of one patch may add to a document, in bytes of JSON.
 pub const MAX_COPIED_BYTES: usize = 3 * 1024 * 1024;
 
-/// How many items of lists the operations of one patch may move by a place, to make room or to close a gap.
+/// How many items of lists the operations of one patch may move by a place, to make room or to close a gap, and how many
+/// values they may move with what holds them.
 const MAX_MOVED_ITEMS: usize = 50_000_000;
 
 /// What a patch has taken so far.
@@ -28,6 +30,28 @@ impl Spent {
             return Err(format!("the patch moves more than {MAX_MOVED_ITEMS} items of lists"));
         }
         Ok(())
+    }
+
+    /// Refuses a value that would make the document deeper than a body may be: what reads documents goes down with them.
+    fn put(&mut self, path: &str, value: &Value) -> Result<(), String> {
+        let mut seen = 0;
+        let above = path.matches('/').count();
+        let room = MAX_DEPTH.checked_sub(above);
+        if !room.is_some_and(|room| fits(value, room, &mut seen)) {
+            return Err(Exceeded::Depth.to_string());
+        }
+        self.shift(seen)
+    }
+}
+
+/// Whether a value has no more levels than this; counts what was looked at.
+fn fits(value: &Value, room: usize, seen: &mut usize) -> bool {
+    *seen += 1;
+    let within = |inner: &Value| room.checked_sub(1).is_some_and(|room| fits(inner, room, seen));
+    match value {
+        Value::Object(members) => room > 0 && members.values().all(within),
+        Value::Array(items) => room > 0 && items.iter().all(within),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
     }
 }
 
@@ -99,7 +123,7 @@ fn step(document: &mut Value, operation: &Value, spent: &mut Spent) -> Result<()
         }
         "replace" => {
             let path = path_of(operation, "path", kind)?;
-            replace(document, path, value_of(operation))
+            replace(document, path, value_of(operation), spent)
         }
         "move" => {
             let from = path_of(operation, "from", kind)?;
@@ -184,6 +208,7 @@ fn invalid_index(part: &str) -> String {
 }
 
 fn add(document: &mut Value, path: &str, value: Value, kind: &str, spent: &mut Spent) -> Result<(), String> {
+    spent.put(path, &value)?;
     if path.is_empty() {
         *document = value;
         return Ok(());
@@ -225,7 +250,8 @@ fn remove(document: &mut Value, path: &str, kind: &str, spent: &mut Spent) -> Re
     }
 }
 
-fn replace(document: &mut Value, path: &str, value: Value) -> Result<(), String> {
+fn replace(document: &mut Value, path: &str, value: Value, spent: &mut Spent) -> Result<(), String> {
+    spent.put(path, &value)?;
     if path.is_empty() {
         *document = value;
         return Ok(());

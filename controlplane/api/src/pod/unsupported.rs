@@ -1,7 +1,7 @@
 //! What the node agent cannot do yet. A pod that asks for it is refused when it is created, wherever leaving it out would
 //! weaken isolation or correctness; nothing is dropped in silence.
 
-use k8s_openapi::api::core::v1::{Container, PodSecurityContext, PodSpec, SecurityContext, Volume};
+use k8s_openapi::api::core::v1::{Container, PodSpec, Volume};
 
 use super::ephemeral::as_container;
 use crate::invalid::Invalid;
@@ -42,9 +42,6 @@ pub fn unsupported(spec: &PodSpec) -> Vec<Invalid> {
         "spec.resourceClaims",
     );
     found.refuse(spec.scheduling_group.is_some(), "spec.schedulingGroup");
-    if let Some(context) = &spec.security_context {
-        pod_context(&mut found, context);
-    }
     for (index, volume) in spec.volumes.iter().flatten().enumerate() {
         self::volume(&mut found, volume, &format!("spec.volumes[{index}]"));
     }
@@ -61,19 +58,7 @@ pub fn unsupported(spec: &PodSpec) -> Vec<Invalid> {
     found.0
 }
 
-fn pod_context(found: &mut Found, context: &PodSecurityContext) {
-    const PATH: &str = "spec.securityContext";
-    found.refuse(context.se_linux_options.is_some(), format!("{PATH}.seLinuxOptions"));
-}
-
-fn container_context(found: &mut Found, context: &SecurityContext, path: &str) {
-    found.refuse(context.se_linux_options.is_some(), format!("{path}.seLinuxOptions"));
-}
-
 fn container(found: &mut Found, container: &Container, path: &str) {
-    if let Some(context) = &container.security_context {
-        container_context(found, context, &format!("{path}.securityContext"));
-    }
     let devices = container.volume_devices.as_ref().is_some_and(|all| !all.is_empty());
     found.refuse(devices, format!("{path}.volumeDevices"));
     let claims = container

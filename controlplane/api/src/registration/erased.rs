@@ -100,6 +100,9 @@ pub(super) fn prepare_status<K: Kind>(new: &mut dyn Object, old: &dyn Object) {
     let Some(old) = cast::<K>(old) else { return };
     with_mut(new, |new: &mut K| {
         keep_system_metadata(new, old);
+        if !K::STATUS_WITH_METADATA {
+            keep_own_metadata(new, old);
+        }
         new.prepare_status(old);
     });
 }
@@ -107,6 +110,16 @@ pub(super) fn prepare_status<K: Kind>(new: &mut dyn Object, old: &dyn Object) {
 pub(super) fn prepare_own<K: Kind>(new: &mut dyn Object, old: &dyn Object) {
     let Some(old) = cast::<K>(old) else { return };
     with_mut(new, |new: &mut K| new.prepare_own(old));
+}
+
+/// Takes from the old object what clients set otherwise.
+fn keep_own_metadata<K: Kind>(new: &mut K, old: &K) {
+    let old = k8s_openapi::Metadata::metadata(old);
+    let new = k8s_openapi::Metadata::metadata_mut(new);
+    new.labels.clone_from(&old.labels);
+    new.annotations.clone_from(&old.annotations);
+    new.finalizers.clone_from(&old.finalizers);
+    new.owner_references.clone_from(&old.owner_references);
 }
 
 /// Takes from the old object what the system alone sets and clients may leave out.

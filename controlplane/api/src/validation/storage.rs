@@ -1,6 +1,6 @@
 //! Rules that kinds of storage share, with upstream's words (`pkg/apis/storage/validation`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::TopologySelectorTerm;
 
@@ -55,18 +55,20 @@ pub(crate) fn topologies(errors: &mut Vec<Invalid>, terms: &[TopologySelectorTer
     for (index, term) in terms.iter().enumerate() {
         let path = format!("allowedTopologies[{index}].matchLabelExpressions");
         let demands = term.match_label_expressions.as_deref().unwrap_or_default();
+        let mut keys = BTreeSet::new();
         for (index, demand) in demands.iter().enumerate() {
             let (key, values) = (format!("{path}[{index}].key"), format!("{path}[{index}].values"));
             if demand.values.is_empty() {
                 errors.push(Invalid::required(values.as_str(), ""));
             }
+            let mut seen = BTreeSet::new();
             for (place, value) in demand.values.iter().enumerate() {
-                if demand.values.iter().take(place).any(|earlier| earlier == value) {
+                if !seen.insert(value) {
                     errors.push(Invalid::duplicate(format!("{values}[{place}]"), value));
                 }
             }
             each(errors, &key, &demand.key, names::qualified_name(&demand.key));
-            if demands.iter().take(index).any(|earlier| earlier.key == demand.key) {
+            if !keys.insert(&demand.key) {
                 errors.push(Invalid::duplicate(key, &demand.key));
             }
         }

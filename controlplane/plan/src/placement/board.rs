@@ -14,11 +14,11 @@ use super::{
     claims::Exclusive,
     filters,
     needs::{HostPort, amount},
-    neighbours::{self, Neighbourhood},
+    neighbours::{self, Namespaces, Neighbourhood},
     priority, score,
     spread::Spread,
 };
-use crate::objects::{Meta as _, controller_of, name, uid};
+use crate::objects::{Map, Meta as _, controller_of, name, uid};
 use crate::pod::Pod;
 
 /// A pod on a node, or about to be.
@@ -76,6 +76,7 @@ struct Promise {
 #[derive(Debug, Default)]
 pub struct Board {
     places: BTreeMap<String, Place>,
+    namespaces: Namespaces,
     pods: BTreeMap<String, Placed>,
     repelling: BTreeSet<String>,
     promises: BTreeMap<String, Promise>,
@@ -140,6 +141,21 @@ impl Board {
                 self.places.remove(name);
             }
         }
+    }
+
+    /// Takes the labels that a namespace has now.
+    pub fn set_namespace(&mut self, name: &str, labels: Option<&Map>) {
+        let labels = labels.cloned().unwrap_or_default();
+        self.namespaces.insert(name.to_owned(), labels);
+    }
+
+    /// Forgets a namespace.
+    pub fn remove_namespace(&mut self, name: &str) {
+        self.namespaces.remove(name);
+    }
+
+    pub(super) fn namespaces(&self) -> &Namespaces {
+        &self.namespaces
     }
 
     /// Puts a pod on a node, in place of what was known of it.

@@ -26,23 +26,26 @@ type Domains<'a> = BTreeMap<(&'a str, &'a str), i64>;
 /// What the pods that are there mean for one pod.
 pub(super) struct Neighbourhood<'a> {
     pod: &'a Pod,
+    namespaces: &'a Namespaces,
     near: Vec<Near<'a>>,
+    /// Whether all that it wants near speaks of the pod itself, which may then be the first.
+    own: bool,
     far: &'a [PodAffinityTerm],
     /// Where pods are that the pod does not want near.
     shunned: Domains<'a>,
     /// Where pods are that do not want this one near.
     unwanted: Domains<'a>,
     preferred: Domains<'a>,
-    unsupported: bool,
 }
+
+/// The labels of the namespaces that are there.
+pub(super) type Namespaces = BTreeMap<String, Map>;
 
 /// A required term.
 struct Near<'a> {
     term: &'a PodAffinityTerm,
-    /// How many pods meet it for each value of its key.
+    /// How many pods that meet all terms there are for each value of this one's key.
     domains: BTreeMap<&'a str, i64>,
-    /// Whether it speaks of the pod itself, which may then be the first.
-    own: bool,
 }
 
 /// Counts up or down, and keeps nothing that is zero.
@@ -63,20 +66,21 @@ fn count<K: Ord>(counts: &mut BTreeMap<K, i64>, key: K, by: i64) {
 impl<'a> Neighbourhood<'a> {
     pub(super) fn of(board: &'a Board, pod: &'a Pod) -> Self {
         let (near, far, soft) = terms(pod);
+        let namespaces = board.namespaces();
+        let terms = near.iter().map(|term| Near {
+            term,
+            domains: BTreeMap::new(),
+        });
         let mut this = Self {
             pod,
-            unsupported: near.iter().chain(far).any(selects_namespaces),
-            near: Vec::new(),
+            namespaces,
+            near: terms.collect(),
+            own: near.iter().all(|term| concerns(namespaces, term, pod, pod)),
             far,
             shunned: BTreeMap::new(),
             unwanted: BTreeMap::new(),
             preferred: BTreeMap::new(),
         };
-        this.near.extend(near.iter().map(|term| Near {
-            term,
-            domains: BTreeMap::new(),
-            own: concerns(term, pod, pod),
-        }));
         if !near.is_empty() || !far.is_empty() || !soft.is_empty() {
             for placed in board.pods() {
                 let Some((node, _)) = board.at(&placed.node) else {
@@ -85,7 +89,7 @@ impl<'a> Neighbourhood<'a> {
                 this.meet(placed, node, 1);
                 for (term, sign) in &soft {
                     let own = &term.pod_affinity_term;
-                    if let Some(value) = met(own, pod, &placed.pod, node) {
+                    if let Some(value) = met(namespaces, own, pod, &placed.pod, node) {
                         let weight = i64::from(term.weight).saturating_mul(*sign);
                         count(&mut this.preferred, (&own.topology_key, value), weight);
                     }
@@ -108,13 +112,16 @@ impl<'a> Neighbourhood<'a> {
 
     /// What the pod wants of one that is there.
     fn meet(&mut self, placed: &'a Placed, node: &'a Node, sign: i64) {
-        for near in &mut self.near {
-            if let Some(value) = met(near.term, self.pod, &placed.pod, node) {
-                count(&mut near.domains, value, sign);
+        let speaks = |near: &Near<'_>| concerns(self.namespaces, near.term, self.pod, &placed.pod);
+        if self.near.iter().all(speaks) {
+            for near in &mut self.near {
+                if let Some(value) = domain(node, &near.term.topology_key) {
+                    count(&mut near.domains, value, sign);
+                }
             }
         }
         for term in self.far {
-            if let Some(value) = met(term, self.pod, &placed.pod, node) {
+            if let Some(value) = met(self.namespaces, term, self.pod, &placed.pod, node) {
                 count(&mut self.shunned, (&term.topology_key, value), sign);
             }
         }
@@ -123,19 +130,15 @@ impl<'a> Neighbourhood<'a> {
     /// What one that is there wants of the pod.
     fn repel(&mut self, placed: &'a Placed, node: &'a Node, sign: i64) {
         for term in far(&placed.pod) {
-            if let Some(value) = met(term, &placed.pod, self.pod, node) {
+            if let Some(value) = met(self.namespaces, term, &placed.pod, self.pod, node) {
                 count(&mut self.unwanted, (&term.topology_key, value), sign);
             }
         }
     }
 
     pub(super) fn check(&self, node: &Node) -> Result<(), Misfit> {
-        if self.unsupported {
-            let reason = "node(s) could not be judged: namespaceSelector in pod affinity is not supported";
-            return Err(Misfit::unresolvable(reason));
-        }
+        let first = self.own && self.near.iter().all(|near| near.domains.is_empty());
         let near = self.near.iter().all(|near| {
-            let first = near.own && near.domains.is_empty();
             domain(node, &near.term.topology_key).is_some_and(|value| first || near.domains.contains_key(value))
         });
         if !near {
@@ -185,17 +188,6 @@ fn terms(pod: &Pod) -> Terms<'_> {
     )
 }
 
-/// Whether the term picks namespaces by their labels.
-fn selects_namespaces(term: &PodAffinityTerm) -> bool {
-    term.namespace_selector.as_ref().is_some_and(|selector| {
-        selector.match_labels.as_ref().is_some_and(|labels| !labels.is_empty())
-            || selector
-                .match_expressions
-                .as_ref()
-                .is_some_and(|expressions| !expressions.is_empty())
-    })
-}
-
 /// The required terms that keep others away.
 fn far(pod: &Pod) -> &[PodAffinityTerm] {
     let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref());
@@ -211,22 +203,26 @@ pub(super) fn repels(pod: &Pod) -> bool {
 }
 
 /// The value of the term's topology on the node of `other`, if a term of `owner` speaks of that pod.
-fn met<'a>(term: &PodAffinityTerm, owner: &Pod, other: &Pod, node: &'a Node) -> Option<&'a str> {
-    domain(node, &term.topology_key).filter(|_| concerns(term, owner, other))
+fn met<'a>(
+    namespaces: &Namespaces,
+    term: &PodAffinityTerm,
+    owner: &Pod,
+    other: &Pod,
+    node: &'a Node,
+) -> Option<&'a str> {
+    domain(node, &term.topology_key).filter(|_| concerns(namespaces, term, owner, other))
 }
 
 /// Whether a term of `owner` speaks of `other`.
-fn concerns(term: &PodAffinityTerm, owner: &Pod, other: &Pod) -> bool {
+fn concerns(namespaces: &Namespaces, term: &PodAffinityTerm, owner: &Pod, other: &Pod) -> bool {
     let listed = term.namespaces.as_deref().unwrap_or_default();
     let namespace = other.metadata.namespace();
-    let in_scope = if term.namespace_selector.is_some() {
-        // An empty selector means all namespaces. Their labels are not on the board, so for a required term any other
-        // selector is refused above; here it widens what pods that are there keep away.
-        true
-    } else if listed.is_empty() {
-        owner.metadata.namespace() == other.metadata.namespace()
+    let selector = term.namespace_selector.as_ref();
+    let in_scope = if selector.is_none() && listed.is_empty() {
+        owner.metadata.namespace() == namespace
     } else {
         listed.iter().any(|listed| listed == namespace)
+            || selector.is_some_and(|selector| matches(selector, namespaces.get(namespace)))
     };
     let labels: Option<&Map> = other.metadata.labels();
     let own = owner.metadata.labels();

@@ -12,10 +12,11 @@ const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 /// Seconds that a pod stays on a node that is not ready or cannot be reached, unless it says otherwise.
 const PATIENCE: i64 = 300;
 
-/// Lets a pod stay for a while on a node in trouble, unless it tolerates that already.
+/// Lets a pod stay for a while on a node in trouble, unless it tolerates that already: also one that is changed, for whoever
+/// applies it again does not know what was added.
 #[expect(clippy::unnecessary_wraps, reason = "a step of the chain")]
 pub(super) fn add(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(), Failure> {
-    if !review.is_new() {
+    if !review.is_of_object() {
         return Ok(());
     }
     let Some(spec) = object

@@ -70,13 +70,19 @@ impl Cause {
     }
 }
 
+/// A text as a cause shows it: the beginning of one that is longer.
+pub(crate) fn shown(text: &str) -> Cow<'_, str> {
+    match text.get(..text.floor_char_boundary(VALUE)) {
+        Some(start) if start.len() < text.len() => format!("{start}…").into(),
+        _ => text.into(),
+    }
+}
+
 impl From<&api::Invalid> for Cause {
     fn from(invalid: &api::Invalid) -> Self {
         let long = invalid.value.as_ref().filter(|value| value.len() > VALUE);
         let cut = long.map(|value| api::Invalid {
-            value: value
-                .get(..value.floor_char_boundary(VALUE))
-                .map(|start| format!("{start}…")),
+            value: Some(shown(value).into_owned()),
             ..invalid.clone()
         });
         let invalid = cut.as_ref().unwrap_or(invalid);

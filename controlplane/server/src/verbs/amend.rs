@@ -95,6 +95,9 @@ pub(crate) async fn amend(
                 applied,
             } = change(&entry, &*old)?;
             let sent = new.metadata_mut().managed_fields.take();
+            if context.info.subresource.is_empty() {
+                managers::check(context, name, sent.as_deref())?;
+            }
             let review = prepare(context, amendment, &entry, &mut *new, &*old)?;
             admission::may_become(context, &*new, &*old)?;
             let live = object::managed(&entry);

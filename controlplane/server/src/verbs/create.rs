@@ -55,6 +55,8 @@ pub(crate) async fn store_new(
     dry_run: bool,
 ) -> Result<Stored, Failure> {
     check_identity(context, &mut *object)?;
+    let (name, sent) = (&object.metadata().name, &object.metadata().managed_fields);
+    managers::check(context, name.as_deref().unwrap_or_default(), sent.as_deref())?;
     admission::await_account(context, &*object).await;
     if !draws_name(&*object) {
         let managed = begin(context, &mut *object, None);

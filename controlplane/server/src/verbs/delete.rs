@@ -1,6 +1,7 @@
 //! DELETE of one object: at once, after a grace period, or when its finalizers are gone.
 
 use api::Object;
+use api::kind::Dependents;
 use axum::body::Body;
 use bytes::Bytes;
 use http::StatusCode;
@@ -31,6 +32,7 @@ pub(crate) async fn delete(context: &mut Context, body: Body) -> Result<Response
     let body = body::read(body).await?;
     context.notes.request = Some(body.clone()).filter(|body| !body.is_empty());
     let deletion = Deletion::read(&context.headers, &context.query, body)?;
+    warn_of_orphans(context, &deletion);
     let name = context.info.name.clone();
     let removed = remove(context, &name, &deletion).await?;
     context.notes.response = Some(removed.bytes.clone());
@@ -51,6 +53,17 @@ pub(crate) async fn delete(context: &mut Context, body: Body) -> Result<Response
     let accepted = !removed.gone && deletion.orphan_dependents == Some(false);
     let code = if accepted { StatusCode::ACCEPTED } else { StatusCode::OK };
     shape::one(context, code, representation, removed.bytes)
+}
+
+/// Who deletes jobs without a word of their pods is told what becomes of these.
+pub(crate) fn warn_of_orphans(context: &mut Context, deletion: &Deletion) {
+    let registration = context.registration;
+    let orphans = registration.dependents == Dependents::Orphaned && registration.group == "batch";
+    if orphans && deletion.propagation().is_none() {
+        let warning = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to \
+                       remove them or set propagationPolicy=Orphan to suppress this warning";
+        context.warnings.extend([warning.to_owned()]);
+    }
 }
 
 /// What a deletion has done.
@@ -174,8 +187,8 @@ fn decide(context: &Context, object: &mut dyn Object, deletion: &Deletion) -> St
     } else {
         context.registration.grace(object, requested)
     };
-    let orphans = context.registration.orphans;
-    let changed = set_propagation(object.metadata_mut(), deletion.propagation(), orphans);
+    let dependents = context.registration.dependents;
+    let changed = set_propagation(object.metadata_mut(), deletion.propagation(), dependents);
     if grace == 0 && !has_finalizers(object) {
         return Step::Remove;
     }
@@ -223,13 +236,18 @@ fn later(at: Timestamp, seconds: i64) -> Timestamp {
 
 /// Says by finalizers what is to become of dependents; whether that changed anything. Where neither the client nor the
 /// object says it, the kind does.
-fn set_propagation(metadata: &mut ObjectMeta, propagation: Option<Propagation>, orphans: bool) -> bool {
+fn set_propagation(metadata: &mut ObjectMeta, propagation: Option<Propagation>, dependents: Dependents) -> bool {
     let before = metadata.finalizers.clone().unwrap_or_default();
     let said = before
         .iter()
         .any(|finalizer| finalizer == ORPHAN || finalizer == FOREGROUND);
-    let own = (orphans && !said).then_some(Propagation::Orphan);
-    let Some(propagation) = propagation.or(own) else {
+    let own = match dependents {
+        Dependents::Collected => None,
+        Dependents::Orphaned => (!said).then_some(Propagation::Orphan),
+        Dependents::Unseen => Some(Propagation::Background),
+    };
+    let asked = propagation.filter(|_| dependents != Dependents::Unseen);
+    let Some(propagation) = asked.or(own) else {
         return false;
     };
     let mut after: Vec<String> = before

@@ -11,7 +11,7 @@ use crate::negotiation::negotiate;
 use crate::options::Deletion;
 use crate::respond::Response;
 use crate::shape;
-use crate::verbs::delete::remove;
+use crate::verbs::delete::{remove, warn_of_orphans};
 use crate::verbs::list;
 
 /// How many objects are deleted at a time, so that they share commits.
@@ -23,6 +23,7 @@ pub(crate) async fn delete_collection(context: &mut Context, body: Body) -> Resu
     let body = body::read(body).await?;
     context.notes.request = Some(body.clone()).filter(|body| !body.is_empty());
     let deletion = Deletion::read(&context.headers, &context.query, body)?;
+    warn_of_orphans(context, &deletion);
     let page = list::page(context).await?;
     let names: Vec<String> = page.entries.iter().map(|entry| entry.key.name().to_owned()).collect();
     let removed: Vec<Option<Bytes>> = futures::stream::iter(names)

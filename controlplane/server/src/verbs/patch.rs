@@ -2,6 +2,8 @@
 
 mod unrestorable;
 
+use std::borrow::Cow;
+
 use api::managed::splice;
 use api::patch::{PatchError, json, merge, strategic};
 use api::schema::Schema;
@@ -14,7 +16,7 @@ use store::Entry;
 
 use crate::body::{self, check_bounds, check_operations, media_type, syntax};
 use crate::context::Context;
-use crate::failure::{Cause, Failure, GroupResource};
+use crate::failure::{Cause, Failure, GroupResource, shown};
 use crate::negotiation::negotiate;
 use crate::object;
 use crate::options::{FieldValidation, WriteOptions};
@@ -80,11 +82,14 @@ impl Patch {
 
     /// 422 for a patch after which the object is none of its kind.
     fn spoils(&self, registration: &Registration, patched: &str, because: &str) -> Failure {
-        let (shown, because) = match self {
-            Self::Json(_) | Self::Merge(_) => (patched.to_owned(), because.to_owned()),
-            Self::Strategic(patch) => (strategic::go_text(patch), unrestorable::words(registration, because)),
+        let (value, because) = match self {
+            Self::Json(_) | Self::Merge(_) => (Cow::Borrowed(patched), Cow::Borrowed(because)),
+            Self::Strategic(patch) => (
+                strategic::go_text(patch).into(),
+                unrestorable::words(registration, because).into(),
+            ),
         };
-        let message = format!("Invalid value: {shown:?}: {because}");
+        let message = format!("Invalid value: {:?}: {}", shown(&value), shown(&because));
         Failure::Invalid {
             kind: GroupResource::new("", ""),
             name: String::new(),

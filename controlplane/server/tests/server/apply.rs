@@ -175,6 +175,28 @@ async fn status_and_scale_are_applied_apart() {
     assert_eq!(managers(&answer), ["me Apply scale", "me Apply status", "first Update"]);
 }
 
+#[tokio::test]
+async fn nobody_before_the_first_apply_has_what_it_could_not_write() {
+    let api = Api::start().await;
+    let path = format!("{DEPLOYMENTS}/web");
+    api.post(DEPLOYMENTS, &deployment("web")).await;
+    let merge = "merge-patch+json";
+    let status = json!({"status": {"replicas": 1}});
+    api.patch(&format!("{path}/status"), merge, &status).await;
+    let forgotten = json!({"metadata": {"managedFields": [{}]}});
+    assert_eq!(managers(&api.patch(&path, merge, &forgotten).await.json()), [""; 0]);
+    let labels =
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", "labels": {"a": "b"}}});
+    let answer = api.apply(&path, "fieldManager=me", &labels).await.json();
+    assert_eq!(managers(&answer), ["me Apply", "before-first-apply Update"]);
+    let status = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
+        "status": {"replicas": 2}});
+    let answer = api
+        .apply(&format!("{path}/status"), "fieldManager=other", &status)
+        .await;
+    assert_eq!(answer.code, StatusCode::OK, "{}", answer.message());
+}
+
 /// What is applied, with one member of its metadata set.
 fn with(member: &str, value: Value) -> Value {
     let mut object = deployment("web");

@@ -1,6 +1,8 @@
 //! Bodies that cannot be read.
 
-use crate::support::{Api, config_map, deployment, pod};
+use std::time::Duration;
+
+use crate::support::{Api, at_once, config_map, deployment, pod};
 use http::Method;
 use serde_json::{Value, json};
 
@@ -137,6 +139,91 @@ async fn attack_24_a_heavy_body_holds_up_no_light_request() {
     let (answered, heavy) = meanwhile.await.unwrap();
     assert_eq!(heavy.code, 201, "{}", heavy.message());
     assert!(answered >= 100, "{answered} light requests were answered meanwhile");
+}
+
+/// What is heavy because of its body and because of its answer waits for nobody like it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attack_24_heavy_requests_do_not_wait_for_each_other() {
+    let api = Api::start().await;
+    let big = json!({"metadata": {"name": "big"}, "data": {"a": "x".repeat(900_000)}});
+    assert_eq!(api.post(CONFIG_MAPS, &big).await.code, 201);
+    let lists = (0..12).map(|_| {
+        let api = api.clone();
+        async move {
+            let yaml = [("accept", "application/yaml")];
+            let padding = "x".repeat(300_000);
+            api.request(Method::GET, CONFIG_MAPS, &yaml, padding)
+                .await
+                .code
+                .as_u16()
+        }
+    });
+    let all = tokio::time::timeout(Duration::from_secs(120), at_once(lists)).await;
+    assert_eq!(all.unwrap(), [200; 12]);
+}
+
+/// Each of these took a minute or more where what occurs twice was looked for by comparing all with all.
+#[tokio::test]
+async fn attack_24_many_names_are_compared_once() {
+    let api = Api::start().await;
+    let keys: Vec<String> = (0..200_000).map(|number| format!("k{number}")).collect();
+    let driver = json!({"name": "d", "nodeID": "n", "topologyKeys": keys});
+    let drivers = json!({"metadata": {"name": "a"}, "spec": {"drivers": [driver]}});
+    let expressions = json!([{"matchLabelExpressions": [{"key": "k", "values": keys}]}]);
+    let class = json!({"metadata": {"name": "a"}, "provisioner": "p", "allowedTopologies": expressions});
+    let ranges: Vec<String> = (0..100_000)
+        .map(|number| format!("10.{}.{}.0/24", number / 256 % 256, number % 256))
+        .collect();
+    let node = json!({"metadata": {"name": "a"}, "spec": {"podCIDR": "10.0.0.0/24", "podCIDRs": ranges}});
+    let work = async {
+        for (path, object, code) in [
+            ("/apis/storage.k8s.io/v1/csinodes", drivers, 201),
+            ("/apis/storage.k8s.io/v1/storageclasses", class, 201),
+            ("/api/v1/nodes", node, 422),
+        ] {
+            let answer = api.post(&format!("{path}?dryRun=All"), &object).await;
+            assert_eq!(answer.code, code, "{}", answer.message());
+        }
+        let owners: Vec<Value> = (0..8_000)
+            .map(|number| json!({"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": format!("u{number}")}))
+            .collect();
+        let mut owned = config_map("owned");
+        owned["metadata"]["ownerReferences"] = owners.into();
+        api.post(CONFIG_MAPS, &owned).await;
+        let gone: Vec<Value> = (0..8_000)
+            .map(|number| json!({"$patch": "delete", "uid": format!("u{number}")}))
+            .collect();
+        let patch = json!({"metadata": {"ownerReferences": gone}});
+        let path = format!("{CONFIG_MAPS}/owned");
+        let answer = api.patch(&path, "strategic-merge-patch+json", &patch).await;
+        assert_eq!(answer.json()["metadata"].get("ownerReferences"), None);
+        let managers: Vec<Value> = (0..8_000)
+            .map(|number| {
+                json!({
+                    "manager": format!("m{number}"), "operation": "Apply", "apiVersion": "v1",
+                    "fieldsType": "FieldsV1", "fieldsV1": {"f:data": {}},
+                })
+            })
+            .collect();
+        let patch = json!({"metadata": {"managedFields": managers}});
+        assert_eq!(api.patch(&path, "merge-patch+json", &patch).await.code, 200);
+        for number in 0..5 {
+            let patch = json!({"data": {"number": number.to_string()}});
+            assert_eq!(api.patch(&path, "merge-patch+json", &patch).await.code, 200);
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), work).await.unwrap();
+}
+
+#[tokio::test]
+async fn attack_24_a_patch_that_spoils_its_object_is_refused_in_few_words() {
+    let api = Api::start().await;
+    api.post(CONFIG_MAPS, &config_map("a")).await;
+    let patch = json!({"data": {"a": "\"".repeat(1_000_000), "b": 1}});
+    let answer = api.patch(&format!("{CONFIG_MAPS}/a"), "merge-patch+json", &patch).await;
+    let said = answer.text().len();
+    assert_eq!(answer.code, 422);
+    assert!(said < 600 << 10, "{said} bytes are answered");
 }
 
 #[tokio::test]

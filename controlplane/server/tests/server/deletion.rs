@@ -65,7 +65,12 @@ async fn jobs_and_replication_controllers_orphan_their_pods_by_default() {
     ] {
         api.post(jobs, &job).await;
         let path = format!("{jobs}/a");
-        api.delete(&path, options).await;
+        let answer = api.delete(&path, options).await;
+        let warned = answer
+            .warnings()
+            .iter()
+            .any(|warning| warning.contains("child pods are preserved by default"));
+        assert_eq!(warned, options.is_empty(), "{options}");
         assert_eq!(
             api.get(&path).await.json()["metadata"]["finalizers"],
             finalizers,
@@ -172,6 +177,21 @@ async fn propagation_is_said_by_finalizers() {
 }
 
 #[tokio::test]
+async fn an_event_goes_at_once_however_it_is_asked() {
+    let api = Api::start().await;
+    let events = "/api/v1/namespaces/default/events";
+    for propagation in ["Foreground", "Orphan"] {
+        let involved = json!({"kind": "Pod", "namespace": "default", "name": "a"});
+        let event = json!({"metadata": {"name": "e"}, "involvedObject": involved, "reason": "R"});
+        assert_eq!(api.post(events, &event).await.code, 201);
+        let options = json!({"propagationPolicy": propagation}).to_string();
+        let path = format!("{events}/e");
+        assert_eq!(api.delete(&path, &options).await.code, 200);
+        assert_eq!(api.get(&path).await.code, 404);
+    }
+}
+
+#[tokio::test]
 async fn preconditions_are_checked() {
     let api = Api::start().await;
     let created = api.post(CONFIG_MAPS, &config_map("a")).await.json();
@@ -231,6 +251,13 @@ async fn a_namespace_ends_with_its_finalizers() {
         "only the subresource removes them"
     );
     finalized["metadata"]["resourceVersion"] = Value::Null;
+    let mut labelled = finalized.clone();
+    labelled["spec"]["finalizers"] = json!(["kubernetes"]);
+    labelled["metadata"]["labels"]["a"] = json!("b");
+    labelled["status"]["phase"] = json!("Active");
+    let labelled = api.put("/api/v1/namespaces/a/finalize", &labelled).await.json();
+    assert_eq!(labelled["metadata"]["labels"]["a"], "b");
+    assert_eq!(labelled["status"]["phase"], "Terminating");
     assert_eq!(api.put("/api/v1/namespaces/a/finalize", &finalized).await.code, 200);
     assert_eq!(api.get("/api/v1/namespaces/a").await.code, 404);
 }

@@ -1,6 +1,6 @@
 //! Who manages which field after which write.
 
-use crate::support::{Api, deployment, entry, managers, pod};
+use crate::support::{Api, config_map, deployment, entry, managers, pod};
 use http::Method;
 use serde_json::json;
 
@@ -173,6 +173,32 @@ async fn managed_fields_can_be_edited_and_taken_away() {
     assert_eq!(
         managers(&answer),
         ["me Apply", "before-first-apply Update", "simple Update"]
+    );
+}
+
+#[tokio::test]
+async fn entries_of_a_clients_have_names_that_can_be() {
+    let api = Api::start().await;
+    let entries = |manager: &str, subresource: &str| {
+        json!({"metadata": {"name": "a", "managedFields": [{
+            "manager": manager, "operation": "Update", "apiVersion": "v1", "subresource": subresource,
+            "fieldsType": "FieldsV1", "fieldsV1": {"f:data": {"f:a": {}}},
+        }]}})
+    };
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let bad = entries(&"m".repeat(200), &"s".repeat(300));
+    let words = "ConfigMap \"a\" is invalid: \
+        [metadata.managedFields[0].manager: Too long: may not be more than 128 bytes, \
+        metadata.managedFields[0].subresource: Too long: may not be more than 256 bytes]";
+    assert_eq!(api.post(maps, &bad).await.message(), words);
+    api.post(maps, &config_map("a")).await;
+    let path = format!("{maps}/a");
+    assert_eq!(api.patch(&path, "merge-patch+json", &bad).await.message(), words);
+    let hidden = api.patch(&path, "merge-patch+json", &entries("a\u{1}b", "")).await;
+    assert!(
+        hidden.message().ends_with("invalid character U+0001 (at position 1)"),
+        "{}",
+        hidden.message()
     );
 }
 

@@ -1,5 +1,6 @@
 //! The rules of endpoint slices, with upstream's words (`pkg/apis/discovery/validation`).
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointHints, EndpointPort, EndpointSlice};
@@ -32,8 +33,9 @@ pub(super) fn validate(slice: &EndpointSlice) -> Vec<Invalid> {
         errors.push(Invalid::too_many("ports", ports.len(), PORTS));
         return errors;
     }
+    let mut seen = BTreeSet::new();
     for (index, own) in ports.iter().enumerate() {
-        let is_taken = ports.iter().take(index).any(|earlier| earlier.name == own.name);
+        let is_taken = !seen.insert(&own.name);
         validate_port(&mut errors, own, is_taken, &format!("ports[{index}]"));
     }
     errors

@@ -20,6 +20,7 @@ pub(super) fn validate(range: &LimitRange) -> Vec<Invalid> {
         .as_ref()
         .map(|spec| spec.limits.as_slice())
         .unwrap_or_default();
+    let mut seen = BTreeSet::new();
     for (index, own) in items.iter().enumerate() {
         let path = format!("spec.limits[{index}]");
         let field = format!("{path}.type");
@@ -28,7 +29,7 @@ pub(super) fn validate(range: &LimitRange) -> Vec<Invalid> {
             let detail = "must be a standard limit type or fully qualified";
             errors.push(Invalid::value(field.as_str(), &own.type_, detail));
         }
-        if items.iter().take(index).any(|earlier| earlier.type_ == own.type_) {
+        if !seen.insert(&own.type_) {
             errors.push(Invalid::duplicate(field, &own.type_));
         }
         item(&mut errors, own, &path);

@@ -30,8 +30,9 @@ pub(super) fn validate(node: &Node) -> Vec<Invalid> {
             let detail = "may specify no more than one CIDR for each IP family";
             errors.push(Invalid::rendered(RANGES, value, detail));
         }
+        let mut seen = BTreeSet::new();
         for (index, own) in ranges.iter().enumerate() {
-            if ranges.iter().take(index).any(|earlier| earlier == own) {
+            if !seen.insert(own) {
                 errors.push(Invalid::duplicate(format!("{RANGES}[{index}]"), own));
             }
         }
@@ -131,8 +132,9 @@ fn addresses(errors: &mut Vec<Invalid>, node: &Node) {
         .as_ref()
         .and_then(|status| status.addresses.as_deref())
         .unwrap_or_default();
+    let mut seen = BTreeSet::new();
     for (index, address) in addresses.iter().enumerate() {
-        if addresses.iter().take(index).any(|earlier| earlier == address) {
+        if !seen.insert((&address.type_, &address.address)) {
             let mut error = Invalid::duplicate(format!("status.addresses[{index}]"), "");
             let (kind, own) = (json!(address.type_), json!(address.address));
             error.value = Some(format!("{{\"Type\":{kind},\"Address\":{own}}}"));

@@ -129,12 +129,12 @@ fn apply_directives(
 ) -> Result<(Vec<Value>, Vec<Value>), PatchError> {
     let mut rest = Vec::with_capacity(patch.len());
     let mut replace = false;
+    let mut gone = BTreeSet::new();
     for item in patch {
         match item.get(DIRECTIVE).map(Value::as_str) {
             None => rest.push(item),
             Some(Some("delete")) => {
-                let gone = key_of(&item, key)?;
-                original.retain(|other| other.get(key) != Some(gone));
+                gone.insert(key_of(&item, key)?.to_string());
             }
             Some(Some("replace")) => replace = true,
             Some(Some("merge")) => {
@@ -150,6 +150,10 @@ fn apply_directives(
     if replace {
         Ok((rest, Vec::new()))
     } else {
+        let stays = |item: &Value| item.get(key).is_none_or(|own| !gone.contains(&own.to_string()));
+        if !gone.is_empty() {
+            original.retain(stays);
+        }
         Ok((original, rest))
     }
 }
