@@ -48,7 +48,8 @@ fn bound_to(kind: &str, name: &str) -> Value {
 
 #[tokio::test]
 async fn a_token_says_who_its_bearer_is() {
-    let api = start().await;
+    let api = Api::start_at_rest().await;
+    api.account("default", "robot").await;
     let answer = api
         .post(TOKENS, &request(&json!({"expirationSeconds": 7200})))
         .await
