@@ -39,7 +39,7 @@ pub struct Host {
     pub pressures: BTreeSet<Pressure>,
     /// It is about to go down.
     pub shutting_down: bool,
-    /// Its kernel labels processes and files by SELinux.
+    /// Its kernel labels processes and files by `SELinux`.
     pub se_linux: bool,
 }
 
@@ -113,7 +113,7 @@ fn app_armor(spec: &PodSpec) -> Option<Rejection> {
     })
 }
 
-/// Where the kernel has no SELinux, its options mean nothing; where it has, they are not set.
+/// Where the kernel has no `SELinux`, its options mean nothing; where it has, they are not set.
 fn se_linux(spec: &PodSpec) -> Option<Rejection> {
     let pod = spec.security_context.as_ref();
     let mut containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
