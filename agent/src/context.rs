@@ -22,6 +22,7 @@ use kube::Client;
 use network::{Network, Ranges};
 use runtime::Runtime;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::time::Instant;
 use tracing::warn;
 use volume::{LocalPath, Volumes};
 
@@ -185,6 +186,10 @@ pub struct Context {
     pub(crate) probes: Probes,
     /// What is short on the node.
     pub(crate) pressures: watch::Sender<BTreeSet<Pressure>>,
+    /// The Node as it was last read.
+    pub(crate) node: Mutex<Option<Arc<Node>>>,
+    /// When the loop that follows the pods turned last.
+    pub(crate) turned: Mutex<Instant>,
 }
 
 /// One run of a container.
@@ -307,6 +312,7 @@ impl Context {
             pods: self.config.max_pods.into(),
             allocatable: self.allocatable_milli(),
             others,
+            node: self.node(),
             pressures: self.pressures.borrow().clone(),
             shutting_down: *self.shutting_down.borrow(),
             se_linux: Path::new("/sys/fs/selinux/enforce").exists(),

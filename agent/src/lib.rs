@@ -22,6 +22,7 @@ pub mod lock;
 pub mod machine;
 mod measure;
 mod milestones;
+mod newcomers;
 mod node;
 pub mod notify;
 mod objects;
@@ -142,6 +143,8 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         asking: serve::Asking::default(),
         probes: serve::Probes::default(),
         pressures: watch::Sender::new(BTreeSet::new()),
+        node: Mutex::default(),
+        turned: Mutex::new(tokio::time::Instant::now()),
         config,
         parts,
         recorder,

@@ -23,7 +23,9 @@ use crate::Error;
 use crate::confined::aside;
 use crate::context::Context;
 use crate::leftovers::{Leftovers, owner};
+use crate::newcomers;
 use crate::pressure::Order;
+use crate::serve::TURN;
 use crate::worker::{End, Input, Mailbox, Worker, remove};
 
 /// What an earlier agent left of pods that are gone is removed, or given up, after so many attempts.
@@ -34,6 +36,8 @@ struct Dispatcher {
     workers: BTreeMap<String, Arc<Mailbox>>,
     tasks: JoinSet<Ended>,
     listed: BTreeSet<String>,
+    /// The list so far, until it is complete.
+    coming: Vec<Pod>,
     leftovers: Leftovers,
     cleaned: bool,
     /// Pods that the API still has, for others' sake, of which nothing is left here.
@@ -71,6 +75,7 @@ pub(crate) async fn run(context: Arc<Context>, mut orders: mpsc::Receiver<Order>
         workers: BTreeMap::new(),
         tasks: JoinSet::new(),
         listed: BTreeSet::new(),
+        coming: Vec::new(),
         leftovers,
         cleaned: false,
         finished: BTreeSet::new(),
@@ -78,7 +83,9 @@ pub(crate) async fn run(context: Arc<Context>, mut orders: mpsc::Receiver<Order>
         broken: BTreeMap::new(),
     };
     loop {
+        context.turn();
         tokio::select! {
+            () = tokio::time::sleep(TURN) => {}
             change = changes.next() => match change {
                 Some(Ok(change)) => dispatcher.change(change).await,
                 Some(Err(error)) => warn!(error = image::chain(&error), "the watch of this node's pods is interrupted"),
@@ -104,18 +111,28 @@ pub(crate) async fn run(context: Arc<Context>, mut orders: mpsc::Receiver<Order>
 impl Dispatcher {
     async fn change(&mut self, change: Event<Pod>) {
         match change {
-            Event::Init => self.listed.clear(),
+            Event::Init => {
+                self.listed.clear();
+                self.coming.clear();
+            }
             Event::InitApply(pod) => {
                 self.listed.insert(pods::uid(&pod).to_owned());
-                self.apply(pod);
+                self.coming.push(pods::kept(pod));
             }
-            Event::InitDone => self.listed_all().await,
-            Event::Apply(pod) => self.apply(pod),
+            Event::InitDone => {
+                let mut pods = std::mem::take(&mut self.coming);
+                pods.sort_by_cached_key(newcomers::turn);
+                for pod in pods {
+                    self.apply(pod).await;
+                }
+                self.listed_all().await;
+            }
+            Event::Apply(pod) => self.apply(pod).await,
             Event::Delete(pod) => self.gone(pods::uid(&pod)),
         }
     }
 
-    fn apply(&mut self, pod: Pod) {
+    async fn apply(&mut self, pod: Pod) {
         let pod = Arc::new(pods::kept(pod));
         let uid = pods::uid(&pod).to_owned();
         if self.finished.contains(&uid) && pod.metadata.deletion_timestamp.is_some() {
@@ -128,6 +145,7 @@ impl Dispatcher {
             worker.put(Input::Pod(pod));
             return;
         }
+        newcomers::look_at_node(&self.context, &pod).await;
         let mailbox = Arc::new(Mailbox::default());
         self.workers.insert(uid.clone(), Arc::clone(&mailbox));
         let mut leftovers = std::mem::take(&mut self.leftovers);

@@ -53,9 +53,11 @@ fn ask(machine: &Machine, shown: Option<&Shown>, method: &str, path: &str) -> an
     Ok((code.parse()?, body.to_owned()))
 }
 
-const PATHS: [&str; 12] = [
+const PATHS: [&str; 14] = [
     "/pods",
     "/healthz",
+    "/healthz/syncloop",
+    "/healthz/ping?verbose",
     "/containerLogs/default/web/web",
     "/configz",
     "/logs",

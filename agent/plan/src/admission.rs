@@ -1,10 +1,13 @@
 //! Whether the node takes a pod at all. One that it refuses has failed, with a reason that names why.
 
+mod node;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{AppArmorProfile, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{AppArmorProfile, Node, Pod, PodSpec};
 
+pub use self::node::{asks_for_labels, suits};
 use crate::eviction::{self, Pressure};
 use crate::observed::Rejection;
 use crate::pods;
@@ -35,6 +38,8 @@ pub struct Host {
     pub allocatable: BTreeMap<String, i64>,
     /// The pods that it has.
     pub others: Vec<Arc<Pod>>,
+    /// What the API says of it, once that is known.
+    pub node: Option<Arc<Node>>,
     /// What is short on it.
     pub pressures: BTreeSet<Pressure>,
     /// It is about to go down.
@@ -52,9 +57,11 @@ pub fn check(pod: &Pod, host: &Host) -> Option<Rejection> {
         .or_else(|| sysctls(spec))
         .or_else(|| app_armor(spec))
         .or_else(|| host.se_linux.then(|| se_linux(spec)).flatten())
-        .or_else(|| operating_system(spec))
+        .or_else(|| operating_system(pod))
         .or_else(|| room(spec, host))
+        .or_else(|| host.node.as_ref().and_then(|own| node::labels(spec, own)))
         .or_else(|| ports(spec, host))
+        .or_else(|| host.node.as_ref().and_then(|own| node::taints(pod, own)))
         .or_else(|| unsupported(spec))
 }
 
@@ -130,15 +137,17 @@ fn se_linux(spec: &PodSpec) -> Option<Rejection> {
     })
 }
 
-fn operating_system(spec: &PodSpec) -> Option<Rejection> {
-    let other = |name: Option<&str>| name.is_some_and(|name| !name.is_empty() && name != "linux");
-    let selected = spec.node_selector.as_ref();
-    let selected = selected.and_then(|labels| labels.get("kubernetes.io/os"));
-    if other(selected.map(String::as_str)) {
+/// The kubelet looks at the label of the pod itself.
+fn operating_system(pod: &Pod) -> Option<Rejection> {
+    let other = |name: Option<&str>| name.is_some_and(|name| name != "linux");
+    let label = pod.metadata.labels.as_ref();
+    let label = label.and_then(|labels| labels.get("kubernetes.io/os"));
+    if other(label.map(String::as_str)) {
         let why = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label";
         return Some(rejection("PodOSSelectorNodeLabelDoesNotMatch", why));
     }
-    other(spec.os.as_ref().map(|os| os.name.as_str())).then(|| {
+    let spec = pod.spec.as_ref();
+    other(spec.and_then(|spec| spec.os.as_ref()).map(|os| os.name.as_str())).then(|| {
         let why = "Failed to admit pod as the OS field doesn't match node OS";
         rejection("PodOSNotSupported", why)
     })
@@ -231,9 +240,7 @@ mod tests {
             pods: 2,
             allocatable: BTreeMap::from([("cpu".to_owned(), 2000), ("memory".to_owned(), 1 << 40)]),
             others: others.into_iter().map(Arc::new).collect(),
-            pressures: BTreeSet::new(),
-            shutting_down: false,
-            se_linux: false,
+            ..Host::default()
         }
     }
 
@@ -243,21 +250,20 @@ mod tests {
 
     #[test]
     fn pods_of_other_systems_are_refused() {
-        let of = |more: serde_json::Value| {
+        let of = |label: &str, more: serde_json::Value| {
             let mut spec = json!({"containers": [{"name": "a"}]});
             spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            says(&pod(spec), &host(Vec::new()))
+            let mut pod = pod(spec);
+            pod.metadata.labels = Some(BTreeMap::from([("kubernetes.io/os".to_owned(), label.to_owned())]));
+            says(&pod, &host(Vec::new()))
         };
+        assert_eq!(of("linux", json!({"os": {"name": "linux"}})), "");
         assert_eq!(
-            of(json!({"os": {"name": "linux"}, "nodeSelector": {"kubernetes.io/os": "linux"}})),
-            ""
-        );
-        assert_eq!(
-            of(json!({"os": {"name": "windows"}})),
+            of("linux", json!({"os": {"name": "windows"}})),
             "PodOSNotSupported: Pod was rejected: Failed to admit pod as the OS field doesn't match node OS"
         );
         assert_eq!(
-            of(json!({"nodeSelector": {"kubernetes.io/os": "plan9"}})),
+            of("plan9", json!({})),
             "PodOSSelectorNodeLabelDoesNotMatch: Pod was rejected: Failed to admit pod as the `kubernetes.io/os` label \
              doesn't match node label"
         );

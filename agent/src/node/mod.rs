@@ -77,12 +77,16 @@ async fn try_register(context: &Context) -> Result<Node, kube::Error> {
                 let message = format!("Node {name} has been rebooted, boot id: {}", context.machine.boot_id);
                 context.recorder.node(&known, Kind::Warning, "Rebooted", message);
             }
-            let change = json!({"metadata": {"labels": wanted.metadata.labels}});
+            let change = json!({"metadata": {
+                "labels": wanted.metadata.labels,
+                "annotations": wanted.metadata.annotations,
+            }});
             api.patch(name, &PatchParams::default(), &Patch::Strategic(change))
                 .await?
         }
         Err(error) => return Err(error),
     };
+    context.see_node(&node);
     context
         .recorder
         .node(&node, Kind::Normal, "Starting", "Starting kubelet.".to_owned());
@@ -171,6 +175,7 @@ pub(crate) async fn keep(context: Arc<Context>, mut node: Node) -> Result<Infall
             }
         };
         node = current;
+        context.see_node(&node);
         match send_status(&context, &node, &ready).await {
             Ok(updated) => node = updated,
             Err(error) => warn!(error = image::chain(&error), "the node's status could not be stored"),

@@ -16,6 +16,8 @@ use crate::context::Context;
 
 /// Keeps pods away until the node is ready.
 pub(super) const NOT_READY: &str = "node.kubernetes.io/not-ready";
+/// Drivers of volumes look for it: who attaches volumes to the node.
+const ATTACHED_BY_CONTROLLERS: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 const IMAGES: usize = 50;
 const NAMES_PER_IMAGE: usize = 5;
 /// The version of the interface that the agent speaks.
@@ -46,6 +48,10 @@ pub(super) fn node(context: &Context) -> Node {
         metadata: ObjectMeta {
             name: Some(name.clone()),
             labels: Some(labels),
+            annotations: Some(BTreeMap::from([(
+                ATTACHED_BY_CONTROLLERS.to_owned(),
+                "true".to_owned(),
+            )])),
             ..ObjectMeta::default()
         },
         spec: Some(NodeSpec {

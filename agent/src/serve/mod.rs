@@ -5,6 +5,7 @@ mod configz;
 mod crashes;
 mod disks;
 mod growth;
+mod health;
 mod local_path;
 mod logs;
 mod looks;
@@ -50,6 +51,7 @@ use upgrade::After;
 
 use crate::context::Context;
 
+pub(crate) use health::TURN;
 pub(crate) use looks::Looks;
 pub(crate) use own::Asking;
 pub(crate) use probes::Probes;
@@ -210,7 +212,8 @@ async fn answer(stream: TlsStream<TcpStream>, router: Router, client: Client, pe
 
 fn router(context: Arc<Context>) -> Router {
     Router::new()
-        .route("/healthz", get(|| async { "ok" }))
+        .route("/healthz", get(health::all))
+        .route("/healthz/{check}", get(health::one))
         .route("/pods", get(running::wanted))
         .route("/pods/", get(running::wanted))
         .route("/runningpods", get(running::running))

@@ -1,10 +1,12 @@
 //! What pods ask for and how they are, as scheduler, controllers and agent all see it.
 
+pub mod affinity;
 pub mod defaults;
 pub mod ephemeral;
 pub mod level;
 mod references;
 pub mod resize;
+pub mod taints;
 mod unsupported;
 
 use std::collections::BTreeMap;

@@ -1,5 +1,6 @@
 //! Whether a node will do for a pod, as far as the node alone decides it.
 
+pub use api::pod::taints::{tolerates, untolerated};
 use k8s_openapi::api::core::v1::{Node, Taint, Toleration};
 
 use super::{Misfit, Needs, Place, affinity, needs::conflict};
@@ -45,39 +46,6 @@ fn unschedulable(node: &Node, tolerations: &[Toleration]) -> Result<(), Misfit> 
         return Err(Misfit::unresolvable("node(s) were unschedulable"));
     }
     Ok(())
-}
-
-/// The first taint with one of `effects` that is not tolerated.
-pub fn untolerated<'a>(node: &'a Node, tolerations: &[Toleration], effects: &[&str]) -> Option<&'a Taint> {
-    let taints = node
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.taints.as_deref())
-        .unwrap_or_default();
-    taints.iter().find(|taint| {
-        effects.contains(&taint.effect.as_str()) && !tolerations.iter().any(|toleration| tolerates(toleration, taint))
-    })
-}
-
-/// Whether a toleration covers a taint.
-pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let empty_or =
-        |field: &Option<String>, value: &str| field.as_deref().is_none_or(|field| field.is_empty() || field == value);
-    if !empty_or(&toleration.effect, &taint.effect) || !empty_or(&toleration.key, &taint.key) {
-        return false;
-    }
-    let (ours, theirs) = (
-        toleration.value.as_deref().unwrap_or_default(),
-        taint.value.as_deref().unwrap_or_default(),
-    );
-    let numbers = || Some((theirs.parse::<i64>().ok()?, ours.parse::<i64>().ok()?));
-    match toleration.operator.as_deref().unwrap_or_default() {
-        "" | "Equal" => ours == theirs,
-        "Exists" => true,
-        "Lt" => numbers().is_some_and(|(theirs, ours)| theirs < ours),
-        "Gt" => numbers().is_some_and(|(theirs, ours)| theirs > ours),
-        _ => false,
-    }
 }
 
 fn resources(needs: &Needs, place: &Place) -> Result<(), Misfit> {

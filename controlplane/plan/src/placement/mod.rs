@@ -3,7 +3,6 @@
 //! The [`Board`] counts pods from the moment they are placed, whether or not the server has answered, so that a burst
 //! of pods does not stack on one node.
 
-pub mod affinity;
 mod board;
 pub mod claims;
 pub mod filters;
@@ -15,6 +14,8 @@ mod spread;
 #[cfg(test)]
 mod tests;
 mod verdict;
+
+pub use api::pod::affinity;
 
 pub use self::{
     board::{Board, Place, Placed},

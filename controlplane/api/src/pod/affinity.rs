@@ -2,8 +2,6 @@
 
 use k8s_openapi::api::core::v1::{Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSpec};
 
-use crate::objects::name;
-
 /// Whether the node has what `nodeSelector` and required node affinity ask for.
 pub fn required(spec: &PodSpec, node: &Node) -> bool {
     let labels = node.metadata.labels.as_ref();
@@ -51,7 +49,7 @@ fn meets(term: &NodeSelectorTerm, node: &Node) -> bool {
             .and_then(|labels| labels.get(key))
             .map(String::as_str)
     };
-    let field = |key: &str| (key == "metadata.name").then(|| name(node));
+    let field = |key: &str| (key == "metadata.name").then(|| node.metadata.name.as_deref().unwrap_or_default());
     !(expressions.is_empty() && fields.is_empty())
         && expressions
             .iter()

@@ -1,0 +1,101 @@
+//! Pods that no agent of this node has taken yet: in which order they are judged, and by what the node is now.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use agent_plan::{Timestamp, admission, pods};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Api;
+use tokio::time::{Instant, timeout};
+use tracing::warn;
+
+use crate::context::Context;
+
+/// The node is read anew within this, or judged by as it was.
+const LOOK: Duration = Duration::from_secs(5);
+
+impl Context {
+    /// The Node as it was last read.
+    pub(crate) fn node(&self) -> Option<Arc<Node>> {
+        self.node.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// When the loop that follows the pods turned last.
+    pub(crate) fn turned(&self) -> Instant {
+        *self.turned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn turn(&self) {
+        *self.turned.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    pub(crate) fn see_node(&self, node: &Node) {
+        // Of all that it says, only this is asked for.
+        let kept = Node {
+            metadata: ObjectMeta {
+                name: node.metadata.name.clone(),
+                labels: node.metadata.labels.clone(),
+                ..ObjectMeta::default()
+            },
+            spec: node.spec.clone(),
+            status: None,
+        };
+        *self.node.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(kept));
+    }
+}
+
+/// An agent of this node took it before.
+fn is_admitted(pod: &Pod) -> bool {
+    pod.status.as_ref().is_some_and(|status| status.start_time.is_some())
+}
+
+/// Where a listed pod's turn is: what runs has its place already, the others come as they were made.
+pub(crate) fn turn(pod: &Pod) -> (bool, Option<Timestamp>, String) {
+    let created = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    (!is_admitted(pod), created, pods::name(pod).to_owned())
+}
+
+/// Reads the node anew for a pod that is not admitted yet and asks for labels, or would be refused for what the node was when it
+/// was last read: who placed the pod may have seen later labels and taints.
+pub(crate) async fn look_at_node(context: &Context, pod: &Pod) {
+    let known = context.node();
+    let fits = known.is_some_and(|node| admission::suits(pod, &node).is_none());
+    if is_admitted(pod) || fits && !admission::asks_for_labels(pod) {
+        return;
+    }
+    let api: Api<Node> = Api::all(context.parts.client.clone());
+    match timeout(LOOK, api.get(&context.config.node_name)).await {
+        Ok(Ok(node)) => context.see_node(&node),
+        Ok(Err(error)) => warn!(error = image::chain(&error), "the node could not be read for a pod"),
+        Err(error) => warn!(%error, "the node could not be read for a pod"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn who_runs_is_first_then_who_is_older() {
+        let pod = |name: &str, created: &str, started: Option<&str>| -> Pod {
+            let metadata = json!({"name": name, "creationTimestamp": created});
+            serde_json::from_value(json!({"metadata": metadata, "status": {"startTime": started}})).unwrap()
+        };
+        let (early, late) = ("2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z");
+        let mut all = [
+            pod("b", early, None),
+            pod("a", late, None),
+            pod("z", late, Some(late)),
+            pod("a", early, None),
+        ];
+        all.sort_by_cached_key(turn);
+        let order = all.map(|pod| {
+            let created = pod.metadata.creation_timestamp.as_ref().unwrap().0;
+            format!("{} {}", pods::name(&pod), created.to_string() == late)
+        });
+        assert_eq!(order, ["z true", "a false", "b false", "a true"]);
+    }
+}
