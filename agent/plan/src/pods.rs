@@ -182,12 +182,13 @@ fn rule(container: &Container, code: i32) -> Option<&ContainerRestartRule> {
     rules.find(|rule| rule.exit_codes.as_ref().is_some_and(covers))
 }
 
-/// The grace period in seconds of a pod that ends by itself.
+/// The grace period in seconds of a pod that ends by itself. One below zero counts as a second.
 pub fn grace(pod: &Pod) -> i64 {
-    pod.spec
-        .as_ref()
-        .and_then(|spec| spec.termination_grace_period_seconds)
-        .unwrap_or(30)
+    match pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds) {
+        None => 30,
+        Some(..0) => 1,
+        Some(seconds) => seconds,
+    }
 }
 
 /// The grace period in seconds of a pod whose deletion was asked for.
@@ -267,6 +268,15 @@ pub fn terminal_phase(pod: &Pod) -> Option<&str> {
 mod tests {
     use k8s_openapi::api::core::v1::Pod;
     use serde_json::json;
+
+    #[test]
+    fn a_grace_period_below_zero_is_a_second() {
+        for (given, expected) in [(json!(null), 30), (json!(0), 0), (json!(-1), 1), (json!(7), 7)] {
+            let text = json!({"metadata": {}, "spec": {"containers": [], "terminationGracePeriodSeconds": given}});
+            let pod: Pod = serde_json::from_value(text).unwrap();
+            assert_eq!(super::grace(&pod), expected);
+        }
+    }
 
     #[test]
     fn a_pod_is_kept_without_what_nobody_reads() {

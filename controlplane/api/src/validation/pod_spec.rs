@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::{Container, PodSecurityContext, PodSpec, Seccomp
 
 use super::container::{self, Context};
 use super::{
-    address, affinity, apparmor, each, ephemeral, file_key, id, metadata, non_negative, one_of, one_of_or_none,
-    required, resources, volume,
+    address, affinity, apparmor, each, ephemeral, file_key, id, metadata, one_of, one_of_or_none, required, resources,
+    volume,
 };
 use crate::invalid::Invalid;
 use crate::names;
@@ -36,8 +36,6 @@ pub fn validate(spec: &PodSpec, path: &str) -> Vec<Invalid> {
         one_of(&mut errors, &field, Some(&os.name), &["linux", "windows"]);
     }
     dns(&mut errors, spec, path);
-    let grace = spec.termination_grace_period_seconds.unwrap_or(0);
-    non_negative(&mut errors, &format!("{path}.terminationGracePeriodSeconds"), grace);
     if let Some(deadline) = spec
         .active_deadline_seconds
         .filter(|seconds| !(1..=i64::from(i32::MAX)).contains(seconds))

@@ -377,3 +377,8 @@ fn headers_of_probes_and_terms_of_affinity() {
         ],
     );
 }
+
+#[test]
+fn a_negative_grace_period_is_taken() {
+    refused("", "pods", &json!({"spec": {"terminationGracePeriodSeconds": -1}}), &[]);
+}
