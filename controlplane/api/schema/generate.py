@@ -20,7 +20,7 @@ V list of strings; or the name of a message.
 MARKS: `0` a zero is left out of JSON; `,p=KEY` patch merge key; `,p` lists of scalars that are merged;
 `,r` the patch strategy retainKeys; `,t=atomic|set|map:KEY:KEY` the list type (`,t=atomic` and `,t=granular` of structs
 and maps: the map type); `,d=VALUE` the default of a field that is a key of a list; `,v` a struct that Go writes even
-when nothing is in it, or a list or map that it then writes as null.
+when nothing is in it, or a list, a map or a time that it then writes as null.
 A line whose fields begin with the word `atomic` is of a struct that server-side apply takes as a whole.
 """
 
@@ -309,10 +309,34 @@ core.v1.ProjectedVolumeSource.sources discovery.v1.EndpointSlice.endpoints disco
 rbac.v1.ClusterRole.rules rbac.v1.Role.rules storage.v1.CSINodeDriver.topologyKeys""".split())
 
 
+# Times that are Go values: `omitempty` leaves none of them out. Those of metadata are pointers, or have `omitzero`.
+WRITTEN_TIMES = {
+    "deprecatedFirstTimestamp": "events.v1.Event",
+    "deprecatedLastTimestamp": "events.v1.Event",
+    "eventTime": "core.v1.Event events.v1.Event",
+    "finishedAt": "core.v1.ContainerStateTerminated",
+    "firstTimestamp": "core.v1.Event",
+    "lastHeartbeatTime": "core.v1.NodeCondition",
+    "lastObservedTime": "core.v1.EventSeries events.v1.EventSeries",
+    "lastProbeTime": "batch.v1.JobCondition core.v1.PersistentVolumeClaimCondition core.v1.PodCondition",
+    "lastTimestamp": "core.v1.Event",
+    "lastTransitionTime": """apps.v1.DaemonSetCondition apps.v1.DeploymentCondition apps.v1.ReplicaSetCondition
+        apps.v1.StatefulSetCondition autoscaling.v2.HorizontalPodAutoscalerCondition batch.v1.JobCondition
+        certificates.v1.CertificateSigningRequestCondition core.v1.NamespaceCondition core.v1.NodeCondition
+        core.v1.PersistentVolumeClaimCondition core.v1.PodCondition core.v1.ReplicationControllerCondition
+        flowcontrol.v1.FlowSchemaCondition flowcontrol.v1.PriorityLevelConfigurationCondition meta.v1.Condition""",
+    "lastUpdateTime": "apps.v1.DeploymentCondition certificates.v1.CertificateSigningRequestCondition",
+    "startedAt": "core.v1.ContainerStateRunning core.v1.ContainerStateTerminated",
+    "time": "storage.v1.VolumeError",
+}
+
+
 def always_written(message, json, shape, code, required):
-    """Whether Go writes the struct, list or map even when it is empty."""
+    """Whether Go writes the struct, list, map or time even when it is empty."""
     if shape:
         return shape != "<" and (required or f"{message}.{json}" in WRITTEN_LISTS)
+    if code in "TM":
+        return message in WRITTEN_TIMES.get(json, "").split()
     if "." not in code:
         return False
     return json in ("metadata", "spec", "status") or message in VALUE_STRUCTS.get(json, "").split()

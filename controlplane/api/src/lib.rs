@@ -26,6 +26,7 @@ pub mod selector;
 pub mod strategy;
 pub mod strict;
 pub mod table;
+pub mod unset;
 pub mod validation;
 mod warnings;
 pub mod yaml;

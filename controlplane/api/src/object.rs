@@ -4,7 +4,9 @@ use std::any::Any;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::kind::Kind;
+use crate::kind::{Kind, Verbs};
+use crate::schema::Schema;
+use crate::unset;
 
 /// An object whose kind is known only at run time; every [`Kind`] is one.
 pub trait Object: Any + Send + Sync {
@@ -32,7 +34,7 @@ impl<K: Kind> Object for K {
     }
 
     fn to_json(&self) -> Vec<u8> {
-        encode(self)
+        written(self)
     }
 
     fn clone_box(&self) -> Box<dyn Object> {
@@ -45,6 +47,17 @@ impl<K: Kind> Object for K {
 
     fn as_any_mut(&mut self) -> &mut dyn Any {
         self
+    }
+}
+
+/// JSON of an object as upstream writes it, with its nulls.
+pub(crate) fn written<K: Kind>(object: &K) -> Vec<u8> {
+    let json = encode(object);
+    // Answers that are never stored keep their empty lists.
+    let is_stored = matches!(K::VERBS, Verbs::All | Verbs::OneByOne);
+    match Schema::of_kind(K::API_VERSION, K::KIND).filter(|_| is_stored) {
+        Some(schema) => unset::write(schema, json),
+        None => json,
     }
 }
 

@@ -9,7 +9,7 @@ use k8s_openapi::jiff::Timestamp;
 use crate::decode::decode;
 use crate::invalid::Invalid;
 use crate::kind::{Column, Dependents, Field, Kind, Representation, Updates};
-use crate::object::encode;
+use crate::object::written;
 use crate::table::{age, since};
 use crate::validation::{one_of, required};
 
@@ -177,7 +177,7 @@ impl Kind for events::Event {
         group: "",
         version: "v1",
         plural: "events",
-        encode: |event| encode(&to_core(event.clone())),
+        encode: |event| written(&to_core(event.clone())),
         decode: |json| decode::<core::Event>(json).map(from_core),
     });
 

@@ -88,7 +88,11 @@ fn maps(kind: Type, live: Option<&str>, new: Option<&str>, found: &mut Found) ->
 }
 
 fn below(kind: Type, name: &str, live: Option<&str>, new: Option<&str>, found: &mut Found) {
-    if live != new {
+    let is_new_null = live.is_none() && new == Some("null");
+    if is_new_null && is_always_written(kind, name) {
+        // What upstream's objects have from the beginning belongs to who makes them.
+        found.changed.children.add(&format!("f:{name}"), Node::leaf());
+    } else if live != new {
         let difference = values(kind.member(name), live, new);
         found.take(&format!("f:{name}"), difference);
     }
@@ -106,6 +110,10 @@ fn members(value: Option<&str>) -> Vec<(Cow<'_, str>, &str)> {
 fn lookup<'a>(members: &[(Cow<'_, str>, &'a str)], name: &str) -> Option<&'a str> {
     let place = members.binary_search_by(|(own, _)| (**own).cmp(name)).ok()?;
     members.get(place).map(|(_, value)| *value)
+}
+
+fn is_always_written(kind: Type, name: &str) -> bool {
+    matches!(kind, Type::Struct { schema, .. } if schema.field(name).is_some_and(|field| field.always_written))
 }
 
 /// What upstream's objects have in place of a member that ours leave out: some are never left out.

@@ -10,7 +10,7 @@ use super::{ColumnDefinition, Decoded, Reported};
 use crate::decode;
 use crate::invalid::Invalid;
 use crate::kind::{Column, Kind};
-use crate::object::{Object, encode};
+use crate::object::{Object, written};
 
 pub(super) fn cast<K: Kind>(object: &dyn Object) -> Option<&K> {
     object.as_any().downcast_ref()
@@ -49,7 +49,7 @@ pub(super) fn decode_stored<K: Kind>(json: &[u8]) -> Decoded {
 pub(super) fn encode_stored<K: Kind>(object: &dyn Object) -> Vec<u8> {
     match (&K::STORED_AS, cast::<K>(object)) {
         (Some(representation), Some(object)) => (representation.encode)(object),
-        (None, Some(object)) => encode(object),
+        (None, Some(object)) => written(object),
         (_, None) => object.to_json(),
     }
 }

@@ -206,7 +206,7 @@ fn updated(part: &str, before: &Value, after: &Value) -> Result<Value, Vec<Strin
 }
 
 fn condition(kind: &str, reason: &str) -> Value {
-    json!({"type": kind, "status": "True", "reason": reason})
+    json!({"type": kind, "status": "True", "reason": reason, "lastTransitionTime": null, "lastUpdateTime": null})
 }
 
 #[test]

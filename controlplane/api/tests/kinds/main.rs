@@ -27,6 +27,7 @@ mod scalers;
 mod selector;
 mod shown;
 mod storage;
+mod unset;
 mod warned;
 mod workloads;
 

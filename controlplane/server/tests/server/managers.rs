@@ -112,7 +112,10 @@ async fn writers_take_fields_from_each_other() {
     assert_eq!(
         entry(&after, "controller")["fieldsV1"],
         json!({"f:status": {
-            "f:conditions": {".": {}, "k:{\"type\":\"Available\"}": {".": {}, "f:status": {}, "f:type": {}}},
+            "f:conditions": {".": {}, "k:{\"type\":\"Available\"}": {
+                // Times that nobody set are there as nulls.
+                ".": {}, "f:lastTransitionTime": {}, "f:lastUpdateTime": {}, "f:status": {}, "f:type": {},
+            }},
             "f:replicas": {},
         }})
     );

@@ -9,7 +9,7 @@ use super::{columns, validation};
 use crate::decode::{DecodeError, decode};
 use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Representation, Subresource};
-use crate::object::encode;
+use crate::object::written;
 
 const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
 const CURRENT: &str = "autoscaling.alpha.kubernetes.io/current-metrics";
@@ -25,7 +25,7 @@ impl Kind for HorizontalPodAutoscaler {
         group: "autoscaling",
         version: "v2",
         plural: "horizontalpodautoscalers",
-        encode: |scaler| encode(&to_v2(scaler)),
+        encode: |scaler| written(&to_v2(scaler)),
         decode: |json| {
             let stored: v2::HorizontalPodAutoscaler = decode(json)?;
             from_v2(&stored)

@@ -1,0 +1,107 @@
+//! Where JSON has `null` for what is not set.
+
+use controlplane_api::schema::Schema;
+use controlplane_api::unset::write;
+use controlplane_api::{Object, find};
+use serde_json::json;
+
+fn check(message: &str, json: &str, expected: &str) {
+    let schema = Schema::named(message).unwrap();
+    let written = String::from_utf8(write(schema, json.as_bytes().to_vec())).unwrap();
+    assert_eq!(written, expected);
+    let _: serde_json::Value = serde_json::from_str(&written).unwrap();
+    let again = write(schema, written.clone().into_bytes());
+    assert_eq!(again, written.as_bytes(), "a second time");
+}
+
+#[test]
+fn lists_that_are_not_set_are_null() {
+    check("rbac.v1.ClusterRole", "{}", r#"{"rules":null}"#);
+    check(
+        "rbac.v1.ClusterRole",
+        r#"{"metadata":{"name":"a","labels":{"rules":"[]"}},"rules":[]}"#,
+        r#"{"metadata":{"name":"a","labels":{"rules":"[]"}},"rules":null}"#,
+    );
+    check(
+        "rbac.v1.Role",
+        r#"{"rules":[{"resources":["a\"]"],"verbs":["get"]},{"verbs":[]}]}"#,
+        r#"{"rules":[{"resources":["a\"]"],"verbs":["get"]},{"verbs":null}]}"#,
+    );
+    check(
+        "discovery.v1.EndpointSlice",
+        r#"{"addressType":"IPv4","endpoints":[]}"#,
+        r#"{"addressType":"IPv4","endpoints":null,"ports":null}"#,
+    );
+}
+
+#[test]
+fn times_that_are_not_set_are_null() {
+    check(
+        "core.v1.Pod",
+        r#"{"status":{"conditions":[{"lastTransitionTime":"2026-01-01T00:00:00Z","status":"True","type":"Ready"}]}}"#,
+        r#"{"status":{"conditions":[{"lastTransitionTime":"2026-01-01T00:00:00Z","status":"True","type":"Ready","lastProbeTime":null}]}}"#,
+    );
+    check(
+        "core.v1.Pod",
+        r#"{"status":{"containerStatuses":[{"state":{"running":{}}},{"state":{"waiting":{}}}]}}"#,
+        r#"{"status":{"containerStatuses":[{"state":{"running":{"startedAt":null}}},{"state":{"waiting":{}}}]}}"#,
+    );
+    check(
+        "core.v1.Event",
+        r#"{"firstTimestamp":"2026-01-01T00:00:00Z","lastTimestamp":null}"#,
+        r#"{"firstTimestamp":"2026-01-01T00:00:00Z","lastTimestamp":null,"eventTime":null}"#,
+    );
+}
+
+#[test]
+fn the_rest_stays() {
+    for (message, json) in [
+        ("core.v1.ConfigMap", r#"{"data":{"eventTime":"{}"},"metadata":{}}"#),
+        (
+            "core.v1.Pod",
+            r#"{"spec":{"volumes":[],"nodeSelector":{},"containers":[{"args":[]}]}}"#,
+        ),
+        (
+            "apps.v1.ControllerRevision",
+            r#"{"data":{"rules":[],"status":{"conditions":[{}]}}}"#,
+        ),
+        ("core.v1.Pod", r#"{"rules":[],"unknown":{"a":[{}]}}"#),
+    ] {
+        check(message, json, json);
+    }
+}
+
+#[test]
+fn objects_are_written_with_their_nulls() {
+    let written = |group: &str, plural: &str, object: serde_json::Value| {
+        let row = find(group, "v1", plural).unwrap();
+        let object: Box<dyn Object> = row.decode(object.to_string().as_bytes()).unwrap();
+        let (shown, stored) = (object.to_json(), row.encode_stored(object.as_ref()));
+        // What is written is read.
+        row.decode_stored(&stored).unwrap();
+        [shown, stored].map(|json| serde_json::from_slice::<serde_json::Value>(&json).unwrap())
+    };
+    let group = "rbac.authorization.k8s.io";
+    for json in written(group, "roles", json!({"rules": []})) {
+        assert_eq!(json["rules"], json!(null));
+        assert!(json.as_object().unwrap().contains_key("rules"));
+    }
+    for json in written(
+        "discovery.k8s.io",
+        "endpointslices",
+        json!({"addressType": "IPv4", "endpoints": []}),
+    ) {
+        assert!(json["endpoints"].is_null() && json.as_object().unwrap().contains_key("ports"));
+    }
+    let [shown, stored] = written("events.k8s.io", "events", json!({"regarding": {}}));
+    assert!(
+        shown.as_object().unwrap().contains_key("deprecatedFirstTimestamp"),
+        "{shown}"
+    );
+    assert!(stored.as_object().unwrap().contains_key("firstTimestamp"), "{stored}");
+    // Answers are never stored, and keep their empty lists.
+    let answer = json!({"spec": {}, "status": {"resourceRules": [], "nonResourceRules": [], "incomplete": false}});
+    for json in written("authorization.k8s.io", "selfsubjectrulesreviews", answer) {
+        assert_eq!(json["status"]["resourceRules"], json!([]));
+    }
+}
