@@ -3,6 +3,7 @@
 pub mod affinity;
 pub mod defaults;
 pub mod ephemeral;
+pub(crate) mod label_keys;
 pub mod level;
 mod references;
 pub mod resize;

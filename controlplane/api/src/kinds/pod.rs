@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Pod, PodCondition, PodSpec, PodStatus};
 
 use crate::invalid::Invalid;
 use crate::kind::{Column, Field, Kind, Subresource};
-use crate::pod::{defaults, phase, qos, unsupported};
+use crate::pod::{defaults, label_keys, phase, qos, unsupported};
 use crate::table::{age_column, or};
 use crate::validation::{pod_spec, required};
 use crate::warnings;
@@ -120,6 +120,7 @@ impl Kind for Pod {
             conditions: gated.then(|| vec![gated_condition()]),
             ..PodStatus::default()
         });
+        label_keys::merge(self);
     }
 
     fn prepare_update(&mut self, old: &Self) {

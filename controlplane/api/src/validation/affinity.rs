@@ -1,13 +1,14 @@
 //! Rules for where pods may run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{
     Affinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodAffinityTerm, Toleration,
     TopologySpreadConstraint, VolumeNodeAffinity, WeightedPodAffinityTerm,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use super::{each, internal, one_of, one_of_or_none, selector};
+use super::{each, internal, one_of_or_none, selector};
 use crate::invalid::Invalid;
 use crate::names;
 
@@ -170,16 +171,58 @@ fn pod_term(errors: &mut Vec<Invalid>, term: &PodAffinityTerm, path: &str) {
     for name in term.namespaces.iter().flatten() {
         each(errors, &format!("{path}.namespace"), name, names::dns1123_label(name));
     }
+    let keys = [&term.match_label_keys, &term.mismatch_label_keys].map(|keys| keys.as_deref().unwrap_or_default());
+    label_keys(errors, keys, term.label_selector.as_ref(), path);
     let field = format!("{path}.topologyKey");
     if term.topology_key.is_empty() {
-        errors.push(Invalid::required(field, "can not be empty"));
-    } else {
-        each(
-            errors,
-            &field,
-            &term.topology_key,
-            names::qualified_name(&term.topology_key),
-        );
+        errors.push(Invalid::required(field.as_str(), "can not be empty"));
+    }
+    let name = &term.topology_key;
+    each(errors, &field, name, names::qualified_name(name));
+}
+
+/// Labels of the pod itself that a term or constraint heeds, those that are to match first. A selector that names one
+/// already cannot mean it again: of a pod that is made, it has the pod's own values by now.
+fn label_keys(errors: &mut Vec<Invalid>, keys: [&[String]; 2], selector: Option<&LabelSelector>, path: &str) {
+    for (name, keys) in ["matchLabelKeys", "mismatchLabelKeys"].into_iter().zip(keys) {
+        let field = format!("{path}.{name}");
+        if selector.is_none() && !keys.is_empty() {
+            errors.push(Invalid::forbidden(
+                field,
+                "must not be specified when labelSelector is not set",
+            ));
+            continue;
+        }
+        for (index, key) in keys.iter().enumerate() {
+            each(errors, &format!("{field}[{index}]"), key, names::qualified_name(key));
+        }
+    }
+    let [matching, others] = keys;
+    let mut selected: BTreeSet<&String> = BTreeSet::new();
+    selected.extend(
+        selector
+            .into_iter()
+            .flat_map(|own| own.match_labels.iter().flatten())
+            .map(|(key, _)| key),
+    );
+    for expression in selector
+        .into_iter()
+        .flat_map(|own| own.match_expressions.iter().flatten())
+    {
+        let key = &expression.key;
+        if let Some(index) = matching.iter().rposition(|own| own == key)
+            && selected.contains(key)
+        {
+            // Upstream leaves the field's name out of the path.
+            let detail = "exists in both matchLabelKeys and labelSelector";
+            errors.push(Invalid::value(format!("{path}[{index}]"), key, detail));
+        }
+        selected.insert(key);
+    }
+    let others: BTreeSet<&String> = others.iter().collect();
+    for (index, key) in matching.iter().enumerate().filter(|(_, key)| others.contains(key)) {
+        let detail = "exists in both matchLabelKeys and mismatchLabelKeys";
+        errors.push(Invalid::value(format!("{path}.matchLabelKeys[{index}]"), key, detail));
     }
 }
 
@@ -243,16 +286,40 @@ pub(super) fn spread(errors: &mut Vec<Invalid>, constraints: &[TopologySpreadCon
             errors.push(Invalid::required(format!("{path}.topologyKey"), "can not be empty"));
         }
         let ways = ["DoNotSchedule", "ScheduleAnyway"];
-        one_of(
-            errors,
-            &format!("{path}.whenUnsatisfiable"),
-            Some(&constraint.when_unsatisfiable),
-            &ways,
-        );
+        let way = Some(constraint.when_unsatisfiable.as_str());
+        one_of_or_none(errors, &format!("{path}.whenUnsatisfiable"), way, &ways);
         if last.get(&kind(constraint)).is_some_and(|last| *last > index) {
             let (key, way) = (&constraint.topology_key, &constraint.when_unsatisfiable);
             let field = format!("{path}.{{topologyKey, whenUnsatisfiable}}");
             errors.push(Invalid::duplicate(field, format!("{{{key}, {way}}}")));
         }
+        domains(errors, constraint, &path);
+        let keys = [constraint.match_label_keys.as_deref().unwrap_or_default(), &[]];
+        label_keys(errors, keys, constraint.label_selector.as_ref(), &path);
+        if let Some(own) = &constraint.label_selector {
+            selector::label_selector(errors, own, &format!("{path}.labelSelector"));
+        }
+    }
+}
+
+/// Which parts of the cluster count, and how many there must be.
+fn domains(errors: &mut Vec<Invalid>, constraint: &TopologySpreadConstraint, path: &str) {
+    if let Some(least) = constraint.min_domains {
+        let field = format!("{path}.minDomains");
+        if least <= 0 {
+            errors.push(Invalid::value(field.as_str(), least, "must be greater than zero"));
+        }
+        let way = &constraint.when_unsatisfiable;
+        if way != "DoNotSchedule" {
+            let detail = format!("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {way}");
+            errors.push(Invalid::value(field, least, detail));
+        }
+    }
+    for (name, policy) in [
+        ("nodeAffinityPolicy", &constraint.node_affinity_policy),
+        ("nodeTaintsPolicy", &constraint.node_taints_policy),
+    ] {
+        let field = format!("{path}.{name}");
+        one_of_or_none(errors, &field, policy.as_deref(), &["Honor", "Ignore"]);
     }
 }

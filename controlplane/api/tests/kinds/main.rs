@@ -16,6 +16,7 @@ mod defaults;
 mod every;
 mod hostile;
 mod jobs;
+mod label_keys;
 mod names;
 mod networks;
 mod pods;
