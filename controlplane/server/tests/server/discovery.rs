@@ -213,3 +213,31 @@ async fn pages_for_people_say_what_runs() {
     let because = "media type not acceptable, must be: text/plain\n";
     assert_eq!((refused.code.as_u16(), refused.text().as_str()), (406, because));
 }
+
+#[tokio::test]
+async fn pages_for_people_have_a_form_for_programs() {
+    let api = Api::start().await;
+    let ask = async |path: &str, accept: &str| api.request(Method::GET, path, &[("accept", accept)], "").await;
+    let page = ask("/statusz", "application/json;v=v1beta1;g=config.k8s.io;as=Statusz").await;
+    assert_eq!(page.headers["content-type"], "application/json");
+    let status = page.json();
+    assert_eq!(status["kind"], "Statusz");
+    assert_eq!(status["apiVersion"], "config.k8s.io/v1beta1");
+    assert_eq!(status["metadata"], json!({"name": "kube-apiserver"}));
+    assert_eq!(status["emulationVersion"], "1.36");
+    assert!(
+        status["uptimeSeconds"].is_i64() && status["paths"][0] == "/.well-known",
+        "{status}"
+    );
+    let page = ask("/flagz", "application/yaml; as=Flagz; g=config.k8s.io; v=v1alpha1, */*").await;
+    assert_eq!(page.headers["content-type"], "application/yaml");
+    let flags: serde_json::Value = serde_yaml::from_slice(&page.bytes).unwrap();
+    assert_eq!(flags["apiVersion"], "config.k8s.io/v1alpha1");
+    for accept in [
+        "application/json;v=v1beta1;g=config.k8s.io",
+        "application/json;v=v1;g=config.k8s.io;as=Flagz",
+        "application/json;v=v1beta1;g=config.k8s.io;as=Statusz",
+    ] {
+        assert_eq!(ask("/flagz", accept).await.code, 406, "{accept}");
+    }
+}
