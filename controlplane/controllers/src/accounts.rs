@@ -33,8 +33,6 @@ pub(crate) const BOOTSTRAP: &str = "bootstrap.kubernetes.io/token";
 /// Upstream's words: people read them in the object.
 const DESCRIPTION: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as \
      the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters.";
-/// How long a Secret may wait for its account: the two come by different watches.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// When a Secret is looked at again whose account the server has and the cache does not show.
 const BEHIND: Duration = Duration::from_secs(5);
 
@@ -154,7 +152,7 @@ impl Controller for TokenSecrets {
             return plan;
         }
         match secret.kind.as_str() {
-            TOKEN => self.plan_token(&secret, now, &mut plan),
+            TOKEN => self.plan_token(&secret, &mut plan),
             BOOTSTRAP if key.namespace == "kube-system" => plan_bootstrap(&secret, now, &mut plan),
             _ => {}
         }
@@ -174,7 +172,7 @@ impl Controller for TokenSecrets {
 }
 
 impl TokenSecrets {
-    fn plan_token(&self, secret: &Contents, now: Timestamp, plan: &mut Plan) {
+    fn plan_token(&self, secret: &Contents, plan: &mut Plan) {
         let Some(name) = annotation(secret, ACCOUNT_NAME) else {
             return;
         };
@@ -184,13 +182,7 @@ impl TokenSecrets {
         let uid = account.as_deref().map(uid);
         let wanted = annotation(secret, ACCOUNT_UID).filter(|wanted| !wanted.is_empty());
         let Some(uid) = uid.filter(|uid| wanted.is_none_or(|wanted| wanted == *uid)) else {
-            let made = secret.metadata.creation_timestamp.as_ref();
-            let old = made.is_none_or(|made| now.duration_since(made.0) >= PATIENCE.try_into().unwrap_or_default());
-            if old {
-                self.plan_orphan(secret, Key::new(namespace, name), wanted.unwrap_or_default(), plan);
-            } else {
-                plan.again(PATIENCE);
-            }
+            self.plan_orphan(secret, Key::new(namespace, name), wanted.unwrap_or_default(), plan);
             return;
         };
         let mut data = serde_json::Map::new();
