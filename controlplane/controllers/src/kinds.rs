@@ -16,6 +16,7 @@ use k8s_openapi::{
         coordination::v1::Lease,
         core::v1::{Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, ResourceQuota, Service},
         discovery::v1::EndpointSlice,
+        networking::v1::ServiceCIDR,
         policy::v1::PodDisruptionBudget,
         rbac::v1::ClusterRole,
         storage::v1::StorageClass,
@@ -146,6 +147,7 @@ plain!(
     EndpointSlice,
     ResourceQuota,
     PodDisruptionBudget,
+    ServiceCIDR,
     StorageClass
 );
 

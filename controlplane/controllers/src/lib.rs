@@ -30,7 +30,9 @@ mod reflector;
 mod replica_sets;
 mod request;
 mod scheduler;
+mod service_ranges;
 mod setup;
+mod ttl;
 mod volumes;
 
 use std::{convert::Infallible, sync::Arc};

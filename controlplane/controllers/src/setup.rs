@@ -31,6 +31,8 @@ use crate::{
     quotas, reflector,
     replica_sets::{self, ReplicaSets, ReplicationControllers},
     scheduler::{self, Scheduler},
+    service_ranges::{self, ServiceRanges},
+    ttl,
     volumes::{self, Claims, Volumes},
 };
 
@@ -118,6 +120,7 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
     setup.reflect(&caches.claims, step::CLAIMS);
     setup.reflect(&caches.volumes, step::VOLUMES);
     setup.reflect(&caches.storage_classes, step::STORAGE_CLASSES);
+    setup.reflect(&caches.service_ranges, step::SERVICE_RANGES);
     for (resource, cache) in &caches.partial {
         setup.reflect(cache, *resource);
     }
@@ -153,6 +156,10 @@ impl Setup<'_> {
             let context = self.context(account);
             self.tasks.spawn(protection::run(context, queue, guard));
         }
+        let queue = service_ranges::listen(caches);
+        self.controller(ServiceRanges(caches.clone()), "service-cidrs-controller", queue);
+        let (ttl, queue) = ttl::listen(caches);
+        self.controller(ttl, "ttl-controller", queue);
         let queue = namespaces::listen(caches);
         self.measure(&queue);
         let context = self.context("namespace-controller");

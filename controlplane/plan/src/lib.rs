@@ -19,5 +19,7 @@ pub mod pod;
 pub mod ranges;
 pub mod replicas;
 pub mod rollout;
+pub mod service_ranges;
 pub mod step;
 pub mod storage;
+pub mod ttl;

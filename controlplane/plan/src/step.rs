@@ -111,6 +111,20 @@ pub const STORAGE_CLASSES: Resource = Resource {
     plural: "storageclasses",
     namespaced: false,
 };
+const fn networking(kind: &'static str, plural: &'static str) -> Resource {
+    Resource {
+        group: "networking.k8s.io",
+        version: "v1",
+        kind,
+        plural,
+        namespaced: false,
+    }
+}
+
+/// Ranges of Services' addresses.
+pub const SERVICE_RANGES: Resource = networking("ServiceCIDR", "servicecidrs");
+/// Addresses of Services.
+pub const ADDRESSES: Resource = networking("IPAddress", "ipaddresses");
 /// Resource quotas.
 pub const RESOURCE_QUOTAS: Resource = core("ResourceQuota", "resourcequotas", true);
 /// Disruption budgets of pods.

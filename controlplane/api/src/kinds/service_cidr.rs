@@ -28,7 +28,7 @@ impl Kind for ServiceCIDR {
         let ready = Condition {
             type_: "Ready".to_owned(),
             status: "True".to_owned(),
-            reason: "NetworkReady".to_owned(),
+            reason: String::new(),
             message: "Kubernetes Service CIDR is ready".to_owned(),
             last_transition_time: self
                 .metadata

@@ -14,6 +14,7 @@ use k8s_openapi::api::{
     coordination::v1::Lease,
     core::v1::{Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, ResourceQuota, Service},
     discovery::v1::EndpointSlice,
+    networking::v1::ServiceCIDR,
     policy::v1::PodDisruptionBudget,
     rbac::v1::ClusterRole,
     storage::v1::StorageClass,
@@ -61,10 +62,11 @@ pub(crate) fn stored_kinds() -> impl Iterator<Item = Resource> {
 
 /// The kinds of which metadata is enough. Events own nothing and are not owned.
 fn partial_kinds() -> impl Iterator<Item = Resource> {
-    const TYPED: [Resource; 18] = [
+    const TYPED: [Resource; 19] = [
         step::CLAIMS,
         step::VOLUMES,
         step::STORAGE_CLASSES,
+        step::SERVICE_RANGES,
         step::CLUSTER_ROLES,
         step::PODS,
         step::REPLICA_SETS,
@@ -104,6 +106,7 @@ pub(crate) struct Caches {
     pub(crate) claims: Arc<Cache<PersistentVolumeClaim>>,
     pub(crate) volumes: Arc<Cache<PersistentVolume>>,
     pub(crate) storage_classes: Arc<Cache<StorageClass>>,
+    pub(crate) service_ranges: Arc<Cache<ServiceCIDR>>,
     /// The kinds of which only metadata is kept.
     pub(crate) partial: BTreeMap<Resource, Arc<Cache<Partial>>>,
 }
@@ -129,6 +132,7 @@ impl Caches {
             claims: Cache::new(),
             volumes: Cache::new(),
             storage_classes: Cache::new(),
+            service_ranges: Cache::new(),
             partial: partial_kinds().map(|resource| (resource, Cache::new())).collect(),
         }
     }
@@ -157,6 +161,7 @@ impl Caches {
         hear(&self.claims, step::CLAIMS, listener.clone());
         hear(&self.volumes, step::VOLUMES, listener.clone());
         hear(&self.storage_classes, step::STORAGE_CLASSES, listener.clone());
+        hear(&self.service_ranges, step::SERVICE_RANGES, listener.clone());
         for (resource, cache) in &self.partial {
             hear(cache, *resource, listener.clone());
         }
@@ -182,6 +187,7 @@ impl Caches {
         self.claims.synced().await;
         self.volumes.synced().await;
         self.storage_classes.synced().await;
+        self.service_ranges.synced().await;
         for cache in self.partial.values() {
             cache.synced().await;
         }
@@ -189,10 +195,11 @@ impl Caches {
 
     /// The cache of a resource, if it has one.
     pub(crate) fn of(&self, resource: &Resource) -> Option<&dyn Progress> {
-        let typed: [(&Resource, &dyn Progress); 18] = [
+        let typed: [(&Resource, &dyn Progress); 19] = [
             (&step::CLAIMS, &*self.claims),
             (&step::VOLUMES, &*self.volumes),
             (&step::STORAGE_CLASSES, &*self.storage_classes),
+            (&step::SERVICE_RANGES, &*self.service_ranges),
             (&step::CLUSTER_ROLES, &*self.cluster_roles),
             (&step::PODS, &*self.pods),
             (&step::REPLICA_SETS, &*self.replica_sets),

@@ -1,0 +1,68 @@
+//! The controller of Services' ranges: it holds them while they are needed.
+
+use std::{net::IpAddr, sync::Arc};
+
+use controlplane_plan::{
+    objects::{Meta as _, Object as _, name},
+    rollout::Failure,
+    service_ranges,
+    step::{ADDRESSES, Plan},
+};
+use k8s_openapi::jiff::Timestamp;
+
+use crate::{cache::Key, driver::Controller, kinds::Caches, queue::Queue};
+
+/// Plans each range.
+pub(crate) struct ServiceRanges(pub(crate) Arc<Caches>);
+
+impl Controller for ServiceRanges {
+    fn component(&self) -> &'static str {
+        "service-cidrs-controller"
+    }
+
+    fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
+        let Some(range) = self.0.service_ranges.get(key) else {
+            return Plan::default();
+        };
+        let mut addresses: Vec<IpAddr> = Vec::new();
+        if range.metadata.deletion_timestamp.is_some() {
+            let all = self
+                .0
+                .partial
+                .get(&ADDRESSES)
+                .map(|cache| cache.all())
+                .unwrap_or_default();
+            let managed = all.iter().filter(|address| {
+                let labels = address.meta().labels();
+                let by = labels.and_then(|labels| labels.get("ipaddress.kubernetes.io/managed-by"));
+                by.is_some_and(|by| by == "ipallocator.k8s.io")
+            });
+            addresses.extend(managed.filter_map(|address| name(&**address).parse::<IpAddr>().ok()));
+        }
+        service_ranges::plan(&range, &self.0.service_ranges.all(), &addresses, now)
+    }
+}
+
+/// A change of a range wakes all of them, one of an address those that go.
+pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
+    let queue: Arc<Queue<Key>> = Queue::new("ipaddresses");
+    let (wake, all) = (queue.clone(), Arc::downgrade(caches));
+    caches.service_ranges.listen(move |_change| {
+        let Some(caches) = all.upgrade() else { return };
+        for range in caches.service_ranges.all() {
+            wake.push(Key::of(&range.metadata));
+        }
+    });
+    if let Some(addresses) = caches.partial.get(&ADDRESSES) {
+        let (wake, all) = (queue.clone(), Arc::downgrade(caches));
+        addresses.listen(move |_change| {
+            let Some(caches) = all.upgrade() else { return };
+            for range in caches.service_ranges.all() {
+                if range.metadata.deletion_timestamp.is_some() {
+                    wake.push(Key::of(&range.metadata));
+                }
+            }
+        });
+    }
+    queue
+}

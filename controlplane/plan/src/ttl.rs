@@ -1,0 +1,77 @@
+//! How long agents may keep what they have read of Secrets and the like: an annotation of nodes that follows their number.
+
+use k8s_openapi::api::core::v1::Node;
+use serde_json::json;
+
+use crate::{
+    objects::{annotation, target},
+    step::{NODES, Outcome, PatchKind, Plan, Step},
+};
+
+/// Where a node has it, in seconds.
+pub const ANNOTATION: &str = "node.alpha.kubernetes.io/ttl";
+
+/// Below how many nodes each size of cluster is left downwards, above how many upwards, and its seconds.
+const SIZES: [(usize, usize, u32); 6] = [
+    (0, 100, 0),
+    (90, 500, 15),
+    (450, 1_000, 30),
+    (900, 2_000, 60),
+    (1_800, 10_000, 300),
+    (9_000, usize::MAX, 600),
+];
+
+/// The number of the size that a cluster of so many nodes has, when it had that of number `size` before.
+pub fn next(mut size: usize, nodes: usize) -> usize {
+    while SIZES.get(size).is_some_and(|(_, most, _)| nodes > *most) {
+        size += 1;
+    }
+    while SIZES.get(size).is_none_or(|(least, ..)| nodes < *least) && size > 0 {
+        size -= 1;
+    }
+    size
+}
+
+/// Makes the plan for a node of a cluster of that size.
+pub fn plan(node: &Node, size: usize) -> Plan {
+    let mut plan = Plan::default();
+    let wanted = SIZES.get(size).map_or(0, |(.., seconds)| *seconds).to_string();
+    if annotation(&node.metadata, ANNOTATION) != Some(&wanted) {
+        plan.stage(vec![Step::Patch {
+            target: target(NODES, node),
+            subresource: None,
+            kind: PatchKind::Merge,
+            body: Box::new(json!({
+                "metadata": { "uid": node.metadata.uid, "annotations": { ANNOTATION: wanted } },
+            })),
+            outcome: Outcome::default(),
+        }]);
+    }
+    plan
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_is_left_late() {
+        let mut size = 0;
+        let mut seen = Vec::new();
+        for nodes in [1, 100, 101, 90, 89, 600, 20_000, 8_999, 0] {
+            size = next(size, nodes);
+            seen.push(SIZES[size].2);
+        }
+        assert_eq!(seen, [0, 0, 15, 15, 0, 30, 600, 300, 0]);
+    }
+
+    #[test]
+    fn a_node_is_told_once() {
+        let mut node = Node::default();
+        node.metadata.name = Some("n".to_owned());
+        assert_eq!(plan(&node, 0).to_string(), "patch Node n");
+        node.metadata.annotations = Some([(ANNOTATION.to_owned(), "0".to_owned())].into());
+        assert!(plan(&node, 0).is_empty());
+        assert_eq!(plan(&node, 1).to_string(), "patch Node n");
+    }
+}
