@@ -27,6 +27,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 
 pub(crate) use self::caches::{Caches, resource_of, stored_kinds};
 use crate::accounts::{ACCOUNT_NAME, BOOTSTRAP, CERTIFICATE, TOKEN};
+use crate::signer;
 
 /// A kind that is cached.
 pub(crate) trait Cached: Object + DeserializeOwned + Clone + Send + Sync + 'static {
@@ -225,13 +226,15 @@ impl Cached for Contents {
 
     fn trim(&mut self) {
         let is_token = matches!(self.kind.as_str(), TOKEN | BOOTSTRAP);
-        let is_certificate = self.kind.is_empty() && self.metadata.name.as_deref() == Some(CERTIFICATE);
+        let name = self.metadata.name.as_deref();
+        let is_signed = name == Some(signer::NAME) && self.metadata.namespace.as_deref() == Some(signer::NAMESPACE);
+        let is_known = self.kind.is_empty() && (name == Some(CERTIFICATE) || is_signed);
         let annotations = self.metadata.annotations.take().filter(|_| is_token);
         let created = self.metadata.creation_timestamp.take().filter(|_| is_token);
         trim_all(&mut self.metadata);
         self.metadata.annotations = annotations;
         self.metadata.creation_timestamp = created;
-        if !is_token && !is_certificate {
+        if !is_token && !is_known {
             self.data = BTreeMap::new();
         }
     }

@@ -32,6 +32,7 @@ mod request;
 mod scheduler;
 mod service_ranges;
 mod setup;
+mod signer;
 mod ttl;
 mod volumes;
 

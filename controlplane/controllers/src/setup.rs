@@ -32,7 +32,7 @@ use crate::{
     replica_sets::{self, ReplicaSets, ReplicationControllers},
     scheduler::{self, Scheduler},
     service_ranges::{self, ServiceRanges},
-    ttl,
+    signer, ttl,
     volumes::{self, Claims, Volumes},
 };
 
@@ -160,6 +160,10 @@ impl Setup<'_> {
         self.controller(ServiceRanges(caches.clone()), "service-cidrs-controller", queue);
         let (ttl, queue) = ttl::listen(caches);
         self.controller(ttl, "ttl-controller", queue);
+        let queue = signer::listen(caches);
+        self.measure(&queue);
+        let context = self.context("bootstrap-signer");
+        self.tasks.spawn(signer::run(context, queue));
         let queue = namespaces::listen(caches);
         self.measure(&queue);
         let context = self.context("namespace-controller");
