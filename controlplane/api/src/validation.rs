@@ -3,6 +3,7 @@
 mod affinity;
 mod apparmor;
 mod container;
+pub(crate) mod counts;
 pub(crate) mod cron;
 mod ephemeral;
 mod file_key;

@@ -9,7 +9,7 @@ use crate::kind::{Column, Kind, Subresource};
 use crate::pod::defaults::{set_template_defaults, text};
 use crate::table::{age_column, containers, labels, selector};
 use crate::validation::workload::{keep_empty_selector, number_or_percent, same_selector, selector_and_template};
-use crate::validation::{non_negative, one_of};
+use crate::validation::{counts, non_negative, one_of};
 use crate::warnings;
 
 impl Kind for DaemonSet {
@@ -88,6 +88,29 @@ impl Kind for DaemonSet {
     fn prepare_status(&mut self, old: &Self) {
         self.spec.clone_from(&old.spec);
         set_generation(self, generation(old).unwrap_or(0));
+    }
+
+    fn validate_status(&self, old: &Self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        let status = self.status.clone().unwrap_or_default();
+        let count = |count: Option<i32>| i64::from(count.unwrap_or(0));
+        counts::natural(
+            &mut errors,
+            [
+                ("currentNumberScheduled", status.current_number_scheduled.into()),
+                ("numberMisscheduled", status.number_misscheduled.into()),
+                ("desiredNumberScheduled", status.desired_number_scheduled.into()),
+                ("numberReady", status.number_ready.into()),
+                ("observedGeneration", status.observed_generation.unwrap_or(0)),
+                ("updatedNumberScheduled", count(status.updated_number_scheduled)),
+                ("numberAvailable", count(status.number_available)),
+                ("numberUnavailable", count(status.number_unavailable)),
+                ("collisionCount", count(status.collision_count)),
+            ],
+        );
+        let before = old.status.as_ref().and_then(|status| status.collision_count);
+        counts::collisions(&mut errors, status.collision_count, before);
+        errors
     }
 
     fn spec_changed(&self, old: &Self) -> bool {

@@ -1,6 +1,7 @@
 //! Job: pods that run to their end.
 
 mod rules;
+mod status;
 
 use k8s_openapi::api::batch::v1::{Job, JobSpec, JobStatus};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
@@ -79,6 +80,10 @@ impl Kind for Job {
 
     fn prepare_status(&mut self, old: &Self) {
         self.spec.clone_from(&old.spec);
+    }
+
+    fn validate_status(&self, old: &Self) -> Vec<Invalid> {
+        status::validate(self, old)
     }
 
     crate::spec_alone!();

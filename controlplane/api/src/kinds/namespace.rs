@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Namespace, NamespaceStatus};
 
+use crate::invalid::Invalid;
 use crate::kind::{Column, Field, Kind, Subresource, Verbs};
 use crate::names::Rule;
 use crate::table::age_column;
@@ -50,6 +51,21 @@ impl Kind for Namespace {
 
     fn prepare_status(&mut self, old: &Self) {
         self.spec.clone_from(&old.spec);
+    }
+
+    fn validate_status(&self, _old: &Self) -> Vec<Invalid> {
+        let (expected, detail) = if self.metadata.deletion_timestamp.is_none() {
+            ("Active", "may only be 'Active' if `deletionTimestamp` is empty")
+        } else {
+            (
+                "Terminating",
+                "may only be 'Terminating' if `deletionTimestamp` is not empty",
+            )
+        };
+        // One that says nothing is taken to be active.
+        let phase = Some(phase(self)).filter(|phase| !phase.is_empty()).unwrap_or("Active");
+        let wrong = (phase != expected).then(|| Invalid::value("status.Phase", phase, detail));
+        wrong.into_iter().collect()
     }
 
     fn prepare_own(&mut self, old: &Self) {

@@ -1,5 +1,6 @@
 //! Pod: containers that share a network and a life.
 
+mod status;
 mod summary;
 mod update;
 
@@ -180,7 +181,7 @@ impl Kind for Pod {
     }
 
     fn validate_status(&self, old: &Self) -> Vec<Invalid> {
-        update::validate_status(self, old)
+        status::validate(self, old)
     }
 
     /// A pod that no node runs, or that has ended, goes at once; else its own period, at least a second.

@@ -9,8 +9,8 @@ use crate::kind::{Column, Dependents, Field, Kind, Subresource};
 use crate::pod::defaults::set_template_defaults;
 use crate::strategy::scale;
 use crate::table::{age_column, containers, labels};
-use crate::validation::non_negative;
 use crate::validation::workload::selector_and_template;
+use crate::validation::{counts, non_negative};
 use crate::warnings;
 
 impl Kind for ReplicationController {
@@ -107,6 +107,39 @@ impl Kind for ReplicationController {
             template.retain(|error| !said.contains(&error.field.as_ref()));
         }
         errors.extend(template);
+        errors
+    }
+
+    fn validate_status(&self, _old: &Self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        let status = self.status.clone().unwrap_or_default();
+        let count = |count: Option<i32>| i64::from(count.unwrap_or(0));
+        counts::natural(
+            &mut errors,
+            [
+                ("replicas", status.replicas.into()),
+                ("fullyLabeledReplicas", count(status.fully_labeled_replicas)),
+                ("readyReplicas", count(status.ready_replicas)),
+                ("availableReplicas", count(status.available_replicas)),
+                ("observedGeneration", status.observed_generation.unwrap_or(0)),
+            ],
+        );
+        let (all, ready) = (status.replicas, status.ready_replicas.unwrap_or(0));
+        let of_ready = "cannot be greater than readyReplicas";
+        counts::at_most(
+            &mut errors,
+            [
+                (
+                    "fullyLabeledReplicas",
+                    status.fully_labeled_replicas,
+                    all,
+                    counts::OF_ALL,
+                ),
+                ("readyReplicas", status.ready_replicas, all, counts::OF_ALL),
+                ("availableReplicas", status.available_replicas, all, counts::OF_ALL),
+                ("availableReplicas", status.available_replicas, ready, of_ready),
+            ],
+        );
         errors
     }
 

@@ -10,7 +10,7 @@ use crate::pod::defaults::{set_template_defaults, text};
 use crate::strategy::scale;
 use crate::table::{age_column, containers};
 use crate::validation::workload::{keep_empty_selector, selector_and_template};
-use crate::validation::{internal, non_negative, one_of};
+use crate::validation::{counts, internal, non_negative, one_of};
 use crate::warnings;
 
 impl Kind for StatefulSet {
@@ -58,6 +58,39 @@ impl Kind for StatefulSet {
 
     fn prepare_status(&mut self, old: &Self) {
         self.spec.clone_from(&old.spec);
+    }
+
+    fn validate_status(&self, old: &Self) -> Vec<Invalid> {
+        let mut errors = Vec::new();
+        let status = self.status.clone().unwrap_or_default();
+        let count = |count: Option<i32>| i64::from(count.unwrap_or(0));
+        counts::natural(
+            &mut errors,
+            [
+                ("replicas", status.replicas.into()),
+                ("readyReplicas", count(status.ready_replicas)),
+                ("currentReplicas", count(status.current_replicas)),
+                ("updatedReplicas", count(status.updated_replicas)),
+                ("availableReplicas", count(status.available_replicas)),
+                ("observedGeneration", status.observed_generation.unwrap_or(0)),
+                ("collisionCount", count(status.collision_count)),
+            ],
+        );
+        let (all, ready) = (status.replicas, status.ready_replicas.unwrap_or(0));
+        let of_ready = "cannot be greater than status.readyReplicas";
+        counts::at_most(
+            &mut errors,
+            [
+                ("readyReplicas", status.ready_replicas, all, counts::OF_ALL),
+                ("currentReplicas", status.current_replicas, all, counts::OF_ALL),
+                ("updatedReplicas", status.updated_replicas, all, counts::OF_ALL),
+                ("availableReplicas", status.available_replicas, all, counts::OF_ALL),
+                ("availableReplicas", status.available_replicas, ready, of_ready),
+            ],
+        );
+        let before = old.status.as_ref().and_then(|status| status.collision_count);
+        counts::collisions(&mut errors, status.collision_count, before);
+        errors
     }
 
     crate::spec_alone!();

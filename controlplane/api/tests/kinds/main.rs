@@ -27,6 +27,7 @@ mod rules;
 mod scalers;
 mod selector;
 mod shown;
+mod statuses;
 mod storage;
 mod unset;
 mod warned;

@@ -155,7 +155,7 @@ fn updates() {
 }
 
 /// What is said of a status that is written over one without numbers.
-fn status_refused(group: &str, plural: &str, patch: &Value, expected: &[&str]) {
+pub(crate) fn status_refused(group: &str, plural: &str, patch: &Value, expected: &[&str]) {
     let row = find(group, "v1", plural).unwrap();
     let mut old = with(row, &json!({}));
     row.prepare_create(old.as_mut());

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec, Toleration};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Toleration};
 use serde_json::Value;
 
 use crate::invalid::Invalid;
@@ -147,41 +147,4 @@ fn difference(new: &PodSpec, old: &PodSpec) -> String {
         }
     }
     lines.join("\n")
-}
-
-/// Rules for an update of the status: a container that may not run again does not.
-pub(super) fn validate_status(new: &Pod, old: &Pod) -> Vec<Invalid> {
-    let mut errors = Vec::new();
-    let (Some(new), Some(old)) = (&new.status, &old.status) else {
-        return errors;
-    };
-    if let (Some(new), Some(old)) = (&new.qos_class, &old.qos_class)
-        && new != old
-    {
-        errors.push(Invalid::value("status.qosClass", new, crate::validation::IMMUTABLE));
-    }
-    let lists = [
-        (&new.container_statuses, "status.containerStatuses"),
-        (&new.init_container_statuses, "status.initContainerStatuses"),
-        (&new.ephemeral_container_statuses, "status.ephemeralContainerStatuses"),
-    ];
-    for (list, path) in lists {
-        one_state(&mut errors, list.as_deref().unwrap_or_default(), path);
-    }
-    errors
-}
-
-fn one_state(errors: &mut Vec<Invalid>, statuses: &[ContainerStatus], path: &str) {
-    for (index, status) in statuses.iter().enumerate() {
-        let Some(state) = &status.state else { continue };
-        let set = [
-            state.waiting.is_some(),
-            state.running.is_some(),
-            state.terminated.is_some(),
-        ];
-        if set.into_iter().filter(|set| *set).count() > 1 {
-            let detail = "may not have more than one of waiting, running and terminated";
-            errors.push(Invalid::forbidden(format!("{path}[{index}].state"), detail));
-        }
-    }
 }

@@ -1,0 +1,154 @@
+//! What a pod's status may say.
+
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodCondition, PodSpec};
+use serde_json::json;
+
+use crate::invalid::Invalid;
+use crate::names;
+use crate::validation::{IMMUTABLE, address, each};
+
+/// Rules for an update of the status: a container that may not run again does not.
+pub(super) fn validate(new: &Pod, old: &Pod) -> Vec<Invalid> {
+    let mut errors = Vec::new();
+    let spec = old.spec.clone().unwrap_or_default();
+    let (Some(new), Some(old)) = (&new.status, &old.status) else {
+        return errors;
+    };
+    conditions(&mut errors, new.conditions.as_deref().unwrap_or_default());
+    let node = new.nominated_node_name.as_deref().unwrap_or_default();
+    if !node.is_empty() && new.nominated_node_name != old.nominated_node_name {
+        let field = "status.nominatedNodeName";
+        each(&mut errors, field, node, names::dns1123_subdomain(node));
+    }
+    if let (Some(new), Some(old)) = (&new.qos_class, &old.qos_class)
+        && new != old
+    {
+        errors.push(Invalid::value("status.qosClass", new, IMMUTABLE));
+    }
+    for (kind, path, new, old) in [
+        (
+            Own::Main,
+            "status.containerStatuses",
+            &new.container_statuses,
+            &old.container_statuses,
+        ),
+        (
+            Own::Init,
+            "status.initContainerStatuses",
+            &new.init_container_statuses,
+            &old.init_container_statuses,
+        ),
+        (
+            Own::Ephemeral,
+            "status.ephemeralContainerStatuses",
+            &new.ephemeral_container_statuses,
+            &old.ephemeral_container_statuses,
+        ),
+    ] {
+        let (new, old) = (new.as_deref().unwrap_or_default(), old.as_deref().unwrap_or_default());
+        one_state(&mut errors, new, path);
+        ends(&mut errors, kind, &spec, (new, old), path);
+    }
+    let of_pod: Vec<&str> = new.pod_ips.iter().flatten().map(|own| own.ip.as_str()).collect();
+    let of_node: Vec<&str> = new.host_ips.iter().flatten().map(|own| own.ip.as_str()).collect();
+    addresses(&mut errors, &of_pod, "status.podIPs");
+    addresses(&mut errors, &of_node, "status.hostIPs");
+    errors
+}
+
+/// Those of the system are what they are.
+fn conditions(errors: &mut Vec<Invalid>, conditions: &[PodCondition]) {
+    for (index, condition) in conditions.iter().enumerate() {
+        let name = condition.type_.as_str();
+        if !["PodScheduled", "Ready", "Initialized"].contains(&name) {
+            // Upstream says that they are in the metadata.
+            let field = format!("metadata.conditions[{index}].Type");
+            each(errors, &field, name, names::qualified_name(name));
+        }
+    }
+}
+
+/// One of each family at most.
+fn addresses(errors: &mut Vec<Invalid>, texts: &[&str], path: &str) {
+    for (index, text) in texts.iter().enumerate() {
+        address(errors, &format!("{path}[{index}]"), text);
+    }
+    let read: Vec<IpAddr> = texts.iter().filter_map(|text| text.parse().ok()).collect();
+    let both = read.iter().any(IpAddr::is_ipv4) && read.iter().any(IpAddr::is_ipv6);
+    if read.len() == texts.len() && texts.len() > 1 && (texts.len() > 2 || !both) {
+        let shown: Vec<_> = texts.iter().map(|text| json!({ "IP": text })).collect();
+        let detail = "may specify no more than one IP for each IP family";
+        errors.push(Invalid::rendered(path, json!(shown).to_string(), detail));
+    }
+}
+
+fn one_state(errors: &mut Vec<Invalid>, statuses: &[ContainerStatus], path: &str) {
+    for (index, status) in statuses.iter().enumerate() {
+        let Some(state) = &status.state else { continue };
+        let set = [
+            state.waiting.is_some(),
+            state.running.is_some(),
+            state.terminated.is_some(),
+        ];
+        if set.into_iter().filter(|set| *set).count() > 1 {
+            let detail = "may not have more than one of waiting, running and terminated";
+            errors.push(Invalid::forbidden(format!("{path}[{index}].state"), detail));
+        }
+    }
+}
+
+/// Which of a pod's containers.
+#[derive(Clone, Copy, PartialEq)]
+enum Own {
+    Main,
+    Init,
+    Ephemeral,
+}
+
+/// A container that has ended for good stays so.
+fn ends(
+    errors: &mut Vec<Invalid>,
+    kind: Own,
+    spec: &PodSpec,
+    (new, old): (&[ContainerStatus], &[ContainerStatus]),
+    path: &str,
+) {
+    let ended = |status: &ContainerStatus| {
+        let state = status.state.as_ref()?;
+        state.terminated.as_ref().map(|end| end.exit_code)
+    };
+    for (index, old) in old.iter().enumerate() {
+        let Some(code) = ended(old) else { continue };
+        if kind != Own::Ephemeral && may_run_again(kind, spec, &old.name, code) {
+            continue;
+        }
+        for _ in new.iter().filter(|new| new.name == old.name && ended(new).is_none()) {
+            let detail = "may not be transitioned to non-terminated state";
+            errors.push(Invalid::forbidden(format!("{path}[{index}].state"), detail));
+        }
+    }
+}
+
+fn may_run_again(kind: Own, spec: &PodSpec, name: &str, code: i32) -> bool {
+    let init = spec.init_containers.as_deref().unwrap_or_default();
+    let restarts_all = |container: &Container| {
+        let rules = container.restart_policy_rules.iter().flatten();
+        rules.into_iter().any(|rule| rule.action == "RestartAllContainers")
+    };
+    if spec.containers.iter().chain(init).any(restarts_all) {
+        return true;
+    }
+    let of_kind = if kind == Own::Init { init } else { &spec.containers };
+    let own = of_kind.iter().find(|container| container.name == name);
+    if own.is_some_and(|own| own.restart_policy_rules.as_ref().is_some_and(|rules| !rules.is_empty())) {
+        return true;
+    }
+    let policy = own.and_then(|own| own.restart_policy.as_deref());
+    match policy.or(spec.restart_policy.as_deref()) {
+        Some("Never") => false,
+        Some("OnFailure") => code != 0,
+        Some(_) | None => true,
+    }
+}

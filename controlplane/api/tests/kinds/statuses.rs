@@ -1,0 +1,195 @@
+//! Statuses that nobody may write.
+
+use controlplane_api::find;
+use serde_json::{Value, json};
+
+use crate::refused::{texts, with};
+use crate::rules::status_refused;
+
+/// What is said of a status that is written over another one.
+fn changed(group: &str, plural: &str, old: &Value, new: &Value) -> Vec<String> {
+    let row = find(group, "v1", plural).unwrap();
+    let (old, mut new) = (with(row, old), with(row, new));
+    row.prepare_status(new.as_mut(), old.as_ref());
+    texts(&row.validate_status(new.as_ref(), old.as_ref()))
+}
+
+#[test]
+fn namespaces_are_in_the_phase_that_they_are_in() {
+    let phase = |phase: &str| json!({"status": {"phase": phase}});
+    for (text, expected) in [("Foo", "\"Foo\""), ("Terminating", "\"Terminating\"")] {
+        let wrong =
+            format!("status.Phase: Invalid value: {expected}: may only be 'Active' if `deletionTimestamp` is empty");
+        status_refused("", "namespaces", &phase(text), &[&wrong]);
+    }
+    status_refused("", "namespaces", &phase("Active"), &[]);
+    let deleted = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "status": {"phase": "Active"}});
+    let gone = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "status": {"phase": "Terminating"}});
+    assert!(changed("", "namespaces", &gone, &gone).is_empty());
+    assert_eq!(
+        changed("", "namespaces", &gone, &deleted),
+        ["status.Phase: Invalid value: \"Active\": may only be 'Terminating' if `deletionTimestamp` is not empty"]
+    );
+}
+
+#[test]
+fn pods_have_addresses_and_conditions_that_there_can_be() {
+    let name = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an \
+        alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is \
+        '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
+    status_refused(
+        "",
+        "pods",
+        &json!({"status": {
+            "conditions": [{"type": "Ready", "status": "True"}, {"type": "a b", "status": "True"}],
+            "podIPs": [{"ip": "10.0.0.1"}, {"ip": "10.0.0.2"}],
+            "hostIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}, {"ip": "300.0.0.1"}],
+            "nominatedNodeName": "A_",
+        }}),
+        &[
+            &format!("metadata.conditions[1].Type: Invalid value: \"a b\": {name}"),
+            "status.nominatedNodeName: Invalid value: \"A_\": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')",
+            "status.podIPs: Invalid value: [{\"IP\":\"10.0.0.1\"},{\"IP\":\"10.0.0.2\"}]: may specify no more than one IP for each IP family",
+            "status.hostIPs[2]: Invalid value: \"300.0.0.1\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+        ],
+    );
+    let both = json!({"status": {"podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]}});
+    status_refused("", "pods", &both, &[]);
+}
+
+#[test]
+fn containers_that_have_ended_for_good_stay_so() {
+    let ended = |code: i32| {
+        json!([{"name": "nginx", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+        "state": {"terminated": {"exitCode": code}}}])
+    };
+    let running = json!([{"name": "nginx", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+        "state": {"running": {}}}]);
+    let spec = |policy: &str| json!({"restartPolicy": policy, "containers": [{"name": "nginx", "image": "i"}]});
+    let wrong = "status.containerStatuses[0].state: Forbidden: may not be transitioned to non-terminated state";
+    for (policy, code, expected) in [
+        ("Never", 0, &[wrong][..]),
+        ("Never", 1, &[wrong]),
+        ("OnFailure", 0, &[wrong]),
+        ("OnFailure", 1, &[]),
+        ("Always", 0, &[]),
+    ] {
+        let old = json!({"spec": spec(policy), "status": {"containerStatuses": ended(code)}});
+        let new = json!({"spec": spec(policy), "status": {"containerStatuses": running}});
+        assert_eq!(changed("", "pods", &old, &new), expected, "{policy} {code}");
+    }
+}
+
+#[test]
+fn sets_count_their_pods() {
+    let negative = "must be greater than or equal to 0";
+    let of_all = "cannot be greater than status.replicas";
+    status_refused(
+        "apps",
+        "statefulsets",
+        &json!({"status": {"replicas": 1, "readyReplicas": 0, "currentReplicas": 2, "updatedReplicas": -1,
+            "availableReplicas": 1, "observedGeneration": -1}}),
+        &[
+            &format!("status.updatedReplicas: Invalid value: -1: {negative}"),
+            &format!("status.observedGeneration: Invalid value: -1: {negative}"),
+            &format!("status.currentReplicas: Invalid value: 2: {of_all}"),
+            "status.availableReplicas: Invalid value: 1: cannot be greater than status.readyReplicas",
+        ],
+    );
+    status_refused(
+        "apps",
+        "daemonsets",
+        &json!({"status": {"currentNumberScheduled": -1, "numberMisscheduled": 0, "desiredNumberScheduled": 0,
+            "numberReady": 0, "numberUnavailable": -2}}),
+        &[
+            &format!("status.currentNumberScheduled: Invalid value: -1: {negative}"),
+            &format!("status.numberUnavailable: Invalid value: -2: {negative}"),
+        ],
+    );
+    for (group, plural) in [("apps", "replicasets"), ("", "replicationcontrollers")] {
+        status_refused(
+            group,
+            plural,
+            &json!({"status": {"replicas": 1, "fullyLabeledReplicas": 2, "readyReplicas": 0, "availableReplicas": 1,
+                "observedGeneration": -1}}),
+            &[
+                &format!("status.observedGeneration: Invalid value: -1: {negative}"),
+                &format!("status.fullyLabeledReplicas: Invalid value: 2: {of_all}"),
+                "status.availableReplicas: Invalid value: 1: cannot be greater than readyReplicas",
+            ],
+        );
+    }
+    for plural in ["statefulsets", "daemonsets"] {
+        let count = |count: i32| json!({"status": {"collisionCount": count}});
+        assert_eq!(
+            changed("apps", plural, &count(4), &count(1)),
+            ["status.collisionCount: Invalid value: 1: cannot be decremented"],
+            "{plural}"
+        );
+    }
+}
+
+#[test]
+fn jobs_end_once_and_whole() {
+    let time = "2026-01-01T00:00:00Z";
+    let condition = |kind: &str| json!({"type": kind, "status": "True"});
+    let job = |status: Value| changed("batch", "jobs", &json!({"status": null}), &json!({ "status": status }));
+    let whole = json!({"startTime": time, "completionTime": "2026-01-01T00:00:01Z", "succeeded": 1,
+        "conditions": [condition("SuccessCriteriaMet"), condition("Complete")]});
+    assert_eq!(job(whole.clone()), Vec::<String>::new());
+    assert_eq!(
+        job(json!({"active": -1, "ready": 0, "uncountedTerminatedPods": {"succeeded": ["a", ""], "failed": ["a"]}})),
+        [
+            "status.active: Invalid value: -1: must be greater than or equal to 0",
+            "status.uncountedTerminatedPods.succeeded[1]: Invalid value: \"\": must not be empty",
+            "status.uncountedTerminatedPods.failed[0]: Duplicate value: \"a\"",
+            "status.ready: Invalid value: 0: cannot set more ready pods than active",
+        ]
+    );
+    assert_eq!(
+        job(json!({"active": 1, "conditions": [condition("Complete"), condition("Failed")]})),
+        [
+            "status.conditions: Invalid value: cannot set Complete=True and Failed=true conditions",
+            "status.conditions: Invalid value: cannot set Failed=True condition without the FailureTarget=true condition",
+            "status.conditions: Invalid value: cannot set Complete=True condition without the SuccessCriteriaMet=true condition",
+            "status.completionTime: Required value: completionTime is required for Complete jobs",
+            "status.active: Invalid value: 1: active>0 is invalid for finished job",
+            "status.startTime: Required value: startTime is required for finished job",
+        ]
+    );
+    assert_eq!(
+        job(json!({"startTime": "2026-01-01T00:00:01Z", "completionTime": time, "failedIndexes": "1"})),
+        [
+            "status.completionTime: Invalid value: \"2026-01-01T00:00:00Z\": cannot set completionTime when there is no Complete=True condition",
+            "status.completionTime: Invalid value: \"2026-01-01T00:00:00Z\": completionTime cannot be set before startTime",
+            "status.failedIndexes: Invalid value: \"1\": cannot set non-null failedIndexes when backoffLimitPerIndex is null",
+        ]
+    );
+    let begun = json!({"status": {"startTime": time, "succeeded": 2}});
+    assert_eq!(
+        changed(
+            "batch",
+            "jobs",
+            &begun,
+            &json!({"status": {"startTime": null, "succeeded": 1}})
+        ),
+        [
+            "status.succeeded: Invalid value: 1: cannot decrease the succeeded counter",
+            "status.startTime: Required value: startTime cannot be removed for unsuspended job",
+        ]
+    );
+    let ended = json!({ "status": whole });
+    let after = changed(
+        "batch",
+        "jobs",
+        &ended,
+        &json!({"status": {"startTime": time, "succeeded": 1}}),
+    );
+    assert_eq!(
+        after,
+        [
+            "status.conditions: Invalid value: cannot disable the terminal Complete=True condition",
+            "status.conditions: Invalid value: cannot disable the SuccessCriteriaMet=True condition",
+        ]
+    );
+}
