@@ -48,14 +48,14 @@ fn report(turned: Instant, query: &str) -> (StatusCode, String) {
     let mut failed = false;
     for check in CHECKS {
         let (sign, outcome) = if excluded(check) {
-            ('+', "excluded: ok")
+            ("+", "excluded: ok")
         } else if trouble(check, turned).is_some() {
             failed = true;
-            ('-', "failed: reason withheld")
+            ("-", "failed: reason withheld")
         } else {
-            ('+', "ok")
+            ("+", "ok")
         };
-        lines.push_str(&format!("[{sign}]{check} {outcome}\n"));
+        lines.extend(["[", sign, "]", check, " ", outcome, "\n"]);
     }
     if failed {
         return (

@@ -77,18 +77,18 @@ mod tests {
         };
         let other = "NodeAffinity: Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node \
                      affinity/selector";
-        let none = json!(null);
+        let nothing = json!(null);
         assert_eq!(
             of(json!({"disk": "ssd"}), by_name("n"), &tolerations),
             (true, String::new())
         );
         assert_eq!(
-            of(json!({"disk": "hdd"}), none.clone(), &tolerations),
+            of(json!({"disk": "hdd"}), nothing.clone(), &tolerations),
             (true, other.to_owned())
         );
         assert_eq!(of(json!({}), by_name("m"), &tolerations), (true, other.to_owned()));
         assert_eq!(
-            of(json!({}), none.clone(), &none),
+            of(json!({}), nothing.clone(), &nothing),
             (
                 false,
                 "TaintToleration: Pod was rejected: Predicate TaintToleration failed: node(s) had taints that the pod \
