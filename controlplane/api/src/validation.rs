@@ -6,6 +6,7 @@ mod container;
 pub(crate) mod counts;
 pub(crate) mod cron;
 mod ephemeral;
+mod field_ref;
 mod file_key;
 pub(crate) mod internal;
 pub mod metadata;
@@ -25,7 +26,7 @@ use std::net::IpAddr;
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-pub(crate) use self::affinity::volume_node_affinity;
+pub(crate) use self::affinity::{unique_tolerations, volume_node_affinity};
 pub(crate) use self::volume::volume_path;
 use crate::invalid::Invalid;
 use crate::names;

@@ -10,7 +10,7 @@ mod repair;
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
-use api::kinds::service::validation::NODE_PORTS;
+pub(crate) use api::kinds::service::validation::NODE_PORTS;
 use api::kinds::service::{needs_cluster_ip, needs_health_port, needs_node_ports};
 use api::{Registration, find};
 use k8s_openapi::api::core::v1::{Service, ServiceSpec};

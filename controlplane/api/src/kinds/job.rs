@@ -13,6 +13,7 @@ use crate::kind::{Column, Dependents, Field, Kind, Subresource};
 use crate::pod::defaults::{set_template_defaults, text};
 use crate::selector::LabelSelector;
 use crate::table::{age, age_column, containers, selector_or_none};
+use crate::validation::workload::no_ephemeral;
 use crate::validation::{immutable, non_negative, one_of, pod_spec};
 use crate::warnings;
 
@@ -351,6 +352,7 @@ pub(super) fn validate_spec(spec: &JobSpec, old: Option<&JobSpec>, path: &str) -
     let place = format!("{path}.template.spec");
     let pod = spec.template.spec.clone().unwrap_or_default();
     errors.extend(pod_spec::validate(&pod, &place));
+    errors.extend(no_ephemeral(&pod, &place));
     match pod.restart_policy.as_deref() {
         Some("OnFailure") if spec.pod_failure_policy.is_some() => {
             let detail = "only \"Never\" is supported when podFailurePolicy is specified";

@@ -6,6 +6,7 @@ use crate::invalid::Invalid;
 use crate::kind::{Column, Field, Kind, Subresource, Verbs};
 use crate::names::Rule;
 use crate::table::age_column;
+use crate::validation::metadata;
 
 impl Kind for Namespace {
     const SHORT_NAMES: &'static [&'static str] = &["ns"];
@@ -51,6 +52,20 @@ impl Kind for Namespace {
 
     fn prepare_status(&mut self, old: &Self) {
         self.spec.clone_from(&old.spec);
+    }
+
+    fn validate(&self) -> Vec<Invalid> {
+        let finalizers = self.spec.as_ref().and_then(|spec| spec.finalizers.as_deref());
+        metadata::finalizer_names(finalizers.unwrap_or_default(), "spec.finalizers")
+    }
+
+    fn validate_own(&self, _old: &Self) -> Vec<Invalid> {
+        let finalizers = self.spec.iter().filter_map(|spec| spec.finalizers.as_ref()).flatten();
+        let named = finalizers.enumerate().flat_map(|(index, name)| {
+            let path = format!("spec.finalizers[{index}]");
+            metadata::finalizer_names(std::slice::from_ref(name), &path)
+        });
+        named.collect()
     }
 
     fn validate_status(&self, _old: &Self) -> Vec<Invalid> {

@@ -7,7 +7,7 @@ use crate::kind::{Column, Kind, Updates};
 use crate::names::dns1123_label;
 use crate::pod::defaults::amounts;
 use crate::table::age_column;
-use crate::validation::{each, immutable};
+use crate::validation::{each, immutable, metadata, unique_tolerations};
 use crate::warnings::old_label;
 
 impl Kind for RuntimeClass {
@@ -38,6 +38,11 @@ impl Kind for RuntimeClass {
     fn validate(&self) -> Vec<Invalid> {
         let mut errors = Vec::new();
         each(&mut errors, "handler", &self.handler, dns1123_label(&self.handler));
+        if let Some(own) = &self.scheduling {
+            errors.extend(metadata::labels(own.node_selector.as_ref(), "scheduling.nodeSelector"));
+            let tolerations = own.tolerations.as_deref().unwrap_or_default();
+            unique_tolerations(&mut errors, tolerations, "scheduling.tolerations");
+        }
         errors
     }
 

@@ -27,7 +27,7 @@ pub(super) fn affinity(errors: &mut Vec<Invalid>, affinity: &Affinity, path: &st
         for (index, term) in preferred.enumerate() {
             let path = format!("{path}.preferredDuringSchedulingIgnoredDuringExecution[{index}]");
             weight(errors, term.weight, &path);
-            node_term(errors, &term.preference, &format!("{path}.preference"));
+            node_term(errors, &term.preference, &format!("{path}.preference"), false);
         }
     }
     if let Some(pods) = &affinity.pod_affinity {
@@ -54,7 +54,7 @@ fn node_selector(errors: &mut Vec<Invalid>, selector: &NodeSelector, path: &str)
         ));
     }
     for (index, term) in selector.node_selector_terms.iter().enumerate() {
-        node_term(errors, term, &format!("{path}[{index}]"));
+        node_term(errors, term, &format!("{path}[{index}]"), true);
     }
 }
 
@@ -77,38 +77,40 @@ fn weight(errors: &mut Vec<Invalid>, weight: i32, path: &str) {
     }
 }
 
-fn node_term(errors: &mut Vec<Invalid>, term: &NodeSelectorTerm, path: &str) {
+/// A term of nodes. Preferred ones may name values that no label can have.
+fn node_term(errors: &mut Vec<Invalid>, term: &NodeSelectorTerm, path: &str, required: bool) {
     for (index, requirement) in term.match_expressions.iter().flatten().enumerate() {
         let path = format!("{path}.matchExpressions[{index}]");
         node_requirement(errors, requirement, &path);
-        each(
-            errors,
-            &format!("{path}.key"),
-            &requirement.key,
-            names::qualified_name(&requirement.key),
-        );
+        let key = &requirement.key;
+        each(errors, &format!("{path}.key"), key, names::qualified_name(key));
+        for (index, value) in requirement.values.iter().flatten().enumerate().filter(|_| required) {
+            let field = format!("{path}.values[{index}]");
+            each(errors, &field, value, names::label_value(value));
+        }
     }
     for (index, requirement) in term.match_fields.iter().flatten().enumerate() {
-        let path = format!("{path}.matchFields[{index}]");
-        if requirement.key != "metadata.name" {
-            errors.push(Invalid::value(
-                format!("{path}.key"),
-                &requirement.key,
-                "not a valid field selector key",
-            ));
-        }
-        if requirement.operator != "In" && requirement.operator != "NotIn" {
-            let field = format!("{path}.operator");
-            errors.push(Invalid::value(
-                field,
-                &requirement.operator,
-                "not a valid selector operator",
-            ));
-        }
-        if requirement.values.iter().flatten().count() != 1 {
-            let detail = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector";
-            errors.push(Invalid::required(format!("{path}.values"), detail));
-        }
+        node_field(errors, requirement, &format!("{path}.matchFields[{index}]"));
+    }
+}
+
+/// A field of a node: its name alone.
+fn node_field(errors: &mut Vec<Invalid>, requirement: &NodeSelectorRequirement, path: &str) {
+    let operator = requirement.operator.as_str();
+    if operator != "In" && operator != "NotIn" {
+        let detail = "not a valid selector operator";
+        errors.push(Invalid::value(format!("{path}.operator"), operator, detail));
+    } else if requirement.values.iter().flatten().count() != 1 {
+        let detail = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector";
+        errors.push(Invalid::required(format!("{path}.values"), detail));
+    }
+    if requirement.key != "metadata.name" {
+        let detail = "not a valid field selector key";
+        return errors.push(Invalid::value(format!("{path}.key"), &requirement.key, detail));
+    }
+    for (index, value) in requirement.values.iter().flatten().enumerate() {
+        let field = format!("{path}.values[{index}]");
+        each(errors, &field, value, names::dns1123_subdomain(value));
     }
 }
 
@@ -265,6 +267,27 @@ pub(super) fn tolerations(errors: &mut Vec<Invalid>, tolerations: &[Toleration],
             toleration.effect.as_deref(),
             &effects,
         );
+    }
+}
+
+/// Taints that all pods of a class bear, each once.
+pub(crate) fn unique_tolerations(errors: &mut Vec<Invalid>, all: &[Toleration], path: &str) {
+    tolerations(errors, all, path);
+    let key = |own: &Toleration| {
+        (
+            own.key.clone(),
+            own.operator.clone(),
+            own.value.clone(),
+            own.effect.clone(),
+        )
+    };
+    let mut seen = BTreeSet::new();
+    for (index, own) in all.iter().enumerate() {
+        if !seen.insert(key(own)) {
+            let mut error = Invalid::duplicate(format!("{path}[{index}]"), "");
+            error.value = Some(internal::toleration(own));
+            errors.push(error);
+        }
     }
 }
 

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{
-    Container, ContainerPort, EnvFromSource, EnvVar, EnvVarSource, ObjectFieldSelector, ResourceFieldSelector,
-    SecurityContext,
+    Container, ContainerPort, EnvFromSource, EnvVar, EnvVarSource, ResourceFieldSelector, SecurityContext,
 };
 
 use super::{
-    apparmor, each, file_key, id, internal, mounts, one_of, one_of_or_none, port, probe, required, resources, restart,
+    apparmor, each, field_ref, file_key, id, internal, mounts, one_of, one_of_or_none, port, probe, required,
+    resources, restart,
 };
 use crate::invalid::Invalid;
 use crate::names;
@@ -214,7 +214,7 @@ fn variable(errors: &mut Vec<Invalid>, variable: &EnvVar, path: &str) {
 
 fn variable_source(errors: &mut Vec<Invalid>, source: &EnvVarSource, path: &str) {
     if let Some(field) = &source.field_ref {
-        field_ref(errors, field, &format!("{path}.fieldRef"), VARIABLE_FIELDS);
+        field_ref::validate(errors, field, &format!("{path}.fieldRef"), VARIABLE_FIELDS);
     }
     if let Some(resource) = &source.resource_field_ref {
         resource_ref(errors, resource, &format!("{path}.resourceFieldRef"), false);
@@ -237,48 +237,6 @@ fn variable_source(errors: &mut Vec<Invalid>, source: &EnvVarSource, path: &str)
             each(errors, &field, key, names::config_key(key));
         }
     }
-}
-
-/// Fields of a pod that upstream knows, wherever it lets them stand.
-const FIELDS: &[&str] = &[
-    "metadata.annotations",
-    "metadata.labels",
-    "metadata.name",
-    "metadata.namespace",
-    "metadata.uid",
-    "spec.nodeName",
-    "spec.restartPolicy",
-    "spec.schedulerName",
-    "spec.serviceAccountName",
-    "spec.terminationGracePeriodSeconds",
-    "status.hostIP",
-    "status.hostIPs",
-    "status.phase",
-    "status.podIP",
-    "status.podIPs",
-];
-
-/// A reference to a field of the pod: one of a set, or one label or annotation.
-pub(super) fn field_ref(errors: &mut Vec<Invalid>, selector: &ObjectFieldSelector, path: &str, known: &[&str]) {
-    let field = format!("{path}.fieldPath");
-    let wanted = selector.field_path.as_str();
-    if !required(errors, &field, Some(wanted)) || known.contains(&wanted) {
-        return;
-    }
-    let subscript = wanted.strip_suffix("']").and_then(|rest| rest.split_once("['"));
-    let because = match subscript.filter(|(map, _)| !map.is_empty()) {
-        Some(("metadata.annotations", key)) => {
-            return each(errors, path, key, names::qualified_name(&key.to_ascii_lowercase()));
-        }
-        Some(("metadata.labels", key)) => return each(errors, path, key, names::qualified_name(key)),
-        None if FIELDS.contains(&wanted) => {
-            return errors.push(Invalid::not_supported(field, wanted, known));
-        }
-        Some(_) => "does not support subscript",
-        None => "not supported",
-    };
-    let detail = format!("error converting fieldPath: field label {because}: {wanted}");
-    errors.push(Invalid::value(field, wanted, detail));
 }
 
 /// A reference to an amount of a container.

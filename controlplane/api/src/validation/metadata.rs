@@ -166,19 +166,25 @@ fn owners(references: &[OwnerReference]) -> Vec<Invalid> {
     errors
 }
 
-fn finalizers(names: &[String]) -> Vec<Invalid> {
-    const FIELD: &str = "metadata.finalizers";
+/// What is wrong with the names of finalizers at a path.
+pub(crate) fn finalizer_names(names: &[String], path: &str) -> Vec<Invalid> {
     let mut errors = Vec::new();
     for name in names {
         if errors.len() >= ENOUGH {
             break;
         }
-        each(&mut errors, FIELD, name, names::qualified_name(name));
+        each(&mut errors, path, name, names::qualified_name(name));
         if !name.contains('/') && !["kubernetes", "orphan", "foregroundDeletion"].contains(&name.as_str()) {
             let detail = "name is neither a standard finalizer name nor is it fully qualified";
-            errors.push(Invalid::value(FIELD, name, detail));
+            errors.push(Invalid::value(path, name, detail));
         }
     }
+    errors
+}
+
+fn finalizers(names: &[String]) -> Vec<Invalid> {
+    const FIELD: &str = "metadata.finalizers";
+    let mut errors = finalizer_names(names, FIELD);
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
     if has("orphan") && has("foregroundDeletion") {
         let value = serde_json::to_string(names).unwrap_or_default();

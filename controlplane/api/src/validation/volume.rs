@@ -8,9 +8,9 @@ use k8s_openapi::api::core::v1::{
 };
 use serde_json::Value;
 
-use super::container::{field_ref, resource_ref};
+use super::container::resource_ref;
 use super::storage::csi_driver;
-use super::{each, one_of_or_none, required};
+use super::{each, field_ref, one_of_or_none, required};
 use crate::invalid::Invalid;
 use crate::kinds::persistent_volume_claim::validate_spec;
 use crate::names;
@@ -230,7 +230,7 @@ fn files(errors: &mut Vec<Invalid>, files: Option<&[DownwardAPIVolumeFile]>, pat
         local_path(errors, &format!("{path}.path"), &file.path);
         mode(errors, &format!("{path}.mode"), file.mode);
         match (&file.field_ref, &file.resource_field_ref) {
-            (Some(field), None) => field_ref(errors, field, &format!("{path}.fieldRef"), FILE_FIELDS),
+            (Some(field), None) => field_ref::validate(errors, field, &format!("{path}.fieldRef"), FILE_FIELDS),
             (None, Some(resource)) => resource_ref(errors, resource, &format!("{path}.resourceFieldRef"), true),
             (Some(_), Some(_)) => {
                 let detail = "fieldRef and resourceFieldRef can not be specified simultaneously";

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::api::core::v1::{PodSpec, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector as Structure;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::Deserialize;
@@ -130,10 +130,20 @@ pub fn pod_template(template: &PodTemplateSpec, path: &str) -> Vec<Invalid> {
         ));
     }
     match &template.spec {
-        Some(spec) => errors.extend(pod_spec::validate(spec, &format!("{path}.spec"))),
+        Some(spec) => {
+            errors.extend(pod_spec::validate(spec, &format!("{path}.spec")));
+            errors.extend(no_ephemeral(spec, &format!("{path}.spec")));
+        }
         None => errors.push(Invalid::required(format!("{path}.spec.containers"), "")),
     }
     errors
+}
+
+/// An error when a template has containers that only a pod which runs is given.
+pub(crate) fn no_ephemeral(spec: &PodSpec, path: &str) -> Option<Invalid> {
+    let has_some = spec.ephemeral_containers.as_ref().is_some_and(|own| !own.is_empty());
+    let detail = "ephemeral containers not allowed in pod template";
+    has_some.then(|| Invalid::forbidden(format!("{path}.ephemeralContainers"), detail))
 }
 
 fn template(template: &PodTemplateSpec, kind: &str) -> Vec<Invalid> {

@@ -29,6 +29,7 @@ mod selector;
 mod shown;
 mod statuses;
 mod storage;
+mod taken;
 mod unset;
 mod warned;
 mod workloads;

@@ -31,6 +31,7 @@ pub(super) fn allocate(review: &mut Review<'_>, object: &mut dyn Object) -> Resu
     let own = Range::new(review.context.server.options.service_range);
     let ranges = services::ranges(store, own);
     check(store, spec, &held, &ranges).map_err(|found| invalid(metadata.name.as_deref(), &found))?;
+    check_health(store, spec, &held)?;
     if services::lacks(spec) {
         fill_address(store, spec, &ranges)?;
         fill_ports(store, spec)?;
@@ -81,14 +82,28 @@ fn check(store: &Store, spec: &ServiceSpec, held: &Claims, ranges: &[Range]) -> 
             return Err(Invalid::value(field, number, "provided port is already allocated"));
         }
     }
-    let health = spec
-        .health_check_node_port
-        .filter(|number| !held.ports.contains(number));
-    if let Some(number) = health.filter(|number| chosen.ports.contains(number) && taken(services::port_key(*number))) {
-        let detail = "provided port is already allocated";
-        return Err(Invalid::value("spec.healthCheckNodePort", number, detail));
-    }
     Ok(())
+}
+
+/// The port that a client chose for checks of a node's health must be to be had too. Upstream says so as of a fault of its own.
+fn check_health(store: &Store, spec: &ServiceSpec, held: &Claims) -> Result<(), Failure> {
+    let chosen = spec
+        .health_check_node_port
+        .filter(|number| *number != 0 && needs_health_port(spec));
+    let Some(number) = chosen.filter(|number| !held.ports.contains(number)) else {
+        return Ok(());
+    };
+    let because = if !services::NODE_PORTS.contains(&number) {
+        let (first, last) = (services::NODE_PORTS.start(), services::NODE_PORTS.end());
+        format!("provided port is not in the valid range. The range of valid ports is {first}-{last}")
+    } else if services::port_key(number).is_some_and(|key| store.get(&key).is_some()) {
+        "provided port is already allocated".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Failure::internal(format!(
+        "failed to allocate requested HealthCheck NodePort {number}: {because}"
+    )))
 }
 
 fn fill_address(store: &Store, spec: &mut ServiceSpec, ranges: &[Range]) -> Result<(), Failure> {

@@ -290,3 +290,24 @@ async fn what_is_accepted_may_be_warned_of() {
         .await;
     assert_eq!((mended.code, mended.warnings()), (StatusCode::OK, Vec::new()));
 }
+
+#[tokio::test]
+async fn a_port_for_checks_is_to_be_had() {
+    let api = Api::start().await;
+    let spec =
+        |port: i32| json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": port});
+    let range = "provided port is not in the valid range. The range of valid ports is 30000-32767";
+    for (port, because) in [
+        (-1, range),
+        (99999, range),
+        (31234, "provided port is already allocated"),
+    ] {
+        if port == 31234 {
+            assert!(create(&api, "first", &spec(port)).await.code.is_success());
+        }
+        let answer = create(&api, "other", &spec(port)).await;
+        let words = format!("failed to allocate requested HealthCheck NodePort {port}: {because}");
+        assert_eq!(answer.code, StatusCode::INTERNAL_SERVER_ERROR, "{port}");
+        assert_eq!(answer.message(), format!("Internal error occurred: {words}"));
+    }
+}

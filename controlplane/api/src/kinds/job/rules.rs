@@ -5,7 +5,8 @@ use k8s_openapi::api::batch::v1::{
 };
 
 use crate::invalid::Invalid;
-use crate::validation::{domain_prefixed_path, non_negative};
+use crate::names;
+use crate::validation::{domain_prefixed_path, each, non_negative};
 
 /// Pods at once, and indexes that may fail, of an indexed job.
 const MOST: i32 = 100_000;
@@ -120,6 +121,13 @@ fn failure_rule(errors: &mut Vec<Invalid>, spec: &JobSpec, rule: &PodFailurePoli
         errors.push(Invalid::too_many(&field, patterns.len(), MOST_PATTERNS));
     }
     for (index, pattern) in patterns.iter().enumerate() {
+        let kind = &pattern.type_;
+        each(
+            errors,
+            &format!("{field}[{index}].type"),
+            kind,
+            names::qualified_name(kind),
+        );
         let status = pattern.status.as_deref().unwrap_or_default();
         known(
             errors,

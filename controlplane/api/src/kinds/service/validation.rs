@@ -82,9 +82,12 @@ fn addresses(errors: &mut Vec<Invalid>, spec: &ServiceSpec) {
     for (index, family) in families.iter().enumerate() {
         let field = format!("spec.ipFamilies[{index}]");
         if family != "IPv4" && family != "IPv6" {
-            errors.push(Invalid::not_supported(field, family, &["IPv4", "IPv6"]));
+            errors.push(Invalid::not_supported(field.as_str(), family, &["IPv4", "IPv6"]));
         } else if family == "IPv6" && !free {
-            errors.push(Invalid::value(field, family, "not configured on this cluster"));
+            errors.push(Invalid::value(field.as_str(), family, "not configured on this cluster"));
+        }
+        if families.iter().take(index).any(|other| other == family) {
+            errors.push(Invalid::duplicate(field, family));
         }
     }
     let policies = ["PreferDualStack", "RequireDualStack", "SingleStack"];
@@ -275,6 +278,10 @@ pub(super) fn validate_update(new: &ServiceSpec, old: &ServiceSpec) -> Vec<Inval
         let class = new.load_balancer_class.as_deref().unwrap_or_default();
         let detail = "may not change once set";
         errors.push(Invalid::value("spec.loadBalancerClass", class, detail));
+    }
+    let is_kept = new.health_check_node_port.unwrap_or(0) == old.health_check_node_port.unwrap_or(0);
+    if needs_health_port(old) && needs_health_port(new) && !is_kept {
+        errors.push(Invalid::forbidden("spec.healthCheckNodePort", validation::IMMUTABLE));
     }
     errors
 }
