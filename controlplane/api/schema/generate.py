@@ -18,7 +18,7 @@ TYPE is s (string), b (bool), i (int32), l (int64), d (double), y (bytes), or on
 own way: Q quantity, I int-or-string, T time, M time with microseconds, D duration, R raw JSON, F field set,
 V list of strings; or the name of a message.
 MARKS: `0` a zero is left out of JSON; `,p=KEY` patch merge key; `,p` lists of scalars that are merged;
-`,r` the patch strategy retainKeys; `,t=atomic|set|map:KEY:KEY` the list type (`,t=atomic` and `,t=granular` of structs
+`,r` the patch strategy retainKeys; `,w` replace; `,t=atomic|set|map:KEY:KEY` the list type (`,t=atomic` and `,t=granular` of structs
 and maps: the map type); `,d=VALUE` the default of a field that is a key of a list; `,v` a struct that Go writes even
 when nothing is in it, or a list, a map or a time that it then writes as null.
 A line whose fields begin with the word `atomic` is of a struct that server-side apply takes as a whole.
@@ -295,6 +295,8 @@ def marks_text(marks, shape):
         text += ",p=" + marks["patchMergeKey"] if "patchMergeKey" in marks else ",p"
     if "retainKeys" in strategy:
         text += ",r"
+    if "replace" in strategy:
+        text += ",w"
     list_type = marks.get("listType") if shape == "*" else marks.get("structType", marks.get("mapType"))
     if list_type == "map":
         list_type = ":".join(["map"] + marks.get("listMapKey", []))

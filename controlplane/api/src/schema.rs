@@ -195,6 +195,8 @@ pub struct PatchStrategy {
     pub merge_key: &'static str,
     /// `$retainKeys` is used by clients for this field.
     pub retain_keys: bool,
+    /// A map or a struct is replaced instead of merged.
+    pub replace: bool,
 }
 
 /// The type of a list (`x-kubernetes-list-type`), or of a map or a struct (`x-kubernetes-map-type`).

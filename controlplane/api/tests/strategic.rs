@@ -47,6 +47,16 @@ fn attack_24_directives_of_long_lists_are_quick() {
 }
 
 #[test]
+fn a_budgets_selector_is_replaced() {
+    check(
+        "policy.v1.PodDisruptionBudget",
+        &json!({"spec": {"selector": {"matchLabels": {"a": "b"}}, "minAvailable": 1}}),
+        &json!({"spec": {"selector": {"matchLabels": {"c": "d"}}}}),
+        &json!({"spec": {"selector": {"matchLabels": {"c": "d"}}, "minAvailable": 1}}),
+    );
+}
+
+#[test]
 fn containers_are_merged_by_name_and_patched_ones_come_first() {
     check(
         "core.v1.PodSpec",

@@ -24,7 +24,7 @@ pub fn plan(range: &ServiceCIDR, all: &[Arc<ServiceCIDR>], addresses: &[IpAddr],
     let Some(deleted) = &range.metadata.deletion_timestamp else {
         if !is_held {
             let with = finalizers.iter().map(String::as_str).chain([FINALIZER]);
-            plan.stage(vec![finalize(range, with.collect())]);
+            plan.stage(vec![finalize(range, &with.collect::<Vec<_>>())]);
         }
         plan.stage(condition(range, true, now).into_iter().collect());
         return plan;
@@ -40,7 +40,7 @@ pub fn plan(range: &ServiceCIDR, all: &[Arc<ServiceCIDR>], addresses: &[IpAddr],
     let rest = GRACE.saturating_sub(since);
     if rest.is_zero() {
         let rest = finalizers.iter().map(String::as_str).filter(|own| *own != FINALIZER);
-        plan.stage(vec![finalize(range, rest.collect())]);
+        plan.stage(vec![finalize(range, &rest.collect::<Vec<_>>())]);
     } else {
         plan.again(rest);
     }
@@ -59,7 +59,7 @@ fn is_needed(range: &ServiceCIDR, all: &[Arc<ServiceCIDR>], addresses: &[IpAddr]
         })
 }
 
-fn finalize(range: &ServiceCIDR, finalizers: Vec<&str>) -> Step {
+fn finalize(range: &ServiceCIDR, finalizers: &[&str]) -> Step {
     Step::Patch {
         target: target(SERVICE_RANGES, range),
         subresource: None,

@@ -1,5 +1,7 @@
 //! Event: what happened to an object. One stored object, core's, with two representations: `events.k8s.io/v1` converts.
 
+mod validation;
+
 use std::borrow::Cow;
 
 use k8s_openapi::api::core::v1 as core;
@@ -11,7 +13,6 @@ use crate::invalid::Invalid;
 use crate::kind::{Column, Dependents, Field, Kind, Representation, Updates};
 use crate::object::written;
 use crate::table::{age, since};
-use crate::validation::{one_of, required};
 
 /// Either form, seen as core's.
 trait AsCore {
@@ -150,17 +151,7 @@ impl Kind for core::Event {
     }
 
     fn validate(&self) -> Vec<Invalid> {
-        let about = self.involved_object.namespace.as_deref().unwrap_or_default();
-        let own = self.metadata.namespace.as_deref().unwrap_or_default();
-        // Events about objects outside namespaces live in `default`.
-        if about == own || (about.is_empty() && (own == "default" || own == "kube-system")) {
-            return Vec::new();
-        }
-        vec![Invalid::value(
-            "involvedObject.namespace",
-            about,
-            "does not match event.namespace",
-        )]
+        validation::of_core(self)
     }
 }
 
@@ -182,25 +173,11 @@ impl Kind for events::Event {
     });
 
     fn validate(&self) -> Vec<Invalid> {
-        let mut errors = to_core(self.clone()).validate();
-        for error in &mut errors {
-            "regarding.namespace".clone_into(&mut error.field);
-        }
-        let event_time = self.event_time.is_some() || self.deprecated_first_timestamp.is_some();
-        if !event_time {
-            errors.push(Invalid::required("eventTime", ""));
-        }
-        required(&mut errors, "reason", self.reason.as_deref());
-        one_of(&mut errors, "type", self.type_.as_deref(), &["Normal", "Warning"]);
-        if event_time && self.deprecated_first_timestamp.is_none() {
-            required(&mut errors, "reportingController", self.reporting_controller.as_deref());
-            required(&mut errors, "reportingInstance", self.reporting_instance.as_deref());
-            required(&mut errors, "action", self.action.as_deref());
-        }
-        if self.note.as_ref().is_some_and(|note| note.len() > 1024) {
-            errors.push(Invalid::value("note", "", "can have at most 1024 bytes"));
-        }
-        errors
+        validation::of_new(&to_core(self.clone()))
+    }
+
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        validation::of_change(&to_core(self.clone()), &to_core(old.clone()))
     }
 }
 

@@ -18,6 +18,19 @@ use crate::schema::Schema;
 const DEFINITIONS: &str = "#/components/schemas/";
 const INT_OR_STRING: &str = "io.k8s.apimachinery.pkg.util.intstr.IntOrString";
 const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
+/// What upstream requires, where the Rust types tell it otherwise.
+const REQUIRED: [(&str, &[&str]); 10] = [
+    ("io.k8s.api.core.v1.ConfigMapEnvSource", &[]),
+    ("io.k8s.api.core.v1.ConfigMapKeySelector", &["key"]),
+    ("io.k8s.api.core.v1.ConfigMapProjection", &[]),
+    ("io.k8s.api.core.v1.ConfigMapVolumeSource", &[]),
+    ("io.k8s.api.core.v1.Event", &["metadata", "involvedObject"]),
+    ("io.k8s.api.core.v1.LocalObjectReference", &[]),
+    ("io.k8s.api.core.v1.SecretEnvSource", &[]),
+    ("io.k8s.api.core.v1.SecretKeySelector", &["key"]),
+    ("io.k8s.api.core.v1.SecretProjection", &[]),
+    ("io.k8s.api.events.v1.Event", &["eventTime"]),
+];
 pub(super) const RESOURCES: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.APIResourceList";
 pub(super) const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
 pub(super) const PATCH: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Patch";
@@ -60,6 +73,15 @@ pub(super) fn of(rows: &[&Registration]) -> Map<String, Value> {
         }
         if row.verbs != Verbs::CreateOnly {
             definitions.insert(format!("{name}List"), list(row, &name));
+        }
+    }
+    for (name, required) in REQUIRED {
+        if let Some(Value::Object(members)) = definitions.get_mut(name) {
+            if required.is_empty() {
+                members.remove("required");
+            } else {
+                members.insert("required".to_owned(), json!(required));
+            }
         }
     }
     mark_common(rows, &mut definitions);

@@ -27,6 +27,7 @@ fn extensions(members: &mut Map<String, Value>, field: &Field) {
         (true, true) => drop(mark("patch-strategy", Value::from("merge,retainKeys"))),
         (true, false) => drop(mark("patch-strategy", Value::from("merge"))),
         (false, true) => drop(mark("patch-strategy", Value::from("retainKeys"))),
+        (false, false) if field.patch.replace => drop(mark("patch-strategy", Value::from("replace"))),
         (false, false) => {}
     }
     match &field.list_type {

@@ -108,6 +108,9 @@ fn merge_map(
 
 fn merge_member(original: Option<Value>, patch: Value, known: Known) -> Result<Option<Value>, PatchError> {
     match (original, patch) {
+        (Some(Value::Object(_)), patch @ Value::Object(_)) if known.field.is_some_and(|field| field.patch.replace) => {
+            Ok(Some(patch))
+        }
         (Some(Value::Object(original)), Value::Object(patch)) => {
             // The values of a map of messages have the message's schema, the map itself has none.
             let schema = if known

@@ -78,6 +78,7 @@ fn field(text: &'static str) -> Option<Field> {
         match mark.split_once('=') {
             None if mark == "p" => field.patch.merge = true,
             None if mark == "v" => field.always_written = true,
+            None if mark == "w" => field.patch.replace = true,
             None => field.patch.retain_keys = true,
             Some(("d", default)) => field.key_default = Some(default),
             Some(("p", key)) => {

@@ -176,6 +176,74 @@ async fn propagation_is_said_by_finalizers() {
     assert_eq!(background.json()["status"], "Success", "{}", background.text());
 }
 
+/// Those of the old form are checked as little as ever, those of the new one in full.
+#[tokio::test]
+async fn events_are_checked_by_their_form() {
+    let api = Api::start().await;
+    let old = |namespace: &str, event: Value| (format!("/api/v1/namespaces/{namespace}/events"), event);
+    let new = |event: Value| ("/apis/events.k8s.io/v1/namespaces/default/events".to_owned(), event);
+    let time = "2026-01-02T03:04:05.000000Z";
+    let mismatch = "involvedObject.namespace: Invalid value: \"\": does not match event.namespace";
+    let whole = json!({"metadata": {"name": "e"}, "eventTime": time, "reportingController": "a.b/c", "reportingInstance": "i",
+        "action": "A", "reason": "R", "type": "Normal", "regarding": {"kind": "Pod", "namespace": "elsewhere"}});
+    let changed = |member: &str, value: Value| {
+        let mut event = whole.clone();
+        event[member] = value;
+        event
+    };
+    for ((path, event), expected) in [
+        (old("default", json!({"metadata": {"name": "a"}})), ""),
+        (old("kube-system", json!({"metadata": {"name": "a"}})), mismatch),
+        (
+            old(
+                "default",
+                json!({"metadata": {"name": "b"}, "eventTime": time, "reportingComponent": "c",
+                "reportingInstance": "i", "reason": "R"}),
+            ),
+            "action: Required value",
+        ),
+        (new(whole.clone()), ""),
+        (
+            new(changed("reason", "r".repeat(129).into())),
+            "reason: Invalid value: \"\": can have at most 128 characters",
+        ),
+        (
+            new(changed("type", "Foo".into())),
+            "type: Invalid value: \"\": has invalid value: Foo",
+        ),
+        (
+            new(changed("deprecatedCount", 3.into())),
+            "count: Invalid value: \"\": needs to be unset",
+        ),
+        (
+            new(changed("series", json!({"count": 1, "lastObservedTime": time}))),
+            "series.count: Invalid value: \"\": should be at least 2",
+        ),
+    ] {
+        let answer = api.post(&path, &event).await;
+        if expected.is_empty() {
+            assert_eq!(answer.code, 201, "{}", answer.message());
+        } else {
+            assert!(
+                answer.message().ends_with(&format!("is invalid: {expected}")),
+                "{}",
+                answer.message()
+            );
+        }
+    }
+    let path = "/apis/events.k8s.io/v1/namespaces/default/events/e";
+    let series = json!({"series": {"count": 2, "lastObservedTime": time}});
+    assert_eq!(api.patch(path, "merge-patch+json", &series).await.code, 200);
+    let answer = api.patch(path, "merge-patch+json", &json!({"note": "other"})).await;
+    assert!(
+        answer
+            .message()
+            .ends_with("message: Invalid value: \"other\": field is immutable"),
+        "{}",
+        answer.message()
+    );
+}
+
 #[tokio::test]
 async fn an_event_goes_at_once_however_it_is_asked() {
     let api = Api::start().await;
