@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec, PersistentVolumeStatus};
 
+mod drivers;
 mod validation;
 
 use super::persistent_volume_claim::{modes, storage, storage_class};

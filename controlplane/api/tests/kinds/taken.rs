@@ -125,3 +125,62 @@ fn the_port_for_checks_stays() {
     assert_eq!(said(31234), Vec::<String>::new());
     assert_eq!(said(31235), ["spec.healthCheckNodePort: Forbidden: field is immutable"]);
 }
+
+#[test]
+fn volumes_of_old_drivers_say_where_they_are() {
+    let places = json!({"hostPath": null, "local": null, "nfs": null, "csi": null});
+    let place = |name: &str, place: Value, expected: &[&str]| {
+        let mut spec = places.clone();
+        spec[name] = place;
+        let expected: Vec<String> = expected.iter().map(|text| format!("spec.{name}.{text}")).collect();
+        let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
+        refused("", "persistentvolumes", &json!({ "spec": spec }), &expected);
+    };
+    place(
+        "awsElasticBlockStore",
+        json!({"volumeID": "", "partition": 256}),
+        &[
+            "volumeID: Required value",
+            "partition: Invalid value: 256: must be between 1 and 255, inclusive",
+        ],
+    );
+    place("gcePersistentDisk", json!({"pdName": ""}), &["pdName: Required value"]);
+    place(
+        "azureFile",
+        json!({"secretName": "", "shareName": ""}),
+        &["secretName: Required value", "shareName: Required value"],
+    );
+    place("cephfs", json!({"monitors": []}), &["monitors: Required value"]);
+    place(
+        "rbd",
+        json!({"monitors": [], "image": ""}),
+        &["monitors: Required value", "image: Required value"],
+    );
+    place(
+        "iscsi",
+        json!({"targetPortal": "", "iqn": "x", "lun": 300, "chapAuthSession": true}),
+        &[
+            "targetPortal: Required value",
+            "iqn: Invalid value: \"x\": must be valid format",
+            "lun: Invalid value: 300: must be between 0 and 255, inclusive",
+            "secretRef: Required value",
+        ],
+    );
+    for name in [
+        "iqn.2015-02.example.com:storage.a",
+        "eui.0123456789ABCDEF",
+        "naa.0123456789ABCDEF0123456789ABCDEF",
+    ] {
+        place("iscsi", json!({"targetPortal": "a", "iqn": name, "lun": 0}), &[]);
+    }
+    place(
+        "fc",
+        json!({}),
+        &["targetWWNs: Required value: must specify either targetWWNs or wwids, but not both"],
+    );
+    place(
+        "fc",
+        json!({"targetWWNs": ["a"], "lun": -1}),
+        &["lun: Invalid value: -1: must be between 0 and 255, inclusive"],
+    );
+}

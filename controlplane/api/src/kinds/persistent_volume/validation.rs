@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, PersistentVolumeSpec, SecretReference};
 use serde_json::Value;
 
+use super::drivers;
 use crate::invalid::Invalid;
 use crate::kinds::persistent_volume_claim::modes_of;
 use crate::names;
@@ -142,6 +143,7 @@ fn sources(errors: &mut Vec<Invalid>, spec: &PersistentVolumeSpec) {
             errors.push(Invalid::value("spec.nfs.path", &nfs.path, "must be an absolute path"));
         }
     }
+    drivers::validate(errors, spec);
     if let Some(csi) = &spec.csi {
         self::csi(errors, csi);
     }
