@@ -1,5 +1,6 @@
 //! Events: what happened to pods and to the node, for people. Deduplicated, bounded in rate, never waited for.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use agent_plan::{Timestamp, pods};
@@ -28,7 +29,7 @@ pub enum Kind {
 struct Happening {
     about: ObjectReference,
     kind: Kind,
-    reason: &'static str,
+    reason: Cow<'static, str>,
     message: String,
     at: Timestamp,
 }
@@ -74,7 +75,14 @@ pub fn channel(client: kube::Client, host: &str, clock: Clock) -> (Recorder, Sen
 
 impl Recorder {
     /// Something happened to a pod, or to a container of it.
-    pub fn pod(&self, pod: &Pod, container: Option<&str>, kind: Kind, reason: &'static str, message: String) {
+    pub fn pod(
+        &self,
+        pod: &Pod,
+        container: Option<&str>,
+        kind: Kind,
+        reason: impl Into<Cow<'static, str>>,
+        message: String,
+    ) {
         let field = container.map(|name| {
             let list = if pods::is_init(pod, name) {
                 "initContainers"
@@ -94,7 +102,7 @@ impl Recorder {
             resource_version: pod.metadata.resource_version.clone(),
             field_path: field,
         };
-        self.send(about, kind, reason, message);
+        self.send(about, kind, reason.into(), message);
     }
 
     /// Something happened to the node. Its uid in events is its name, as everywhere.
@@ -105,10 +113,10 @@ impl Recorder {
             uid: node.metadata.name.clone(),
             ..ObjectReference::default()
         };
-        self.send(about, kind, reason, message);
+        self.send(about, kind, reason.into(), message);
     }
 
-    fn send(&self, about: ObjectReference, kind: Kind, reason: &'static str, message: String) {
+    fn send(&self, about: ObjectReference, kind: Kind, reason: Cow<'static, str>, message: String) {
         let happening = Happening {
             about,
             kind,
@@ -219,7 +227,7 @@ impl Sender {
             },
             involved_object: about.clone(),
             type_: Some(kind.to_owned()),
-            reason: Some(happening.reason.to_owned()),
+            reason: Some(happening.reason.clone().into_owned()),
             message: Some(happening.message.chars().take(1024).collect()),
             source: Some(EventSource {
                 component: Some("kubelet".to_owned()),
@@ -231,7 +239,7 @@ impl Sender {
             last_timestamp: Some(Time(happening.at)),
             count: Some(1),
             event_time: Some(MicroTime(happening.at)),
-            action: Some(happening.reason.to_owned()),
+            action: Some(happening.reason.clone().into_owned()),
             ..Event::default()
         }
     }

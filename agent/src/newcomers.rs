@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use agent_plan::{Timestamp, admission, pods};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, NodeStatus, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use tokio::time::{Instant, timeout};
@@ -39,7 +39,10 @@ impl Context {
                 ..ObjectMeta::default()
             },
             spec: node.spec.clone(),
-            status: None,
+            status: Some(NodeStatus {
+                allocatable: node.status.as_ref().and_then(|status| status.allocatable.clone()),
+                ..NodeStatus::default()
+            }),
         };
         *self.node.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(kept));
     }

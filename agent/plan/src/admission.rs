@@ -2,9 +2,11 @@
 
 mod node;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use api::quantity::Quantity;
 use k8s_openapi::api::core::v1::{AppArmorProfile, Node, Pod, PodSpec};
 
 pub use self::node::{asks_for_labels, suits};
@@ -65,9 +67,9 @@ pub fn check(pod: &Pod, host: &Host) -> Option<Rejection> {
         .or_else(|| unsupported(spec))
 }
 
-fn rejection(reason: &'static str, message: impl std::fmt::Display) -> Rejection {
+fn rejection(reason: impl Into<Cow<'static, str>>, message: impl std::fmt::Display) -> Rejection {
     Rejection {
-        reason,
+        reason: reason.into(),
         message: format!("Pod was rejected: {message}"),
     }
 }
@@ -159,16 +161,19 @@ fn active(host: &Host) -> impl Iterator<Item = &PodSpec> {
     active.filter_map(|pod| pod.spec.as_ref())
 }
 
+/// The resources that are looked at before all others.
+const FIRST: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
+
 /// Why there is no room for a pod, if there is none.
 pub fn room(spec: &PodSpec, host: &Host) -> Option<Rejection> {
-    let out_of = |reason: &'static str, wanted: i64, used: i64, capacity: i64| {
-        let resource = reason.trim_start_matches("OutOf");
+    let out_of = |resource: &str, wanted: i64, used: i64, capacity: i64| {
         let what = format!("{resource}, requested: {wanted}, used: {used}, capacity: {capacity}");
-        rejection(reason, format!("Node didn't have enough resource: {what}"))
+        let message = format!("Node didn't have enough resource: {what}");
+        rejection(format!("OutOf{resource}"), message)
     };
     let others = i64::try_from(active(host).count()).unwrap_or(i64::MAX);
     if others >= host.pods {
-        return Some(out_of("OutOfpods", 1, others, host.pods));
+        return Some(out_of("pods", 1, others, host.pods));
     }
     let wanted = api::pod::requests(spec);
     let mut used: BTreeMap<String, i64> = BTreeMap::new();
@@ -178,17 +183,27 @@ pub fn room(spec: &PodSpec, host: &Host) -> Option<Rejection> {
             *sum = sum.saturating_add(amount.milli());
         }
     }
-    ["OutOfcpu", "OutOfmemory", "OutOfephemeral-storage"]
-        .into_iter()
-        .find_map(|reason| {
-            let resource = reason.trim_start_matches("OutOf");
-            let wanted = wanted.get(resource)?.milli();
-            let capacity = *host.allocatable.get(resource)?;
-            let used = used.get(resource).copied().unwrap_or(0);
-            let units = |milli: i64| if resource == "cpu" { milli } else { milli / 1000 };
-            let short = wanted > 0 && wanted > capacity.saturating_sub(used);
-            short.then(|| out_of(reason, units(wanted), units(used), units(capacity)))
-        })
+    let others = wanted.keys().map(String::as_str).filter(|name| !FIRST.contains(name));
+    FIRST.into_iter().chain(others).find_map(|resource| {
+        let wanted = wanted.get(resource)?.milli();
+        let capacity = capacity(resource, host)?;
+        let used = used.get(resource).copied().unwrap_or(0);
+        let units = |milli: i64| if resource == "cpu" { milli } else { milli / 1000 };
+        let short = wanted > 0 && wanted > capacity.saturating_sub(used);
+        short.then(|| out_of(resource, units(wanted), units(used), units(capacity)))
+    })
+}
+
+/// What the node has of a resource: of its own, or as others said in the API. What nobody says that it has is not its to give,
+/// but pages of a size that the machine lacks.
+fn capacity(resource: &str, host: &Host) -> Option<i64> {
+    let told = || {
+        let allocatable = host.node.as_ref()?.status.as_ref()?.allocatable.as_ref()?;
+        Some(Quantity::of(allocatable.get(resource)?).milli())
+    };
+    let own = host.allocatable.get(resource).copied();
+    own.or_else(told)
+        .or_else(|| resource.starts_with("hugepages-").then_some(0))
 }
 
 fn ports(spec: &PodSpec, host: &Host) -> Option<Rejection> {
@@ -285,6 +300,26 @@ mod tests {
             says(&small, &host(vec![small.clone(), two])),
             "OutOfpods: Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: 2, capacity: 2"
         );
+    }
+
+    #[test]
+    fn what_others_say_that_the_node_has_is_counted() {
+        let asks = |resource: &str, amount: &str| {
+            pod(json!({"containers": [{"name": "a", "resources": {"requests": {resource: amount}}}]}))
+        };
+        let status = json!({"status": {"allocatable": {"example.com/dongle": "2"}}});
+        let host = Host {
+            node: Some(Arc::new(serde_json::from_value(status).unwrap())),
+            ..host(vec![asks("example.com/dongle", "1")])
+        };
+        assert_eq!(says(&asks("example.com/dongle", "1"), &host), "");
+        assert_eq!(
+            says(&asks("example.com/dongle", "2"), &host),
+            "OutOfexample.com/dongle: Pod was rejected: Node didn't have enough resource: example.com/dongle, requested: 2, \
+             used: 1, capacity: 2"
+        );
+        assert_eq!(says(&asks("example.com/elsewhere", "9"), &host), "");
+        assert!(says(&asks("hugepages-1Gi", "1Gi"), &host).starts_with("OutOfhugepages-1Gi: "));
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub fn end(pod: &Pod, view: &View, now: Timestamp) -> Option<End> {
         });
     }
     if let Some(rejection) = &view.rejection {
-        return Some(End::failed(rejection.reason, rejection.message.clone()));
+        return Some(End::failed(&rejection.reason, rejection.message.clone()));
     }
     if let Some(termination) = &view.termination {
         let end = End::failed(termination.reason, termination.message.clone());

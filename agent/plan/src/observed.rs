@@ -1,5 +1,6 @@
 //! What the agent knows about a pod besides its specification.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -49,7 +50,7 @@ pub struct View {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     /// A CamelCase word for `status.reason`.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     /// A sentence for `status.message`.
     pub message: String,
 }

@@ -76,7 +76,7 @@ fn termination(pod: &Pod, most: i64) -> Termination {
 /// Why a pod is not taken any more.
 pub fn refusal() -> Rejection {
     Rejection {
-        reason: "NodeShutdown",
+        reason: "NodeShutdown".into(),
         message: "Pod was rejected: Pod was rejected as the node is shutting down.".to_owned(),
     }
 }

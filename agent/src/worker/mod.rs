@@ -181,14 +181,14 @@ impl Worker {
             if let Some(rejection) = &view.rejection {
                 warn!(
                     pod = pods::name(&pod),
-                    reason = rejection.reason,
+                    reason = %rejection.reason,
                     message = rejection.message,
                     "refused"
                 );
                 let message = rejection.message.trim_start_matches("Pod was rejected: ").to_owned();
                 context
                     .recorder
-                    .pod(&pod, None, Kind::Warning, rejection.reason, message);
+                    .pod(&pod, None, Kind::Warning, rejection.reason.clone(), message);
                 context.discount(pods::uid(&pod));
             }
         }

@@ -67,7 +67,7 @@ pub fn refusal(pod: &Pod, pressures: &BTreeSet<Pressure>) -> Option<Rejection> {
     }
     let conditions: Vec<&str> = pressures.iter().map(|pressure| pressure.condition()).collect();
     Some(Rejection {
-        reason: REASON,
+        reason: REASON.into(),
         message: format!("Pod was rejected: The node had condition: [{}]. ", conditions.join(" ")),
     })
 }

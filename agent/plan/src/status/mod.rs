@@ -97,7 +97,7 @@ fn without_containers(pod: &Pod, view: &View, old: &PodStatus) -> Option<PodStat
     let rejection = view.rejection.as_ref()?;
     Some(PodStatus {
         phase: Some("Failed".to_owned()),
-        reason: Some(rejection.reason.to_owned()),
+        reason: Some(rejection.reason.clone().into_owned()),
         message: Some(rejection.message.clone()),
         start_time: old.start_time.clone().or(Some(Time(view.start_time))),
         observed_generation,
