@@ -82,7 +82,9 @@ fn flags(matches: &ArgMatches) -> Vec<(String, String)> {
 }
 
 fn start_log(directives: &str) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(directives).with_context(|| format!("read --log {directives}"))?;
+    // What the client cannot read, it would write whole, secrets included: whoever uses it tells the error.
+    let directives = format!("kube_client=error,{directives}");
+    let filter = EnvFilter::try_new(&directives).with_context(|| format!("read --log {directives}"))?;
     let stderr = std::io::stderr;
     tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -3,8 +3,9 @@
 //! A body of 3 MiB of `{},{},…` where containers belong would become 2 GiB of containers. One pass over the bytes,
 //! without memory, counts what it would take.
 
-/// How deep values may be nested.
-pub const MAX_DEPTH: usize = 128;
+/// How deep values may be nested. Readers go 128 levels deep, and find objects in lists, in their managed fields and in the
+/// audit log.
+pub const MAX_DEPTH: usize = 100;
 
 /// How many objects may stand in lists: containers, endpoints, rules.
 pub const MAX_LISTED_OBJECTS: usize = 8_192;
@@ -15,7 +16,11 @@ pub const MAX_OBJECTS: usize = 32_768;
 /// How many values there may be, scalars included.
 pub const MAX_VALUES: usize = 262_144;
 
-/// No JSON of this size or less can exceed a bound other than the depth, which parsers see to.
+/// How many times as much of everything an object may have that was accepted, with what the server added and a patch makes of
+/// it.
+const GROWTH: usize = 4;
+
+/// No JSON of this size or less can exceed a bound other than the depth.
 const HARMLESS: usize = MAX_LISTED_OBJECTS * 3;
 
 /// A bound that is exceeded.
@@ -39,7 +44,15 @@ pub enum Exceeded {
 /// # Errors
 /// The first bound that is exceeded.
 pub fn check(json: &[u8]) -> Result<(), Exceeded> {
-    scan(json, MAX_LISTED_OBJECTS)
+    scan(json, MAX_LISTED_OBJECTS, 1)
+}
+
+/// As [`check`], for what has become of an object that was accepted.
+///
+/// # Errors
+/// The first bound that is exceeded.
+pub fn check_grown(json: &[u8]) -> Result<(), Exceeded> {
+    scan(json, MAX_LISTED_OBJECTS, GROWTH)
 }
 
 /// As [`check`], for a list of operations, each of which is an object: how many there may be is said elsewhere.
@@ -47,15 +60,17 @@ pub fn check(json: &[u8]) -> Result<(), Exceeded> {
 /// # Errors
 /// The first bound that is exceeded.
 pub fn check_operations(json: &[u8]) -> Result<(), Exceeded> {
-    scan(json, MAX_OBJECTS)
+    scan(json, MAX_OBJECTS, 1)
 }
 
-fn scan(json: &[u8], most_listed: usize) -> Result<(), Exceeded> {
-    if json.len() <= HARMLESS {
+fn scan(json: &[u8], most_listed: usize, growth: usize) -> Result<(), Exceeded> {
+    let opened = || json.iter().filter(|byte| matches!(byte, b'{' | b'[')).count();
+    if json.len() <= HARMLESS && opened() <= MAX_DEPTH {
         return Ok(());
     }
     let mut counts = Counts {
-        most_listed,
+        most_listed: most_listed * growth,
+        growth,
         ..Counts::default()
     };
     let mut bytes = json.iter();
@@ -73,7 +88,7 @@ fn scan(json: &[u8], most_listed: usize) -> Result<(), Exceeded> {
             b'{' => counts.open(false)?,
             b'[' => counts.open(true)?,
             b'}' | b']' => counts.close(),
-            b',' => count(&mut counts.values, MAX_VALUES, "values")?,
+            b',' => count(&mut counts.values, MAX_VALUES * growth, "values")?,
             _ => {}
         }
     }
@@ -89,6 +104,7 @@ struct Counts {
     objects: usize,
     listed: usize,
     most_listed: usize,
+    growth: usize,
 }
 
 impl Counts {
@@ -96,9 +112,9 @@ impl Counts {
         if self.depth == MAX_DEPTH {
             return Err(Exceeded::Depth);
         }
-        count(&mut self.values, MAX_VALUES, "values")?;
+        count(&mut self.values, MAX_VALUES * self.growth, "values")?;
         if !list {
-            count(&mut self.objects, MAX_OBJECTS, "objects")?;
+            count(&mut self.objects, MAX_OBJECTS * self.growth, "objects")?;
             if self.depth > 0 && self.lists & 1 == 1 {
                 count(&mut self.listed, self.most_listed, "objects in lists")?;
             }

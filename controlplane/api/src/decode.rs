@@ -30,7 +30,7 @@ pub struct DecodeError {
 }
 
 /// Decodes straight into the type. What upstream tolerates and the types do not, such as a quantity that is a bare
-/// number, is mended on a second, slower way.
+/// number, is mended on a second, slower way. What is stored was bounded when it came in, and the server added to it.
 pub(crate) fn decode<T: Resource + DeserializeOwned>(json: &[u8]) -> Result<T, DecodeError> {
     decode_tracking(json, None)
 }
@@ -38,6 +38,7 @@ pub(crate) fn decode<T: Resource + DeserializeOwned>(json: &[u8]) -> Result<T, D
 /// Like [`decode`], and as strict as upstream: texts must be the quantities and times that they stand for. Also returns
 /// the paths of fields that the type does not know, such as `spec.foo`.
 pub(crate) fn decode_reporting<T: Resource + DeserializeOwned>(json: &[u8]) -> Result<(T, Vec<String>), DecodeError> {
+    within_bounds(json)?;
     let mut unknown = Vec::new();
     let value = decode_tracking(json, Some(&mut unknown))?;
     match misfit::find(schema::<T>(), json) {
@@ -54,7 +55,6 @@ fn decode_tracking<T: Resource + DeserializeOwned>(
     json: &[u8],
     mut unknown: Option<&mut Vec<String>>,
 ) -> Result<T, DecodeError> {
-    within_bounds(json)?;
     match attempt(json, unknown.as_deref_mut()) {
         Err(error) if error.is_data() => {
             let mended = mended(schema::<T>(), json)?;
@@ -94,7 +94,7 @@ fn attempt<T: DeserializeOwned>(json: &[u8], unknown: Option<&mut Vec<String>>) 
 }
 
 fn within_bounds(json: &[u8]) -> Result<(), DecodeError> {
-    bounds::check(json).map_err(|exceeded| DecodeError {
+    bounds::check_grown(json).map_err(|exceeded| DecodeError {
         path: String::new(),
         message: exceeded.to_string(),
     })

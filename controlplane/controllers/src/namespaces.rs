@@ -23,8 +23,7 @@ use crate::{
     driver::Context,
     kinds::{Caches, stored_kinds},
     queue::Queue,
-    reflector::escape,
-    request::{self, Error, JSON},
+    request::{self, Error, JSON, escape},
 };
 
 /// Namespaces that are emptied at once.

@@ -14,7 +14,7 @@ use tracing::{debug, warn};
 use crate::{
     cache::{Cache, Progress},
     kinds::Cached,
-    request::{self, JSON},
+    request::{self, JSON, escape},
 };
 
 const PAGE: usize = 500;
@@ -104,19 +104,6 @@ async fn list<K: Cached>(cache: &Cache<K>, client: &kube::Client, resource: &Res
         }
         token = page.metadata.token;
     }
-}
-
-/// Percent-encodes what may not stand in a query.
-pub(crate) fn escape(token: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
-    let encode = |byte: u8| {
-        if plain(byte) {
-            char::from(byte).to_string()
-        } else {
-            format!("%{byte:02X}")
-        }
-    };
-    token.bytes().map(encode).collect()
 }
 
 /// Watches until a list is needed, be it that watching does not work: what cannot be read in the history may no longer be

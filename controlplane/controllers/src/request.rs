@@ -82,10 +82,23 @@ pub(crate) fn path(resource: &Resource, namespace: &str, name: &str, subresource
     for part in [resource.plural, name, subresource] {
         if !part.is_empty() {
             path.push('/');
-            path.push_str(part);
+            path.push_str(&escape(part));
         }
     }
     path
+}
+
+/// A text as one segment of a path, or as a value in a query.
+pub(crate) fn escape(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~' | b':');
+    let encode = |byte: u8| {
+        if plain(byte) {
+            char::from(byte).to_string()
+        } else {
+            format!("%{byte:02X}")
+        }
+    };
+    text.bytes().map(encode).collect()
 }
 
 /// Sends a request and reads the answer as `T`.
@@ -191,4 +204,22 @@ pub(crate) async fn delete(
     put("", "gracePeriodSeconds", grace_seconds.map(Into::into));
     let path = path(&target.resource, &target.namespace, &target.name, "");
     send(client, Method::DELETE, path, JSON, body.to_string().into_bytes()).await
+}
+
+#[cfg(test)]
+mod tests {
+    use controlplane_plan::step::{CONFIG_MAPS, NODES};
+
+    use super::path;
+
+    #[test]
+    fn a_name_leads_nowhere_else() {
+        let named = |name: &str| path(&NODES, "", name, "");
+        assert_eq!(named("n1"), "/api/v1/nodes/n1");
+        assert_eq!(named("n1:22/proxy/x?y#z"), "/api/v1/nodes/n1:22%2Fproxy%2Fx%3Fy%23z");
+        assert_eq!(
+            path(&CONFIG_MAPS, "a", "b%c", "status"),
+            "/api/v1/namespaces/a/configmaps/b%25c/status"
+        );
+    }
 }

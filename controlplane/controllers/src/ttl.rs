@@ -54,7 +54,9 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> (Ttl, Arc<Queue<Key>>) {
         let after = ttl::next(before, nodes.len());
         if after != before {
             size.store(after, Ordering::Relaxed);
-            nodes.iter().for_each(|node| wake.push(Key::of(&node.metadata)));
+            for node in nodes {
+                wake.push(Key::of(&node.metadata));
+            }
         }
     });
     (controller, queue)

@@ -247,6 +247,10 @@ impl Graph {
         if resource.namespaced && item.meta().namespace().is_empty() {
             return Owner::Unresolvable;
         }
+        // No object has such a name, and a path with it would lead elsewhere.
+        if matches!(&*owner.name, "." | "..") || owner.name.contains(['/', '%']) {
+            return Owner::Unresolvable;
+        }
         let namespace = if resource.namespaced {
             item.meta().namespace()
         } else {

@@ -73,14 +73,14 @@ pub(crate) fn to_json(
         "application/yaml" | "application/x-yaml" | "text/yaml" => {
             let yaml = api::yaml::to_json(&body).map_err(|error| syntax::unrecognized(kind, &body, &error))?;
             Ok(Decoded {
-                json: yaml.value.to_string().into(),
+                json: bounded(&yaml.value)?,
                 duplicates: yaml.duplicates,
             })
         }
         "application/vnd.kubernetes.protobuf" => {
             let decoded = api::protobuf::decode(&body).map_err(|error| syntax::unrecognized(kind, &body, &error))?;
             Ok(Decoded {
-                json: decoded.json.to_string().into(),
+                json: bounded(&decoded.json)?,
                 duplicates: Vec::new(),
             })
         }
@@ -98,6 +98,13 @@ pub(crate) fn repaired(body: Bytes) -> Result<Bytes, Failure> {
         Some(longer) if longer.len() > LIMIT => Err(Failure::TooLarge { limit: LIMIT }),
         Some(repaired) => Ok(repaired.into()),
     }
+}
+
+/// A body of another form as JSON, with the bounds that JSON has.
+fn bounded(value: &serde_json::Value) -> Result<Bytes, Failure> {
+    let json = value.to_string();
+    check_bounds(json.as_bytes())?;
+    Ok(json.into())
 }
 
 fn unreadable(error: &dyn std::fmt::Display) -> Failure {

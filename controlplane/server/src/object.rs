@@ -194,6 +194,28 @@ fn unfit(registration: &Registration, meta: &TypeMeta, because: &str) -> Failure
     ))
 }
 
+/// Bytes that a stored object may have, its managed fields included: as many as a body.
+const LARGEST: usize = body::LIMIT;
+
+/// As [`encode`], for what a client makes of an object that has so many bytes now, none if it is new.
+///
+/// # Errors
+/// 500 with upstream's words where the object has become too large.
+pub(crate) fn encode_bounded(
+    registration: &Registration,
+    object: &mut dyn Object,
+    managed: &str,
+    before: usize,
+) -> Result<(Value, Attributes), Failure> {
+    let (value, attributes) = encode(registration, object, managed)?;
+    if value.len() > LARGEST.max(before) {
+        return Err(Failure::Unexpected {
+            message: "etcdserver: request is too large".to_owned(),
+        });
+    }
+    Ok((value, attributes))
+}
+
 /// An object in the form in which it is stored, and what selectors match of it. `managed` is the text of its managed
 /// fields.
 ///

@@ -61,9 +61,11 @@ pub(crate) fn answer(
     } else {
         status(shared, &paths())
     };
-    object["kind"] = kind.into();
-    object["apiVersion"] = format!("config.k8s.io/{version}").into();
-    object["metadata"] = json!({ "name": "kube-apiserver" });
+    if let Some(members) = object.as_object_mut() {
+        members.insert("kind".to_owned(), kind.into());
+        members.insert("apiVersion".to_owned(), format!("config.k8s.io/{version}").into());
+        members.insert("metadata".to_owned(), json!({ "name": "kube-apiserver" }));
+    }
     Some(if json {
         respond::json(StatusCode::OK, object.to_string())
     } else {

@@ -160,6 +160,15 @@ fn owners_of_kinds_that_are_not_there_are_left_alone() {
 }
 
 #[test]
+fn names_that_would_lead_elsewhere_are_not_looked_for() {
+    for name in ["set/proxy/x", "set%2fproxy", ".."] {
+        let mut graph = Graph::default();
+        graph.observe(item(PODS, "pod", &[owner(REPLICA_SETS, name)], None));
+        check(&mut graph, "pod", &expect![""]);
+    }
+}
+
+#[test]
 fn an_owner_in_another_namespace_is_told_of_once() {
     let mut graph = Graph::default();
     let clustered = |owners: &[Value]| {

@@ -117,7 +117,7 @@ pub(crate) async fn amend(
         if amendment.dry_run {
             return Ok(object::unstored(&mut *new, Some(entry.revision), &managed));
         }
-        let (value, attributes) = object::encode(context.registration, &mut *new, &managed)?;
+        let (value, attributes) = object::encode_bounded(context.registration, &mut *new, &managed, entry.bytes.len())?;
         let expected = entry.revision;
         let write = if gone {
             Write::Delete {

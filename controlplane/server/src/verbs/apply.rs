@@ -102,7 +102,10 @@ fn parse(body: &Bytes) -> Result<(Value, Vec<String>), Failure> {
         }
     };
     let found = match &value {
-        Value::Object(_) => return Ok((value, duplicates)),
+        Value::Object(_) => {
+            check_bounds(value.to_string().as_bytes())?;
+            return Ok((value, duplicates));
+        }
         Value::Null => return Ok((json!({}), duplicates)),
         Value::Bool(_) => "bool",
         Value::Number(_) => "number",

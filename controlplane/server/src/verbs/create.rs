@@ -104,7 +104,7 @@ async fn finish(context: &Context, sent: Box<dyn Object>, managed: String, dry_r
             }
             return Ok(Stored::DryRun(object, managed));
         }
-        let (value, attributes) = object::encode(registration, &mut *object, &managed)?;
+        let (value, attributes) = object::encode_bounded(registration, &mut *object, &managed, 0)?;
         let write = Write::Create {
             key,
             value,

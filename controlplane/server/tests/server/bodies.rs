@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::support::{Api, at_once, config_map, deployment, pod};
 use http::Method;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -216,6 +216,82 @@ async fn attack_24_many_names_are_compared_once() {
         }
     };
     tokio::time::timeout(Duration::from_mins(1), work).await.unwrap();
+}
+
+/// The server's own mounts and defaults make more of such a pod than a body may be.
+#[tokio::test]
+async fn attack_24_what_was_accepted_can_be_read_changed_and_deleted() {
+    let api = Api::start().await;
+    let mut large = pod("large");
+    let containers = (0..4_200).map(|number| json!({"name": format!("c{number}"), "image": "x"}));
+    large["spec"]["containers"] = containers.collect();
+    let made = api.post(PODS, &large).await;
+    assert_eq!(made.code, 201, "{}", made.message());
+    let labels: Map<String, Value> = (0..40_000).map(|number| (format!("k{number}"), json!(""))).collect();
+    let mut labelled = config_map("labelled");
+    labelled["data"] = labels.into();
+    assert_eq!(api.post(CONFIG_MAPS, &labelled).await.code, 201);
+    let table = [("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")];
+    for path in [
+        PODS,
+        CONFIG_MAPS,
+        &format!("{PODS}/large"),
+        &format!("{CONFIG_MAPS}/labelled"),
+    ] {
+        let answer = api.request(Method::GET, path, &table, "").await;
+        assert_eq!(answer.code, 200, "{path}: {}", answer.message());
+    }
+    let path = format!("{PODS}/large");
+    let label = json!({"metadata": {"labels": {"a": "b"}}});
+    for kind in ["merge-patch+json", "strategic-merge-patch+json"] {
+        let answer = api.patch(&path, kind, &label).await;
+        assert_eq!(answer.code, 200, "{}", answer.message());
+    }
+    let answer = api.delete(&path, "").await;
+    assert_eq!(answer.code, 200, "{}", answer.message());
+}
+
+/// Objects stand in lists, which readers of 128 levels must be able to read.
+#[tokio::test]
+async fn attack_24_what_is_deep_is_refused_however_small() {
+    let api = Api::start().await;
+    api.post(CONFIG_MAPS, &config_map("a")).await;
+    let fields = (0..105).fold(json!({}), |inner, _| json!({"f:a": inner}));
+    let entry =
+        json!({"manager": "m", "operation": "Apply", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": fields});
+    let patch = json!({"metadata": {"managedFields": [entry]}});
+    let path = format!("{CONFIG_MAPS}/a");
+    for kind in ["merge-patch+json", "strategic-merge-patch+json"] {
+        let answer = api.patch(&path, kind, &patch).await;
+        assert_eq!(answer.code, 400);
+        assert!(
+            answer.message().ends_with("json: exceeded max depth"),
+            "{}",
+            answer.message()
+        );
+    }
+    let mut made = config_map("b");
+    made["metadata"]["managedFields"] = json!([entry]);
+    assert_eq!(api.post(CONFIG_MAPS, &made).await.code, 400);
+}
+
+/// Each manager that applies an object adds to it.
+#[tokio::test]
+async fn attack_24_an_object_is_no_larger_than_a_body() {
+    let api = Api::start().await;
+    let data: Map<String, Value> = (0..60_000).map(|number| (format!("k{number}"), json!(""))).collect();
+    let applied = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": data});
+    let path = format!("{CONFIG_MAPS}/a");
+    let mut answers = Vec::new();
+    for number in 0..6 {
+        answers.push(api.apply(&path, &format!("fieldManager=m{number}"), &applied).await);
+    }
+    let last = answers.pop().unwrap();
+    assert_eq!((answers[0].code.as_u16(), last.code.as_u16()), (201, 500));
+    assert_eq!(last.message(), "etcdserver: request is too large");
+    let fewer = json!({"data": {"k0": null}});
+    assert_eq!(api.patch(&path, "merge-patch+json", &fewer).await.code, 200);
+    assert_eq!(api.delete(&path, "").await.code, 200);
 }
 
 #[tokio::test]
