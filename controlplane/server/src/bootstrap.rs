@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use futures::future::try_join_all;
+use futures::future::{join_all, try_join_all};
 use http::header::CONTENT_TYPE;
 use http::{Method, Request, StatusCode};
 use serde_json::{Value, json};
@@ -146,14 +146,15 @@ pub(crate) async fn heal(router: Router, store: &Store, options: &Options) -> In
     }
 }
 
-/// Creates what is missing.
+/// Creates what is missing. Without a namespace there is nothing to start; of all else it is only said what somebody keeps
+/// from being made, a quota or who has the address: what cannot be done without is tried again while the server runs.
 pub(crate) async fn run(router: Router, store: &Store, options: &Options) -> Result<(), BootstrapError> {
     let client = Client::new(router);
     let create = |First { path, body }| client.send(Method::POST, path.to_owned(), body);
     try_join_all(namespaces().map(create)).await?;
-    try_join_all(firsts(store).map(create)).await?;
+    warn(join_all(firsts(store).map(create)).await);
     let own = own_service::objects(options).into_iter();
-    try_join_all(own.map(|own| client.keep(store, own))).await?;
+    warn(join_all(own.map(|own| client.keep(store, own))).await);
     if let Some(authority) = &options.authority
         && let Err(error) = client.publish(store, authority).await
     {
@@ -161,8 +162,14 @@ pub(crate) async fn run(router: Router, store: &Store, options: &Options) -> Res
         tracing::warn!(%error, "the authority is not published to extension servers");
     }
     let wanted = policy::wanted()?.into_iter();
-    try_join_all(wanted.map(|wanted| client.provide(store, wanted))).await?;
+    warn(join_all(wanted.map(|wanted| client.provide(store, wanted))).await);
     Ok(())
+}
+
+fn warn(made: Vec<Result<(), BootstrapError>>) {
+    for error in made.into_iter().filter_map(Result::err) {
+        tracing::warn!(%error, "what every cluster has cannot be made");
+    }
 }
 
 /// The server as its own client.

@@ -311,3 +311,21 @@ async fn a_port_for_checks_is_to_be_had() {
         assert_eq!(answer.message(), format!("Internal error occurred: {words}"));
     }
 }
+
+#[tokio::test]
+async fn what_keeps_the_own_service_from_being_made_keeps_no_server_from_its_start() {
+    let api = Api::start().await;
+    let quota = json!({"metadata": {"name": "none"}, "spec": {"hard": {"services": "0"}}});
+    let quotas = "/api/v1/namespaces/default/resourcequotas";
+    api.post(quotas, &quota).await;
+    let counted = json!({"status": {"hard": {"services": "0"}, "used": {"services": "0"}}});
+    api.patch(&format!("{quotas}/none/status"), "merge-patch+json", &counted)
+        .await;
+    let own = format!("{SERVICES}/kubernetes");
+    api.delete(&own, "").await;
+    api.server.bootstrap().await.unwrap();
+    assert_eq!(api.get(&own).await.code, StatusCode::NOT_FOUND);
+    api.delete(&format!("{quotas}/none"), "").await;
+    api.server.bootstrap().await.unwrap();
+    assert_eq!(api.get(&own).await.code, StatusCode::OK);
+}
