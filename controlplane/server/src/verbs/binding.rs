@@ -17,6 +17,7 @@ use crate::options::WriteOptions;
 use crate::respond::{self, Response};
 use crate::shape;
 use crate::verbs::amend::{Amendment, Part, amend};
+use crate::verbs::create::check_namespace;
 
 /// `POST pods/NAME/binding`
 pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response, Failure> {
@@ -51,6 +52,7 @@ async fn bind(context: &mut Context, name: Option<String>, body: Body) -> Result
         }
         None => own,
     };
+    check_namespace(context, binding.metadata.namespace.as_deref())?;
     check(&binding, &name)?;
     let mut binding = binding;
     if binding.target.kind.as_deref() == Some("Node") {
@@ -63,8 +65,16 @@ async fn bind(context: &mut Context, name: Option<String>, body: Body) -> Result
         part: Part::Decided,
         dry_run: options.dry_run,
     };
-    amend(context, amendment, &mut |_entry, old| {
+    amend(context, amendment, &mut |entry, old| {
         let mut new = old.clone_box();
+        let wanted = binding.metadata.resource_version.as_deref().unwrap_or_default();
+        let own = entry.revision.to_string();
+        if !wanted.is_empty() && wanted != own {
+            let because = format!(
+                "Precondition failed: ResourceVersion in precondition: {wanted}, ResourceVersion in object meta: {own}"
+            );
+            return Err(refused(&name, because));
+        }
         assign(&mut *new, &binding, now).map_err(|because| refused(&name, because))?;
         Ok(new.into())
     })

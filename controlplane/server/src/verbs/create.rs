@@ -200,15 +200,21 @@ pub(crate) fn set_namespace(context: &Context, object: &mut dyn Object) -> Resul
         .namespace
         .take()
         .filter(|namespace| !namespace.is_empty());
-    if let (Some(own), Some(wanted)) = (&own, &wanted)
-        && own != wanted
-    {
-        return Err(Failure::bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request",
-        ));
+    if wanted.is_some() {
+        check_namespace(context, own.as_deref())?;
     }
     object.metadata_mut().namespace = wanted;
     Ok(())
+}
+
+/// A namespace that a body names must be the path's.
+pub(crate) fn check_namespace(context: &Context, own: Option<&str>) -> Result<(), Failure> {
+    match own {
+        Some(own) if !own.is_empty() && own != context.info.namespace => Err(Failure::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        )),
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Fills in what the server alone decides; the text is that of the object's managed fields, if they are not given: they

@@ -18,6 +18,7 @@ use crate::options::{Deletion, WriteOptions};
 use crate::respond::{self, Response};
 use crate::shape;
 use crate::verbs::binding::set_condition;
+use crate::verbs::create::check_namespace;
 use crate::verbs::delete::remove_with;
 
 /// `POST pods/NAME/eviction`
@@ -34,6 +35,7 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
             "name in URL does not match name in Eviction object",
         ));
     }
+    check_namespace(context, eviction.metadata.namespace.as_deref())?;
     let mut deletion = match &eviction.delete_options {
         Some(options) => {
             let json = serde_json::to_vec(options).map_err(Failure::internal)?;

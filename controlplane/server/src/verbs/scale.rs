@@ -17,6 +17,7 @@ use crate::respond::{Response, encode};
 use crate::shape::{self, IncludeObject};
 use crate::verbs::amend::{Amendment, Part, amend};
 use crate::verbs::apply::{Applying, applied_to};
+use crate::verbs::create::check_namespace;
 use crate::verbs::patch::{Patch, is_apply};
 
 /// Answers the scale.
@@ -34,6 +35,7 @@ pub(crate) async fn update(context: &mut Context, body: Body) -> Result<Response
     let decoded = body::to_json(&context.headers, body, "Scale", false)?;
     context.notes.request = Some(decoded.json.clone());
     let wanted = parse(&decoded.json)?;
+    check_namespace(context, wanted.metadata.namespace.as_deref())?;
     change(context, options, move |_current| Ok(wanted.clone())).await
 }
 

@@ -1,4 +1,4 @@
-//! Evictions and disruption budgets.
+//! Evictions and disruption budgets; what else bodies of subresources must be of.
 
 use crate::support::{Api, pod};
 use http::StatusCode;
@@ -103,4 +103,47 @@ async fn preconditions_come_before_everything() {
     );
     let budget = api.get(&format!("{BUDGETS}/b")).await.json();
     assert_eq!(budget["status"]["disruptionsAllowed"], 1, "a dry run takes nothing");
+}
+
+#[tokio::test]
+async fn bodies_of_subresources_are_of_what_was_seen_and_of_its_namespace() {
+    let api = Api::start().await;
+    let seen = api.post(PODS, &pod("a")).await.json()["metadata"]["resourceVersion"].clone();
+    let label = json!({"metadata": {"labels": {"x": "y"}}});
+    let now =
+        api.patch(&format!("{PODS}/a"), "merge-patch+json", &label).await.json()["metadata"]["resourceVersion"].clone();
+    let binding = |metadata: Value| json!({"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": {"kind": "Node", "name": "n1"}});
+    let path = format!("{PODS}/a/binding");
+    let stale = api
+        .post(&path, &binding(json!({"name": "a", "resourceVersion": seen})))
+        .await;
+    let (seen, now) = (seen.as_str().unwrap(), now.as_str().unwrap());
+    assert_eq!(
+        (stale.code.as_u16(), stale.message()),
+        (
+            409,
+            format!(
+                "Operation cannot be fulfilled on pods/binding \"a\": Precondition failed: ResourceVersion in precondition: {seen}, \
+             ResourceVersion in object meta: {now}"
+            )
+        )
+    );
+    let elsewhere = json!({"name": "a", "namespace": "kube-system"});
+    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": elsewhere});
+    for (part, body) in [("binding", binding(elsewhere.clone())), ("eviction", eviction)] {
+        let refused = api.post(&format!("{PODS}/a/{part}"), &body).await;
+        let because = "the namespace of the provided object does not match the namespace sent on the request";
+        assert_eq!(
+            (refused.code.as_u16(), refused.message().as_str()),
+            (400, because),
+            "{part}"
+        );
+    }
+    let fresh = api
+        .post(
+            &path,
+            &binding(json!({"name": "a", "namespace": "default", "resourceVersion": now})),
+        )
+        .await;
+    assert_eq!(fresh.code, 201, "{}", fresh.text());
 }
