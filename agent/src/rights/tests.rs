@@ -168,7 +168,10 @@ async fn what_had_the_name_before_a_broken_off_pull_stays_open() {
         assert!(rights.are_everybodys(&old, NAME));
         assert!(!rights.are_everybodys(&new, NAME));
     }
-    assert!(Rights::open(path, &[old.clone()]).are_everybodys(&old, NAME), "twice");
+    assert!(
+        Rights::open(path, std::slice::from_ref(&old)).are_everybodys(&old, NAME),
+        "twice"
+    );
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@
 //! [`MAX_VALUES`] values, and [`MAX_BYTES`] of text with every alias expanded.
 
 mod compose;
+pub mod emit;
 mod scalar;
 
 use serde_json::Value;

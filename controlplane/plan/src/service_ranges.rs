@@ -164,13 +164,12 @@ mod tests {
     fn planned(all: &[Arc<ServiceCIDR>], addresses: &[&str]) -> String {
         let addresses: Vec<IpAddr> = addresses.iter().map(|text| text.parse().unwrap()).collect();
         let plan = plan(&all[0], all, &addresses, NOW.parse().unwrap());
-        let bodies = plan.stages.iter().flatten().map(|step| match step {
-            Step::Patch { body, .. } => body
-                .pointer("/status/conditions/0/reason")
-                .or(body.pointer("/metadata/finalizers"))
-                .unwrap()
-                .to_string(),
-            _ => panic!("{step}"),
+        let bodies = plan.stages.iter().flatten().map(|step| {
+            let Step::Patch { body, .. } = step else {
+                panic!("{step}")
+            };
+            let told = body.pointer("/status/conditions/0/reason");
+            told.or(body.pointer("/metadata/finalizers")).unwrap().to_string()
         });
         let again = plan.again.map(|delay| format!("again in {}s", delay.as_secs()));
         bodies.chain(again).collect::<Vec<_>>().join(" ")

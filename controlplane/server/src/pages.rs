@@ -69,8 +69,7 @@ pub(crate) fn answer(
     Some(if json {
         respond::json(StatusCode::OK, object.to_string())
     } else {
-        let yaml = serde_yaml::to_string(&object).unwrap_or_default();
-        respond::with_type(StatusCode::OK, "application/yaml", yaml)
+        respond::with_type(StatusCode::OK, "application/yaml", api::yaml::emit::document(&object))
     })
 }
 

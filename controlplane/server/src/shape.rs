@@ -76,7 +76,7 @@ pub(crate) fn document(
         }
         Encoding::Yaml => {
             let value: Value = serde_json::from_slice(&bytes).map_err(Failure::internal)?;
-            serde_yaml::to_string(&value).map_err(Failure::internal)?.into()
+            api::yaml::emit::document(&value).into()
         }
         Encoding::Protobuf => api::protobuf::encode(api_version, kind, &bytes)
             .map_err(|error| unencodable(&error))?

@@ -46,13 +46,14 @@ impl Counts {
         }
     }
 
-    fn of_view(view: &View<'_>) -> Self {
+    /// `created` is the size of the ReplicaSet that is about to be made, whose pods are missing as soon as it is.
+    fn of_view(view: &View<'_>, created: i32) -> Self {
         let field = |read: fn(&k8s_openapi::api::apps::v1::ReplicaSetStatus) -> Option<i32>| -> i32 {
             view.all()
                 .filter_map(|sized| sized.set.status.as_ref().and_then(read))
                 .sum()
         };
-        let wanted: i32 = view.all().map(|sized| sized.replicas).sum();
+        let wanted: i32 = created + view.all().map(|sized| sized.replicas).sum::<i32>();
         let available = field(|status| status.available_replicas);
         let before = view.deployment.status.as_ref();
         Self {
@@ -100,16 +101,16 @@ impl Counts {
 
 /// Whether every pod is of the new template and available.
 pub(super) fn is_complete(view: &View<'_>) -> bool {
-    Counts::of_view(view).complete(view)
+    Counts::of_view(view, 0).complete(view)
 }
 
 /// Adds the status patch where the status is not what it should be.
 pub(super) fn report(view: &View<'_>, plan: &mut Plan) {
     let before = view.deployment.status.clone().unwrap_or_default();
     let was = Counts::of_status(&before);
-    let now = Counts::of_view(view);
+    let (creating, created) = view.new.is_none().then(|| created(plan)).flatten().unzip();
+    let now = Counts::of_view(view, created.unwrap_or(0));
     let old = before.conditions.unwrap_or_default();
-    let creating = view.new.is_none().then(|| created_name(plan)).flatten();
     let mut conditions = old.clone();
     availability(view, now, &mut conditions);
     match (view.settings.deadline, view.settings.paused) {
@@ -141,13 +142,14 @@ pub(super) fn report(view: &View<'_>, plan: &mut Plan) {
     }
 }
 
-/// The name of the ReplicaSet that the plan creates.
-fn created_name(plan: &Plan) -> Option<String> {
+/// The name of the ReplicaSet that the plan creates, and its size.
+fn created(plan: &Plan) -> Option<(String, i32)> {
     plan.stages.iter().flatten().find_map(|step| match step {
-        Step::Create { body, .. } => body
-            .pointer("/metadata/name")
-            .and_then(Value::as_str)
-            .map(str::to_owned),
+        Step::Create { body, .. } => {
+            let name = body.pointer("/metadata/name").and_then(Value::as_str)?;
+            let size = body.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
+            Some((name.to_owned(), i32::try_from(size).unwrap_or(i32::MAX)))
+        }
         Step::Patch { .. } | Step::Delete { .. } | Step::Look(_) | Step::Event(_) => None,
     })
 }

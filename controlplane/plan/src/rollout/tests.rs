@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{Snapshot, plan};
+use crate::step::Step;
 
 fn now() -> Timestamp {
     Timestamp::from_second(1_800_000_000).unwrap()
@@ -92,6 +93,19 @@ fn a_new_template_gets_a_set_within_the_surge() {
     world(10, &json!(3), &json!(2), &[(10, 10)], false).check(&expect!["create ReplicaSet web-6b8787fc57 replicas=3 (ScalingReplicaSet: Scaled up replica set web-6b8787fc57 from 0 to 3)"]);
 }
 
+/// Clients that wait take a rollout for done where nothing is said to be missing.
+#[test]
+fn the_first_status_of_a_rollout_tells_what_is_missing() {
+    let plan = world(10, &json!(3), &json!(0), &[(10, 10)], false).plan();
+    let told = plan.stages.iter().flatten().find_map(|step| {
+        if let Step::Patch { body, .. } = step {
+            return body.pointer("/status/unavailableReplicas").cloned();
+        }
+        None
+    });
+    assert_eq!(told, Some(json!(3)));
+}
+
 #[test]
 fn old_pods_give_way_only_as_far_as_availability_allows() {
     world(10, &json!(3), &json!(2), &[(10, 10), (3, 0)], true).check(&expect![
@@ -142,7 +156,7 @@ proptest! {
         let world = world(replicas, &json!(surge), &json!(unavailable), &sizes, true);
         let mut after: Vec<i32> = sizes.iter().map(|(size, _)| *size).collect();
         for step in world.plan().stages.into_iter().flatten() {
-            if let crate::step::Step::Patch { target, body, .. } = step
+            if let Step::Patch { target, body, .. } = step
                 && let Some(size) = body.pointer("/spec/replicas").and_then(Value::as_i64)
             {
                 let index = target.name.trim_start_matches('v').parse::<usize>().unwrap() - 1;

@@ -1,10 +1,12 @@
 //! Lists: objects stand in them as they are stored, and long lists are put together while they are sent, so that no list
 //! is in memory twice.
 
+use std::borrow::Cow;
 use std::io;
 
 use api::Registration;
 use api::protobuf::ListEncoder;
+use api::yaml::emit;
 use axum::body::Body;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -54,16 +56,11 @@ pub(crate) async fn list(
     if encoding == Encoding::Protobuf {
         return protobuf(context, kind, &metadata, items, partial).await;
     }
-    let bytes = bytes_of(&items);
     let chunks = texts(registration, kind, &metadata, items, partial);
     if encoding == Encoding::Json {
         return send(context, encoding, chunks);
     }
-    let rendered = async {
-        let whole = chunks.whole().map_err(Failure::internal)?;
-        document(encoding, StatusCode::OK, kind, whole)
-    };
-    weight::apart(bytes, rendered).await
+    send(context, encoding, chunks.rendered(kind, &metadata, encoding))
 }
 
 fn bytes_of(items: &[Bytes]) -> usize {
@@ -133,7 +130,7 @@ trait Pieces {
 struct Chunks<P> {
     head: Option<Vec<u8>>,
     pieces: P,
-    tail: Option<&'static [u8]>,
+    tail: Option<Cow<'static, [u8]>>,
     /// Bytes that it takes, more or less.
     length: usize,
 }
@@ -152,7 +149,7 @@ impl<P: Pieces> Chunks<P> {
         }
         while buffer.len() < enough && self.tail.is_some() {
             if !self.pieces.append(buffer)? {
-                buffer.extend_from_slice(self.tail.take().unwrap_or_default());
+                buffer.extend_from_slice(&self.tail.take().unwrap_or_default());
             }
         }
         Ok(())
@@ -163,7 +160,7 @@ impl<P: Pieces> Iterator for Chunks<P> {
     type Item = io::Result<Bytes>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.tail?;
+        self.tail.as_ref()?;
         let mut chunk = Vec::with_capacity(CHUNK + 4096);
         let filled = self.fill(&mut chunk, CHUNK);
         if filled.is_err() {
@@ -212,19 +209,29 @@ fn texts(
             shown,
             first: true,
         },
-        tail: Some(tail),
+        tail: Some(tail.into()),
         length,
     }
 }
 
 impl Pieces for Texts {
     fn append(&mut self, buffer: &mut Vec<u8>) -> io::Result<bool> {
-        let Some(item) = self.left.next() else {
+        if self.left.len() == 0 {
             return Ok(false);
-        };
+        }
         if !std::mem::replace(&mut self.first, false) {
             buffer.push(b',');
         }
+        self.item(buffer)
+    }
+}
+
+impl Texts {
+    /// Appends the next item alone.
+    fn item(&mut self, buffer: &mut Vec<u8>) -> io::Result<bool> {
+        let Some(item) = self.left.next() else {
+            return Ok(false);
+        };
         match &self.shown {
             Shown::After(type_meta) => match item.strip_prefix(type_meta.as_bytes()) {
                 Some(rest) => {
@@ -234,6 +241,68 @@ impl Pieces for Texts {
                 None => buffer.extend_from_slice(&item),
             },
             Shown::Metadata(version) => buffer.extend_from_slice(&partial_of(&item, *version)?),
+        }
+        Ok(true)
+    }
+}
+
+impl Chunks<Texts> {
+    /// The same list as people read it, one item in memory at a time.
+    fn rendered(self, (api_version, kind): (&str, &str), metadata: &Value, encoding: Encoding) -> Chunks<Rendered> {
+        let is_empty = self.pieces.left.len() == 0;
+        let (head, tail) = if encoding == Encoding::Yaml {
+            let version = emit::document(&json!({ "apiVersion": api_version }));
+            let items = if is_empty { "items: []\n" } else { "items:\n" };
+            let tail = emit::document(&json!({ "kind": kind, "metadata": metadata }));
+            (format!("{version}{items}"), tail)
+        } else {
+            let end = if is_empty { "]" } else { "\n  ]" };
+            let metadata = indented(metadata, "  ");
+            let tail = format!("{end},\n  \"kind\": \"{kind}\",\n  \"metadata\": {metadata}\n}}");
+            (
+                format!("{{\n  \"apiVersion\": \"{api_version}\",\n  \"items\": ["),
+                tail,
+            )
+        };
+        Chunks {
+            head: Some(head.into_bytes()),
+            tail: Some(tail.into_bytes().into()),
+            length: self.length,
+            pieces: Rendered {
+                texts: self.pieces,
+                is_yaml: encoding == Encoding::Yaml,
+            },
+        }
+    }
+}
+
+/// JSON over many lines, those after the first with this before them.
+fn indented(value: &Value, indent: &str) -> String {
+    format!("{value:#}").replace('\n', &format!("\n{indent}"))
+}
+
+/// Objects as YAML, or as JSON over many lines.
+struct Rendered {
+    texts: Texts,
+    is_yaml: bool,
+}
+
+impl Pieces for Rendered {
+    fn append(&mut self, buffer: &mut Vec<u8>) -> io::Result<bool> {
+        let mut item = Vec::new();
+        if !self.texts.item(&mut item)? {
+            return Ok(false);
+        }
+        let value: Value = serde_json::from_slice(&item)?;
+        let first = std::mem::replace(&mut self.texts.first, false);
+        if self.is_yaml {
+            let mut text = String::new();
+            emit::item(&mut text, &value, 0);
+            buffer.extend_from_slice(text.as_bytes());
+        } else {
+            let before = if first { "\n    " } else { ",\n    " };
+            buffer.extend_from_slice(before.as_bytes());
+            buffer.extend_from_slice(indented(&value, "    ").as_bytes());
         }
         Ok(true)
     }
@@ -303,7 +372,7 @@ async fn protobuf(
             kept,
             left: left.into_iter(),
         },
-        tail: Some(ListEncoder::TAIL),
+        tail: Some(ListEncoder::TAIL.into()),
     };
     send(context, Encoding::Protobuf, chunks)
 }

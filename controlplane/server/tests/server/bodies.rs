@@ -197,8 +197,8 @@ async fn attack_24_many_names_are_compared_once() {
             .map(|number| json!({"$patch": "delete", "uid": format!("u{number}")}))
             .collect();
         let patch = json!({"metadata": {"ownerReferences": gone}});
-        let path = format!("{CONFIG_MAPS}/owned");
-        let answer = api.patch(&path, "strategic-merge-patch+json", &patch).await;
+        let owned_path = format!("{CONFIG_MAPS}/owned");
+        let answer = api.patch(&owned_path, "strategic-merge-patch+json", &patch).await;
         assert_eq!(answer.json()["metadata"].get("ownerReferences"), None);
         let managers: Vec<Value> = (0..8_000)
             .map(|number| {
@@ -209,10 +209,10 @@ async fn attack_24_many_names_are_compared_once() {
             })
             .collect();
         let patch = json!({"metadata": {"managedFields": managers}});
-        assert_eq!(api.patch(&path, "merge-patch+json", &patch).await.code, 200);
+        assert_eq!(api.patch(&owned_path, "merge-patch+json", &patch).await.code, 200);
         for number in 0..5 {
             let patch = json!({"data": {"number": number.to_string()}});
-            assert_eq!(api.patch(&path, "merge-patch+json", &patch).await.code, 200);
+            assert_eq!(api.patch(&owned_path, "merge-patch+json", &patch).await.code, 200);
         }
     };
     tokio::time::timeout(Duration::from_mins(1), work).await.unwrap();
@@ -260,9 +260,9 @@ async fn attack_24_what_is_deep_is_refused_however_small() {
     let entry =
         json!({"manager": "m", "operation": "Apply", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": fields});
     let patch = json!({"metadata": {"managedFields": [entry]}});
-    let path = format!("{CONFIG_MAPS}/a");
+    let stored = format!("{CONFIG_MAPS}/a");
     for kind in ["merge-patch+json", "strategic-merge-patch+json"] {
-        let answer = api.patch(&path, kind, &patch).await;
+        let answer = api.patch(&stored, kind, &patch).await;
         assert_eq!(answer.code, 400);
         assert!(
             answer.message().ends_with("json: exceeded max depth"),
