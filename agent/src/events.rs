@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use agent_plan::{Timestamp, pods};
 use k8s_openapi::api::core::v1::{Event, EventSource, Node, ObjectReference, Pod};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use tokio::sync::mpsc;
 use tracing::debug;
@@ -13,6 +13,8 @@ use tracing::debug;
 use crate::context::Clock;
 
 const QUEUE: usize = 1024;
+/// Bytes of a message: events take no more.
+const LONGEST: usize = 1024;
 const REMEMBERED: usize = 2048;
 const BURST: u32 = 25;
 const REFILL_SECONDS: i64 = 300;
@@ -116,7 +118,9 @@ impl Recorder {
         self.send(about, kind, reason.into(), message);
     }
 
-    fn send(&self, about: ObjectReference, kind: Kind, reason: Cow<'static, str>, message: String) {
+    fn send(&self, about: ObjectReference, kind: Kind, reason: Cow<'static, str>, mut message: String) {
+        // Before it is queued and remembered: what it tells may be somebody else's text of any length.
+        message.truncate(message.floor_char_boundary(LONGEST));
         let happening = Happening {
             about,
             kind,
@@ -228,7 +232,7 @@ impl Sender {
             involved_object: about.clone(),
             type_: Some(kind.to_owned()),
             reason: Some(happening.reason.clone().into_owned()),
-            message: Some(happening.message.chars().take(1024).collect()),
+            message: Some(happening.message.clone()),
             source: Some(EventSource {
                 component: Some("kubelet".to_owned()),
                 host: Some(self.host.clone()),
@@ -238,8 +242,6 @@ impl Sender {
             first_timestamp: Some(Time(happening.at)),
             last_timestamp: Some(Time(happening.at)),
             count: Some(1),
-            event_time: Some(MicroTime(happening.at)),
-            action: Some(happening.reason.clone().into_owned()),
             ..Event::default()
         }
     }

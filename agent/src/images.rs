@@ -23,6 +23,12 @@ pub struct Failure {
     pub message: String,
 }
 
+/// The beginning of a text that is somebody else's, as logs and messages show it.
+pub(crate) fn shown(text: &str) -> &str {
+    const LONGEST: usize = 1024;
+    text.get(..text.floor_char_boundary(LONGEST)).unwrap_or(text)
+}
+
 /// What the agent asks of an image store.
 pub trait Source: Send + Sync + 'static {
     /// The image, if it is complete on this node.
@@ -44,9 +50,14 @@ pub trait Source: Send + Sync + 'static {
 
 impl Source for Images {
     fn resolve(&self, name: &str) -> Result<Option<Arc<Image>>, Failure> {
-        Self::resolve(self, name).map_err(|error| Failure {
-            reason: "InvalidImageName".to_owned(),
-            message: format!("Failed to apply default image tag {name:?}: couldn't parse image name {name:?}: {error}"),
+        Self::resolve(self, name).map_err(|error| {
+            let name = shown(name);
+            let told =
+                format!("Failed to apply default image tag {name:?}: couldn't parse image name {name:?}: {error}");
+            Failure {
+                reason: "InvalidImageName".to_owned(),
+                message: shown(&told).to_owned(),
+            }
         })
     }
 
@@ -55,7 +66,7 @@ impl Source for Images {
             let pulled = Self::fetch(self, name, credentials).await;
             pulled.map_err(|error| Failure {
                 reason: error.reason().to_owned(),
-                message: error.message(),
+                message: shown(&error.message()).to_owned(),
             })
         }
         .boxed()

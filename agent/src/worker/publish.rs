@@ -9,9 +9,11 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::jiff::SignedDuration;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
+use kube::core::Status;
 use tracing::{debug, warn};
 
 use super::{Done, Worker, version};
+use crate::images::shown;
 use crate::milestones::Step;
 
 /// Changes that nobody waits for are gathered for so long.
@@ -108,6 +110,12 @@ impl Worker {
                 self.publisher.retry = Some((until, LONGEST_RETRY_MILLISECONDS));
                 self.publisher.current = true;
             }
+            // Nobody would ever be told of a pod that is gone already.
+            Err(kube::Error::Api(status)) if self.view.sandbox == Sandbox::Removed && is_refusal(&status) => {
+                warn!(pod = %self.id(), message = shown(&status.message), "the final status is refused");
+                self.publisher.retry = None;
+                self.publisher.current = true;
+            }
             Err(error) => {
                 let delay = self.hold_back();
                 warn!(pod = %self.id(), %error, delay, "the status could not be stored; it will be tried again");
@@ -131,6 +139,11 @@ impl Worker {
         self.view.final_status_stored = settled;
         news
     }
+}
+
+/// Whether the same status would be refused again: what it says cannot be, or the pod becomes too large by it.
+fn is_refusal(status: &Status) -> bool {
+    matches!(status.code, 413 | 422) || (status.code == 500 && status.message.ends_with("request is too large"))
 }
 
 /// Whether somebody waits for this change: the phase, readiness, or the address.

@@ -15,7 +15,7 @@ use super::pull_secrets::keys;
 use super::{Done, Worker};
 use crate::context::Context;
 use crate::events::Kind;
-use crate::images::Failure;
+use crate::images::{Failure, shown};
 use crate::rights::Key;
 
 /// An image that a container needs.
@@ -208,7 +208,7 @@ impl Worker {
 
     fn image_failed(&mut self, container: &str, wanted: &Wanted, failure: &Failure) {
         let Wanted { name, .. } = wanted;
-        warn!(pod = %self.id(), image = name, reason = failure.reason, message = failure.message, "no image");
+        warn!(pod = %self.id(), image = shown(name), reason = failure.reason, message = failure.message, "no image");
         let delay = match self.memory(container).image {
             Image::Failed { delay, .. } | Image::Pulling { delay } => delay,
             Image::Unknown | Image::Present => 0,
@@ -220,7 +220,7 @@ impl Worker {
             "ErrImageNeverPull" => ("ErrImageNeverPull", failure.message.clone()),
             _ => (
                 "Failed",
-                format!("Failed to pull image \"{name}\": {}", failure.message),
+                format!("Failed to pull image \"{}\": {}", shown(name), failure.message),
             ),
         };
         let recorder = &self.context.recorder;

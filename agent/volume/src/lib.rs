@@ -200,8 +200,9 @@ impl Volumes {
             .as_ref()
             .and_then(|spec| spec.volumes.as_deref())
             .unwrap_or(&[]);
+        let mut left = payload::MOST;
         for volume in volumes {
-            self.prepare_one(pod, volume, sources, surroundings)?;
+            self.prepare_one(pod, volume, sources, surroundings, &mut left)?;
         }
         Ok(())
     }
@@ -212,6 +213,7 @@ impl Volumes {
         volume: &Volume,
         sources: &Sources,
         surroundings: &Surroundings,
+        left: &mut usize,
     ) -> Result<(), Error> {
         if let Some(host_path) = &volume.host_path {
             return host_path::check(&volume.name, host_path);
@@ -229,7 +231,7 @@ impl Volumes {
             let allocatable = surroundings.allocatable.get("memory").map(|milli| milli / 1000);
             return empty::make(&directory, empty, group, pod, allocatable);
         }
-        let payload = payload::build(pod, volume, sources, surroundings)
+        let payload = payload::build(pod, volume, sources, surroundings, left)
             .map_err(|source| Error::Payload {
                 volume: volume.name.clone(),
                 source,

@@ -39,6 +39,9 @@ pub enum PayloadError {
     /// The token of the pod's account was not given.
     #[error("no token of the pod's service account")]
     NoToken,
+    /// More than a pod may have of such files.
+    #[error("the files of the pod's volumes exceed {} MiB", MOST >> 20)]
+    TooLarge,
     /// A kind of source that is not supported.
     #[error("an unsupported projected source")]
     Unsupported,
@@ -46,14 +49,28 @@ pub enum PayloadError {
 
 const DEFAULT_MODE: i32 = 0o644;
 
+/// Bytes of such files that a pod may have in all its volumes: each may show the same megabyte many times.
+pub(crate) const MOST: usize = 64 << 20;
+
+/// The files of a volume while they are gathered.
+struct Gathered<'a> {
+    files: Payload,
+    /// Bytes that the pod may still have.
+    left: &'a mut usize,
+}
+
 /// The payload of a volume, or nothing when it has none.
 pub(crate) fn build(
     pod: &Pod,
     volume: &Volume,
     sources: &Sources,
     surroundings: &Surroundings,
+    left: &mut usize,
 ) -> Result<Option<Payload>, PayloadError> {
-    let mut payload = Payload::new();
+    let mut payload = Gathered {
+        files: Payload::new(),
+        left,
+    };
     if let Some(source) = &volume.config_map {
         let reference = Reference {
             name: &source.name,
@@ -91,7 +108,15 @@ pub(crate) fn build(
     } else {
         return Ok(None);
     }
-    Ok(Some(payload))
+    Ok(Some(payload.files))
+}
+
+impl Gathered<'_> {
+    /// Counts bytes before they are copied.
+    fn take(&mut self, bytes: usize) -> Result<(), PayloadError> {
+        *self.left = self.left.checked_sub(bytes).ok_or(PayloadError::TooLarge)?;
+        Ok(())
+    }
 }
 
 struct Reference<'a> {
@@ -106,7 +131,7 @@ fn project(
     mode: Option<i32>,
     sources: &Sources,
     surroundings: &Surroundings,
-    payload: &mut Payload,
+    payload: &mut Gathered<'_>,
 ) -> Result<(), PayloadError> {
     if let Some(source) = &projection.config_map {
         let reference = Reference {
@@ -141,7 +166,7 @@ fn project(
             mode
         };
         insert(payload, &source.path, token.clone().into_bytes(), mode)?;
-        if let Some(file) = payload.get_mut(&source.path) {
+        if let Some(file) = payload.files.get_mut(&source.path) {
             file.owner = owner;
         }
         Ok(())
@@ -171,7 +196,7 @@ fn config_map(
     reference: &Reference<'_>,
     mode: Option<i32>,
     sources: &Sources,
-    payload: &mut Payload,
+    payload: &mut Gathered<'_>,
 ) -> Result<(), PayloadError> {
     let Some(object) = sources.config_maps.get(reference.name) else {
         return absent("configmap", reference);
@@ -193,7 +218,7 @@ fn secret(
     reference: &Reference<'_>,
     mode: Option<i32>,
     sources: &Sources,
-    payload: &mut Payload,
+    payload: &mut Gathered<'_>,
 ) -> Result<(), PayloadError> {
     let Some(object) = sources.secrets.get(reference.name) else {
         return absent("secret", reference);
@@ -222,17 +247,21 @@ fn select(
     data: BTreeMap<String, Vec<u8>>,
     reference: &Reference<'_>,
     mode: Option<i32>,
-    payload: &mut Payload,
+    payload: &mut Gathered<'_>,
 ) -> Result<(), PayloadError> {
     let Some(items) = reference.items.filter(|items| !items.is_empty()) else {
         for (key, contents) in data {
+            payload.take(contents.len())?;
             insert(payload, &key, contents, mode)?;
         }
         return Ok(());
     };
     for item in items {
         match data.get(&item.key) {
-            Some(contents) => insert(payload, &item.path, contents.clone(), item.mode.or(mode))?,
+            Some(contents) => {
+                payload.take(contents.len())?;
+                insert(payload, &item.path, contents.clone(), item.mode.or(mode))?;
+            }
             None if reference.optional == Some(true) => {}
             None => {
                 let key = item.key.clone();
@@ -248,7 +277,7 @@ fn downward(
     items: Option<&[DownwardAPIVolumeFile]>,
     mode: Option<i32>,
     surroundings: &Surroundings,
-    payload: &mut Payload,
+    payload: &mut Gathered<'_>,
 ) -> Result<(), PayloadError> {
     for item in items.unwrap_or(&[]) {
         let text = if let Some(field) = &item.field_ref {
@@ -264,12 +293,13 @@ fn downward(
         } else {
             String::new()
         };
+        payload.take(text.len())?;
         insert(payload, &item.path, text.into_bytes(), item.mode.or(mode))?;
     }
     Ok(())
 }
 
-fn insert(payload: &mut Payload, path: &str, contents: Vec<u8>, mode: Option<i32>) -> Result<(), PayloadError> {
+fn insert(payload: &mut Gathered<'_>, path: &str, contents: Vec<u8>, mode: Option<i32>) -> Result<(), PayloadError> {
     let confined = !path.is_empty()
         && path.len() <= 4096
         && !path.contains('\0')
@@ -286,6 +316,6 @@ fn insert(payload: &mut Payload, path: &str, contents: Vec<u8>, mode: Option<i32
         mode,
         owner: None,
     };
-    payload.insert(path.to_owned(), file);
+    payload.files.insert(path.to_owned(), file);
     Ok(())
 }

@@ -124,6 +124,35 @@ fn what_is_missing_or_leads_outside_is_refused() {
     attempt(r#"{"name":"../../x","emptyDir":{}}"#).unwrap_err();
 }
 
+/// A megabyte that is shown a thousand times would be a gigabyte in memory and on the disk.
+#[test]
+fn files_of_one_key_are_counted_each() {
+    let directory = tempfile::tempdir().unwrap();
+    let volumes = Volumes::new(directory.path().to_owned(), true);
+    let data = sources(&format!(r#"{{"a":"{}"}}"#, "x".repeat(1 << 20)));
+    let with = |number: usize| {
+        let items: Vec<String> = (0..number)
+            .map(|at| format!(r#"{{"key":"a","path":"p{at}"}}"#))
+            .collect();
+        let volume = format!(
+            r#"{{"name":"v","configMap":{{"name":"cm","items":[{}]}}}}"#,
+            items.join(",")
+        );
+        prepare(
+            &volumes,
+            &pod(&format!(r#"{{"containers":[],"volumes":[{volume}]}}"#)),
+            &data,
+        )
+    };
+    let refused = with(1_500).unwrap_err().to_string();
+    assert_eq!(
+        refused,
+        "MountVolume.SetUp failed for volume \"v\" : the files of the pod's volumes exceed 64 MiB"
+    );
+    with(3).unwrap();
+    volumes.tear_down("uid-1").unwrap();
+}
+
 #[test]
 fn attack_01_a_sub_path_cannot_leave_its_volume() {
     let directory = tempfile::tempdir().unwrap();

@@ -174,6 +174,17 @@ fn repetition(component: &str, count: i32, at: Timestamp) -> Value {
     }
 }
 
+/// A message as long as events of the newer form may have.
+fn shortened(message: &str) -> String {
+    const LONGEST: usize = 1024;
+    const END: &str = " ...";
+    if message.len() <= LONGEST {
+        return message.to_owned();
+    }
+    let start = message.get(..message.floor_char_boundary(LONGEST - END.len()));
+    format!("{}{END}", start.unwrap_or_default())
+}
+
 /// The scheduler's events have the shape of `events.k8s.io`, the others' the older one, as upstream's.
 fn event(component: &str, note: &Note, namespace: &str, name: &str, at: Timestamp) -> Value {
     let mut event = json!({
@@ -193,7 +204,7 @@ fn event(component: &str, note: &Note, namespace: &str, name: &str, at: Timestam
             "Scheduling"
         };
         json!({
-            "eventTime": micro(at), "action": action, "reportingInstance": component,
+            "message": shortened(&note.message), "eventTime": micro(at), "action": action, "reportingInstance": component,
             "source": {}, "firstTimestamp": null, "lastTimestamp": null,
         })
     } else {

@@ -75,8 +75,8 @@ pub(super) fn refusal(stdout: &[u8], stderr: &[u8], status: &str) -> String {
         return format!("netplugin failed: {:?}", shortened(stderr));
     }
     match serde_json::from_slice::<Refusal>(stdout) {
-        Ok(Refusal { msg, details }) if details.is_empty() => msg,
-        Ok(Refusal { msg, details }) => format!("{msg}; {details}"),
+        Ok(Refusal { msg, details }) if details.is_empty() => shortened(msg.as_bytes()),
+        Ok(Refusal { msg, details }) => format!("{}; {}", shortened(msg.as_bytes()), shortened(details.as_bytes())),
         Err(error) => format!(
             "netplugin failed but error parsing its diagnostic message {:?}: {error}",
             shortened(stdout)

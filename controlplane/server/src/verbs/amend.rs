@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{Namespace, Pod};
 use store::{CommitError, Entry, Write};
 
 use crate::admission::{self, Review, quota};
+use crate::body;
 use crate::context::Context;
 use crate::failure::{Cause, Failure};
 use crate::managers;
@@ -117,7 +118,8 @@ pub(crate) async fn amend(
         if amendment.dry_run {
             return Ok(object::unstored(&mut *new, Some(entry.revision), &managed));
         }
-        let (value, attributes) = object::encode_bounded(context.registration, &mut *new, &managed, entry.bytes.len())?;
+        let (value, attributes) =
+            object::encode_bounded(context.registration, &mut *new, &managed, room(amendment.part, &entry))?;
         let expected = entry.revision;
         let write = if gone {
             Write::Delete {
@@ -191,6 +193,15 @@ fn prepare<'a>(
         amendment.name,
         &found,
     ))
+}
+
+/// Bytes that a change may make of an object that is larger than others: what it has, and a status as long as the rest,
+/// which tells of what was accepted.
+fn room(part: Part, entry: &Entry) -> usize {
+    match part {
+        Part::Status => body::LIMIT.saturating_mul(2),
+        Part::Object | Part::EphemeralContainers | Part::Resize | Part::Own | Part::Decided => entry.bytes.len(),
+    }
 }
 
 /// The rules of a subresource that only pods have.
