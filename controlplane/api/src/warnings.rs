@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 pub(crate) use addresses::{of_address, of_range};
-pub(crate) use template::{of_maker, of_pod, of_template};
+pub(crate) use template::{of_job, of_maker, of_pod, of_template};
 
 use crate::names::dns1123_label;
 use crate::quantity::Quantity;

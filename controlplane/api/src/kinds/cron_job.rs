@@ -66,9 +66,8 @@ impl Kind for CronJob {
     crate::spec_and_status!();
 
     fn warnings(&self, old: Option<&Self>) -> Vec<String> {
-        let template = self.spec.job_template.spec.as_ref().map(|spec| &spec.template);
-        let path = "spec.jobTemplate.spec.template";
-        warnings::of_maker(&self.metadata, old.map(|old| &old.metadata), template, path)
+        let (old, spec) = (old.map(|old| &old.metadata), self.spec.job_template.spec.as_ref());
+        warnings::of_job(&self.metadata, old, spec, "spec.jobTemplate.spec")
     }
 
     fn validate(&self) -> Vec<Invalid> {

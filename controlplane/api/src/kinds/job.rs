@@ -3,6 +3,8 @@
 mod rules;
 mod status;
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::batch::v1::{Job, JobSpec, JobStatus};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -49,20 +51,7 @@ impl Kind for Job {
     fn set_defaults(&mut self) {
         let spec = self.spec.get_or_insert_default();
         set_spec_defaults(spec);
-        let labels = spec
-            .template
-            .metadata
-            .as_ref()
-            .and_then(|metadata| metadata.labels.as_ref());
-        if let Some(labels) = labels.filter(|labels| !labels.is_empty())
-            && self
-                .metadata
-                .labels
-                .as_ref()
-                .is_none_or(std::collections::BTreeMap::is_empty)
-        {
-            self.metadata.labels = Some(labels.clone());
-        }
+        label(&mut self.metadata, spec);
     }
 
     fn prepare_create(&mut self) {
@@ -73,6 +62,7 @@ impl Kind for Job {
         if spec.manual_selector != Some(true) && !uid.is_empty() {
             generate_selector(spec, &name, &uid);
         }
+        label(&mut self.metadata, spec);
     }
 
     fn prepare_update(&mut self, old: &Self) {
@@ -90,8 +80,8 @@ impl Kind for Job {
     crate::spec_alone!();
 
     fn warnings(&self, old: Option<&Self>) -> Vec<String> {
-        let template = self.spec.as_ref().map(|spec| &spec.template);
-        warnings::of_maker(&self.metadata, old.map(|old| &old.metadata), template, "spec.template")
+        let old = old.map(|old| &old.metadata);
+        warnings::of_job(&self.metadata, old, self.spec.as_ref(), "spec")
     }
 
     fn validate(&self) -> Vec<Invalid> {
@@ -163,6 +153,16 @@ impl Kind for Job {
 pub const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
 /// The label with the job's name.
 pub const JOB_NAME: &str = "batch.kubernetes.io/job-name";
+
+/// A job without labels has those of its template.
+fn label(metadata: &mut ObjectMeta, spec: &JobSpec) {
+    let labels = spec.template.metadata.as_ref().and_then(|own| own.labels.as_ref());
+    if let Some(labels) = labels.filter(|labels| !labels.is_empty())
+        && metadata.labels.as_ref().is_none_or(BTreeMap::is_empty)
+    {
+        metadata.labels = Some(labels.clone());
+    }
+}
 
 /// Lets the job select its own pods and no others, unless labels that contradict were given: validation refuses those.
 fn generate_selector(spec: &mut JobSpec, name: &str, uid: &str) {

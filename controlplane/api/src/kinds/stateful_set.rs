@@ -1,16 +1,21 @@
 //! `StatefulSet`: pods with names and storage of their own.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec, StatefulSetStatus};
 use k8s_openapi::api::autoscaling::v1::Scale;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaimVolumeSource, PodTemplateSpec, Volume};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::persistent_volume_claim;
 use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
+use crate::names;
 use crate::pod::defaults::{set_template_defaults, text};
 use crate::strategy::scale;
 use crate::table::{age_column, containers};
-use crate::validation::workload::{keep_empty_selector, selector_and_template};
-use crate::validation::{counts, internal, non_negative, one_of};
+use crate::validation::workload::{keep_empty_selector, number_or_percent, selector_and_template};
+use crate::validation::{counts, each, internal, non_empty, non_negative, one_of};
 use crate::warnings;
 
 impl Kind for StatefulSet {
@@ -119,14 +124,17 @@ impl Kind for StatefulSet {
     fn validate(&self) -> Vec<Invalid> {
         self.spec
             .as_ref()
-            .map_or_else(|| vec![Invalid::required("spec", "")], validate_spec)
+            .map_or_else(|| vec![Invalid::required("spec", "")], validate_new)
     }
 
     fn validate_update(&self, old: &Self) -> Vec<Invalid> {
-        let mut errors = self.validate();
         let (Some(new), Some(old)) = (&self.spec, &old.spec) else {
-            return errors;
+            return self.validate();
         };
+        // A set that was stored when less was asked may stay as it is: its pods are told what is wrong with them.
+        let was_valid = validate_spec(old).is_empty() && validate_template(old, true).is_empty();
+        let mut errors = validate_spec(new);
+        errors.extend(validate_template(new, was_valid));
         let mut fixed = new.clone();
         fixed.replicas = old.replicas;
         fixed.ordinals.clone_from(&old.ordinals);
@@ -181,6 +189,22 @@ fn set_spec_defaults(spec: &mut StatefulSetSpec) {
 const FIXED: &str = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', \
 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
 
+/// What is wrong with a set that is made.
+fn validate_new(spec: &StatefulSetSpec) -> Vec<Invalid> {
+    let mut errors = validate_spec(spec);
+    for (index, claim) in spec.volume_claim_templates.iter().flatten().enumerate() {
+        let own = claim.spec.clone().unwrap_or_default();
+        let path = format!("spec.volumeClaimTemplates[{index}].spec");
+        errors.extend(persistent_volume_claim::validate_spec(&own, &path));
+    }
+    if let Some(name) = non_empty(spec.service_name.as_deref()) {
+        each(&mut errors, "spec.serviceName", name, names::dns1123_label(name));
+    }
+    errors.extend(validate_template(spec, true));
+    errors
+}
+
+/// What is wrong with everything but the templates and the name of the service, which may not change.
 fn validate_spec(spec: &StatefulSetSpec) -> Vec<Invalid> {
     let mut errors = Vec::new();
     if !matches!(spec.pod_management_policy.as_deref(), Some("OrderedReady" | "Parallel")) {
@@ -198,17 +222,21 @@ fn validate_spec(spec: &StatefulSetSpec) -> Vec<Invalid> {
             errors.push(Invalid::rendered("spec.updateStrategy", value, detail));
         }
     }
-    let partition = strategy.rolling_update.and_then(|rolling| rolling.partition);
-    let start = spec.ordinals.as_ref().and_then(|ordinals| ordinals.start);
+    let rolling = strategy.rolling_update.unwrap_or_default();
     let numbers = [
-        ("updateStrategy.rollingUpdate.partition", partition),
+        ("updateStrategy.rollingUpdate.partition", rolling.partition),
         ("replicas", spec.replicas),
         ("minReadySeconds", spec.min_ready_seconds),
-        ("ordinals.start", start),
-        ("revisionHistoryLimit", spec.revision_history_limit),
+        (
+            "ordinals.start",
+            spec.ordinals.as_ref().and_then(|ordinals| ordinals.start),
+        ),
     ];
     for (name, number) in numbers {
         non_negative(&mut errors, &format!("spec.{name}"), i64::from(number.unwrap_or(0)));
+    }
+    if let Some(most) = &rolling.max_unavailable {
+        max_unavailable(&mut errors, most);
     }
     let retention = spec
         .persistent_volume_claim_retention_policy
@@ -221,12 +249,54 @@ fn validate_spec(spec: &StatefulSetSpec) -> Vec<Invalid> {
         let field = format!("spec.persistentVolumeClaimRetentionPolicy.{name}");
         one_of(&mut errors, &field, policy.as_deref(), &["Delete", "Retain"]);
     }
-    let mut template = selector_and_template(&spec.selector, Some(&spec.template), "StatefulSet");
-    // Volumes come from claims that are made later: as upstream, what is wrong with the pods is said when they are made.
-    template.retain(|error| {
-        let inside = error.field.strip_prefix("spec.template.spec.");
-        inside.is_none_or(|field| field == "restartPolicy" || field == "activeDeadlineSeconds")
-    });
-    errors.extend(template);
     errors
+}
+
+fn max_unavailable(errors: &mut Vec<Invalid>, most: &IntOrString) {
+    let field = "spec.updateStrategy.rollingUpdate.maxUnavailable";
+    let amount = number_or_percent(errors, field, most).unwrap_or(0);
+    let value = || serde_json::to_string(most).unwrap_or_default();
+    if amount == 0 {
+        errors.push(Invalid::rendered(field, value(), "cannot be 0"));
+    }
+    if matches!(most, IntOrString::String(_)) && amount > 100 {
+        errors.push(Invalid::rendered(field, value(), "must not be greater than 100%"));
+    }
+}
+
+/// What is wrong with the selector and the template; with the pods of it only when `pods` says so.
+fn validate_template(spec: &StatefulSetSpec, pods: bool) -> Vec<Invalid> {
+    let template = with_claims(spec);
+    let mut errors = selector_and_template(&spec.selector, Some(&template), "StatefulSet");
+    errors.retain(|error| {
+        let inside = error.field.strip_prefix("spec.template.spec.");
+        pods || inside.is_none_or(|field| field == "restartPolicy" || field == "activeDeadlineSeconds")
+    });
+    errors
+}
+
+/// The template with what a pod gets for each claim: a volume of its name, in the place of one that has that name already.
+fn with_claims(spec: &StatefulSetSpec) -> PodTemplateSpec {
+    let mut template = spec.template.clone();
+    let mut volumes: Vec<Volume> = Vec::new();
+    let mut known = BTreeSet::new();
+    for claim in spec.volume_claim_templates.iter().flatten() {
+        let name = claim.metadata.name.clone().unwrap_or_default();
+        if known.insert(name.clone()) {
+            volumes.push(Volume {
+                persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+                    claim_name: name.clone(),
+                    read_only: None,
+                }),
+                name,
+                ..Volume::default()
+            });
+        }
+    }
+    if let Some(pod) = &mut template.spec {
+        let own = pod.volumes.take().into_iter().flatten();
+        volumes.extend(own.filter(|volume| !known.contains(&volume.name)));
+        pod.volumes = Some(volumes);
+    }
+    template
 }

@@ -107,17 +107,6 @@ fn volume(found: &mut Found, volume: &Volume, path: &str) {
         }
     });
     found.only(medium, format!("{path}.emptyDir.medium"), &["HugePages", "Memory"]);
-    let host = volume.host_path.as_ref().and_then(|host| host.type_.as_deref());
-    let kinds = [
-        "DirectoryOrCreate",
-        "Directory",
-        "FileOrCreate",
-        "File",
-        "Socket",
-        "CharDevice",
-        "BlockDevice",
-    ];
-    found.only(host, format!("{path}.hostPath.type"), &kinds);
     let sources = volume
         .projected
         .iter()

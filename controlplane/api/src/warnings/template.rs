@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::api::batch::v1::JobSpec;
 use k8s_openapi::api::core::v1::{
     Affinity, Container, EnvVar, PodAffinityTerm, PodSpec, PodTemplateSpec, Volume, WeightedPodAffinityTerm,
 };
@@ -59,6 +60,30 @@ pub(crate) fn of_maker(
     }
     warnings
 }
+
+/// Of a job's spec, wherever it stands, when it is new or has changed.
+pub(crate) fn of_job(
+    metadata: &ObjectMeta,
+    old: Option<&ObjectMeta>,
+    spec: Option<&JobSpec>,
+    path: &str,
+) -> Vec<String> {
+    let template = spec.map(|spec| &spec.template);
+    let mut warnings = of_maker(metadata, old, template, &format!("{path}.template"));
+    let many = spec.is_some_and(|spec| {
+        spec.completion_mode.as_deref() == Some("Indexed")
+            && spec.completions.is_some_and(|completions| completions > 100_000)
+            && spec.parallelism.is_some_and(|parallelism| parallelism > 10_000)
+    });
+    if many && old.is_none_or(|old| old.generation != metadata.generation) {
+        let of_name = warnings.first().is_some_and(|text| text.starts_with("metadata.name: "));
+        warnings.insert(usize::from(of_name), format!("{path}: {MANY_INDEXES}"));
+    }
+    warnings
+}
+
+const MANY_INDEXES: &str = "In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than \
+10^4, Kubernetes might not be able to track completedIndexes when a big number of indexes fail";
 
 /// `at` ends with a dot, or is empty.
 fn of_spec(warnings: &mut Vec<String>, metadata: &ObjectMeta, spec: &PodSpec, at: &str) {

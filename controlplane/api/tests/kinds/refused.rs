@@ -230,6 +230,16 @@ fn what_the_node_agent_cannot_do_names_its_field() {
         &json!({"spec": {"volumes": [volume], "containers": [{"name": "a", "image": "b"}]}}),
         &[&format!("spec.volumes[0].nfs: Forbidden: {node}")],
     );
+    let volume = json!({"name": "v", "hostPath": {"path": "/", "type": "X"}});
+    let kinds = "\"\", \"BlockDevice\", \"CharDevice\", \"Directory\", \"DirectoryOrCreate\", \"File\", \"FileOrCreate\", \"Socket\"";
+    refused(
+        "",
+        "pods",
+        &json!({"spec": {"volumes": [volume], "containers": [{"name": "a", "image": "b"}]}}),
+        &[&format!(
+            "spec.volumes[0].hostPath.type: Unsupported value: \"X\": supported values: {kinds}"
+        )],
+    );
 }
 
 #[test]

@@ -247,3 +247,31 @@ fn kinds_of_other_groups() {
         assert_eq!(new(group, plural, &object), expected, "{plural}");
     }
 }
+
+#[test]
+fn limits_that_are_taken() {
+    let set = json!({"metadata": {"name": "a"}, "spec": {"revisionHistoryLimit": -1}});
+    let kept =
+        "spec.revisionHistoryLimit: a negative value retains all historical revisions; a value >= 0 is recommended";
+    assert_eq!(
+        warned("apps", "statefulsets", &set),
+        (vec![kept.to_owned()], vec![kept.to_owned()])
+    );
+    let job = |completions: i32| json!({"completionMode": "Indexed", "completions": completions, "parallelism": 10001});
+    let indexes = "In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than 10^4, Kubernetes \
+                   might not be able to track completedIndexes when a big number of indexes fail";
+    let of_job = |completions| {
+        new(
+            "batch",
+            "jobs",
+            &json!({"metadata": {"name": "a"}, "spec": job(completions)}),
+        )
+    };
+    assert_eq!(of_job(100_001), [format!("spec: {indexes}")]);
+    assert_eq!(of_job(100_000), Vec::<String>::new());
+    let cron = json!({"metadata": {"name": "a"}, "spec": {"jobTemplate": {"spec": job(100_001)}}});
+    assert_eq!(
+        new("batch", "cronjobs", &cron),
+        [format!("spec.jobTemplate.spec: {indexes}")]
+    );
+}

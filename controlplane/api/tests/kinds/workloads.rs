@@ -152,3 +152,96 @@ fn completions_of_indexed_jobs_follow_their_parallelism() {
         assert_eq!(found, wanted, "{mode} {parallelism} {completions}");
     }
 }
+
+const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
+
+#[test]
+fn templates_of_stateful_sets() {
+    let set = |spec: Value, expected: &[&str]| refused("apps", "statefulsets", &json!({ "spec": spec }), expected);
+    set(
+        json!({"template": {"spec": {"containers": []}}}),
+        &["spec.template.spec.containers: Required value"],
+    );
+    // A volume of a claim takes the place of the template's own with its name.
+    set(json!({"template": {"spec": {"volumes": [{"name": "data"}]}}}), &[]);
+    set(
+        json!({"volumeClaimTemplates": null}),
+        &["spec.template.spec.containers[0].volumeMounts[0].name: Not found: \"data\""],
+    );
+    let claim = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+    let name = |name: &str| json!({"metadata": {"name": name}, "spec": claim});
+    set(
+        json!({"volumeClaimTemplates": [name("data"), name("A_"), name("data")]}),
+        &[&format!(
+            "spec.template.spec.volumes[1].name: Invalid value: \"A_\": {LABEL}"
+        )],
+    );
+    set(
+        json!({"volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {}}], "serviceName": "A_b"}),
+        &[
+            "spec.volumeClaimTemplates[0].spec.accessModes: Required value: at least 1 access mode is required",
+            "spec.volumeClaimTemplates[0].spec.resources[storage]: Required value",
+            &format!("spec.serviceName: Invalid value: \"A_b\": {LABEL}"),
+        ],
+    );
+    let most = |most: Value| json!({"updateStrategy": {"rollingUpdate": {"maxUnavailable": most}}});
+    let field = "spec.updateStrategy.rollingUpdate.maxUnavailable: Invalid value";
+    set(
+        most(json!(-1)),
+        &[&format!("{field}: -1: must be greater than or equal to 0")],
+    );
+    set(most(json!("0%")), &[&format!("{field}: \"0%\": cannot be 0")]);
+    set(
+        most(json!("101%")),
+        &[&format!("{field}: \"101%\": must not be greater than 100%")],
+    );
+    set(most(json!("100%")), &[]);
+    set(json!({"revisionHistoryLimit": -1}), &[]);
+}
+
+#[test]
+fn stateful_sets_that_were_wrong_may_stay() {
+    let row = find("apps", "v1", "statefulsets").unwrap();
+    let none = json!({"spec": {"template": {"spec": {"containers": []}}}});
+    update_refused(
+        "apps",
+        "statefulsets",
+        &none,
+        &["spec.template.spec.containers: Required value"],
+    );
+    let stored = json!({"spec": {
+        "template": {"spec": {"containers": []}}, "serviceName": "A_b", "volumeClaimTemplates": [{"metadata": {"name": "A_"}}],
+    }});
+    let (old, mut new) = (with(row, &stored), with(row, &stored));
+    assert_eq!(
+        texts(&row.validate_update(new.as_ref(), old.as_ref())),
+        Vec::<String>::new()
+    );
+    // Its scale can change, its name of the service cannot.
+    row.set_scale(new.as_mut(), 7);
+    assert_eq!(
+        texts(&row.validate_update(new.as_ref(), old.as_ref())),
+        Vec::<String>::new()
+    );
+}
+
+#[test]
+fn a_job_without_labels_has_those_of_its_template() {
+    let row = find("batch", "v1", "jobs").unwrap();
+    let made = |labels: Value| {
+        let mut job = with(
+            row,
+            &json!({"metadata": {"name": "pi", "uid": "u", "labels": labels}, "spec": {"template": {"metadata": null}}}),
+        );
+        row.prepare_create(job.as_mut());
+        serde_json::to_value(&job.metadata().labels).unwrap()
+    };
+    assert_eq!(
+        made(Value::Null),
+        json!({
+            "batch.kubernetes.io/controller-uid": "u", "batch.kubernetes.io/job-name": "pi",
+            "controller-uid": "u", "job-name": "pi",
+        })
+    );
+    assert_eq!(made(json!({"a": "b"})), json!({"a": "b"}));
+}
