@@ -19,6 +19,9 @@ use tokio::task::JoinSet;
 /// How long the first answer of a watch is waited for, before the object is asked for by itself.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Objects that are watched at a time: each watch is a connection.
+const MOST: usize = 1024;
+
 /// What kind of object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
@@ -87,14 +90,17 @@ impl Objects {
         known.get(&place).and_then(Weak::upgrade)
     }
 
-    /// Watches an object, or joins in the watch that there is.
-    pub(crate) fn follow(&self, kind: Kind, namespace: &str, name: &str) -> Arc<Object> {
+    /// Watches an object, or joins in the watch that there is; nothing where there are as many as there may be.
+    pub(crate) fn follow(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<Object>> {
         let place = (kind, namespace.to_owned(), name.to_owned());
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(object) = known.get(&place).and_then(Weak::upgrade) {
-            return object;
+            return Some(object);
         }
         known.retain(|_, object| object.strong_count() > 0);
+        if known.len() >= MOST {
+            return None;
+        }
         let (sender, seen) = watch::channel(Seen::Unknown);
         let mut watching = JoinSet::new();
         let (client, own) = (self.client.clone(), name.to_owned());
@@ -113,7 +119,7 @@ impl Objects {
             _watching: watching,
         });
         known.insert(place, Arc::downgrade(&object));
-        object
+        Some(object)
     }
 }
 

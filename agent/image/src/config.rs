@@ -63,7 +63,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             manifest_bytes: 4 << 20,
-            config_bytes: 8 << 20,
+            config_bytes: 1 << 20,
             layers: 256,
             blob_bytes: 16 << 30,
             layer_bytes: 32 << 30,

@@ -17,6 +17,10 @@ use super::{Done, Worker};
 use crate::context::Context;
 use crate::objects::{Kind, Object, Seen};
 
+/// Objects that are watched for one pod.
+const WATCHED: usize = 64;
+/// What is not watched is read again after this time.
+const ROUND: Duration = Duration::from_mins(1);
 /// How long after a failure it is tried again, and how soon a token is asked for again that could not be renewed.
 const RETRY: Duration = Duration::from_mins(1);
 
@@ -33,12 +37,19 @@ impl Worker {
         let secrets = references.secrets.iter().map(|name| (Kind::Secret, name));
         let objects = config_maps
             .chain(secrets)
-            .map(|(kind, name)| self.context.objects.follow(kind, namespace, name));
+            .take(WATCHED)
+            .filter_map(|(kind, name)| self.context.objects.follow(kind, namespace, name));
         let followed = |object: Arc<Object>| {
             let changes = object.changes();
             (object, changes)
         };
         self.sources = objects.map(followed).collect();
+    }
+
+    /// Whether the volumes show more than is watched.
+    fn shows_more(&self) -> bool {
+        let references = self.pod.spec.as_ref().map(References::of_volumes).unwrap_or_default();
+        references.config_maps.len() + references.secrets.len() > self.sources.len()
     }
 
     /// A newer version of the pod: files may tell of its labels and annotations.
@@ -57,7 +68,8 @@ impl Worker {
         }
         self.follow_sources();
         let renews = !TokenWish::of_volumes(&self.pod).is_empty();
-        if self.sources.is_empty() && !renews && !tells_of_itself(&self.pod) {
+        let looks = self.shows_more();
+        if self.sources.is_empty() && !renews && !looks && !tells_of_itself(&self.pod) {
             return;
         }
         let (context, addresses) = (Arc::clone(&self.context), self.pod_addresses());
@@ -68,6 +80,9 @@ impl Worker {
         self.tasks.spawn(async move {
             let mut wait = renews.then(|| until_renewal(&context, &uid));
             loop {
+                if looks {
+                    wait = Some(wait.map_or(ROUND, |wait| wait.min(ROUND)));
+                }
                 tokio::select! {
                     () = any(&mut changes) => {}
                     () = stale.notified() => {}

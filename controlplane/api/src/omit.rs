@@ -221,8 +221,9 @@ fn key<'a>(json: &'a [u8], level: &Level) -> &'a str {
 
 fn omits(field: &Field, empty: Empty) -> bool {
     match empty {
-        Empty::List => field.shape == Shape::List && !field.always_written,
-        Empty::Map => field.shape == Shape::Map && !field.always_written,
+        // Of a field that is always written too: it is written as null.
+        Empty::List => field.shape == Shape::List,
+        Empty::Map => field.shape == Shape::Map,
         Empty::Text => field.omit_zero && field.form == Form::String,
         Empty::Zero => field.omit_zero && matches!(field.form, Form::Int32 | Form::Int64),
         Empty::False => field.omit_zero && field.form == Form::Bool,

@@ -111,36 +111,14 @@ impl Kind for ReplicationController {
     }
 
     fn validate_status(&self, _old: &Self) -> Vec<Invalid> {
-        let mut errors = Vec::new();
         let status = self.status.clone().unwrap_or_default();
-        let count = |count: Option<i32>| i64::from(count.unwrap_or(0));
-        counts::natural(
-            &mut errors,
-            [
-                ("replicas", status.replicas.into()),
-                ("fullyLabeledReplicas", count(status.fully_labeled_replicas)),
-                ("readyReplicas", count(status.ready_replicas)),
-                ("availableReplicas", count(status.available_replicas)),
-                ("observedGeneration", status.observed_generation.unwrap_or(0)),
-            ],
-        );
-        let (all, ready) = (status.replicas, status.ready_replicas.unwrap_or(0));
-        let of_ready = "cannot be greater than readyReplicas";
-        counts::at_most(
-            &mut errors,
-            [
-                (
-                    "fullyLabeledReplicas",
-                    status.fully_labeled_replicas,
-                    all,
-                    counts::OF_ALL,
-                ),
-                ("readyReplicas", status.ready_replicas, all, counts::OF_ALL),
-                ("availableReplicas", status.available_replicas, all, counts::OF_ALL),
-                ("availableReplicas", status.available_replicas, ready, of_ready),
-            ],
-        );
-        errors
+        counts::of_set(&counts::OfSet {
+            replicas: status.replicas,
+            labelled: status.fully_labeled_replicas,
+            ready: status.ready_replicas,
+            available: status.available_replicas,
+            observed: status.observed_generation,
+        })
     }
 
     fn scale(&self) -> Option<Scale> {

@@ -23,6 +23,43 @@ pub(crate) fn at_most<const N: usize>(errors: &mut Vec<Invalid>, numbers: [(&str
     }
 }
 
+/// The numbers in the status of a `ReplicaSet` or a `ReplicationController`.
+pub(crate) struct OfSet {
+    pub(crate) replicas: i32,
+    pub(crate) labelled: Option<i32>,
+    pub(crate) ready: Option<i32>,
+    pub(crate) available: Option<i32>,
+    pub(crate) observed: Option<i64>,
+}
+
+/// What is wrong with them.
+pub(crate) fn of_set(counts: &OfSet) -> Vec<Invalid> {
+    const OF_READY: &str = "cannot be greater than readyReplicas";
+    let mut errors = Vec::new();
+    let count = |count: Option<i32>| i64::from(count.unwrap_or(0));
+    natural(
+        &mut errors,
+        [
+            ("replicas", counts.replicas.into()),
+            ("fullyLabeledReplicas", count(counts.labelled)),
+            ("readyReplicas", count(counts.ready)),
+            ("availableReplicas", count(counts.available)),
+            ("observedGeneration", counts.observed.unwrap_or(0)),
+        ],
+    );
+    let (all, ready) = (counts.replicas, counts.ready.unwrap_or(0));
+    at_most(
+        &mut errors,
+        [
+            ("fullyLabeledReplicas", counts.labelled, all, OF_ALL),
+            ("readyReplicas", counts.ready, all, OF_ALL),
+            ("availableReplicas", counts.available, all, OF_ALL),
+            ("availableReplicas", counts.available, ready, OF_READY),
+        ],
+    );
+    errors
+}
+
 /// An error for a count of collisions that is less than it was.
 pub(crate) fn collisions(errors: &mut Vec<Invalid>, new: Option<i32>, old: Option<i32>) {
     let new = new.unwrap_or(0);

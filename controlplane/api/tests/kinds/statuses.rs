@@ -58,29 +58,6 @@ fn pods_have_addresses_and_conditions_that_there_can_be() {
 }
 
 #[test]
-fn containers_that_have_ended_for_good_stay_so() {
-    let ended = |code: i32| {
-        json!([{"name": "nginx", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
-        "state": {"terminated": {"exitCode": code}}}])
-    };
-    let running = json!([{"name": "nginx", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
-        "state": {"running": {}}}]);
-    let spec = |policy: &str| json!({"restartPolicy": policy, "containers": [{"name": "nginx", "image": "i"}]});
-    let wrong = "status.containerStatuses[0].state: Forbidden: may not be transitioned to non-terminated state";
-    for (policy, code, expected) in [
-        ("Never", 0, &[wrong][..]),
-        ("Never", 1, &[wrong]),
-        ("OnFailure", 0, &[wrong]),
-        ("OnFailure", 1, &[]),
-        ("Always", 0, &[]),
-    ] {
-        let old = json!({"spec": spec(policy), "status": {"containerStatuses": ended(code)}});
-        let new = json!({"spec": spec(policy), "status": {"containerStatuses": running}});
-        assert_eq!(changed("", "pods", &old, &new), expected, "{policy} {code}");
-    }
-}
-
-#[test]
 fn sets_count_their_pods() {
     let negative = "must be greater than or equal to 0";
     let of_all = "cannot be greater than status.replicas";

@@ -224,6 +224,30 @@ fn config_map_with_nothing() -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "applied"}, "data": {}})
 }
 
+/// What is written as null where nothing is given is the same as an empty list.
+#[tokio::test]
+async fn an_empty_list_is_none() {
+    let api = Api::start().await;
+    let role =
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "a"}, "rules": []});
+    let roles = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles";
+    let path = format!("{roles}/a");
+    let applied = api.apply(&path, "fieldManager=me", &role).await.json();
+    assert_eq!(applied["rules"], Value::Null);
+    let again = api.apply(&path, "fieldManager=me", &role).await.json();
+    assert_eq!(
+        again["metadata"]["resourceVersion"],
+        applied["metadata"]["resourceVersion"]
+    );
+    let slice = json!({"metadata": {"name": "a"}, "addressType": "IPv4", "endpoints": [], "ports": []});
+    let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+    let made = api.post(slices, &slice).await.json();
+    let put = api.put(&format!("{slices}/a"), &slice).await.json();
+    for field in ["resourceVersion", "generation"] {
+        assert_eq!(put["metadata"][field], made["metadata"][field]);
+    }
+}
+
 #[tokio::test]
 async fn nobody_on_the_way_keeps_an_answer() {
     let api = Api::start().await;

@@ -2,17 +2,16 @@
 
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodCondition, PodSpec};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
 use serde_json::json;
 
 use crate::invalid::Invalid;
 use crate::names;
 use crate::validation::{IMMUTABLE, address, each};
 
-/// Rules for an update of the status: a container that may not run again does not.
+/// Rules for an update of the status.
 pub(super) fn validate(new: &Pod, old: &Pod) -> Vec<Invalid> {
     let mut errors = Vec::new();
-    let spec = old.spec.clone().unwrap_or_default();
     let (Some(new), Some(old)) = (&new.status, &old.status) else {
         return errors;
     };
@@ -27,29 +26,12 @@ pub(super) fn validate(new: &Pod, old: &Pod) -> Vec<Invalid> {
     {
         errors.push(Invalid::value("status.qosClass", new, IMMUTABLE));
     }
-    for (kind, path, new, old) in [
-        (
-            Own::Main,
-            "status.containerStatuses",
-            &new.container_statuses,
-            &old.container_statuses,
-        ),
-        (
-            Own::Init,
-            "status.initContainerStatuses",
-            &new.init_container_statuses,
-            &old.init_container_statuses,
-        ),
-        (
-            Own::Ephemeral,
-            "status.ephemeralContainerStatuses",
-            &new.ephemeral_container_statuses,
-            &old.ephemeral_container_statuses,
-        ),
+    for (path, all) in [
+        ("status.containerStatuses", &new.container_statuses),
+        ("status.initContainerStatuses", &new.init_container_statuses),
+        ("status.ephemeralContainerStatuses", &new.ephemeral_container_statuses),
     ] {
-        let (new, old) = (new.as_deref().unwrap_or_default(), old.as_deref().unwrap_or_default());
-        one_state(&mut errors, new, path);
-        ends(&mut errors, kind, &spec, (new, old), path);
+        one_state(&mut errors, all.as_deref().unwrap_or_default(), path);
     }
     let of_pod: Vec<&str> = new.pod_ips.iter().flatten().map(|own| own.ip.as_str()).collect();
     let of_node: Vec<&str> = new.host_ips.iter().flatten().map(|own| own.ip.as_str()).collect();
@@ -96,59 +78,5 @@ fn one_state(errors: &mut Vec<Invalid>, statuses: &[ContainerStatus], path: &str
             let detail = "may not have more than one of waiting, running and terminated";
             errors.push(Invalid::forbidden(format!("{path}[{index}].state"), detail));
         }
-    }
-}
-
-/// Which of a pod's containers.
-#[derive(Clone, Copy, PartialEq)]
-enum Own {
-    Main,
-    Init,
-    Ephemeral,
-}
-
-/// A container that has ended for good stays so.
-fn ends(
-    errors: &mut Vec<Invalid>,
-    kind: Own,
-    spec: &PodSpec,
-    (new, old): (&[ContainerStatus], &[ContainerStatus]),
-    path: &str,
-) {
-    let ended = |status: &ContainerStatus| {
-        let state = status.state.as_ref()?;
-        state.terminated.as_ref().map(|end| end.exit_code)
-    };
-    for (index, old) in old.iter().enumerate() {
-        let Some(code) = ended(old) else { continue };
-        if kind != Own::Ephemeral && may_run_again(kind, spec, &old.name, code) {
-            continue;
-        }
-        for _ in new.iter().filter(|new| new.name == old.name && ended(new).is_none()) {
-            let detail = "may not be transitioned to non-terminated state";
-            errors.push(Invalid::forbidden(format!("{path}[{index}].state"), detail));
-        }
-    }
-}
-
-fn may_run_again(kind: Own, spec: &PodSpec, name: &str, code: i32) -> bool {
-    let init = spec.init_containers.as_deref().unwrap_or_default();
-    let restarts_all = |container: &Container| {
-        let rules = container.restart_policy_rules.iter().flatten();
-        rules.into_iter().any(|rule| rule.action == "RestartAllContainers")
-    };
-    if spec.containers.iter().chain(init).any(restarts_all) {
-        return true;
-    }
-    let of_kind = if kind == Own::Init { init } else { &spec.containers };
-    let own = of_kind.iter().find(|container| container.name == name);
-    if own.is_some_and(|own| own.restart_policy_rules.as_ref().is_some_and(|rules| !rules.is_empty())) {
-        return true;
-    }
-    let policy = own.and_then(|own| own.restart_policy.as_deref());
-    match policy.or(spec.restart_policy.as_deref()) {
-        Some("Never") => false,
-        Some("OnFailure") => code != 0,
-        Some(_) | None => true,
     }
 }
