@@ -1,5 +1,6 @@
 //! Whether the node takes a pod at all. One that it refuses has failed, with a reason that names why.
 
+mod bounds;
 mod node;
 
 use std::borrow::Cow;
@@ -58,12 +59,13 @@ pub fn check(pod: &Pod, host: &Host) -> Option<Rejection> {
         .or_else(|| eviction::refusal(pod, &host.pressures))
         .or_else(|| sysctls(spec))
         .or_else(|| app_armor(spec))
-        .or_else(|| host.se_linux.then(|| se_linux(spec)).flatten())
+        .or_else(|| host.se_linux.then(|| node::se_linux(spec)).flatten())
         .or_else(|| operating_system(pod))
         .or_else(|| room(spec, host))
         .or_else(|| host.node.as_ref().and_then(|own| node::labels(spec, own)))
         .or_else(|| ports(spec, host))
         .or_else(|| host.node.as_ref().and_then(|own| node::taints(pod, own)))
+        .or_else(|| bounds::too_much(spec))
         .or_else(|| unsupported(spec))
 }
 
@@ -122,24 +124,6 @@ fn app_armor(spec: &PodSpec) -> Option<Rejection> {
     })
 }
 
-/// Where the kernel has no `SELinux`, its options mean nothing; where it has, they are not set.
-fn se_linux(spec: &PodSpec) -> Option<Rejection> {
-    let pod = spec.security_context.as_ref();
-    let mut containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-    let asked = pod.is_some_and(|own| own.se_linux_options.is_some())
-        || containers.any(|container| {
-            let own = container.security_context.as_ref();
-            own.is_some_and(|own| own.se_linux_options.is_some())
-        });
-    asked.then(|| {
-        rejection(
-            "SELinux",
-            "Cannot set SELinux options: this node agent does not label processes",
-        )
-    })
-}
-
-/// The kubelet looks at the label of the pod itself.
 fn operating_system(pod: &Pod) -> Option<Rejection> {
     let other = |name: Option<&str>| name.is_some_and(|name| name != "linux");
     let label = pod.metadata.labels.as_ref();
@@ -381,6 +365,18 @@ mod tests {
             ..host(Vec::new())
         };
         assert!(says(&labelled, &labelling).starts_with("SELinux: Pod was rejected: Cannot set SELinux options"));
+        let many = vec![json!({"name": "a"}); 513];
+        let many = says(&pod(json!({"containers": many})), &host(Vec::new()));
+        assert_eq!(
+            many,
+            "UnexpectedAdmissionError: Pod was rejected: more than 512 containers"
+        );
+        let parts = vec![json!({"name": "v", "mountPath": "/a", "subPath": "b"}); 1025];
+        let parts = says(
+            &pod(json!({"containers": [{"name": "a", "volumeMounts": parts}]})),
+            &host(Vec::new()),
+        );
+        assert!(parts.ends_with("more than 1024 mounts of parts of volumes"), "{parts}");
         let class = pod(json!({"containers": [], "resourceClaims": [{"name": "gpu"}]}));
         assert!(says(&class, &host(Vec::new())).contains("spec.resourceClaims"));
     }

@@ -35,7 +35,7 @@ use agent_plan::resize::{told, wanted};
 use agent_plan::shift::shift;
 use agent_plan::{Timestamp, admission, pods, status};
 use k8s_openapi::api::core::v1::Pod;
-use tokio::sync::{Notify, RwLock, oneshot};
+use tokio::sync::{Notify, RwLock, Semaphore, oneshot};
 use tokio::task::JoinSet;
 use tracing::{debug, error, warn};
 
@@ -126,6 +126,9 @@ pub(crate) enum Done {
     Changed,
 }
 
+/// Images of one pod that are pulled at a time.
+const PULLS: usize = 2;
+
 /// The worker.
 pub(crate) struct Worker {
     context: Arc<Context>,
@@ -140,6 +143,8 @@ pub(crate) struct Worker {
     volume_images: BTreeMap<String, Arc<image::Image>>,
     /// What is to be said of images that were there, by the containers that shall start with them; true of a container's own.
     present: BTreeMap<String, Vec<(bool, String)>>,
+    /// How many of its images are pulled at a time.
+    pulls: Arc<Semaphore>,
     tasks: JoinSet<Done>,
     publisher: publish::Publisher,
     watching: bool,
@@ -195,6 +200,7 @@ impl Worker {
         let clock = Steps::new(context.now());
         Self {
             turns: context.volumes.turns(pods::uid(&pod)),
+            pulls: Arc::new(Semaphore::new(PULLS)),
             context,
             pod,
             view,

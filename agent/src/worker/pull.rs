@@ -8,6 +8,7 @@ use agent_plan::observed::Image;
 use agent_plan::{after, pods, restart};
 use image::Credentials;
 use k8s_openapi::api::core::v1::{Container, Pod};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -86,10 +87,11 @@ impl Worker {
         };
         self.memory(container).image = Image::Pulling { delay };
         let (context, pod, container) = (Arc::clone(&self.context), Arc::clone(&self.pod), container.to_owned());
+        let own = Arc::clone(&self.pulls);
         self.tasks.spawn(async move {
             let mut outcomes = Vec::new();
             for wanted in missing {
-                let outcome = fetch(&context, &pod, &container, wanted).await;
+                let outcome = fetch(&context, &own, &pod, &container, wanted).await;
                 let failed = outcome.image.is_err();
                 outcomes.push(outcome);
                 if failed {
@@ -276,7 +278,7 @@ fn seconds(took: Duration) -> String {
     }
 }
 
-async fn fetch(context: &Context, pod: &Pod, container: &str, wanted: Wanted) -> Outcome {
+async fn fetch(context: &Context, own: &Semaphore, pod: &Pod, container: &str, wanted: Wanted) -> Outcome {
     let keys = keys(context, pod, &wanted.name).await;
     if let Some(image) = held(context, &wanted, &keys).transpose() {
         let took = None;
@@ -286,6 +288,8 @@ async fn fetch(context: &Context, pod: &Pod, container: &str, wanted: Wanted) ->
     let recorder = &context.recorder;
     recorder.pod(pod, wanted.subject(container), Kind::Normal, "Pulling", text);
     let begun = Instant::now();
+    // One pod's do not stand before all others'.
+    let _turn = own.acquire().await;
     let image = pull(context, &wanted.name, &keys).await;
     Outcome {
         wanted,

@@ -9,7 +9,7 @@ use axum::response::Response;
 use bytes::{Bytes, BytesMut};
 use futures::{SinkExt, StreamExt};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_tungstenite::tungstenite::Message;
@@ -30,6 +30,8 @@ const WEBSOCKET: [&str; 4] = [TUNNEL, "v4.channel.k8s.io", "v4.base64.channel.k8
 const PORTS: usize = 100;
 /// Connections of one client at the same time.
 const PAIRS: usize = 1024;
+/// Connections to pods of all clients: each takes a descriptor of the agent's.
+static DIALLED: Semaphore = Semaphore::const_new(4096);
 /// The time that what a client still sends has after the pod has closed.
 const REST: std::time::Duration = std::time::Duration::from_secs(1);
 
@@ -124,7 +126,12 @@ fn ports(query: &str) -> Result<Vec<u16>, String> {
 /// One connection.
 async fn pair(location: &Location, port: u16, data: (Source, Sink), error: Sink) {
     let (source, sink) = data;
-    match location.loopback(port).await {
+    let place = DIALLED.try_acquire();
+    let stream = match &place {
+        Ok(_) => location.loopback(port).await,
+        Err(_) => Err("too many connections are forwarded on this node".to_owned()),
+    };
+    match stream {
         Ok(stream) => {
             let (read, write) = stream.into_split();
             exchange(read, write, source, &sink).await;
@@ -137,6 +144,7 @@ async fn pair(location: &Location, port: u16, data: (Source, Sink), error: Sink)
             error.send(Bytes::from(text)).await.ok();
         }
     }
+    drop(place);
     sink.end().await;
     error.end().await;
 }

@@ -1,6 +1,8 @@
 //! JSON values as YAML, in blocks. Texts that a reader of YAML 1.1 would take for something else (`yes`, `2024-01-01`, `1:30`)
 //! stand in quotes: so upstream writes them, and so its clients read them.
 
+use std::fmt::Write as _;
+
 use serde_json::{Map, Value};
 
 /// Bytes of a key that stands on its value's line: readers do not look further for its end.
@@ -105,12 +107,23 @@ fn text(out: &mut String, value: &str, block_at: Option<usize>) {
     } else if let Some(indent) = block_at.filter(|_| is_block(value)) {
         block(out, value, indent + 2);
     } else {
-        out.push_str(&Value::from(value).to_string());
+        quoted(out, value);
+    }
+}
+
+/// In quotes as JSON has them; what YAML does not let stand is escaped, too.
+fn quoted(out: &mut String, value: &str) {
+    for character in Value::from(value).to_string().chars() {
+        if is_hidden(character) {
+            write!(out, "\\u{:04x}", u32::from(character)).ok();
+        } else {
+            out.push(character);
+        }
     }
 }
 
 fn is_block(value: &str) -> bool {
-    let printable = |character: char| character == '\n' || !(character.is_control() || is_break(character));
+    let printable = |character: char| character == '\n' || !is_hidden(character);
     value.contains('\n') && !value.starts_with([' ', '\n']) && value.chars().all(printable)
 }
 
@@ -130,9 +143,13 @@ fn block(out: &mut String, value: &str, indent: usize) {
     }
 }
 
-/// Line breaks of YAML that JSON has not, and the mark of byte order.
-fn is_break(character: char) -> bool {
-    matches!(character, '\u{85}' | '\u{2028}' | '\u{2029}' | '\u{feff}')
+/// Control characters, line breaks of YAML that JSON has not, the mark of byte order, and what is no character.
+fn is_hidden(character: char) -> bool {
+    character.is_control()
+        || matches!(
+            character,
+            '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}'
+        )
 }
 
 /// Whether a text that stands alone is read as itself, by YAML 1.1 and 1.2.
@@ -147,9 +164,7 @@ fn is_plain(value: &str) -> bool {
         && !value.ends_with([' ', ':'])
         && !value.contains(": ")
         && !value.contains(" #")
-        && !value
-            .chars()
-            .any(|character| character.is_control() || is_break(character))
+        && !value.chars().any(is_hidden)
         && !WORDS.iter().any(|word| word.eq_ignore_ascii_case(value))
 }
 
@@ -220,7 +235,6 @@ mod tests {
             ">",
             "?",
             "\ta",
-            "a\u{85}b",
             "\na",
             " a\nb",
             "a\r\nb",
@@ -249,6 +263,22 @@ mod tests {
             "1.2.3-rc.1",
         ] {
             assert_eq!(document(&json!([text])), format!("- {text}\n"));
+        }
+    }
+
+    #[test]
+    fn what_cannot_stand_is_escaped() {
+        for text in [
+            "a\u{85}b",
+            "\u{7f}",
+            "a\u{2028}",
+            "\u{feff}x",
+            "\u{fffe}",
+            "a\n\u{ffff}",
+        ] {
+            let written = document(&json!([text]));
+            assert!(!written.trim_end().chars().any(super::is_hidden), "{written:?}");
+            assert_eq!(crate::yaml::to_json(written.as_bytes()).unwrap().value, json!([text]));
         }
     }
 
