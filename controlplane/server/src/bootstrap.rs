@@ -4,6 +4,7 @@
 mod own_service;
 
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -120,11 +121,16 @@ fn firsts(store: &Store) -> impl Iterator<Item = First> {
 /// How often it is looked whether somebody has deleted what no cluster can do without.
 const ROUND: Duration = Duration::from_secs(10);
 
-/// Makes anew what is missing of the first namespaces and of the server's own Service, for as long as it is polled.
-pub(crate) async fn heal(router: Router, store: &Store, options: &Options) -> Infallible {
+/// Makes anew what is missing of the first namespaces and of the server's own Service, for as long as it is polled; and tries
+/// again to make what could not be made at the start, until all of it is there.
+pub(crate) async fn heal(router: Router, store: &Store, options: &Options, whole: &AtomicBool) -> Infallible {
     let client = Client::new(router);
     loop {
         tokio::time::sleep(ROUND).await;
+        if !whole.load(Ordering::Relaxed) {
+            let made = make(&client, store, options).await;
+            whole.store(made.is_ok_and(|whole| whole), Ordering::Relaxed);
+        }
         let is_missing = |group: &str, plural: &str, namespace: &str, name: &str| {
             Key::new(group, plural, namespace, name).is_ok_and(|key| store.get(&key).is_none())
         };
@@ -146,15 +152,20 @@ pub(crate) async fn heal(router: Router, store: &Store, options: &Options) -> In
     }
 }
 
-/// Creates what is missing. Without a namespace there is nothing to start; of all else it is only said what somebody keeps
-/// from being made, a quota or who has the address: what cannot be done without is tried again while the server runs.
-pub(crate) async fn run(router: Router, store: &Store, options: &Options) -> Result<(), BootstrapError> {
+/// Creates what is missing; whether all could be made. Without a namespace there is nothing to start; all else that somebody
+/// keeps from being made, by a quota or because he has the address, is tried again while the server runs.
+pub(crate) async fn run(router: Router, store: &Store, options: &Options) -> Result<bool, BootstrapError> {
     let client = Client::new(router);
     let create = |First { path, body }| client.send(Method::POST, path.to_owned(), body);
     try_join_all(namespaces().map(create)).await?;
-    warn(join_all(firsts(store).map(create)).await);
+    make(&client, store, options).await
+}
+
+async fn make(client: &Client, store: &Store, options: &Options) -> Result<bool, BootstrapError> {
+    let create = |First { path, body }| client.send(Method::POST, path.to_owned(), body);
+    let mut made = join_all(firsts(store).map(create)).await;
     let own = own_service::objects(options).into_iter();
-    warn(join_all(own.map(|own| client.keep(store, own))).await);
+    made.extend(join_all(own.map(|own| client.keep(store, own))).await);
     if let Some(authority) = &options.authority
         && let Err(error) = client.publish(store, authority).await
     {
@@ -162,14 +173,13 @@ pub(crate) async fn run(router: Router, store: &Store, options: &Options) -> Res
         tracing::warn!(%error, "the authority is not published to extension servers");
     }
     let wanted = policy::wanted()?.into_iter();
-    warn(join_all(wanted.map(|wanted| client.provide(store, wanted))).await);
-    Ok(())
-}
-
-fn warn(made: Vec<Result<(), BootstrapError>>) {
+    made.extend(join_all(wanted.map(|wanted| client.provide(store, wanted))).await);
+    let mut whole = true;
     for error in made.into_iter().filter_map(Result::err) {
         tracing::warn!(%error, "what every cluster has cannot be made");
+        whole = false;
     }
+    Ok(whole)
 }
 
 /// The server as its own client.

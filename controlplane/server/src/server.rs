@@ -84,6 +84,8 @@ pub(crate) struct Shared {
     /// When it was made.
     pub(crate) started: Timestamp,
     pub(crate) ready: AtomicBool,
+    /// Whether all that every cluster has could be made at the start.
+    whole: AtomicBool,
     pub(crate) stopping: AtomicBool,
 }
 
@@ -110,6 +112,7 @@ impl Server {
             lines: Lines::default(),
             gates: Gates::new(),
             ready: AtomicBool::new(false),
+            whole: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
         };
         Self {
@@ -131,14 +134,17 @@ impl Server {
     /// When an object cannot be stored.
     pub async fn bootstrap(&self) -> Result<(), BootstrapError> {
         crate::services::repair(&self.shared.store, (self.shared.options.clock)()).await;
-        bootstrap::run(self.router(), &self.shared.store, &self.shared.options).await?;
+        let made = bootstrap::run(self.router(), &self.shared.store, &self.shared.options).await?;
+        self.shared.whole.store(made, Ordering::Relaxed);
         self.shared.ready.store(true, Ordering::Release);
         Ok(())
     }
 
-    /// Makes anew what nobody should have deleted of what [`Self::bootstrap`] made, for as long as it is polled.
+    /// Makes what [`Self::bootstrap`] could not make, and anew what nobody should have deleted of the rest, for as long as it
+    /// is polled.
     pub async fn heal(&self) -> Infallible {
-        bootstrap::heal(self.router(), &self.shared.store, &self.shared.options).await
+        let shared = &self.shared;
+        bootstrap::heal(self.router(), &shared.store, &shared.options, &shared.whole).await
     }
 
     /// Reports not ready from now on, so that clients go elsewhere.
