@@ -23,10 +23,10 @@ pub struct Failure {
     pub message: String,
 }
 
-/// The beginning of a text that is somebody else's, as logs and messages show it.
-pub(crate) fn shown(text: &str) -> &str {
+/// The beginning of an image's name, or of a text that has it, which may have any length, as logs and messages show it.
+pub(crate) fn shown(name: &str) -> &str {
     const LONGEST: usize = 1024;
-    text.get(..text.floor_char_boundary(LONGEST)).unwrap_or(text)
+    name.get(..name.floor_char_boundary(LONGEST)).unwrap_or(name)
 }
 
 /// What the agent asks of an image store.
@@ -51,12 +51,13 @@ pub trait Source: Send + Sync + 'static {
 impl Source for Images {
     fn resolve(&self, name: &str) -> Result<Option<Arc<Image>>, Failure> {
         Self::resolve(self, name).map_err(|error| {
-            let name = shown(name);
-            let told =
-                format!("Failed to apply default image tag {name:?}: couldn't parse image name {name:?}: {error}");
+            let (name, error) = (shown(name), error.to_string());
+            let error = shown(&error);
             Failure {
                 reason: "InvalidImageName".to_owned(),
-                message: shown(&told).to_owned(),
+                message: format!(
+                    "Failed to apply default image tag {name:?}: couldn't parse image name {name:?}: {error}"
+                ),
             }
         })
     }
@@ -66,7 +67,7 @@ impl Source for Images {
             let pulled = Self::fetch(self, name, credentials).await;
             pulled.map_err(|error| Failure {
                 reason: error.reason().to_owned(),
-                message: shown(&error.message()).to_owned(),
+                message: error.message(),
             })
         }
         .boxed()
@@ -139,5 +140,20 @@ impl Source for Sim {
 
     fn directory(&self) -> Option<&Path> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_name_of_any_length_is_refused_in_few_words() {
+        let directory = tempfile::tempdir().unwrap();
+        let images = Images::open(directory.path(), image::Config::default()).unwrap();
+        let name = "A".repeat(1 << 20);
+        let failure = Source::resolve(&images, &name).unwrap_err();
+        assert_eq!(failure.reason, "InvalidImageName");
+        assert!(failure.message.len() < 4096, "{} bytes", failure.message.len());
     }
 }

@@ -13,7 +13,6 @@ use kube::core::Status;
 use tracing::{debug, warn};
 
 use super::{Done, Worker, version};
-use crate::images::shown;
 use crate::milestones::Step;
 
 /// Changes that nobody waits for are gathered for so long.
@@ -112,7 +111,7 @@ impl Worker {
             }
             // Nobody would ever be told of a pod that is gone already.
             Err(kube::Error::Api(status)) if self.view.sandbox == Sandbox::Removed && is_refusal(&status) => {
-                warn!(pod = %self.id(), message = shown(&status.message), "the final status is refused");
+                warn!(pod = %self.id(), code = status.code, "the final status is refused");
                 self.publisher.retry = None;
                 self.publisher.current = true;
             }
