@@ -7,8 +7,9 @@ use agent_plan::reserve::{self, Amounts, InvalidReservation};
 use agent_plan::shutdown::Grace;
 use anyhow::Context as _;
 
+/// A kubelet's own, but for the disks: of a machine whose one disk serves more than pods, 15 % is much to leave unused.
 const HARD: &str =
-    "imagefs.available<15%,imagefs.inodesFree<5%,memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%";
+    "imagefs.available<5%,imagefs.inodesFree<5%,memory.available<100Mi,nodefs.available<5%,nodefs.inodesFree<5%";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct UpkeepArguments {
