@@ -3,7 +3,7 @@
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
-use k8s_openapi::{ClusterResourceScope, Metadata, NamespaceResourceScope, Resource, ResourceScope};
+use k8s_openapi::{ClusterResourceScope, Metadata, NamespaceResourceScope, Resource, ResourceScope, SubResourceScope};
 use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -32,6 +32,10 @@ impl Scoped for ClusterResourceScope {
 }
 
 impl Scoped for NamespaceResourceScope {
+    const SCOPE: Scope = Scope::Namespaced;
+}
+
+impl Scoped for SubResourceScope {
     const SCOPE: Scope = Scope::Namespaced;
 }
 

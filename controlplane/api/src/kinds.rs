@@ -49,6 +49,7 @@ pub mod service_account;
 pub mod service_cidr;
 pub mod stateful_set;
 pub mod storage_class;
+pub mod subresources;
 pub mod token_review;
 pub mod volume_attachment;
 pub mod volume_attributes_class;
@@ -139,4 +140,10 @@ pub fn find_kind(group: &str, version: &str, kind: &str) -> Option<&'static Regi
     KINDS
         .iter()
         .find(|row| row.group == group && row.version == version && row.kind == kind)
+}
+
+/// Whether there is a kind of this name, be it only the body of a subresource or a list.
+pub fn is_kind(group: &str, version: &str, kind: &str) -> bool {
+    let of = |kind: &str| find_kind(group, version, kind).is_some();
+    of(kind) || kind.strip_suffix("List").is_some_and(of) || subresources::is_one(group, version, kind)
 }

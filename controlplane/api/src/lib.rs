@@ -33,6 +33,6 @@ pub mod yaml;
 
 pub use invalid::{Invalid, InvalidKind};
 pub use kind::Kind;
-pub use kinds::{KINDS, find, find_kind};
+pub use kinds::{KINDS, find, find_kind, is_kind};
 pub use object::Object;
 pub use registration::Registration;

@@ -24,7 +24,7 @@ mod types;
 mod update;
 mod versions;
 
-pub use apply::{Application, Applied, ApplyError, Conflict, apply, conflict_message};
+pub use apply::{Application, Applied, ApplyError, Conflict, apply, check_shape, conflict_message};
 pub use compare::{Comparison, compare};
 pub use entries::{Entry, Managed, Operation};
 pub use set::Set;

@@ -13,6 +13,7 @@ use serde_json::{Map, Value as Json};
 use store::{Attributes, Entry, Value};
 
 use crate::body::{self, Decoded, syntax};
+use crate::context::Context;
 use crate::failure::Failure;
 use crate::options::FieldValidation;
 use crate::storage;
@@ -55,6 +56,10 @@ pub(crate) fn read(
     validation: FieldValidation,
 ) -> Result<Read, Failure> {
     let decoded = body::to_json(headers, body, registration.kind, validation != FieldValidation::Ignore)?;
+    read_json(registration, decoded, validation)
+}
+
+fn read_json(registration: &Registration, decoded: Decoded, validation: FieldValidation) -> Result<Read, Failure> {
     let Decoded { json, duplicates } = decoded;
     let (object, complaints) = decode(registration, &json, &duplicates, validation)?;
     if validation == FieldValidation::Strict && !complaints.is_empty() {
@@ -67,6 +72,31 @@ pub(crate) fn read(
         json,
         warnings: complaints,
     })
+}
+
+/// Decodes what is sent to a subresource; what is wrong with its fields goes to the request's warnings.
+///
+/// # Errors
+/// As [`read`]
+pub(crate) fn read_part<T: Clone + 'static>(
+    context: &mut Context,
+    registration: &Registration,
+    decoded: Decoded,
+    validation: FieldValidation,
+) -> Result<T, Failure> {
+    let read = read_json(registration, decoded, validation)?;
+    context.warnings.extend(read.warnings);
+    context.notes.request = Some(read.json);
+    part(&*read.object)
+}
+
+/// An object as the type that its registration stands for.
+///
+/// # Errors
+/// 500 for another one's.
+pub(crate) fn part<T: Clone + 'static>(object: &dyn Object) -> Result<T, Failure> {
+    let part = object.as_any().downcast_ref::<T>().cloned();
+    part.ok_or_else(|| Failure::internal("the object is of another type than its kind"))
 }
 
 /// Decodes JSON; the texts are what a strict reader complains about.
@@ -101,7 +131,7 @@ fn other_kind(registration: &Registration, json: &[u8], error: String) -> String
         return error;
     }
     let (group, short) = version.rsplit_once('/').unwrap_or(("", version));
-    if api::find_kind(group, short, kind).is_none() {
+    if !api::is_kind(group, short, kind) {
         return unregistered(kind, version);
     }
     unconvertible(registration, short, kind)
@@ -159,7 +189,7 @@ fn mismatch(registration: &Registration, json: &[u8], error: &str) -> Failure {
         return unfit(registration, &meta, error);
     }
     let (group, short) = version.rsplit_once('/').unwrap_or(("", version));
-    if api::find_kind(group, short, kind).is_none() {
+    if !api::is_kind(group, short, kind) {
         return unfit(registration, &meta, &unregistered(kind, version));
     }
     let is_event = |group: &str| matches!(group, "" | "events.k8s.io");

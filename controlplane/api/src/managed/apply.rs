@@ -200,8 +200,16 @@ fn named(version: &str, kind: &str) -> String {
 }
 
 fn check_fields(application: &Application<'_>) -> Result<(), ApplyError> {
-    let applied = application.applied;
-    let found = check::check(application.schema, applied);
+    let api_version = &application.writer.api_version;
+    check_shape(application.schema, api_version, application.kind, application.applied)
+}
+
+/// Whether what is applied has the shape of its kind.
+///
+/// # Errors
+/// Upstream's words for what does not fit.
+pub fn check_shape(schema: Schema, api_version: &str, kind: &str, applied: &Value) -> Result<(), ApplyError> {
+    let found = check::check(schema, applied);
     if found.is_empty() {
         return Ok(());
     }
@@ -209,7 +217,7 @@ fn check_fields(application: &Application<'_>) -> Result<(), ApplyError> {
         "failed to create typed patch object ({}/{}; {}): {}",
         text_of(applied, &["metadata", "namespace"]),
         text_of(applied, &["metadata", "name"]),
-        named(&application.writer.api_version, application.kind),
+        named(api_version, kind),
         check::joined(&found),
     )))
 }

@@ -1,11 +1,11 @@
 //! PATCH with `application/apply-patch+yaml`: server-side apply. What does not exist is created.
 
-use api::Object;
 use api::managed::{self, Application, Applied, ApplyError, Managed};
+use api::schema::Schema;
+use api::{Object, Registration};
 use axum::body::Body;
 use bytes::Bytes;
 use http::StatusCode;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use store::Entry;
 
@@ -70,9 +70,10 @@ impl Applying {
     ///
     /// # Errors
     /// 400 for another kind, 500 for what does not fit.
-    pub(crate) fn decode<T: DeserializeOwned>(&self, api_version: &str, kind: &str) -> Result<T, Failure> {
+    pub(crate) fn decode<T: Clone + 'static>(&self, registration: &Registration) -> Result<T, Failure> {
+        let (api_version, kind) = (&registration.api_version(), registration.kind);
         let own = |member: &str| self.object.get(member).and_then(Value::as_str).unwrap_or_default();
-        if own("apiVersion") != api_version || own("kind") != kind {
+        if own("apiVersion") != *api_version || own("kind") != kind {
             let slash = if own("apiVersion").contains('/') { "" } else { "/" };
             return Err(Failure::bad_request(format!(
                 "invalid object type: {slash}{}, Kind={}",
@@ -80,9 +81,13 @@ impl Applying {
                 own("kind")
             )));
         }
-        T::deserialize(&self.object).map_err(|error| Failure::Unexpected {
-            message: format!("failed to create typed patch object ({api_version}, Kind={kind}): {error}"),
-        })
+        if let Some(schema) = Schema::of_kind(api_version, kind) {
+            managed::check_shape(schema, api_version, kind, &self.object).map_err(refused)?;
+        }
+        let json = self.object.to_string();
+        let (object, _unknown) = object::decode_bare(registration, json.as_bytes(), FieldValidation::Ignore)
+            .map_err(|message| Failure::Unexpected { message })?;
+        object::part(&*object)
     }
 }
 
@@ -179,11 +184,15 @@ fn merged(context: &Context, applying: &Applying, live: &Value, entries: Managed
         force: applying.force,
         ignored: &managers::ignored(context),
     };
-    managed::apply(&application, entries).map_err(|error| match error {
+    managed::apply(&application, entries).map_err(refused)
+}
+
+fn refused(error: ApplyError) -> Failure {
+    match error {
         ApplyError::Malformed(message) => Failure::bad_request(message),
         ApplyError::Unfit(message) => Failure::Unexpected { message },
         ApplyError::Conflict(conflicts) => Failure::ApplyConflict { conflicts },
-    })
+    }
 }
 
 fn decode(context: &Context, document: &Value) -> Result<Box<dyn Object>, Failure> {

@@ -36,12 +36,8 @@ async fn bind(context: &mut Context, name: Option<String>, body: Body) -> Result
     let options = WriteOptions::read(&context.query, "CreateOptions")?;
     let body = body::read(body).await?;
     let kind = api::find_kind("", "v1", "Binding").ok_or(Failure::NoSuchResource)?;
-    let read = object::read(kind, &context.headers, body, options.field_validation)?;
-    context.warnings.extend(read.warnings);
-    context.notes.request = Some(read.json);
-    let Some(binding) = read.object.as_any().downcast_ref::<Binding>().cloned() else {
-        return Err(Failure::internal("the body did not decode as a Binding"));
-    };
+    let decoded = body::to_json(&context.headers, body, kind.kind, true)?;
+    let mut binding: Binding = object::read_part(context, kind, decoded, options.field_validation)?;
     let own = binding.metadata.name.clone().unwrap_or_default();
     let name = match name {
         Some(name) if own.is_empty() || own == name => name,
@@ -54,7 +50,6 @@ async fn bind(context: &mut Context, name: Option<String>, body: Body) -> Result
     };
     check_namespace(context, binding.metadata.namespace.as_deref())?;
     check(&binding, &name)?;
-    let mut binding = binding;
     if binding.target.kind.as_deref() == Some("Node") {
         let node = binding.target.name.as_deref().unwrap_or_default();
         topology::add(&mut binding.metadata.labels, topology::of_node(context, node));

@@ -3,19 +3,22 @@
 
 mod budget;
 
+use api::kinds::subresources::EVICTION;
 use axum::body::Body;
+use bytes::Bytes;
 use http::StatusCode;
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::body;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::negotiation::negotiate;
+use crate::object;
 use crate::options::{Deletion, WriteOptions};
-use crate::respond::{self, Response};
+use crate::respond::{self, Response, encode};
 use crate::shape;
 use crate::verbs::binding::set_condition;
 use crate::verbs::create::check_namespace;
@@ -26,9 +29,9 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     let representation = negotiate(&context.headers, &context.query)?;
     let options = WriteOptions::read(&context.query, "CreateOptions")?;
     let body = body::read(body).await?;
-    let decoded = body::to_json(&context.headers, body, "Eviction", false)?;
-    context.notes.request = Some(decoded.json.clone());
-    let eviction = parse(&decoded.json)?;
+    let mut decoded = body::to_json(&context.headers, body, EVICTION.kind, true)?;
+    decoded.json = as_v1(decoded.json);
+    let eviction: Eviction = object::read_part(context, &EVICTION, decoded, options.field_validation)?;
     let name = context.info.name.clone();
     if eviction.metadata.name.as_deref().unwrap_or_default() != name {
         return Err(Failure::bad_request(
@@ -73,19 +76,13 @@ fn evicted(now: Time) -> PodCondition {
 }
 
 /// `policy/v1` and `policy/v1beta1` have the same shape.
-fn parse(json: &[u8]) -> Result<Eviction, Failure> {
-    let unfit = |error: &dyn std::fmt::Display| {
-        Failure::bad_request(format!(
-            "Eviction in version \"v1\" cannot be handled as a Eviction: {error}"
-        ))
-    };
-    let mut value: Value = serde_json::from_slice(json).map_err(|error| unfit(&error))?;
-    if let Some(members) = value.as_object_mut() {
-        if members.get("kind").is_some_and(|kind| kind != "Eviction") {
-            return Err(unfit(&"the object is of another kind"));
+fn as_v1(json: Bytes) -> Bytes {
+    let mut members: Map<String, Value> = serde_json::from_slice(&json).unwrap_or_default();
+    match members.get_mut("apiVersion") {
+        Some(version) if *version == "policy/v1beta1" => {
+            *version = EVICTION.api_version().into();
+            encode(&members).into()
         }
-        members.remove("apiVersion");
-        members.remove("kind");
+        _ => json,
     }
-    serde_json::from_value(value).map_err(|error| unfit(&error))
 }

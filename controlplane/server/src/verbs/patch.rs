@@ -191,7 +191,7 @@ pub(crate) async fn patch(context: &mut Context, body: Body) -> Result<Response,
 }
 
 /// What a strict reader says of a patch by itself: fields that occur twice.
-fn complaints_of(body: &[u8], validation: FieldValidation) -> Vec<String> {
+pub(crate) fn complaints_of(body: &[u8], validation: FieldValidation) -> Vec<String> {
     if validation == FieldValidation::Ignore {
         return Vec::new();
     }
@@ -218,6 +218,21 @@ fn patched(
             metadata.insert("managedFields".to_owned(), managed);
         }
     }
+    apply_to(registration, patch, own, document, validation)
+}
+
+/// Applies a patch to an object's JSON, and reads what becomes of it; the texts are what a strict reader complains about,
+/// after those about the patch by itself.
+///
+/// # Errors
+/// As [`Patch::apply`], and 422 for what is no object of the kind any more.
+pub(crate) fn apply_to(
+    registration: &Registration,
+    patch: &Patch,
+    own: &[String],
+    mut document: Value,
+    validation: FieldValidation,
+) -> Result<(Box<dyn Object>, Vec<String>), Failure> {
     patch.apply(&registration.api_version(), registration.kind, &mut document)?;
     let json = document.to_string();
     let (object, unknown) = object::decode_bare(registration, json.as_bytes(), validation)

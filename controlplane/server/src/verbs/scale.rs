@@ -1,6 +1,7 @@
 //! The `scale` subresource: an object's replicas alone, as `autoscaling/v1` Scale.
 
 use api::Object;
+use api::kinds::subresources::SCALE;
 use axum::body::Body;
 use http::StatusCode;
 use k8s_openapi::api::autoscaling::v1::Scale;
@@ -18,7 +19,7 @@ use crate::shape::{self, IncludeObject};
 use crate::verbs::amend::{Amendment, Part, amend};
 use crate::verbs::apply::{Applying, applied_to};
 use crate::verbs::create::check_namespace;
-use crate::verbs::patch::{Patch, is_apply};
+use crate::verbs::patch::{Patch, apply_to, complaints_of, is_apply};
 
 /// Answers the scale.
 pub(crate) fn get(context: &mut Context) -> Result<Response, Failure> {
@@ -32,11 +33,10 @@ pub(crate) fn get(context: &mut Context) -> Result<Response, Failure> {
 pub(crate) async fn update(context: &mut Context, body: Body) -> Result<Response, Failure> {
     let options = WriteOptions::read(&context.query, "UpdateOptions")?;
     let body = body::read(body).await?;
-    let decoded = body::to_json(&context.headers, body, "Scale", false)?;
-    context.notes.request = Some(decoded.json.clone());
-    let wanted = parse(&decoded.json)?;
+    let decoded = body::to_json(&context.headers, body, SCALE.kind, true)?;
+    let wanted: Scale = object::read_part(context, &SCALE, decoded, options.field_validation)?;
     check_namespace(context, wanted.metadata.namespace.as_deref())?;
-    change(context, options, move |_current| Ok(wanted.clone())).await
+    change(context, options, &mut |_current| Ok(wanted.clone())).await
 }
 
 /// Patches the scale.
@@ -47,29 +47,25 @@ pub(crate) async fn patch(context: &mut Context, body: Body) -> Result<Response,
     let options = WriteOptions::of_patch(&context.query, false)?;
     let body = body::repaired(body::read(body).await?)?;
     let patch = Patch::read(&context.headers, &body)?;
+    let validation = options.field_validation;
+    let own = complaints_of(&body, validation);
     context.notes.request = Some(body);
-    let patched = move |current: &Scale| {
-        let mut document = serde_json::to_value(current).map_err(Failure::internal)?;
-        patch.apply("autoscaling/v1", "Scale", &mut document)?;
-        parse(document.to_string().as_bytes())
+    let mut warnings = Vec::new();
+    let patched = &mut |current: &Scale| {
+        let document = serde_json::to_value(current).map_err(Failure::internal)?;
+        let (scale, complaints) = apply_to(&SCALE, &patch, &own, document, validation)?;
+        warnings = complaints;
+        object::part(&*scale)
     };
-    change(context, options, patched).await
-}
-
-fn parse(json: &[u8]) -> Result<Scale, Failure> {
-    serde_json::from_slice(json).map_err(|error| {
-        let value: Value = serde_json::from_slice(json).unwrap_or_default();
-        let kind = value.get("kind").and_then(Value::as_str).unwrap_or("Scale");
-        Failure::bad_request(format!(
-            "{kind} in version \"v1\" cannot be handled as a Scale: {error}"
-        ))
-    })
+    let response = change(context, options, patched).await?;
+    context.warnings.extend(warnings);
+    Ok(response)
 }
 
 async fn change(
     context: &mut Context,
     options: WriteOptions,
-    wanted: impl Fn(&Scale) -> Result<Scale, Failure> + Send + Sync,
+    wanted: &mut (dyn FnMut(&Scale) -> Result<Scale, Failure> + Send),
 ) -> Result<Response, Failure> {
     let name = context.info.name.clone();
     let amendment = Amendment {
@@ -105,7 +101,7 @@ fn answer_stored(context: &mut Context, bytes: &[u8]) -> Result<Response, Failur
 /// Applies a scale: its replicas are the object's.
 async fn apply(context: &mut Context, body: Body) -> Result<Response, Failure> {
     let mut applying = Applying::read(context, body).await?;
-    let wanted: Scale = applying.decode("autoscaling/v1", "Scale")?;
+    let wanted: Scale = applying.decode(&SCALE)?;
     let name = context.info.name.clone();
     check(&wanted, &name)?;
     let registration = context.registration;

@@ -1,5 +1,6 @@
 //! POST of a `TokenRequest`: a token for a service account, which may be bound to a pod, a Secret or a node.
 
+use api::kinds::subresources::TOKEN_REQUEST;
 use axum::body::Body;
 use http::StatusCode;
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec, TokenRequestStatus};
@@ -8,7 +9,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 use store::Key;
 use uuid::Uuid;
 
@@ -19,9 +19,12 @@ use crate::context::Context;
 use crate::failure::{Failure, GroupResource, Target};
 use crate::identity::User;
 use crate::negotiation::negotiate_review;
+use crate::object;
+use crate::options::WriteOptions;
 use crate::respond::{Response, encode};
 use crate::shape;
 use crate::tokens::{Claims, ISSUER, Named, Private};
+use crate::verbs::create::check_namespace;
 
 const GROUP: &str = "authentication.k8s.io";
 const KIND: &str = "TokenRequest";
@@ -38,10 +41,17 @@ const YEAR: i64 = 365 * 24 * 3600;
 /// `POST serviceaccounts/NAME/token`
 pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response, Failure> {
     let representation = negotiate_review(&context.headers, &context.query)?;
+    let options = WriteOptions::read(&context.query, "CreateOptions")?;
     let body = body::read(body).await?;
-    let decoded = body::to_json(&context.headers, body, KIND, false)?;
-    let mut request = parse(&decoded.json)?;
-    check_names(context, &request.metadata)?;
+    let decoded = body::to_json(&context.headers, body, KIND, true)?;
+    let request: TokenRequest = object::read_part(context, &TOKEN_REQUEST, decoded, options.field_validation)?;
+    check_namespace(context, request.metadata.namespace.as_deref())?;
+    check_name(context, &request.metadata)?;
+    let mut request = Parsed {
+        metadata: request.metadata,
+        spec: request.spec.unwrap_or_default(),
+        status: None,
+    };
     let account: ServiceAccount = decode(&context.entry()?.bytes)?;
     let now = context.now();
     begin(context, &mut request, now);
@@ -51,28 +61,6 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     request.status = Some(issue(context, &request.spec, private, now)?);
     let answer = encode(&request);
     shape::document(representation.encoding, StatusCode::CREATED, (VERSION, KIND), answer)
-}
-
-fn parse(json: &[u8]) -> Result<Parsed, Failure> {
-    let unfit = |error: &dyn std::fmt::Display| {
-        Failure::bad_request(format!(
-            "{KIND} in version \"v1\" cannot be handled as a {KIND}: {error}"
-        ))
-    };
-    let mut value: Value = serde_json::from_slice(json).map_err(|error| unfit(&error))?;
-    if let Some(members) = value.as_object_mut() {
-        if members.get("kind").is_some_and(|kind| kind != KIND) {
-            return Err(unfit(&"the object is of another kind"));
-        }
-        members.remove("apiVersion");
-        members.remove("kind");
-    }
-    let request: TokenRequest = serde_json::from_value(value).map_err(|error| unfit(&error))?;
-    Ok(Parsed {
-        metadata: request.metadata,
-        spec: request.spec.unwrap_or_default(),
-        status: None,
-    })
 }
 
 /// A request whose specification is there.
@@ -94,28 +82,14 @@ impl serde::Serialize for Parsed {
 }
 
 /// What the object names must be what the path names.
-fn check_names(context: &Context, metadata: &ObjectMeta) -> Result<(), Failure> {
+fn check_name(context: &Context, metadata: &ObjectMeta) -> Result<(), Failure> {
     let account = &context.info.name;
-    let differs =
-        |own: &Option<String>, wanted: &str| own.as_deref().is_some_and(|own| !own.is_empty() && own != wanted);
-    let mut found = Vec::new();
-    if differs(&metadata.name, account) {
-        let detail = "must match the service account name if specified";
-        found.push(api::Invalid::value(
-            "metadata.name",
-            metadata.name.clone().unwrap_or_default(),
-            detail,
-        ));
+    let own = metadata.name.as_deref().unwrap_or_default();
+    if own.is_empty() || own == account {
+        return Ok(());
     }
-    if differs(&metadata.namespace, &context.info.namespace) {
-        let detail = "must match the service account namespace if specified";
-        let own = metadata.namespace.clone().unwrap_or_default();
-        found.push(api::Invalid::value("metadata.namespace", own, detail));
-    }
-    match found.first() {
-        None => Ok(()),
-        Some(first) => Err(Failure::invalid(GROUP, KIND, account, std::slice::from_ref(first))),
-    }
+    let found = api::Invalid::value("metadata.name", own, "must match the service account name if specified");
+    Err(Failure::invalid(GROUP, KIND, account, &[found]))
 }
 
 /// Fills in what was left out.
