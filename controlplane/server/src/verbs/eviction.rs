@@ -81,7 +81,7 @@ fn as_v1(json: Bytes) -> Bytes {
     match members.get_mut("apiVersion") {
         Some(version) if *version == "policy/v1beta1" => {
             *version = EVICTION.api_version().into();
-            encode(&members).into()
+            encode(&members)
         }
         _ => json,
     }
