@@ -74,7 +74,17 @@ pub(crate) fn of_terms(warnings: &mut Vec<String>, terms: &[NodeSelectorTerm], p
     }
 }
 
-/// An annotation that says what a field says today.
+/// Of an annotation of volumes that says what a field says today.
+pub(crate) fn mount_options_annotation(warnings: &mut Vec<String>, metadata: &ObjectMeta) {
+    const OLD: &str = "volume.beta.kubernetes.io/mount-options";
+    if has_annotation(metadata, OLD) {
+        warnings.push(format!(
+            "metadata.annotations[{OLD}]: deprecated since v1.31; use \"mountOptions\" attribute instead"
+        ));
+    }
+}
+
+/// Of another one, of claims too.
 pub(crate) fn storage_class_annotation(warnings: &mut Vec<String>, metadata: &ObjectMeta) {
     const OLD: &str = "volume.beta.kubernetes.io/storage-class";
     if has_annotation(metadata, OLD) {

@@ -71,12 +71,36 @@ impl Kind for Node {
     }
 
     // A node registers itself with its status, so creation keeps it.
+    fn prepare_create(&mut self) {
+        drop_config_source(self, None);
+        drop_config(self, None);
+    }
+
     fn prepare_update(&mut self, old: &Self) {
         self.status.clone_from(&old.status);
+        drop_config_source(self, Some(old));
     }
 
     fn prepare_status(&mut self, old: &Self) {
         self.spec.clone_from(&old.spec);
+        drop_config(self, Some(old));
+    }
+
+    fn warnings(&self, _old: Option<&Self>) -> Vec<String> {
+        let spec = self.spec.as_ref();
+        let id = spec.and_then(|spec| spec.external_id.as_deref());
+        let told = [
+            (
+                spec.is_some_and(|spec| spec.config_source.is_some()),
+                "spec.configSource: the feature is removed",
+            ),
+            (
+                id.is_some_and(|id| !id.is_empty()),
+                "spec.externalID: this field is deprecated, and is unused by Kubernetes",
+            ),
+        ];
+        let told = told.into_iter().filter(|(is_set, _)| *is_set);
+        told.map(|(_, warning)| warning.to_owned()).collect()
     }
 
     fn spec_changed(&self, old: &Self) -> bool {
@@ -93,6 +117,22 @@ impl Kind for Node {
 
     fn validate_status(&self, old: &Self) -> Vec<Invalid> {
         validation::validate_update(self, old)
+    }
+}
+
+/// Upstream no longer configures nodes by objects: what says so is not stored, unless it was.
+fn drop_config_source(node: &mut Node, old: Option<&Node>) {
+    let had = old.and_then(|old| old.spec.as_ref()?.config_source.as_ref());
+    if let Some(spec) = node.spec.as_mut().filter(|_| had.is_none()) {
+        spec.config_source = None;
+    }
+}
+
+/// The same of what nodes say of it.
+fn drop_config(node: &mut Node, old: Option<&Node>) {
+    let had = old.and_then(|old| old.status.as_ref()?.config.as_ref());
+    if let Some(status) = node.status.as_mut().filter(|_| had.is_none()) {
+        status.config = None;
     }
 }
 

@@ -88,6 +88,7 @@ impl Kind for PersistentVolume {
     fn warnings(&self, _old: Option<&Self>) -> Vec<String> {
         let mut warnings = Vec::new();
         warnings::storage_class_annotation(&mut warnings, &self.metadata);
+        warnings::mount_options_annotation(&mut warnings, &self.metadata);
         if let Some(spec) = &self.spec {
             warn_of_spec(&mut warnings, spec);
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec, StatefulSetStatus};
+use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec, StatefulSetStatus, StatefulSetUpdateStrategy};
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaimVolumeSource, PodTemplateSpec, Volume};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -132,8 +132,10 @@ impl Kind for StatefulSet {
             return self.validate();
         };
         // A set that was stored when less was asked may stay as it is: its pods are told what is wrong with them.
-        let was_valid = validate_spec(old).is_empty() && validate_template(old, true).is_empty();
+        let before = validate_spec(old);
+        let was_valid = before.is_empty() && validate_template(old, true).is_empty();
         let mut errors = validate_spec(new);
+        errors.retain(|error| !before.contains(error));
         errors.extend(validate_template(new, was_valid));
         let mut fixed = new.clone();
         fixed.replicas = old.replicas;
@@ -168,13 +170,15 @@ fn set_spec_defaults(spec: &mut StatefulSetSpec) {
     spec.min_ready_seconds = spec.min_ready_seconds.filter(|seconds| *seconds != 0);
     text(&mut spec.pod_management_policy, "OrderedReady");
     let strategy = spec.update_strategy.get_or_insert_default();
-    text(&mut strategy.type_, "RollingUpdate");
-    if strategy.type_.as_deref() == Some("RollingUpdate") {
-        strategy
-            .rolling_update
-            .get_or_insert_default()
-            .partition
-            .get_or_insert(0);
+    if non_empty(strategy.type_.as_deref()).is_none() {
+        strategy.type_ = Some("RollingUpdate".to_owned());
+        strategy.rolling_update.get_or_insert_default();
+    }
+    // Who names the type alone leaves the rest of it open.
+    if let Some(rolling) = &mut strategy.rolling_update
+        && strategy.type_.as_deref() == Some("RollingUpdate")
+    {
+        rolling.partition.get_or_insert(0);
     }
     let retention = spec.persistent_volume_claim_retention_policy.get_or_insert_default();
     text(&mut retention.when_deleted, "Retain");
@@ -212,32 +216,7 @@ fn validate_spec(spec: &StatefulSetSpec) -> Vec<Invalid> {
         let detail = "must be 'OrderedReady' or 'Parallel'";
         errors.push(Invalid::value("spec.podManagementPolicy", policy, detail));
     }
-    let strategy = spec.update_strategy.clone().unwrap_or_default();
-    match strategy.type_.as_deref().unwrap_or_default() {
-        "" => errors.push(Invalid::required("spec.updateStrategy", "")),
-        "OnDelete" | "RollingUpdate" => {}
-        _ => {
-            let value = internal::update_strategy(&strategy);
-            let detail = "must be 'RollingUpdate' or 'OnDelete'";
-            errors.push(Invalid::rendered("spec.updateStrategy", value, detail));
-        }
-    }
-    let rolling = strategy.rolling_update.unwrap_or_default();
-    let numbers = [
-        ("updateStrategy.rollingUpdate.partition", rolling.partition),
-        ("replicas", spec.replicas),
-        ("minReadySeconds", spec.min_ready_seconds),
-        (
-            "ordinals.start",
-            spec.ordinals.as_ref().and_then(|ordinals| ordinals.start),
-        ),
-    ];
-    for (name, number) in numbers {
-        non_negative(&mut errors, &format!("spec.{name}"), i64::from(number.unwrap_or(0)));
-    }
-    if let Some(most) = &rolling.max_unavailable {
-        max_unavailable(&mut errors, most);
-    }
+    update_strategy(&mut errors, &spec.update_strategy.clone().unwrap_or_default());
     let retention = spec
         .persistent_volume_claim_retention_policy
         .clone()
@@ -249,7 +228,44 @@ fn validate_spec(spec: &StatefulSetSpec) -> Vec<Invalid> {
         let field = format!("spec.persistentVolumeClaimRetentionPolicy.{name}");
         one_of(&mut errors, &field, policy.as_deref(), &["Delete", "Retain"]);
     }
+    let numbers = [
+        ("replicas", spec.replicas),
+        ("minReadySeconds", spec.min_ready_seconds),
+        (
+            "ordinals.start",
+            spec.ordinals.as_ref().and_then(|ordinals| ordinals.start),
+        ),
+    ];
+    for (name, number) in numbers {
+        non_negative(&mut errors, &format!("spec.{name}"), i64::from(number.unwrap_or(0)));
+    }
     errors
+}
+
+fn update_strategy(errors: &mut Vec<Invalid>, strategy: &StatefulSetUpdateStrategy) {
+    const FIELD: &str = "spec.updateStrategy";
+    let rolling = strategy.rolling_update.as_ref();
+    match (strategy.type_.as_deref().unwrap_or_default(), rolling) {
+        ("", _) => errors.push(Invalid::required(FIELD, "")),
+        ("OnDelete", Some(rolling)) => {
+            let detail = "only allowed for updateStrategy 'RollingUpdate'";
+            let value = internal::rolling_update(rolling);
+            errors.push(Invalid::rendered(format!("{FIELD}.rollingUpdate"), value, detail));
+        }
+        ("RollingUpdate", Some(rolling)) => {
+            let first = i64::from(rolling.partition.unwrap_or(0));
+            non_negative(errors, &format!("{FIELD}.rollingUpdate.partition"), first);
+            if let Some(most) = &rolling.max_unavailable {
+                max_unavailable(errors, most);
+            }
+        }
+        ("OnDelete" | "RollingUpdate", None) => {}
+        _ => {
+            let value = internal::update_strategy(strategy);
+            let detail = "must be 'RollingUpdate' or 'OnDelete'";
+            errors.push(Invalid::rendered(FIELD, value, detail));
+        }
+    }
 }
 
 fn max_unavailable(errors: &mut Vec<Invalid>, most: &IntOrString) {

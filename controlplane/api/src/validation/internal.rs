@@ -1,7 +1,7 @@
 //! Structures as upstream shows them in what is wrong with them: the fields of its internal types, which have no names of
 //! their own in JSON, those that are absent, too.
 
-use k8s_openapi::api::apps::v1::StatefulSetUpdateStrategy;
+use k8s_openapi::api::apps::v1::{RollingUpdateStatefulSetStrategy, StatefulSetUpdateStrategy};
 use k8s_openapi::api::core::v1::{
     NodeSelectorRequirement, NodeSelectorTerm, SecurityContext, Toleration, VolumeNodeAffinity,
 };
@@ -72,15 +72,20 @@ pub(crate) fn disruption_budget(own: &PodDisruptionBudgetSpec) -> String {
 }
 
 pub(crate) fn update_strategy(own: &StatefulSetUpdateStrategy) -> String {
-    let rolling = own.rolling_update.as_ref().map(|rolling| {
-        Fields::default()
-            .with("Partition", rolling.partition.unwrap_or(0))
-            .with("MaxUnavailable", &rolling.max_unavailable)
-    });
     Fields::default()
         .with("Type", text(own.type_.as_ref()))
-        .inner("RollingUpdate", rolling)
+        .inner("RollingUpdate", own.rolling_update.as_ref().map(rolling))
         .end()
+}
+
+pub(crate) fn rolling_update(own: &RollingUpdateStatefulSetStrategy) -> String {
+    rolling(own).end()
+}
+
+fn rolling(own: &RollingUpdateStatefulSetStrategy) -> Fields {
+    Fields::default()
+        .with("Partition", own.partition.unwrap_or(0))
+        .with("MaxUnavailable", &own.max_unavailable)
 }
 
 pub(crate) fn security_context(own: &SecurityContext) -> String {

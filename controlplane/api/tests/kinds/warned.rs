@@ -199,12 +199,21 @@ fn core_kinds() {
         (
             "",
             "persistentvolumes",
-            json!({"spec": {"persistentVolumeReclaimPolicy": "Recycle", "rbd": {"image": "a", "monitors": []}}}),
+            json!({"metadata": {"annotations": {"volume.beta.kubernetes.io/mount-options": "ro"}},
+                "spec": {"persistentVolumeReclaimPolicy": "Recycle", "rbd": {"image": "a", "monitors": []}}}),
             vec![
+                "metadata.annotations[volume.beta.kubernetes.io/mount-options]: deprecated since v1.31; use \"mountOptions\" \
+                 attribute instead",
                 "spec.persistentVolumeReclaimPolicy: The Recycle reclaim policy is deprecated. Instead, the recommended \
                  approach is to use dynamic provisioning.",
                 "spec.rbd: deprecated in v1.28, non-functional in v1.31+",
             ],
+        ),
+        (
+            "",
+            "nodes",
+            json!({"spec": {"externalID": "i-1", "configSource": {}}}),
+            vec!["spec.externalID: this field is deprecated, and is unused by Kubernetes"],
         ),
         (
             "",
@@ -273,5 +282,34 @@ fn limits_that_are_taken() {
     assert_eq!(
         new("batch", "cronjobs", &cron),
         [format!("spec.jobTemplate.spec: {indexes}")]
+    );
+}
+
+#[test]
+fn names_of_what_makes_pods() {
+    let told = "metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is \
+                recommended: [must not contain dots]";
+    let cron = json!({"metadata": {"name": "a.b"}, "spec": {"jobTemplate": {"spec": {}}}});
+    assert_eq!(new("batch", "cronjobs", &cron), [told]);
+}
+
+#[test]
+fn sources_of_configuration_are_kept_where_they_were() {
+    let row = find("", "v1", "nodes").unwrap();
+    let node = |value: Value| row.decode(value.to_string().as_bytes()).unwrap();
+    let sourced = json!({"spec": {"configSource": {}}, "status": {"config": {"error": "x"}}});
+    let (mut made, old) = (node(sourced.clone()), node(sourced.clone()));
+    row.prepare_create(made.as_mut());
+    assert_eq!(row.warnings(made.as_ref(), None), Vec::<String>::new());
+    let shown: Value = serde_json::from_slice(&made.to_json()).unwrap();
+    assert_eq!(
+        (&shown["spec"]["configSource"], &shown["status"]["config"]),
+        (&Value::Null, &Value::Null)
+    );
+    let mut same = node(sourced);
+    row.prepare_update(same.as_mut(), old.as_ref());
+    assert_eq!(
+        row.warnings(same.as_ref(), Some(old.as_ref())),
+        ["spec.configSource: the feature is removed"]
     );
 }

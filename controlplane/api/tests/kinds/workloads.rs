@@ -197,6 +197,33 @@ fn templates_of_stateful_sets() {
     );
     set(most(json!("100%")), &[]);
     set(json!({"revisionHistoryLimit": -1}), &[]);
+    let on_delete = json!({"updateStrategy": {"type": "OnDelete", "rollingUpdate": {"partition": 2}}});
+    set(
+        on_delete,
+        &[
+            "spec.updateStrategy.rollingUpdate: Invalid value: {\"Partition\":2,\"MaxUnavailable\":null}: only allowed for \
+           updateStrategy 'RollingUpdate'",
+        ],
+    );
+}
+
+#[test]
+fn strategies_of_stateful_sets() {
+    let row = find("apps", "v1", "statefulsets").unwrap();
+    let stored = |strategy: Value| {
+        let set = json!({"spec": {"updateStrategy": strategy}});
+        let mut set = row.decode(set.to_string().as_bytes()).unwrap();
+        row.set_defaults(set.as_mut());
+        let shown: Value = serde_json::from_slice(&set.to_json()).unwrap();
+        shown["spec"]["updateStrategy"].clone()
+    };
+    let first = json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 0}});
+    assert_eq!(stored(Value::Null), first);
+    assert_eq!(stored(json!({"rollingUpdate": {}})), first);
+    assert_eq!(stored(json!({"type": "RollingUpdate", "rollingUpdate": {}})), first);
+    for kind in ["RollingUpdate", "OnDelete"] {
+        assert_eq!(stored(json!({ "type": kind })), json!({ "type": kind }));
+    }
 }
 
 #[test]
@@ -211,6 +238,7 @@ fn stateful_sets_that_were_wrong_may_stay() {
     );
     let stored = json!({"spec": {
         "template": {"spec": {"containers": []}}, "serviceName": "A_b", "volumeClaimTemplates": [{"metadata": {"name": "A_"}}],
+        "updateStrategy": {"type": "OnDelete", "rollingUpdate": {"partition": 1}},
     }});
     let (old, mut new) = (with(row, &stored), with(row, &stored));
     assert_eq!(
