@@ -1,4 +1,5 @@
-//! OpenAPI documents, generated from the table of kinds: one v3 document per group version and one v2 document of all,
+//! OpenAPI documents, generated from the table of kinds: one v3 document per group version, per group and for the version,
+//! and one v2 document of all,
 //! with upstream's names, so that stock clients find fields (`explain`), patch keys (`apply`, `diff`) and what each path understands
 //! (`create --validate`, `--dry-run=server`).
 //!
@@ -12,6 +13,7 @@ mod marks;
 mod operation;
 mod parameters;
 mod paths;
+mod roots;
 mod v2;
 
 use std::collections::BTreeSet;
@@ -21,6 +23,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::registration::Registration;
+use roots::Root;
 
 pub use v2::{v2_json, v2_protobuf};
 
@@ -30,29 +33,29 @@ pub const V2_PROTOBUF_MEDIA_TYPE: &str = "application/com.github.proto-openapi.s
 pub const V3_PROTOBUF_MEDIA_TYPE: &str = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf";
 
 /// Counts the changes to the generator itself, so that clients do not use what they cached of an older one.
-const REVISION: u32 = 3;
+const REVISION: u32 = 4;
 
-/// The answer to `/openapi/v3`: where each group version's document is, with a hash that changes with its content.
+/// The answer to `/openapi/v3`: where each document is, with a hash that changes with its content.
 pub fn v3_index(kinds: &[Registration]) -> Value {
-    let paths = group_versions(kinds).into_iter().map(|path| {
+    let paths = documents(kinds).into_iter().map(|path| {
         let url = format!("/openapi/v3/{path}?hash={}", hash(kinds, &path));
         (path, json!({ "serverRelativeURL": url }))
     });
     json!({ "paths": paths.collect::<Map<String, Value>>() })
 }
 
-/// The document at `/openapi/v3/PATH`; the path is `api/v1` or `apis/apps/v1`. `None` when there is no such group version.
+/// The document at `/openapi/v3/PATH`; the path is one of [`documents`]. `None` when there is no such document.
 pub fn v3_document(kinds: &[Registration], path: &str) -> Option<Value> {
-    let rows = rows_of(kinds, path);
-    if rows.is_empty() {
+    let paths = paths_at(kinds, path);
+    if paths.is_empty() {
         return None;
     }
     Some(json!({
         "openapi": "3.0.0",
         "info": title(),
-        "paths": paths::of(&rows),
+        "paths": paths,
         "components": {
-            "schemas": components::of(&rows),
+            "schemas": schemas_at(kinds, path),
             "securitySchemes": {"BearerToken": components::bearer_token()},
         },
     }))
@@ -71,7 +74,22 @@ fn title() -> Value {
     json!({"title": "Kubernetes", "version": "v1.36.0"})
 }
 
-/// The paths of all documents: `api/v1`, `apis/apps/v1`.
+fn paths_at(kinds: &[Registration], path: &str) -> Map<String, Value> {
+    Root::find(kinds, path).map_or_else(|| paths::of(&rows_of(kinds, path)), |root| root.paths())
+}
+
+fn schemas_at(kinds: &[Registration], path: &str) -> Map<String, Value> {
+    Root::find(kinds, path).map_or_else(|| components::of(&rows_of(kinds, path)), |root| root.schemas())
+}
+
+/// The paths of all documents: `api`, `api/v1`, `apis`, `apis/apps`, `apis/apps/v1`, `version`.
+pub fn documents(kinds: &[Registration]) -> Vec<String> {
+    let mut all = Root::all(kinds);
+    all.extend(group_versions(kinds));
+    all.into_iter().collect()
+}
+
+/// The paths of the documents of group versions: `api/v1`, `apis/apps/v1`.
 pub fn group_versions(kinds: &[Registration]) -> Vec<String> {
     kinds.iter().map(path_of).collect::<BTreeSet<_>>().into_iter().collect()
 }

@@ -20,7 +20,7 @@ fn the_index_names_every_document_with_a_hash() {
 
 #[test]
 fn every_reference_leads_somewhere() {
-    for path in openapi::group_versions(KINDS) {
+    for path in openapi::documents(KINDS) {
         let document = document(&path);
         let mut references = Vec::new();
         collect(&document, &mut references);
@@ -179,4 +179,95 @@ fn patch_keys_and_special_types_are_upstreams() {
         schemas["io.k8s.apimachinery.pkg.apis.meta.v1.Time"]["format"],
         "date-time"
     );
+}
+
+#[test]
+fn groups_and_the_version_have_documents() {
+    let index = openapi::v3_index(KINDS);
+    for (path, url, id, definition) in [
+        ("api", "/api/", "getCoreAPIVersions", "apis.meta.v1.APIVersions"),
+        ("apis", "/apis/", "getAPIVersions", "apis.meta.v1.APIGroupList"),
+        ("apis/apps", "/apis/apps/", "getAppsAPIGroup", "apis.meta.v1.APIGroup"),
+        (
+            "apis/rbac.authorization.k8s.io",
+            "/apis/rbac.authorization.k8s.io/",
+            "getRbacAuthorizationAPIGroup",
+            "apis.meta.v1.APIGroup",
+        ),
+        ("version", "/version/", "getCodeVersion", "version.Info"),
+    ] {
+        assert!(index["paths"][path].is_object(), "{path}");
+        let document = document(path);
+        let operation = &document["paths"][url]["get"];
+        assert_eq!(operation["operationId"], id);
+        let reference = &operation["responses"]["200"]["content"]["application/json"]["schema"]["$ref"];
+        let name = format!("io.k8s.apimachinery.pkg.{definition}");
+        assert_eq!(*reference, format!("#/components/schemas/{name}"));
+        let schema = &document["components"]["schemas"][&name];
+        let kind = definition.strip_prefix("apis.meta.v1.");
+        let mark = kind.map(|kind| json!([{"group": "", "version": "v1", "kind": kind}]));
+        assert_eq!(schema.get("x-kubernetes-group-version-kind"), mark.as_ref(), "{name}");
+    }
+    let schemas = &document("apis/apps")["components"]["schemas"];
+    let group = &schemas["io.k8s.apimachinery.pkg.apis.meta.v1.APIGroup"];
+    assert_eq!(group["required"], json!(["name", "versions"]));
+    assert_eq!(group["properties"]["versions"]["x-kubernetes-list-type"], "atomic");
+    assert_eq!(group["properties"]["name"]["default"], "");
+    let version = &document("version")["components"]["schemas"]["io.k8s.apimachinery.pkg.version.Info"];
+    assert_eq!(version["properties"]["gitVersion"]["default"], "");
+    assert_eq!(version["properties"]["emulationMajor"].get("default"), None);
+}
+
+#[test]
+fn watches_and_lists_are_described() {
+    let schemas = &document("apis/apps/v1")["components"]["schemas"];
+    let event = &schemas["io.k8s.apimachinery.pkg.apis.meta.v1.WatchEvent"];
+    assert_eq!(
+        event["description"],
+        "Event represents a single event to a watched resource."
+    );
+    let object = &event["properties"]["object"];
+    assert!(
+        object["description"]
+            .as_str()
+            .unwrap()
+            .starts_with("Object is:\n * If Type is Added")
+    );
+    assert_eq!(
+        object["allOf"],
+        json!([{"$ref": "#/components/schemas/io.k8s.apimachinery.pkg.runtime.RawExtension"}])
+    );
+    let kinds = &event["x-kubernetes-group-version-kind"];
+    assert!(
+        kinds
+            .as_array()
+            .unwrap()
+            .contains(&json!({"group": "apps", "version": "v1", "kind": "WatchEvent"}))
+    );
+    let (list, one) = (
+        &schemas["io.k8s.api.apps.v1.DeploymentList"],
+        &schemas["io.k8s.api.apps.v1.Deployment"],
+    );
+    for field in ["apiVersion", "kind"] {
+        assert_eq!(list["properties"][field], one["properties"][field]);
+    }
+}
+
+/// A name may be empty where Go has no pointer, for the sake of older clients.
+#[test]
+fn what_is_required_is_what_upstream_requires() {
+    let schemas = &document("api/v1")["components"]["schemas"];
+    let required = |name: &str| schemas[format!("io.k8s.api.core.v1.{name}")].get("required").cloned();
+    for name in [
+        "ConfigMapEnvSource",
+        "ConfigMapProjection",
+        "ConfigMapVolumeSource",
+        "LocalObjectReference",
+        "SecretEnvSource",
+        "SecretProjection",
+    ] {
+        assert_eq!(required(name), None, "{name}");
+    }
+    assert_eq!(required("SecretKeySelector"), Some(json!(["key"])));
+    assert_eq!(required("Event"), Some(json!(["metadata", "involvedObject"])));
 }

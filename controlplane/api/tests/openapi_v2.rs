@@ -33,7 +33,7 @@ fn the_whole_api_is_in_one_document() {
             .unwrap_or_else(|| panic!("{reference}"));
         assert!(document["definitions"][name].is_object(), "{name} is missing");
     }
-    for path in openapi::group_versions(KINDS) {
+    for path in openapi::documents(KINDS) {
         let v3 = openapi::v3_document(KINDS, &path).expect("the group version is served");
         for (path, item) in v3["paths"].as_object().expect("paths are a map") {
             for (method, operation) in item.as_object().expect("a path has operations") {
@@ -53,6 +53,36 @@ fn the_whole_api_is_in_one_document() {
     ] {
         assert!(!text.contains(newer), "{newer} is v3's");
     }
+}
+
+#[test]
+fn what_stands_above_the_groups_is_there() {
+    let document = document();
+    for (path, id) in [
+        ("/api/", "getCoreAPIVersions"),
+        ("/apis/", "getAPIVersions"),
+        ("/apis/apps/", "getAppsAPIGroup"),
+        ("/version/", "getCodeVersion"),
+    ] {
+        assert_eq!(document["paths"][path]["get"]["operationId"], id);
+    }
+    for name in [
+        "apis.meta.v1.APIGroup",
+        "apis.meta.v1.APIGroupList",
+        "apis.meta.v1.APIResource",
+        "apis.meta.v1.APIResourceList",
+        "apis.meta.v1.APIVersions",
+        "apis.meta.v1.GroupVersionForDiscovery",
+        "apis.meta.v1.ServerAddressByClientCIDR",
+        "apis.meta.v1.WatchEvent",
+        "version.Info",
+    ] {
+        let name = format!("io.k8s.apimachinery.pkg.{name}");
+        assert!(document["definitions"][&name].is_object(), "{name}");
+    }
+    let event = &document["definitions"]["io.k8s.apimachinery.pkg.apis.meta.v1.WatchEvent"];
+    let kinds = event["x-kubernetes-group-version-kind"].as_array().expect("kinds");
+    assert!(kinds.contains(&json!({"group": "batch", "version": "v1", "kind": "WatchEvent"})));
 }
 
 #[test]

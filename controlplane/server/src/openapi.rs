@@ -65,7 +65,7 @@ pub(crate) struct Documents {
 
 impl Documents {
     pub(crate) fn new() -> Self {
-        let v3: Vec<_> = api::openapi::group_versions(api::KINDS)
+        let v3: Vec<_> = api::openapi::documents(api::KINDS)
             .into_iter()
             .map(|path| {
                 let hash = api::openapi::hash(api::KINDS, &path);

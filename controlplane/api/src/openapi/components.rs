@@ -5,7 +5,11 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::api::policy::v1::Eviction;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIResourceList, DeleteOptions, ListMeta, Patch, Status};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
+    APIResourceList, DeleteOptions, ListMeta, Patch, Status, WatchEvent,
+};
+use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
+use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
@@ -16,6 +20,7 @@ use crate::schema::Schema;
 
 /// Where definitions are found inside of a document.
 const DEFINITIONS: &str = "#/components/schemas/";
+const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
 const INT_OR_STRING: &str = "io.k8s.apimachinery.pkg.util.intstr.IntOrString";
 const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
 /// What upstream requires, where the Rust types tell it otherwise.
@@ -33,6 +38,9 @@ const REQUIRED: [(&str, &[&str]); 10] = [
 ];
 pub(super) const RESOURCES: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.APIResourceList";
 pub(super) const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
+const WATCH_EVENT: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.WatchEvent";
+/// The definitions of kinds that every group version has.
+pub(super) const EVERYWHERE: [(&str, &str); 2] = [(DELETE_OPTIONS, "DeleteOptions"), (WATCH_EVENT, "WatchEvent")];
 pub(super) const PATCH: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Patch";
 pub(super) const STATUS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Status";
 pub(super) const SCALE: &str = "io.k8s.api.autoscaling.v1.Scale";
@@ -41,39 +49,39 @@ pub(super) const TOKEN_REQUEST: &str = "io.k8s.api.authentication.v1.TokenReques
 
 /// All definitions that the rows of one group version need.
 pub(super) fn of(rows: &[&Registration]) -> Map<String, Value> {
-    let mut settings = SchemaSettings::openapi3();
-    settings.transforms.clear();
-    let mut generator = settings.into_generator();
     let has = |subresource| rows.iter().any(|row| row.has(subresource));
-    generator.subschema_for::<APIResourceList>();
-    generator.subschema_for::<DeleteOptions>();
-    generator.subschema_for::<ListMeta>();
-    generator.subschema_for::<Patch>();
-    generator.subschema_for::<Status>();
-    if has(Subresource::Scale) {
-        generator.subschema_for::<Scale>();
-    }
-    if has(Subresource::Eviction) {
-        generator.subschema_for::<Eviction>();
-    }
-    if has(Subresource::Token) {
-        generator.subschema_for::<TokenRequest>();
-    }
-    for row in rows {
-        (row.define)(&mut generator);
-    }
-    let mut definitions = generator.take_definitions(false);
-    for (name, definition) in &mut definitions {
-        finish(name, definition);
-    }
+    let mut definitions = defined(|generator| {
+        generator.subschema_for::<APIResourceList>();
+        generator.subschema_for::<DeleteOptions>();
+        generator.subschema_for::<ListMeta>();
+        generator.subschema_for::<Patch>();
+        generator.subschema_for::<Status>();
+        generator.subschema_for::<WatchEvent<RawExtension>>();
+        if has(Subresource::Scale) {
+            generator.subschema_for::<Scale>();
+        }
+        if has(Subresource::Eviction) {
+            generator.subschema_for::<Eviction>();
+        }
+        if has(Subresource::Token) {
+            generator.subschema_for::<TokenRequest>();
+        }
+        for row in rows {
+            (row.define)(generator);
+        }
+    });
     for row in rows {
         let name = name_of(row);
         if let Some(definition) = definitions.get_mut(&name) {
             mark_kind(definition, &[group_version_kind(row.group, row.version, row.kind)]);
         }
         if row.verbs != Verbs::CreateOnly {
-            definitions.insert(format!("{name}List"), list(row, &name));
+            let list = list(row, &name, definitions.get(&name));
+            definitions.insert(format!("{name}List"), list);
         }
+    }
+    if let Some(event) = definitions.get_mut(WATCH_EVENT) {
+        describe_object(event);
     }
     for (name, required) in REQUIRED {
         if let Some(Value::Object(members)) = definitions.get_mut(name) {
@@ -86,6 +94,50 @@ pub(super) fn of(rows: &[&Registration]) -> Map<String, Value> {
     }
     mark_common(rows, &mut definitions);
     definitions
+}
+
+/// What a generator is told of, in upstream's form.
+pub(super) fn defined(define: impl FnOnce(&mut SchemaGenerator)) -> Map<String, Value> {
+    let mut settings = SchemaSettings::openapi3();
+    settings.transforms.clear();
+    let mut generator = settings.into_generator();
+    define(&mut generator);
+    let mut definitions = generator.take_definitions(false);
+    for (name, definition) in &mut definitions {
+        finish(name, definition);
+    }
+    definitions
+}
+
+/// The name of a definition that all groups share.
+pub(super) fn of_meta(kind: &str) -> String {
+    format!("{META}{kind}")
+}
+
+/// The mark of a kind that all groups share.
+pub(super) fn mark_meta(definitions: &mut Map<String, Value>, kind: &str) {
+    if let Some(definition) = definitions.get_mut(&of_meta(kind)) {
+        mark_kind(definition, &[group_version_kind("", "v1", kind)]);
+    }
+}
+
+/// The Rust type tells of the object of an event where it tells of the event.
+fn describe_object(event: &mut Value) {
+    const OBJECT: &str = "Object is:";
+    let whole = event.get("description").and_then(Value::as_str).unwrap_or_default();
+    let Some((own, object)) = whole.split_once(OBJECT) else {
+        return;
+    };
+    let (own, object) = (own.trim_end().to_owned(), format!("{OBJECT}{}", object.trim_end()));
+    if let Some(Value::Object(members)) = event.pointer_mut("/properties/object") {
+        members.insert("description".to_owned(), Value::from(object));
+    }
+    if let Some(property) = event.pointer_mut("/properties/object") {
+        wrap_references(property);
+    }
+    if let Value::Object(members) = event {
+        members.insert("description".to_owned(), Value::from(own));
+    }
 }
 
 /// The name of a kind's definition: `io.k8s.api.apps.v1.Deployment`.
@@ -104,12 +156,14 @@ pub(super) fn reference(name: &str) -> Value {
 
 /// The kinds that belong to no row, or to every group version.
 fn mark_common(rows: &[&Registration], definitions: &mut Map<String, Value>) {
-    if let Some(definition) = definitions.get_mut(DELETE_OPTIONS) {
-        mark_options(definition, rows.iter().copied());
+    for (name, kind) in EVERYWHERE {
+        if let Some(definition) = definitions.get_mut(name) {
+            mark_everywhere(definition, kind, rows.iter().copied());
+        }
     }
+    mark_meta(definitions, "APIResourceList");
+    mark_meta(definitions, "Status");
     let marks = [
-        (RESOURCES, vec![group_version_kind("", "v1", "APIResourceList")]),
-        (STATUS, vec![group_version_kind("", "v1", "Status")]),
         (SCALE, vec![group_version_kind("autoscaling", "v1", "Scale")]),
         (EVICTION, vec![group_version_kind("policy", "v1", "Eviction")]),
         (
@@ -124,13 +178,17 @@ fn mark_common(rows: &[&Registration], definitions: &mut Map<String, Value>) {
     }
 }
 
-/// The options of deletions are a kind of every group version.
-pub(super) fn mark_options<'r>(definition: &mut Value, rows: impl IntoIterator<Item = &'r Registration>) {
+/// The options of deletions are a kind of every group version, and the events of watches are.
+pub(super) fn mark_everywhere<'r>(
+    definition: &mut Value,
+    kind: &str,
+    rows: impl IntoIterator<Item = &'r Registration>,
+) {
     let own = rows.into_iter().map(|row| (row.group, row.version));
     let group_versions: BTreeSet<_> = own.chain([("", "v1")]).collect();
     let kinds: Vec<_> = group_versions
         .into_iter()
-        .map(|(group, version)| group_version_kind(group, version, "DeleteOptions"))
+        .map(|(group, version)| group_version_kind(group, version, kind))
         .collect();
     mark_kind(definition, &kinds);
 }
@@ -162,13 +220,23 @@ fn mark_kind(definition: &mut Value, kinds: &[Value]) {
     }
 }
 
-fn list(row: &Registration, name: &str) -> Value {
+fn list(row: &Registration, name: &str, of: Option<&Value>) -> Value {
+    // What every kind says of the two.
+    let said = |field: &str, otherwise: String| {
+        let said = of.and_then(|of| of.pointer(&format!("/properties/{field}/description")));
+        said.cloned().unwrap_or_else(|| Value::from(otherwise))
+    };
+    let version = said(
+        "apiVersion",
+        "The version of this representation of the list.".to_owned(),
+    );
+    let kind = said("kind", format!("Always {}.", row.list_kind));
     json!({
         "description": format!("{} is a list of {}.", row.list_kind, row.kind),
         "type": "object",
         "properties": {
-            "apiVersion": {"description": "The version of this representation of the list.", "type": "string"},
-            "kind": {"description": format!("Always {}.", row.list_kind), "type": "string"},
+            "apiVersion": {"description": version, "type": "string"},
+            "kind": {"description": kind, "type": "string"},
             "metadata": {
                 "allOf": [reference("io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta")],
                 "default": {},
@@ -208,11 +276,15 @@ fn finish(name: &str, definition: &mut Value) {
     if let Some(Value::Object(properties)) = members.get_mut("properties") {
         for (json, property) in properties {
             wrap_references(property);
-            if let Some(schema) = schema
-                && let Some(field) = schema.field(json)
-            {
-                let required = required.iter().any(|name| name == json);
-                marks::mark(property, schema, field, required);
+            let required = required.iter().any(|name| name == json);
+            match schema {
+                Some(schema) => {
+                    if let Some(field) = schema.field(json) {
+                        marks::mark(property, schema, field, required);
+                    }
+                }
+                None if required => marks::empty_text(property),
+                None => {}
             }
         }
     }

@@ -17,6 +17,15 @@ pub(super) fn mark(property: &mut Value, message: Schema, field: &Field, require
     enumeration(members, message, field);
 }
 
+/// What Go makes of a text that is not sent, in a structure that is no message.
+pub(super) fn empty_text(property: &mut Value) {
+    if let Value::Object(members) = property
+        && members.get("type").and_then(Value::as_str) == Some("string")
+    {
+        members.insert("default".to_owned(), Value::from(""));
+    }
+}
+
 fn extensions(members: &mut Map<String, Value>, field: &Field) {
     let is_list = members.get("type").and_then(Value::as_str) == Some("array");
     let mut mark = |name: &str, value: Value| members.insert(format!("x-kubernetes-{name}"), value);

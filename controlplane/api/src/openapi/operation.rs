@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::components::{self, reference};
 use super::group_version_kind;
 
-const ANSWERS: [&str; 3] = [
+pub(super) const ANSWERS: [&str; 3] = [
     "application/json",
     "application/vnd.kubernetes.protobuf",
     "application/yaml",

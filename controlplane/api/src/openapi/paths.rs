@@ -44,14 +44,7 @@ struct Resource<'r> {
 
 impl<'r> Resource<'r> {
     fn new(row: &'r Registration) -> Self {
-        let group = if row.group.is_empty() {
-            "core"
-        } else {
-            row.group.strip_suffix(".k8s.io").unwrap_or(row.group)
-        };
-        let mut words = group.split('.');
-        let first = words.next().unwrap_or_default().to_owned();
-        let camel = words.fold(first, |text, word| text + &capital(word));
+        let camel = group_of(row);
         let (scope, place) = match row.scope {
             Scope::Namespaced => ("Namespaced", "namespaces/{namespace}/"),
             Scope::Cluster => ("", ""),
@@ -313,7 +306,19 @@ impl<'r> Resource<'r> {
     }
 }
 
-fn capital(word: &str) -> String {
+/// The group of a row as one word: `core`, `rbacAuthorization`.
+pub(super) fn group_of(row: &Registration) -> String {
+    let group = if row.group.is_empty() {
+        "core"
+    } else {
+        row.group.strip_suffix(".k8s.io").unwrap_or(row.group)
+    };
+    let mut words = group.split('.');
+    let first = words.next().unwrap_or_default().to_owned();
+    words.fold(first, |text, word| text + &capital(word))
+}
+
+pub(super) fn capital(word: &str) -> String {
     let mut letters = word.chars();
     letters
         .next()

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
 
-use super::{components, gnostic, group_versions, paths, rows_of, title};
+use super::{components, documents, gnostic, paths_at, schemas_at, title};
 use crate::registration::Registration;
 
 const V3: &str = "#/components/schemas/";
@@ -64,8 +64,8 @@ fn without_validation(namespace: &mut Value) {
 }
 
 fn each_path(kinds: &[Registration], mut visit: impl FnMut(&str, &Value) -> io::Result<()>) -> io::Result<()> {
-    for group_version in group_versions(kinds) {
-        for (path, item) in paths::of(&rows_of(kinds, &group_version)) {
+    for document in documents(kinds) {
+        for (path, item) in paths_at(kinds, &document) {
             let mut item = path_item(item);
             if path == NAMESPACE {
                 without_validation(&mut item);
@@ -78,13 +78,13 @@ fn each_path(kinds: &[Registration], mut visit: impl FnMut(&str, &Value) -> io::
 
 fn each_definition(kinds: &[Registration], mut visit: impl FnMut(&str, &Value) -> io::Result<()>) -> io::Result<()> {
     let mut seen = BTreeSet::new();
-    for group_version in group_versions(kinds) {
-        for (name, mut definition) in components::of(&rows_of(kinds, &group_version)) {
+    for document in documents(kinds) {
+        for (name, mut definition) in schemas_at(kinds, &document) {
             if seen.contains(&name) {
                 continue;
             }
-            if name == components::DELETE_OPTIONS {
-                components::mark_options(&mut definition, kinds);
+            for (_, kind) in components::EVERYWHERE.iter().filter(|(own, _)| *own == name) {
+                components::mark_everywhere(&mut definition, kind, kinds);
             }
             schema(&mut definition);
             visit(&name, &definition)?;

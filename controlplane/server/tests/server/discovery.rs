@@ -161,6 +161,10 @@ async fn documents_come_in_every_encoding() {
         "one document has one tag"
     );
     assert_ne!(json.bytes, protobuf.bytes);
+    for path in ["/openapi/v3/apis", "/openapi/v3/version"] {
+        let document = get(path, "*/*").await.json();
+        assert!(document["components"]["schemas"].is_object(), "{path}");
+    }
     for path in ["/openapi/v3/api/v1", "/openapi/v2"] {
         let refused = get(path, "application/xml").await;
         assert_eq!((refused.code.as_u16(), refused.bytes.len()), (406, 0), "{path}");
