@@ -12,6 +12,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Kind, Machine, contract, limit};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use runtime::ContainerSpec;
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -58,6 +59,28 @@ async fn a_seccomp_filter_holds_with_and_without_new_privileges_and_for_every_us
             }
         }
     }
+    machine.finish().await;
+}
+
+#[allow(unsafe_code, reason = "sigaction is unsafe for handlers; this ignores signals")]
+async fn what_the_agent_was_started_to_ignore_stops_containers(kind: Kind) {
+    let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
+    for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGPIPE] {
+        // SAFETY: no handler is installed.
+        unsafe { sigaction(signal, &ignore) }.unwrap();
+    }
+    let machine = Machine::of(kind, "ignored").await;
+    machine.sandbox("s").await;
+    machine.run("s", machine.container("c", &["/bin/sleep", "1000"])).await;
+    let script = "grep -hE 'Sig(Ign|Blk)' /proc/1/status /proc/self/status | sort -u";
+    let status = machine.exec("s", "c", script, LIMIT).await;
+    let status = String::from_utf8(status.output).unwrap();
+    // The two that the C library keeps to itself are no program's.
+    let sets: Vec<u64> = status
+        .lines()
+        .map(|line| u64::from_str_radix(line.split_whitespace().last().unwrap(), 16).unwrap() & !(3 << 31))
+        .collect();
+    assert!(!sets.is_empty() && sets.iter().all(|set| *set == 0), "{status}");
     machine.finish().await;
 }
 
@@ -142,4 +165,5 @@ contract!(
     a_seccomp_filter_holds_with_and_without_new_privileges_and_for_every_user,
     an_exec_that_was_oom_killed_does_not_make_a_later_kill_read_so,
     containers_of_a_pod_share_their_memory_and_no_other_pod_does,
+    what_the_agent_was_started_to_ignore_stops_containers,
 );

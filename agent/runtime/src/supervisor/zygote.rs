@@ -45,6 +45,7 @@ pub(super) fn serve() -> io::Result<Option<Order>> {
     let orders = take_over_stdin()?;
     // EPERM: it leads a session already.
     setsid().ok();
+    forget_ignored()?;
     children(SigHandler::SigIgn, SaFlags::SA_NOCLDWAIT)?;
     loop {
         let Some((directory, agent, log)) = receive(&orders)? else {
@@ -74,6 +75,19 @@ fn take_over_stdin() -> io::Result<OwnedFd> {
     dup2_stdout(&null)?;
     sys::close_on_exec_all()?;
     Ok(orders)
+}
+
+/// What the agent was started with would be ignored by all programs in containers, too: what a shell starts with `&`
+/// ignores SIGQUIT, which stops nginx, and no shell can trap what was ignored before it. Of SIGPIPE the supervisor takes care.
+#[expect(unsafe_code, reason = "sigaction is unsafe for handlers; this restores defaults")]
+fn forget_ignored() -> io::Result<()> {
+    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    let fixed = [Signal::SIGKILL, Signal::SIGSTOP, Signal::SIGPIPE];
+    for signal in Signal::iterator().filter(|signal| !fixed.contains(signal)) {
+        // SAFETY: no handler is installed.
+        unsafe { sigaction(signal, &default) }?;
+    }
+    Ok(SigSet::empty().thread_set_mask()?)
 }
 
 #[expect(unsafe_code, reason = "sigaction is unsafe for handlers; this sets a disposition")]
