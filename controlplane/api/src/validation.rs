@@ -1,6 +1,7 @@
 //! Rules that several kinds share, with upstream's paths and texts (`k8s.io/kubernetes/pkg/apis/core/validation`).
 
 mod affinity;
+pub(crate) mod annotations;
 mod apparmor;
 mod container;
 pub(crate) mod counts;

@@ -1,5 +1,6 @@
 //! Pod: containers that share a network and a life.
 
+mod gated;
 mod status;
 mod summary;
 mod update;
@@ -10,9 +11,12 @@ use crate::invalid::Invalid;
 use crate::kind::{Column, Field, Kind, Subresource};
 use crate::pod::{defaults, label_keys, phase, qos, unsupported};
 use crate::table::{age_column, or};
-use crate::validation::{pod_spec, required};
+use crate::validation::{annotations, pod_spec, required};
 use crate::warnings;
 use summary::Summary;
+
+/// Where a pod's annotations are.
+const ANNOTATIONS: &str = "metadata.annotations";
 
 impl Kind for Pod {
     const ANSWERS_DELETED: bool = true;
@@ -172,6 +176,12 @@ impl Kind for Pod {
                 required(&mut errors, &field, image.reference.as_deref());
             }
         }
+        let on_node = spec.node_name.as_ref().is_some_and(|name| !name.is_empty());
+        if on_node && spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty()) {
+            let detail = "cannot be set until all schedulingGates have been cleared";
+            errors.push(Invalid::forbidden("spec.nodeName", detail));
+        }
+        annotations::of_pod(&mut errors, self.metadata.annotations.as_ref(), spec, ANNOTATIONS);
         errors.extend(unsupported(spec));
         errors
     }

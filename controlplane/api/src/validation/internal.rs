@@ -133,19 +133,33 @@ pub(crate) fn security_context(own: &SecurityContext) -> String {
         .end()
 }
 
-pub(crate) fn volume_node_affinity(own: Option<&VolumeNodeAffinity>) -> String {
-    let Some(own) = own else { return NULL.to_owned() };
+/// Null where there is none.
+pub(crate) fn node_selector_terms(own: &[NodeSelectorTerm]) -> String {
+    if own.is_empty() {
+        return NULL.to_owned();
+    }
+    let own: Vec<String> = own.iter().map(node_selector_term).collect();
+    format!("[{}]", own.join(","))
+}
+
+pub(crate) fn node_selector_term(own: &NodeSelectorTerm) -> String {
+    term(own).end()
+}
+
+fn term(own: &NodeSelectorTerm) -> Fields {
     let requirement = |own: &NodeSelectorRequirement| {
         let fields = Fields::default().with("Key", &own.key);
         fields.with("Operator", &own.operator).with("Values", &own.values)
     };
-    let term = |own: &NodeSelectorTerm| {
-        let expressions = own.match_expressions.as_ref().map(|all| all.iter().map(requirement));
-        let fields = own.match_fields.as_ref().map(|all| all.iter().map(requirement));
-        Fields::default()
-            .list("MatchExpressions", expressions)
-            .list("MatchFields", fields)
-    };
+    let expressions = own.match_expressions.as_ref().map(|all| all.iter().map(requirement));
+    let fields = own.match_fields.as_ref().map(|all| all.iter().map(requirement));
+    Fields::default()
+        .list("MatchExpressions", expressions)
+        .list("MatchFields", fields)
+}
+
+pub(crate) fn volume_node_affinity(own: Option<&VolumeNodeAffinity>) -> String {
+    let Some(own) = own else { return NULL.to_owned() };
     let required = own.required.as_ref().map(|own| {
         let terms = own.node_selector_terms.iter().map(term);
         Fields::default().list("NodeSelectorTerms", Some(terms))

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::selector::label_selector;
-use super::{IMMUTABLE, metadata, pod_spec};
+use super::{IMMUTABLE, annotations, metadata, pod_spec};
 use crate::invalid::Invalid;
 use crate::selector::LabelSelector;
 
@@ -133,6 +133,8 @@ pub fn pod_template(template: &PodTemplateSpec, path: &str) -> Vec<Invalid> {
         Some(spec) => {
             errors.extend(pod_spec::validate(spec, &format!("{path}.spec")));
             errors.extend(no_ephemeral(spec, &format!("{path}.spec")));
+            let own = template.metadata.as_ref().and_then(|own| own.annotations.as_ref());
+            annotations::of_pod(&mut errors, own, spec, &format!("{path}.annotations"));
         }
         None => errors.push(Invalid::required(format!("{path}.spec.containers"), "")),
     }

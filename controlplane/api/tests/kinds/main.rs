@@ -14,6 +14,7 @@ mod cluster;
 mod decode;
 mod defaults;
 mod every;
+mod gated;
 mod hostile;
 mod jobs;
 mod label_keys;

@@ -36,6 +36,14 @@ pub(super) fn validate(new: &Pod, old: &Pod) -> Vec<Invalid> {
     let of_pod: Vec<&str> = new.pod_ips.iter().flatten().map(|own| own.ip.as_str()).collect();
     let of_node: Vec<&str> = new.host_ips.iter().flatten().map(|own| own.ip.as_str()).collect();
     addresses(&mut errors, &of_pod, "status.podIPs");
+    let first = of_node.first().copied().unwrap_or_default();
+    if new.host_ip.as_deref().unwrap_or_default() != first && !of_node.is_empty() {
+        errors.push(Invalid::value(
+            "status.hostIPs[0].ip",
+            first,
+            "must be equal to `hostIP`",
+        ));
+    }
     addresses(&mut errors, &of_node, "status.hostIPs");
     errors
 }

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Toleration};
 use serde_json::Value;
 
+use super::{ANNOTATIONS, gated};
 use crate::invalid::Invalid;
-use crate::validation::pod_spec;
+use crate::validation::{annotations, pod_spec};
 
 const CHANGEABLE: &str = "pod updates may not change fields other than `spec.containers[*].image`,\
 `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),\
@@ -14,15 +15,19 @@ const CHANGEABLE: &str = "pod updates may not change fields other than `spec.con
 
 /// Rules for an update of the pod itself.
 pub(super) fn validate(new: &Pod, old: &Pod) -> Vec<Invalid> {
+    let (is, was) = (new.metadata.annotations.as_ref(), old.metadata.annotations.as_ref());
     let (Some(new), Some(old)) = (&new.spec, &old.spec) else {
         return vec![Invalid::required("spec", "")];
     };
+    let mut errors = Vec::new();
+    if is != was {
+        annotations::changes(&mut errors, is, was, ANNOTATIONS);
+        annotations::of_pod(&mut errors, is, new, ANNOTATIONS);
+    }
     // What a pod asks for was judged when it was created; only what may change is judged again.
-    let mut errors: Vec<Invalid> = if new == old {
-        Vec::new()
-    } else {
-        pod_spec::validate(new, "spec")
-    };
+    if new != old {
+        errors.extend(pod_spec::validate(new, "spec"));
+    }
     let counts = |spec: &PodSpec| (spec.containers.len(), spec.init_containers.iter().flatten().count());
     if counts(new) != counts(old) {
         errors.push(Invalid::forbidden(
@@ -38,7 +43,8 @@ pub(super) fn validate(new: &Pod, old: &Pod) -> Vec<Invalid> {
         new.tolerations.as_deref().unwrap_or_default(),
         old.tolerations.as_deref().unwrap_or_default(),
     );
-    let allowed = with_allowed(new, old);
+    let mut allowed = with_allowed(new, old);
+    gated::narrow(&mut errors, &mut allowed, old);
     if allowed != *old {
         let detail = format!("{CHANGEABLE}\n{}", difference(&allowed, old));
         errors.push(Invalid::forbidden("spec", detail));
@@ -58,17 +64,6 @@ fn with_allowed(new: &PodSpec, old: &PodSpec) -> PodSpec {
     let was_negative = old.termination_grace_period_seconds.is_some_and(|seconds| seconds < 0);
     if was_negative && new.termination_grace_period_seconds == Some(1) {
         spec.termination_grace_period_seconds = old.termination_grace_period_seconds;
-    }
-    let gated = old.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty());
-    if gated {
-        // A pod that may not be scheduled yet may be narrowed to fewer nodes.
-        let keeps = |map: &Option<std::collections::BTreeMap<String, String>>| {
-            let new = new.node_selector.clone().unwrap_or_default();
-            map.iter().flatten().all(|(key, value)| new.get(key) == Some(value))
-        };
-        if keeps(&old.node_selector) {
-            spec.node_selector.clone_from(&old.node_selector);
-        }
     }
     spec
 }
