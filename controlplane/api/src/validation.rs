@@ -12,15 +12,18 @@ mod file_key;
 pub(crate) mod internal;
 pub mod metadata;
 mod mounts;
+mod os;
 pub mod pod_spec;
 mod probe;
 pub(crate) mod rbac;
 pub(crate) mod resources;
 mod restart;
 pub(crate) mod selector;
+mod stop_signal;
 pub(crate) mod storage;
 pub(crate) mod time_zone;
 mod volume;
+mod windows_user;
 pub mod workload;
 
 use std::net::IpAddr;

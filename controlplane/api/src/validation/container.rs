@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{
 };
 
 use super::{
-    apparmor, each, field_ref, file_key, id, internal, mounts, one_of, one_of_or_none, port, probe, required,
+    apparmor, each, field_ref, file_key, id, internal, mounts, one_of, one_of_or_none, os, port, probe, required,
     resources, restart,
 };
 use crate::invalid::Invalid;
@@ -43,12 +43,14 @@ pub(super) struct Context<'a> {
     pub(super) never_restarts: bool,
     /// Whether the pod's users are not the node's.
     pub(super) own_users: bool,
+    /// The system that the pod says it is for.
+    pub(super) os: Option<&'a str>,
 }
 
 /// A container that goes on beside the others.
 pub(super) fn main<'a>(errors: &mut Vec<Invalid>, container: &'a Container, path: &str, context: &mut Context<'a>) {
     common(errors, container, path, context);
-    probe::of_container(errors, container, path, context.grace);
+    probe::of_container(errors, container, path, context);
     restart::of_container(errors, container, path);
 }
 
@@ -57,7 +59,7 @@ pub(super) fn init<'a>(errors: &mut Vec<Invalid>, container: &'a Container, path
     common(errors, container, path, context);
     restart::of_container(errors, container, path);
     if is_sidecar(container) {
-        probe::of_container(errors, container, path, context.grace);
+        probe::of_container(errors, container, path, context);
     } else {
         probe::none(errors, container, path);
     }
@@ -346,4 +348,9 @@ fn security(errors: &mut Vec<Invalid>, context: &SecurityContext, path: &str) {
             errors.push(Invalid::rendered(path, value(), detail));
         }
     }
+    os::options(
+        errors,
+        context.windows_options.as_ref(),
+        &format!("{path}.windowsOptions"),
+    );
 }

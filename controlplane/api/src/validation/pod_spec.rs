@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::{Container, PodSecurityContext, PodSpec, Seccomp
 
 use super::container::{self, Context};
 use super::{
-    address, affinity, apparmor, each, ephemeral, file_key, id, metadata, one_of, one_of_or_none, required, resources,
-    volume,
+    address, affinity, apparmor, each, ephemeral, file_key, id, metadata, one_of, one_of_or_none, os, required,
+    resources, volume,
 };
 use crate::invalid::Invalid;
 use crate::names;
@@ -31,10 +31,6 @@ pub fn validate(spec: &PodSpec, path: &str) -> Vec<Invalid> {
         spec.restart_policy.as_deref(),
         &["Always", "Never", "OnFailure"],
     );
-    if let Some(os) = &spec.os {
-        let field = format!("{path}.os.name");
-        one_of(&mut errors, &field, Some(&os.name), &["linux", "windows"]);
-    }
     dns(&mut errors, spec, path);
     if let Some(deadline) = spec
         .active_deadline_seconds
@@ -67,7 +63,9 @@ pub fn validate(spec: &PodSpec, path: &str) -> Vec<Invalid> {
     gates(&mut errors, spec, path);
     file_key::volumes(&mut errors, spec, path);
     host_aliases(&mut errors, spec, path);
+    os::host_process(&mut errors, spec, path);
     own_users(&mut errors, spec, path);
+    os::pod(&mut errors, spec, path);
     errors
 }
 
@@ -120,6 +118,7 @@ fn containers(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str, volumes: BT
         grace: spec.termination_grace_period_seconds.unwrap_or(30),
         never_restarts: spec.restart_policy.as_deref() == Some("Never"),
         own_users: spec.host_users == Some(false),
+        os: spec.os.as_ref().map(|os| os.name.as_str()),
     };
     for (index, item) in spec.containers.iter().enumerate() {
         container::main(errors, item, &format!("{path}.containers[{index}]"), &mut context);
@@ -270,6 +269,11 @@ fn security(errors: &mut Vec<Invalid>, spec: &PodSpec, context: &PodSecurityCont
         errors,
         context.seccomp_profile.as_ref(),
         &format!("{path}.seccompProfile"),
+    );
+    os::options(
+        errors,
+        context.windows_options.as_ref(),
+        &format!("{path}.windowsOptions"),
     );
     let profile = context.app_armor_profile.as_ref();
     apparmor::profile(errors, profile, &format!("{path}.appArmorProfile"));

@@ -4,16 +4,20 @@ use k8s_openapi::api::core::v1::{
     Container, ExecAction, HTTPGetAction, Lifecycle, LifecycleHandler, Probe, SleepAction, TCPSocketAction,
 };
 
-use super::{each, non_negative, one_of, port_or_name, required};
+use super::container::Context;
+use super::{each, non_negative, one_of, port_or_name, required, stop_signal};
 use crate::invalid::Invalid;
 use crate::names;
 
 const NOT_FOR_INIT: &str = "may not be set for init containers without restartPolicy=Always";
 
 /// Probes and lifecycle of a container that goes on.
-pub(super) fn of_container(errors: &mut Vec<Invalid>, container: &Container, path: &str, grace: i64) {
+pub(super) fn of_container(errors: &mut Vec<Invalid>, container: &Container, path: &str, context: &Context<'_>) {
     if let Some(lifecycle) = &container.lifecycle {
-        self::lifecycle(errors, lifecycle, &format!("{path}.lifecycle"), grace);
+        let path = format!("{path}.lifecycle");
+        self::lifecycle(errors, lifecycle, &path, context.grace);
+        let field = format!("{path}.stopSignal");
+        stop_signal::check(errors, lifecycle.stop_signal.as_deref(), &field, context.os);
     }
     let once = [
         (&container.liveness_probe, "livenessProbe"),

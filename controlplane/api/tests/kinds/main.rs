@@ -30,6 +30,7 @@ mod selector;
 mod shown;
 mod statuses;
 mod storage;
+mod systems;
 mod taken;
 mod unset;
 mod warned;
