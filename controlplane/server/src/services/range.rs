@@ -57,30 +57,37 @@ impl FromStr for Range {
     }
 }
 
-/// The ranges from which addresses are handed out, the server's own first.
+/// The ranges from which addresses are handed out, the server's own first: those of which an object says so that is ready
+/// and is not being deleted. The server's own needs none.
 pub(crate) fn ranges(store: &Store, own: Range) -> Vec<Range> {
-    let mut all = vec![own];
-    let Some(row) = find("networking.k8s.io", "v1", "servicecidrs") else {
-        return all;
-    };
-    for entry in store.present(&storage::prefix(row, "")) {
-        let Ok(object) = row.decode_stored(&entry.bytes) else {
-            continue;
-        };
-        let Some(range) = object.as_any().downcast_ref::<ServiceCIDR>() else {
-            continue;
-        };
-        if range.metadata.deletion_timestamp.is_some() {
-            continue;
+    let mut told = Vec::new();
+    if let Some(row) = find("networking.k8s.io", "v1", "servicecidrs") {
+        for entry in store.present(&storage::prefix(row, "")) {
+            let Ok(object) = row.decode_stored(&entry.bytes) else {
+                continue;
+            };
+            if let Some(range) = object.as_any().downcast_ref::<ServiceCIDR>() {
+                let gives = is_ready(range) && range.metadata.deletion_timestamp.is_none();
+                let cidrs = range.spec.iter().filter_map(|spec| spec.cidrs.as_ref()).flatten();
+                told.extend(cidrs.filter_map(|cidr| Some((cidr.parse::<Range>().ok()?, gives))));
+            }
         }
-        let cidrs = range.spec.iter().filter_map(|spec| spec.cidrs.as_ref()).flatten();
-        all.extend(
-            cidrs
-                .filter_map(|cidr| cidr.parse::<Range>().ok())
-                .filter(|range| *range != own),
-        );
     }
+    let mut all = Vec::new();
+    if told.iter().all(|(range, _)| *range != own) {
+        all.push(own);
+    }
+    let of_own = told.iter().filter(|(range, gives)| *gives && *range == own).take(1);
+    let others = told.iter().filter(|(range, gives)| *gives && *range != own);
+    all.extend(of_own.chain(others).map(|(range, _)| *range));
     all
+}
+
+/// Whether a range says of itself that it is; one that says nothing is.
+fn is_ready(range: &ServiceCIDR) -> bool {
+    let conditions = range.status.iter().filter_map(|status| status.conditions.as_ref());
+    let mut own = conditions.flatten().filter(|condition| condition.type_ == "Ready");
+    own.next().is_none_or(|condition| condition.status == "True")
 }
 
 /// An address that nobody holds. The first ones of a range, which people like to choose themselves, come last; the very

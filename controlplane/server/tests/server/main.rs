@@ -30,6 +30,7 @@ mod protobuf;
 mod quotas;
 mod roles;
 mod round_trips;
+mod service_ranges;
 mod services;
 mod shutdown;
 mod subresources;

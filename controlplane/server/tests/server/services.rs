@@ -7,7 +7,7 @@ use controlplane_server::{Options, Server};
 use http::StatusCode;
 use serde_json::{Value, json};
 
-const SERVICES: &str = "/api/v1/namespaces/default/services";
+pub(crate) const SERVICES: &str = "/api/v1/namespaces/default/services";
 const ADDRESSES: &str = "/apis/networking.k8s.io/v1/ipaddresses";
 
 fn service(name: &str, spec: &Value) -> Value {
@@ -36,7 +36,7 @@ async fn what_every_cluster_has_is_made_anew() {
     }
 }
 
-async fn create(api: &Api, name: &str, spec: &Value) -> Answer {
+pub(crate) async fn create(api: &Api, name: &str, spec: &Value) -> Answer {
     api.post(SERVICES, &service(name, spec)).await
 }
 
@@ -257,17 +257,6 @@ async fn every_cluster_has_its_own_service() {
     let slice = api.get(&format!("{slices}/kubernetes")).await.json();
     assert_eq!(slice["endpoints"][0]["addresses"], json!(["192.0.2.8"]));
     assert_eq!(held(&api).await, ["10.96.0.9"]);
-}
-
-#[tokio::test]
-async fn another_range_gives_addresses_too() {
-    let api = Api::start().await;
-    let range = json!({"metadata": {"name": "extra"}, "spec": {"cidrs": ["198.51.100.0/24"]}});
-    let made = api.post("/apis/networking.k8s.io/v1/servicecidrs", &range).await;
-    assert_eq!(made.code, StatusCode::CREATED, "{}", made.text());
-    assert_eq!(made.json()["status"]["conditions"][0]["type"], "Ready");
-    let web = create(&api, "web", &json!({"clusterIP": "198.51.100.9"})).await;
-    assert_eq!(web.code, StatusCode::CREATED, "{}", web.text());
 }
 
 #[tokio::test]
