@@ -172,6 +172,12 @@ impl Kind for events::Event {
         decode: |json| decode::<core::Event>(json).map(from_core),
     });
 
+    fn set_defaults(&mut self) {
+        // Structs to upstream, which writes them always.
+        self.deprecated_source.get_or_insert_default();
+        self.regarding.get_or_insert_default();
+    }
+
     fn validate(&self) -> Vec<Invalid> {
         validation::of_new(&to_core(self.clone()))
     }
@@ -247,13 +253,14 @@ pub fn to_core(event: events::Event) -> core::Event {
         metadata: event.metadata,
         reason: event.reason,
         related: event.related,
-        reporting_component: event.reporting_controller,
-        reporting_instance: event.reporting_instance,
+        // This form shows the two when they are empty.
+        reporting_component: Some(event.reporting_controller.unwrap_or_default()),
+        reporting_instance: Some(event.reporting_instance.unwrap_or_default()),
         series: event.series.map(|series| core::EventSeries {
             count: Some(series.count),
             last_observed_time: Some(series.last_observed_time),
         }),
-        source: event.deprecated_source,
+        source: Some(event.deprecated_source.unwrap_or_default()),
         type_: event.type_,
     }
 }
@@ -272,8 +279,9 @@ pub fn from_core(event: core::Event) -> events::Event {
         reason: event.reason,
         regarding: Some(event.involved_object),
         related: event.related,
-        reporting_controller: event.reporting_component,
-        reporting_instance: event.reporting_instance,
+        // This form leaves the two out then.
+        reporting_controller: event.reporting_component.filter(|text| !text.is_empty()),
+        reporting_instance: event.reporting_instance.filter(|text| !text.is_empty()),
         series: event.series.and_then(|series| {
             Some(events::EventSeries {
                 count: series.count.unwrap_or_default(),

@@ -302,6 +302,30 @@ async fn events_have_two_forms() {
 }
 
 #[tokio::test]
+async fn who_reported_is_shown_empty_by_the_older_form_alone() {
+    let api = Api::start().await;
+    let event = json!({"metadata": {"name": "e"}, "reason": "Because", "type": "Normal",
+        "involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"}});
+    api.post("/api/v1/namespaces/default/events", &event).await;
+    let (older, newer) = (
+        "/api/v1/namespaces/default/events/e",
+        "/apis/events.k8s.io/v1/namespaces/default/events/e",
+    );
+    let shown = api.get(newer).await.json();
+    for field in ["reportingController", "reportingInstance"] {
+        assert_eq!(shown.get(field), None, "{shown}");
+    }
+    let before = api.get(older).await;
+    let put = api.put(newer, &shown).await;
+    assert_eq!(put.code, 200, "{}", put.text());
+    let after = api.get(older).await;
+    assert_eq!(after.text(), before.text());
+    for field in ["reportingComponent", "reportingInstance"] {
+        assert_eq!(after.json()[field], "", "{}", after.text());
+    }
+}
+
+#[tokio::test]
 async fn answers_to_questions_have_no_table() {
     let api = Api::start().await;
     let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
