@@ -183,7 +183,10 @@ fn advance(pod: &Pod, view: &View, now: Timestamp, plan: &mut Plan) {
     }
     // They are there to look into a pod that does not get on, so they wait for nothing but the sandbox.
     for container in pods::ephemeral_containers(pod) {
-        keep(pod, view, &as_container(container), true, now, plan);
+        // They run once, whatever became of them.
+        if view.latest(&container.name).and_then(Instance::exit).is_none() {
+            keep(pod, view, &as_container(container), true, now, plan);
+        }
     }
     let begun = has_begun(pod, view);
     let mut blocked = false;

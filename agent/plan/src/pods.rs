@@ -2,14 +2,11 @@
 
 use std::borrow::Cow;
 
+use api::pod::ending::{self, Group};
 use api::pod::ephemeral::as_container;
 use k8s_openapi::api::core::v1::{
-    Container, ContainerPort, ContainerRestartRule, ContainerRestartRuleOnExitCodes, ContainerStatus,
-    EphemeralContainer, ImageVolumeSource, Pod, PodSpec, Volume,
+    Container, ContainerPort, ContainerStatus, EphemeralContainer, ImageVolumeSource, Pod, PodSpec, Volume,
 };
-
-/// The action of a rule that starts all containers again.
-const RESTART_ALL: &str = "RestartAllContainers";
 
 /// When a container is started again after its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,33 +150,28 @@ pub fn container_policy(pod: &Pod, container: &Container) -> Policy {
 
 /// Whether a container that ended with `code` is started again: its rules decide before its policy.
 pub fn restarts(pod: &Pod, container: &Container, code: i32) -> bool {
-    rule(container, code).is_some() || container_policy(pod, container).restarts(code)
+    ending::rule(container, code).is_some() || container_policy(pod, container).restarts(code)
 }
 
 /// Whether all containers are started again when this one ends with `code`.
 pub fn restarts_all(container: &Container, code: i32) -> bool {
-    rule(container, code).is_some_and(|rule| rule.action == RESTART_ALL)
+    ending::rule(container, code).is_some_and(ending::restarts_all)
 }
 
 /// Whether any rule of the pod may start all of its containers again.
 pub fn may_restart_all(pod: &Pod) -> bool {
-    all_containers(pod)
-        .flat_map(|container| container.restart_policy_rules.iter().flatten())
-        .any(|rule| rule.action == RESTART_ALL)
+    pod.spec.as_ref().is_some_and(ending::may_restart_all)
 }
 
-/// The first rule of a container that speaks of `code`.
-fn rule(container: &Container, code: i32) -> Option<&ContainerRestartRule> {
-    let covers = |codes: &ContainerRestartRuleOnExitCodes| {
-        let listed = codes.values.iter().flatten().any(|value| *value == code);
-        match codes.operator.as_str() {
-            "In" => listed,
-            "NotIn" => !listed,
-            _ => false,
-        }
-    };
-    let mut rules = container.restart_policy_rules.iter().flatten();
-    rules.find(|rule| rule.exit_codes.as_ref().is_some_and(covers))
+/// The group of a container.
+pub fn group(pod: &Pod, name: &str) -> Group {
+    if is_ephemeral(pod, name) {
+        Group::Ephemeral
+    } else if is_init(pod, name) {
+        Group::Init
+    } else {
+        Group::Main
+    }
 }
 
 /// The grace period in seconds of a pod that ends by itself. One below zero counts as a second.

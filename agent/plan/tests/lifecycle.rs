@@ -7,13 +7,15 @@
 )]
 
 use agent_plan::lifecycle::decide;
-use agent_plan::observed::{Sandbox, Termination};
+use agent_plan::observed::Termination;
 use agent_plan::{after, later};
 use expect_test::expect;
 use proptest::prelude::*;
 
 use world::World;
 
+#[path = "lifecycle/ended.rs"]
+mod ended;
 #[path = "lifecycle/image.rs"]
 mod image;
 #[path = "lifecycle/world.rs"]
@@ -169,11 +171,7 @@ fn a_lost_sandbox_runs_initial_containers_again() {
     world.exit("one", 0);
     world.settle();
     world.trace.clear();
-    world.exit("a", 137);
-    for instance in world.view.instances.values_mut().flatten() {
-        instance.lost = true;
-    }
-    world.view.sandbox = Sandbox::Absent;
+    world.lose();
     world.settle();
     world.exit("one", 0);
     world.settle();
@@ -185,6 +183,7 @@ enum Step {
     Exit(usize, i32),
     Pass(i64),
     Delete(i64),
+    Lose,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -192,6 +191,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => (0_usize..3, prop_oneof![Just(0), Just(1), Just(137)]).prop_map(|(container, code)| Step::Exit(container, code)),
         3 => (0_i64..400).prop_map(Step::Pass),
         1 => (0_i64..40).prop_map(Step::Delete),
+        1 => Just(Step::Lose),
     ];
     prop::collection::vec(step, 1..30)
 }
@@ -210,6 +210,7 @@ proptest! {
                 Step::Exit(index, code) => { let name = ["a", "b", "i"][index]; world.exit(name, code) }
                 Step::Pass(seconds) => world.pass(seconds),
                 Step::Delete(grace) => world.delete(grace),
+                Step::Lose => world.lose(),
             }
             world.settle();
             let phase = world.pod.status.as_ref().unwrap().phase.clone().unwrap();

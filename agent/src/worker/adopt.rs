@@ -181,9 +181,9 @@ impl Worker {
             return;
         }
         let now = self.context.now();
-        let names: Vec<String> = pods::all_containers(&self.pod)
-            .map(|container| container.name.clone())
-            .collect();
+        let added = pods::ephemeral_containers(&self.pod).iter();
+        let names = pods::all_containers(&self.pod).map(|container| &container.name);
+        let names: Vec<String> = names.chain(added.map(|added| &added.name)).cloned().collect();
         for name in names {
             if self.view.latest(&name).is_some() {
                 continue;

@@ -2,6 +2,7 @@
 
 pub mod affinity;
 pub mod defaults;
+pub mod ending;
 pub mod ephemeral;
 pub(crate) mod label_keys;
 pub mod level;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use kube::api::DeleteParams;
+use k8s_openapi::api::core::v1::{ContainerState, Pod};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use network::Network;
 use runtime::Runtime;
 
@@ -54,4 +55,46 @@ async fn nothing_of_a_lost_sandbox_stays() {
     world.pods().delete("web", &DeleteParams::default()).await.unwrap();
     world.gone("web").await;
     assert_eq!(attachments(&world).await, 0);
+}
+
+/// The state of the container that was added.
+fn added(pod: &Pod) -> ContainerState {
+    let status = pod.status.as_ref().unwrap();
+    let added = status.ephemeral_container_statuses.iter().flatten().next();
+    added.and_then(|added| added.state.clone()).unwrap_or_default()
+}
+
+/// How often it ran.
+async fn runs(world: &World) -> usize {
+    let sandboxes = world.runtime.sandboxes().await.unwrap();
+    let all = sandboxes.iter().flat_map(|sandbox| &sandbox.containers);
+    all.filter(|container| container.name == "dbg").count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_was_added_is_never_run_again() {
+    let mut world = World::start().await;
+    world.create("web", PLAIN).await;
+    world.until("web", is_ready).await;
+    let patch = serde_json::json!({"spec": {"ephemeralContainers": [{"name": "dbg", "image": "dbg"}]}});
+    let (parameters, patch) = (PatchParams::default(), Patch::Strategic(patch));
+    let pods = world.pods();
+    pods.patch_subresource("ephemeralcontainers", "web", &parameters, &patch)
+        .await
+        .unwrap();
+    world.until("web", |pod| added(pod).running.is_some()).await;
+    // The node goes down under it, and again when it has ended.
+    for restart in 1..3 {
+        world.stop_agent().await;
+        let sandbox = world.runtime.sandboxes().await.unwrap().remove(0);
+        world.runtime.lose(&sandbox.id);
+        world.start_agent().await;
+        let pod = world
+            .until("web", |pod| restarts(pod) == restart && is_ready(pod))
+            .await;
+        let ended = added(&pod).terminated.unwrap();
+        assert_eq!(ended.reason.as_deref(), Some("ContainerStatusUnknown"));
+        tokio::time::sleep(Duration::from_mins(10)).await;
+        assert_eq!(runs(&world).await, 0);
+    }
 }

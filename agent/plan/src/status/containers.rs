@@ -1,5 +1,6 @@
 //! One entry of `containerStatuses` per container.
 
+use api::pod::ending;
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
     Pod, ResourceRequirements, VolumeMountStatus,
@@ -20,19 +21,47 @@ pub(super) fn statuses(
     containers
         .iter()
         .map(|container| {
+            let stored = pods::stored_status(pod, &container.name);
             // What ended before this agent's time is known to the API alone.
             if ended
                 && view.latest(&container.name).is_none()
-                && let Some(stored) = pods::stored_status(pod, &container.name)
+                && let Some(stored) = stored
             {
                 return stored.clone();
             }
-            status(pod, view, container, scheme)
+            let status = status(pod, view, container, scheme, ended);
+            match stored.filter(|stored| is_for_good(pod, stored)) {
+                Some(stored) if ending::code(&status).is_none() => held(stored, status),
+                Some(_) | None => status,
+            }
         })
         .collect()
 }
 
-fn status(pod: &Pod, view: &View, container: &Container, scheme: &str) -> ContainerStatus {
+/// What is told of a container whose stored end the API does not let it leave. An initial one runs once more where the sandbox
+/// was lost: it is shown as it was until it has ended again.
+fn held(stored: &ContainerStatus, status: ContainerStatus) -> ContainerStatus {
+    let end = |state: &Option<ContainerState>| state.as_ref()?.terminated.as_ref()?.container_id.clone();
+    let newer = end(&status.last_state);
+    if newer.is_none() || newer == end(&stored.state) {
+        return stored.clone();
+    }
+    ContainerStatus {
+        state: status.last_state,
+        last_state: stored.state.clone(),
+        ..status
+    }
+}
+
+/// Whether the API holds an end that it does not let a container leave.
+fn is_for_good(pod: &Pod, stored: &ContainerStatus) -> bool {
+    let (Some(code), Some(spec)) = (ending::code(stored), &pod.spec) else {
+        return false;
+    };
+    !ending::may_run_again(spec, pods::group(pod, &stored.name), &stored.name, code)
+}
+
+fn status(pod: &Pod, view: &View, container: &Container, scheme: &str, over: bool) -> ContainerStatus {
     let name = &container.name;
     let latest = view.latest(name);
     let previous = view.previous(name);
@@ -57,6 +86,11 @@ fn status(pod: &Pod, view: &View, container: &Container, scheme: &str) -> Contai
             };
             (waiting(reason), ended(Some(instance), scheme))
         }
+        // Its policy may not let it run again: that it ended is told of the past alone.
+        Some((instance, State::Exited(_))) if !over && is_renewed(pod, view, name) => (
+            waiting(waiting_reason(pod, view, container)),
+            ended(Some(instance), scheme),
+        ),
         Some((instance, State::Exited(exit))) => {
             if restart_is_due(pod, view, container, exit) {
                 (
@@ -191,8 +225,13 @@ fn restart_is_due(pod: &Pod, view: &View, container: &Container, exit: &Exit) ->
             || memory.failure.is_some()
             || matches!(memory.image, Image::Failed { .. })
     });
-    let again = memory.is_some_and(|memory| memory.renewal) || pods::restarts(pod, container, exit.code);
+    let again = pods::restarts(pod, container, exit.code);
     is_alive(pod, view) && delayed && !lifecycle::is_over(pod, view, container) && again
+}
+
+/// Whether the container ended for the next instance to have another image or other resources, and that one is on its way.
+fn is_renewed(pod: &Pod, view: &View, name: &str) -> bool {
+    view.memory.get(name).is_some_and(|memory| memory.renewal) && is_alive(pod, view)
 }
 
 /// Whether the pod is not about to end.

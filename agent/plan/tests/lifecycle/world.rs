@@ -4,8 +4,9 @@ use agent_plan::action::{Action, Why};
 use agent_plan::lifecycle::decide;
 use agent_plan::observed::{Exit, Image, Instance, Memory, Sandbox, Stage, State, Stopping, View};
 use agent_plan::{Timestamp, after, pods, status};
+use api::pod::ending;
 use expect_test::Expect;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ContainerState, Pod, PodStatus};
 
 /// Does what the plan says, at once and without fail, and counts what must never be.
 pub(crate) struct World {
@@ -74,9 +75,40 @@ impl World {
     }
 
     pub(crate) fn store_status(&mut self) {
-        self.pod.status = Some(status::build(&self.pod, &self.view, "youki", self.now));
+        let new = status::build(&self.pod, &self.view, "youki", self.now);
+        self.check_ends(&new);
+        self.pod.status = Some(new);
         let over = self.view.sandbox == Sandbox::Removed;
         self.view.final_status_stored = over;
+    }
+
+    /// As the API does: what ended for good stays so.
+    fn check_ends(&self, new: &PodStatus) {
+        let main = new.container_statuses.iter().flatten();
+        let initial = new.init_container_statuses.iter().flatten();
+        let added = new.ephemeral_container_statuses.iter().flatten();
+        for status in main.chain(initial).chain(added) {
+            let old = pods::stored_status(&self.pod, &status.name).and_then(ending::code);
+            if let (Some(code), None) = (old, ending::code(status)) {
+                let group = pods::group(&self.pod, &status.name);
+                let spec = self.pod.spec.as_ref().unwrap();
+                assert!(ending::may_run_again(spec, group, &status.name, code), "{status:?}");
+            }
+        }
+    }
+
+    /// The node is started anew: all that ran in the sandbox is gone with it.
+    pub(crate) fn lose(&mut self) {
+        let names: Vec<String> = self.view.instances.keys().cloned().collect();
+        for name in names {
+            self.exit(&name, 137);
+        }
+        for instance in self.view.instances.values_mut().flatten() {
+            instance.lost = true;
+        }
+        if let Sandbox::Ready { .. } = self.view.sandbox {
+            self.view.sandbox = Sandbox::Absent;
+        }
     }
 
     pub(crate) fn memory(&mut self, container: &str) -> &mut Memory {
@@ -213,13 +245,12 @@ impl World {
         self.trace.clear();
     }
 
+    pub(crate) fn state(&self, container: &str) -> ContainerState {
+        let status = pods::stored_status(&self.pod, container).unwrap();
+        status.state.clone().unwrap()
+    }
+
     pub(crate) fn waiting_reason(&self, container: &str) -> Option<String> {
-        pods::stored_status(&self.pod, container)?
-            .state
-            .as_ref()?
-            .waiting
-            .as_ref()?
-            .reason
-            .clone()
+        self.state(container).waiting?.reason
     }
 }

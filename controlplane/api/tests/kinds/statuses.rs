@@ -59,6 +59,68 @@ fn pods_have_addresses_and_conditions_that_there_can_be() {
 }
 
 #[test]
+fn containers_that_have_ended_for_good_stay_so() {
+    let status = |state: Value| {
+        json!([{"name": "nginx", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+        "state": state}])
+    };
+    let rules = |action: &str| {
+        let codes = json!({"operator": "In", "values": [7]});
+        json!({"restartPolicy": "Never", "restartPolicyRules": [{"action": action, "exitCodes": codes}]})
+    };
+    let (plain, never, always) = (
+        json!({}),
+        json!({"restartPolicy": "Never"}),
+        json!({"restartPolicy": "Always"}),
+    );
+    let (again, all) = (rules("Restart"), rules("RestartAllContainers"));
+    for (policy, own, code, refused) in [
+        ("Never", &plain, 0, true),
+        ("Never", &plain, 1, true),
+        ("OnFailure", &plain, 0, true),
+        ("OnFailure", &plain, 1, false),
+        ("Always", &plain, 0, false),
+        ("Always", &never, 1, true),
+        ("Never", &always, 0, false),
+        ("Never", &again, 7, false),
+        ("Never", &again, 8, true),
+        ("Never", &all, 8, false),
+    ] {
+        for (list, statuses) in [
+            ("containers", "containerStatuses"),
+            ("initContainers", "initContainerStatuses"),
+        ] {
+            let mut container = json!({"name": "nginx", "image": "i"});
+            for (key, value) in own.as_object().unwrap() {
+                container[key] = value.clone();
+            }
+            let mut spec = json!({"restartPolicy": policy, "containers": [{"name": "other", "image": "i"}]});
+            spec[list] = json!([container]);
+            let pod = |state: Value| json!({"spec": spec, "status": {statuses: status(state)}});
+            let ended = pod(json!({"terminated": {"exitCode": code}}));
+            let wrong =
+                format!("status.{statuses}[0].state: Forbidden: may not be transitioned to non-terminated state");
+            let expected: Vec<String> = refused.then_some(wrong).into_iter().collect();
+            for state in [json!({"running": {}}), json!({"waiting": {}}), json!(null)] {
+                let what = format!("{policy} {own} {code} {list} {state}");
+                assert_eq!(changed("", "pods", &ended, &pod(state)), expected, "{what}");
+            }
+            let other = pod(json!({"terminated": {"exitCode": 9}}));
+            assert!(changed("", "pods", &ended, &other).is_empty());
+        }
+    }
+    // Those that were added never run again.
+    let added = |state: Value| json!({"status": {"ephemeralContainerStatuses": status(state)}});
+    let (ended, runs) = (
+        added(json!({"terminated": {"exitCode": 1}})),
+        added(json!({"running": {}})),
+    );
+    let wrong =
+        "status.ephemeralContainerStatuses[0].state: Forbidden: may not be transitioned to non-terminated state";
+    assert_eq!(changed("", "pods", &ended, &runs), [wrong]);
+}
+
+#[test]
 fn sets_count_their_pods() {
     let negative = "must be greater than or equal to 0";
     let of_all = "cannot be greater than status.replicas";

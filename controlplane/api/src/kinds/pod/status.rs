@@ -1,17 +1,20 @@
 //! What a pod's status may say.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodSpec};
 use serde_json::json;
 
 use crate::invalid::Invalid;
 use crate::names;
+use crate::pod::ending::{self, Group};
 use crate::validation::{IMMUTABLE, address, each};
 
-/// Rules for an update of the status.
+/// Rules for an update of the status: a container that has ended for good stays so.
 pub(super) fn validate(new: &Pod, old: &Pod) -> Vec<Invalid> {
     let mut errors = Vec::new();
+    let spec = old.spec.as_ref();
     let (Some(new), Some(old)) = (&new.status, &old.status) else {
         return errors;
     };
@@ -26,12 +29,31 @@ pub(super) fn validate(new: &Pod, old: &Pod) -> Vec<Invalid> {
     {
         errors.push(Invalid::value("status.qosClass", new, IMMUTABLE));
     }
-    for (path, all) in [
-        ("status.containerStatuses", &new.container_statuses),
-        ("status.initContainerStatuses", &new.init_container_statuses),
-        ("status.ephemeralContainerStatuses", &new.ephemeral_container_statuses),
+    for (group, path, new, old) in [
+        (
+            Group::Main,
+            "status.containerStatuses",
+            &new.container_statuses,
+            &old.container_statuses,
+        ),
+        (
+            Group::Init,
+            "status.initContainerStatuses",
+            &new.init_container_statuses,
+            &old.init_container_statuses,
+        ),
+        (
+            Group::Ephemeral,
+            "status.ephemeralContainerStatuses",
+            &new.ephemeral_container_statuses,
+            &old.ephemeral_container_statuses,
+        ),
     ] {
-        one_state(&mut errors, all.as_deref().unwrap_or_default(), path);
+        let (new, old) = (new.as_deref().unwrap_or_default(), old.as_deref().unwrap_or_default());
+        one_state(&mut errors, new, path);
+        if let Some(spec) = spec {
+            ends(&mut errors, group, spec, (new, old), path);
+        }
     }
     let of_pod: Vec<&str> = new.pod_ips.iter().flatten().map(|own| own.ip.as_str()).collect();
     let of_node: Vec<&str> = new.host_ips.iter().flatten().map(|own| own.ip.as_str()).collect();
@@ -84,6 +106,28 @@ fn one_state(errors: &mut Vec<Invalid>, statuses: &[ContainerStatus], path: &str
         ];
         if set.into_iter().filter(|set| *set).count() > 1 {
             let detail = "may not have more than one of waiting, running and terminated";
+            errors.push(Invalid::forbidden(format!("{path}[{index}].state"), detail));
+        }
+    }
+}
+
+/// A container that has ended for good stays so.
+fn ends(
+    errors: &mut Vec<Invalid>,
+    group: Group,
+    spec: &PodSpec,
+    (new, old): (&[ContainerStatus], &[ContainerStatus]),
+    path: &str,
+) {
+    let going: BTreeSet<&str> = new
+        .iter()
+        .filter(|status| ending::code(status).is_none())
+        .map(|status| status.name.as_str())
+        .collect();
+    for (index, old) in old.iter().enumerate() {
+        let Some(code) = ending::code(old) else { continue };
+        if going.contains(old.name.as_str()) && !ending::may_run_again(spec, group, &old.name, code) {
+            let detail = "may not be transitioned to non-terminated state";
             errors.push(Invalid::forbidden(format!("{path}[{index}].state"), detail));
         }
     }
