@@ -3,6 +3,7 @@
 mod ending;
 mod reset;
 
+use api::pod::ending::Group;
 use api::pod::ephemeral::as_container;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
@@ -70,8 +71,8 @@ pub fn end(pod: &Pod, view: &View, now: Timestamp) -> Option<End> {
     }
     let containers = pods::main_containers(pod);
     let resets = reset::is_due(pod, view);
-    let done = |container: &Container| !resets && is_over(pod, view, container);
-    let all_done = !containers.is_empty() && containers.iter().all(done);
+    let done = |group, container: &Container| !resets && is_over(pod, view, (group, container));
+    let all_done = !containers.is_empty() && containers.iter().all(|own| done(Group::Main, own));
     let deadline = deadline(pod, view);
     // Containers that end because the time is over do not end the pod well.
     let in_time = |container: &Container| {
@@ -88,9 +89,9 @@ pub fn end(pod: &Pod, view: &View, now: Timestamp) -> Option<End> {
         let message = "Pod was active on the node longer than the specified deadline";
         return Some(End::failed(DEADLINE_EXCEEDED, message.to_owned()));
     }
-    let initial_failed = pods::init_containers(pod)
-        .iter()
-        .any(|container| done(container) && exit_code(view, &container.name).is_some_and(|code| code != 0));
+    let initial_failed = pods::init_containers(pod).iter().any(|container| {
+        done(Group::Init, container) && exit_code(view, &container.name).is_some_and(|code| code != 0)
+    });
     (initial_failed && !initialized(pod, view)).then(|| End::plain(false))
 }
 
@@ -104,9 +105,9 @@ fn exit_code(view: &View, container: &str) -> Option<i32> {
 }
 
 /// Whether a container has ended and its policy does not start it again.
-pub fn is_over(pod: &Pod, view: &View, container: &Container) -> bool {
+pub fn is_over(pod: &Pod, view: &View, (group, container): (Group, &Container)) -> bool {
     !view.is_reset(&container.name)
-        && exit_code(view, &container.name).is_some_and(|code| !pods::restarts(pod, container, code))
+        && exit_code(view, &container.name).is_some_and(|code| !pods::restarts_in(pod, group, container, code))
         && !view
             .memory
             .get(&container.name)
@@ -185,7 +186,8 @@ fn advance(pod: &Pod, view: &View, now: Timestamp, plan: &mut Plan) {
     for container in pods::ephemeral_containers(pod) {
         // They run once, whatever became of them.
         if view.latest(&container.name).and_then(Instance::exit).is_none() {
-            keep(pod, view, &as_container(container), true, now, plan);
+            let container = (Group::Ephemeral, &as_container(container));
+            keep(pod, view, container, true, now, plan);
         }
     }
     let begun = has_begun(pod, view);
@@ -193,17 +195,21 @@ fn advance(pod: &Pod, view: &View, now: Timestamp, plan: &mut Plan) {
     for container in pods::init_containers(pod) {
         let pending = !is_initial_done(view, container);
         if pods::is_sidecar(container) || !begun {
-            keep(pod, view, container, !blocked, now, plan);
+            keep(pod, view, (Group::Init, container), !blocked, now, plan);
         }
         blocked |= pending && !begun;
     }
     for container in pods::main_containers(pod) {
-        keep(pod, view, container, !blocked, now, plan);
+        keep(pod, view, (Group::Main, container), !blocked, now, plan);
     }
 }
 
+/// A container and its group: to find that out by its name, all containers are looked at.
+type Own<'a> = (Group, &'a Container);
+
 /// Keeps one container as its policy wants it. Its image is seen to even while it may not start yet.
-fn keep(pod: &Pod, view: &View, container: &Container, may_start: bool, now: Timestamp, plan: &mut Plan) {
+fn keep(pod: &Pod, view: &View, own: Own<'_>, may_start: bool, now: Timestamp, plan: &mut Plan) {
+    let (group, container) = own;
     let name = &container.name;
     let fresh = Memory::default();
     let memory = view.memory.get(name).map_or(&fresh, |memory| memory);
@@ -213,11 +219,11 @@ fn keep(pod: &Pod, view: &View, container: &Container, may_start: bool, now: Tim
     forget_old_instances(view, name, plan);
     match view.latest(name).map(|instance| &instance.state) {
         None => start(view, container, memory, may_start, now, plan),
-        Some(State::Created | State::Running { .. }) => tend(pod, view, container, memory, now, plan),
+        Some(State::Created | State::Running { .. }) => tend(pod, view, own, memory, now, plan),
         Some(State::Exited(exit)) => {
             let reset = view.is_reset(name);
-            let again = memory.renewal || reset || pods::is_init(pod, name) && view.current(name).is_none();
-            if !again && !pods::restarts(pod, container, exit.code) {
+            let again = memory.renewal || reset || group == Group::Init && view.current(name).is_none();
+            if !again && !pods::restarts_in(pod, group, container, exit.code) {
                 return;
             }
             // Those that another one's rule ended did nothing that they would have to wait for.
@@ -273,7 +279,7 @@ fn start(view: &View, container: &Container, memory: &Memory, may_start: bool, n
 }
 
 /// Looks after a running instance: its probes, and the stop that a failed one leads to.
-fn tend(pod: &Pod, view: &View, container: &Container, memory: &Memory, now: Timestamp, plan: &mut Plan) {
+fn tend(pod: &Pod, view: &View, (group, container): Own<'_>, memory: &Memory, now: Timestamp, plan: &mut Plan) {
     let name = &container.name;
     if let Some(stopping) = &memory.stopping {
         carry_on(name, stopping.stage, stopping.deadline, now, plan);
@@ -288,7 +294,7 @@ fn tend(pod: &Pod, view: &View, container: &Container, memory: &Memory, now: Tim
         });
         return;
     }
-    if !pods::is_init(pod, name) && has_other_image(view, container) {
+    if group != Group::Init && has_other_image(view, container) {
         plan.actions.push(Action::Stop {
             container: name.clone(),
             why: Why::Image,

@@ -87,8 +87,8 @@ pub fn image_volumes<'a>(
     let shown = |name: &str| container.volume_mounts.iter().flatten().any(|mount| mount.name == name);
     volumes(pod)
         .iter()
-        .filter(move |volume| shown(&volume.name))
         .filter_map(|volume| Some((volume.name.as_str(), volume.image.as_ref()?)))
+        .filter(move |(volume, _)| shown(volume))
 }
 
 /// A container by its name, an ephemeral one among them.
@@ -134,14 +134,18 @@ pub fn policy(pod: &Pod) -> Policy {
 /// The restart policy of one container: its own, or the pod's; `OnFailure` for an initial container of `Always`, `Never`
 /// for an ephemeral one.
 pub fn container_policy(pod: &Pod, container: &Container) -> Policy {
-    if is_ephemeral(pod, &container.name) {
+    policy_in(pod, group(pod, &container.name), container)
+}
+
+fn policy_in(pod: &Pod, group: Group, container: &Container) -> Policy {
+    if group == Group::Ephemeral {
         return Policy::Never;
     }
     if let Some(own) = container.restart_policy.as_deref() {
         return Policy::parse(Some(own));
     }
     let policy = policy(pod);
-    if policy == Policy::Always && is_init(pod, &container.name) {
+    if policy == Policy::Always && group == Group::Init {
         Policy::OnFailure
     } else {
         policy
@@ -150,7 +154,12 @@ pub fn container_policy(pod: &Pod, container: &Container) -> Policy {
 
 /// Whether a container that ended with `code` is started again: its rules decide before its policy.
 pub fn restarts(pod: &Pod, container: &Container, code: i32) -> bool {
-    ending::rule(container, code).is_some() || container_policy(pod, container).restarts(code)
+    restarts_in(pod, group(pod, &container.name), container, code)
+}
+
+/// The same for one whose group is known: to find that out, all containers are looked at.
+pub fn restarts_in(pod: &Pod, group: Group, container: &Container, code: i32) -> bool {
+    ending::rule(container, code).is_some() || policy_in(pod, group, container).restarts(code)
 }
 
 /// Whether all containers are started again when this one ends with `code`.
@@ -202,6 +211,16 @@ pub fn name(pod: &Pod) -> &str {
 /// `uid`, empty when missing.
 pub fn uid(pod: &Pod) -> &str {
     pod.metadata.uid.as_deref().unwrap_or_default()
+}
+
+/// The statuses that the API holds for a group of containers.
+pub fn stored_statuses(pod: &Pod, group: Group) -> &[ContainerStatus] {
+    let of_group = pod.status.as_ref().and_then(|status| match group {
+        Group::Main => status.container_statuses.as_deref(),
+        Group::Init => status.init_container_statuses.as_deref(),
+        Group::Ephemeral => status.ephemeral_container_statuses.as_deref(),
+    });
+    of_group.unwrap_or_default()
 }
 
 /// The status that the API holds for a container.

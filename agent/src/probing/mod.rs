@@ -2,6 +2,7 @@
 
 mod grpc;
 mod http;
+mod places;
 mod tls;
 
 use std::net::IpAddr;
@@ -16,6 +17,7 @@ use tokio::net::TcpStream;
 use crate::context::Context;
 
 pub(crate) use http::{Target, get};
+pub(crate) use places::Places;
 
 const OUTPUT_BYTES: usize = 10 * 1024;
 /// Who asks, as probes tell it.
@@ -32,6 +34,8 @@ pub(crate) enum Outcome {
     Failure(String),
     /// It could not be asked.
     Error(String),
+    /// Too many others are being asked.
+    Untried,
 }
 
 impl Outcome {
@@ -40,7 +44,7 @@ impl Outcome {
         match self {
             Self::Success | Self::Warning(_) => Some(true),
             Self::Failure(_) => Some(false),
-            Self::Error(_) => None,
+            Self::Error(_) | Self::Untried => None,
         }
     }
 }

@@ -45,6 +45,7 @@ use crate::context::Context;
 use crate::events::Kind;
 use crate::milestones::Step;
 use crate::objects::{Object, Seen};
+use crate::probing::Places;
 
 pub(crate) use hook::Hook;
 pub(crate) use mailbox::Mailbox;
@@ -145,6 +146,8 @@ pub(crate) struct Worker {
     present: BTreeMap<String, Vec<(bool, String)>>,
     /// How many of its images are pulled at a time.
     pulls: Arc<Semaphore>,
+    /// How many of its probes are under way.
+    places: Places,
     tasks: JoinSet<Done>,
     publisher: publish::Publisher,
     watching: bool,
@@ -201,6 +204,7 @@ impl Worker {
         Self {
             turns: context.volumes.turns(pods::uid(&pod)),
             pulls: Arc::new(Semaphore::new(PULLS)),
+            places: Places::default(),
             context,
             pod,
             view,

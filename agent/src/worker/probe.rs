@@ -1,6 +1,7 @@
 //! Running probes and taking their outcomes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use agent_plan::probe::Kind;
 use agent_plan::{Timestamp, pods};
@@ -35,6 +36,10 @@ impl Worker {
         }
         let (context, pod, sandbox) = (Arc::clone(&self.context), Arc::clone(&self.pod), self.sandbox_id());
         let addresses = self.pod_addresses();
+        // What runs in the container is bounded by the runtime.
+        let places = specification.exec.is_none().then(|| self.places.clone());
+        let period = u64::try_from(specification.period_seconds.unwrap_or(10)).unwrap_or(1);
+        let period = Duration::from_secs(period.max(1));
         let container = container.to_owned();
         self.tasks.spawn(async move {
             let subject = crate::probing::Subject {
@@ -45,8 +50,15 @@ impl Worker {
                 instance: &instance,
                 addresses: &addresses,
             };
+            let place = match &places {
+                Some(places) => Some(places.take(period).await),
+                None => None,
+            };
             let began = Instant::now();
-            let outcome = crate::probing::run(&subject, &specification).await;
+            let outcome = match &place {
+                Some(None) => Outcome::Untried,
+                Some(Some(_)) | None => crate::probing::run(&subject, &specification).await,
+            };
             if let Some(success) = outcome.verdict() {
                 context.probes.count(&pod, &container, kind, success, began.elapsed());
             }
@@ -76,7 +88,7 @@ impl Worker {
             return;
         }
         let (reason, message) = match outcome {
-            Outcome::Success => return,
+            Outcome::Success | Outcome::Untried => return,
             Outcome::Warning(text) => ("ProbeWarning", format!("{} probe warning: {text}", kind.title())),
             Outcome::Failure(text) => ("Unhealthy", format!("{} probe failed: {text}", kind.title())),
             Outcome::Error(text) => {

@@ -1,6 +1,6 @@
 //! One entry of `containerStatuses` per container.
 
-use api::pod::ending;
+use api::pod::ending::{self, Group, Leaving};
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
     Pod, ResourceRequirements, VolumeMountStatus,
@@ -14,14 +14,22 @@ use crate::{lifecycle, pods};
 pub(super) fn statuses(
     pod: &Pod,
     view: &View,
-    containers: &[Container],
+    (group, containers): (Group, &[Container]),
     scheme: &str,
     ended: bool,
 ) -> Vec<ContainerStatus> {
+    let stored = pods::stored_statuses(pod, group);
+    let leaving = pod.spec.as_ref().map(|spec| Leaving::of(spec, group));
+    // Whether the API holds an end that it does not let a container leave.
+    let is_for_good = |index, stored: &ContainerStatus| match (ending::code(stored), leaving) {
+        (Some(code), Some(leaving)) => !leaving.allows(index, &stored.name, code),
+        (_, _) => false,
+    };
     containers
         .iter()
-        .map(|container| {
-            let stored = pods::stored_status(pod, &container.name);
+        .enumerate()
+        .map(|(index, container)| {
+            let stored = ending::status_at(stored, index, &container.name);
             // What ended before this agent's time is known to the API alone.
             if ended
                 && view.latest(&container.name).is_none()
@@ -29,8 +37,8 @@ pub(super) fn statuses(
             {
                 return stored.clone();
             }
-            let status = status(pod, view, container, scheme, ended);
-            match stored.filter(|stored| is_for_good(pod, stored)) {
+            let status = status(pod, view, (group, container), scheme, ended);
+            match stored.filter(|stored| is_for_good(index, stored)) {
                 Some(stored) if ending::code(&status).is_none() => held(stored, status),
                 Some(_) | None => status,
             }
@@ -53,19 +61,17 @@ fn held(stored: &ContainerStatus, status: ContainerStatus) -> ContainerStatus {
     }
 }
 
-/// Whether the API holds an end that it does not let a container leave.
-fn is_for_good(pod: &Pod, stored: &ContainerStatus) -> bool {
-    let (Some(code), Some(spec)) = (ending::code(stored), &pod.spec) else {
-        return false;
-    };
-    !ending::may_run_again(spec, pods::group(pod, &stored.name), &stored.name, code)
-}
-
-fn status(pod: &Pod, view: &View, container: &Container, scheme: &str, over: bool) -> ContainerStatus {
+fn status(
+    pod: &Pod,
+    view: &View,
+    (group, container): (Group, &Container),
+    scheme: &str,
+    over: bool,
+) -> ContainerStatus {
     let name = &container.name;
     let latest = view.latest(name);
     let previous = view.previous(name);
-    let initial = pods::is_init(pod, name) && !pods::is_sidecar(container);
+    let initial = group == Group::Init && !pods::is_sidecar(container);
     let waiting = |(reason, message): (String, Option<String>)| ContainerState {
         waiting: Some(ContainerStateWaiting {
             reason: Some(reason),
@@ -92,7 +98,7 @@ fn status(pod: &Pod, view: &View, container: &Container, scheme: &str, over: boo
             ended(Some(instance), scheme),
         ),
         Some((instance, State::Exited(exit))) => {
-            if restart_is_due(pod, view, container, exit) {
+            if restart_is_due(pod, view, (group, container), exit) {
                 (
                     waiting(crash_loop(pod, view, container, exit)),
                     ended(Some(instance), scheme),
@@ -102,7 +108,7 @@ fn status(pod: &Pod, view: &View, container: &Container, scheme: &str, over: boo
             }
         }
     };
-    let added = pods::is_ephemeral(pod, name);
+    let added = group == Group::Ephemeral;
     let ready = if added {
         false
     } else if initial {
@@ -218,15 +224,15 @@ fn terminated(instance: &Instance, exit: &Exit, scheme: &str) -> ContainerState 
 }
 
 /// Whether the API should show the end as past and the restart as pending: it waits for its delay, or cannot start.
-fn restart_is_due(pod: &Pod, view: &View, container: &Container, exit: &Exit) -> bool {
+fn restart_is_due(pod: &Pod, view: &View, (group, container): (Group, &Container), exit: &Exit) -> bool {
     let memory = view.memory.get(&container.name);
     let delayed = memory.is_some_and(|memory| {
         memory.back_off.delay_seconds(exit.finished_at) > 0
             || memory.failure.is_some()
             || matches!(memory.image, Image::Failed { .. })
     });
-    let again = pods::restarts(pod, container, exit.code);
-    is_alive(pod, view) && delayed && !lifecycle::is_over(pod, view, container) && again
+    let again = || pods::restarts_in(pod, group, container, exit.code);
+    is_alive(pod, view) && delayed && !lifecycle::is_over(pod, view, (group, container)) && again()
 }
 
 /// Whether the container ended for the next instance to have another image or other resources, and that one is on its way.

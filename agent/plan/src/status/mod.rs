@@ -6,8 +6,9 @@ mod logs;
 
 use std::net::IpAddr;
 
+use api::pod::ending::Group;
 use api::pod::ephemeral::as_container;
-use k8s_openapi::api::core::v1::{HostIP, Pod, PodIP, PodStatus};
+use k8s_openapi::api::core::v1::{Container, HostIP, Pod, PodIP, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::observed::{Instance, Sandbox, State, View};
@@ -33,10 +34,11 @@ pub fn build(pod: &Pod, view: &View, scheme: &str, now: Timestamp) -> PodStatus 
     let shown = end.as_ref().filter(|_| settled);
     let phase = phase(pod, view, shown);
     let addresses = addresses(pod, view);
-    let main = containers::statuses(pod, view, pods::main_containers(pod), scheme, end.is_some());
-    let initial = containers::statuses(pod, view, pods::init_containers(pod), scheme, end.is_some());
+    let of = |group, own: &[Container]| containers::statuses(pod, view, (group, own), scheme, end.is_some());
+    let main = of(Group::Main, pods::main_containers(pod));
+    let initial = of(Group::Init, pods::init_containers(pod));
     let added: Vec<_> = pods::ephemeral_containers(pod).iter().map(as_container).collect();
-    let added = containers::statuses(pod, view, &added, scheme, end.is_some());
+    let added = of(Group::Ephemeral, &added);
     let mut status = PodStatus {
         phase: Some(phase.to_owned()),
         reason: shown.and_then(|end| end.reason.clone()),

@@ -92,7 +92,8 @@ impl World {
             if let (Some(code), None) = (old, ending::code(status)) {
                 let group = pods::group(&self.pod, &status.name);
                 let spec = self.pod.spec.as_ref().unwrap();
-                assert!(ending::may_run_again(spec, group, &status.name, code), "{status:?}");
+                let leaving = ending::Leaving::of(spec, group);
+                assert!(leaving.allows(0, &status.name, code), "{status:?}");
             }
         }
     }

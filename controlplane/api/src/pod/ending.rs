@@ -50,24 +50,55 @@ pub fn code(status: &ContainerStatus) -> Option<i32> {
     Some(ended.exit_code)
 }
 
-/// Whether a container that ended with `code` may be told to have left its end: by a rule of its, its own policy or the pod's.
-pub fn may_run_again(spec: &PodSpec, group: Group, name: &str, code: i32) -> bool {
-    let of_group = match group {
-        Group::Main => spec.containers.as_slice(),
-        Group::Init => spec.init_containers.as_deref().unwrap_or_default(),
-        Group::Ephemeral => return false,
-    };
-    if may_restart_all(spec) {
-        return true;
+/// The status of the container `name`, which is likely to be the one at `index`.
+pub fn status_at<'a>(statuses: &'a [ContainerStatus], index: usize, name: &str) -> Option<&'a ContainerStatus> {
+    let there = statuses.get(index).filter(|status| status.name == name);
+    there.or_else(|| statuses.iter().find(|status| status.name == name))
+}
+
+/// Whether containers of a group may be told to have left their ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Leaving<'a> {
+    policy: Option<&'a str>,
+    /// None: nobody ever.
+    containers: Option<&'a [Container]>,
+    /// All may.
+    all: bool,
+}
+
+impl<'a> Leaving<'a> {
+    /// The containers of a pod.
+    pub fn of(spec: &'a PodSpec, group: Group) -> Self {
+        let containers = match group {
+            Group::Main => Some(spec.containers.as_slice()),
+            Group::Init => Some(spec.init_containers.as_deref().unwrap_or_default()),
+            Group::Ephemeral => None,
+        };
+        Self {
+            policy: spec.restart_policy.as_deref(),
+            containers,
+            all: may_restart_all(spec),
+        }
     }
-    let own = of_group.iter().find(|container| container.name == name);
-    if own.is_some_and(|own| rule(own, code).is_some()) {
-        return true;
-    }
-    let policy = own.and_then(|own| own.restart_policy.as_deref());
-    match policy.or(spec.restart_policy.as_deref()) {
-        Some("Never") => false,
-        Some("OnFailure") => code != 0,
-        Some(_) | None => true,
+
+    /// Whether the container `name`, likely the one at `index`, may run again after it ended with `code`: by a rule of its, by
+    /// its own policy or the pod's.
+    pub fn allows(&self, index: usize, name: &str, code: i32) -> bool {
+        let Some(containers) = self.containers else {
+            return false;
+        };
+        if self.all {
+            return true;
+        }
+        let there = containers.get(index).filter(|own| own.name == name);
+        let own = there.or_else(|| containers.iter().find(|own| own.name == name));
+        if own.is_some_and(|own| rule(own, code).is_some()) {
+            return true;
+        }
+        match own.and_then(|own| own.restart_policy.as_deref()).or(self.policy) {
+            Some("Never") => false,
+            Some("OnFailure") => code != 0,
+            Some(_) | None => true,
+        }
     }
 }

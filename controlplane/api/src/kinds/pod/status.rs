@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodSpec};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
 use serde_json::json;
 
 use crate::invalid::Invalid;
 use crate::names;
-use crate::pod::ending::{self, Group};
+use crate::pod::ending::{self, Group, Leaving};
 use crate::validation::{IMMUTABLE, address, each};
 
 /// Rules for an update of the status: a container that has ended for good stays so.
@@ -52,7 +52,7 @@ pub(super) fn validate(new: &Pod, old: &Pod) -> Vec<Invalid> {
         let (new, old) = (new.as_deref().unwrap_or_default(), old.as_deref().unwrap_or_default());
         one_state(&mut errors, new, path);
         if let Some(spec) = spec {
-            ends(&mut errors, group, spec, (new, old), path);
+            ends(&mut errors, Leaving::of(spec, group), (new, old), path);
         }
     }
     let of_pod: Vec<&str> = new.pod_ips.iter().flatten().map(|own| own.ip.as_str()).collect();
@@ -114,8 +114,7 @@ fn one_state(errors: &mut Vec<Invalid>, statuses: &[ContainerStatus], path: &str
 /// A container that has ended for good stays so.
 fn ends(
     errors: &mut Vec<Invalid>,
-    group: Group,
-    spec: &PodSpec,
+    leaving: Leaving<'_>,
     (new, old): (&[ContainerStatus], &[ContainerStatus]),
     path: &str,
 ) {
@@ -126,7 +125,7 @@ fn ends(
         .collect();
     for (index, old) in old.iter().enumerate() {
         let Some(code) = ending::code(old) else { continue };
-        if going.contains(old.name.as_str()) && !ending::may_run_again(spec, group, &old.name, code) {
+        if going.contains(old.name.as_str()) && !leaving.allows(index, &old.name, code) {
             let detail = "may not be transitioned to non-terminated state";
             errors.push(Invalid::forbidden(format!("{path}[{index}].state"), detail));
         }
