@@ -9,10 +9,13 @@
 
 mod common;
 
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use common::{Kind, Machine, contract, limit};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use nix::sys::stat::{SFlag, major, minor};
 use runtime::ContainerSpec;
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -161,9 +164,69 @@ async fn containers_of_a_pod_share_their_memory_and_no_other_pod_does(kind: Kind
     machine.finish().await;
 }
 
+/// Lets a container use every device.
+fn allow(spec: &mut ContainerSpec) {
+    let every = r#"{"devices": [{"allow": true, "access": "rwm"}]}"#;
+    let mut linux = spec.spec.linux().clone().unwrap_or_default();
+    linux.set_resources(Some(serde_json::from_str(every).unwrap()));
+    spec.spec.set_linux(Some(linux));
+}
+
+/// The machine's devices that it does not share with every container, with their numbers in hexadecimal digits and their modes.
+fn devices(folder: &Path, found: &mut Vec<String>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap();
+        let (name, metadata) = (entry.file_name(), entry.metadata().unwrap());
+        let skipped = ["pts", "shm", "mqueue", "fd", "console", "ptmx"];
+        if skipped.iter().any(|skipped| name == *skipped) {
+            continue;
+        }
+        if metadata.is_dir() {
+            devices(&entry.path(), found);
+        } else if [SFlag::S_IFCHR, SFlag::S_IFBLK]
+            .contains(&(SFlag::from_bits_truncate(metadata.mode()) & SFlag::S_IFMT))
+        {
+            let (path, number) = (entry.path(), metadata.rdev());
+            let (path, mode) = (path.display(), metadata.mode());
+            found.push(format!("{path} {mode:x} {:x}:{:x}", major(number), minor(number)));
+        }
+    }
+}
+
+async fn who_may_use_every_device_finds_those_of_the_machine(kind: Kind) {
+    let machine = Machine::of(kind, "devices").await;
+    machine.sandbox("s").await;
+    let mut all = machine.shell("all", "exec sleep 1000");
+    allow(&mut all);
+    machine.run("s", all).await;
+    machine.run("s", machine.shell("few", "exec sleep 1000")).await;
+    let mut wanted = Vec::new();
+    devices(Path::new("/dev"), &mut wanted);
+    wanted.sort();
+    assert!(wanted.iter().any(|line| line.starts_with("/dev/kmsg ")), "{wanted:?}");
+    let script = "busybox find /dev '(' -type c -o -type b ')' ! -name ptmx ! -path '/dev/pts/*' -exec busybox stat -c '%n %f %t:%T' {} +";
+    let seen = async |id: &str| {
+        let told = machine.exec("s", id, script, LIMIT).await;
+        let text = String::from_utf8(told.output).unwrap();
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(seen("all").await, wanted);
+    let few = seen("few").await;
+    assert!(!few.iter().any(|line| line.starts_with("/dev/kmsg ")), "{few:?}");
+    // They can be used, and what is the container's own is still its own.
+    let told = machine
+        .exec("s", "all", ": >/dev/kmsg && busybox readlink /dev/ptmx", LIMIT)
+        .await;
+    assert_eq!(String::from_utf8(told.output).unwrap(), "pts/ptmx\n");
+    machine.finish().await;
+}
+
 contract!(
     a_seccomp_filter_holds_with_and_without_new_privileges_and_for_every_user,
     an_exec_that_was_oom_killed_does_not_make_a_later_kill_read_so,
     containers_of_a_pod_share_their_memory_and_no_other_pod_does,
     what_the_agent_was_started_to_ignore_stops_containers,
+    who_may_use_every_device_finds_those_of_the_machine,
 );

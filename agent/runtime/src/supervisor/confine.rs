@@ -11,8 +11,8 @@ use oci_spec::runtime::{
     PosixRlimitBuilder, PosixRlimitType, Process, RootBuilder, Spec, UserBuilder,
 };
 
-use super::memory;
 use super::user::Identity;
+use super::{devices, memory};
 use crate::Refusal;
 
 /// Where things are for one container.
@@ -77,6 +77,7 @@ pub(crate) fn confine(mut spec: Spec, identity: &Identity, place: &Place<'_>) ->
         let shared = mounts.into_iter().map(|mount| share_memory(mount, place.memory));
         spec.set_mounts(Some(shared.collect()));
     }
+    devices::add(&mut spec, &place.namespaces)?;
     let mut linux = spec.linux().clone().unwrap_or_default();
     if place.grouped {
         linux.set_resources(None);

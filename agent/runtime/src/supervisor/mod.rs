@@ -8,6 +8,7 @@ mod attach;
 pub(crate) mod confine;
 pub(crate) mod create;
 mod create_calls;
+mod devices;
 mod exec;
 mod exec_calls;
 pub(crate) mod exits;

@@ -1,0 +1,172 @@
+//! The machine's devices, which a container that may use all of them finds in its `/dev`.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use nix::sys::stat::{major, minor};
+use oci_spec::runtime::{LinuxDevice, LinuxDeviceBuilder, LinuxDeviceType, LinuxNamespaceType, Spec};
+
+use super::groups;
+use crate::Refusal;
+
+const PLACE: &str = "/dev";
+/// Folders of a machine's `/dev` of which a container has its own, and those of other programs that make containers.
+const OWN: [&str; 7] = ["pts", "shm", "fd", "mqueue", ".lxc", ".lxd-cgroup", ".udev"];
+/// The terminal of a container, where it has one.
+const CONSOLE: &str = "console";
+
+/// Says of a configuration that allows every device which ones there are. Not among a pod's own users: nodes of devices are
+/// of no use to them.
+pub(super) fn add(spec: &mut Spec, namespaces: &[(LinuxNamespaceType, Option<PathBuf>)]) -> Result<(), Refusal> {
+    let shifted = namespaces.iter().any(|(kind, _)| *kind == LinuxNamespaceType::User);
+    if shifted || !groups::every_device(spec) {
+        return Ok(());
+    }
+    let mut found = Vec::new();
+    find(Path::new(PLACE), Path::new(PLACE), &mut found)
+        .map_err(|error| Refusal::failed("list the machine's devices", &error))?;
+    found.retain(|device| !is_covered(spec, device.path()));
+    let mut linux = spec.linux().clone().unwrap_or_default();
+    linux.set_devices(Some(found));
+    spec.set_linux(Some(linux));
+    Ok(())
+}
+
+/// Whether what is mounted there is the pod's: nothing is put into volumes.
+fn is_covered(spec: &Spec, device: &Path) -> bool {
+    let own = |mount: &&oci_spec::runtime::Mount| mount.typ().as_deref() == Some("bind");
+    let mut own = spec.mounts().iter().flatten().filter(own);
+    own.any(|mount| device.starts_with(mount.destination()))
+}
+
+/// The devices in a folder, by the names that they have below `shown`, in the order of these names.
+fn find(folder: &Path, shown: &Path, found: &mut Vec<LinuxDevice>) -> io::Result<()> {
+    let Some(entries) = unless_gone(fs::read_dir(folder))? else {
+        return Ok(());
+    };
+    let mut entries = entries.collect::<io::Result<Vec<_>>>()?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let (name, path) = (entry.file_name(), entry.path());
+        // Of the entry itself: no link is followed.
+        let Some(metadata) = unless_gone(entry.metadata())? else {
+            continue;
+        };
+        let kind = metadata.file_type();
+        if kind.is_dir() {
+            if !OWN.iter().any(|own| name == **own) {
+                find(&path, &shown.join(&name), found)?;
+            }
+        } else if name != CONSOLE && (kind.is_block_device() || kind.is_char_device()) {
+            found.push(device(shown.join(&name), &metadata)?);
+        }
+    }
+    Ok(())
+}
+
+/// Devices come and go.
+fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn device(path: PathBuf, metadata: &fs::Metadata) -> io::Result<LinuxDevice> {
+    let kind = if metadata.file_type().is_block_device() {
+        LinuxDeviceType::B
+    } else {
+        LinuxDeviceType::C
+    };
+    let number = |number: u64| i64::try_from(number).map_err(io::Error::other);
+    LinuxDeviceBuilder::default()
+        .path(path)
+        .typ(kind)
+        .major(number(major(metadata.rdev()))?)
+        .minor(number(minor(metadata.rdev()))?)
+        .file_mode(metadata.mode() & 0o7777)
+        .uid(metadata.uid())
+        .gid(metadata.gid())
+        .build()
+        .map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+
+    use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+    use nix::unistd::mkfifo;
+
+    use super::{add, find};
+
+    #[test]
+    fn attack_only_the_machines_devices_are_found_and_no_link_is_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        let mode = Mode::from_bits_truncate(0o640);
+        for folder in ["pts", "shm", "mqueue", "bus/usb", "bus/shm"] {
+            fs::create_dir_all(root.join(folder)).unwrap();
+        }
+        for name in [
+            "kmsg",
+            "console",
+            "pts/0",
+            "shm/x",
+            "mqueue/x",
+            "bus/console",
+            "bus/shm/x",
+        ] {
+            mknod(&root.join(name), SFlag::S_IFCHR, mode, makedev(1, 11)).unwrap();
+        }
+        mknod(&root.join("bus/usb/disk"), SFlag::S_IFBLK, mode, makedev(259, 70_000)).unwrap();
+        mkfifo(&root.join("pipe"), mode).unwrap();
+        fs::write(root.join("file"), "").unwrap();
+        symlink("/dev/null", root.join("link")).unwrap();
+        symlink("/dev", root.join("folder")).unwrap();
+        symlink("nowhere", root.join("dangling")).unwrap();
+        let mut found = Vec::new();
+        find(root, Path::new("/dev"), &mut found).unwrap();
+        let found: Vec<String> = found
+            .iter()
+            .map(|device| {
+                let (path, kind) = (device.path().display(), device.typ());
+                let (kind, mode) = (kind.as_str(), device.file_mode().unwrap_or_default());
+                format!("{path} {kind} {}:{} {mode:o}", device.major(), device.minor())
+            })
+            .collect();
+        assert_eq!(found, ["/dev/bus/usb/disk b 259:70000 640", "/dev/kmsg c 1:11 640"]);
+        let mut none = Vec::new();
+        find(&root.join("gone"), Path::new("/dev"), &mut none).unwrap();
+        assert!(none.is_empty());
+    }
+
+    #[test]
+    fn only_who_may_use_every_device_is_told_and_volumes_stay_as_they_are() {
+        let listed = |allow: bool, destination: &str| {
+            let spec = serde_json::json!({
+                "ociVersion": "1.0.2",
+                "mounts": [
+                    {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
+                    {"destination": destination, "type": "bind", "source": "/x"},
+                ],
+                "linux": {"resources": {"devices": [{"allow": allow, "access": "rwm"}]}},
+            });
+            let mut spec = serde_json::from_value(spec).unwrap();
+            add(&mut spec, &[]).unwrap();
+            let linux = spec.linux().clone().unwrap();
+            let devices = linux.devices().clone().unwrap_or_default();
+            let has = |name: &str| devices.iter().any(|device| device.path() == Path::new(name));
+            (has("/dev/null"), has("/dev/zero"))
+        };
+        assert_eq!(listed(true, "/dev/termination-log"), (true, true));
+        assert_eq!(listed(true, "/dev//null/"), (false, true));
+        assert_eq!(listed(true, "/dev"), (false, false));
+        assert_eq!(listed(false, "/v"), (false, false));
+    }
+}
