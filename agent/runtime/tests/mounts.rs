@@ -159,8 +159,113 @@ async fn the_machines_control_groups_are_seen_as_they_are(kind: Kind) {
     machine.finish().await;
 }
 
+/// Moves the volume of [`with`] to `/dev`, and the pod's memory and a file over it.
+fn at_dev(spec: &mut ContainerSpec, message: &Path) {
+    let mut mounts = spec.spec.mounts().clone().unwrap_or_default();
+    let below = mounts
+        .iter()
+        .position(|mount| mount.destination() == Path::new("/dev/shm"))
+        .unwrap();
+    let memory = mounts.remove(below);
+    for mount in mounts.iter_mut().filter(|mount| mount.destination() == Path::new("/v")) {
+        mount.set_destination("/dev".into());
+    }
+    let mut file = mounts.last().unwrap().clone();
+    file.set_destination("/dev/message".into())
+        .set_source(Some(message.to_owned()));
+    mounts.extend([memory, file]);
+    spec.spec.set_mounts(Some(mounts));
+}
+
+/// In order.
+fn names(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+/// runc makes no container without a `/dev/null`.
+#[tokio::test]
+async fn a_volume_at_dev_stays_as_it_is() {
+    let machine = Machine::of(Kind::Embedded, "dev").await;
+    machine.sandbox("s").await;
+    let (volume, message) = (
+        machine.directory.path().join("volume"),
+        machine.directory.path().join("message"),
+    );
+    std::fs::create_dir(&volume).unwrap();
+    std::fs::write(volume.join("note"), "hello").unwrap();
+    std::fs::write(&message, "").unwrap();
+    let mut spec = with(&machine, "volume", &volume, "rprivate", &["rbind", "rprivate", "rw"]);
+    at_dev(&mut spec, &message);
+    machine.run("s", spec).await;
+    let script = "cat /dev/note && echo bye >/dev/message && echo shared >/dev/shm/file";
+    let told = machine.exec("s", "volume", script, LIMIT).await;
+    assert_eq!(String::from_utf8(told.output).unwrap(), "hello");
+    assert_eq!(std::fs::read_to_string(&message).unwrap(), "bye\n");
+    assert_eq!(names(&volume), ["message", "note", "shm"]);
+    machine.run("s", machine.shell("other", "exec sleep 1000")).await;
+    let told = machine
+        .exec("s", "other", "cat /dev/shm/file; : >/dev/null", LIMIT)
+        .await;
+    assert_eq!(String::from_utf8(told.output).unwrap(), "shared\n", "the pod's memory");
+
+    // Only to be read: what is to lie over it is there by now.
+    let mut spec = with(&machine, "read", &volume, "rprivate", &["rbind", "rprivate", "ro"]);
+    at_dev(&mut spec, &message);
+    machine.run("s", spec).await;
+    let script = "(echo x >/dev/note) 2>&1; cat /dev/message";
+    let told = machine.exec("s", "read", script, LIMIT).await;
+    let told = String::from_utf8(told.output).unwrap();
+    assert!(
+        told.contains("Read-only file system") && told.ends_with("bye\n"),
+        "{told}"
+    );
+    machine.finish().await;
+}
+
+async fn the_machines_own_dev_is_seen_and_stays_as_it_is(kind: Kind) {
+    let machine = Machine::of(kind, "host-dev").await;
+    machine.sandbox("s").await;
+    let before = names(Path::new("/dev"));
+    let mut spec = with(&machine, "c", Path::new("/dev"), "rslave", &["rbind", "rslave", "rw"]);
+    let mut mounts = spec.spec.mounts().clone().unwrap_or_default();
+    mounts.last_mut().unwrap().set_destination("/dev".into());
+    spec.spec.set_mounts(Some(mounts));
+    machine.run("s", spec).await;
+    let told = machine.exec("s", "c", "ls -a1 /dev", LIMIT).await;
+    let told = String::from_utf8(told.output).unwrap();
+    let mut seen: Vec<&str> = told.lines().filter(|name| !["", ".", ".."].contains(name)).collect();
+    seen.sort_unstable();
+    assert_eq!(seen, before);
+    assert_eq!(names(Path::new("/dev")), before);
+    machine.finish().await;
+}
+
+#[tokio::test]
+async fn attack_a_link_in_a_volume_at_dev_leads_nowhere() {
+    let machine = Machine::of(Kind::Embedded, "dev-link").await;
+    machine.sandbox("s").await;
+    let (volume, message) = (
+        machine.directory.path().join("volume"),
+        machine.directory.path().join("message"),
+    );
+    std::fs::create_dir(&volume).unwrap();
+    std::fs::write(&message, "").unwrap();
+    std::os::unix::fs::symlink("/bin", volume.join("shm")).unwrap();
+    let mut spec = with(&machine, "c", &volume, "rprivate", &["rbind", "rprivate", "rw"]);
+    at_dev(&mut spec, &message);
+    let refused = machine.runtime.create_container("s", spec).await.unwrap_err();
+    assert!(refused.to_string().contains("mount /dev/shm"), "{refused}");
+    machine.finish().await;
+}
+
 contract!(
     later_mounts_go_the_ways_that_are_open,
     a_mount_is_read_only_as_deep_as_it_says,
-    the_machines_control_groups_are_seen_as_they_are
+    the_machines_control_groups_are_seen_as_they_are,
+    the_machines_own_dev_is_seen_and_stays_as_it_is
 );

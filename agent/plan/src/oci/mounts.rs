@@ -53,20 +53,32 @@ pub(super) fn build(own: &[Mount], privileged: bool) -> Vec<Value> {
             &["nosuid", "noexec", "nodev", "relatime", access],
         ),
     ];
-    if !own
-        .iter()
-        .any(|mount| mount.destination.trim_end_matches('/') == "/dev/shm")
-    {
-        mounts.push(kernel(
-            "/dev/shm",
-            "tmpfs",
-            "shm",
-            &["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"],
-        ));
+    let at = |mount: &Mount, place: &str| mount.destination.trim_end_matches('/') == place;
+    let (devices, memory) = (
+        own.iter().any(|mount| at(mount, "/dev")),
+        own.iter().any(|mount| at(mount, "/dev/shm")),
+    );
+    if devices {
+        // What is not the pod's own would lie below its volume.
+        mounts.retain(|mount| {
+            let destination = mount.get("destination").and_then(Value::as_str);
+            !destination.is_some_and(|destination| destination.starts_with("/dev/"))
+        });
     }
     let mut own: Vec<&Mount> = own.iter().collect();
     own.sort_by_key(|mount| mount.destination.split('/').filter(|part| !part.is_empty()).count());
-    mounts.extend(own.into_iter().map(bind));
+    let shared = (!memory).then(|| {
+        let options = ["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"];
+        kernel("/dev/shm", "tmpfs", "shm", &options)
+    });
+    let (above, below) = own.split_at(
+        own.iter()
+            .position(|mount| at(mount, "/dev"))
+            .map_or(0, |index| index + 1),
+    );
+    mounts.extend(above.iter().map(|mount| bind(mount)));
+    mounts.extend(shared);
+    mounts.extend(below.iter().map(|mount| bind(mount)));
     mounts
 }
 
@@ -102,5 +114,59 @@ pub(super) fn propagation(own: &[Mount]) -> &'static str {
         "rslave"
     } else {
         "rprivate"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(own: &[&str]) -> Vec<String> {
+        let mount = |destination: &&str| Mount {
+            source: "/x".into(),
+            destination: (*destination).to_owned(),
+            access: Access::ReadWrite,
+            propagation: Propagation::Private,
+        };
+        let own: Vec<Mount> = own.iter().map(mount).collect();
+        let all = build(&own, false);
+        all.iter()
+            .map(|mount| {
+                format!(
+                    "{} {}",
+                    mount["destination"].as_str().unwrap(),
+                    mount["type"].as_str().unwrap()
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_volume_at_dev_takes_the_place_of_what_is_there() {
+        assert_eq!(
+            listed(&["/v", "/dev/termination-log"])[..7],
+            [
+                "/proc proc",
+                "/dev tmpfs",
+                "/dev/pts devpts",
+                "/dev/mqueue mqueue",
+                "/sys sysfs",
+                "/sys/fs/cgroup cgroup",
+                "/dev/shm tmpfs"
+            ]
+        );
+        assert_eq!(
+            listed(&["/dev/termination-log", "/dev/", "/v"]),
+            [
+                "/proc proc",
+                "/dev tmpfs",
+                "/sys sysfs",
+                "/sys/fs/cgroup cgroup",
+                "/dev/ bind",
+                "/dev/shm tmpfs",
+                "/v bind",
+                "/dev/termination-log bind"
+            ]
+        );
     }
 }

@@ -11,6 +11,7 @@ use oci_spec::runtime::{LinuxNamespaceType, Spec};
 
 use super::confine::{PidNamespace, Place, confine};
 use super::groups::View;
+use super::late::Late;
 use super::memory::{self, SharedMemory};
 use super::program::Program;
 use super::sources::Sources;
@@ -89,7 +90,7 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
         .open()
         .map_err(failed("open the pid namespace"))?;
     creation.empty.enter().map_err(failed("enter a mount namespace"))?;
-    let mut config = set_stage(&creation, taken, spec, joined.as_ref())?;
+    let (mut config, late) = set_stage(&creation, taken, spec, joined.as_ref())?;
     masks::turn(&mut config).map_err(|error| Refusal::failed("complete the configuration", &error))?;
     let home = Path::new(stage::HOME);
     record::write(&home.join(CONFIG), &config).map_err(failed("write the configuration"))?;
@@ -114,7 +115,9 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
         doing: "create container".to_owned(),
         cause: "it has no process".to_owned(),
     };
-    container.pid().map(nix_pid).ok_or_else(none)
+    let pid = container.pid().map(nix_pid).ok_or_else(none)?;
+    late.attach(pid)?;
+    Ok(pid)
 }
 
 fn take(creation: &Creation<'_>, leaf: &Path, spec: &mut ContainerSpec) -> Result<Taken, Refusal> {
@@ -135,7 +138,12 @@ fn take(creation: &Creation<'_>, leaf: &Path, spec: &mut ContainerSpec) -> Resul
 }
 
 /// Puts what was taken where it belongs and completes the configuration accordingly.
-fn set_stage(creation: &Creation<'_>, taken: Taken, spec: ContainerSpec, pids: Option<&File>) -> Result<Spec, Refusal> {
+fn set_stage(
+    creation: &Creation<'_>,
+    taken: Taken,
+    spec: ContainerSpec,
+    pids: Option<&File>,
+) -> Result<(Spec, Late), Refusal> {
     let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
     let (home, memory) = (Path::new(stage::HOME), Path::new(stage::MEMORY));
     let rootfs = home.join(ROOTFS);
@@ -159,10 +167,10 @@ fn set_stage(creation: &Creation<'_>, taken: Taken, spec: ContainerSpec, pids: O
     };
     let mut config = confine(spec.spec, &identity, &place)?;
     workplace::in_root(&rootfs, &config, creation.users)?;
-    taken.sources.put(taken.layers.len(), &mut config)?;
+    let late = taken.sources.put(taken.layers.len(), &mut config)?;
     let viewed = taken.view.put(&mut config);
     viewed.map_err(failed("mount the container's control groups"))?;
-    Ok(config)
+    Ok((config, late))
 }
 
 /// What libcontainer says of a working directory that it cannot enter.

@@ -15,6 +15,7 @@ pub(crate) mod exits;
 mod groups;
 mod job;
 mod kernel;
+mod late;
 pub(crate) mod log;
 mod masks;
 pub(crate) mod memory;

@@ -3,13 +3,16 @@
 //! libcontainer has one answer for all mounts of a container about which later mounts it and the machine see of each other, and
 //! does not look at what each one says. So each gets a mount of its own first, as open as it shall be.
 
+use std::path::Path;
+
 use oci_spec::runtime::{Mount as Wanted, Spec};
 
 use nix::libc;
 
-use super::shifted;
+use super::late::{self, Late};
 use super::stage;
 use super::users::Users;
+use super::{memory, shifted};
 use crate::Refusal;
 use crate::sys::Mount;
 
@@ -48,11 +51,19 @@ impl Sources {
         Ok(Self(taken))
     }
 
-    /// Puts them on the stage, `first` being the first free number there, and has the configuration find them.
-    pub(super) fn put(self, first: usize, spec: &mut Spec) -> Result<(), Refusal> {
+    /// Puts them on the stage, `first` being the first free number there, and has the configuration find them; answers which are
+    /// not for libcontainer.
+    pub(super) fn put(self, first: usize, spec: &mut Spec) -> Result<Late, Refusal> {
+        let mut held_back = Late::default();
+        let late = late::is_wanted(spec);
         let mut mounts = spec.mounts().clone().unwrap_or_default();
         for (number, copy) in self.0 {
             let Some(mount) = mounts.get_mut(number) else { continue };
+            if late && late::concerns(mount) {
+                let added = held_back.add(mount, copy);
+                added.map_err(|error| Refusal::failed(format!("mount {}", mount.destination().display()), &error))?;
+                continue;
+            }
             let put = stage::put(&copy, first + number);
             let put = put.map_err(|error| {
                 let destination = mount.destination().display();
@@ -60,8 +71,19 @@ impl Sources {
             })?;
             mount.set_source(Some(put));
         }
+        if late {
+            let shared = |mount: &Wanted| {
+                let there = mount.destination() == Path::new(memory::TARGET);
+                there && mount.source().as_deref() == Some(Path::new(stage::MEMORY))
+            };
+            if mounts.iter().any(shared) {
+                let added = held_back.add_memory();
+                added.map_err(|error| Refusal::failed(format!("mount {}", memory::TARGET), &error))?;
+            }
+            mounts.retain(|mount| !late::concerns(mount));
+        }
         spec.set_mounts(Some(mounts));
-        Ok(())
+        Ok(held_back)
     }
 }
 

@@ -1,6 +1,6 @@
 //! File systems and mounts that are attached nowhere yet.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -17,6 +17,7 @@ const FSMOUNT_CLOEXEC: libc::c_long = 1;
 const OPEN_TREE_CLONE: libc::c_long = 1;
 const OPEN_TREE_CLOEXEC: libc::c_long = 0o2_000_000;
 const MOVE_MOUNT_F_EMPTY_PATH: libc::c_long = 4;
+const MOVE_MOUNT_T_EMPTY_PATH: libc::c_long = 0x40;
 
 /// A file system being configured (`fsopen`).
 pub(crate) struct FileSystem(OwnedFd);
@@ -106,6 +107,19 @@ impl Mount {
         )
     }
 
+    /// The same for all that are mounted below it, too.
+    pub(crate) fn protect_all(&self, attributes: u64) -> io::Result<()> {
+        self.change(
+            libc::AT_RECURSIVE,
+            &libc::mount_attr {
+                attr_set: attributes,
+                attr_clr: 0,
+                propagation: 0,
+                userns_fd: 0,
+            },
+        )
+    }
+
     /// Sets `MS_PRIVATE`, `MS_SLAVE` or `MS_SHARED` of this mount and those below it.
     pub(crate) fn propagate(&self, how: libc::c_ulong) -> io::Result<()> {
         self.change(
@@ -143,10 +157,19 @@ impl Mount {
     }
 
     /// Attaches it at a path.
-    #[expect(unsafe_code, reason = "move_mount has no wrapper")]
     pub(crate) fn attach(&self, target: &Path) -> io::Result<()> {
         let target = c_string(target.as_os_str().as_bytes())?;
-        let (here, at) = (self.0.as_raw_fd(), libc::AT_FDCWD);
+        self.attach_to(libc::AT_FDCWD, &target, 0)
+    }
+
+    /// Attaches it over a file or directory that is open.
+    pub(crate) fn attach_over(&self, target: &OwnedFd) -> io::Result<()> {
+        self.attach_to(target.as_raw_fd(), c"", MOVE_MOUNT_T_EMPTY_PATH)
+    }
+
+    #[expect(unsafe_code, reason = "move_mount has no wrapper")]
+    fn attach_to(&self, at: libc::c_int, target: &CStr, more: libc::c_long) -> io::Result<()> {
+        let here = self.0.as_raw_fd();
         // SAFETY: both strings outlive the call.
         let result = unsafe {
             libc::syscall(
@@ -155,7 +178,7 @@ impl Mount {
                 c"".as_ptr(),
                 at,
                 target.as_ptr(),
-                MOVE_MOUNT_F_EMPTY_PATH,
+                MOVE_MOUNT_F_EMPTY_PATH | more,
             )
         };
         checked(result).map(drop)

@@ -1,0 +1,113 @@
+//! What is mounted when a container has been made: a volume at `/dev`, and what lies below it.
+//!
+//! libcontainer puts links and devices into whatever is at `/dev`, be it the machine's own. So it gets a file system that nobody
+//! sees, and the volume comes over it.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Component, Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open, openat};
+use nix::libc;
+use nix::sched::{CloneFlags, setns};
+use nix::sys::stat::{Mode, mkdirat};
+use oci_spec::runtime::{Mount as Wanted, Spec};
+
+use super::{memory, stage};
+use crate::Refusal;
+use crate::sys::Mount;
+
+const PLACE: &str = "/dev";
+
+/// Whether a configuration binds something there.
+pub(super) fn is_wanted(spec: &Spec) -> bool {
+    let mut mounts = spec.mounts().iter().flatten();
+    mounts.any(|mount| is_bound(mount) && mount.destination() == Path::new(PLACE))
+}
+
+/// Whether a mount is at or below it.
+pub(super) fn concerns(mount: &Wanted) -> bool {
+    is_bound(mount) && mount.destination().starts_with(PLACE)
+}
+
+fn is_bound(mount: &Wanted) -> bool {
+    mount.typ().as_deref() == Some("bind")
+}
+
+/// Mounts that are attached nowhere, and where they belong.
+#[derive(Default)]
+pub(super) struct Late(Vec<(PathBuf, Mount)>);
+
+impl Late {
+    /// As far open to writers as the configuration says.
+    pub(super) fn add(&mut self, wanted: &Wanted, mount: Mount) -> io::Result<()> {
+        let says = |option: &str| wanted.options().iter().flatten().any(|own| own == option);
+        if says("rro") {
+            mount.protect_all(libc::MOUNT_ATTR_RDONLY)?;
+        } else if says("ro") {
+            mount.protect(libc::MOUNT_ATTR_RDONLY)?;
+        }
+        self.0.push((wanted.destination().clone(), mount));
+        Ok(())
+    }
+
+    /// The pod's shared memory, which the stage has.
+    pub(super) fn add_memory(&mut self) -> io::Result<()> {
+        let mount = Mount::copy(Path::new(stage::MEMORY))?;
+        mount.protect(libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC)?;
+        self.0.push((PathBuf::from(memory::TARGET), mount));
+        Ok(())
+    }
+
+    /// Mounts them for the container whose first process this is. This process is among the container's mounts afterwards.
+    pub(super) fn attach(mut self, pid: i32) -> Result<(), Refusal> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        let entered = File::open(format!("/proc/{pid}/ns/mnt"))
+            .and_then(|namespace| Ok(setns(namespace, CloneFlags::CLONE_NEWNS)?));
+        entered.map_err(|error| Refusal::failed("enter the container's mounts", &error))?;
+        self.0.sort_by_key(|(destination, _)| destination.components().count());
+        for (destination, mount) in self.0 {
+            let folder = mount.is_directory();
+            let attached = folder
+                .and_then(|folder| place(&destination, folder))
+                .and_then(|place| mount.attach_over(&place));
+            attached.map_err(|error| Refusal::failed(format!("mount {}", destination.display()), &error))?;
+        }
+        Ok(())
+    }
+}
+
+/// A place in the container, made where it is not there. A link on the way, which may be somebody's trap, is an error.
+fn place(destination: &Path, folder: bool) -> io::Result<OwnedFd> {
+    let path = OFlag::O_PATH | OFlag::O_CLOEXEC;
+    let mut here = open("/", path | OFlag::O_DIRECTORY, Mode::empty())?;
+    let mut names = destination
+        .components()
+        .filter(|part| !matches!(part, Component::RootDir | Component::CurDir))
+        .peekable();
+    while let Some(part) = names.next() {
+        let Component::Normal(name) = part else {
+            return Err(Errno::EINVAL.into());
+        };
+        let folder = folder || names.peek().is_some();
+        let flags = path | OFlag::O_NOFOLLOW | if folder { OFlag::O_DIRECTORY } else { OFlag::empty() };
+        let found = openat(&here, name, flags, Mode::empty());
+        here = match found {
+            Err(Errno::ENOENT) => {
+                if folder {
+                    mkdirat(&here, name, Mode::from_bits_truncate(0o755))?;
+                } else {
+                    let make = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
+                    drop(openat(&here, name, make, Mode::from_bits_truncate(0o755))?);
+                }
+                openat(&here, name, flags, Mode::empty())?
+            }
+            found => found?,
+        };
+    }
+    Ok(here)
+}
