@@ -118,6 +118,25 @@ impl Options {
     }
 }
 
+/// How much of a log's end [`end`] must see: a record has at most 16 KiB of text, and 80 of them some 60 bytes each before it.
+pub const END: u64 = 32 << 10;
+/// As many records and bytes make a message.
+const RECORDS: usize = 80;
+const BYTES: usize = 2048;
+
+/// The end of what a container wrote, without times, for who has no other message: of its last 80 records the last 2,048 bytes.
+/// `tail` is the end of its log, [`END`] bytes or all of it.
+pub fn end(tail: &[u8]) -> String {
+    // A record of which only the end is seen is too far from the log's to be shown.
+    let records: Vec<_> = tail.split(|byte| *byte == b'\n').filter_map(parse).collect();
+    let mut text = Vec::new();
+    for record in records.iter().skip(records.len().saturating_sub(RECORDS)) {
+        Options::default().render(record, true, &mut text);
+    }
+    let surplus = text.len().saturating_sub(BYTES);
+    String::from_utf8_lossy(text.get(surplus..).unwrap_or_default()).into_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,6 +156,44 @@ mod tests {
         ] {
             assert_eq!(parse(line.as_bytes()), None, "{line}");
         }
+    }
+
+    #[test]
+    fn the_end_of_a_log_is_found_however_long_its_lines_are() {
+        let records = |parts: &[(&str, String)]| {
+            let each = parts.iter();
+            each.map(|(tag, text)| format!("2024-01-01T00:00:00.000000001Z stdout {tag} {text}\n"))
+                .collect::<String>()
+        };
+        let seen = |log: &str| {
+            let cut = log.len().saturating_sub(usize::try_from(END).unwrap());
+            end(&log.as_bytes()[cut..])
+        };
+        let part = || "z".repeat(16 << 10);
+        assert_eq!(seen(""), "");
+        assert_eq!(
+            seen(&records(&[("F", "a".to_owned()), ("F", "b".to_owned())])),
+            "a\nb\n"
+        );
+        let long = records(&[("F", "z".repeat(9000))]);
+        assert_eq!(seen(&long), "z".repeat(2047) + "\n");
+        let longer = records(&[
+            ("P", part()),
+            ("P", part()),
+            ("F", "z".repeat(7232)),
+            ("F", String::new()),
+            ("F", "hi".to_owned()),
+        ]);
+        assert_eq!(seen(&longer), "z".repeat(2043) + "\n\nhi\n");
+        let short: Vec<_> = (0..100).map(|number| ("F", number.to_string())).collect();
+        assert_eq!(
+            seen(&records(&short)),
+            (20..100).map(|number| format!("{number}\n")).collect::<String>()
+        );
+        let empty: Vec<_> = (0..2000).map(|_| ("F", String::new())).collect();
+        assert_eq!(seen(&records(&empty)), "\n".repeat(80));
+        let full = records(&[("F", "x".to_owned()), ("F", part()), ("F", part())]);
+        assert_eq!(seen(&full), "z".repeat(2047) + "\n");
     }
 
     #[test]

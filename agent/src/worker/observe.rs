@@ -1,6 +1,5 @@
 //! What happened: ends of containers, loss of the sandbox, results of tasks.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use agent_plan::observed::{Exit, Instance, Sandbox, State};
@@ -14,7 +13,8 @@ use crate::crashes::End;
 use crate::events::Kind;
 
 const MESSAGE_BYTES: u64 = 4096;
-const LOG_BYTES: u64 = 2048;
+/// Of all containers' messages together.
+const POD_BYTES: usize = 12 << 10;
 
 impl Worker {
     pub(super) fn conclude(&mut self, done: Done) {
@@ -91,7 +91,7 @@ impl Worker {
     fn remember(&mut self, container: &str, id: &str, attempt: u32, exit: &Exit) {
         let sandbox = self.sandbox_id();
         let usage = self.context.parts.runtime.usage(Some((&sandbox, Some(id))));
-        let output = last_lines(&self.log_of(container, attempt));
+        let output = self.last_output(container, attempt);
         let end = End::new(attempt, exit, &usage, &output);
         let (context, pod, container) = (Arc::clone(&self.context), Arc::clone(&self.pod), container.to_owned());
         self.tasks.spawn(async move {
@@ -166,7 +166,16 @@ impl Worker {
         }
     }
 
+    /// What a container leaves behind for people, no more than its share of what all containers of the pod may leave.
     pub(super) fn termination_message(&self, container: &str, attempt: u32, code: i32) -> String {
+        let mut message = self.message_left(container, attempt, code);
+        let added = pods::ephemeral_containers(&self.pod).len();
+        let share = POD_BYTES / (pods::all_containers(&self.pod).count() + added).max(1);
+        message.truncate(message.floor_char_boundary(share));
+        message
+    }
+
+    fn message_left(&self, container: &str, attempt: u32, code: i32) -> String {
         let directory = self.context.pod_directory(pods::uid(&self.pod));
         let message = crate::confined::tail(&mounts::termination_log(&directory, container, attempt), MESSAGE_BYTES);
         let message = String::from_utf8_lossy(&message.unwrap_or_default()).into_owned();
@@ -175,7 +184,12 @@ impl Worker {
         if !message.is_empty() || code == 0 || policy.as_deref() != Some("FallbackToLogsOnError") {
             return message;
         }
-        last_lines(&self.log_of(container, attempt))
+        self.last_output(container, attempt)
+    }
+
+    fn last_output(&self, container: &str, attempt: u32) -> String {
+        let tail = crate::confined::tail(&self.log_of(container, attempt), agent_plan::log::END);
+        agent_plan::log::end(&tail.unwrap_or_default())
     }
 
     /// The sandbox went away under its containers: they are lost, and a new one is made.
@@ -247,22 +261,4 @@ impl Worker {
             .filter(|instance| instance.is_alive())
             .map(|instance: &Instance| instance.id.clone())
     }
-}
-
-/// The end of a log without its times.
-fn last_lines(path: &Path) -> String {
-    let tail = crate::confined::tail(path, LOG_BYTES * 2).unwrap_or_default();
-    let records: Vec<_> = tail
-        .split(|byte| *byte == b'\n')
-        .filter_map(agent_plan::log::parse)
-        .collect();
-    let options = agent_plan::log::Options::default();
-    let mut text = Vec::new();
-    for record in records.iter().skip(records.len().saturating_sub(80)) {
-        options.render(record, true, &mut text);
-    }
-    let surplus = text
-        .len()
-        .saturating_sub(usize::try_from(LOG_BYTES).unwrap_or(usize::MAX));
-    String::from_utf8_lossy(text.get(surplus..).unwrap_or_default()).into_owned()
 }
