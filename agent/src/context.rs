@@ -28,6 +28,7 @@ use volume::{LocalPath, Volumes};
 
 use crate::crashes::Crashes;
 use crate::events::{Kind, Recorder};
+use crate::granted::Granted;
 use crate::images;
 use crate::measure::Memory;
 use crate::milestones::{Milestones, Step};
@@ -172,6 +173,8 @@ pub struct Context {
     pub(crate) shutting_down: watch::Sender<bool>,
     /// Where the pods' workers are told something.
     pub(crate) orders: OnceLock<mpsc::Sender<Order>>,
+    /// What those that are here were given.
+    pub(crate) granted: Granted,
     /// The uids of those that do not count for what others may have.
     pub(crate) discounted: Mutex<BTreeSet<String>>,
     /// The instances that run now: who follows a log wants to know its end, who runs a program inside where they are.
@@ -290,6 +293,7 @@ impl Context {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .remove(uid);
+        self.granted.forget(uid);
         self.tokens.forget(uid);
         self.probes.forget(uid);
         self.pods_changed.notify_one();
@@ -311,7 +315,7 @@ impl Context {
         Host {
             pods: self.config.max_pods.into(),
             allocatable: self.allocatable_milli(),
-            others,
+            others: self.granted.given(others),
             node: self.node(),
             pressures: self.pressures.borrow().clone(),
             shutting_down: *self.shutting_down.borrow(),

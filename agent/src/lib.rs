@@ -16,6 +16,7 @@ pub mod context;
 mod crashes;
 pub mod events;
 pub mod fuzzing;
+mod granted;
 pub mod images;
 mod leftovers;
 pub mod lock;
@@ -133,6 +134,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         pulls: Semaphore::new(PULLS),
         starts: Semaphore::new(STARTS),
         pods: Mutex::new(BTreeMap::new()),
+        granted: granted::Granted::default(),
         discounted: Mutex::new(BTreeSet::new()),
         running: watch::Sender::new(BTreeMap::new()),
         pods_changed: Notify::new(),

@@ -97,12 +97,13 @@ fn condition(machine: &Machine, kind: &str) -> anyhow::Result<(String, String)> 
 }
 
 /// Too much for the node, and too little for what is in use.
-fn what_cannot_be_given(machine: &Machine) -> anyhow::Result<()> {
+fn what_cannot_be_given(machine: &Machine, image: &str) -> anyhow::Result<()> {
     resize(machine, "a", "10k", "64Mi")?;
     let (reason, message) = condition(machine, "PodResizePending")?;
     ensure!(reason == "Infeasible", "{reason}: {message}");
     let begin = "Node didn't have enough capacity: cpu, requested: 10000300, capacity: ";
     ensure!(message.starts_with(begin), "{message}");
+    others_are_taken(machine, image)?;
     resize(machine, "a", "200m", "4Ki")?;
     let (reason, message) = condition(machine, "PodResizeInProgress")?;
     ensure!(reason == "Error", "{reason}: {message}");
@@ -114,6 +115,29 @@ fn what_cannot_be_given(machine: &Machine) -> anyhow::Result<()> {
     resize(machine, "a", "100m", "32Mi")?;
     ensure!(has(machine, "a", "100m", "32Mi")? == 0);
     ensure!(kept_to(machine, "a")? == (32 << 20).to_string());
+    Ok(())
+}
+
+/// What cannot be given takes nothing of the node: neither the scheduler nor the node itself counts it.
+fn others_are_taken(machine: &Machine, image: &str) -> anyhow::Result<()> {
+    let node = machine.kubectl(["get", "pod", "p", "-o", "jsonpath={.spec.nodeName}"])?;
+    for (name, node) in [("scheduled", json!({})), ("placed", json!({"nodeName": node.trim()}))] {
+        let container = json!({
+            "name": "a", "image": image, "command": ["sleep", "100000"], "resources": {"requests": {"cpu": "10m"}},
+        });
+        let mut spec = json!({"terminationGracePeriodSeconds": 0, "containers": [container]});
+        for (key, value) in node.as_object().into_iter().flatten() {
+            if let Some(spec) = spec.as_object_mut() {
+                spec.insert(key.clone(), value.clone());
+            }
+        }
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec});
+        let file = machine.state().join("other.yaml");
+        std::fs::write(&file, pod.to_string())?;
+        machine.kubectl(["apply", "-f", &file.display().to_string()])?;
+        machine.kubectl(["wait", "--for=condition=Ready", &format!("pod/{name}"), "--timeout=60s"])?;
+        machine.kubectl(["delete", "pod", name])?;
+    }
     Ok(())
 }
 
@@ -184,7 +208,7 @@ fn story(machine: &Machine) -> anyhow::Result<()> {
     ensure!(kept_to(machine, "b")? == (48 << 20).to_string());
     ensure!(has(machine, "a", "200m", "64Mi")? == 0, "the other one goes on");
 
-    what_cannot_be_given(machine)?;
+    what_cannot_be_given(machine, &image)?;
     a_pod_as_a_whole(machine, &image)?;
 
     // What was given outlives the agent, and holds for the next start.

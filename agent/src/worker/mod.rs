@@ -183,6 +183,7 @@ impl Worker {
             None => wanted(&pod),
         };
         view.actual = view.allocated.clone();
+        context.granted.note(pods::uid(&pod), &view.allocated);
         // One that an agent of this node took before is not asked again.
         if pods::terminal_phase(&pod).is_none() && stored.is_none() {
             view.rejection = admission::check(&pod, &context.host(&pod));

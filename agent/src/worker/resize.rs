@@ -121,6 +121,8 @@ impl Worker {
                 self.memory(&container.name).renewal = true;
             }
         }
+        self.context.granted.note(pods::uid(&pod), &wanted);
+        self.context.pods_changed.notify_one();
         self.view.allocated = wanted;
         self.view.resize_pending = None;
         self.view.resize_progress = Some(Progress {

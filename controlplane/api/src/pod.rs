@@ -9,6 +9,7 @@ pub mod level;
 mod references;
 pub mod resize;
 pub mod taints;
+mod told;
 mod unsupported;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
 use crate::quantity::Quantity;
 pub use references::References;
+pub use told::as_told;
 pub use unsupported::unsupported;
 
 /// Amounts by resource, such as `cpu`, `memory`, `ephemeral-storage`.

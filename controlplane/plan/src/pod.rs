@@ -25,7 +25,7 @@ const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 pub struct Pod {
     /// Who it is and whose.
     pub metadata: Metadata,
-    /// What it asks for, but for its node.
+    /// What it asks for, but for its node; resources as they count while it is given others.
     pub spec: Option<Arc<PodSpec>>,
     /// The node that it is bound to; empty when there is none.
     pub node: Arc<str>,
@@ -117,7 +117,9 @@ impl Metadata {
 
 impl From<Whole> for Pod {
     fn from(whole: Whole) -> Self {
-        let mut spec = whole.spec;
+        let told = whole.spec.as_ref().zip(whole.status.as_ref());
+        let told = told.and_then(|(spec, status)| api::pod::as_told(spec, status));
+        let mut spec = told.or(whole.spec);
         let node = spec.as_mut().and_then(|spec| spec.node_name.take()).unwrap_or_default();
         Self {
             metadata: whole.metadata.into(),

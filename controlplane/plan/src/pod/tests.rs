@@ -53,3 +53,25 @@ fn what_differs_stays_apart_and_what_is_gone_is_forgotten() {
     }
     assert!(pool.texts.len() < 200, "{} texts of nobody", pool.texts.len());
 }
+
+#[test]
+fn what_a_node_can_never_give_is_not_counted() {
+    let counted = |reason: &str| {
+        let resources = |cpu: &str| json!({"requests": {"cpu": cpu}});
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "p"},
+            "spec": {"nodeName": "n", "containers": [{"name": "a", "resources": resources("200")}]},
+            "status": {
+                "conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}],
+                "containerStatuses": [{
+                    "name": "a", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                    "resources": resources("150m"), "allocatedResources": {"cpu": "150m"},
+                }],
+            },
+        }))
+        .unwrap();
+        crate::placement::Needs::of(&pod).requests["cpu"]
+    };
+    assert_eq!(counted("Infeasible"), 150);
+    assert_eq!(counted("Deferred"), 200_000);
+}
