@@ -257,6 +257,8 @@ impl Context {
         Surroundings {
             pod_addresses: pod_addresses.iter().map(ToString::to_string).collect(),
             host_addresses: self.config.host_addresses().iter().map(ToString::to_string).collect(),
+            hostname: crate::machine::hostname(),
+            cluster_domain: self.config.dns.domain.clone(),
             allocatable: self.allocatable_milli(),
             services: Vec::new(),
         }

@@ -36,6 +36,11 @@ pub struct Machine {
     pub os_image: String,
 }
 
+/// What the kernel calls it now.
+pub(crate) fn hostname() -> String {
+    text("/proc/sys/kernel/hostname")
+}
+
 fn text(path: &str) -> String {
     fs::read_to_string(path)
         .map(|text| text.trim().to_owned())

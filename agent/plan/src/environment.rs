@@ -12,7 +12,7 @@ pub use variables::{Environment, LONGEST_VALUE, MOST_BYTES, MOST_VARIABLES, expa
 
 use crate::claims::Backing;
 use crate::tokens::TokenWish;
-use crate::{pods, resources};
+use crate::{files, pods, resources};
 
 /// What a pod refers to besides itself. An absent entry was looked up and not found.
 #[derive(Clone, Debug, Default)]
@@ -36,6 +36,10 @@ pub struct Surroundings {
     pub pod_addresses: Vec<String>,
     /// `status.hostIP`.
     pub host_addresses: Vec<String>,
+    /// What the node's kernel calls it.
+    pub hostname: String,
+    /// The cluster's domain.
+    pub cluster_domain: String,
     /// The node's allocatable resources in thousandths: what a container without a limit is told.
     pub allocatable: BTreeMap<String, i64>,
     /// The variables that tell of Services.
@@ -125,7 +129,8 @@ pub fn build(
     if all.get("PATH").is_none() && own.get("PATH").is_none() {
         all.set("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")?;
     }
-    all.set("HOSTNAME", &pods::hostname(pod))?;
+    let hostname = files::told_hostname(pod, &surroundings.cluster_domain, &surroundings.hostname);
+    all.set("HOSTNAME", &hostname)?;
     for (name, value) in own.iter() {
         all.set(name, value)?;
     }

@@ -36,6 +36,14 @@ pub fn kernel_hostname(pod: &Pod, cluster: &str) -> Result<String, HostnameTooLo
     }
 }
 
+/// What a pod's programs are told that their host is called: the kernel's name, which is the node's for who has its network.
+pub fn told_hostname(pod: &Pod, cluster: &str, node: &str) -> String {
+    if pod.spec.as_ref().is_some_and(pods::host_network) {
+        return node.to_owned();
+    }
+    kernel_hostname(pod, cluster).unwrap_or_else(|_too_long| pods::hostname(pod))
+}
+
 /// `/etc/hosts` of a pod that has a network of its own.
 pub fn hosts(addresses: &[String], hostname: &str, domain: Option<&str>, aliases: &[HostAlias]) -> String {
     let mut text = String::from(
@@ -197,6 +205,24 @@ mod tests {
             error.ends_with("is too long (64 is the max, 69 characters requested)"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn programs_are_told_what_the_kernel_says() {
+        let told = |spec: serde_json::Value| {
+            let metadata = serde_json::json!({"name": "web-0", "namespace": "shop"});
+            let pod = serde_json::json!({"metadata": metadata, "spec": spec});
+            told_hostname(&serde_json::from_value(pod).unwrap(), "cluster.local", "node-7")
+        };
+        let of = |network: bool, full: bool| {
+            told(serde_json::json!({
+                "containers": [], "subdomain": "db", "hostNetwork": network, "setHostnameAsFQDN": full,
+            }))
+        };
+        assert_eq!(of(false, false), "web-0");
+        assert_eq!(of(false, true), "web-0.db.shop.svc.cluster.local");
+        assert_eq!(of(true, false), "node-7");
+        assert_eq!(of(true, true), "node-7");
     }
 
     #[test]

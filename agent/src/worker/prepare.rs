@@ -333,7 +333,8 @@ fn write_files(
         &read("/etc/resolv.conf"),
     );
     std::fs::write(etc.join("resolv.conf"), resolver)?;
-    std::fs::write(etc.join("hostname"), format!("{hostname}\n"))
+    let told = files::told_hostname(pod, &context.config.dns.domain, &crate::machine::hostname());
+    std::fs::write(etc.join("hostname"), told + "\n")
 }
 
 /// Removes a sandbox and its network; goes on past failures.
