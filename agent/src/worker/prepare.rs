@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use agent_plan::observed::Sandbox;
-use agent_plan::{files, pods, resources};
+use agent_plan::{files, oci, pods, resources};
 use api::pod::References;
 use k8s_openapi::api::core::v1::{Pod, PodSpec, Volume};
 use network::{AttachSpec, PortMapping};
@@ -230,12 +230,7 @@ fn sandbox_spec(
             "Burstable" => Class::Burstable,
             _ => Class::BestEffort,
         },
-        sysctls: spec
-            .security_context
-            .iter()
-            .flat_map(|context| context.sysctls.iter().flatten())
-            .map(|sysctl| (sysctl.name.replace('/', "."), sysctl.value.clone()))
-            .collect(),
+        sysctls: oci::sysctls(spec).into_iter().collect(),
     }
 }
 

@@ -5,7 +5,7 @@ pub mod capabilities;
 mod mounts;
 mod seccomp;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, SeccompProfile};
@@ -250,19 +250,32 @@ fn linux(inputs: &Inputs<'_>, privileged: bool, capabilities: &BTreeSet<String>)
         if let Some(profile) = seccomp(inputs, capabilities)?.filter(|_| !privileged) {
             linux.insert("seccomp".to_owned(), profile);
         }
-        let sysctls = inputs
-            .pod
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.security_context.as_ref()?.sysctls.as_ref());
-        if let Some(sysctls) = sysctls {
-            let settings = sysctls
-                .iter()
-                .map(|sysctl| (sysctl.name.clone(), Value::from(sysctl.value.clone())));
-            linux.insert("sysctl".to_owned(), Value::Object(settings.collect()));
+        let settings = sysctls(inputs.pod.spec.as_ref().unwrap_or(&none));
+        if !settings.is_empty() {
+            linux.insert("sysctl".to_owned(), json!(settings));
         }
     }
     Ok(linux)
+}
+
+/// Settings of the kernel for the pod's own namespaces: those that it asks for, and in a network of its own any user may bind any
+/// port and, unless its users are its own too, send echo requests.
+pub fn sysctls(spec: &PodSpec) -> BTreeMap<String, String> {
+    let own = spec.security_context.iter();
+    let own = own.flat_map(|context| context.sysctls.iter().flatten());
+    let mut all: BTreeMap<String, String> = own
+        .map(|sysctl| (sysctl.name.replace('/', "."), sysctl.value.clone()))
+        .collect();
+    if spec.host_network != Some(true) {
+        let mut default = |name: &str, value: &str| {
+            all.entry(name.to_owned()).or_insert_with(|| value.to_owned());
+        };
+        default("net.ipv4.ip_unprivileged_port_start", "0");
+        if spec.host_users != Some(false) {
+            default("net.ipv4.ping_group_range", "0 2147483647");
+        }
+    }
+    all
 }
 
 /// The profile that decides: the container's own before the pod's.
@@ -307,3 +320,39 @@ const MASKED: &[&str] = &[
 ];
 
 const READ_ONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(mut spec: Value) -> Vec<String> {
+        spec["containers"] = json!([]);
+        let spec: PodSpec = serde_json::from_value(spec).unwrap();
+        sysctls(&spec)
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect()
+    }
+
+    #[test]
+    fn any_user_binds_any_port_of_the_pods_own_network() {
+        let (port, ping) = (
+            "net.ipv4.ip_unprivileged_port_start=0",
+            "net.ipv4.ping_group_range=0 2147483647",
+        );
+        assert_eq!(settings(json!({})), [port, ping]);
+        assert_eq!(settings(json!({"hostUsers": false})), [port]);
+        assert_eq!(settings(json!({"hostNetwork": true})), [""; 0]);
+        let own = json!({"sysctls": [
+            {"name": "net/ipv4/ip_unprivileged_port_start", "value": "77"},
+            {"name": "net.ipv4.ping_group_range", "value": "1 0"},
+        ]});
+        assert_eq!(
+            settings(json!({"securityContext": own})),
+            [
+                "net.ipv4.ip_unprivileged_port_start=77",
+                "net.ipv4.ping_group_range=1 0"
+            ]
+        );
+    }
+}
