@@ -1,6 +1,7 @@
 //! What pods ask for and how they are, as scheduler, controllers and agent all see it.
 
 pub mod affinity;
+pub(crate) mod apparmor;
 pub mod defaults;
 pub mod ending;
 pub mod ephemeral;

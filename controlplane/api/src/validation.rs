@@ -2,7 +2,7 @@
 
 mod affinity;
 pub(crate) mod annotations;
-mod apparmor;
+pub(crate) mod apparmor;
 mod container;
 pub(crate) mod counts;
 pub(crate) mod cron;

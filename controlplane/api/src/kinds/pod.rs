@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Pod, PodCondition, PodSpec, PodStatus};
 
 use crate::invalid::Invalid;
 use crate::kind::{Column, Field, Kind, Subresource};
-use crate::pod::{defaults, label_keys, phase, qos, unsupported};
+use crate::pod::{apparmor, defaults, label_keys, phase, qos, unsupported};
 use crate::table::{age_column, or};
 use crate::validation::{annotations, pod_spec, required};
 use crate::warnings;
@@ -126,6 +126,7 @@ impl Kind for Pod {
             ..PodStatus::default()
         });
         label_keys::merge(self);
+        apparmor::read_annotations(self);
     }
 
     fn prepare_update(&mut self, old: &Self) {

@@ -8,7 +8,7 @@ use crate::invalid::Invalid;
 const LONGEST: usize = 4095;
 
 /// What is wrong with the profile of a pod or container that is at `path`.
-pub(super) fn profile(errors: &mut Vec<Invalid>, own: Option<&AppArmorProfile>, path: &str) {
+pub(crate) fn profile(errors: &mut Vec<Invalid>, own: Option<&AppArmorProfile>, path: &str) {
     let Some(own) = own else { return };
     let (kind, kinds) = (format!("{path}.type"), ["Localhost", "RuntimeDefault", "Unconfined"]);
     let field = format!("{path}.localhostProfile");

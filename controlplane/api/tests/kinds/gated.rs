@@ -158,3 +158,45 @@ fn annotations_of_pods_are_fields() {
     assert_eq!(changed(&mirror("x"), &mirror("y")), said("remove or update"));
     assert!(changed(&mirror("x"), &mirror("x")).is_empty());
 }
+
+#[test]
+fn profiles_of_annotations_become_fields() {
+    const ARMOR: &str = "container.apparmor.security.beta.kubernetes.io";
+    let row = find("", "v1", "pods").unwrap();
+    let armor = |name: &str| format!("{ARMOR}/{name}");
+    for (system, a, i) in [("linux", "Localhost x", "Localhost y/z"), ("windows", "none", "none")] {
+        let sent = json!({
+            "metadata": {"name": "p", "annotations": {
+                armor("a"): "localhost/x", armor("b"): "runtime/default", armor("c"): "unconfined",
+                armor("d"): "runtime/default", armor("e"): "localhost/", armor("i"): "localhost/y/z",
+            }},
+            "spec": {
+                "os": {"name": system},
+                "securityContext": {"appArmorProfile": {"type": "RuntimeDefault"}},
+                "initContainers": [{"name": "i"}],
+                "containers": [
+                    {"name": "a"}, {"name": "b"}, {"name": "c", "securityContext": {"privileged": true}},
+                    {"name": "d", "securityContext": {"appArmorProfile": {"type": "Unconfined"}}}, {"name": "e"},
+                ],
+            },
+        });
+        let mut pod = row.decode(sent.to_string().as_bytes()).unwrap();
+        row.set_defaults(pod.as_mut());
+        row.prepare_create(pod.as_mut());
+        let made: Value = serde_json::from_slice(&pod.to_json()).unwrap();
+        let profile = |list: &str, index: usize| {
+            let own = &made["spec"][list][index]["securityContext"]["appArmorProfile"];
+            let text = |key: &str| own[key].as_str().unwrap_or_default().to_owned();
+            let said = format!("{} {}", text("type"), text("localhostProfile"));
+            match said.trim() {
+                "" => "none".to_owned(),
+                said => said.to_owned(),
+            }
+        };
+        let found: Vec<String> = (0..5).map(|index| profile("containers", index)).collect();
+        let c = if system == "linux" { "Unconfined" } else { "none" };
+        // The pod says the same as b's, d has its own, and e's means nothing.
+        assert_eq!(found, [a, "none", c, "Unconfined", "none"], "{system}");
+        assert_eq!(profile("initContainers", 0), i, "{system}");
+    }
+}
