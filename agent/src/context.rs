@@ -26,6 +26,7 @@ use tokio::time::Instant;
 use tracing::warn;
 use volume::{LocalPath, Volumes};
 
+use crate::apparmor::AppArmor;
 use crate::crashes::Crashes;
 use crate::events::{Kind, Recorder};
 use crate::granted::Granted;
@@ -163,6 +164,7 @@ pub struct Context {
     pub(crate) allocatable: Amounts,
     /// Pulls that may be under way at once.
     pub(crate) pulls: Semaphore,
+    pub(crate) app_armor: AppArmor,
     /// Containers that may be created at once: more only fight for the same cores.
     pub(crate) starts: Semaphore,
     /// The pods as the API shows them, for `/pods` and for logs.
@@ -321,6 +323,7 @@ impl Context {
             node: self.node(),
             pressures: self.pressures.borrow().clone(),
             shutting_down: *self.shutting_down.borrow(),
+            app_armor: self.app_armor.machine().enabled,
             se_linux: Path::new("/sys/fs/selinux/enforce").exists(),
         }
     }

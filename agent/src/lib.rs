@@ -8,6 +8,7 @@
 //! It keeps nothing that it could not rebuild from the API, the runtime and the node: it may be killed and replaced under
 //! running pods.
 
+mod apparmor;
 mod classes;
 pub mod clock;
 mod confined;
@@ -132,6 +133,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         users: users::UserIds::new(&config.state_directory),
         services: watch::Sender::new(None),
         pulls: Semaphore::new(PULLS),
+        app_armor: apparmor::AppArmor::default(),
         starts: Semaphore::new(STARTS),
         pods: Mutex::new(BTreeMap::new()),
         granted: granted::Granted::default(),

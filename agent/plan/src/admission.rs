@@ -47,6 +47,8 @@ pub struct Host {
     pub pressures: BTreeSet<Pressure>,
     /// It is about to go down.
     pub shutting_down: bool,
+    /// Its kernel confines by `AppArmor`.
+    pub app_armor: bool,
     /// Its kernel labels processes and files by `SELinux`.
     pub se_linux: bool,
 }
@@ -58,7 +60,7 @@ pub fn check(pod: &Pod, host: &Host) -> Option<Rejection> {
     going
         .or_else(|| eviction::refusal(pod, &host.pressures))
         .or_else(|| sysctls(spec))
-        .or_else(|| app_armor(spec))
+        .or_else(|| (!host.app_armor).then(|| app_armor(spec)).flatten())
         .or_else(|| host.se_linux.then(|| node::se_linux(spec)).flatten())
         .or_else(|| operating_system(pod))
         .or_else(|| room(spec, host))
@@ -357,6 +359,11 @@ mod tests {
         let profile = json!({"appArmorProfile": {"type": "RuntimeDefault"}});
         let confined = pod(json!({"containers": [{"name": "a", "securityContext": profile}]}));
         assert!(says(&confined, &host(Vec::new())).starts_with("AppArmor: Pod was rejected: Cannot enforce AppArmor"));
+        let confining = Host {
+            app_armor: true,
+            ..host(Vec::new())
+        };
+        assert_eq!(says(&confined, &confining), "");
         let labelled = json!({"seLinuxOptions": {"level": "s0:c123,c456"}});
         let labelled = pod(json!({"containers": [{"name": "a", "securityContext": labelled}]}));
         assert_eq!(says(&labelled, &host(Vec::new())), "");

@@ -285,6 +285,8 @@ fn assemble(
     let mounts = super::mounts::mounts(plan, container, &variables, shown)?;
     let abilities = context.abilities();
     let seccomp = seccomp_file(context, pod, container)?;
+    let app_armor = context.app_armor.profile(pod, container);
+    let app_armor = app_armor.map_err(|why| Failure::creation(format!("failed to create container: {why}")))?;
     let inputs = oci::Inputs {
         pod,
         container,
@@ -294,6 +296,7 @@ fn assemble(
         mounts: &mounts,
         abilities: &abilities,
         seccomp: seccomp.as_deref(),
+        app_armor: app_armor.as_deref(),
     };
     let spec = oci::build(&inputs).map_err(|error| match error {
         oci::SpecError::Reference(_) => Failure::configuration(error.to_string()),

@@ -1,6 +1,7 @@
 //! A container as an OCI runtime specification. What only the runtime knows (root, namespaces' paths, the control group's
 //! path, the user's numbers) is left to it.
 
+pub mod apparmor;
 pub mod capabilities;
 mod mounts;
 mod seccomp;
@@ -93,6 +94,8 @@ pub struct Inputs<'a> {
     pub abilities: &'a Abilities,
     /// The text of the seccomp profile on the node that [`localhost_profile`] names.
     pub seccomp: Option<&'a [u8]>,
+    /// The `AppArmor` profile, which is loaded.
+    pub app_armor: Option<&'a str>,
 }
 
 /// A container that cannot be described.
@@ -147,6 +150,9 @@ pub fn build(inputs: &Inputs<'_>) -> Result<Spec, SpecError> {
     });
     if let Value::Object(process) = &mut process {
         process.insert("rlimits".to_owned(), json!([]));
+        if let Some(profile) = inputs.app_armor {
+            process.insert("apparmorProfile".to_owned(), json!(profile));
+        }
     }
     let read_only = context
         .and_then(|context| context.read_only_root_filesystem)

@@ -7,6 +7,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
+use libcontainer::apparmor;
 use libcontainer::capabilities;
 use libcontainer::syscall::Syscall;
 use libcontainer::syscall::syscall::create_syscall;
@@ -170,6 +171,10 @@ fn become_program(
     let other = |doing| move |error: &dyn std::error::Error| (doing, io::Error::other(error.to_string()));
     setsid().map_err(at("make a session"))?;
     take_streams(&execution.streams, process.user().uid()).map_err(at("set the standard streams"))?;
+    if let Some(profile) = process.apparmor_profile() {
+        // It begins with the program, as the container's own did.
+        apparmor::apply_profile(profile).map_err(|error| other("set the AppArmor profile")(&error))?;
+    }
     let kernel = create_syscall();
     for limit in process.rlimits().iter().flatten() {
         kernel

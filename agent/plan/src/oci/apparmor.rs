@@ -1,0 +1,181 @@
+//! The `AppArmor` profile that confines a container.
+
+use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod};
+
+/// The profile of containers that name none.
+pub const DEFAULT: &str = "skiff-default";
+
+/// What [`DEFAULT`] allows: everything that the other bounds of a container leave, but for the kernel's settings, mounts, and
+/// looking into or signalling what is not confined by it.
+pub const DEFAULT_TEXT: &str = "profile skiff-default flags=(attach_disconnected,mediate_deleted) {
+  capability,
+  network,
+  unix,
+  file,
+  umount,
+  deny mount,
+
+  signal (receive) peer=unconfined,
+  signal (send, receive) peer=skiff-default,
+  ptrace (trace, read, tracedby, readby) peer=skiff-default,
+
+  deny /proc/* w,
+  deny /proc/{sysrq-trigger,kcore,kmem,mem} rwklx,
+  deny /proc/{acpi,asound,bus,driver,fs,irq,scsi,sysvipc,tty}/** w,
+  deny /proc/sys/{abi,crypto,debug,dev,fs,net,sunrpc,user,vm}/** w,
+  deny /proc/sys/kernel/[^s]** w,
+  deny /proc/sys/kernel/s[^h]** w,
+  deny /proc/sys/kernel/sh[^m]** w,
+
+  deny /sys/{block,bus,class,dev,devices,hypervisor,kernel,module,power}/** wklx,
+  deny /sys/fs/[^c]** wklx,
+  deny /sys/{firmware,kernel/security,devices/virtual/powercap}/** rwklx,
+}
+";
+
+/// What the machine has of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// The kernel confines by it.
+    pub enabled: bool,
+    /// There is a program that loads profiles.
+    pub loads: bool,
+}
+
+/// What confines a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted<'a> {
+    /// No profile.
+    Nothing,
+    /// [`DEFAULT`].
+    Default,
+    /// One that somebody else has loaded.
+    Own(&'a str),
+}
+
+/// What the container asks for on this machine, or why that cannot be. Who names nothing and is not privileged has the default
+/// where there is one.
+pub fn wanted<'a>(pod: &'a Pod, container: &'a Container, machine: Machine) -> Result<Wanted<'a>, &'static str> {
+    let own = container.security_context.as_ref();
+    let of_pod = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
+    let profile = own.and_then(|own| own.app_armor_profile.as_ref());
+    let profile = profile.or_else(|| of_pod.and_then(|of_pod| of_pod.app_armor_profile.as_ref()));
+    let usable = machine.enabled && machine.loads;
+    let privileged = own.and_then(|own| own.privileged) == Some(true);
+    let plain = if privileged { Wanted::Nothing } else { Wanted::Default };
+    match profile {
+        None if usable => Ok(plain),
+        None => Ok(Wanted::Nothing),
+        Some(profile) if profile.type_ == "Unconfined" => Ok(Wanted::Nothing),
+        Some(_) if !usable => Err("AppArmor is not supported on the host"),
+        Some(AppArmorProfile {
+            localhost_profile: Some(name),
+            type_,
+        }) if type_ == "Localhost" => Ok(Wanted::Own(name)),
+        Some(_) => Ok(plain),
+    }
+}
+
+/// Whether a profile is among the loaded ones, a line each: its name and, in brackets, how strict it is.
+pub fn is_loaded(listing: &str, name: &str) -> bool {
+    let mut names = listing.lines().filter_map(|line| Some(line.rsplit_once(" (")?.0));
+    names.any(|loaded| loaded == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::{Value, json};
+
+    use super::super::{Abilities, Image, Inputs};
+    use super::*;
+    use crate::environment::{Sources, Surroundings};
+
+    const ON: Machine = Machine {
+        enabled: true,
+        loads: true,
+    };
+
+    fn decided(of_pod: &Value, own: &Value, machine: Machine) -> String {
+        let container = json!({"name": "a", "securityContext": own});
+        let spec = json!({"containers": [container], "securityContext": {"appArmorProfile": of_pod}});
+        let pod: Pod = serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
+        let container = &pod.spec.as_ref().unwrap().containers[0];
+        match wanted(&pod, container, machine) {
+            Ok(wanted) => format!("{wanted:?}"),
+            Err(why) => why.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_container_has_its_own_profile_or_the_pods_or_the_default() {
+        let (default, none) = (json!({"type": "RuntimeDefault"}), json!(null));
+        let (free, local) = (
+            json!({"type": "Unconfined"}),
+            json!({"type": "Localhost", "localhostProfile": "strict"}),
+        );
+        let profile = |profile: &Value| json!({"appArmorProfile": profile});
+        let privileged = |profile: &Value| json!({"privileged": true, "appArmorProfile": profile});
+        let loader = Machine { loads: false, ..ON };
+        let refused = "AppArmor is not supported on the host";
+        for (of_pod, own, machine, expected) in [
+            (&none, json!(null), ON, "Default"),
+            (&none, privileged(&none), ON, "Nothing"),
+            (&none, json!(null), loader, "Nothing"),
+            (&none, json!(null), Machine::default(), "Nothing"),
+            (&default, json!(null), ON, "Default"),
+            (&default, privileged(&none), ON, "Nothing"),
+            (&free, json!(null), ON, "Nothing"),
+            (&free, json!(null), Machine::default(), "Nothing"),
+            (&free, profile(&local), ON, "Own(\"strict\")"),
+            (&local, json!(null), ON, "Own(\"strict\")"),
+            (&local, profile(&free), ON, "Nothing"),
+            (&local, privileged(&none), ON, "Own(\"strict\")"),
+            (&none, profile(&default), loader, refused),
+            (&none, profile(&local), Machine::default(), refused),
+        ] {
+            assert_eq!(decided(of_pod, &own, machine), expected, "{of_pod} {own} {machine:?}");
+        }
+    }
+
+    #[test]
+    fn the_runtime_is_told_the_profile() {
+        let pod: Pod = serde_json::from_value(json!({"metadata": {}, "spec": {"containers": []}})).unwrap();
+        let container: Container = serde_json::from_value(json!({"name": "a", "command": ["true"]})).unwrap();
+        for profile in [None, Some("strict")] {
+            let spec = super::super::build(&Inputs {
+                pod: &pod,
+                container: &container,
+                image: &Image::default(),
+                sources: &Sources::default(),
+                surroundings: &Surroundings::default(),
+                mounts: &[],
+                abilities: &Abilities {
+                    capabilities: BTreeSet::new(),
+                    memory: 1 << 30,
+                    pids: 100,
+                },
+                seccomp: None,
+                app_armor: profile,
+            });
+            let process = spec.unwrap().process().clone().unwrap();
+            assert_eq!(process.apparmor_profile().as_deref(), profile);
+        }
+    }
+
+    #[test]
+    fn loaded_profiles_are_found_by_their_whole_names() {
+        let listing = "/usr/bin/man (enforce)\nskiff-default (enforce)\nodd (name) (complain)\n";
+        for (name, expected) in [
+            ("skiff-default", true),
+            ("odd (name)", true),
+            ("skiff", false),
+            ("man", false),
+            ("", false),
+        ] {
+            assert_eq!(is_loaded(listing, name), expected, "{name}");
+        }
+        assert!(DEFAULT_TEXT.starts_with(&format!("profile {DEFAULT} ")));
+    }
+}

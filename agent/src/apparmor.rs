@@ -1,0 +1,163 @@
+//! `AppArmor` profiles on this machine.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+use agent_plan::oci::apparmor::{DEFAULT, DEFAULT_TEXT, Machine, Wanted, is_loaded, wanted};
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+/// Where the machine has what.
+pub(crate) struct AppArmor {
+    /// Begins with `Y` where the kernel confines.
+    enabled: PathBuf,
+    /// The profiles that are loaded.
+    profiles: PathBuf,
+    /// Loads a profile.
+    parser: PathBuf,
+    /// Held while the default is loaded.
+    loading: Mutex<()>,
+}
+
+impl Default for AppArmor {
+    fn default() -> Self {
+        Self {
+            enabled: "/sys/module/apparmor/parameters/enabled".into(),
+            profiles: "/sys/kernel/security/apparmor/profiles".into(),
+            parser: "/sbin/apparmor_parser".into(),
+            loading: Mutex::default(),
+        }
+    }
+}
+
+impl AppArmor {
+    pub(crate) fn machine(&self) -> Machine {
+        let enabled = std::fs::read(&self.enabled).is_ok_and(|text| text.starts_with(b"Y"));
+        Machine {
+            enabled,
+            loads: enabled && self.parser.exists(),
+        }
+    }
+
+    /// The name of the profile that confines a container; it is loaded. Blocks.
+    pub(crate) fn profile(&self, pod: &Pod, container: &Container) -> Result<Option<String>, String> {
+        match wanted(pod, container, self.machine())? {
+            Wanted::Nothing => Ok(None),
+            Wanted::Own(name) if self.has(name)? => Ok(Some(name.to_owned())),
+            Wanted::Own(name) => Err(format!("AppArmor profile not found: {name}")),
+            Wanted::Default => {
+                self.provide()?;
+                Ok(Some(DEFAULT.to_owned()))
+            }
+        }
+    }
+
+    fn has(&self, name: &str) -> Result<bool, String> {
+        let listing = std::fs::read_to_string(&self.profiles);
+        let listing = listing.map_err(|error| format!("open {}: {error}", self.profiles.display()))?;
+        Ok(is_loaded(&listing, name))
+    }
+
+    /// Loads the default unless somebody did.
+    fn provide(&self) -> Result<(), String> {
+        let _loading = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.has(DEFAULT)? {
+            return Ok(());
+        }
+        self.load()
+            .map_err(|why| format!("cannot load AppArmor profile \"{DEFAULT}\": {why}"))
+    }
+
+    fn load(&self) -> Result<(), String> {
+        let mut parser = Command::new(&self.parser)
+            .arg("-Kr")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("{}: {error}", self.parser.display()))?;
+        // It is closed with this, and the program has all of it.
+        let written = parser
+            .stdin
+            .take()
+            .map(|mut stdin| stdin.write_all(DEFAULT_TEXT.as_bytes()));
+        let ended = parser.wait_with_output().map_err(|error| error.to_string())?;
+        match written {
+            _ if !ended.status.success() => {
+                let said: String = String::from_utf8_lossy(&ended.stderr).chars().take(1024).collect();
+                Err(format!("{}: {}", ended.status, said.trim()))
+            }
+            Some(Err(error)) => Err(error.to_string()),
+            Some(Ok(())) | None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn asked(machine: &AppArmor, profile: &Value) -> Result<Option<String>, String> {
+        let container = json!({"name": "a", "securityContext": {"appArmorProfile": profile}});
+        let pod = json!({"metadata": {}, "spec": {"containers": [container]}});
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        machine.profile(&pod, &pod.spec.as_ref().unwrap().containers[0])
+    }
+
+    #[test]
+    fn the_default_is_loaded_once_and_others_must_be() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        let machine = AppArmor {
+            enabled: at("enabled"),
+            profiles: at("profiles"),
+            parser: at("parser"),
+            loading: Mutex::default(),
+        };
+        let (default, own) = (
+            json!({"type": "RuntimeDefault"}),
+            json!({"type": "Localhost", "localhostProfile": "own"}),
+        );
+        fs::write(at("enabled"), "N\n").unwrap();
+        assert_eq!(asked(&machine, &json!(null)), Ok(None));
+        fs::write(at("enabled"), "Y\n").unwrap();
+        assert_eq!(
+            machine.machine(),
+            Machine {
+                enabled: true,
+                loads: false
+            }
+        );
+        // What stands for the program: it tells what it got, and the first time that it cannot.
+        let (list, got, broken) = (at("profiles"), at("got"), at("broken"));
+        let script = format!(
+            "#!/bin/sh\ncat >> {}\n[ -e {} ] && {{ echo no room >&2; exit 3; }}\necho 'skiff-default (enforce)' >> {}\n",
+            got.display(),
+            broken.display(),
+            list.display()
+        );
+        fs::write(at("parser"), script).unwrap();
+        fs::set_permissions(at("parser"), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(&list, "other (enforce)\n").unwrap();
+        assert_eq!(asked(&machine, &own).unwrap_err(), "AppArmor profile not found: own");
+        fs::write(&broken, "").unwrap();
+        assert_eq!(
+            asked(&machine, &default).unwrap_err(),
+            "cannot load AppArmor profile \"skiff-default\": exit status: 3: no room"
+        );
+        fs::remove_file(&broken).unwrap();
+        fs::remove_file(&got).unwrap();
+        for profile in [json!(null), default] {
+            assert_eq!(asked(&machine, &profile), Ok(Some("skiff-default".to_owned())));
+        }
+        assert_eq!(fs::read_to_string(got).unwrap(), DEFAULT_TEXT);
+        fs::write(list, "own (complain)\n").unwrap();
+        assert_eq!(asked(&machine, &own), Ok(Some("own".to_owned())));
+    }
+}
