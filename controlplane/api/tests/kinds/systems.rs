@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::refused::{pod_refused, refused};
 
-fn spec(spec: Value, expected: &[&str]) {
+fn spec(spec: &Value, expected: &[&str]) {
     let mut whole = json!({"containers": [{"name": "a", "image": "b"}], "volumes": null});
     for (name, value) in spec.as_object().unwrap() {
         whole[name] = value.clone();
@@ -15,11 +15,11 @@ fn spec(spec: Value, expected: &[&str]) {
 #[test]
 fn a_system_is_known() {
     spec(
-        json!({"os": {"name": ""}}),
+        &json!({"os": {"name": ""}}),
         &["spec.os.name: Required value: cannot be empty"],
     );
     spec(
-        json!({"os": {"name": "plan9"}}),
+        &json!({"os": {"name": "plan9"}}),
         &["spec.os: Unsupported value: \"plan9\": supported values: \"linux\", \"windows\""],
     );
 }
@@ -72,10 +72,10 @@ fn what_is_not_for_windows() {
         "shareProcessNamespace": false, "securityContext": own, "containers": containers});
     // The node's messages are not changed either.
     pod["securityContext"]["sysctls"][0]["name"] = json!("net.core.somaxconn");
-    spec(pod.clone(), &expected);
+    spec(&pod, &expected);
     pod["os"] = Value::Null;
     pod["hostPID"] = json!(false);
-    spec(pod, &[]);
+    spec(&pod, &[]);
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn what_is_only_for_windows() {
     let containers = json!([{"name": "a", "image": "b", "securityContext": {"windowsOptions": windows}}]);
     let detail = "Forbidden: windows options cannot be set for a linux pod";
     spec(
-        json!({"os": {"name": "linux"}, "securityContext": {"windowsOptions": windows}, "containers": containers}),
+        &json!({"os": {"name": "linux"}, "securityContext": {"windowsOptions": windows}, "containers": containers}),
         &[
             &format!("spec.securityContext.windowsOptions: {detail}"),
             &format!("spec.containers[0].securityContext.windowsOptions: {detail}"),
@@ -95,7 +95,7 @@ fn what_is_only_for_windows() {
 #[test]
 fn options_of_windows() {
     let options = |options: Value, expected: &[&str]| {
-        spec(json!({"securityContext": {"windowsOptions": options}}), expected);
+        spec(&json!({"securityContext": {"windowsOptions": options}}), expected);
     };
     let credential = "spec.securityContext.windowsOptions.gmsaCredentialSpec";
     options(
@@ -147,18 +147,18 @@ fn processes_of_the_node() {
     let host = |own: bool| json!({"windowsOptions": {"hostProcess": own}});
     let two = json!([{"name": "a", "image": "b", "securityContext": host(true)}, {"name": "b", "image": "b"}]);
     spec(
-        json!({"containers": two}),
+        &json!({"containers": two}),
         &[
             "spec: Invalid value: \"\": If pod contains any hostProcess containers then all containers must be HostProcess containers",
             "spec.hostNetwork: Invalid value: false: hostNetwork must be true if pod contains any hostProcess containers",
         ],
     );
     spec(
-        json!({"containers": two, "hostNetwork": true, "securityContext": host(true)}),
+        &json!({"containers": two, "hostNetwork": true, "securityContext": host(true)}),
         &[],
     );
     spec(
-        json!({"containers": two, "securityContext": host(false), "hostNetwork": true}),
+        &json!({"containers": two, "securityContext": host(false), "hostNetwork": true}),
         &[
             "spec.containers[0].securityContext.windowsOptions.hostProcess: Invalid value: true: pod hostProcess value must be \
              identical if both are specified, was false",
@@ -171,7 +171,7 @@ fn processes_of_the_node() {
 fn signals_by_which_containers_end() {
     let signal = |os: Value, signal: &str, expected: &[&str]| {
         let containers = json!([{"name": "a", "image": "b", "lifecycle": {"stopSignal": signal}}]);
-        spec(json!({"os": os, "containers": containers}), expected);
+        spec(&json!({"os": os, "containers": containers}), expected);
     };
     let field = "spec.containers[0].lifecycle.stopSignal";
     for known in ["SIGUSR1", "SIGRTMIN+15", "SIGRTMAX-14"] {
