@@ -1,5 +1,7 @@
 //! Answers: status, headers and bodies.
 
+mod status;
+
 use std::collections::BTreeSet;
 
 use axum::body::Body;
@@ -45,6 +47,11 @@ pub(crate) fn encode(value: &impl Serialize) -> Bytes {
     serde_json::to_vec(value).unwrap_or_default().into()
 }
 
+/// JSON of a `Status`.
+pub(crate) fn encode_status(status: &Status) -> Bytes {
+    encode(&status::Shown::from(status))
+}
+
 /// A failure as the client sees it, in the encoding that its `Accept` asks for.
 pub(crate) fn failure(failure: &Failure, accept: Option<&HeaderValue>) -> Response {
     if matches!(failure, Failure::NoSuchPath) {
@@ -58,7 +65,7 @@ pub(crate) fn failure(failure: &Failure, accept: Option<&HeaderValue>) -> Respon
             .insert(RETRY_AFTER, HeaderValue::from_static("1"));
         return response;
     }
-    let status = encode(&failure.status());
+    let status = encode_status(&failure.status());
     let encoding = negotiate_failure(accept);
     let mut response = shape::status(encoding, code, status.clone()).unwrap_or_else(|_unencodable| json(code, status));
     if let Some(seconds) = failure.retry_after() {
@@ -69,7 +76,7 @@ pub(crate) fn failure(failure: &Failure, accept: Option<&HeaderValue>) -> Respon
 
 /// A success without an object: `Status`, and what it was about where that is told.
 pub(crate) fn success(code: u16, details: Option<StatusDetails>) -> Bytes {
-    encode(&Status {
+    encode_status(&Status {
         code: (code != 200).then_some(i32::from(code)),
         details,
         status: Some("Success".to_owned()),

@@ -24,6 +24,7 @@ mod lists;
 mod managers;
 mod nodes;
 mod objects;
+mod order;
 mod paths;
 mod pod_security;
 mod protobuf;

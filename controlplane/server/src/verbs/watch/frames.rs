@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::negotiation::{Encoding, MetaVersion, Representation, Shape};
 use crate::object;
-use crate::respond::encode;
+use crate::respond::{encode, encode_status};
 use crate::selection::Selection;
 use crate::server::Clock;
 use crate::shape::{self, Table};
@@ -165,7 +165,7 @@ impl Frames {
 
     /// The last frame of a watch that failed.
     pub(super) fn error(&self, failure: &Failure) -> Bytes {
-        let status = encode(&failure.status());
+        let status = encode_status(&failure.status());
         if self.encoding != Encoding::Protobuf {
             return text("ERROR", &status);
         }
