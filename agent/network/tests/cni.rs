@@ -239,6 +239,21 @@ async fn attack_42_a_missing_plugin() {
 }
 
 #[tokio::test]
+async fn a_list_that_was_a_mistake_is_left_behind_when_it_is_mended() {
+    let machine = Machine::new();
+    machine.configure("1.0.0", &[json!({"type": "nowhere"}), machine.bridge()]);
+    let network = machine.open();
+    network.attach(spec("a")).await.unwrap_err();
+    network.attach(spec("b")).await.unwrap_err();
+    network.detach("a").await.unwrap_err();
+    machine.configure("1.0.0", &[machine.bridge()]);
+    network.detach("a").await.unwrap();
+    assert_eq!(network.attach(spec("b")).await.unwrap().addresses.len(), 1);
+    network.stop().await.unwrap();
+    machine.is_clean();
+}
+
+#[tokio::test]
 async fn attack_42_an_address_that_another_pod_has_is_refused() {
     let machine = Machine::new();
     let result = json!({"cniVersion": "1.0.0", "ips": [{"address": "10.77.0.9/24"}]});

@@ -229,7 +229,10 @@ impl Inner {
         }
         match List::of(&record.list) {
             Ok(list) => {
-                let deleted = self.run_list(Verb::Delete, &list, &record).await;
+                let deleted = match self.run_list(Verb::Delete, &list, &record).await {
+                    Ok(_) => Ok(()),
+                    Err(failure) => self.delete_by_another(failure, &record).await,
+                };
                 deleted.map_err(|cause| Error::Plugin {
                     doing: "destroy",
                     sandbox: sandbox.to_owned(),
@@ -243,6 +246,14 @@ impl Inner {
         on_a_thread(move || namespace::release(&netns)).await?;
         failpoint::reach("released");
         self.records().remove(sandbox)
+    }
+
+    /// The list that the attachment was made by may have been a mistake, and mended since.
+    async fn delete_by_another(&self, failure: String, record: &Record) -> Result<(), String> {
+        let present = self.configured().filter(|list| list.to_json() != record.list);
+        let Some(present) = present else { return Err(failure) };
+        let deleted = self.run_list(Verb::Delete, &present, record).await;
+        deleted.map(drop).map_err(|second| format!("{failure}; {second}"))
     }
 
     /// Attachments whose namespace is gone, or that a crash cut off, are undone; of the others the plugins are asked.
