@@ -117,6 +117,9 @@ pub trait Runtime: Send + Sync + 'static {
     /// What a container wrote to its root file system; `None` where that is not on a disk of this machine, or not to be had.
     fn written(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Option<Written>>;
 
+    /// Whether whoever makes the containers is there.
+    fn answers(&self) -> BoxFuture<'_, Result<(), Error>>;
+
     /// The control group controllers that the machine does not have and pods need, each with what to do about it.
     fn lacking(&self) -> Vec<String>;
 

@@ -51,11 +51,14 @@ async fn attack_37_ends_while_containerd_is_away_are_told_when_it_is_back_and_no
     let script = "echo before; trap 'echo after; exit 4' TERM; while :; do sleep 0.01; done";
     let pid = machine.run("s", machine.shell("ends", script)).await;
     until("the script runs", || machine.output("ends").contains("before")).await;
+    machine.runtime.answers().await.unwrap();
     machine.daemon.as_mut().unwrap().kill();
+    machine.runtime.answers().await.unwrap_err();
     kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
     until("the log goes on", || machine.output("ends").contains("after")).await;
     machine.runtime.signal("s", "stays", 9).await.unwrap_err();
     machine.daemon.as_mut().unwrap().resume().await;
+    machine.runtime.answers().await.unwrap();
     let exit = machine.exit().await;
     assert_eq!((exit.code, exit.signal), (4, None));
     machine.runtime.signal("s", "stays", 9).await.unwrap();

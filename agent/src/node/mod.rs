@@ -26,6 +26,8 @@ const RENEWAL: Duration = Duration::from_secs(10);
 /// Status is looked at so often, and sent when it changed or is this old.
 const LOOK: Duration = Duration::from_secs(10);
 const RESEND_SECONDS: i64 = 300;
+/// As long as this whoever makes the containers may be away, such as to be upgraded.
+const SILENCE: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_millis(200);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
@@ -153,6 +155,7 @@ pub(crate) async fn keep(context: Arc<Context>, mut node: Node) -> Result<Infall
     let api: Api<Node> = Api::all(context.parts.client.clone());
     let mut pressures = context.pressures.subscribe();
     let mut shutting_down = context.shutting_down.subscribe();
+    let mut answered = Instant::now();
     loop {
         tokio::select! {
             () = sleep(LOOK) => {}
@@ -161,6 +164,17 @@ pub(crate) async fn keep(context: Arc<Context>, mut node: Node) -> Result<Infall
             Ok(()) = shutting_down.changed() => {}
         }
         let ready = health(&context).await;
+        let ready = match context.parts.runtime.answers().await {
+            Ok(()) => {
+                answered = Instant::now();
+                ready
+            }
+            Err(_) if answered.elapsed() < SILENCE => ready,
+            Err(error) => ready.and_then(|()| {
+                warn!(error = image::chain(&error), "the container runtime is down");
+                Err("container runtime is down".to_owned())
+            }),
+        };
         let current = match api.get_opt(&context.config.node_name).await {
             Ok(Some(current)) => current,
             Ok(None) => {

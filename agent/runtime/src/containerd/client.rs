@@ -6,7 +6,18 @@ use std::time::Duration;
 pub(super) use agent_containerd::{CALL, Client, Meaning, TASK};
 use tonic::{Response, Status};
 
+use super::Shared;
 use crate::Error;
+
+impl Shared {
+    /// Whether containerd is there.
+    pub(super) async fn answers(&self) -> Result<(), Error> {
+        let doing = "ask containerd for its version";
+        within(CALL, doing, self.client.version().version(self.client.request(())))
+            .await
+            .map(drop)
+    }
+}
 
 impl From<agent_containerd::Error> for Error {
     fn from(error: agent_containerd::Error) -> Self {

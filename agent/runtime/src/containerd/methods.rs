@@ -173,6 +173,10 @@ impl Runtime for Containerd {
         .boxed()
     }
 
+    fn answers(&self) -> BoxFuture<'_, Result<(), Error>> {
+        self.shared.answers().boxed()
+    }
+
     fn lacking(&self) -> Vec<String> {
         self.shared.cgroups.lacking()
     }
