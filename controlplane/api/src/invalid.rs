@@ -59,6 +59,44 @@ impl InvalidKind {
     }
 }
 
+/// A value as Go shows it: what cannot be printed has other names there.
+fn quoted(value: &impl fmt::Debug) -> String {
+    let shown = format!("{value:?}");
+    if !shown.contains("\\u{") && !shown.contains("\\0") {
+        return shown;
+    }
+    let mut text = String::with_capacity(shown.len());
+    let mut rest = shown.as_str();
+    while let Some((before, after)) = rest.split_once('\\') {
+        text.push_str(before);
+        let code = after.strip_prefix("u{").and_then(|after| after.split_once('}'));
+        let code = code.and_then(|(digits, after)| Some((u32::from_str_radix(digits, 16).ok()?, after)));
+        let code = code.or_else(|| Some((0, after.strip_prefix('0')?)));
+        if let Some((code, after)) = code {
+            text.push_str(&escape(code));
+            rest = after;
+        } else {
+            let mut characters = after.chars();
+            text.push('\\');
+            text.extend(characters.next());
+            rest = characters.as_str();
+        }
+    }
+    text + rest
+}
+
+fn escape(code: u32) -> String {
+    match code {
+        0x07 => "\\a".to_owned(),
+        0x08 => "\\b".to_owned(),
+        0x0b => "\\v".to_owned(),
+        0x0c => "\\f".to_owned(),
+        0..0x80 => format!("\\x{code:02x}"),
+        0x80..0x1_0000 => format!("\\u{code:04x}"),
+        _ => format!("\\U{code:08x}"),
+    }
+}
+
 /// One field error. `Display` is upstream's text: `spec.replicas: Invalid value: -1: must be greater than or equal to 0`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Invalid {
@@ -89,7 +127,7 @@ impl Invalid {
 
     /// `field: Invalid value: value: detail`; the value is rendered with `Debug`, which quotes texts as upstream does.
     pub fn value(field: impl Into<String>, value: impl fmt::Debug, detail: impl Into<String>) -> Self {
-        Self::of(InvalidKind::Invalid, field, Some(format!("{value:?}")), detail)
+        Self::of(InvalidKind::Invalid, field, Some(quoted(&value)), detail)
     }
 
     /// Like [`Invalid::value`], for a value that is rendered already: structures as JSON.
@@ -99,14 +137,20 @@ impl Invalid {
 
     /// `field: Unsupported value: "x": supported values: "a", "b"`
     pub fn not_supported(field: impl Into<String>, value: impl fmt::Debug, supported: &[&str]) -> Self {
-        let mut sorted: Vec<String> = supported.iter().map(|text| format!("{text:?}")).collect();
+        let mut sorted = supported.to_vec();
         sorted.sort_unstable();
-        let detail = if sorted.is_empty() {
+        Self::none_of(field, value, &sorted)
+    }
+
+    /// Like [`Invalid::not_supported`], in the order that is given.
+    pub fn none_of(field: impl Into<String>, value: impl fmt::Debug, supported: &[&str]) -> Self {
+        let supported: Vec<String> = supported.iter().map(quoted).collect();
+        let detail = if supported.is_empty() {
             String::new()
         } else {
-            format!("supported values: {}", sorted.join(", "))
+            format!("supported values: {}", supported.join(", "))
         };
-        Self::of(InvalidKind::NotSupported, field, Some(format!("{value:?}")), detail)
+        Self::of(InvalidKind::NotSupported, field, Some(quoted(&value)), detail)
     }
 
     /// `field: Forbidden: detail`
@@ -116,12 +160,12 @@ impl Invalid {
 
     /// `field: Duplicate value: "x"`
     pub fn duplicate(field: impl Into<String>, value: impl fmt::Debug) -> Self {
-        Self::of(InvalidKind::Duplicate, field, Some(format!("{value:?}")), "")
+        Self::of(InvalidKind::Duplicate, field, Some(quoted(&value)), "")
     }
 
     /// `field: Not found: "x"`
     pub fn not_found(field: impl Into<String>, value: impl fmt::Debug) -> Self {
-        Self::of(InvalidKind::NotFound, field, Some(format!("{value:?}")), "")
+        Self::of(InvalidKind::NotFound, field, Some(quoted(&value)), "")
     }
 
     /// `field: Too long: may not be more than N bytes`

@@ -15,11 +15,14 @@ pub use fields::FieldSelector;
 #[derive(Clone, Debug, Eq, Error, PartialEq)]
 pub enum SelectorError {
     /// The text does not follow the grammar.
-    #[error("unable to parse requirement: {found}")]
+    #[error("{found}")]
     Syntax {
         /// What was found, and what was expected.
         found: String,
     },
+    /// One requirement of the text is none.
+    #[error("unable to parse requirement: {0}")]
+    Requirement(Box<Self>),
     /// A key or value is no label.
     #[error("{field}: Invalid value: {value:?}: {detail}")]
     Value {
@@ -91,13 +94,16 @@ impl LabelSelector {
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
         let mut tokens = Tokens { rest: text };
         let mut requirements = Vec::new();
-        if tokens.peek().is_none() {
-            return Ok(Self::default());
+        match tokens.peek() {
+            None => return Ok(Self::default()),
+            Some(first) if !begins(first) => {
+                return Err(unexpected(Some(first), "!, identifier, or 'end of string'"));
+            }
+            Some(_) => {}
         }
         loop {
-            let requirement = requirement(&mut tokens)?;
-            check(&requirement.0, &requirement.1)?;
-            requirements.push(requirement);
+            let wrapped = |error| SelectorError::Requirement(Box::new(error));
+            requirements.push(requirement(&mut tokens).map_err(wrapped)?);
             match tokens.next() {
                 None => {
                     return Ok(Self {
@@ -105,7 +111,8 @@ impl LabelSelector {
                         nothing: false,
                     });
                 }
-                Some(",") => {}
+                Some(",") if tokens.peek().is_some_and(begins) => {}
+                Some(",") => return Err(unexpected(tokens.peek(), "identifier after ','")),
                 other => return Err(unexpected(other, "',' or 'end of string'")),
             }
         }
@@ -197,23 +204,33 @@ fn holds(test: &Test, label: Option<&String>) -> bool {
 }
 
 fn check(key: &str, test: &Test) -> Result<(), SelectorError> {
-    let error = |field: String, value: &str, details: Vec<String>| {
-        if details.is_empty() {
-            return Ok(());
-        }
-        Err(SelectorError::Value {
-            field,
-            value: value.to_owned(),
-            detail: details.join("; "),
-        })
-    };
-    error("key".to_owned(), key, names::qualified_name(key))?;
+    fits("key".to_owned(), key, &names::qualified_name(key))?;
+    check_values(key, test)
+}
+
+fn check_values(key: &str, test: &Test) -> Result<(), SelectorError> {
     if let Test::In(values) | Test::NotIn(values) = test {
         for (index, value) in values.iter().enumerate() {
-            error(format!("values[{index}][{key}]"), value, names::label_value(value))?;
+            fits(format!("values[{index}][{key}]"), value, &names::label_value(value))?;
         }
     }
     Ok(())
+}
+
+fn fits(field: String, value: &str, details: &[String]) -> Result<(), SelectorError> {
+    if details.is_empty() {
+        return Ok(());
+    }
+    Err(SelectorError::Value {
+        field,
+        value: value.to_owned(),
+        detail: details.join("; "),
+    })
+}
+
+/// Whether a requirement begins with this.
+fn begins(token: &str) -> bool {
+    token == "!" || !SYMBOLS.contains(&token)
 }
 
 /// Reads words and symbols; a symbol is never a word. None is the end.
@@ -256,11 +273,16 @@ fn unexpected(found: Option<&str>, expected: &str) -> SelectorError {
 }
 
 fn requirement(tokens: &mut Tokens<'_>) -> Result<(String, Test), SelectorError> {
-    if tokens.peek() == Some("!") {
+    let negated = tokens.peek() == Some("!");
+    if negated {
         tokens.next();
-        return Ok((tokens.word("identifier")?.to_owned(), Test::DoesNotExist));
     }
-    let key = tokens.word("!, identifier, or 'end of string'")?.to_owned();
+    let key = tokens.word("identifier")?.to_owned();
+    // Upstream knows no field for it here.
+    fits("<nil>".to_owned(), &key, &names::qualified_name(&key))?;
+    if negated {
+        return Ok((key, Test::DoesNotExist));
+    }
     if matches!(tokens.peek(), None | Some(",")) {
         return Ok((key, Test::Exists));
     }
@@ -273,6 +295,7 @@ fn requirement(tokens: &mut Tokens<'_>) -> Result<(String, Test), SelectorError>
         Some("notin") => Test::NotIn(values(tokens)?),
         other => return Err(unexpected(other, "in, notin, =, ==, !=, gt, lt")),
     };
+    check_values(&key, &test)?;
     Ok((key, test))
 }
 
@@ -297,7 +320,11 @@ fn number(tokens: &mut Tokens<'_>) -> Result<i64, SelectorError> {
 fn values(tokens: &mut Tokens<'_>) -> Result<Vec<String>, SelectorError> {
     match tokens.next() {
         Some("(") => {}
-        other => return Err(unexpected(other, "'('")),
+        other => {
+            return Err(SelectorError::Syntax {
+                found: format!("found '{}' expected: '('", other.unwrap_or_default()),
+            });
+        }
     }
     let mut values = Vec::new();
     loop {

@@ -90,7 +90,7 @@ pub struct Record {
     /// With which client.
     pub user_agent: String,
     /// From where; nothing inside the process.
-    pub source: Option<IpAddr>,
+    pub sources: Vec<IpAddr>,
     /// About what.
     pub object: Option<ObjectRef>,
     /// HTTP status of the answer.
@@ -125,7 +125,7 @@ mod tests {
             impersonated: Some(User::new("joe", [])),
             constraint: Some("impersonate:user-info".into()),
             user_agent: "kubectl/v1.33.0".into(),
-            source: Some([10, 0, 0, 1].into()),
+            sources: vec![[10, 0, 0, 1].into()],
             object: Some(ObjectRef {
                 resource: resource.into(),
                 namespace: "default".into(),

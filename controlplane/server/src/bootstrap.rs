@@ -26,7 +26,7 @@ use own_service::Own;
 pub(crate) const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
 /// Priority classes of the cluster's own parts: name, value, description.
-const PRIORITY_CLASSES: [(&str, i32, &str); 2] = [
+pub(crate) const PRIORITY_CLASSES: [(&str, i32, &str); 2] = [
     (
         "system-cluster-critical",
         2_000_000_000,

@@ -199,6 +199,11 @@ async fn other(shared: &Shared, parts: &Parts, segments: &[String], query: &Quer
             crate::metrics::CONTENT_TYPE,
             shared.metrics.text(shared).await,
         )),
+        "metrics/slis" => Ok(respond::with_type(
+            http::StatusCode::OK,
+            crate::metrics::CONTENT_TYPE,
+            shared.metrics.slis.text(shared),
+        )),
         "" => {
             let list = serde_json::json!({ "paths": index(shared) });
             Ok(respond::json(http::StatusCode::OK, list.to_string()))
@@ -234,6 +239,7 @@ fn index(shared: &Shared) -> Vec<String> {
     let fixed = [
         "/.well-known/openid-configuration",
         "/metrics",
+        "/metrics/slis",
         "/openapi/v2",
         "/openapi/v3",
         "/openid/v1/jwks",

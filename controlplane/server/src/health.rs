@@ -10,7 +10,8 @@ use crate::query::Query;
 use crate::respond::{Response, text};
 use crate::server::Shared;
 
-const ENDPOINTS: [&str; 3] = ["healthz", "livez", "readyz"];
+/// The paths of health.
+pub(crate) const ENDPOINTS: [&str; 3] = ["healthz", "livez", "readyz"];
 /// What is well as long as the process answers, which ends with its store. The names are those that clients know.
 const ALWAYS: [&str; 3] = ["ping", "log", "etcd"];
 /// What [`crate::bootstrap`] makes, by upstream's names.
@@ -35,17 +36,18 @@ pub(crate) fn answer(shared: &Shared, segments: &[String], query: &Query) -> Opt
         [endpoint, only @ ..] => (endpoint.as_str(), Some(only.join("/"))),
         [] => return None,
     };
-    if !ENDPOINTS.contains(&endpoint) {
-        return None;
+    let endpoint = ENDPOINTS.into_iter().find(|own| *own == endpoint)?;
+    let mut checks = checks(shared, endpoint);
+    if let Some(only) = only {
+        checks.retain(|check| check.name == only);
+        if checks.is_empty() {
+            return Some(Err(Failure::NoSuchPath));
+        }
     }
-    let checks = checks(shared, endpoint);
-    Some(match only {
-        Some(only) => match checks.iter().find(|check| check.name == only) {
-            Some(check) => Ok(report(endpoint, std::slice::from_ref(check), query)),
-            None => Err(Failure::NoSuchPath),
-        },
-        None => Ok(report(endpoint, &checks, query)),
-    })
+    for check in &checks {
+        shared.metrics.slis.checked(endpoint, check.name, check.passed);
+    }
+    Some(Ok(report(endpoint, &checks, query)))
 }
 
 /// The paths that are answered here.

@@ -42,6 +42,7 @@ mod duration;
 mod exchange;
 mod gate;
 mod health;
+mod lines;
 mod managers;
 mod metrics;
 mod object;

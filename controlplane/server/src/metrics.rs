@@ -7,6 +7,7 @@ mod admission;
 mod help;
 mod labels;
 mod process;
+mod slis;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -24,12 +25,13 @@ use store::ListAt;
 
 use self::admission::Admission;
 use self::help::help;
-use self::labels::{Answer, Health, InFlight, Plugin, Request, Resource, Stored, Subject, Watched};
+use self::labels::{Answer, InFlight, Plugin, Request, Resource, Stored, Subject, Watched};
 use self::process::Process;
+use self::slis::Slis;
 use crate::request::RequestInfo;
 use crate::server::Shared;
+use crate::storage;
 use crate::version::Version;
-use crate::{health, storage};
 
 pub(crate) use self::admission::{Half, Watch};
 pub(crate) use self::labels::Manner;
@@ -57,7 +59,7 @@ pub(crate) struct Metrics {
     in_flight: Family<InFlight, Gauge>,
     stored: Family<Stored, Gauge>,
     resources: Family<Resource, Gauge>,
-    health: Family<Health, Gauge>,
+    pub(crate) slis: Slis,
     pub(crate) admission: Arc<Admission>,
     pub(crate) access: Access,
     audited: Counter,
@@ -118,7 +120,7 @@ impl Metrics {
             in_flight: Family::default(),
             stored: Family::default(),
             resources: Family::default(),
-            health: Family::default(),
+            slis: Slis::new(),
             admission: Arc::new(Admission::new()),
             access: Access::default(),
             audited: Counter::default(),
@@ -148,7 +150,8 @@ impl Metrics {
         add(registry, "apiserver_current_inflight_requests", self.in_flight.clone());
         add(registry, "apiserver_storage_objects", self.stored.clone());
         add(registry, "apiserver_resource_objects", self.resources.clone());
-        add(registry, "kubernetes_healthcheck", self.health.clone());
+        add(registry, "kubernetes_healthcheck", self.slis.checks());
+        add(registry, "kubernetes_healthchecks", self.slis.all_checked());
         add(registry, "apiserver_audit_event", self.audited.clone());
         add(registry, "apiserver_audit_error", self.unaudited.clone());
         add(registry, "authentication_attempts", self.access.authentications.clone());
@@ -203,12 +206,7 @@ impl Metrics {
             let gauge = self.in_flight.get_or_create(&InFlight { request_kind: kind });
             gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
         }
-        for endpoint in ["healthz", "livez", "readyz"] {
-            for (name, passed) in health::results(shared, endpoint) {
-                let gauge = self.health.get_or_create(&[("name", name), ("type", endpoint)]);
-                gauge.set(i64::from(passed));
-            }
-        }
+        self.slis.look(shared);
         for row in api::KINDS.iter().filter(|row| row.verbs.are_stored() && !row.converts) {
             self.count_stored(shared, row).await;
         }

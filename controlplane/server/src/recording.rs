@@ -1,6 +1,7 @@
 //! From a request to its audit records: when it arrives (where somebody wants to know), when its answer begins or is
 //! complete, and when one ends that lasts: a watch, a log, a session.
 
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as Waker, Poll};
@@ -26,6 +27,11 @@ use crate::request::RequestInfo;
 use crate::respond::{Response, encode};
 use crate::server::{Clock, Shared};
 use crate::tunnel;
+
+/// Characters of a request's name for the audit that its client may choose.
+const LONGEST_ID: usize = 64;
+/// Addresses that are recorded of the way of a request.
+const MOST_SOURCES: usize = 32;
 
 /// What the log says of a request whose client did not wait for the answer: it may have taken effect all the same.
 const CLIENT_GONE: u16 = 499;
@@ -180,8 +186,27 @@ struct Trail {
     uri: String,
     caller: Caller,
     user_agent: String,
-    source: Option<Source>,
+    sources: Vec<IpAddr>,
     received: Timestamp,
+}
+
+/// The audit's name of a request as its client chose it.
+fn own_id(parts: &Parts) -> Option<String> {
+    let id = parts.headers.get("audit-id")?.to_str().ok()?;
+    (!id.is_empty() && id.len() <= LONGEST_ID).then(|| id.to_owned())
+}
+
+/// Where a request came from: what those on its way say of it, then who is connected.
+fn sources(parts: &Parts) -> Vec<IpAddr> {
+    let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
+    let forwarded = header("x-forwarded-for").unwrap_or_default().split(',');
+    let told = forwarded
+        .chain(header("x-real-ip"))
+        .map_while(|text| text.trim().parse().ok());
+    let mut sources: Vec<IpAddr> = told.take(MOST_SOURCES).collect();
+    let connected = parts.extensions.get::<Source>().map(|source| source.0.ip());
+    sources.extend(connected.filter(|own| sources.last() != Some(own)));
+    sources
 }
 
 /// What a request is about, as far as its path tells.
@@ -198,11 +223,11 @@ impl Trail {
             .and_then(|value| value.to_str().ok())
             .unwrap_or_default();
         Self {
-            id: Uuid::new_v4().to_string(),
+            id: own_id(parts).unwrap_or_else(|| Uuid::new_v4().to_string()),
             uri: parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default(),
             caller,
             user_agent: user_agent.to_owned(),
-            source: parts.extensions.get::<Source>().copied(),
+            sources: sources(parts),
             received,
         }
     }
@@ -243,7 +268,7 @@ impl Trail {
                 .and_then(|impersonated| impersonated.constraint.clone()),
             impersonated: outcome.impersonated.map(|impersonated| impersonated.user),
             user_agent: self.user_agent,
-            source: self.source.map(|source| source.0.ip()),
+            sources: self.sources,
             object,
             code,
             failure: None,

@@ -1,6 +1,7 @@
 //! Label and field selectors of a list, a watch or a deletion of many.
 
 use api::Registration;
+use api::kind::Scope;
 use api::selector::{FieldSelector, LabelSelector};
 use store::{Attributes, Entry, Key};
 
@@ -28,7 +29,10 @@ impl Selection {
         let fields =
             FieldSelector::parse(query.get("fieldSelector").unwrap_or_default()).map_err(|error| bad(&error))?;
         for label in fields.labels() {
-            if matches!(label, "metadata.name" | "metadata.namespace") || registration.field_behind(label).is_some() {
+            // Kinds with labels of their own name all of them.
+            let homeless = registration.scope == Scope::Cluster && !registration.field_labels().is_empty();
+            let everywhere = label == "metadata.name" || (label == "metadata.namespace" && !homeless);
+            if everywhere || registration.field_behind(label).is_some() {
                 continue;
             }
             return Err(Failure::bad_request(if registration.field_labels().is_empty() {

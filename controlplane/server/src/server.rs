@@ -11,7 +11,6 @@ use http::Request;
 use k8s_openapi::jiff::Timestamp;
 use store::Store;
 
-use crate::admission::quota::Lines;
 use crate::agents::Agents;
 use crate::audit::Sink;
 use crate::authorization::Authorizer;
@@ -19,6 +18,7 @@ use crate::bootstrap::{self, BootstrapError};
 use crate::discovery::Discovery;
 use crate::dispatch;
 use crate::gate::Gates;
+use crate::lines::Lines;
 use crate::metrics::Metrics;
 use crate::openapi::Documents;
 use crate::tokens::{SigningKey, Tokens};
@@ -78,7 +78,10 @@ pub(crate) struct Shared {
     pub(crate) documents: Documents,
     pub(crate) authorizer: Authorizer,
     pub(crate) tokens: Tokens,
+    /// Of namespaces with quotas.
     pub(crate) lines: Lines,
+    /// Of objects that many write.
+    pub(crate) rivals: Lines,
     pub(crate) gates: Gates,
     pub(crate) metrics: Metrics,
     /// When it was made.
@@ -110,6 +113,7 @@ impl Server {
             documents: Documents::new(),
             tokens,
             lines: Lines::default(),
+            rivals: Lines::default(),
             gates: Gates::new(),
             ready: AtomicBool::new(false),
             whole: AtomicBool::new(false),

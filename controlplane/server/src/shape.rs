@@ -11,9 +11,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use crate::compress;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::negotiation::{Encoding, MetaVersion, Representation, Shape};
+use crate::negotiation::{Encoding, MetaVersion, Representation, Shape, accepts_gzip};
 use crate::object;
 use crate::respond::{Response, encode, with_type};
 
@@ -33,7 +34,12 @@ pub(crate) fn one(
     let registration = context.registration;
     let Representation { encoding, shape } = representation;
     match shape {
-        Shape::Object if encoding == Encoding::Json => Ok(with_type(code, encoding.content_type(), bytes)),
+        Shape::Object if encoding == Encoding::Json && code == StatusCode::OK => {
+            if bytes.len() > list::COMPRESS_OVER && accepts_gzip(&context.headers) {
+                return Ok(compress::respond(code, encoding.content_type(), &bytes));
+            }
+            Ok(with_type(code, encoding.content_type(), bytes))
+        }
         Shape::Object => document(encoding, code, (&registration.api_version(), registration.kind), bytes),
         Shape::Metadata(version) => {
             let bytes = partial_of(&bytes, version).map_err(Failure::internal)?;

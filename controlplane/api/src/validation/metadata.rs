@@ -127,7 +127,10 @@ fn owners(references: &[OwnerReference]) -> Vec<Invalid> {
         if errors.len() >= ENOUGH {
             break;
         }
-        let version = reference.api_version.rsplit('/').next().unwrap_or_default();
+        let version = match reference.api_version.matches('/').count() {
+            0 | 1 => reference.api_version.rsplit('/').next().unwrap_or_default(),
+            _ => "",
+        };
         if version.is_empty() {
             let detail = "version must not be empty";
             errors.push(Invalid::value(

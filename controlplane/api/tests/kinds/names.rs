@@ -1,5 +1,6 @@
 //! Names that are made up, and hashes that name replica sets.
 
+use controlplane_api::Invalid;
 use controlplane_api::names::{Rule, generate, pod_template_hash};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use proptest::prelude::*;
@@ -55,5 +56,18 @@ proptest! {
         let hash = pod_template_hash(&template, collision);
         prop_assert!(!hash.is_empty() && hash.len() <= 10);
         prop_assert!(hash.bytes().all(|byte| b"bcdfghjklmnpqrstvwxz2456789".contains(&byte)));
+    }
+}
+
+#[test]
+fn what_cannot_be_printed_is_shown_as_go_shows_it() {
+    let shown = |text: &str| Invalid::value("f", text, "d").to_string();
+    for (text, quoted) in [
+        ("a\u{1}b", r#""a\x01b""#),
+        ("\u{0}\u{7}\u{7f}\u{200b}", r#""\x00\a\x7f\u200b""#),
+        (r"\u{1} \0", r#""\\u{1} \\0""#),
+        ("\n\t\"\u{1}", r#""\n\t\"\x01""#),
+    ] {
+        assert_eq!(shown(text), format!("f: Invalid value: {quoted}: d"));
     }
 }

@@ -68,8 +68,38 @@ fn label_selectors_that_are_refused() {
     ] {
         assert!(LabelSelector::parse(text).is_err(), "{text}");
     }
-    let error = LabelSelector::parse("a in b").unwrap_err().to_string();
-    assert_eq!(error, "unable to parse requirement: found 'b', expected: '('");
+    for (text, because) in [
+        ("a in b", "unable to parse requirement: found 'b' expected: '('"),
+        (
+            "a b",
+            "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt",
+        ),
+        ("a in (b", "unable to parse requirement: found '', expected: ',' or ')'"),
+        ("a=b c", "found 'c', expected: ',' or 'end of string'"),
+        ("(a)", "found '(', expected: !, identifier, or 'end of string'"),
+        ("a,", "found '', expected: identifier after ','"),
+        ("a=b,,c", "found ',', expected: identifier after ','"),
+        ("!=a", "found '!=', expected: !, identifier, or 'end of string'"),
+    ] {
+        assert_eq!(LabelSelector::parse(text).unwrap_err().to_string(), because, "{text}");
+    }
+    for (text, begins) in [
+        (
+            "A/B/c",
+            "unable to parse requirement: <nil>: Invalid value: \"A/B/c\": ",
+        ),
+        (
+            "!A/B/c",
+            "unable to parse requirement: <nil>: Invalid value: \"A/B/c\": ",
+        ),
+        (
+            "a=-x",
+            "unable to parse requirement: values[0][a]: Invalid value: \"-x\": ",
+        ),
+    ] {
+        let because = LabelSelector::parse(text).unwrap_err().to_string();
+        assert!(because.starts_with(begins), "{text}: {because}");
+    }
 }
 
 #[test]

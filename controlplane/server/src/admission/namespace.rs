@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::Namespace;
 use store::{Key, Seen};
 
 use super::Review;
+use crate::bootstrap;
 use crate::context::Context;
 use crate::failure::{Cause, Failure, GroupResource, Target};
 
@@ -82,7 +83,7 @@ fn memmem(haystack: &[u8], needle: &[u8]) -> bool {
     haystack.windows(needle.len()).any(|window| window == needle)
 }
 
-/// Some namespaces stay.
+/// Some namespaces stay, and so do the priority classes of the cluster's own parts.
 ///
 /// # Errors
 /// 403
@@ -95,6 +96,14 @@ pub(crate) fn may_delete(context: &Context, name: &str) -> Result<(), Failure> {
                 name: name.to_owned(),
             }),
             because: "this namespace may not be deleted".to_owned(),
+            causes: Vec::new(),
+        });
+    }
+    let of_classes = registration.group == "scheduling.k8s.io" && registration.plural == "priorityclasses";
+    if of_classes && bootstrap::PRIORITY_CLASSES.iter().any(|(own, _, _)| *own == name) {
+        return Err(Failure::Forbidden {
+            target: Some(context.target(name)),
+            because: "this is a system priority class and cannot be deleted".to_owned(),
             causes: Vec::new(),
         });
     }

@@ -10,24 +10,11 @@ use api::quota;
 use k8s_openapi::api::core::v1::ResourceQuota;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use store::{Entry, Prefix, Write};
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::MutexGuard;
 
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::object;
-
-/// Lines in which writers of namespaces with quotas wait for each other: without them, each commit would make all others
-/// of its namespace start over.
-const LINES: usize = 32;
-
-/// The lines, shared by namespaces.
-pub(crate) struct Lines([Mutex<()>; LINES]);
-
-impl Default for Lines {
-    fn default() -> Self {
-        Self(std::array::from_fn(|_| Mutex::new(())))
-    }
-}
 
 fn quotas(context: &Context) -> Prefix {
     Prefix::namespace("", "resourcequotas", &context.info.namespace)
@@ -37,17 +24,13 @@ fn is_limited(context: &Context) -> bool {
     context.registration.scope == api::kind::Scope::Namespaced && context.store().has_any(&quotas(context))
 }
 
-/// Waits for the namespace's turn, if it has quotas. Hold it until the commit is done.
+/// Waits for the namespace's turn, if it has quotas: each commit would make all others of its namespace start over. Hold it
+/// until the commit is done.
 pub(crate) async fn turn(context: &Context) -> Option<MutexGuard<'_, ()>> {
     if !is_limited(context) {
         return None;
     }
-    let bytes = context.info.namespace.bytes();
-    let hash = bytes.fold(0_usize, |hash, byte| {
-        hash.wrapping_mul(31).wrapping_add(usize::from(byte))
-    });
-    let line = context.server.lines.0.get(hash % LINES)?;
-    Some(line.lock().await)
+    context.server.lines.turn(&context.info.namespace).await
 }
 
 /// The changes of quotas that go with a change of an object: nothing before is a creation, nothing after a removal.

@@ -17,7 +17,6 @@ pub(super) fn document(groups: &[(&'static str, Vec<Version>)], path: &str, vers
             if !name.is_empty() {
                 metadata.insert("name".to_owned(), Value::from(*name));
             }
-            metadata.insert("creationTimestamp".to_owned(), Value::Null);
             json!({"metadata": metadata, "versions": versions.iter().map(of_version).collect::<Vec<_>>()})
         })
         .collect();

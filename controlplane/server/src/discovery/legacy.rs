@@ -2,7 +2,10 @@
 
 use api::Registration;
 use api::kind::Scope;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use super::Version;
 use crate::subresource;
@@ -72,6 +75,13 @@ fn resources(group: &str, version: &Version) -> Value {
     document
 }
 
+/// What changes when objects are stored in another form.
+fn storage_version(registration: &Registration) -> String {
+    let (stored, kind) = (&registration.storage, registration.kind);
+    let name = format!("{}/{}/{kind}", stored.group, stored.version);
+    STANDARD.encode(Sha256::digest(name).get(..8).unwrap_or_default())
+}
+
 fn rows(registration: &Registration) -> Vec<Value> {
     let namespaced = registration.scope == Scope::Namespaced;
     let mut row = json!({
@@ -81,6 +91,9 @@ fn rows(registration: &Registration) -> Vec<Value> {
         "kind": registration.kind,
         "verbs": registration.verbs.names(),
     });
+    if registration.verbs.are_stored() {
+        merge(&mut row, &json!({"storageVersionHash": storage_version(registration)}));
+    }
     if !registration.short_names.is_empty() {
         merge(&mut row, &json!({"shortNames": registration.short_names}));
     }

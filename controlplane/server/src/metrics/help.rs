@@ -72,6 +72,10 @@ const TEXTS: &[(&str, &str)] = &[
         "kubernetes_healthcheck",
         "[STABLE] This metric records the result of a single healthcheck",
     ),
+    (
+        "kubernetes_healthchecks",
+        "[STABLE] This metric records the results of all healthcheck",
+    ),
 ];
 
 /// Of a series, by its name without `_total`.

@@ -68,6 +68,9 @@ pub(super) struct Watched {
 /// `name` and `type`.
 pub(super) type Health = [(&'static str, &'static str); 2];
 
+/// `name`, `type` and `status`.
+pub(super) type Checked = [(&'static str, &'static str); 3];
+
 /// What the path does not tell of a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Manner {

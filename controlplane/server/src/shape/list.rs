@@ -25,7 +25,7 @@ use crate::weight;
 /// Bytes of one chunk of a long list.
 const CHUNK: usize = 256 * 1024;
 /// Answers over this size are compressed for clients that take it.
-const COMPRESS_OVER: usize = 128 * 1024;
+pub(super) const COMPRESS_OVER: usize = 128 * 1024;
 /// Bytes of items in protobuf that are kept while a list is measured; those of longer lists are encoded twice.
 const KEPT: usize = 1024 * 1024;
 

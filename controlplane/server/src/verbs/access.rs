@@ -114,7 +114,57 @@ fn question(resource: Option<&ResourceAttributes>, path: Option<&NonResourceAttr
             (true, false) | (false, true) => {}
         }
     }
+    requirements(&mut found, resource);
     found
+}
+
+/// Operators that are not known are left to whoever decides.
+fn requirements(found: &mut Vec<Invalid>, resource: &ResourceAttributes) {
+    let mut values = |at: &str, operator: &str, values: Option<&Vec<String>>| {
+        let none = values.is_none_or(Vec::is_empty);
+        let at = format!("{at}.values");
+        match operator {
+            "In" | "NotIn" if none => {
+                let because = "must be specified when `operator` is 'In' or 'NotIn'";
+                found.push(Invalid::required(at, because));
+            }
+            "Exists" | "DoesNotExist" if !none => {
+                let because = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+                found.push(Invalid::forbidden(at, because));
+            }
+            _ => {}
+        }
+    };
+    let fields = resource
+        .field_selector
+        .iter()
+        .flat_map(|own| own.requirements.iter().flatten());
+    let mut keys = Vec::new();
+    for (index, own) in fields.enumerate() {
+        let at = format!("spec.resourceAttributes.fieldSelector.requirements[{index}]");
+        if own.key.is_empty() {
+            keys.push(Invalid::required(format!("{at}.key"), "must be specified"));
+        }
+        values(&at, &own.operator, own.values.as_ref());
+    }
+    let labels = resource
+        .label_selector
+        .iter()
+        .flat_map(|own| own.requirements.iter().flatten());
+    for (index, own) in labels.enumerate() {
+        let at = format!("spec.resourceAttributes.labelSelector.requirements[{index}]");
+        values(&at, &own.operator, own.values.as_ref());
+        let wrong = api::names::qualified_name(&own.key);
+        let wrong = wrong
+            .into_iter()
+            .map(|why| Invalid::value(format!("{at}.key"), &own.key, why));
+        keys.extend(wrong);
+        for (number, value) in own.values.iter().flatten().enumerate() {
+            let wrong = api::names::label_value(value).into_iter();
+            keys.extend(wrong.map(|why| Invalid::value(format!("{at}.values[{number}]"), value, why)));
+        }
+    }
+    found.extend(keys);
 }
 
 fn of_subject(spec: &SubjectAccessReviewSpec) -> Vec<Invalid> {

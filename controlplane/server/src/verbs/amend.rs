@@ -16,6 +16,8 @@ use crate::verbs::create::{commit_failure, modified, set_namespace};
 
 /// How often a change is tried again when others write the same object.
 const ATTEMPTS: usize = 64;
+/// After so many attempts in vain a writer stands in line with the others: whoever is slow would lose each race.
+const RACES: usize = 4;
 
 /// Which part of an object a request may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,7 +86,11 @@ pub(crate) async fn amend(
     let key = context.key(name)?;
     admission::on_update(context)?;
     let _turn = quota::turn(context).await;
-    for _ in 0..ATTEMPTS {
+    let mut line = None;
+    for attempt in 0..ATTEMPTS {
+        if attempt == RACES {
+            line = context.server.rivals.turn(&key.to_string()).await;
+        }
         let entry = context.store().get(&key).ok_or_else(|| Failure::NotFound {
             target: context.target(name),
         })?;
@@ -141,6 +147,7 @@ pub(crate) async fn amend(
             Err(error) => return Err(commit_failure(context, name, &error)),
         }
     }
+    drop(line);
     Err(modified(context, name))
 }
 
@@ -241,7 +248,8 @@ fn registry_key(key: &str) -> String {
         "services" => "services/specs",
         other => other,
     };
-    format!("{prefix}/{rest}")
+    // What is in no namespace has none.
+    format!("{prefix}/{}", rest.trim_start_matches('/'))
 }
 
 fn check_preconditions(

@@ -16,7 +16,7 @@ use crate::object;
 use crate::options::WriteOptions;
 use crate::respond::{Response, encode};
 use crate::shape::{self, IncludeObject};
-use crate::verbs::amend::{Amendment, Part, amend};
+use crate::verbs::amend::{Amendment, Part, amend, check_name};
 use crate::verbs::apply::{Applying, applied_to};
 use crate::verbs::create::check_namespace;
 use crate::verbs::patch::{Patch, apply_to, complaints_of, is_apply};
@@ -137,11 +137,7 @@ async fn apply(context: &mut Context, body: Body) -> Result<Response, Failure> {
 }
 
 fn check(wanted: &Scale, name: &str) -> Result<(), Failure> {
-    let own = wanted.metadata.name.as_deref().unwrap_or_default();
-    if own != name {
-        let found = api::Invalid::value("metadata.name", own, "must match the name of the object");
-        return Err(Failure::invalid("autoscaling", "Scale", name, &[found]));
-    }
+    check_name(wanted, name)?;
     let replicas = wanted.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0);
     if replicas < 0 {
         let found = api::Invalid::value("spec.replicas", replicas, "must be greater than or equal to 0");

@@ -157,3 +157,41 @@ async fn rules_are_listed_for_a_namespace() {
         (400, "no namespace on request")
     );
 }
+
+#[tokio::test]
+async fn questions_about_selected_objects_are_well_formed() {
+    let api = Api::start().await;
+    let at = "spec.resourceAttributes";
+    let fields = |own: Value| json!({"user": "u", "resourceAttributes": {"fieldSelector": {"requirements": [own]}}});
+    let labels = |own: Value| json!({"user": "u", "resourceAttributes": {"labelSelector": {"requirements": [own]}}});
+    let cases = [
+        (
+            fields(json!({"key": "", "operator": "Foo"})),
+            format!("{at}.fieldSelector.requirements[0].key: Required value: must be specified"),
+        ),
+        (
+            fields(json!({"key": "a", "operator": "In"})),
+            format!(
+                "{at}.fieldSelector.requirements[0].values: Required value: must be specified when `operator` is 'In' or \
+                 'NotIn'"
+            ),
+        ),
+        (
+            labels(json!({"key": "a", "operator": "Exists", "values": ["b"]})),
+            format!(
+                "{at}.labelSelector.requirements[0].values: Forbidden: may not be specified when `operator` is 'Exists' or \
+                 'DoesNotExist'"
+            ),
+        ),
+        (
+            labels(json!({"key": "a b", "operator": "Exists"})),
+            format!("{at}.labelSelector.requirements[0].key: Invalid value: \"a b\": name part"),
+        ),
+    ];
+    for (spec, expected) in cases {
+        let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+        let answer = api.post(path, &question("SubjectAccessReview", &spec)).await;
+        assert_eq!(answer.code, 422, "{spec}: {}", answer.text());
+        assert!(answer.message().contains(&expected), "{}", answer.message());
+    }
+}

@@ -139,6 +139,7 @@ async fn a_mirror_pod_gains_nothing() {
     let api = Api::start().await;
     let mirror = |spec: Value| {
         let mut body = pod("m");
+        body["spec"]["nodeName"] = json!("n");
         body["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
         for (name, value) in spec.as_object().unwrap() {
             body["spec"][name] = value.clone();

@@ -370,3 +370,26 @@ async fn an_eviction_is_a_deletion_with_a_reason() {
         "{pod}"
     );
 }
+
+#[tokio::test]
+async fn priority_classes_of_the_system_stay() {
+    let api = Api::start().await;
+    for name in ["system-cluster-critical", "system-node-critical"] {
+        let answer = api
+            .delete(
+                &format!("/apis/scheduling.k8s.io/v1/priorityclasses/{name}?dryRun=All"),
+                "",
+            )
+            .await;
+        assert_eq!(
+            (answer.code.as_u16(), answer.message()),
+            (
+                403,
+                format!(
+                    "priorityclasses.scheduling.k8s.io \"{name}\" is forbidden: this is a system priority class and cannot \
+                     be deleted"
+                )
+            )
+        );
+    }
+}

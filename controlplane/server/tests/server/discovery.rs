@@ -2,7 +2,7 @@
 
 use crate::support::Api;
 use http::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 
 #[tokio::test]
 async fn discovery_is_what_each_client_asks_for() {
@@ -83,6 +83,14 @@ async fn discovery_is_what_each_client_asks_for() {
         "text/plain; version=0.0.4; charset=utf-8"
     );
     assert!(metrics.text().contains("# TYPE apiserver_request_total counter\n"));
+    api.get("/healthz").await;
+    let slis = api.get("/metrics/slis").await.text();
+    for line in [
+        "kubernetes_healthcheck{name=\"etcd\",type=\"readyz\"} 1\n",
+        "kubernetes_healthchecks_total{name=\"ping\",type=\"healthz\",status=\"success\"} 1\n",
+    ] {
+        assert!(slis.contains(line), "{line} in {slis}");
+    }
     // Namespaces are deleted one by one.
     let resources = api.get("/api/v1").await.json();
     let verbs = |name: &str| {
@@ -178,16 +186,13 @@ async fn documents_come_in_every_encoding() {
             protobuf.headers["content-type"].to_str().unwrap(),
             format!("application/vnd.kubernetes.protobuf{parameters}")
         );
-        let mut decoded = api::protobuf::decode(&protobuf.bytes).unwrap().json;
-        // Protobuf has no null, and leaves empty groups out.
-        for item in decoded["items"].as_array_mut().unwrap() {
-            item["metadata"]["creationTimestamp"] = json!(null);
-        }
-        let json: serde_json::Value = serde_json::from_str(&json.text().replace("\"group\":\"\",", "")).unwrap();
+        let decoded = api::protobuf::decode(&protobuf.bytes).unwrap().json;
+        // Protobuf leaves empty groups out.
+        let json: Value = serde_json::from_str(&json.text().replace("\"group\":\"\",", "")).unwrap();
         assert_eq!(decoded, json, "{path}");
         let yaml = get(path, "application/yaml").await;
         assert_eq!(yaml.headers["content-type"], "application/yaml");
-        let yaml: serde_json::Value = serde_yaml::from_slice(&yaml.bytes).unwrap();
+        let yaml: Value = serde_yaml::from_slice(&yaml.bytes).unwrap();
         assert_eq!(yaml, api.get(path).await.json());
     }
 }
@@ -235,7 +240,7 @@ async fn pages_for_people_have_a_form_for_programs() {
     );
     let page = ask("/flagz", "application/yaml; as=Flagz; g=config.k8s.io; v=v1alpha1, */*").await;
     assert_eq!(page.headers["content-type"], "application/yaml");
-    let flags: serde_json::Value = serde_yaml::from_slice(&page.bytes).unwrap();
+    let flags: Value = serde_yaml::from_slice(&page.bytes).unwrap();
     assert_eq!(flags["apiVersion"], "config.k8s.io/v1alpha1");
     for accept in [
         "application/json;v=v1beta1;g=config.k8s.io",
@@ -244,4 +249,18 @@ async fn pages_for_people_have_a_form_for_programs() {
     ] {
         assert_eq!(ask("/flagz", accept).await.code, 406, "{accept}");
     }
+}
+
+#[tokio::test]
+async fn resources_tell_the_form_in_which_they_are_stored() {
+    let api = Api::start().await;
+    let core = api.get("/api/v1").await.json();
+    let hash = |name: &str| {
+        let all = core["resources"].as_array().unwrap();
+        all.iter().find(|row| row["name"] == name).unwrap()["storageVersionHash"].clone()
+    };
+    // As every cluster has it.
+    assert_eq!(hash("pods"), "xPOwRZ+Yhw8=");
+    assert_eq!(hash("bindings"), Value::Null);
+    assert_eq!(hash("pods/status"), Value::Null);
 }

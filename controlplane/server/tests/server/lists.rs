@@ -273,6 +273,10 @@ async fn encodings_are_negotiated() {
         .await;
     assert_eq!(zipped.headers["content-encoding"], "gzip");
     assert!(zipped.bytes.len() < 10_000);
+    let one = format!("{CONFIG_MAPS}/big");
+    let zipped = api.request(Method::GET, &one, &[("accept-encoding", "gzip")], "").await;
+    assert_eq!(zipped.headers["content-encoding"], "gzip");
+    assert!(zipped.bytes.len() < 10_000);
     let plain = api.get(CONFIG_MAPS).await;
     assert_eq!(plain.json()["items"].as_array().unwrap().len(), 1);
 }

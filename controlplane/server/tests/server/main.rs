@@ -34,6 +34,7 @@ mod round_trips;
 mod service_ranges;
 mod services;
 mod shutdown;
+mod strict;
 mod subresources;
 mod support;
 mod tokens;

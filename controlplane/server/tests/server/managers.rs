@@ -79,7 +79,7 @@ async fn writers_take_fields_from_each_other() {
     );
     assert!(entry(&after, "first")["fieldsV1"]["f:spec"].get("f:replicas").is_none());
     assert_eq!(entry(&after, "first")["time"], entry(&before, "first")["time"]);
-    assert_eq!(entry(&after, "second")["time"], "2026-01-02T03:04:10Z");
+    assert!(entry(&after, "second")["time"].as_str() > entry(&before, "first")["time"].as_str());
     // The same again changes nothing, not even a time.
     tokio::time::advance(std::time::Duration::from_secs(5)).await;
     let again = api

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Api, config_map, deployment, pod};
+use crate::support::{Api, at_once, config_map, deployment, pod};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::{Method, StatusCode};
@@ -257,5 +257,32 @@ async fn nobody_on_the_way_keeps_an_answer() {
             "no-cache, private",
             "{path}"
         );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn writes_without_a_version_win_in_the_end() {
+    let api = Api::start().await;
+    let path = "/api/v1/namespaces/default/configmaps";
+    // It takes so long to read and compare that a write is seldom the first.
+    let data: serde_json::Map<String, Value> = (0..600).map(|key| (format!("k{key}"), json!("v"))).collect();
+    let mut whole = config_map("c");
+    whole["data"] = data.into();
+    api.post(path, &whole).await;
+    let calls = (0..200).map(|number: usize| {
+        let (api, mut whole) = (api.clone(), whole.clone());
+        async move {
+            let path = format!("{path}/c");
+            whole["data"]["k0"] = json!(number.to_string());
+            if number.is_multiple_of(2) {
+                api.put(&path, &whole).await
+            } else {
+                let patch = json!({"data": {format!("p{number}"): "v"}});
+                api.patch(&path, "merge-patch+json", &patch).await
+            }
+        }
+    });
+    for answer in at_once(calls).await {
+        assert_eq!(answer.code, 200, "{}", answer.text());
     }
 }

@@ -110,6 +110,10 @@ fn addresses(errors: &mut Vec<Invalid>, spec: &ServiceSpec) {
         spec.cluster_ip.as_ref().filter(|address| !address.is_empty()),
     ) {
         (None, Some(_)) => errors.push(Invalid::required("spec.clusterIPs", "")),
+        (Some(_), None) => {
+            let detail = "must be empty when `clusterIP` is not specified";
+            errors.push(Invalid::rendered("spec.clusterIPs", rendered(), detail));
+        }
         (Some(first), own) if own != Some(first) => {
             let detail = "first value must match `clusterIP`";
             errors.push(Invalid::rendered("spec.clusterIPs", rendered(), detail));

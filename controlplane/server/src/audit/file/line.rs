@@ -84,7 +84,7 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     authentication_metadata: Option<HowProven<'a>>,
     #[serde(rename = "sourceIPs")]
-    source_ips: [String; 1],
+    source_ips: Vec<String>,
     user_agent: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     object_ref: Option<Reference<'a>>,
@@ -170,9 +170,7 @@ pub(super) fn write(record: &Record, decision: Decision, line: &mut Vec<u8>) {
         authentication_metadata: record.constraint.as_deref().map(|verb| HowProven {
             impersonation_constraint: verb,
         }),
-        source_ips: [record
-            .source
-            .map_or_else(|| "127.0.0.1".to_owned(), |source| source.to_string())],
+        source_ips: record.sources.iter().map(ToString::to_string).collect(),
         user_agent: &record.user_agent,
         object_ref: record.object.as_ref().map(reference),
         response_status: (record.stage != Stage::RequestReceived)
