@@ -162,8 +162,8 @@ mod tests {
     fn the_end_of_a_log_is_found_however_long_its_lines_are() {
         let records = |parts: &[(&str, String)]| {
             let each = parts.iter();
-            each.map(|(tag, text)| format!("2024-01-01T00:00:00.000000001Z stdout {tag} {text}\n"))
-                .collect::<String>()
+            let lines = each.map(|(tag, text)| format!("2024-01-01T00:00:00.000000001Z stdout {tag} {text}\n"));
+            lines.collect::<Vec<_>>().concat()
         };
         let seen = |log: &str| {
             let cut = log.len().saturating_sub(usize::try_from(END).unwrap());
@@ -188,7 +188,10 @@ mod tests {
         let short: Vec<_> = (0..100).map(|number| ("F", number.to_string())).collect();
         assert_eq!(
             seen(&records(&short)),
-            (20..100).map(|number| format!("{number}\n")).collect::<String>()
+            (20..100)
+                .map(|number| format!("{number}\n"))
+                .collect::<Vec<_>>()
+                .concat()
         );
         let empty: Vec<_> = (0..2000).map(|_| ("F", String::new())).collect();
         assert_eq!(seen(&records(&empty)), "\n".repeat(80));

@@ -165,6 +165,11 @@ impl Updates {
         create: false,
         unconditional: false,
     };
+    /// Kinds that a PUT may create, and whose version must be named to change them.
+    pub const CREATE_CONDITIONAL: Self = Self {
+        create: true,
+        unconditional: false,
+    };
 }
 
 /// The type of a cell, as in `TableColumnDefinition.type`.

@@ -48,6 +48,7 @@ mod metrics;
 mod object;
 mod openapi;
 mod options;
+mod owners;
 mod pages;
 mod recording;
 mod selection;

@@ -61,8 +61,8 @@ pub(crate) fn ignored(context: &Context) -> Set {
         }
         "status" => {
             let mut ignored = Set::of_path(&["f:spec"]);
-            for field in ["f:labels", "f:ownerReferences"] {
-                ignored.union(Set::of_path(&["f:metadata", field]));
+            if context.registration.kind == "Pod" {
+                ignored.union(Set::of_path(&["f:metadata", "f:ownerReferences"]));
             }
             ignored
         }

@@ -61,6 +61,12 @@ fn held(stored: &ContainerStatus, status: ContainerStatus) -> ContainerStatus {
     }
 }
 
+/// Whether an initial container has done its work.
+fn is_done(latest: Option<&Instance>) -> bool {
+    let ended = latest.filter(|latest| !latest.reset).and_then(Instance::exit);
+    ended.is_some_and(|exit| exit.code == 0)
+}
+
 fn status(
     pod: &Pod,
     view: &View,
@@ -109,14 +115,7 @@ fn status(
         }
     };
     let added = group == Group::Ephemeral;
-    let ready = if added {
-        false
-    } else if initial {
-        let ended = latest.filter(|latest| !latest.reset).and_then(Instance::exit);
-        ended.is_some_and(|exit| exit.code == 0)
-    } else {
-        view.is_ready(name)
-    };
+    let ready = !added && if initial { is_done(latest) } else { view.is_ready(name) };
     let mounted = latest.is_some();
     ContainerStatus {
         name: name.clone(),

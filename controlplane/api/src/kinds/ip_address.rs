@@ -3,12 +3,11 @@
 use k8s_openapi::api::networking::v1::IPAddress;
 
 use crate::invalid::Invalid;
-use crate::kind::{Column, Kind, Updates};
+use crate::kind::{Column, Kind};
 use crate::names::{self, Rule};
 use crate::validation::{each, immutable, required};
 
 impl Kind for IPAddress {
-    const UPDATES: Updates = Updates::CREATE;
     const NAME: Rule = Rule::Address;
     const SHORT_NAMES: &'static [&'static str] = &["ip"];
     const COLUMNS: &'static [Column<Self>] = &[Column::text("ParentRef", "Whose it is.", |address, _| {

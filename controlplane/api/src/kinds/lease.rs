@@ -8,10 +8,7 @@ use crate::table::age_column;
 use crate::validation::non_negative;
 
 impl Kind for Lease {
-    const UPDATES: Updates = Updates {
-        create: true,
-        unconditional: false,
-    };
+    const UPDATES: Updates = Updates::CREATE_CONDITIONAL;
     const COLUMNS: &'static [Column<Self>] = &[
         Column::text("Holder", "Who holds it.", |lease, _| {
             lease

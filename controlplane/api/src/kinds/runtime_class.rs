@@ -11,7 +11,7 @@ use crate::validation::{each, immutable, metadata, unique_tolerations};
 use crate::warnings::old_label;
 
 impl Kind for RuntimeClass {
-    const UPDATES: Updates = Updates::CONDITIONAL;
+    const UPDATES: Updates = Updates::CREATE_CONDITIONAL;
     const COLUMNS: &'static [Column<Self>] = &[
         Column::text("Handler", "What runs them, by the node's settings.", |class, _| {
             class.handler.as_str().into()

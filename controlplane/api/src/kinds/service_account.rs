@@ -1,10 +1,20 @@
 //! `ServiceAccount`: an identity for pods.
 
-use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::api::core::v1::{ObjectReference, ServiceAccount};
 
 use crate::kind::{Column, Kind, Subresource};
 use crate::table::age_column;
 use crate::warnings::has_annotation;
+
+/// Of secrets only their names are kept.
+fn name_secrets(account: &mut ServiceAccount) {
+    for secret in account.secrets.iter_mut().flatten() {
+        *secret = ObjectReference {
+            name: secret.name.take(),
+            ..ObjectReference::default()
+        };
+    }
+}
 
 impl Kind for ServiceAccount {
     const ANSWERS_DELETED: bool = true;
@@ -16,6 +26,14 @@ impl Kind for ServiceAccount {
         }),
         age_column(),
     ];
+
+    fn prepare_create(&mut self) {
+        name_secrets(self);
+    }
+
+    fn prepare_update(&mut self, _old: &Self) {
+        name_secrets(self);
+    }
 
     fn warnings(&self, old: Option<&Self>) -> Vec<String> {
         const OLD: &str = "kubernetes.io/enforce-mountable-secrets";

@@ -11,6 +11,7 @@ use crate::validation::{canonical_range, immutable, range};
 
 impl Kind for ServiceCIDR {
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
+    const STATUS_WITH_METADATA: bool = false;
     const COLUMNS: &'static [Column<Self>] = &[
         Column::text("CIDRs", "The ranges, one of each family at most.", |range, _| {
             let cidrs = range.spec.as_ref().and_then(|spec| spec.cidrs.as_ref());

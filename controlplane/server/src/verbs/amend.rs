@@ -86,10 +86,10 @@ pub(crate) async fn amend(
     let key = context.key(name)?;
     admission::on_update(context)?;
     let _turn = quota::turn(context).await;
-    let mut line = None;
+    let mut place = None;
     for attempt in 0..ATTEMPTS {
         if attempt == RACES {
-            line = context.server.rivals.turn(&key.to_string()).await;
+            place = context.server.rivals.turn(&key.to_string()).await;
         }
         let entry = context.store().get(&key).ok_or_else(|| Failure::NotFound {
             target: context.target(name),
@@ -147,7 +147,7 @@ pub(crate) async fn amend(
             Err(error) => return Err(commit_failure(context, name, &error)),
         }
     }
-    drop(line);
+    drop(place);
     Err(modified(context, name))
 }
 

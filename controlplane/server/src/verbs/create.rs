@@ -15,6 +15,7 @@ use crate::managers;
 use crate::negotiation::negotiate;
 use crate::object;
 use crate::options::WriteOptions;
+use crate::owners;
 use crate::respond::Response;
 use crate::shape;
 
@@ -28,8 +29,9 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     let representation = negotiate(&context.headers, &context.query)?;
     let options = WriteOptions::read(&context.query, "CreateOptions")?;
     let body = body::read(body).await?;
-    let read = object::read(context.registration, &context.headers, body, options.field_validation)?;
+    let mut read = object::read(context.registration, &context.headers, body, options.field_validation)?;
     context.warnings.extend(read.warnings);
+    context.warnings.extend(owners::once(read.object.metadata_mut(), false));
     context.notes.request = Some(read.json);
     context.notes.sent = Identity::of(read.object.metadata());
     let bytes = match store_new(context, read.object, options.dry_run).await? {

@@ -20,6 +20,7 @@ use crate::failure::{Cause, Failure, GroupResource, shown};
 use crate::negotiation::negotiate;
 use crate::object;
 use crate::options::{FieldValidation, WriteOptions};
+use crate::owners;
 use crate::respond::Response;
 use crate::shape;
 use crate::verbs::amend::{Amendment, Part, amend};
@@ -218,7 +219,9 @@ fn patched(
             metadata.insert("managedFields".to_owned(), managed);
         }
     }
-    apply_to(registration, patch, own, document, validation)
+    let (mut object, mut complaints) = apply_to(registration, patch, own, document, validation)?;
+    complaints.extend(owners::once(object.metadata_mut(), true));
+    Ok((object, complaints))
 }
 
 /// Applies a patch to an object's JSON, and reads what becomes of it; the texts are what a strict reader complains about,

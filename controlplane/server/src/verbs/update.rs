@@ -12,6 +12,7 @@ use crate::failure::{Failure, Target};
 use crate::negotiation::negotiate;
 use crate::object;
 use crate::options::WriteOptions;
+use crate::owners;
 use crate::request::RequestInfo;
 use crate::respond::Response;
 use crate::shape;
@@ -29,6 +30,7 @@ pub(crate) async fn update(context: &mut Context, body: Body) -> Result<Response
     context.notes.sent = Identity::of(read.object.metadata());
     let name = context.info.name.clone();
     let mut object = read.object;
+    context.warnings.extend(owners::once(object.metadata_mut(), false));
     // Where the object belongs is looked at before the object of that name is.
     set_namespace(context, &mut *object)?;
     check_name(&*object, &name)?;

@@ -86,8 +86,9 @@ async fn attack_24_what_is_refused_is_refused_in_few_words() {
     let long_path = format!(r#"{{"metadata":{{"name":"a"}},"{key}":{{{}}}}}"#, twice.join(","));
     let labels: Vec<String> = (0..150_000).map(|number| format!(r#""_{number}":"""#)).collect();
     let labels = format!(r#"{{"metadata":{{"name":"a","labels":{{{}}}}}}}"#, labels.join(","));
-    let owner = r#"{"apiVersion":"v1","kind":"Pod","name":"a","uid":"b","controller":true}"#;
-    let owners = vec![owner; 8_000].join(",");
+    let owner =
+        |uid: usize| format!(r#"{{"apiVersion":"v1","kind":"Pod","name":"a","uid":"{uid}","controller":true}}"#);
+    let owners = (0..8_000).map(owner).collect::<Vec<_>>().join(",");
     let owners = format!(r#"{{"metadata":{{"name":"a","ownerReferences":[{owners}]}}}}"#);
     let strict = format!("{CONFIG_MAPS}?fieldValidation=Strict");
     for (path, body, code) in [

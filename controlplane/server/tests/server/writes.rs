@@ -277,12 +277,47 @@ async fn writes_without_a_version_win_in_the_end() {
             if number.is_multiple_of(2) {
                 api.put(&path, &whole).await
             } else {
-                let patch = json!({"data": {format!("p{number}"): "v"}});
-                api.patch(&path, "merge-patch+json", &patch).await
+                let change = json!({"data": {format!("p{number}"): "v"}});
+                api.patch(&path, "merge-patch+json", &change).await
             }
         }
     });
     for answer in at_once(calls).await {
         assert_eq!(answer.code, 200, "{}", answer.text());
     }
+}
+
+#[tokio::test]
+async fn owners_are_named_once() {
+    let api = Api::start().await;
+    let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": "u1"});
+    let mut other = owner.clone();
+    other["name"] = json!("p");
+    let mut map = config_map("c");
+    map["metadata"]["ownerReferences"] = json!([owner, other, owner]);
+    let said = |when: &str| {
+        vec![format!(
+            "299 - \".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner references in \
+             1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: u1\""
+        )]
+    };
+    let made = api.post(MAPS, &map).await;
+    assert_eq!(made.json()["metadata"]["ownerReferences"], json!([owner, other]));
+    assert_eq!(made.warnings(), said(""));
+    let path = format!("{MAPS}/c");
+    let put = api.put(&path, &map).await;
+    assert_eq!((put.code.as_u16(), put.warnings()), (200, said("")));
+    let change = json!({"metadata": {"ownerReferences": [owner, owner]}});
+    let patched = api.patch(&path, "merge-patch+json", &change).await;
+    assert_eq!(patched.json()["metadata"]["ownerReferences"], json!([owner]));
+    assert_eq!(patched.warnings(), said(" after mutating admission happens"));
+}
+
+#[tokio::test]
+async fn accounts_keep_names_of_secrets() {
+    let api = Api::start().await;
+    let path = "/api/v1/namespaces/default/serviceaccounts";
+    let account = json!({"metadata": {"name": "a"}, "secrets": [{"name": "s", "namespace": "b", "kind": "Secret"}]});
+    let made = api.post(path, &account).await.json();
+    assert_eq!(made["secrets"], json!([{"name": "s"}]));
 }
