@@ -172,6 +172,11 @@ pub trait Network: Send + Sync + 'static {
     /// come free a little later, when the kernel has let go of it.
     fn detach(&self, sandbox_id: &str) -> BoxFuture<'_, Result<(), Error>>;
 
+    /// Why no sandbox can be attached now, where that is known.
+    fn unready(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Leads what pods and the node send to a Service's address to where the API server listens. A later call replaces an
     /// earlier one. `false` where the network leaves Services to others.
     fn redirect(&self, _service: SocketAddrV4, _server: SocketAddrV4) -> BoxFuture<'_, Result<bool, Error>> {

@@ -239,6 +239,17 @@ async fn attack_42_a_missing_plugin() {
 }
 
 #[tokio::test]
+async fn without_a_valid_list_the_network_is_not_ready() {
+    let machine = Machine::new();
+    let network = machine.open();
+    assert_eq!(network.unready(), Some("cni plugin not initialized"));
+    fs::write(machine.path("conf").join("00-bad.conflist"), "{").unwrap();
+    assert_eq!(network.unready(), Some("cni plugin not initialized"));
+    machine.configure("1.0.0", &[machine.bridge()]);
+    assert_eq!(network.unready(), None);
+}
+
+#[tokio::test]
 async fn a_list_that_was_a_mistake_is_left_behind_when_it_is_mended() {
     let machine = Machine::new();
     machine.configure("1.0.0", &[json!({"type": "nowhere"}), machine.bridge()]);

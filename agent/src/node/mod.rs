@@ -206,6 +206,12 @@ pub(crate) async fn health(context: &Context) -> Result<(), String> {
     if !lacking.is_empty() {
         return Err(format!("missing cgroup controllers: {}", lacking.join(", ")));
     }
+    if let Some(why) = context.parts.network.unready() {
+        return Err(format!(
+            "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:Network plugin \
+             returns error: {why}"
+        ));
+    }
     match context.parts.runtime.sandboxes().await {
         Ok(_) => Ok(()),
         Err(error) => Err(format!("container runtime is down: {}", image::chain(&error))),

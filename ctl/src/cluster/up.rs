@@ -175,7 +175,8 @@ async fn start_agent(
             if !running {
                 until(api, LEASES, name, |lease| renewed(lease) != before).await?;
             }
-            until(api, "/api/v1/nodes", name, is_ready).await
+            let is_up = |node: &Value| is_ready(node) || lacks_network(node);
+            until(api, "/api/v1/nodes", name, is_up).await
         };
         tokio::pin!(watching);
         loop {
@@ -186,7 +187,13 @@ async fn start_agent(
         }
     };
     within(ready, daemon, "the node is not Ready").await?;
-    waiting.done(&format!("node {} is Ready", settings.node_name));
+    let name = &settings.node_name;
+    let node = api.get(&format!("/api/v1/nodes/{name}")).await?;
+    waiting.done(&if lacks_network(&node) {
+        format!("node {name} is up; it will be Ready when there is a CNI configuration")
+    } else {
+        format!("node {name} is Ready")
+    });
     Ok(())
 }
 
@@ -280,11 +287,20 @@ fn renewed(lease: &Value) -> String {
 }
 
 pub(super) fn is_ready(node: &Value) -> bool {
+    readiness(node).is_some_and(|ready| text_at(ready, "/status") == "True")
+}
+
+/// Whether a node waits for a network that may be installed through the cluster, and for nothing else.
+fn lacks_network(node: &Value) -> bool {
+    readiness(node).is_some_and(|ready| text_at(ready, "/message").contains("reason:NetworkPluginNotReady"))
+}
+
+fn readiness(node: &Value) -> Option<&Value> {
     let conditions = node.pointer("/status/conditions").and_then(Value::as_array);
     conditions
         .into_iter()
         .flatten()
-        .any(|condition| text_at(condition, "/type") == "Ready" && text_at(condition, "/status") == "True")
+        .find(|condition| text_at(condition, "/type") == "Ready")
 }
 
 fn welcome(state_dir: &Path, settings: &Settings) -> anyhow::Result<()> {

@@ -341,6 +341,11 @@ impl Network for Cni {
         self.run(move |inner| async move { inner.detach(sandbox).await })
     }
 
+    fn unready(&self) -> Option<&'static str> {
+        let found = self.inner.first_valid(|_, _| ());
+        found.is_none().then_some("cni plugin not initialized")
+    }
+
     fn stop(&self) -> BoxFuture<'_, Result<(), Error>> {
         self.run(|inner| async move { inner.stop().await })
     }

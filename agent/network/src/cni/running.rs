@@ -17,6 +17,13 @@ const FILE_LIMIT: u64 = 1 << 20;
 impl Inner {
     /// The configured list: the first valid file by name.
     pub(super) fn configured(&self) -> Option<List> {
+        self.first_valid(|path, problem| {
+            tracing::warn!(path = %path.display(), problem, "a network configuration is passed over");
+        })
+    }
+
+    /// The same; `passed` is told which files are not valid, and why.
+    pub(super) fn first_valid(&self, passed: impl Fn(&Path, String)) -> Option<List> {
         let folder = &self.config.conf_dir;
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
         let of_interest = |path: &PathBuf| {
@@ -28,7 +35,7 @@ impl Inner {
         files.iter().find_map(|path| match load(path) {
             Ok(list) => Some(list),
             Err(problem) => {
-                tracing::warn!(path = %path.display(), problem, "a network configuration is passed over");
+                passed(path, problem);
                 None
             }
         })
