@@ -38,7 +38,9 @@ fn import(machine: &Machine, name: &str) -> anyhow::Result<String> {
 /// # Errors
 /// When the build script fails.
 pub fn archive(name: &str) -> anyhow::Result<PathBuf> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("images/build");
+    // Where the tests are now: programs that were built in another folder may be run here.
+    let tests = std::env::var("CARGO_MANIFEST_DIR").context("cargo says where the tests are")?;
+    let script = Path::new(&tests).join("images/build");
     let path = process::run(Command::new(script).arg(name))?;
     Ok(PathBuf::from(path.lines().last().context("the path of the archive")?))
 }

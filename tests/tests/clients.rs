@@ -30,7 +30,9 @@ fn installed(path: &str) -> anyhow::Result<PathBuf> {
 }
 
 fn script(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("clients").join(name)
+    Path::new(&std::env::var("CARGO_MANIFEST_DIR").unwrap())
+        .join("clients")
+        .join(name)
 }
 
 #[test]

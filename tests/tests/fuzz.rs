@@ -11,7 +11,7 @@
 mod targets;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -137,7 +137,7 @@ targets! {
 /// cargo-fuzz has these targets, and no others.
 #[test]
 fn cargo_fuzz_runs_the_same_targets() -> anyhow::Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz");
+    let root = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../fuzz");
     let manifest = std::fs::read_to_string(root.join("Cargo.toml"))?;
     for target in TARGETS {
         let program = std::fs::read_to_string(root.join(format!("fuzz_targets/{target}.rs"))).context(*target)?;
@@ -208,7 +208,7 @@ fn feed(target: &str, read: fn(&[u8]), input: &[u8]) -> anyhow::Result<()> {
 
 /// The target's files; readers of objects get the fixtures of all kinds as well.
 fn corpus(target: &str) -> anyhow::Result<Vec<Vec<u8>>> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?);
     let mut inputs = Vec::new();
     let folder = root.join("../fuzz/corpus").join(target);
     if folder.is_dir() {

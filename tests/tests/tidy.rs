@@ -95,7 +95,7 @@ const MOST_LINES: usize = 400;
 const LONG_FILES: &[(&str, &str)] = &[];
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    Path::new(&std::env::var("CARGO_MANIFEST_DIR").expect("cargo says where the tests are"))
         .parent()
         .expect("the workspace's folder")
         .to_path_buf()
@@ -380,4 +380,16 @@ fn the_readme_names_the_commands_that_ci_runs() {
         );
     }
     assert!(ci.contains("make test"), ".ci/run calls the README's test command");
+}
+
+/// Folders of a build may be shared by checkouts: what was built in one is not built again in another, whose files it would
+/// not find.
+#[test]
+fn no_program_knows_where_it_was_built() {
+    let baked = concat!("env!(\"CARGO_MANIFEST", "_DIR\")");
+    let wrong: Vec<String> = tracked(".rs")
+        .into_iter()
+        .filter(|name| read(name).contains(baked))
+        .collect();
+    assert!(wrong.is_empty(), "these ask at the time of the build: {wrong:?}");
 }

@@ -79,7 +79,7 @@ impl Drop for DockerRegistry {
 }
 
 pub fn busybox() -> PathBuf {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/images/build");
+    let script = Path::new(&std::env::var("CARGO_MANIFEST_DIR").unwrap()).join("../../tests/images/build");
     let output = Command::new(script).arg("busybox").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     PathBuf::from(String::from_utf8(output.stdout).unwrap().lines().last().unwrap())

@@ -15,7 +15,7 @@ const ABSENT: [&str; 2] = [
 
 /// The fixture as the server would store it.
 fn fixture(row: &Registration) -> Value {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kinds/fixtures");
+    let folder = std::env::var("CARGO_MANIFEST_DIR").unwrap() + "/tests/kinds/fixtures";
     let kind = row.kind.to_lowercase();
     let names = [
         format!("{folder}/{kind}.{}.{}.yaml", row.group, row.version),

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 #[test]
 fn stock_bodies_read_as_the_json_of_older_clients() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/protobuf/bodies");
+    let folder = Path::new(&std::env::var("CARGO_MANIFEST_DIR").unwrap()).join("tests/protobuf/bodies");
     let mut count = 0;
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
