@@ -30,7 +30,7 @@ fn installed(path: &str) -> anyhow::Result<PathBuf> {
 }
 
 fn script(name: &str) -> PathBuf {
-    Path::new(&std::env::var("CARGO_MANIFEST_DIR").unwrap())
+    Path::new(&std::env::var("CARGO_MANIFEST_DIR").expect("cargo says where the tests are"))
         .join("clients")
         .join(name)
 }
