@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-use agent_plan::oci::apparmor::{DEFAULT, DEFAULT_TEXT, Machine, Wanted, is_loaded, wanted};
+use agent_plan::oci::apparmor::{DEFAULT, DEFAULT_TEXT, Machine, Wanted, asks, is_loaded, wanted};
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 /// Where the machine has what.
@@ -16,8 +16,8 @@ pub(crate) struct AppArmor {
     profiles: PathBuf,
     /// Loads a profile.
     parser: PathBuf,
-    /// Held while the default is loaded.
-    loading: Mutex<()>,
+    /// Whether the default was loaded since the start. Held while it is.
+    loaded: Mutex<bool>,
 }
 
 impl Default for AppArmor {
@@ -26,7 +26,7 @@ impl Default for AppArmor {
             enabled: "/sys/module/apparmor/parameters/enabled".into(),
             profiles: "/sys/kernel/security/apparmor/profiles".into(),
             parser: "/sbin/apparmor_parser".into(),
-            loading: Mutex::default(),
+            loaded: Mutex::default(),
         }
     }
 }
@@ -34,9 +34,11 @@ impl Default for AppArmor {
 impl AppArmor {
     pub(crate) fn machine(&self) -> Machine {
         let enabled = std::fs::read(&self.enabled).is_ok_and(|text| text.starts_with(b"Y"));
+        // In a container, or without the kernel's folder, no profile can be loaded.
+        let manageable = std::env::var_os("container").is_none_or(|kind| kind.is_empty()) && self.profiles.exists();
         Machine {
             enabled,
-            loads: enabled && self.parser.exists(),
+            loads: enabled && manageable && self.parser.exists(),
         }
     }
 
@@ -46,10 +48,15 @@ impl AppArmor {
             Wanted::Nothing => Ok(None),
             Wanted::Own(name) if self.has(name)? => Ok(Some(name.to_owned())),
             Wanted::Own(name) => Err(format!("AppArmor profile not found: {name}")),
-            Wanted::Default => {
-                self.provide()?;
-                Ok(Some(DEFAULT.to_owned()))
-            }
+            Wanted::Default => match self.provide() {
+                Ok(()) => Ok(Some(DEFAULT.to_owned())),
+                // Nobody asked for it: as on a machine that has none.
+                Err(why) if !asks(pod, container) => {
+                    tracing::warn!(why, "a container that asks for no profile has none");
+                    Ok(None)
+                }
+                Err(why) => Err(why),
+            },
         }
     }
 
@@ -59,14 +66,15 @@ impl AppArmor {
         Ok(is_loaded(&listing, name))
     }
 
-    /// Loads the default unless somebody did.
+    /// Loads the default, once: what is there of this name may be an older version's.
     fn provide(&self) -> Result<(), String> {
-        let _loading = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.has(DEFAULT)? {
-            return Ok(());
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*loaded {
+            self.load()
+                .map_err(|why| format!("cannot load AppArmor profile \"{DEFAULT}\": {why}"))?;
+            *loaded = true;
         }
-        self.load()
-            .map_err(|why| format!("cannot load AppArmor profile \"{DEFAULT}\": {why}"))
+        Ok(())
     }
 
     fn load(&self) -> Result<(), String> {
@@ -118,7 +126,7 @@ mod tests {
             enabled: at("enabled"),
             profiles: at("profiles"),
             parser: at("parser"),
-            loading: Mutex::default(),
+            loaded: Mutex::default(),
         };
         let (default, own) = (
             json!({"type": "RuntimeDefault"}),
@@ -151,6 +159,7 @@ mod tests {
             asked(&machine, &default).unwrap_err(),
             "cannot load AppArmor profile \"skiff-default\": exit status: 3: no room"
         );
+        assert_eq!(asked(&machine, &json!(null)), Ok(None), "who asks for nothing runs");
         fs::remove_file(&broken).unwrap();
         fs::remove_file(&got).unwrap();
         for profile in [json!(null), default] {

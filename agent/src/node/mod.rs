@@ -155,7 +155,7 @@ pub(crate) async fn keep(context: Arc<Context>, mut node: Node) -> Result<Infall
     let api: Api<Node> = Api::all(context.parts.client.clone());
     let mut pressures = context.pressures.subscribe();
     let mut shutting_down = context.shutting_down.subscribe();
-    let mut answered = Instant::now();
+    let mut silent: Option<Instant> = None;
     loop {
         tokio::select! {
             () = sleep(LOOK) => {}
@@ -166,10 +166,10 @@ pub(crate) async fn keep(context: Arc<Context>, mut node: Node) -> Result<Infall
         let ready = health(&context).await;
         let ready = match context.parts.runtime.answers().await {
             Ok(()) => {
-                answered = Instant::now();
+                silent = None;
                 ready
             }
-            Err(_) if answered.elapsed() < SILENCE => ready,
+            Err(_) if silent.get_or_insert_with(Instant::now).elapsed() < SILENCE => ready,
             Err(error) => ready.and_then(|()| {
                 warn!(error = image::chain(&error), "the container runtime is down");
                 Err("container runtime is down".to_owned())

@@ -3,6 +3,7 @@
 pub mod affinity;
 pub(crate) mod apparmor;
 pub mod defaults;
+pub(crate) mod drivers;
 pub mod ending;
 pub mod ephemeral;
 pub(crate) mod label_keys;

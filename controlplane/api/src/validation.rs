@@ -26,6 +26,7 @@ mod volume;
 mod windows_user;
 pub mod workload;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -37,6 +38,16 @@ use crate::names;
 
 /// Upstream's text for a field that may not change.
 pub const IMMUTABLE: &str = "field is immutable";
+
+/// What was not wrong before: what was taken once, when there were fewer rules, may still change.
+pub(crate) fn newly(found: Vec<Invalid>, before: impl FnOnce() -> Vec<Invalid>) -> Vec<Invalid> {
+    if found.is_empty() {
+        return found;
+    }
+    let before: BTreeSet<String> = before().iter().map(ToString::to_string).collect();
+    let is_new = |error: &Invalid| !before.contains(&error.to_string());
+    found.into_iter().filter(is_new).collect()
+}
 
 /// One error for each message about one value.
 pub(crate) fn each(errors: &mut Vec<Invalid>, field: &str, value: &str, messages: Vec<String>) {

@@ -24,8 +24,23 @@ pub const MAX_BYTES: usize = 4 * 1024 * 1024;
 pub struct Yaml {
     /// The value; of keys that occur twice the last one counts.
     pub value: Value,
-    /// Paths of keys that occur twice, as [`strict::duplicates`](crate::strict::duplicates) prints them.
-    pub duplicates: Vec<String>,
+    /// Keys that occur twice in one map, in the order of the document; the first hundred.
+    pub duplicates: Vec<Duplicate>,
+}
+
+/// A key that is in its map already. `Display` is upstream's text.
+#[derive(Clone, Debug, Eq, thiserror::Error, PartialEq)]
+#[error("line {line}: key {key:?} already set in map")]
+pub struct Duplicate {
+    /// Where it is again, counted from one.
+    pub line: usize,
+    /// The key.
+    pub key: String,
+}
+
+/// What a strict reader says of keys that occur twice.
+pub fn unmarshal_errors(lines: &[String]) -> String {
+    format!("yaml: unmarshal errors:\n  {}", lines.join("\n  "))
 }
 
 /// Why a body is no YAML document that can be read. `Display` follows upstream's `error converting YAML to JSON: `.

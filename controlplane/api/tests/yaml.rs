@@ -111,9 +111,12 @@ fn tags_decide() {
 }
 
 #[test]
-fn duplicate_keys_are_reported_with_their_paths() {
+fn duplicate_keys_are_reported_with_their_lines() {
     let yaml = yaml::to_json(b"a: 1\nspec:\n  containers:\n  - name: x\n    name: z\na: 2\na: 3\n").unwrap();
-    assert_eq!(yaml.duplicates, ["spec.containers[0].name", "a"]);
+    let said: Vec<String> = yaml.duplicates.iter().map(ToString::to_string).collect();
+    let expected =
+        [(5, "name"), (6, "a"), (7, "a")].map(|(line, key)| format!("line {line}: key {key:?} already set in map"));
+    assert_eq!(said, expected);
     assert_eq!(yaml.value, json!({"a": 3, "spec": {"containers": [{"name": "z"}]}}));
 }
 

@@ -37,6 +37,8 @@ pub(crate) struct Decoded {
     pub(crate) json: Bytes,
     /// Paths of members that occur twice.
     pub(crate) duplicates: Vec<String>,
+    /// The same of YAML, which JSON does not show any more, in upstream's words.
+    pub(crate) lines: Vec<String>,
 }
 
 /// The media type of a body without parameters, in small letters.
@@ -68,13 +70,22 @@ pub(crate) fn to_json(
                 serde_json::from_slice::<IgnoredAny>(&body).map_err(|error| syntax::no_json(kind, &body, &error))?;
                 Vec::new()
             };
-            Ok(Decoded { json: body, duplicates })
+            Ok(Decoded {
+                json: body,
+                duplicates,
+                lines: Vec::new(),
+            })
         }
         "application/yaml" | "application/x-yaml" | "text/yaml" => {
             let yaml = api::yaml::to_json(&body).map_err(|error| syntax::unrecognized(kind, &body, &error))?;
             Ok(Decoded {
                 json: bounded(&yaml.value)?,
-                duplicates: yaml.duplicates,
+                duplicates: Vec::new(),
+                lines: if report_duplicates {
+                    yaml.duplicates.iter().map(ToString::to_string).collect()
+                } else {
+                    Vec::new()
+                },
             })
         }
         "application/vnd.kubernetes.protobuf" => {
@@ -82,6 +93,7 @@ pub(crate) fn to_json(
             Ok(Decoded {
                 json: bounded(&decoded.json)?,
                 duplicates: Vec::new(),
+                lines: Vec::new(),
             })
         }
         _ => Err(Failure::UnsupportedMediaType { accepted: ACCEPTED }),

@@ -60,9 +60,16 @@ pub(crate) fn read(
 }
 
 fn read_json(registration: &Registration, decoded: Decoded, validation: FieldValidation) -> Result<Read, Failure> {
-    let Decoded { json, duplicates } = decoded;
-    let (object, complaints) = decode(registration, &json, &duplicates, validation)?;
-    if validation == FieldValidation::Strict && !complaints.is_empty() {
+    let Decoded {
+        json,
+        duplicates,
+        mut lines,
+    } = decoded;
+    let (object, mut complaints) = decode(registration, &json, &duplicates, validation)?;
+    if validation == FieldValidation::Strict && !(lines.is_empty() && complaints.is_empty()) {
+        if !lines.is_empty() {
+            complaints.insert(0, api::yaml::unmarshal_errors(&lines));
+        }
         let meta: TypeMeta = serde_json::from_slice(&json).unwrap_or_default();
         let because = format!("strict decoding error: {}", complaints.join(", "));
         return Err(unfit(registration, &meta, &because));
@@ -70,7 +77,10 @@ fn read_json(registration: &Registration, decoded: Decoded, validation: FieldVal
     Ok(Read {
         object,
         json,
-        warnings: complaints,
+        warnings: {
+            lines.append(&mut complaints);
+            lines
+        },
     })
 }
 

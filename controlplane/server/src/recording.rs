@@ -202,7 +202,7 @@ fn sources(parts: &Parts) -> Vec<IpAddr> {
     let forwarded = header("x-forwarded-for").unwrap_or_default().split(',');
     let told = forwarded
         .chain(header("x-real-ip"))
-        .map_while(|text| text.trim().parse().ok());
+        .filter_map(|text| text.trim().parse().ok());
     let mut sources: Vec<IpAddr> = told.take(MOST_SOURCES).collect();
     let connected = parts.extensions.get::<Source>().map(|source| source.0.ip());
     sources.extend(connected.filter(|own| sources.last() != Some(own)));

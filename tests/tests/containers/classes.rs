@@ -29,7 +29,7 @@ pub(crate) fn it_is_arranged(cluster: &Cluster) -> anyhow::Result<()> {
     for (name, place) in [
         ("web", "/kubepods/"),
         ("tools", "/kubepods/burstable/"),
-        ("speaker", "/kubepods/besteffort/"),
+        ("polite", "/kubepods/besteffort/"),
     ] {
         let pod = cluster.until(name, "runs", |pod| container(pod)["state"]["running"].is_object())?;
         let (path, _) = group(&pod, "cpu")?;

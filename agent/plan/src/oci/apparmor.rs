@@ -16,6 +16,8 @@ pub const DEFAULT_TEXT: &str = "profile skiff-default flags=(attach_disconnected
   deny mount,
 
   signal (receive) peer=unconfined,
+  signal (receive) peer=runc,
+  signal (receive) peer=crun,
   signal (send, receive) peer=skiff-default,
   ptrace (trace, read, tracedby, readby) peer=skiff-default,
 
@@ -51,6 +53,14 @@ pub enum Wanted<'a> {
     Default,
     /// One that somebody else has loaded.
     Own(&'a str),
+}
+
+/// Whether the container, or its pod, names a profile.
+pub fn asks(pod: &Pod, container: &Container) -> bool {
+    let own = container.security_context.as_ref();
+    let of_pod = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
+    own.is_some_and(|own| own.app_armor_profile.is_some())
+        || of_pod.is_some_and(|of_pod| of_pod.app_armor_profile.is_some())
 }
 
 /// What the container asks for on this machine, or why that cannot be. Who names nothing and is not privileged has the default

@@ -43,17 +43,16 @@ fn is_covered(spec: &Spec, device: &Path) -> bool {
 
 /// The devices in a folder, by the names that they have below `shown`, in the order of these names.
 fn find(folder: &Path, shown: &Path, found: &mut Vec<LinuxDevice>) -> io::Result<()> {
-    let Some(entries) = unless_gone(fs::read_dir(folder))? else {
+    // What somebody else mounted there may not answer: its devices are nobody's, and no reason to make no container.
+    let Ok(entries) = fs::read_dir(folder) else {
         return Ok(());
     };
-    let mut entries = entries.collect::<io::Result<Vec<_>>>()?;
+    let mut entries: Vec<_> = entries.flatten().collect();
     entries.sort_by_key(fs::DirEntry::file_name);
     for entry in entries {
         let (name, path) = (entry.file_name(), entry.path());
         // Of the entry itself: no link is followed.
-        let Some(metadata) = unless_gone(entry.metadata())? else {
-            continue;
-        };
+        let Ok(metadata) = entry.metadata() else { continue };
         let kind = metadata.file_type();
         if kind.is_dir() {
             if !OWN.iter().any(|own| name == **own) {
@@ -64,15 +63,6 @@ fn find(folder: &Path, shown: &Path, found: &mut Vec<LinuxDevice>) -> io::Result
         }
     }
     Ok(())
-}
-
-/// Devices come and go.
-fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 fn device(path: PathBuf, metadata: &fs::Metadata) -> io::Result<LinuxDevice> {

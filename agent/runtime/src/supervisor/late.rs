@@ -38,7 +38,11 @@ fn is_bound(mount: &Wanted) -> bool {
 
 /// Mounts that are attached nowhere, and where they belong.
 #[derive(Default)]
-pub(super) struct Late(Vec<(PathBuf, Mount)>);
+pub(super) struct Late {
+    mounts: Vec<(PathBuf, Mount)>,
+    /// What is mounted in the volume at `/dev` is seen wherever the volume is: on the machine, where it would stay.
+    shared: bool,
+}
 
 impl Late {
     /// As far open to writers as the configuration says.
@@ -49,7 +53,8 @@ impl Late {
         } else if says("ro") {
             mount.protect(libc::MOUNT_ATTR_RDONLY)?;
         }
-        self.0.push((wanted.destination().clone(), mount));
+        self.shared |= wanted.destination() == Path::new(PLACE) && says("rshared");
+        self.mounts.push((wanted.destination().clone(), mount));
         Ok(())
     }
 
@@ -57,20 +62,29 @@ impl Late {
     pub(super) fn add_memory(&mut self) -> io::Result<()> {
         let mount = Mount::copy(Path::new(stage::MEMORY))?;
         mount.protect(libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC)?;
-        self.0.push((PathBuf::from(memory::TARGET), mount));
+        self.mounts.push((PathBuf::from(memory::TARGET), mount));
         Ok(())
     }
 
     /// Mounts them for the container whose first process this is. This process is among the container's mounts afterwards.
     pub(super) fn attach(mut self, pid: i32) -> Result<(), Refusal> {
-        if self.0.is_empty() {
+        if self.mounts.is_empty() {
             return Ok(());
+        }
+        if self.shared {
+            // The machine's own memory is in sight; the file for a last message has to be done without.
+            let is_kept = |(destination, mount): &(PathBuf, Mount)| {
+                let own = destination == Path::new(memory::TARGET) || !mount.is_directory().unwrap_or(true);
+                destination == Path::new(PLACE) || !own
+            };
+            self.mounts.retain(is_kept);
         }
         let entered = File::open(format!("/proc/{pid}/ns/mnt"))
             .and_then(|namespace| Ok(setns(namespace, CloneFlags::CLONE_NEWNS)?));
         entered.map_err(|error| Refusal::failed("enter the container's mounts", &error))?;
-        self.0.sort_by_key(|(destination, _)| destination.components().count());
-        for (destination, mount) in self.0 {
+        self.mounts
+            .sort_by_key(|(destination, _)| destination.components().count());
+        for (destination, mount) in self.mounts {
             let folder = mount.is_directory();
             let attached = folder
                 .and_then(|folder| place(&destination, folder))

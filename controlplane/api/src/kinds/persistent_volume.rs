@@ -9,6 +9,7 @@ use super::persistent_volume_claim::{modes, storage, storage_class};
 use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource};
 use crate::pod::defaults::{amounts, text};
+use crate::pod::drivers as filled_in;
 use crate::table::age_column;
 use crate::warnings;
 
@@ -66,6 +67,7 @@ impl Kind for PersistentVolume {
         if let Some(path) = &mut spec.host_path {
             path.type_.get_or_insert_default();
         }
+        filled_in::of_volume(spec);
         text(&mut self.status.get_or_insert_default().phase, "Pending");
     }
 

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
-use super::{ephemeral, level};
+use super::{drivers, ephemeral, level};
 use crate::kinds::persistent_volume_claim;
 use crate::quantity::{Quantity, canonicalize};
 
@@ -253,6 +253,7 @@ fn volume(volume: &mut Volume) {
         drop_empty(&mut empty.medium);
         empty.size_limit.iter_mut().for_each(canonicalize);
     }
+    drivers::of_pod(volume);
     if let Some(source) = &mut volume.host_path {
         source.type_.get_or_insert_default();
     }

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod};
 
 use crate::invalid::Invalid;
-use crate::validation::pod_spec;
+use crate::validation::{newly, pod_spec};
 
 const FIELD: &str = "spec.ephemeralContainers";
 
@@ -87,7 +87,7 @@ pub fn update(new: &mut Pod, old: &Pod) -> Vec<Invalid> {
     let (Some(new), Some(old)) = (&new.spec, &old.spec) else {
         return vec![Invalid::required("spec", "")];
     };
-    let mut errors = pod_spec::validate(new, "spec");
+    let mut errors = newly(pod_spec::validate(new, "spec"), || pod_spec::validate(old, "spec"));
     errors.extend(crate::pod::unsupported(new));
     let list = new.ephemeral_containers.as_deref().unwrap_or_default();
     for known in old.ephemeral_containers.iter().flatten() {

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
 use super::qos;
 use crate::invalid::Invalid;
-use crate::validation::pod_spec;
+use crate::validation::{newly, pod_spec};
 
 type Amounts = Option<BTreeMap<String, Text>>;
 
@@ -41,7 +41,9 @@ pub fn update(new: &mut Pod, old: &Pod) -> Vec<Invalid> {
     let (Some(spec), Some(known)) = (&new.spec, &old.spec) else {
         return errors;
     };
-    errors.extend(pod_spec::validate(spec, "spec"));
+    errors.extend(newly(pod_spec::validate(spec, "spec"), || {
+        pod_spec::validate(known, "spec")
+    }));
     errors.extend(crate::pod::unsupported(spec));
     let class = old.status.as_ref().and_then(|status| status.qos_class.as_deref());
     let class = class.unwrap_or_else(|| qos(known));

@@ -1,11 +1,11 @@
 //! Annotations of pods that upstream reads as if they were fields.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{PodSpec, Toleration};
 
-use super::affinity;
 use super::volume::no_backsteps;
+use super::{affinity, metadata};
 use crate::decode::syntax;
 use crate::invalid::Invalid;
 
@@ -16,11 +16,18 @@ const SECCOMP: &str = "seccomp.security.alpha.kubernetes.io/pod";
 const SECCOMP_OF: &str = "container.seccomp.security.alpha.kubernetes.io/";
 const APPARMOR_OF: &str = "container.apparmor.security.beta.kubernetes.io/";
 
+/// So many tolerations of an annotation are judged.
+const JUDGED: usize = 100;
+
 type Annotations = BTreeMap<String, String>;
 
 /// Rules for the annotations at `path` of a pod, or of what pods are made from.
 pub(crate) fn of_pod(errors: &mut Vec<Invalid>, all: Option<&Annotations>, spec: &PodSpec, path: &str) {
     let Some(all) = all else { return };
+    if all.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>() > metadata::ANNOTATIONS_LIMIT {
+        // That they are too long is told elsewhere; what they say could be told at any length.
+        return;
+    }
     let on_node = spec.node_name.as_ref().is_some_and(|name| !name.is_empty());
     if let Some(value) = all.get(MIRROR).filter(|_| !on_node) {
         let detail = "must set spec.nodeName if mirror pod annotation is set";
@@ -39,11 +46,24 @@ pub(crate) fn of_pod(errors: &mut Vec<Invalid>, all: Option<&Annotations>, spec:
     {
         seccomp(errors, value, &format!("{path}.{key}"));
     }
-    for (key, value) in all {
-        if let Some(name) = key.strip_prefix(APPARMOR_OF) {
-            apparmor(errors, spec, (name, value), &format!("{path}[{key}]"));
-        }
+    let mut profiles = all
+        .iter()
+        .filter_map(|(key, value)| Some((key, key.strip_prefix(APPARMOR_OF)?, value)))
+        .peekable();
+    if profiles.peek().is_none() {
+        return;
     }
+    let names = names(spec);
+    for (key, name, value) in profiles {
+        apparmor(errors, &names, (name, value), &format!("{path}[{key}]"));
+    }
+}
+
+fn names(spec: &PodSpec) -> BTreeSet<&str> {
+    let own = spec.containers.iter().map(|own| own.name.as_str());
+    let first = spec.init_containers.iter().flatten().map(|own| own.name.as_str());
+    let added = spec.ephemeral_containers.iter().flatten().map(|own| own.name.as_str());
+    own.chain(first).chain(added).collect()
 }
 
 /// Rules for changes of a pod's annotations.
@@ -69,7 +89,8 @@ fn tolerations(errors: &mut Vec<Invalid>, text: &str, path: &str) {
     match serde_json::from_str::<Option<Vec<Toleration>>>(text) {
         Ok(tolerations) => {
             let path = format!("{path}.{TOLERATIONS}");
-            affinity::tolerations(errors, tolerations.as_deref().unwrap_or_default(), &path);
+            let tolerations = tolerations.unwrap_or_default();
+            affinity::tolerations(errors, tolerations.get(..JUDGED).unwrap_or(&tolerations), &path);
         }
         Err(error) => errors.push(Invalid::value(
             path,
@@ -100,11 +121,8 @@ fn seccomp(errors: &mut Vec<Invalid>, profile: &str, field: &str) {
     }
 }
 
-fn apparmor(errors: &mut Vec<Invalid>, spec: &PodSpec, (name, profile): (&str, &str), field: &str) {
-    let own = spec.containers.iter().map(|own| &own.name);
-    let first = spec.init_containers.iter().flatten().map(|own| &own.name);
-    let added = spec.ephemeral_containers.iter().flatten().map(|own| &own.name);
-    if !own.chain(first).chain(added).any(|own| own == name) {
+fn apparmor(errors: &mut Vec<Invalid>, names: &BTreeSet<&str>, (name, profile): (&str, &str), field: &str) {
+    if !names.contains(name) {
         errors.push(Invalid::value(field, name, "container not found"));
     }
     if !matches!(profile, "" | "runtime/default" | "unconfined") && !profile.starts_with("localhost/") {

@@ -127,10 +127,7 @@ fn owners(references: &[OwnerReference]) -> Vec<Invalid> {
         if errors.len() >= ENOUGH {
             break;
         }
-        let version = match reference.api_version.matches('/').count() {
-            0 | 1 => reference.api_version.rsplit('/').next().unwrap_or_default(),
-            _ => "",
-        };
+        let version = reference.api_version.rsplit('/').next().unwrap_or_default();
         if version.is_empty() {
             let detail = "version must not be empty";
             errors.push(Invalid::value(

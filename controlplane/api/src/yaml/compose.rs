@@ -5,8 +5,11 @@ use std::collections::HashMap;
 use granit_parser::{Event, Options, Parser, ScalarStyle, Span, StrInput, Tag};
 use serde_json::{Map, Value};
 
-use super::{MAX_BYTES, MAX_DEPTH, MAX_VALUES, Yaml, YamlError, scalar};
-use crate::strict::{self, FieldPath};
+use super::{Duplicate, MAX_BYTES, MAX_DEPTH, MAX_VALUES, Yaml, YamlError, scalar};
+use crate::strict;
+
+/// So much of a key is shown.
+const SHOWN: usize = 1024;
 
 type Events<'t> = Parser<'t, StrInput<'t>>;
 
@@ -18,7 +21,6 @@ pub(super) fn document(text: &str) -> Result<Yaml, YamlError> {
     let mut composer = Composer {
         events: Parser::new_from_str_with_options(text, options),
         anchors: HashMap::new(),
-        path: FieldPath::default(),
         depth: 0,
         duplicates: Vec::new(),
         values: 0,
@@ -54,9 +56,8 @@ struct Anchored {
 struct Composer<'t> {
     events: Events<'t>,
     anchors: HashMap<usize, Anchored>,
-    path: FieldPath,
     depth: usize,
-    duplicates: Vec<String>,
+    duplicates: Vec<Duplicate>,
     values: usize,
     bytes: usize,
 }
@@ -175,22 +176,18 @@ impl<'t> Composer<'t> {
 
     fn list(&mut self) -> Result<Value, YamlError> {
         let mut items = Vec::new();
-        let length = self.path.text.len();
         loop {
             let next = self.next()?;
             if matches!(next.0, Event::SequenceEnd) {
                 return Ok(Value::Array(items));
             }
-            self.path.push_index(items.len());
             items.push(self.value(next)?);
-            self.path.text.truncate(length);
         }
     }
 
     fn map(&mut self) -> Result<Value, YamlError> {
         let mut members = Map::new();
         let mut merged = Map::new();
-        let length = self.path.text.len();
         loop {
             let next = self.next()?;
             if matches!(next.0, Event::MappingEnd) {
@@ -202,21 +199,16 @@ impl<'t> Composer<'t> {
             let is_merge = matches!(&next.0, Event::Scalar(text, ScalarStyle::Plain, _, None) if text == "<<");
             let key = key(self.value(next)?, line)?;
             let next = self.next()?;
-            self.path.push_key(&key);
+            if !is_merge && self.duplicates.len() < strict::MAX_FINDINGS && members.contains_key(&key) {
+                let key = key[..key.floor_char_boundary(SHOWN)].to_owned();
+                self.duplicates.push(Duplicate { line, key });
+            }
             let value = self.value(next)?;
             if is_merge {
                 merge(value, &mut merged, line)?;
-            } else if members.insert(key, value).is_some() {
-                self.duplicate();
+            } else {
+                members.insert(key, value);
             }
-            self.path.text.truncate(length);
-        }
-    }
-
-    fn duplicate(&mut self) {
-        let path = &self.path.text;
-        if self.duplicates.len() < strict::MAX_FINDINGS && !self.duplicates.contains(path) {
-            self.duplicates.push(path.clone());
         }
     }
 }

@@ -153,3 +153,42 @@ fn daemon_sets_count_their_templates() {
     row.prepare_status(same.as_mut(), newer.as_ref());
     assert_eq!(count(same.as_ref()), "10");
 }
+
+#[test]
+fn volumes_of_drivers_are_filled_in() {
+    let sources = json!({
+        "iscsi": {"targetPortal": "a", "iqn": "iqn.2001-04.com.example:a", "lun": 0},
+        "rbd": {"monitors": ["a"], "image": "i"},
+        "azureDisk": {"diskName": "d", "diskURI": "u"},
+        "scaleIO": {"gateway": "g", "system": "s", "secretRef": {"name": "s"}},
+    });
+    let expected = [
+        ("/iscsi/iscsiInterface", json!("default")),
+        ("/rbd/pool", json!("rbd")),
+        ("/rbd/user", json!("admin")),
+        ("/rbd/keyring", json!("/etc/ceph/keyring")),
+        ("/azureDisk/cachingMode", json!("ReadWrite")),
+        ("/azureDisk/kind", json!("Shared")),
+        ("/azureDisk/fsType", json!("ext4")),
+        ("/azureDisk/readOnly", json!(false)),
+        ("/scaleIO/storageMode", json!("ThinProvisioned")),
+        ("/scaleIO/fsType", json!("xfs")),
+    ];
+    for (plural, spec, at) in [
+        ("persistentvolumes", sources.clone(), "/spec"),
+        (
+            "pods",
+            json!({"containers": [], "volumes": [sources]}),
+            "/spec/volumes/0",
+        ),
+    ] {
+        let row = find("", "v1", plural).unwrap();
+        let sent = json!({"metadata": {"name": "a"}, "spec": spec}).to_string();
+        let mut object = row.decode(sent.as_bytes()).unwrap();
+        row.set_defaults(object.as_mut());
+        let value: Value = serde_json::from_slice(&object.to_json()).unwrap();
+        for (path, expected) in &expected {
+            assert_eq!(value.pointer(&format!("{at}{path}")), Some(expected), "{plural} {path}");
+        }
+    }
+}

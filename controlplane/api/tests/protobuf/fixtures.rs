@@ -27,7 +27,7 @@ fn fixture(row: &Registration) -> Value {
         .find_map(|name| std::fs::read(name).ok())
         .unwrap_or_else(|| panic!("no fixture of {kind}"));
     let yaml = yaml::to_json(&text).unwrap();
-    assert_eq!(yaml.duplicates, Vec::<String>::new());
+    assert!(yaml.duplicates.is_empty());
     let mut object = row.decode(yaml.value.to_string().as_bytes()).unwrap();
     row.set_defaults(object.as_mut());
     serde_json::from_slice(&object.to_json()).unwrap()

@@ -41,23 +41,15 @@ impl Applying {
         let options = WriteOptions::of_patch(&context.query, true)?;
         let body = body::read(body).await?;
         context.notes.request = Some(body.clone());
-        let (object, duplicates) = parse(&body)?;
-        if !duplicates.is_empty() {
-            let texts: Vec<String> = duplicates
-                .iter()
-                .map(|path| format!("key {:?} already set in map", path.rsplit('.').next().unwrap_or(path)))
-                .collect();
-            let text = format!(
-                "error converting YAML to JSON: yaml: unmarshal errors:\n  {}",
-                texts.join("\n  ")
-            );
-            match options.field_validation {
-                FieldValidation::Strict => {
-                    return Err(Failure::bad_request(format!("error strict decoding YAML: {text}")));
-                }
-                FieldValidation::Warn => context.warnings.extend([text]),
-                FieldValidation::Ignore => {}
+        let (object, lines) = parse(&body)?;
+        match options.field_validation {
+            FieldValidation::Strict if !lines.is_empty() => {
+                let errors = api::yaml::unmarshal_errors(&lines);
+                let text = format!("error strict decoding YAML: error converting YAML to JSON: {errors}");
+                return Err(Failure::bad_request(text));
             }
+            FieldValidation::Warn => context.warnings.extend(lines),
+            FieldValidation::Strict | FieldValidation::Ignore => {}
         }
         Ok(Self {
             object,
@@ -91,27 +83,27 @@ impl Applying {
     }
 }
 
-/// JSON or YAML as an object, with the paths of keys that occur twice.
+/// JSON or YAML as an object, with what is said of keys that occur twice. Upstream reads JSON as YAML here; that is needed
+/// only to tell their lines.
 fn parse(body: &Bytes) -> Result<(Value, Vec<String>), Failure> {
     let unreadable = |error: &dyn std::fmt::Display| Failure::bad_request(format!("error decoding YAML: {error}"));
     let json = body.first() == Some(&b'{') && check_bounds(body).is_ok();
-    let (value, duplicates) = match serde_json::from_slice(body) {
-        Ok(value) if json => (
-            value,
-            api::strict::duplicates(body).map_err(|error| unreadable(&error))?,
-        ),
+    let is_plain = || api::strict::duplicates(body).is_ok_and(|found| found.is_empty());
+    let (value, lines) = match serde_json::from_slice(body) {
+        Ok(value) if json && is_plain() => (value, Vec::new()),
         _ => {
             let yaml = api::yaml::to_json(body)
                 .map_err(|error| unreadable(&format!("error converting YAML to JSON: {error}")))?;
-            (yaml.value, yaml.duplicates)
+            let lines = yaml.duplicates.iter().map(ToString::to_string).collect();
+            (yaml.value, lines)
         }
     };
     let found = match &value {
         Value::Object(_) => {
             check_bounds(value.to_string().as_bytes())?;
-            return Ok((value, duplicates));
+            return Ok((value, lines));
         }
-        Value::Null => return Ok((json!({}), duplicates)),
+        Value::Null => return Ok((json!({}), lines)),
         Value::Bool(_) => "bool",
         Value::Number(_) => "number",
         Value::String(_) => "string",

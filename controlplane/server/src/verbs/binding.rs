@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::failure::{Failure, GroupResource, Target};
 use crate::negotiation::negotiate;
 use crate::object;
-use crate::options::WriteOptions;
+use crate::options::{FieldValidation, WriteOptions};
 use crate::respond::{self, Response};
 use crate::shape;
 use crate::verbs::amend::{Amendment, Part, amend};
@@ -36,7 +36,12 @@ async fn bind(context: &mut Context, name: Option<String>, body: Body) -> Result
     let options = WriteOptions::read(&context.query, "CreateOptions")?;
     let body = body::read(body).await?;
     let kind = api::find_kind("", "v1", "Binding").ok_or(Failure::NoSuchResource)?;
-    let decoded = body::to_json(&context.headers, body, kind.kind, true)?;
+    let decoded = body::to_json(
+        &context.headers,
+        body,
+        kind.kind,
+        options.field_validation != FieldValidation::Ignore,
+    )?;
     let mut binding: Binding = object::read_part(context, kind, decoded, options.field_validation)?;
     let own = binding.metadata.name.clone().unwrap_or_default();
     let name = match name {

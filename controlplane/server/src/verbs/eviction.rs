@@ -17,7 +17,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::negotiation::negotiate;
 use crate::object;
-use crate::options::{Deletion, WriteOptions};
+use crate::options::{Deletion, FieldValidation, WriteOptions};
 use crate::respond::{self, Response, encode};
 use crate::shape;
 use crate::verbs::binding::set_condition;
@@ -29,7 +29,12 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     let representation = negotiate(&context.headers, &context.query)?;
     let options = WriteOptions::read(&context.query, "CreateOptions")?;
     let body = body::read(body).await?;
-    let mut decoded = body::to_json(&context.headers, body, EVICTION.kind, true)?;
+    let mut decoded = body::to_json(
+        &context.headers,
+        body,
+        EVICTION.kind,
+        options.field_validation != FieldValidation::Ignore,
+    )?;
     decoded.json = as_v1(decoded.json);
     let eviction: Eviction = object::read_part(context, &EVICTION, decoded, options.field_validation)?;
     let name = context.info.name.clone();

@@ -121,6 +121,28 @@ impl Patch {
         }
     }
 
+    /// What a strict reader says of a patch by itself: fields that occur twice, and members that no operation has.
+    pub(crate) fn complaints(&self, body: &[u8], validation: FieldValidation) -> Vec<String> {
+        if validation == FieldValidation::Ignore {
+            return Vec::new();
+        }
+        // It was read before.
+        let duplicates = api::strict::duplicates(body).unwrap_or_default();
+        let Self::Json(operations) = self else {
+            return api::strict::complaints(body, &[], &duplicates);
+        };
+        let is_known = |member: &str| matches!(member, "op" | "path" | "from" | "value");
+        let operations = operations.as_array().into_iter().flatten().enumerate();
+        let unknown = operations.flat_map(|(index, operation)| {
+            let members = operation.as_object().into_iter().flat_map(serde_json::Map::keys);
+            let strange = members.filter(|member| !is_known(member));
+            strange.map(move |member| format!("[{index}].{member}"))
+        });
+        let unknown: Vec<String> = unknown.take(api::strict::MAX_FINDINGS).collect();
+        let found = api::strict::complaints(body, &unknown, &duplicates);
+        found.into_iter().map(|text| format!("json patch {text}")).collect()
+    }
+
     /// Applies the patch to an object's JSON.
     ///
     /// # Errors
@@ -170,7 +192,7 @@ pub(crate) async fn patch(context: &mut Context, body: Body) -> Result<Response,
     let options = WriteOptions::of_patch(&context.query, false)?;
     let body = body::repaired(body::read(body).await?)?;
     let patch = Patch::read(&context.headers, &body)?;
-    let own = complaints_of(&body, options.field_validation);
+    let own = patch.complaints(&body, options.field_validation);
     context.notes.request = Some(body);
     let registration = context.registration;
     let name = context.info.name.clone();
@@ -189,16 +211,6 @@ pub(crate) async fn patch(context: &mut Context, body: Body) -> Result<Response,
     context.warnings.extend(warnings);
     context.notes.response = Some(bytes.clone());
     shape::one(context, StatusCode::OK, representation, bytes)
-}
-
-/// What a strict reader says of a patch by itself: fields that occur twice.
-pub(crate) fn complaints_of(body: &[u8], validation: FieldValidation) -> Vec<String> {
-    if validation == FieldValidation::Ignore {
-        return Vec::new();
-    }
-    // It was read before.
-    let duplicates = api::strict::duplicates(body).unwrap_or_default();
-    api::strict::complaints(body, &[], &duplicates)
 }
 
 fn patched(

@@ -13,13 +13,13 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::negotiation::{MetaVersion, Representation, Shape, negotiate};
 use crate::object;
-use crate::options::WriteOptions;
+use crate::options::{FieldValidation, WriteOptions};
 use crate::respond::{Response, encode};
 use crate::shape::{self, IncludeObject};
 use crate::verbs::amend::{Amendment, Part, amend, check_name};
 use crate::verbs::apply::{Applying, applied_to};
 use crate::verbs::create::check_namespace;
-use crate::verbs::patch::{Patch, apply_to, complaints_of, is_apply};
+use crate::verbs::patch::{Patch, apply_to, is_apply};
 
 /// Answers the scale.
 pub(crate) fn get(context: &mut Context) -> Result<Response, Failure> {
@@ -33,7 +33,12 @@ pub(crate) fn get(context: &mut Context) -> Result<Response, Failure> {
 pub(crate) async fn update(context: &mut Context, body: Body) -> Result<Response, Failure> {
     let options = WriteOptions::read(&context.query, "UpdateOptions")?;
     let body = body::read(body).await?;
-    let decoded = body::to_json(&context.headers, body, SCALE.kind, true)?;
+    let decoded = body::to_json(
+        &context.headers,
+        body,
+        SCALE.kind,
+        options.field_validation != FieldValidation::Ignore,
+    )?;
     let wanted: Scale = object::read_part(context, &SCALE, decoded, options.field_validation)?;
     check_namespace(context, wanted.metadata.namespace.as_deref())?;
     change(context, options, &mut |_current| Ok(wanted.clone())).await
@@ -48,7 +53,7 @@ pub(crate) async fn patch(context: &mut Context, body: Body) -> Result<Response,
     let body = body::repaired(body::read(body).await?)?;
     let patch = Patch::read(&context.headers, &body)?;
     let validation = options.field_validation;
-    let own = complaints_of(&body, validation);
+    let own = patch.complaints(&body, validation);
     context.notes.request = Some(body);
     let mut warnings = Vec::new();
     let patched = &mut |current: &Scale| {

@@ -20,7 +20,7 @@ use crate::failure::{Failure, GroupResource, Target};
 use crate::identity::User;
 use crate::negotiation::negotiate_review;
 use crate::object;
-use crate::options::WriteOptions;
+use crate::options::{FieldValidation, WriteOptions};
 use crate::respond::{Response, encode};
 use crate::shape;
 use crate::tokens::{Claims, ISSUER, Named, Private};
@@ -43,7 +43,12 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     let representation = negotiate_review(&context.headers, &context.query)?;
     let options = WriteOptions::read(&context.query, "CreateOptions")?;
     let body = body::read(body).await?;
-    let decoded = body::to_json(&context.headers, body, KIND, true)?;
+    let decoded = body::to_json(
+        &context.headers,
+        body,
+        KIND,
+        options.field_validation != FieldValidation::Ignore,
+    )?;
     let request: TokenRequest = object::read_part(context, &TOKEN_REQUEST, decoded, options.field_validation)?;
     check_namespace(context, request.metadata.namespace.as_deref())?;
     check_name(context, &request.metadata)?;

@@ -1,6 +1,7 @@
 //! What is sent to subresources is read as strictly as objects.
 
 use crate::support::{Api, deployment, pod};
+use http::Method;
 use serde_json::{Value, json};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -121,4 +122,120 @@ async fn evictions_and_token_requests_are_read_as_strictly_as_objects() {
         "TokenRequest in version \"v1\" cannot be handled as a TokenRequest: json: cannot unmarshal string into Go struct \
          field TokenRequestSpec.spec.audiences of type []string"
     );
+}
+
+/// As upstream's own test of field validation has it.
+const TWICE: &str = "apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: dupename
+  name: web
+  unknownMeta: metaVal
+  labels:
+    app: nginx
+spec:
+  unknown1: val1
+  paused: true
+  paused: false
+  selector:
+    matchLabels:
+      app: nginx
+  template:
+    metadata:
+      labels:
+        app: nginx
+    spec:
+      containers:
+      - name: nginx
+        image: nginx:latest
+        imagePullPolicy: Always
+        imagePullPolicy: Never
+";
+
+#[tokio::test]
+async fn yaml_says_on_which_lines_keys_are_again() {
+    let api = Api::start().await;
+    let yaml = [("content-type", "application/yaml")];
+    let post = async |validation: &str| {
+        let path = format!("{DEPLOYMENTS}?dryRun=All&fieldValidation={validation}");
+        api.request(Method::POST, &path, &yaml, TWICE).await
+    };
+    let lines = [
+        r#"line 5: key "name" already set in map"#,
+        r#"line 12: key "paused" already set in map"#,
+        r#"line 25: key "imagePullPolicy" already set in map"#,
+    ];
+    let unknown = [
+        r#"unknown field "metadata.unknownMeta""#,
+        r#"unknown field "spec.unknown1""#,
+    ];
+    let strict = post("Strict").await;
+    assert_eq!(
+        (strict.code.as_u16(), strict.message()),
+        (
+            400,
+            format!(
+                "Deployment in version \"v1\" cannot be handled as a Deployment: strict decoding error: yaml: unmarshal \
+                 errors:\n  {}, {}",
+                lines.join("\n  "),
+                unknown.join(", ")
+            )
+        )
+    );
+    let said = |texts: &[&str]| -> Vec<String> {
+        let quoted = texts.iter().map(|text| text.replace('"', "\\\""));
+        quoted.map(|text| format!("299 - \"{text}\"")).collect()
+    };
+    let warned = post("Warn").await;
+    assert_eq!(
+        warned.warnings(),
+        said(&[&lines[..], &unknown[..]].concat()),
+        "{}",
+        warned.text()
+    );
+    let ignored = post("Ignore").await;
+    assert_eq!((ignored.code.as_u16(), ignored.warnings()), (201, Vec::new()));
+    let applied = "{\n\"apiVersion\": \"v1\", \"kind\": \"ConfigMap\", \"metadata\": {\"name\": \"m\"},\n\"data\": {\"a\": \"b\",\n\"a\": \"c\"}}";
+    let path = "/api/v1/namespaces/default/configmaps/m";
+    let answer = api.apply(path, "fieldManager=me&fieldValidation=Strict", applied).await;
+    assert_eq!(
+        (answer.code.as_u16(), answer.message().as_str()),
+        (
+            400,
+            "error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:\n  line 4: key \"a\" already \
+             set in map"
+        )
+    );
+    let answer = api.apply(path, "fieldManager=me", applied).await;
+    assert_eq!(
+        (answer.code.as_u16(), answer.warnings()),
+        (201, said(&[r#"line 4: key "a" already set in map"#]))
+    );
+}
+
+#[tokio::test]
+async fn operations_of_json_patches_have_no_other_members() {
+    let api = Api::start().await;
+    api.post(DEPLOYMENTS, &deployment("web")).await;
+    let body = r#"[{"op": "replace", "path": "/spec/replicas", "value": 1, "foo": "bar"}, {"op": "add", "path": "/spec/x",
+        "path": "/spec/paused", "value": true}]"#;
+    let headers = [("content-type", "application/json-patch+json")];
+    let patch = async |validation: &str| {
+        let path = format!("{DEPLOYMENTS}/web?fieldValidation={validation}");
+        api.request(Method::PATCH, &path, &headers, body).await
+    };
+    let expected =
+        r#"strict decoding error: json patch unknown field "[0].foo", json patch duplicate field "[1].path""#;
+    let strict = patch("Strict").await;
+    assert_eq!(strict.code, 422, "{}", strict.text());
+    assert!(strict.message().ends_with(expected), "{}", strict.message());
+    let warned = patch("Warn").await;
+    assert_eq!(
+        warned.warnings(),
+        [
+            r#"299 - "json patch unknown field \"[0].foo\"""#,
+            r#"299 - "json patch duplicate field \"[1].path\"""#
+        ]
+    );
+    assert!(patch("Ignore").await.warnings().is_empty());
 }
