@@ -243,6 +243,37 @@ fn daemons_that_something_else_started_again_are_found() -> anyhow::Result<()> {
     machine.finish()
 }
 
+/// What is found running may end before it answers.
+#[test]
+fn a_server_that_ends_while_up_waits_for_it_is_started_again() -> anyhow::Result<()> {
+    tests::logging();
+    let machine = Machine::start("ending")?;
+    let pid = machine.daemon("skiff-controlplane")?;
+    let signal = |name: &str| process::run(Command::new("kill").args([name, &pid.to_string()])).map(drop);
+    signal("-STOP")?;
+    std::thread::scope(|scope| {
+        let up = scope.spawn(|| machine.skiff(["up"]));
+        let asks = eventually("skiff up asks it", || {
+            let words = format!("up --state-dir {}", machine.state().display());
+            let all = process::with_command_line(&words).map_err(|error| error.to_string())?;
+            let (up, _) = all.first().ok_or("it is not there")?;
+            let open = std::fs::read_dir(format!("/proc/{up}/fd")).map_err(|error| error.to_string())?;
+            let open: Vec<String> = open
+                .flatten()
+                .filter_map(|entry| std::fs::read_link(entry.path()).ok())
+                .map(|target| target.display().to_string())
+                .collect();
+            let asks = open.iter().any(|target| target.starts_with("socket:"));
+            asks.then_some(()).ok_or(format!("{open:?}"))
+        });
+        signal("-KILL")?;
+        asks?;
+        up.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })?;
+    anyhow::ensure!(machine.daemon("skiff-controlplane")? != pid);
+    machine.finish()
+}
+
 #[test]
 fn clusters_live_side_by_side() -> anyhow::Result<()> {
     tests::logging();

@@ -42,10 +42,10 @@ pub(crate) async fn run(state_dir: &Path, options: &UpOptions) -> anyhow::Result
     );
     fs::set_permissions(state_dir, fs::Permissions::from_mode(0o700)).context("close the state directory to others")?;
     let (control_plane, agent) = (super::control_plane(state_dir), super::agent(state_dir));
-    let running = (control_plane.running().is_some(), agent.running().is_some());
+    let runs = control_plane.running().is_some() || agent.running().is_some();
     let settings = match known {
         // What runs was started with these.
-        Some(known) if running.0 || running.1 => {
+        Some(known) if runs => {
             let wanted = Settings::choose(state_dir, options, Some(&known))?;
             let same = Settings {
                 node_addresses: known.node_addresses.clone(),
@@ -66,8 +66,8 @@ pub(crate) async fn run(state_dir: &Path, options: &UpOptions) -> anyhow::Result
             settings
         }
     };
-    let api = start_control_plane(state_dir, &settings, &control_plane, running.0).await?;
-    start_agent(state_dir, &settings, &agent, running.1, &api).await?;
+    let api = start_control_plane(state_dir, &settings, &control_plane).await?;
+    start_agent(state_dir, &settings, &agent, &api).await?;
     welcome(state_dir, &settings)
 }
 
@@ -93,15 +93,9 @@ fn is_half_restored(state_dir: &Path) -> bool {
     state_dir.join("restore.part").exists() && !state_dir.join("controlplane").exists()
 }
 
-async fn start_control_plane(
-    state_dir: &Path,
-    settings: &Settings,
-    daemon: &Daemon,
-    running: bool,
-) -> anyhow::Result<Api> {
+async fn start_control_plane(state_dir: &Path, settings: &Settings, daemon: &Daemon) -> anyhow::Result<Api> {
     let waiting = Waiting::start("starting the control plane");
-    let mut child = None;
-    if !running {
+    let start = || {
         let arguments = [
             "run",
             "--state-dir",
@@ -113,12 +107,13 @@ async fn start_control_plane(
         for address in settings.node_addresses.iter().filter(|address| !address.is_loopback()) {
             arguments.extend(["--advertise".to_owned(), address.to_string()]);
         }
-        child = Some(daemon.start(&super::sibling("skiff-controlplane")?, &arguments)?);
-    }
+        daemon.start(&super::sibling("skiff-controlplane")?, &arguments)
+    };
+    let mut child = None;
     let kubeconfig = state_dir.join("admin.kubeconfig");
     let ready = async {
         loop {
-            alive(child.as_mut(), daemon)?;
+            keep(&mut child, daemon, start)?;
             if kubeconfig.is_file()
                 && let Ok(api) = Api::from_kubeconfig(&kubeconfig).await
                 && api.text("/readyz").await.is_ok()
@@ -145,34 +140,30 @@ fn listen_address(settings: &Settings) -> Ipv4Addr {
     }
 }
 
-async fn start_agent(
-    state_dir: &Path,
-    settings: &Settings,
-    daemon: &Daemon,
-    running: bool,
-    api: &Api,
-) -> anyhow::Result<()> {
+async fn start_agent(state_dir: &Path, settings: &Settings, daemon: &Daemon, api: &Api) -> anyhow::Result<()> {
     let waiting = Waiting::start("starting the node agent");
-    let mut child = None;
     let lease = format!("{LEASES}/{}", settings.node_name);
     let before = api.get(&lease).await.map(|lease| renewed(&lease)).unwrap_or_default();
-    if !running {
+    let start = || {
         issue_node(state_dir, settings)?;
         let mut arguments = vec!["run".to_owned()];
         arguments.extend(super::agent_arguments(state_dir, settings));
-        child = Some(daemon.start(&super::sibling("skiff-agent")?, &arguments)?);
-    }
+        daemon.start(&super::sibling("skiff-agent")?, &arguments)
+    };
+    let mut child = None;
+    keep(&mut child, daemon, start)?;
     waiting.now(format!("waiting for node {} to be Ready", settings.node_name));
     let socket = state_dir.join("agent/agent.sock");
     let ready = async {
         while tokio::net::UnixStream::connect(&socket).await.is_err() {
-            alive(child.as_mut(), daemon)?;
+            keep(&mut child, daemon, start)?;
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let name = settings.node_name.as_str();
+        let started = child.is_some();
         let watching = async {
             // What the node said before its agent was stopped does not count: this one must have said something.
-            if !running {
+            if started {
                 until(api, LEASES, name, |lease| renewed(lease) != before).await?;
             }
             let is_up = |node: &Value| is_ready(node) || lacks_network(node);
@@ -182,7 +173,7 @@ async fn start_agent(
         loop {
             tokio::select! {
                 done = &mut watching => return done,
-                () = tokio::time::sleep(Duration::from_millis(50)) => alive(child.as_mut(), daemon)?,
+                () = tokio::time::sleep(Duration::from_millis(50)) => keep(&mut child, daemon, start)?,
             }
         }
     };
@@ -197,13 +188,16 @@ async fn start_agent(
     Ok(())
 }
 
-/// Fails with the daemon's last words when it has ended.
-fn alive(child: Option<&mut Child>, daemon: &Daemon) -> anyhow::Result<()> {
-    let status = match child {
-        Some(child) => child.try_wait().context("look after a daemon")?,
-        None => None,
+/// Starts the daemon unless it runs: one that was found to run may just have been ending. Fails with the last words of one that
+/// was started here and has ended.
+fn keep(child: &mut Option<Child>, daemon: &Daemon, start: impl Fn() -> anyhow::Result<Child>) -> anyhow::Result<()> {
+    let Some(started) = child else {
+        if daemon.running().is_none() {
+            *child = Some(start()?);
+        }
+        return Ok(());
     };
-    match status {
+    match started.try_wait().context("look after a daemon")? {
         None => Ok(()),
         Some(status) => bail!(
             "it ended with {status}; the end of {}:\n{}",
