@@ -107,9 +107,19 @@ pub(crate) fn non_negative(errors: &mut Vec<Invalid>, field: &str, value: i64) {
 
 /// An error when a field changed; the value is shown as JSON.
 pub(crate) fn immutable<T: PartialEq + serde::Serialize>(errors: &mut Vec<Invalid>, field: &str, new: &T, old: &T) {
+    let json = |new: &T| serde_json::to_string(new).unwrap_or_default();
+    immutable_shown(errors, field, (new, old), json);
+}
+
+/// Like [`immutable`], with the value as `show` writes it.
+pub(crate) fn immutable_shown<T: PartialEq>(
+    errors: &mut Vec<Invalid>,
+    field: &str,
+    (new, old): (&T, &T),
+    show: impl FnOnce(&T) -> String,
+) {
     if new != old {
-        let value = serde_json::to_string(new).unwrap_or_default();
-        errors.push(Invalid::rendered(field, value, IMMUTABLE));
+        errors.push(Invalid::rendered(field, show(new), IMMUTABLE));
     }
 }
 

@@ -8,7 +8,7 @@ use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Updates};
 use crate::names;
 use crate::table::age_column;
-use crate::validation::{each, immutable, non_negative, required};
+use crate::validation::{each, immutable_shown, internal, non_negative, required};
 
 impl Kind for CSINode {
     const ANSWERS_DELETED: bool = true;
@@ -43,7 +43,8 @@ impl Kind for CSINode {
         };
         for before in &old.spec.drivers {
             for driver in self.spec.drivers.iter().filter(|driver| driver.name == before.name) {
-                immutable(&mut errors, "spec.drivers", &counted(driver), &counted(before));
+                let pair = (&counted(driver), &counted(before));
+                immutable_shown(&mut errors, "spec.drivers", pair, internal::storage_driver);
             }
         }
         errors

@@ -5,7 +5,7 @@ use k8s_openapi::api::networking::v1::IPAddress;
 use crate::invalid::Invalid;
 use crate::kind::{Column, Kind};
 use crate::names::{self, Rule};
-use crate::validation::{each, immutable, required};
+use crate::validation::{each, immutable_shown, internal, required};
 
 impl Kind for IPAddress {
     const NAME: Rule = Rule::Address;
@@ -49,12 +49,8 @@ impl Kind for IPAddress {
 
     fn validate_update(&self, old: &Self) -> Vec<Invalid> {
         let mut errors = Vec::new();
-        immutable(
-            &mut errors,
-            "spec.parentRef",
-            &self.spec.parent_ref,
-            &old.spec.parent_ref,
-        );
+        let pair = (&self.spec.parent_ref, &old.spec.parent_ref);
+        immutable_shown(&mut errors, "spec.parentRef", pair, internal::parent);
         errors
     }
 }

@@ -6,7 +6,7 @@ use crate::invalid::Invalid;
 use crate::kind::{Column, Kind, Subresource, Updates};
 use crate::names::dns1123_subdomain;
 use crate::table::age_column;
-use crate::validation::{each, immutable, required};
+use crate::validation::{each, immutable_shown, internal, required};
 
 impl Kind for VolumeAttachment {
     const ANSWERS_DELETED: bool = true;
@@ -62,7 +62,7 @@ impl Kind for VolumeAttachment {
 
     fn validate_update(&self, old: &Self) -> Vec<Invalid> {
         let mut errors = Vec::new();
-        immutable(&mut errors, "spec", &self.spec, &old.spec);
+        immutable_shown(&mut errors, "spec", (&self.spec, &old.spec), internal::attachment);
         errors
     }
 

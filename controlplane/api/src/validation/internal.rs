@@ -5,7 +5,9 @@ use k8s_openapi::api::apps::v1::{RollingUpdateStatefulSetStrategy, StatefulSetUp
 use k8s_openapi::api::core::v1::{
     NodeSelectorRequirement, NodeSelectorTerm, SecurityContext, Toleration, VolumeNodeAffinity,
 };
+use k8s_openapi::api::networking::v1::ParentReference;
 use k8s_openapi::api::policy::v1::PodDisruptionBudgetSpec;
+use k8s_openapi::api::storage::v1::{CSINodeDriver, VolumeAttachmentSpec};
 use serde::Serialize;
 
 const NULL: &str = "null";
@@ -165,4 +167,34 @@ pub(crate) fn volume_node_affinity(own: Option<&VolumeNodeAffinity>) -> String {
         Fields::default().list("NodeSelectorTerms", Some(terms))
     });
     Fields::default().inner("Required", required).end()
+}
+
+pub(crate) fn attachment(own: &VolumeAttachmentSpec) -> String {
+    let source = Fields::default()
+        .with("PersistentVolumeName", &own.source.persistent_volume_name)
+        .with("InlineVolumeSpec", &own.source.inline_volume_spec);
+    Fields::default()
+        .with("Attacher", &own.attacher)
+        .inner("Source", Some(source))
+        .with("NodeName", &own.node_name)
+        .end()
+}
+
+/// Without what it can take.
+pub(crate) fn storage_driver(own: &CSINodeDriver) -> String {
+    Fields::default()
+        .with("Name", &own.name)
+        .with("NodeID", &own.node_id)
+        .with("TopologyKeys", &own.topology_keys)
+        .inner("Allocatable", None)
+        .end()
+}
+
+pub(crate) fn parent(own: &ParentReference) -> String {
+    Fields::default()
+        .with("Group", text(own.group.as_ref()))
+        .with("Resource", &own.resource)
+        .with("Namespace", text(own.namespace.as_ref()))
+        .with("Name", &own.name)
+        .end()
 }

@@ -81,7 +81,7 @@ fn ranges_and_addresses_of_services() {
         refused(GROUP, "ipaddresses", &patch, &[expected]);
     }
     let own = json!({"spec": {"parentRef": {"name": "other"}}});
-    let expected = "spec.parentRef: Invalid value: {\"name\":\"other\",\"namespace\":\"kube-system\",\"resource\":\"services\"}: field is immutable";
+    let expected = "spec.parentRef: Invalid value: {\"Group\":\"\",\"Resource\":\"services\",\"Namespace\":\"kube-system\",\"Name\":\"other\"}: field is immutable";
     update_refused(GROUP, "ipaddresses", &own, &[expected]);
 }
 

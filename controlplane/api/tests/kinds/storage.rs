@@ -96,7 +96,12 @@ fn updates() {
         (
             "volumeattachments",
             json!({"spec": {"nodeName": "b"}}),
-            "spec: Invalid value: {\"attacher\":\"disk.example.com\",\"nodeName\":\"b\",\"source\":{\"persistentVolumeName\":\"disk-1\"}}: field is immutable",
+            "spec: Invalid value: {\"Attacher\":\"disk.example.com\",\"Source\":{\"PersistentVolumeName\":\"disk-1\",\"InlineVolumeSpec\":null},\"NodeName\":\"b\"}: field is immutable",
+        ),
+        (
+            "csinodes",
+            json!({"spec": {"drivers": [{"name": "disk.example.com", "nodeID": "i-2", "allocatable": {"count": 1}}]}}),
+            "spec.drivers: Invalid value: {\"Name\":\"disk.example.com\",\"NodeID\":\"i-2\",\"TopologyKeys\":null,\"Allocatable\":null}: field is immutable",
         ),
         (
             "csinodes",
