@@ -41,10 +41,16 @@ pub(crate) fn decode_reporting<T: Resource + DeserializeOwned>(json: &[u8]) -> R
     within_bounds(json)?;
     let mut unknown = Vec::new();
     let value = decode_tracking(json, Some(&mut unknown))?;
-    match misfit::find(schema::<T>(), json) {
-        Some(misfit) => Err(misfit.into()),
-        None => Ok((value, unknown)),
+    let seen = misfit::find(schema::<T>(), json);
+    if let Some(misfit) = seen.misfit {
+        return Err(misfit.into());
     }
+    let value = if seen.blanks {
+        decode(&mended(schema::<T>(), json)?)?
+    } else {
+        value
+    };
+    Ok((value, unknown))
 }
 
 fn schema<T: Resource>() -> Option<Schema> {
@@ -58,8 +64,10 @@ fn decode_tracking<T: Resource + DeserializeOwned>(
     match attempt(json, unknown.as_deref_mut()) {
         Err(error) if error.is_data() => {
             let mended = mended(schema::<T>(), json)?;
-            attempt(&mended, unknown)
-                .map_err(|error| misfit::find(schema::<T>(), json).map_or_else(|| plain(&error), DecodeError::from))
+            attempt(&mended, unknown).map_err(|error| {
+                let misfit = misfit::find(schema::<T>(), json).misfit;
+                misfit.map_or_else(|| plain(&error), DecodeError::from)
+            })
         }
         outcome => outcome.map_err(|error| broken(&error)),
     }

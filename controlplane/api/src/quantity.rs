@@ -102,6 +102,15 @@ impl Quantity {
         self.scaled(1_000_000)
     }
 
+    /// The amount in whole thousandths, rounded away from zero and written in the same way.
+    #[must_use]
+    pub fn to_milli(self) -> Self {
+        Self {
+            nanos: divide_away(self.nanos, 1_000_000) * 1_000_000,
+            format: self.format,
+        }
+    }
+
     fn scaled(self, unit: i128) -> i64 {
         let rounded = divide_away(self.nanos, unit);
         i64::try_from(rounded).unwrap_or(if rounded < 0 { i64::MIN } else { i64::MAX })

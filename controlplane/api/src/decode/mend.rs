@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::misfit::is_blank;
 use crate::schema::{Field, Form, Schema, Shape};
 
 /// Go's time that is none, for the types that cannot be without one. Clients in Go take it for none again, and those in
@@ -14,7 +15,7 @@ const REQUIRED_TIMES: [(&str, &str); 2] = [
     ("events.v1.EventSeries", "lastObservedTime"),
 ];
 
-/// Makes of the members of a message what the types want: numbers that are quantities become texts, nulls in lists and maps
+/// Makes of the members of a message what the types want: numbers that are quantities become texts, quantities lose the blanks around them, nulls in lists and maps
 /// what Go puts there, times that must be there Go's zero, and base64 loses its ends of lines.
 pub(super) fn message(schema: Schema, value: &mut Value) {
     let required = REQUIRED_TIMES.iter().find(|(name, _)| *name == schema.name());
@@ -52,6 +53,9 @@ fn listed(field: &Field, value: &mut Value) {
 fn one(field: &Field, value: &mut Value) {
     match (field.form, &*value) {
         (Form::Quantity, Value::Number(number)) => *value = Value::String(number.to_string()),
+        (Form::Quantity, Value::String(text)) if text.starts_with(is_blank) || text.ends_with(is_blank) => {
+            *value = Value::from(text.trim_matches(is_blank));
+        }
         (Form::Bytes, Value::String(text)) if text.contains(['\r', '\n']) => {
             *value = Value::String(text.replace(['\r', '\n'], ""));
         }

@@ -19,21 +19,38 @@ pub(super) struct Misfit {
     pub(super) message: String,
 }
 
-/// The first thing that Go would tell of well-formed JSON; what is not well-formed is told by nobody here.
-pub(super) fn find(schema: Option<Schema>, json: &[u8]) -> Option<Misfit> {
-    let schema = schema?;
+/// What Go sees in JSON.
+#[derive(Default)]
+pub(super) struct Seen {
+    /// The first thing that it would tell.
+    pub(super) misfit: Option<Misfit>,
+    /// Whether it would leave out blanks around a quantity.
+    pub(super) blanks: bool,
+}
+
+/// What a quantity may have around it: white space that JSON does not write as an escape, which Go does not resolve there.
+pub(super) fn is_blank(character: char) -> bool {
+    character.is_whitespace() && character >= ' '
+}
+
+/// Looks through well-formed JSON; what is not well-formed is told by nobody here.
+pub(super) fn find(schema: Option<Schema>, json: &[u8]) -> Seen {
+    let Some(schema) = schema else { return Seen::default() };
     let mut walk = Walk {
         text: Cursor { json, at: 0 },
         path: Vec::new(),
         saved: None,
+        blanks: false,
     };
     let root = Context {
         owner: names::of_message(schema),
     };
-    match walk.message(schema, &root) {
+    let misfit = match walk.message(schema, &root) {
         Err(Stop::Refused(misfit)) => Some(misfit),
         Ok(()) | Err(Stop::Malformed) => walk.saved,
-    }
+    };
+    let blanks = walk.blanks;
+    Seen { misfit, blanks }
 }
 
 /// Why a walk ends.
@@ -59,6 +76,7 @@ struct Walk<'j> {
     text: Cursor<'j>,
     path: Vec<&'static str>,
     saved: Option<Misfit>,
+    blanks: bool,
 }
 
 impl<'j> Walk<'j> {
@@ -179,7 +197,9 @@ impl<'j> Walk<'j> {
                 String::from_utf8_lossy(json.get(start..self.text.at).unwrap_or_default())
             }
         };
-        match text.trim().parse::<Quantity>() {
+        let bare = text.trim_matches(is_blank);
+        self.blanks |= bare.len() < text.len();
+        match bare.parse::<Quantity>() {
             Ok(_) => Ok(()),
             Err(error) => Err(self.refuse(error.to_string())),
         }

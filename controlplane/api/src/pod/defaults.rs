@@ -131,10 +131,11 @@ fn requests_from_limits(resources: &mut ResourceRequirements) {
 /// Amounts in canonical form; finer than a thousandth is rounded up.
 pub(crate) fn amounts(amounts: &mut BTreeMap<String, Text>) {
     for amount in amounts.values_mut() {
-        canonicalize(amount);
-        // The canonical suffixes n and u are what is finer than a thousandth.
-        if amount.0.ends_with(['n', 'u']) {
-            amount.0 = Quantity::from_milli(Quantity::of(amount).milli()).to_string();
+        if let Ok(quantity) = Quantity::parse(&amount.0) {
+            let canonical = quantity.to_milli().to_string();
+            if canonical != amount.0 {
+                amount.0 = canonical;
+            }
         }
     }
 }

@@ -85,6 +85,35 @@ fn base64_is_read_as_go_reads_it() {
     assert!(String::from_utf8(secret.to_json()).unwrap().contains(r#""a":"YWJj""#));
 }
 
+/// As Go does, which leaves them out before it reads, and does not resolve JSON's escapes there.
+#[test]
+fn quantities_may_have_blanks_around_them() {
+    let limit =
+        |amount: &str| format!(r#"{{"spec":{{"containers":[{{"resources":{{"limits":{{"cpu":"{amount}"}}}}}}]}}}}"#);
+    let row = find("", "v1", "pods").unwrap();
+    for (amount, shown) in [
+        (" 1", "1"),
+        ("0.5 ", "500m"),
+        ("\u{a0}64Mi \u{2003}", "64Mi"),
+        ("1e-9", "1e-3"),
+        ("1e-2", "10e-3"),
+        ("1n", "1m"),
+        (" 1.1e-3", "2e-3"),
+    ] {
+        let (mut pod, _) = row.decode_reporting(limit(amount).as_bytes()).unwrap();
+        row.set_defaults(pod.as_mut());
+        let json: serde_json::Value = serde_json::from_slice(&pod.to_json()).unwrap();
+        assert_eq!(
+            json["spec"]["containers"][0]["resources"]["limits"]["cpu"], shown,
+            "{amount:?}"
+        );
+    }
+    for amount in [r"1\t", "1 0", " "] {
+        let form = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
+        assert_eq!(error("", "pods", &limit(amount)), form, "{amount:?}");
+    }
+}
+
 #[test]
 fn times_of_leases_have_microseconds() {
     let renewed = |time: &str| {
