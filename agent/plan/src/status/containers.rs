@@ -21,7 +21,7 @@ pub(super) fn statuses(
     let stored = pods::stored_statuses(pod, group);
     let leaving = pod.spec.as_ref().map(|spec| Leaving::of(spec, group));
     // Whether the API holds an end that it does not let a container leave.
-    let is_for_good = |index, stored: &ContainerStatus| match (ending::code(stored), leaving) {
+    let is_for_good = |index, stored: &ContainerStatus| match (ending::code(stored), &leaving) {
         (Some(code), Some(leaving)) => !leaving.allows(index, &stored.name, code),
         (_, _) => false,
     };

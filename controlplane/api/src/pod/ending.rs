@@ -1,5 +1,8 @@
 //! Whether a container that ended may ever run again.
 
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::{
     Container, ContainerRestartRule, ContainerRestartRuleOnExitCodes, ContainerStatus, PodSpec,
 };
@@ -57,11 +60,13 @@ pub fn status_at<'a>(statuses: &'a [ContainerStatus], index: usize, name: &str) 
 }
 
 /// Whether containers of a group may be told to have left their ends.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Leaving<'a> {
     policy: Option<&'a str>,
     /// None: nobody ever.
     containers: Option<&'a [Container]>,
+    /// The same by their names, where one was not at its index.
+    names: OnceCell<BTreeMap<&'a str, &'a Container>>,
     /// All may.
     all: bool,
 }
@@ -77,6 +82,7 @@ impl<'a> Leaving<'a> {
         Self {
             policy: spec.restart_policy.as_deref(),
             containers,
+            names: OnceCell::new(),
             all: may_restart_all(spec),
         }
     }
@@ -91,7 +97,7 @@ impl<'a> Leaving<'a> {
             return true;
         }
         let there = containers.get(index).filter(|own| own.name == name);
-        let own = there.or_else(|| containers.iter().find(|own| own.name == name));
+        let own = there.or_else(|| self.named(containers, name));
         if own.is_some_and(|own| rule(own, code).is_some()) {
             return true;
         }
@@ -100,5 +106,41 @@ impl<'a> Leaving<'a> {
             Some("OnFailure") => code != 0,
             Some(_) | None => true,
         }
+    }
+    /// The first container of a name.
+    fn named(&self, containers: &'a [Container], name: &str) -> Option<&'a Container> {
+        let names = self.names.get_or_init(|| {
+            let all = containers.iter().rev();
+            all.map(|own| (own.name.as_str(), own)).collect()
+        });
+        names.get(name).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn containers_are_found_wherever_they_stand() {
+        let never = json!({"name": "never", "restartPolicy": "Never"});
+        let always = json!({"name": "always", "restartPolicy": "Always"});
+        let again = json!({"name": "never", "restartPolicy": "Always"});
+        let spec = json!({"restartPolicy": "OnFailure", "containers": [always, never, again]});
+        let spec: PodSpec = serde_json::from_value(spec).unwrap();
+        let leaving = Leaving::of(&spec, Group::Main);
+        for index in [0, 1, 7] {
+            assert!(leaving.allows(index, "always", 0), "{index}");
+            assert!(
+                !leaving.allows(index, "never", 1),
+                "{index}: the first of a name counts"
+            );
+            assert!(!leaving.allows(index, "none", 0), "{index}");
+            assert!(leaving.allows(index, "none", 1), "{index}");
+        }
+        assert!(leaving.allows(2, "never", 1), "this one is meant");
+        assert!(!Leaving::of(&spec, Group::Ephemeral).allows(0, "always", 0));
     }
 }

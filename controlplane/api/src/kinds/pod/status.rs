@@ -52,7 +52,7 @@ pub(super) fn validate(new: &Pod, old: &Pod) -> Vec<Invalid> {
         let (new, old) = (new.as_deref().unwrap_or_default(), old.as_deref().unwrap_or_default());
         one_state(&mut errors, new, path);
         if let Some(spec) = spec {
-            ends(&mut errors, Leaving::of(spec, group), (new, old), path);
+            ends(&mut errors, &Leaving::of(spec, group), (new, old), path);
         }
     }
     let of_pod: Vec<&str> = new.pod_ips.iter().flatten().map(|own| own.ip.as_str()).collect();
@@ -114,7 +114,7 @@ fn one_state(errors: &mut Vec<Invalid>, statuses: &[ContainerStatus], path: &str
 /// A container that has ended for good stays so.
 fn ends(
     errors: &mut Vec<Invalid>,
-    leaving: Leaving<'_>,
+    leaving: &Leaving<'_>,
     (new, old): (&[ContainerStatus], &[ContainerStatus]),
     path: &str,
 ) {
