@@ -271,7 +271,7 @@ async fn serve(context: &mut Context, body: Body) -> Result<Response, Failure> {
         }
         Verbs::ReadOnly => {
             return match (context.info.verb, context.info.named) {
-                ("get", true) => verbs::component_status::get(context),
+                ("get", true) => verbs::component_status::get(context).await,
                 ("list", false) => verbs::component_status::list(context).await,
                 _ => Err(Failure::MethodNotAllowed),
             };

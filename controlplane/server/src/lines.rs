@@ -1,25 +1,51 @@
 //! Lines in which writers wait for each other where trying at once would make all of them start over.
 
+use std::hash::{BuildHasher, RandomState};
+
 use tokio::sync::{Mutex, MutexGuard};
 
 /// How many there are. Those that share one wait for each other without need.
-const LINES: usize = 32;
+const LINES: u64 = 32;
 
-/// Lines, shared by the names that writers stand in them for.
-pub(crate) struct Lines([Mutex<()>; LINES]);
+/// Lines, shared by the names that writers stand in them for. Which names share one nobody can know beforehand: who chooses
+/// names could else choose whom to keep waiting.
+pub(crate) struct Lines {
+    lines: Vec<Mutex<()>>,
+    seed: RandomState,
+}
 
 impl Default for Lines {
     fn default() -> Self {
-        Self(std::array::from_fn(|_| Mutex::new(())))
+        Self {
+            lines: (0..LINES).map(|_| Mutex::new(())).collect(),
+            seed: RandomState::new(),
+        }
     }
 }
 
 impl Lines {
     /// Waits for the turn of whoever writes what has this name.
     pub(crate) async fn turn(&self, name: &str) -> Option<MutexGuard<'_, ()>> {
-        let hash = name.bytes().fold(0_usize, |hash, byte| {
-            hash.wrapping_mul(31).wrapping_add(usize::from(byte))
-        });
-        Some(self.0.get(hash % LINES)?.lock().await)
+        Some(self.lines.get(self.place(name))?.lock().await)
+    }
+
+    fn place(&self, name: &str) -> usize {
+        usize::try_from(self.seed.hash_one(name) % LINES).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_knows_who_shares_a_line() {
+        let all: Vec<Lines> = (0..64).map(|_| Lines::default()).collect();
+        for pair in [["Aa", "BB"], ["a", "b"]] {
+            let apart = |lines: &&Lines| lines.place(pair[0]) != lines.place(pair[1]);
+            assert!(all.iter().any(|lines| apart(&lines)), "{pair:?}");
+        }
+        let places = all.iter().map(|lines| lines.place("a"));
+        assert!(places.collect::<std::collections::BTreeSet<_>>().len() > 1);
     }
 }

@@ -17,6 +17,7 @@ use crate::failure::Failure;
 use crate::negotiation::{Encoding, MetaVersion, Representation, Shape, accepts_gzip};
 use crate::object;
 use crate::respond::{Response, encode, with_type};
+use crate::weight;
 
 pub(crate) use list::list;
 pub(crate) use table::{IncludeObject, Table};
@@ -25,7 +26,17 @@ pub(crate) use table::{IncludeObject, Table};
 pub(crate) const PARTIAL: &str = "PartialObjectMetadata";
 
 /// Answers one object, given as its JSON.
-pub(crate) fn one(
+pub(crate) async fn one(
+    context: &Context,
+    code: StatusCode,
+    representation: Representation,
+    bytes: Bytes,
+) -> Result<Response, Failure> {
+    let length = bytes.len();
+    weight::apart(length, async { rendered(context, code, representation, bytes) }).await
+}
+
+fn rendered(
     context: &Context,
     code: StatusCode,
     representation: Representation,

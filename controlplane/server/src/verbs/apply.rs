@@ -121,7 +121,7 @@ pub(crate) async fn apply(context: &mut Context, body: Body, part: Part) -> Resu
     let applying = Applying::read(context, body).await?;
     let (code, bytes) = put(context, &applying, part).await?;
     context.notes.response = Some(bytes.clone());
-    shape::one(context, code, representation, bytes)
+    shape::one(context, code, representation, bytes).await
 }
 
 async fn put(context: &mut Context, applying: &Applying, part: Part) -> Result<(StatusCode, Bytes), Failure> {

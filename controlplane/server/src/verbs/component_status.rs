@@ -20,7 +20,7 @@ use crate::verbs::list::Head;
 const COMPONENTS: [&str; 3] = ["controller-manager", "etcd-0", "scheduler"];
 
 /// Answers one component.
-pub(crate) fn get(context: &mut Context) -> Result<Response, Failure> {
+pub(crate) async fn get(context: &mut Context) -> Result<Response, Failure> {
     let representation = negotiate(&context.headers, &context.query)?;
     if !COMPONENTS.contains(&context.info.name.as_str()) {
         return Err(Failure::NotFound {
@@ -28,7 +28,7 @@ pub(crate) fn get(context: &mut Context) -> Result<Response, Failure> {
         });
     }
     let bytes = component(context, &context.info.name);
-    shape::one(context, StatusCode::OK, representation, bytes)
+    shape::one(context, StatusCode::OK, representation, bytes).await
 }
 
 /// Answers all components that the selectors match.

@@ -39,7 +39,7 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
         Stored::DryRun(mut object, managed) => object::unstored(&mut *object, None, &managed),
     };
     context.notes.response = Some(bytes.clone());
-    shape::one(context, StatusCode::CREATED, representation, bytes)
+    shape::one(context, StatusCode::CREATED, representation, bytes).await
 }
 
 /// What came of a creation.

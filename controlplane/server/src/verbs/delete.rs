@@ -52,7 +52,7 @@ pub(crate) async fn delete(context: &mut Context, body: Body) -> Result<Response
     }
     let accepted = !removed.gone && deletion.orphan_dependents == Some(false);
     let code = if accepted { StatusCode::ACCEPTED } else { StatusCode::OK };
-    shape::one(context, code, representation, removed.bytes)
+    shape::one(context, code, representation, removed.bytes).await
 }
 
 /// Who deletes jobs without a word of their pods is told what becomes of these.

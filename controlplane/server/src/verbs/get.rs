@@ -22,5 +22,5 @@ pub(crate) async fn get(context: &mut Context) -> Result<Response, Failure> {
     }
     let entry = context.entry()?;
     let bytes = object::external(context.registration, &entry)?;
-    shape::one(context, StatusCode::OK, representation, bytes)
+    shape::one(context, StatusCode::OK, representation, bytes).await
 }

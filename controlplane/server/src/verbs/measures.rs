@@ -103,7 +103,7 @@ pub(crate) async fn get(context: &mut Context) -> Result<Response, Failure> {
     let answers = measure(context, subject, &known).await;
     let told = tell(subject, &known, &answers, context).into_iter().next();
     let bytes = told.ok_or_else(|| missing(context.registration.group))?;
-    shape::one(context, StatusCode::OK, representation, bytes)
+    shape::one(context, StatusCode::OK, representation, bytes).await
 }
 
 /// Answers what those that the selectors match use.

@@ -210,7 +210,7 @@ pub(crate) async fn patch(context: &mut Context, body: Body) -> Result<Response,
     .await?;
     context.warnings.extend(warnings);
     context.notes.response = Some(bytes.clone());
-    shape::one(context, StatusCode::OK, representation, bytes)
+    shape::one(context, StatusCode::OK, representation, bytes).await
 }
 
 fn patched(

@@ -44,7 +44,7 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     }
     let bytes = object::unstored(&mut *read.object, None, "");
     context.notes.response = Some(bytes.clone());
-    shape::one(context, StatusCode::CREATED, representation, bytes)
+    shape::one(context, StatusCode::CREATED, representation, bytes).await
 }
 
 fn review_token(context: &Context, review: &mut TokenReview) -> Result<(), Failure> {

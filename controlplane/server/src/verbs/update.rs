@@ -47,7 +47,7 @@ pub(crate) async fn update(context: &mut Context, body: Body) -> Result<Response
         outcome => (StatusCode::OK, outcome?),
     };
     context.notes.response = Some(bytes.clone());
-    shape::one(context, code, representation, bytes)
+    shape::one(context, code, representation, bytes).await
 }
 
 /// Whether what was not found is the object itself, of a kind that a PUT creates.
