@@ -35,8 +35,10 @@ pub struct Probe {
     period_seconds: i64,
     success_threshold: i32,
     failure_threshold: i32,
+    began: Timestamp,
     next: Timestamp,
-    quick_milliseconds: i64,
+    /// Nothing once an attempt took long.
+    quick_milliseconds: Option<i64>,
     successes: i32,
     failures: i32,
     result: Option<bool>,
@@ -44,6 +46,8 @@ pub struct Probe {
 }
 
 const QUICK_MILLISECONDS: i64 = 10;
+/// An attempt that takes longer is work that is not to be done more often than the pod says.
+const SLOW_MILLISECONDS: i64 = 100;
 
 impl Probe {
     /// The probe of an instance that started at `started`.
@@ -58,8 +62,9 @@ impl Probe {
             period_seconds,
             success_threshold: at_least_one(specification.success_threshold, 1),
             failure_threshold: at_least_one(specification.failure_threshold, 3),
+            began: started,
             next: after(started, delay.map_or(patience, i64::from)),
-            quick_milliseconds: QUICK_MILLISECONDS,
+            quick_milliseconds: Some(QUICK_MILLISECONDS),
             successes: 0,
             failures: 0,
             result: None,
@@ -69,7 +74,7 @@ impl Probe {
 
     /// See [`crate::shift`].
     pub(crate) fn shift(&mut self, step: SignedDuration) {
-        shift([&mut self.next], step);
+        shift([&mut self.began, &mut self.next], step);
     }
 
     /// Takes the probe as passed: an instance that was ready before the agent was restarted.
@@ -98,13 +103,15 @@ impl Probe {
     /// An attempt begins at `now`.
     pub fn begin(&mut self, now: Timestamp) {
         self.in_flight = true;
+        self.began = now;
         self.next = after(now, self.period_seconds);
     }
 
     /// An attempt ended. Answers whether the failure is worth an event.
     ///
     /// Until a container was ready (or started) once, it is asked again after 10 ms, 20 ms, 40 ms … up to the period:
-    /// such extra attempts count neither for thresholds nor for events when they fail.
+    /// such extra attempts count neither for thresholds nor for events when they fail. There are none any more once one took
+    /// longer than it was waited for, or longer than 100 ms: that one counts.
     pub fn record(&mut self, success: bool, now: Timestamp) -> bool {
         self.in_flight = false;
         if success {
@@ -134,13 +141,16 @@ impl Probe {
 
     /// Whether it is asked again soon.
     fn hastens(&mut self, now: Timestamp) -> bool {
-        let quick = self.quick_milliseconds;
-        let hastens = self.result.is_none() && self.kind != Kind::Liveness && quick < self.period_seconds * 1000;
-        if hastens {
+        let (took, period) = (now.duration_since(self.began).as_millis(), self.period_seconds * 1000);
+        let quick = self.quick_milliseconds.filter(|quick| {
+            let in_time = took <= i128::from(SLOW_MILLISECONDS.max(*quick));
+            in_time && *quick < period && self.result.is_none() && self.kind != Kind::Liveness
+        });
+        self.quick_milliseconds = quick.map(|quick| quick * 2);
+        if let Some(quick) = quick {
             self.next = later(now, quick);
-            self.quick_milliseconds = quick * 2;
         }
-        hastens
+        quick.is_some()
     }
 }
 
@@ -164,6 +174,30 @@ mod tests {
         probe.record(true, at(12));
         assert!(probe.has_succeeded());
         assert_eq!(probe.due(), Some(at(10_011)));
+    }
+
+    #[test]
+    fn what_takes_long_counts_from_the_first_time() {
+        let asked_once = Specification {
+            failure_threshold: Some(1),
+            ..Specification::default()
+        };
+        let mut probe = Probe::new(Kind::Startup, &asked_once, at(0));
+        probe.begin(at(0));
+        assert!(!probe.record(false, at(100)));
+        assert_eq!(probe.due(), Some(at(110)));
+        probe.begin(at(110));
+        assert!(probe.record(false, at(1110)), "an event");
+        assert!(probe.has_failed());
+        let mut probe = Probe::new(Kind::Readiness, &Specification::default(), at(0));
+        for begun in [0, 10_000] {
+            assert_eq!(probe.due(), Some(at(begun)));
+            probe.begin(at(begun));
+            assert!(
+                probe.record(false, at(begun + 1000)),
+                "it is asked at its pace from then on"
+            );
+        }
     }
 
     #[test]
