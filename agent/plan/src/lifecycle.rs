@@ -201,6 +201,24 @@ fn advance(pod: &Pod, view: &View, now: Timestamp, plan: &mut Plan) {
     }
     for container in pods::main_containers(pod) {
         keep(pod, view, (Group::Main, container), !blocked, now, plan);
+        blocked |= holds_up(view, container);
+    }
+}
+
+/// Whether the containers after this one wait for it: until its postStart hook has ended. It holds up nobody when it cannot be
+/// started, or has ended already.
+fn holds_up(view: &View, container: &Container) -> bool {
+    let hooks = container.lifecycle.as_ref();
+    if hooks.is_none_or(|hooks| hooks.post_start.is_none()) {
+        return false;
+    }
+    let memory = view.memory.get(&container.name);
+    if memory.is_some_and(|memory| memory.starting) {
+        return true;
+    }
+    match view.current(&container.name) {
+        None => memory.is_none_or(|memory| memory.failure.is_none() && !matches!(memory.image, Image::Failed { .. })),
+        Some(_) => view.is_hooked(&container.name),
     }
 }
 

@@ -287,6 +287,11 @@ impl View {
             .is_some_and(|instance| matches!(instance.state, State::Running { .. }))
     }
 
+    /// Whether the newest instance of a container runs and its postStart hook has not ended: it is not told to run yet.
+    pub fn is_hooked(&self, container: &str) -> bool {
+        self.is_running(container) && self.memory.get(container).is_some_and(|memory| memory.post_start)
+    }
+
     /// The newest instance of a container, if it belongs to the present sandbox and to what began anew with all others.
     pub fn current(&self, container: &str) -> Option<&Instance> {
         self.latest(container)

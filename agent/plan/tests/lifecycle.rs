@@ -16,6 +16,8 @@ use world::World;
 
 #[path = "lifecycle/ended.rs"]
 mod ended;
+#[path = "lifecycle/hooks.rs"]
+mod hooks;
 #[path = "lifecycle/image.rs"]
 mod image;
 #[path = "lifecycle/world.rs"]

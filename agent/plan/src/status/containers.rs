@@ -88,6 +88,9 @@ fn status(
     let (state, last) = match latest.map(|instance| (instance, &instance.state)) {
         None => (waiting(waiting_reason(pod, view, container)), ContainerState::default()),
         Some((_, State::Created)) => (waiting(waiting_reason(pod, view, container)), ended(previous, scheme)),
+        Some((_, State::Running { .. })) if view.is_hooked(name) && !over => {
+            (waiting(waiting_reason(pod, view, container)), ended(previous, scheme))
+        }
         Some((_, State::Running { since })) => (running(*since), ended(previous, scheme)),
         Some((instance, State::Exited(_))) if instance.reset && is_alive(pod, view) => {
             let memory = view.memory.get(name);
@@ -104,7 +107,7 @@ fn status(
             ended(Some(instance), scheme),
         ),
         Some((instance, State::Exited(exit))) => {
-            if restart_is_due(pod, view, (group, container), exit) {
+            if !over && restart_is_due(pod, view, (group, container), exit) {
                 (
                     waiting(crash_loop(pod, view, container, exit)),
                     ended(Some(instance), scheme),

@@ -28,7 +28,7 @@ pub fn logged(pod: &Pod, view: &View, container: &str, previous: bool, now: Time
         let missing = || format!("previous terminated container \"{container}\" in pod \"{name}\" not found");
         return found.ok_or_else(missing);
     }
-    if state.running.is_some() {
+    if state.running.is_some() || view.is_hooked(container) {
         return Ok(newest);
     }
     if let Some(ended) = state.terminated.into_iter().chain(last).next() {

@@ -3,6 +3,7 @@
 mod conditions;
 mod containers;
 mod logs;
+mod unlocated;
 
 use std::net::IpAddr;
 
@@ -35,8 +36,11 @@ pub fn build(pod: &Pod, view: &View, scheme: &str, now: Timestamp) -> PodStatus 
     let phase = phase(pod, view, shown);
     let addresses = addresses(pod, view);
     let of = |group, own: &[Container]| containers::statuses(pod, view, (group, own), scheme, end.is_some());
-    let main = of(Group::Main, pods::main_containers(pod));
-    let initial = of(Group::Init, pods::init_containers(pod));
+    let mut main = of(Group::Main, pods::main_containers(pod));
+    let mut initial = of(Group::Init, pods::init_containers(pod));
+    if shown.is_some() || is_deleted(pod, view) {
+        unlocated::settle(pod, &mut main, &mut initial);
+    }
     let added: Vec<_> = pods::ephemeral_containers(pod).iter().map(as_container).collect();
     let added = of(Group::Ephemeral, &added);
     let mut status = PodStatus {
@@ -119,15 +123,28 @@ fn addresses(pod: &Pod, view: &View) -> Vec<IpAddr> {
     }
 }
 
+/// Whether nothing is left of a pod that is being deleted.
+fn is_deleted(pod: &Pod, view: &View) -> bool {
+    pods::deletion_grace(pod).is_some() && view.sandbox == Sandbox::Removed && !view.any_alive()
+}
+
 fn phase(pod: &Pod, view: &View, end: Option<&lifecycle::End>) -> &'static str {
     if let Some(end) = end {
         return if end.succeeded { "Succeeded" } else { "Failed" };
     }
     let containers = pods::main_containers(pod);
-    let never_started = |name: &str| {
+    let is_new = |name: &str| {
         view.latest(name)
             .is_none_or(|instance| instance.state == State::Created)
     };
+    let never_started = |name: &str| is_new(name) || view.is_hooked(name) && view.previous(name).is_none();
+    if is_deleted(pod, view)
+        && containers
+            .iter()
+            .any(|container| view.latest(&container.name).is_none())
+    {
+        return "Failed";
+    }
     if !conditions::is_initialized(pod, view) || containers.iter().any(|container| never_started(&container.name)) {
         return "Pending";
     }

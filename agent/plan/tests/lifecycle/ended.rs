@@ -1,5 +1,6 @@
 //! What ended for good is told so for good.
 
+use agent_plan::observed::Image;
 use agent_plan::pods;
 use expect_test::expect;
 
@@ -98,4 +99,67 @@ fn what_was_added_runs_once() {
     }
     world.settle();
     world.check(&expect![" => Running"]);
+}
+
+const LOST: &str = "ContainerStatusUnknown 137 The container could not be located when the pod was terminated";
+
+fn ended(world: &World, container: &str) -> String {
+    let Some(ended) = world.state(container).terminated else {
+        return world.waiting_reason(container).unwrap_or_default();
+    };
+    let (reason, message) = (ended.reason.unwrap_or_default(), ended.message.unwrap_or_default());
+    format!("{reason} {} {message}", ended.exit_code)
+}
+
+#[test]
+fn what_never_ran_ends_with_its_pod() {
+    let mut world = World::new(r#"{"containers":[{"name":"a"},{"name":"b"}],"activeDeadlineSeconds":3}"#);
+    world.memory("b").image = Image::Pulling { delay: 0 };
+    world.settle();
+    world.check(&expect!["prepare, image a, run a 0 => Pending"]);
+    world.pass(3);
+    world.settle();
+    // One that still runs may be told of yet.
+    assert_eq!(ended(&world, "b"), "ContainerCreating");
+    world.exit("a", 143);
+    world.settle();
+    world.check(&expect!["stop a 30, tear down => Failed"]);
+    assert_eq!(ended(&world, "a"), "Error 143 ");
+    assert_eq!(ended(&world, "b"), LOST);
+    // Also of one that is deleted.
+    let mut world = World::new(r#"{"containers":[{"name":"a"}]}"#);
+    world.memory("a").image = Image::Pulling { delay: 0 };
+    world.settle();
+    world.delete(30);
+    world.settle();
+    world.check(&expect!["prepare, tear down, finish => Failed"]);
+    assert_eq!(ended(&world, "a"), LOST);
+}
+
+#[test]
+fn of_initial_containers_only_those_whose_turn_came_end() {
+    let spec = r#"{"initContainers":[{"name":"one"},{"name":"two"},{"name":"three"}],"containers":[{"name":"a"}],
+        "activeDeadlineSeconds":30,"restartPolicy":"Always"}"#;
+    let mut world = World::new(spec);
+    world.settle();
+    world.exit("one", 0);
+    world.settle();
+    for _ in 0..2 {
+        world.exit("two", 3);
+        world.settle();
+    }
+    assert_eq!(world.waiting_reason("two").as_deref(), Some("CrashLoopBackOff"));
+    world.pass(30);
+    world.settle();
+    let all = ["one", "two", "three", "a"].map(|name| ended(&world, name));
+    assert_eq!(all, ["Completed 0 ", "Error 3 ", "PodInitializing", "PodInitializing"]);
+    let mut world = World::new(spec);
+    world.memory("one").image = Image::Pulling { delay: 0 };
+    world.settle();
+    world.pass(30);
+    world.settle();
+    assert_eq!(
+        ["one", "two", "a"].map(|name| ended(&world, name)),
+        [LOST, "PodInitializing", "PodInitializing"]
+    );
 }

@@ -202,9 +202,12 @@ impl World {
             lost: false,
             reset: false,
         });
+        let wanted = pods::container(&self.pod, container);
+        let hooks = wanted.and_then(|wanted| wanted.lifecycle.clone());
         let memory = self.memory(container);
         memory.image = Image::Unknown;
         memory.renewal = false;
+        memory.post_start = hooks.is_some_and(|hooks| hooks.post_start.is_some());
     }
 
     pub(crate) fn exit(&mut self, container: &str, code: i32) {
@@ -225,7 +228,9 @@ impl World {
                 started_at: Some(now),
                 finished_at: now,
             });
-            self.memory(container).stopping = None;
+            let memory = self.memory(container);
+            memory.stopping = None;
+            memory.post_start = false;
         }
     }
 

@@ -1,0 +1,46 @@
+//! Containers run once their postStart hooks have ended.
+
+use agent_plan::observed::Failure;
+use agent_plan::{after, status};
+use expect_test::expect;
+
+use crate::world::World;
+
+const TWO: &str = r#"{"containers":[{"name":"a","lifecycle":{"postStart":{"sleep":{"seconds":5}}}},{"name":"b"}]}"#;
+
+#[test]
+fn a_container_is_not_told_to_run_before_its_hook_has_ended() {
+    let mut world = World::new(TWO);
+    world.settle();
+    world.check(&expect!["prepare, image a, image b, run a 0 => Pending"]);
+    assert_eq!(world.waiting_reason("a").as_deref(), Some("ContainerCreating"));
+    assert_eq!(status::logged(&world.pod, &world.view, "a", false, world.now), Ok(0));
+    world.memory("a").post_start = false;
+    world.settle();
+    world.check(&expect!["run b 0 => Running"]);
+    assert!(world.state("a").running.is_some());
+    // The pod goes on to run when one of them begins anew.
+    world.exit("a", 1);
+    world.settle();
+    world.check(&expect!["image a, run a 1 => Running"]);
+    assert_eq!(world.waiting_reason("a").as_deref(), Some("ContainerCreating"));
+}
+
+#[test]
+fn who_cannot_start_or_has_failed_holds_up_nobody() {
+    let mut world = World::new(TWO);
+    world.memory("a").failure = Some(Failure {
+        reason: "CreateContainerError".to_owned(),
+        message: String::new(),
+        until: after(world.now, 10),
+    });
+    world.settle();
+    world.check(&expect!["prepare, image b, run b 0 => Pending"]);
+    let mut world = World::new(TWO);
+    world.settle();
+    world.exit("a", 137);
+    world.settle();
+    world.check(&expect![
+        "prepare, image a, image b, run a 0, image a, run b 0, run a 1 => Running"
+    ]);
+}
