@@ -250,6 +250,12 @@ impl Volumes {
 
     fn volume_directory(&self, pod: &Pod, volume: &Volume) -> Result<PathBuf, Error> {
         let volumes = if self.secrets_in_memory && is_secret(volume) {
+            let earlier = self.pod_directory(pods::uid(pod))?.join("volumes");
+            let earlier = earlier.join(component(&volume.name)?);
+            // An agent that had these on the disk began the pod.
+            if volume.downward_api.is_some() && earlier.exists() {
+                return Ok(earlier);
+            }
             self.memory_directory(pod)?
         } else if is_claim(volume) {
             self.pod_directory(pods::uid(pod))?.join(claims::DIRECTORY)
@@ -352,14 +358,14 @@ fn is_claim(volume: &Volume) -> bool {
     volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some()
 }
 
-/// Whether a volume shows what must not lie on a disk.
+/// Whether a volume shows what must not lie on a disk, or what is upstream never there.
 fn is_secret(volume: &Volume) -> bool {
     let sources = volume
         .projected
         .iter()
         .flat_map(|projected| projected.sources.iter().flatten());
     let mut sources = sources.map(|source| source.secret.is_some() || source.service_account_token.is_some());
-    volume.secret.is_some() || sources.any(|secret| secret)
+    volume.secret.is_some() || volume.downward_api.is_some() || sources.any(|secret| secret)
 }
 
 fn fs_group(pod: &Pod) -> Option<Gid> {

@@ -183,7 +183,8 @@ fn secrets_lie_in_memory_and_tokens_are_for_their_pod_alone() {
     let with = |context: &str| {
         pod(&format!(
             r#"{{"securityContext":{context},"containers":[{{"name":"c"}}],"volumes":[{{"name":"t","projected":{projected}}},
-            {{"name":"s","secret":{{"secretName":"key"}}}},{{"name":"e","emptyDir":{{}}}}]}}"#
+            {{"name":"s","secret":{{"secretName":"key"}}}},{{"name":"e","emptyDir":{{}}}},
+            {{"name":"d","downwardAPI":{{"items":[{{"path":"n","fieldRef":{{"fieldPath":"metadata.name"}}}}]}}}}]}}"#
         ))
     };
     let sources = |token: &str| Sources {
@@ -221,6 +222,7 @@ fn secrets_lie_in_memory_and_tokens_are_for_their_pod_alone() {
             "{context}"
         );
         assert_eq!(fs::read_to_string(memory.join("s/k")).unwrap(), "v");
+        assert!(memory.join("d/n").exists());
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let mounts: Vec<&str> = table.lines().filter(|line| line.contains("uid-1/memory")).collect();
         assert!(
