@@ -109,7 +109,7 @@ impl Volumes {
                 wanted.read_only.unwrap_or(false) || claim.is_some_and(|claim| claim.read_only == Some(true));
             mounts.push(oci::Mount {
                 source,
-                destination: wanted.mount_path.clone(),
+                destination: cleaned(&wanted.mount_path),
                 access: oci::Access::of(wanted, read_only || written_by_agent),
                 propagation: oci::Propagation::of(wanted),
             });
@@ -128,4 +128,35 @@ fn relative(path: &str) -> Result<(), Error> {
         return Ok(());
     };
     Err(Error::NoSubPath { problem })
+}
+
+/// A path in the container without `.` and `..`, as runtimes take it: who looks at paths shall see where they lead.
+fn cleaned(path: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    format!("/{}", parts.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cleaned;
+
+    #[test]
+    fn paths_say_where_they_lead() {
+        for (path, expected) in [
+            ("/x/../dev", "/dev"),
+            ("/dev/../mnt/", "/mnt"),
+            ("/a//./b", "/a/b"),
+            ("data", "/data"),
+            ("/../..", "/"),
+        ] {
+            assert_eq!(cleaned(path), expected, "{path}");
+        }
+    }
 }
