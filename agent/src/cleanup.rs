@@ -1,12 +1,15 @@
 //! `skiff-agent cleanup`: ends every pod and removes everything that the agent made on this machine.
 
+use std::io::Write as _;
+
 use agent::lock::Lock;
 use anyhow::bail;
 use volume::Volumes;
 
 use crate::command::Arguments;
 
-/// Goes on past failures and reports all of them; may be called twice. Refuses while an agent runs.
+/// Goes on past failures and reports all of them; may be called twice. Refuses while an agent runs. What network plugins do
+/// not let go of stays theirs when the images go too: that is told on standard output.
 pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let _lock = Lock::take(&arguments.state_dir, "cleanup")?;
     let mut failures: Vec<String> = Vec::new();
@@ -21,7 +24,12 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
     }
     match arguments.network() {
-        Ok(network) => failures.extend(network.stop().await.err().map(|error| image::chain(&error))),
+        Ok(network) => match network.stop().await {
+            Ok(()) => {}
+            // Who forgets all for good shall not be held up by what may never be mended.
+            Err(network::Error::Held(held)) if arguments.with_images => tell_left(&held),
+            Err(error) => failures.push(image::chain(&error)),
+        },
         Err(error) => failures.push(format!("{error:#}")),
     }
     let volumes = Volumes::new(arguments.state_dir.join("pods"), true);
@@ -54,4 +62,12 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         failures.len(),
         failures.join("; ")
     )
+}
+
+/// Tells who began this what stays behind although all has gone well.
+fn tell_left(held: &[String]) {
+    for what in held {
+        // Nobody may listen.
+        writeln!(std::io::stdout(), "{what}").ok();
+    }
 }

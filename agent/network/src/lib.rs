@@ -143,6 +143,9 @@ pub enum Error {
     /// A tear-down went to its end, and these steps of it failed.
     #[error("{} step(s) of the removal failed: {}", .0.len(), .0.join("; "))]
     Incomplete(Vec<String>),
+    /// The same, but nothing failed besides plugins that did not let go of what they hold for pods that have ended.
+    #[error("{} step(s) of the removal failed: {}", .0.len(), .0.join("; "))]
+    Held(Vec<String>),
 }
 
 impl Error {

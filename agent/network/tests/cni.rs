@@ -57,9 +57,22 @@ impl Machine {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
+    /// The plugin `sticky` lets nothing go while this file is there.
+    fn sticky(&self) -> PathBuf {
+        let marker = self.path("stuck");
+        let refuse = format!("[ $CNI_COMMAND = DEL ] && [ -e {} ] && exit 7; cat", marker.display());
+        self.plugin("sticky", &refuse);
+        marker
+    }
+
     fn calls(&self) -> Vec<String> {
         let text = fs::read_to_string(self.path("calls")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
+    }
+
+    fn commands(&self) -> Vec<String> {
+        let first = |call: &String| call.split(' ').next().unwrap().to_owned();
+        self.calls().iter().map(first).collect()
     }
 
     fn bridge(&self) -> Value {
@@ -265,6 +278,40 @@ async fn a_list_that_was_a_mistake_is_left_behind_when_it_is_mended() {
 }
 
 #[tokio::test]
+async fn what_a_good_list_holds_is_not_forgotten_for_another_ones_word() {
+    let machine = Machine::new();
+    let marker = machine.sticky();
+    machine.configure(
+        "1.0.0",
+        &[json!({"type": "sticky", "ips": [{"address": "10.77.0.9/24"}]})],
+    );
+    let network = machine.open();
+    network.attach(spec("a")).await.unwrap();
+    fs::write(&marker, "").unwrap();
+    machine.configure("1.0.0", &[machine.bridge()]);
+    let error = network.detach("a").await.unwrap_err();
+    assert!(cause(&error).ends_with("exit status 7"), "{error}");
+    // It holds nothing any more that its plugin could let go.
+    fs::remove_file(machine.path("bin").join("sticky")).unwrap();
+    network.detach("a").await.unwrap();
+    network.stop().await.unwrap();
+    machine.is_clean();
+}
+
+#[tokio::test]
+async fn namespaces_go_at_the_end_though_the_list_is_wrong() {
+    let machine = Machine::new();
+    machine.configure("1.0.0", &[json!({"type": "nowhere"}), machine.bridge()]);
+    let network = machine.open();
+    network.attach(spec("a")).await.unwrap_err();
+    let error = network.stop().await.unwrap_err();
+    assert!(cause(&error).contains("failed to find plugin \"nowhere\""), "{error}");
+    machine.is_clean();
+    machine.configure("1.0.0", &[machine.bridge()]);
+    network.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn attack_42_an_address_that_another_pod_has_is_refused() {
     let machine = Machine::new();
     let result = json!({"cniVersion": "1.0.0", "ips": [{"address": "10.77.0.9/24"}]});
@@ -302,11 +349,7 @@ async fn attack_42_deletion_without_addition_and_of_a_vanished_namespace() {
 #[tokio::test]
 async fn attack_42_what_a_plugin_does_not_let_go_is_not_forgotten() {
     let machine = Machine::new();
-    let marker = machine.path("stuck");
-    machine.plugin(
-        "sticky",
-        &format!("[ $CNI_COMMAND = DEL ] && [ -e {} ] && exit 7; cat", marker.display()),
-    );
+    let marker = machine.sticky();
     let result = json!({"type": "sticky", "ips": [{"address": "10.77.0.9/24"}]});
     machine.configure("1.0.0", &[result]);
     let network = machine.open();
@@ -324,12 +367,7 @@ async fn attack_42_what_a_plugin_does_not_let_go_is_not_forgotten() {
     // Nobody is given what is half undone.
     let again = network.attach(spec("a")).await.unwrap();
     assert_eq!(again.addresses.len(), 1);
-    let commands: Vec<_> = machine
-        .calls()
-        .iter()
-        .map(|call| call.split(' ').next().unwrap().to_owned())
-        .collect();
-    assert_eq!(commands, ["ADD", "DEL", "DEL", "ADD"]);
+    assert_eq!(machine.commands(), ["ADD", "DEL", "DEL", "ADD"]);
     fs::write(&marker, "").unwrap();
     network.detach("a").await.unwrap_err();
     drop(network);
@@ -353,12 +391,7 @@ async fn plugins_of_the_newest_version_are_told_what_is_valid_and_asked_for_thei
     let network = machine.open();
     network.attach(spec("a")).await.unwrap();
     network.start("10.244.0.0/24".parse().unwrap()).await.unwrap();
-    let commands: Vec<String> = machine
-        .calls()
-        .iter()
-        .map(|call| call.split(' ').next().unwrap().to_owned())
-        .collect();
-    assert_eq!(commands, ["ADD", "CHECK", "GC", "STATUS"]);
+    assert_eq!(machine.commands(), ["ADD", "CHECK", "GC", "STATUS"]);
     let request: Value = serde_json::from_slice(&fs::read(&seen).unwrap()).unwrap();
     let valid = json!([{"containerID": "a", "ifname": "eth0"}]);
     assert_eq!(request.get("cni.dev/valid-attachments"), Some(&valid));

@@ -26,10 +26,12 @@ pub(crate) fn run(state_dir: &Path, purge: bool) -> anyhow::Result<()> {
             false
         });
     waiting.now("stopping pods and removing what they had on the machine");
-    if state_dir.join("agent").is_dir()
-        && let Err(error) = clean_up(state_dir, &settings, purge)
-    {
-        failures.push(error);
+    let mut left = String::new();
+    if state_dir.join("agent").is_dir() {
+        match clean_up(state_dir, &settings, purge) {
+            Ok(told) => left = told,
+            Err(error) => failures.push(error),
+        }
     }
     waiting.now("stopping the control plane");
     let server_ran = super::control_plane(state_dir)
@@ -56,6 +58,9 @@ pub(crate) fn run(state_dir: &Path, purge: bool) -> anyhow::Result<()> {
             "the cluster was down"
         };
         waiting.done(&format!("{ran}; {state}"));
+        for what in left.lines() {
+            terminal::line(format!("left behind: {what}"))?;
+        }
         return Ok(());
     }
     drop(waiting);
@@ -63,7 +68,8 @@ pub(crate) fn run(state_dir: &Path, purge: bool) -> anyhow::Result<()> {
     bail!("{}", texts.join("\n"))
 }
 
-fn clean_up(state_dir: &Path, settings: &Settings, purge: bool) -> anyhow::Result<()> {
+/// Answers what stays behind on the machine all the same, a line each.
+fn clean_up(state_dir: &Path, settings: &Settings, purge: bool) -> anyhow::Result<String> {
     let mut command = Command::new(super::sibling("skiff-agent")?);
     command.arg("cleanup").args(super::agent_arguments(state_dir, settings));
     if purge {
@@ -71,7 +77,7 @@ fn clean_up(state_dir: &Path, settings: &Settings, purge: bool) -> anyhow::Resul
     }
     let done = command.output().context("clean up after the node agent")?;
     if done.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&done.stdout).into_owned());
     }
     let said = String::from_utf8_lossy(&done.stderr);
     Err(anyhow!(

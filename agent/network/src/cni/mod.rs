@@ -20,10 +20,10 @@ use futures::future::{BoxFuture, ready};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
 
-use crate::bridge::{finish, kernel, names, namespace};
+use crate::bridge::{finish, kernel, names, namespace, note};
 use crate::{AttachSpec, Attachment, Cidr, Error, Network, Ranges};
 use list::List;
-use plugin::Verb;
+use plugin::{Failure, Verb};
 use records::{Record, Records};
 
 /// The pod's interface.
@@ -165,6 +165,7 @@ impl Inner {
         })
         .await?;
         let result = self.run_list(Verb::Add, list, &record).await;
+        let result = result.map_err(|failure| failure.to_string());
         let result = result.and_then(|result| result.ok_or_else(|| "the list has no plugin".to_owned()));
         let found = result.and_then(|result| {
             let found = outcome::addresses(&result, INTERFACE)?;
@@ -248,10 +249,14 @@ impl Inner {
         self.records().remove(sandbox)
     }
 
-    /// The list that the attachment was made by may have been a mistake, and mended since.
-    async fn delete_by_another(&self, failure: String, record: &Record) -> Result<(), String> {
+    /// The list that the attachment was made by may have been a mistake, and mended since. Where it was none, and its plugins
+    /// are there, they alone know what they have not let go: others say of what they do not know that it is gone.
+    async fn delete_by_another(&self, failure: Failure, record: &Record) -> Result<(), String> {
         let present = self.configured().filter(|list| list.to_json() != record.list);
-        let Some(present) = present else { return Err(failure) };
+        let was_good = record.attachment.is_some() && !failure.missing;
+        let Some(present) = present.filter(|_| !was_good) else {
+            return Err(failure.what);
+        };
         let deleted = self.run_list(Verb::Delete, &present, record).await;
         deleted.map(drop).map_err(|second| format!("{failure}; {second}"))
     }
@@ -277,7 +282,7 @@ impl Inner {
                 && list.since("0.4.0")
                 && let Err(problem) = self.run_list(Verb::Check, &list, &record).await
             {
-                tracing::warn!(sandbox, problem, "an attachment is not as its plugins made it");
+                tracing::warn!(sandbox, %problem, "an attachment is not as its plugins made it");
             }
         }
         match self.configured() {
@@ -292,16 +297,23 @@ impl Inner {
     }
 
     async fn stop(&self) -> Result<(), Error> {
-        let mut failures = Vec::new();
+        let (mut held, mut failures) = (Vec::new(), Vec::new());
         let known = self.records().all();
         for record in known {
-            if let Err(error) = self.detach(record.spec.sandbox_id).await {
-                failures.push(error.to_string());
+            match self.detach(record.spec.sandbox_id).await {
+                Err(error @ Error::Plugin { .. }) => held.push(error.to_string()),
+                other => note(&mut failures, other),
             }
         }
-        if failures.is_empty() {
-            namespace::release_all(&self.config.state_dir)?;
+        // Nothing runs in them any more, whatever became of the plugins: what those still hold stands in the records.
+        note(&mut failures, namespace::release_all(&self.config.state_dir));
+        if !held.is_empty() {
+            failures.append(&mut held.clone());
+        } else if failures.is_empty() {
             self.records().forget()?;
+        }
+        if failures.len() == held.len() && !held.is_empty() {
+            return Err(Error::Held(held));
         }
         finish(failures)
     }

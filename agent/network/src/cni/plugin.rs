@@ -63,10 +63,30 @@ pub(super) struct Surroundings {
     pub(super) limit: Duration,
 }
 
-/// Runs a plugin and returns what it printed; a failure is told in words.
-pub(super) async fn run(verb: Verb, kind: &str, request: &[u8], around: &Surroundings) -> Result<Vec<u8>, String> {
-    let program = find(kind, &around.folders)?;
-    let started = command(verb, &program, around).spawn();
+/// Why a plugin, or a list of them, did not do its work.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}")]
+pub(super) struct Failure {
+    /// In words.
+    pub(super) what: String,
+    /// Whether nothing but missing programs was in the way.
+    pub(super) missing: bool,
+}
+
+impl From<String> for Failure {
+    fn from(what: String) -> Self {
+        Self { what, missing: false }
+    }
+}
+
+/// Runs a plugin and returns what it printed.
+pub(super) async fn run(verb: Verb, kind: &str, request: &[u8], around: &Surroundings) -> Result<Vec<u8>, Failure> {
+    let program = find(kind, &around.folders).map_err(|what| Failure { what, missing: true })?;
+    Ok(ask(verb, &program, request, around).await?)
+}
+
+async fn ask(verb: Verb, program: &Path, request: &[u8], around: &Surroundings) -> Result<Vec<u8>, String> {
+    let started = command(verb, program, around).spawn();
     let mut child = started.map_err(|error| format!("{}: {error}", program.display()))?;
     let group = child.id().and_then(|pid| i32::try_from(pid).ok());
     let ended = tokio::time::timeout(around.limit, talk(&mut child, request)).await;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::list::{Capabilities, List};
-use super::plugin::{self, Surroundings, Verb};
+use super::plugin::{self, Failure, Surroundings, Verb};
 use super::records::Record;
 use super::{INTERFACE, Inner, outcome};
 use crate::AttachSpec;
@@ -58,7 +58,7 @@ impl Inner {
     }
 
     /// Runs the plugins one after another; the last result. Deleting goes backwards, and on past failures.
-    pub(super) async fn run_list(&self, verb: Verb, list: &List, record: &Record) -> Result<Option<Value>, String> {
+    pub(super) async fn run_list(&self, verb: Verb, list: &List, record: &Record) -> Result<Option<Value>, Failure> {
         let around = self.surroundings(record);
         let capabilities = Capabilities {
             ports: &record.spec.ports,
@@ -81,14 +81,16 @@ impl Inner {
             let answered = answered.and_then(|answer| match verb {
                 Verb::Add => serde_json::from_slice::<Value>(&answer).map(Some).map_err(|error| {
                     let shown = outcome::shortened(&answer);
-                    format!("its result {shown:?} is not JSON: {error}")
+                    format!("its result {shown:?} is not JSON: {error}").into()
                 }),
                 Verb::Delete | Verb::Check | Verb::Status | Verb::Collect => Ok(None),
             });
             let name = &list.name;
-            let told =
-                answered.map_err(|why| format!("plugin type={kind:?} name={name:?} failed ({}): {why}", verb.word()));
-            match told {
+            let told = |failure: Failure| Failure {
+                what: format!("plugin type={kind:?} name={name:?} failed ({}): {failure}", verb.word()),
+                ..failure
+            };
+            match answered.map_err(told) {
                 Ok(Some(result)) => previous = Some(result),
                 Ok(None) => {}
                 Err(failure) if verb == Verb::Delete => failures.push(failure),
@@ -98,7 +100,10 @@ impl Inner {
         if failures.is_empty() {
             Ok(previous)
         } else {
-            Err(failures.join("; "))
+            Err(Failure {
+                missing: failures.iter().all(|failure| failure.missing),
+                what: failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
+            })
         }
     }
 
@@ -132,7 +137,7 @@ impl Inner {
                     tracing::warn!(
                         plugin = kind,
                         verb = verb.word(),
-                        problem,
+                        %problem,
                         "a network plugin is not ready"
                     );
                 }

@@ -104,7 +104,8 @@ impl From<Error> for Refusal {
             | Error::Kernel { .. }
             | Error::Unconfigured { .. }
             | Error::Plugin { .. }
-            | Error::Incomplete(_) => Code::Io,
+            | Error::Incomplete(_)
+            | Error::Held(_) => Code::Io,
         };
         Self::new(code, "the bridge", &error)
     }
