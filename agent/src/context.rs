@@ -246,6 +246,7 @@ impl Context {
             capabilities: self.machine.capabilities.clone(),
             memory: self.machine.memory_bytes,
             pids: self.machine.pids_per_pod,
+            all_users: self.machine.all_users,
         }
     }
 

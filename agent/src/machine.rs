@@ -24,6 +24,8 @@ pub struct Machine {
     pub capabilities: BTreeSet<String>,
     /// Tasks that a container may have.
     pub pids_per_pod: i64,
+    /// Whether all users that there can be are the agent's: it is in no user namespace.
+    pub all_users: bool,
     /// `/etc/machine-id`.
     pub machine_id: String,
     /// The firmware's identifier, or the machine's.
@@ -45,6 +47,11 @@ fn text(path: &str) -> String {
     fs::read_to_string(path)
         .map(|text| text.trim().to_owned())
         .unwrap_or_default()
+}
+
+/// Whether a map of users, or groups, is the whole one. One that cannot be read is that of a kernel without namespaces of users.
+fn all_users(map: &str) -> bool {
+    map.is_empty() || map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
 fn number(path: &str) -> Option<i64> {
@@ -69,6 +76,7 @@ impl Machine {
             hugepages: hugepages(),
             capabilities: bounding_set(),
             pids_per_pod: number("/proc/sys/kernel/pid_max").map_or(4096, |most| (most / 8).clamp(1024, 32_768)),
+            all_users: all_users(&text("/proc/self/uid_map")) && all_users(&text("/proc/self/gid_map")),
             system_uuid: system_uuid.unwrap_or_else(|| machine_id.clone()),
             machine_id,
             boot_id: text("/proc/sys/kernel/random/boot_id"),

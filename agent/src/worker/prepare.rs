@@ -140,6 +140,7 @@ async fn make(context: &Context, pod: &Pod, id: &str, attempt: u32, turns: &Arc<
         let mut wanted = sandbox_spec(pod, spec, id, attempt, netns, hostname);
         wanted.limits.pids = context.config.upkeep.pod_pids;
         wanted.user_ids = user_ids;
+        wanted.sysctls = oci::sysctls(spec, context.machine.all_users).into_iter().collect();
         context
             .parts
             .runtime
@@ -230,7 +231,7 @@ fn sandbox_spec(
             "Burstable" => Class::Burstable,
             _ => Class::BestEffort,
         },
-        sysctls: oci::sysctls(spec).into_iter().collect(),
+        sysctls: Vec::new(),
     }
 }
 

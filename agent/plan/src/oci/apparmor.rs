@@ -165,6 +165,7 @@ mod tests {
                     capabilities: BTreeSet::new(),
                     memory: 1 << 30,
                     pids: 100,
+                    all_users: true,
                 },
                 seccomp: None,
                 app_armor: profile,

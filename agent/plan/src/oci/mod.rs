@@ -73,6 +73,8 @@ pub struct Abilities {
     pub memory: i64,
     /// Processes that one pod's container may have.
     pub pids: i64,
+    /// Whether the agent has all users that there can be: it is in no user namespace of its own.
+    pub all_users: bool,
 }
 
 /// Everything that goes into a specification.
@@ -256,7 +258,7 @@ fn linux(inputs: &Inputs<'_>, privileged: bool, capabilities: &BTreeSet<String>)
         if let Some(profile) = seccomp(inputs, capabilities)?.filter(|_| !privileged) {
             linux.insert("seccomp".to_owned(), profile);
         }
-        let settings = sysctls(inputs.pod.spec.as_ref().unwrap_or(&none));
+        let settings = sysctls(inputs.pod.spec.as_ref().unwrap_or(&none), inputs.abilities.all_users);
         if !settings.is_empty() {
             linux.insert("sysctl".to_owned(), json!(settings));
         }
@@ -265,8 +267,8 @@ fn linux(inputs: &Inputs<'_>, privileged: bool, capabilities: &BTreeSet<String>)
 }
 
 /// Settings of the kernel for the pod's own namespaces: those that it asks for, and in a network of its own any user may bind any
-/// port and, unless its users are its own too, send echo requests.
-pub fn sysctls(spec: &PodSpec) -> BTreeMap<String, String> {
+/// port and, where there are `all_users` and the pod's are not its own, send echo requests.
+pub fn sysctls(spec: &PodSpec, all_users: bool) -> BTreeMap<String, String> {
     let own = spec.security_context.iter();
     let own = own.flat_map(|context| context.sysctls.iter().flatten());
     let mut all: BTreeMap<String, String> = own
@@ -277,7 +279,7 @@ pub fn sysctls(spec: &PodSpec) -> BTreeMap<String, String> {
             all.entry(name.to_owned()).or_insert_with(|| value.to_owned());
         };
         default("net.ipv4.ip_unprivileged_port_start", "0");
-        if spec.host_users != Some(false) {
+        if all_users && spec.host_users != Some(false) {
             default("net.ipv4.ping_group_range", "0 2147483647");
         }
     }
@@ -334,7 +336,11 @@ mod tests {
     fn settings(mut spec: Value) -> Vec<String> {
         spec["containers"] = json!([]);
         let spec: PodSpec = serde_json::from_value(spec).unwrap();
-        sysctls(&spec)
+        listed(&spec, true)
+    }
+
+    fn listed(spec: &PodSpec, all_users: bool) -> Vec<String> {
+        sysctls(spec, all_users)
             .iter()
             .map(|(name, value)| format!("{name}={value}"))
             .collect()
@@ -348,6 +354,7 @@ mod tests {
         );
         assert_eq!(settings(json!({})), [port, ping]);
         assert_eq!(settings(json!({"hostUsers": false})), [port]);
+        assert_eq!(listed(&PodSpec::default(), false), [port]);
         assert_eq!(settings(json!({"hostNetwork": true})), [""; 0]);
         let own = json!({"sysctls": [
             {"name": "net/ipv4/ip_unprivileged_port_start", "value": "77"},
