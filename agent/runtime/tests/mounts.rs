@@ -201,12 +201,24 @@ async fn a_volume_at_dev_stays_as_it_is() {
     std::fs::write(&message, "").unwrap();
     let mut spec = with(&machine, "volume", &volume, "rprivate", &["rbind", "rprivate", "rw"]);
     at_dev(&mut spec, &message);
+    let mut process = spec.spec.process().clone().unwrap();
+    process.set_cwd("/dev/sub".into());
+    process.set_args(Some(
+        ["sh", "-c", "echo here >told; exec sleep 1000"]
+            .map(str::to_owned)
+            .into(),
+    ));
+    spec.spec.set_process(Some(process));
     machine.run("s", spec).await;
+    let script = "pwd && until [ -e told ]; do sleep 0.01; done";
+    let told = machine.exec("s", "volume", script, LIMIT).await;
+    assert_eq!(String::from_utf8(told.output).unwrap(), "/dev/sub\n");
+    assert_eq!(std::fs::read_to_string(volume.join("sub/told")).unwrap(), "here\n");
     let script = "cat /dev/note && echo bye >/dev/message && echo shared >/dev/shm/file";
     let told = machine.exec("s", "volume", script, LIMIT).await;
     assert_eq!(String::from_utf8(told.output).unwrap(), "hello");
     assert_eq!(std::fs::read_to_string(&message).unwrap(), "bye\n");
-    assert_eq!(names(&volume), ["message", "note", "shm"]);
+    assert_eq!(names(&volume), ["message", "note", "shm", "sub"]);
     machine.run("s", machine.shell("other", "exec sleep 1000")).await;
     let told = machine
         .exec("s", "other", "cat /dev/shm/file; : >/dev/null", LIMIT)
@@ -224,6 +236,20 @@ async fn a_volume_at_dev_stays_as_it_is() {
         told.contains("Read-only file system") && told.ends_with("bye\n"),
         "{told}"
     );
+
+    // And of the pod's own things, only where there is a place for them.
+    let empty = machine.directory.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    let mut spec = with(&machine, "empty", &empty, "rprivate", &["rbind", "rprivate", "ro"]);
+    at_dev(&mut spec, &message);
+    let mut mounts = spec.spec.mounts().clone().unwrap();
+    mounts
+        .last_mut()
+        .unwrap()
+        .set_destination("/dev/termination-log".into());
+    spec.spec.set_mounts(Some(mounts));
+    machine.run("s", spec).await;
+    assert_eq!(names(&empty), [""; 0]);
     machine.finish().await;
 }
 

@@ -93,10 +93,16 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
     let (mut config, late) = set_stage(&creation, taken, spec, joined.as_ref())?;
     masks::turn(&mut config).map_err(|error| Refusal::failed("complete the configuration", &error))?;
     let home = Path::new(stage::HOME);
-    record::write(&home.join(CONFIG), &config).map_err(failed("write the configuration"))?;
-    stage::close().map_err(failed("close the mount namespace"))?;
     let directory = config.process().as_ref().map(|process| process.cwd().clone());
     let directory = directory.unwrap_or_default();
+    let hidden = late.hides(&directory);
+    if hidden {
+        // libcontainer would have the program begin where nobody sees it.
+        begin_in(&mut config, PathBuf::from("/"));
+    }
+    let write = |config: &Spec| record::write(&home.join(CONFIG), config).map_err(failed("write the configuration"));
+    write(&config)?;
+    stage::close().map_err(failed("close the mount namespace"))?;
     let broken = |error: libcontainer::error::LibcontainerError| described(&error, &directory);
     let container = ContainerBuilder::new(OCI.to_owned(), SyscallType::default())
         .with_root_path(home)
@@ -105,7 +111,7 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
         .with_stdout(creation.stdout)
         .with_stderr(creation.stderr)
         .with_console_socket(creation.terminal.then(|| home.join(attach::CONSOLE)))
-        .with_executor(Program)
+        .with_executor(Program::in_directory(hidden.then(|| directory.clone())))
         .as_init(home)
         .with_systemd(false)
         .with_detach(true)
@@ -116,8 +122,18 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
         cause: "it has no process".to_owned(),
     };
     let pid = container.pid().map(nix_pid).ok_or_else(none)?;
-    late.attach(pid)?;
+    if hidden {
+        begin_in(&mut config, directory);
+        write(&config)?;
+    }
+    late.attach(pid, creation.users)?;
     Ok(pid)
+}
+
+fn begin_in(config: &mut Spec, directory: PathBuf) {
+    if let Some(process) = config.process_mut() {
+        process.set_cwd(directory);
+    }
 }
 
 fn take(creation: &Creation<'_>, leaf: &Path, spec: &mut ContainerSpec) -> Result<Taken, Refusal> {

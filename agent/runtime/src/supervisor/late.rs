@@ -13,13 +13,17 @@ use nix::fcntl::{OFlag, open, openat};
 use nix::libc;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::stat::{Mode, mkdirat};
+use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 use oci_spec::runtime::{Mount as Wanted, Spec};
 
+use super::users::Users;
 use super::{memory, stage};
 use crate::Refusal;
 use crate::sys::Mount;
 
 const PLACE: &str = "/dev";
+/// Where every container's file for a last message is, unless it says otherwise.
+const MESSAGE: &str = "/dev/termination-log";
 
 /// Whether a configuration binds something there.
 pub(super) fn is_wanted(spec: &Spec) -> bool {
@@ -66,8 +70,13 @@ impl Late {
         Ok(())
     }
 
+    /// Whether a directory of the container is not to be seen before they are mounted.
+    pub(super) fn hides(&self, directory: &Path) -> bool {
+        !self.mounts.is_empty() && directory.starts_with(PLACE)
+    }
+
     /// Mounts them for the container whose first process this is. This process is among the container's mounts afterwards.
-    pub(super) fn attach(mut self, pid: i32) -> Result<(), Refusal> {
+    pub(super) fn attach(mut self, pid: i32, users: Option<&Users>) -> Result<(), Refusal> {
         if self.mounts.is_empty() {
             return Ok(());
         }
@@ -85,18 +94,41 @@ impl Late {
         self.mounts
             .sort_by_key(|(destination, _)| destination.components().count());
         for (destination, mount) in self.mounts {
-            let folder = mount.is_directory();
-            let attached = folder
-                .and_then(|folder| place(&destination, folder))
-                .and_then(|place| mount.attach_over(&place));
+            let found = mount
+                .is_directory()
+                .and_then(|folder| place(&destination, folder, users));
+            if let Err(error) = &found
+                && error.kind() == io::ErrorKind::ReadOnlyFilesystem
+                && (destination == Path::new(memory::TARGET) || destination == Path::new(MESSAGE))
+            {
+                // The pod did not ask for it, and asked for a volume that stays as it is.
+                continue;
+            }
+            let attached = found.and_then(|place| mount.attach_over(&place));
             attached.map_err(|error| Refusal::failed(format!("mount {}", destination.display()), &error))?;
         }
         Ok(())
     }
 }
 
-/// A place in the container, made where it is not there. A link on the way, which may be somebody's trap, is an error.
-fn place(destination: &Path, folder: bool) -> io::Result<OwnedFd> {
+/// A place in the container, made where it is not there. Root of the pod makes it: the machine's is nobody in a volume that shows
+/// the pod's ids.
+fn place(destination: &Path, folder: bool, users: Option<&Users>) -> io::Result<OwnedFd> {
+    let Some(users) = users else {
+        return find_or_make(destination, folder);
+    };
+    let (user, group) = (
+        setfsuid(Uid::from_raw(users.root())),
+        setfsgid(Gid::from_raw(users.root())),
+    );
+    let place = find_or_make(destination, folder);
+    setfsuid(user);
+    setfsgid(group);
+    place
+}
+
+/// A link on the way, which may be somebody's trap, is an error.
+fn find_or_make(destination: &Path, folder: bool) -> io::Result<OwnedFd> {
     let path = OFlag::O_PATH | OFlag::O_CLOEXEC;
     let mut here = open("/", path | OFlag::O_DIRECTORY, Mode::empty())?;
     let mut names = destination

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use libcontainer::workload::{Executor, ExecutorError, ExecutorValidationError};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags};
-use nix::unistd::{AccessFlags, execv, faccessat};
+use nix::unistd::{AccessFlags, chdir, execv, faccessat};
 use oci_spec::runtime::Spec;
 
 use crate::sys;
@@ -20,10 +20,29 @@ const NOT_EXECUTED: i32 = 255;
 
 /// Becomes the program that a container's configuration names.
 #[derive(Clone)]
-pub(super) struct Program;
+pub(super) struct Program {
+    /// Where it begins, if libcontainer could not go there.
+    directory: Option<PathBuf>,
+}
+
+impl Program {
+    pub(super) fn in_directory(directory: Option<PathBuf>) -> Self {
+        Self { directory }
+    }
+}
 
 impl Executor for Program {
     fn exec(&self, spec: &Spec) -> Result<(), ExecutorError> {
+        if let Some(directory) = &self.directory
+            && let Err(error) = chdir(directory)
+        {
+            let text = format!(
+                "chdir to cwd ({directory:?}) set in config.json failed: {}\n",
+                words(error)
+            );
+            nix::unistd::write(io::stderr(), text.as_bytes()).ok();
+            sys::exit_now(NOT_EXECUTED)
+        }
         let Err((path, error)) = execute(spec);
         // Nobody waits for an answer any more; the container's output is where a person looks.
         let text = format!("exec {}: {}\n", path.display(), words(error));
