@@ -11,6 +11,7 @@
 //! link. A layer appears under its final name only when it is complete and on disk.
 
 mod archive;
+mod authorities;
 mod config;
 mod containerd;
 mod content;

@@ -140,7 +140,8 @@ impl Images {
         })
     }
 
-    /// Asks mirrors, then the registry with each of the credentials. The last answer counts.
+    /// Asks mirrors, then the registry with each of the credentials. The registry's last answer counts, and what was wrong with the
+    /// mirrors is told besides.
     async fn find_source(
         &self,
         reference: &Reference,
@@ -157,19 +158,26 @@ impl Images {
         let sources = sources
             .chain(credentials.iter().map(|one| (origin, Some(one))))
             .chain([(origin, None)]);
+        let mut before = Vec::new();
         let mut last = RegistryError::NotFound(reference.to_string());
         for (host, credentials) in sources {
             match self.ask(host, reference, credentials).await {
                 Ok(found) => return Ok(found),
+                Err(error) if host != origin => before.push((host.to_owned(), error)),
                 // What the registry says to those who are known to it matters more than its answer to strangers.
                 Err(RegistryError::Denied(_) | RegistryError::Authorize(_))
-                    if credentials.is_none() && host == origin && !is_fresh(&last, reference) => {}
-                // Nor will it be there for others.
-                Err(error) if host == origin && error.is_unreachable() => return Err(error),
-                Err(error) => last = error,
+                    if credentials.is_none() && !is_fresh(&last, reference) => {}
+                Err(error) => {
+                    // Nor will it be there for others.
+                    let unreachable = error.is_unreachable();
+                    last = error;
+                    if unreachable {
+                        break;
+                    }
+                }
             }
         }
-        Err(last)
+        Err(last.after_mirrors(before, origin))
     }
 
     async fn ask(

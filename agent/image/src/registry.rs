@@ -9,6 +9,7 @@ use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue, RANGE, RETRY_AFTER};
 use reqwest::{Response, StatusCode};
 use tokio::sync::Mutex;
 
+use crate::authorities;
 use crate::config::{Config, Limits, Registry};
 use crate::content::ContentError;
 use crate::credentials::Credentials;
@@ -60,12 +61,43 @@ pub enum RegistryError {
     /// What it gave is not what it should be.
     #[error(transparent)]
     Content(#[from] ContentError),
+    /// What was given to be trusted of it cannot be.
+    #[error("trust the certificate authorities")]
+    Trust(#[source] rustls::Error),
+    /// Neither it nor any of its mirrors gave the image.
+    #[error("{}registry {origin:?}", told(.mirrors))]
+    Everywhere {
+        /// The mirrors, in the order in which they were asked.
+        mirrors: Vec<(String, RegistryError)>,
+        /// The registry.
+        origin: String,
+        /// What it answered.
+        source: Box<RegistryError>,
+    },
+}
+
+fn told(mirrors: &[(String, RegistryError)]) -> String {
+    let each = mirrors.iter();
+    each.map(|(host, error)| format!("mirror {host:?}: {}; ", crate::chain(error)))
+        .collect()
 }
 
 impl RegistryError {
     /// Whether no connection came about at all.
     pub(crate) fn is_unreachable(&self) -> bool {
         matches!(self, Self::Request(error) if error.is_connect())
+    }
+
+    /// With what the mirrors, if any were asked before, answered.
+    pub(crate) fn after_mirrors(self, mirrors: Vec<(String, Self)>, origin: &str) -> Self {
+        if mirrors.is_empty() {
+            return self;
+        }
+        Self::Everywhere {
+            mirrors,
+            origin: origin.to_owned(),
+            source: Box::new(self),
+        }
     }
 
     /// Whether another try may go better, and the time that the registry wants to be left alone.
@@ -87,6 +119,8 @@ impl RegistryError {
             | Self::Denied(_)
             | Self::Authorize(_)
             | Self::Authority { .. }
+            | Self::Trust(_)
+            | Self::Everywhere { .. }
             | Self::Content(_) => None,
         }
     }
@@ -122,12 +156,13 @@ impl Session {
             .user_agent(USER_AGENT)
             .connect_timeout(CONNECT_TIMEOUT)
             .read_timeout(config.limits.read_timeout);
-        for pem in &read_authorities(&settings)? {
-            let parsed = reqwest::Certificate::from_pem_bundle(pem).map_err(RegistryError::Request)?;
-            builder = builder.tls_certs_merge(parsed);
-        }
         let scheme = if plain { "http" } else { "https" };
         let address = if host == "docker.io" { "index.docker.io" } else { host };
+        let given = read_authorities(&settings)?;
+        if !given.is_empty() {
+            let trust = authorities::configuration(address, &given).map_err(RegistryError::Trust)?;
+            builder = builder.tls_backend_preconfigured(trust);
+        }
         Ok(Self {
             client: builder.build().map_err(RegistryError::Request)?,
             base: format!("{scheme}://{address}"),

@@ -193,6 +193,24 @@ async fn mirrors_are_asked_first_and_may_fail() {
     let (_home, images) = store(config);
     let image = images.pull("busybox:1", &[]).await.unwrap();
     assert_eq!(image.names, ["docker.io/library/busybox:1"]);
+    drop(registry);
+    let mirrors = vec!["127.0.0.1:1".to_owned(), "127.0.0.1:2".to_owned()];
+    let settings = Registry {
+        mirrors,
+        ..Registry::default()
+    };
+    let mut config = quick();
+    config.limits.attempts = 1;
+    config.registries.insert("127.0.0.1:3".to_owned(), settings);
+    let (_home, images) = store(config);
+    let told = images.pull("127.0.0.1:3/x:1", &[]).await.unwrap_err().message();
+    for part in [
+        "mirror \"127.0.0.1:1\": failed to",
+        "; mirror \"127.0.0.1:2\": failed to",
+        "; registry \"127.0.0.1:3\": failed to",
+    ] {
+        assert!(told.contains(part), "{told}");
+    }
 }
 
 #[tokio::test]
@@ -315,6 +333,34 @@ async fn a_private_registry_behind_its_own_authority_gives_zstd_layers() {
     assert!(denied.contains("pull access denied"), "{denied}");
     let image = images.pull(&name, &credentials).await.unwrap();
     assert!(image.layers[0].join("bin/busybox").is_file());
+
+    // Its own certificate, where it has signed that itself and openssl made it an authority.
+    let words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=x -addext subjectAltName=IP:127.0.0.1 -keyout self.key -out self.pem";
+    let made = Command::new("openssl")
+        .args(words.split(' '))
+        .current_dir(home.path())
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let place = home.path().display();
+    let alone = DockerRegistry::start(&format!(
+        "  tls: {{certificate: {place}/self.pem, key: {place}/self.key}}\n"
+    ));
+    alone.push(&archive, "x:1", &[]);
+    let trusted = |file: &str| {
+        let mut config = config.clone();
+        let authorities = vec![home.path().join(file)];
+        let settings = Registry {
+            authorities,
+            ..Registry::default()
+        };
+        config.registries.insert(alone.address.clone(), settings);
+        store(config)
+    };
+    let own = format!("{}/x:1", alone.address);
+    trusted("self.pem").1.pull(&own, &[]).await.unwrap();
+    let refused = trusted("ca.pem").1.pull(&own, &[]).await.unwrap_err().message();
+    assert!(refused.contains("invalid peer certificate"), "{refused}");
 
     // Who does not know the authority does not trust it, and tells no password.
     config.registries.insert(

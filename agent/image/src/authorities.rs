@@ -1,0 +1,189 @@
+//! What is trusted of the certificates that a registry shows: what the machine trusts, and what the operator gives for that registry.
+//!
+//! What the operator gives may be the registry's own certificate, signed by itself. Docker and containerd take such a one for
+//! what it is; rustls takes a certificate authority for nothing else, and openssl makes each of those one.
+
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::verify_server_name;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+use rustls_platform_verifier::Verifier;
+use x509_parser::parse_x509_certificate;
+
+/// For connections on behalf of the registry at `host`, for which these files were given.
+pub(crate) fn configuration(host: &str, files: &[Vec<u8>]) -> Result<ClientConfig, Error> {
+    let provider = Arc::new(ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
+    let verifier = Given::new(host, files, provider)?;
+    let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
+    let mut configuration = builder.with_no_client_auth();
+    configuration.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(configuration)
+}
+
+/// Judges as rustls does, and by whether a certificate is among those that were given.
+#[derive(Debug)]
+struct Given {
+    ordinary: Verifier,
+    certificates: Vec<CertificateDer<'static>>,
+    /// Who else shows one of them, a server of tokens or of layers, is not who it was given for.
+    host: Option<ServerName<'static>>,
+}
+
+impl Given {
+    fn new(host: &str, files: &[Vec<u8>], provider: Arc<CryptoProvider>) -> Result<Self, Error> {
+        let mut certificates = Vec::new();
+        for file in files {
+            for certificate in CertificateDer::pem_slice_iter(file) {
+                certificates.push(certificate.map_err(|error| Error::General(format!("read a certificate: {error}")))?);
+            }
+        }
+        Ok(Self {
+            ordinary: Verifier::new_with_extra_roots(certificates.clone(), provider)?,
+            certificates,
+            host: ServerName::try_from(name(host).to_owned()).ok(),
+        })
+    }
+
+    /// Of a certificate that was given, all but who signed it.
+    fn vouch(certificate: &CertificateDer<'_>, name: &ServerName<'_>, now: UnixTime) -> Result<(), Error> {
+        verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
+        let (_, parsed) =
+            parse_x509_certificate(certificate).map_err(|_| Error::from(CertificateError::BadEncoding))?;
+        let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        if now < parsed.validity().not_before.timestamp() {
+            return Err(CertificateError::NotValidYet.into());
+        }
+        if now > parsed.validity().not_after.timestamp() {
+            return Err(CertificateError::Expired.into());
+        }
+        let purposes = parsed.extended_key_usage();
+        let purposes = purposes.map_err(|_| Error::from(CertificateError::BadEncoding))?;
+        match purposes {
+            Some(purposes) if !purposes.value.server_auth && !purposes.value.any => {
+                Err(CertificateError::InvalidPurpose.into())
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+/// A host without its port.
+fn name(host: &str) -> &str {
+    match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    }
+}
+
+impl ServerCertVerifier for Given {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let ordinary = &self.ordinary;
+        let judged = ordinary.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        let known = self.certificates.iter().any(|given| given == end_entity);
+        if judged.is_ok() || !known || self.host.as_ref() != Some(server_name) {
+            return judged;
+        }
+        Self::vouch(end_entity, server_name, now)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.ordinary.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.ordinary.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.ordinary.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, KeyPair, date_time_ymd};
+
+    use super::*;
+
+    const IN_2030: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(1_893_456_000));
+
+    /// As `openssl req -x509` makes it: of its own signature, and an authority.
+    fn certificate(change: impl FnOnce(&mut CertificateParams)) -> (String, CertificateDer<'static>) {
+        let mut params = CertificateParams::new(["localhost".to_owned(), "other.example".to_owned()]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.not_before = date_time_ymd(2020, 1, 1);
+        params.not_after = date_time_ymd(2040, 1, 1);
+        change(&mut params);
+        let made = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+        (made.pem(), made.der().clone())
+    }
+
+    fn judged(host: &str, given: &str, shown: &CertificateDer<'_>, asked: &str) -> String {
+        let given = Given::new(host, &[given.as_bytes().to_vec()], Arc::new(ring::default_provider())).unwrap();
+        let asked = ServerName::try_from(asked).unwrap();
+        let judged = given.verify_server_cert(shown, &[], &asked, &[], IN_2030);
+        judged.map_or_else(|error| format!("{error:?}"), |_| "good".to_owned())
+    }
+
+    #[test]
+    fn a_certificate_that_was_given_is_trusted_for_its_host_while_it_is_good() {
+        let (pem, own) = certificate(|_| {});
+        assert_eq!(judged("localhost:5443", &pem, &own, "localhost"), "good");
+        // The same names, and nobody gave it.
+        let (_, stranger) = certificate(|_| {});
+        assert_ne!(judged("localhost:5443", &pem, &stranger, "localhost"), "good");
+        // It names this host too, but was not given for it.
+        assert_ne!(judged("localhost:5443", &pem, &own, "other.example"), "good");
+        assert!(judged("third.example", &pem, &own, "third.example").contains("NotValidForName"));
+        let (pem, old) = certificate(|params| params.not_after = date_time_ymd(2029, 1, 1));
+        assert!(judged("localhost", &pem, &old, "localhost").contains("Expired"));
+        let (pem, new) = certificate(|params| params.not_before = date_time_ymd(2031, 1, 1));
+        assert!(judged("localhost", &pem, &new, "localhost").contains("NotValidYet"));
+        let (pem, client) =
+            certificate(|params| params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth]);
+        assert!(judged("localhost", &pem, &client, "localhost").contains("InvalidPurpose"));
+    }
+
+    #[test]
+    fn what_a_given_authority_has_signed_is_good_everywhere() {
+        let (pem, authority) = certificate(|_| {});
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(["ca.example".to_owned()]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let issuer = rcgen::CertifiedIssuer::self_signed(params, key).unwrap();
+        let leaf = CertificateParams::new(["registry.example".to_owned()]).unwrap();
+        let leaf = leaf.signed_by(&KeyPair::generate().unwrap(), &issuer).unwrap();
+        assert_eq!(
+            judged("mirror.example", &issuer.pem(), leaf.der(), "registry.example"),
+            "good"
+        );
+        assert_ne!(judged("mirror.example", &pem, leaf.der(), "registry.example"), "good");
+        drop(authority);
+    }
+}
