@@ -276,6 +276,36 @@ async fn clients_stay_attached_while_containerd_is_away() {
 }
 
 #[tokio::test]
+async fn nothing_of_an_exec_goes_on_when_containerd_is_away_and_nobody_waits() {
+    let mut machine = machine("exec-away").await;
+    machine.sandbox("s").await;
+    machine.run("s", machine.container("c", &SLEEP)).await;
+    let script = "echo $$; sleep 4321; echo on; sleep 4322";
+    let spec = runtime::StreamSpec {
+        argv: ["/bin/sh", "-c", script].map(str::to_owned).into(),
+        streams: runtime::Streams {
+            stdout: true,
+            ..runtime::Streams::default()
+        },
+        tty: false,
+    };
+    let mut session = machine.runtime.exec_stream("s", "c", spec).await.unwrap();
+    let mut seen = [0; 1];
+    session.stdout.as_mut().unwrap().read_exact(&mut seen).await.unwrap();
+    machine.daemon.as_mut().unwrap().kill();
+    session.end.await.unwrap_err();
+    drop(session.stdout);
+    until("the program and what it started are gone", || {
+        let processes = std::fs::read_dir("/proc").unwrap().flatten();
+        let mut lines = processes.map(|process| std::fs::read(process.path().join("cmdline")).unwrap_or_default());
+        lines.all(|line| !String::from_utf8_lossy(&line).contains("sleep 4321;") && line != b"sleep\x004321\0")
+    })
+    .await;
+    machine.daemon.as_mut().unwrap().resume().await;
+    machine.finish().await;
+}
+
+#[tokio::test]
 async fn attack_14_a_killed_logger_does_not_stop_a_container_with_an_input() {
     let mut machine = machine("logger").await;
     machine.sandbox("s").await;

@@ -204,7 +204,12 @@ impl Exec {
         });
         let killed = within(CALL, "kill an exec", self.shared.client.tasks().kill(request)).await;
         if let Err(error) = or_gone(killed) {
-            tracing::warn!(container = self.container, %error, "an exec could not be killed");
+            tracing::warn!(container = self.container, %error, "an exec is killed without containerd");
+            // Its pid may be another's by now, but not in this container and at the head of a session.
+            let members = self.shared.cgroups.members(&self.group).unwrap_or_default();
+            if members.contains(&pid) {
+                kill_member(pid, pid);
+            }
         }
         self.kill_session(pid);
     }
@@ -221,14 +226,18 @@ impl Exec {
                 return;
             }
             for pid in left {
-                // It may be gone, and its pid another's: that one is not in this session.
-                if let Ok(process) = sys::pidfd_open(pid)
-                    && session(pid) == Some(leader)
-                {
-                    drop(sys::pidfd_send_signal(process.as_fd(), libc::SIGKILL));
-                }
+                kill_member(pid, leader);
             }
         }
+    }
+}
+
+/// Kills a process of a session. It may be gone, and its pid another's: that one is not in this session.
+fn kill_member(pid: i32, leader: i32) {
+    if let Ok(process) = sys::pidfd_open(pid)
+        && session(pid) == Some(leader)
+    {
+        drop(sys::pidfd_send_signal(process.as_fd(), libc::SIGKILL));
     }
 }
 
