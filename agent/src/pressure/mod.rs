@@ -1,6 +1,7 @@
 //! Keeps the node able to work: looks at memory, disks and processes, gives back what nobody needs, and ends pods that use
 //! more of the disk than they may, or one at a time where something is short.
 
+mod evicted;
 mod images;
 mod signals;
 pub(crate) mod storage;
@@ -49,6 +50,7 @@ struct Keeper {
     watch: Watch,
     storage: storage::Storage,
     images: images::Collector,
+    evicted: evicted::Evicted,
 }
 
 /// Keeps the node able to work for ever.
@@ -57,6 +59,7 @@ pub(crate) async fn run(context: Arc<Context>, orders: mpsc::Sender<Order>) -> R
         watch: Watch::new(context.config.upkeep.thresholds.clone()),
         storage: storage::Storage::default(),
         images: images::Collector::new(context.config.upkeep.images),
+        evicted: evicted::Evicted::default(),
         context,
         orders,
     };
@@ -138,10 +141,13 @@ impl Keeper {
         Ok(Vec::new())
     }
 
-    /// Ends a pod, unless the node must run it at any price. Answers whether it goes.
-    async fn evict(&self, pod: &Pod, message: String, grace: i64, disruption: bool) -> Result<bool, Error> {
+    /// Ends a pod, unless the node must run it at any price or it is on its way already. Answers whether it goes.
+    async fn evict(&mut self, pod: &Pod, message: String, grace: i64, disruption: bool) -> Result<bool, Error> {
         if eviction::is_critical(pod) {
             warn!(pod = pods::name(pod), message, "a critical pod is not evicted");
+            return Ok(false);
+        }
+        if !self.evicted.add(pods::uid(pod), Instant::now()) {
             return Ok(false);
         }
         info!(
