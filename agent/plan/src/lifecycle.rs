@@ -176,12 +176,6 @@ pub fn abandon(pod: &Pod, view: &View, now: Timestamp) -> Plan {
 
 /// Brings the pod towards what is wanted.
 fn advance(pod: &Pod, view: &View, now: Timestamp, plan: &mut Plan) {
-    match view.sandbox {
-        Sandbox::Absent => plan.actions.push(Action::Prepare),
-        Sandbox::Failed { until, .. } if now >= until => plan.actions.push(Action::Prepare),
-        Sandbox::Failed { until, .. } => plan.wake(until),
-        Sandbox::Preparing | Sandbox::Removing | Sandbox::Removed | Sandbox::Ready { .. } => {}
-    }
     // They are there to look into a pod that does not get on, so they wait for nothing but the sandbox.
     for container in pods::ephemeral_containers(pod) {
         // They run once, whatever became of them.
@@ -219,6 +213,13 @@ fn holds_up(view: &View, container: &Container) -> bool {
     match view.current(&container.name) {
         None => memory.is_none_or(|memory| memory.failure.is_none() && !matches!(memory.image, Image::Failed { .. })),
         Some(_) => view.is_hooked(&container.name),
+    }
+    // After the images: what is known to be there can be configured while the sandbox is made.
+    match view.sandbox {
+        Sandbox::Absent => plan.actions.push(Action::Prepare),
+        Sandbox::Failed { until, .. } if now >= until => plan.actions.push(Action::Prepare),
+        Sandbox::Failed { until, .. } => plan.wake(until),
+        Sandbox::Preparing | Sandbox::Removing | Sandbox::Removed | Sandbox::Ready { .. } => {}
     }
 }
 

@@ -27,7 +27,7 @@ mod world;
 fn a_plain_pod_runs_restarts_and_ends() {
     let mut world = World::new(r#"{"containers":[{"name":"a","image":"i"}]}"#);
     world.settle();
-    world.check(&expect!["prepare, image a, run a 0 => Running"]);
+    world.check(&expect!["image a, prepare, run a 0 => Running"]);
     world.exit("a", 1);
     world.settle();
     world.check(&expect!["image a, run a 1 => Running"]);
@@ -55,7 +55,7 @@ fn initial_containers_run_in_order_and_sidecars_end_last() {
     );
     world.settle();
     world.check(&expect![
-        "prepare, image one, image side, image two, image main, run one 0 => Pending"
+        "image one, image side, image two, image main, prepare, run one 0 => Pending"
     ]);
     world.exit("one", 0);
     world.settle();
@@ -100,7 +100,7 @@ fn a_failed_initial_container_fails_a_pod_that_never_restarts() {
     world.exit("one", 3);
     world.settle();
     world.check(&expect![
-        "prepare, image one, image main, run one 0, tear down => Failed"
+        "image one, image main, prepare, run one 0, tear down => Failed"
     ]);
 }
 
@@ -112,7 +112,7 @@ fn a_deadline_fails_the_pod() {
     assert_eq!(wake, Some(after(world.now, 5)));
     world.pass(5);
     world.settle();
-    world.check(&expect!["prepare, image a, run a 0, stop a 30 => Running"]);
+    world.check(&expect!["image a, prepare, run a 0, stop a 30 => Running"]);
     world.exit("a", 0);
     world.settle();
     world.check(&expect!["tear down => Failed"]);
@@ -133,7 +133,7 @@ fn a_pod_that_the_agent_ends_has_failed_when_nothing_of_it_runs() {
         disruption: true,
     });
     world.settle();
-    world.check(&expect!["prepare, image a, run a 0, stop a 1 => Running"]);
+    world.check(&expect!["image a, prepare, run a 0, stop a 1 => Running"]);
     world.pass(1);
     world.settle();
     world.check(&expect!["kill a, tear down => Failed"]);
@@ -162,7 +162,7 @@ fn a_shorter_grace_hastens_the_end() {
     world.pass(1);
     world.settle();
     world.check(&expect![
-        "prepare, image a, run a 0, stop a 30, hasten a, kill a, tear down, finish => Failed"
+        "image a, prepare, run a 0, stop a 30, hasten a, kill a, tear down, finish => Failed"
     ]);
 }
 
@@ -177,7 +177,7 @@ fn a_lost_sandbox_runs_initial_containers_again() {
     world.settle();
     world.exit("one", 0);
     world.settle();
-    world.check(&expect!["prepare, image one, image a, run one 1, run a 1 => Running"]);
+    world.check(&expect!["image one, image a, prepare, run one 1, run a 1 => Running"]);
 }
 
 #[derive(Clone, Debug)]

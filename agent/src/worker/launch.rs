@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_plan::Timestamp;
-use runtime::Refusal;
+use runtime::{ContainerSpec, Refusal};
 use tracing::warn;
 
 use super::adopt;
@@ -16,11 +16,16 @@ use crate::events::Kind;
 /// A start that takes longer before it comes to the runtime does not hold up those of other pods.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-pub(super) async fn run(plan: &Arc<Plan>) -> Result<Started, Failure> {
+pub(super) async fn run(plan: &Arc<Plan>, draft: Option<ContainerSpec>) -> Result<Started, Failure> {
     // Who has a permit never waits for a gate: who has a gate may wait for a permit.
     let _gate = plan.gate.read().await;
     let permit = plan.context.starts.acquire().await;
-    let mut specified = Box::pin(specification(plan));
+    let mut specified = Box::pin(async {
+        match draft {
+            Some(draft) => Ok(draft),
+            None => specification(plan).await,
+        }
+    });
     let in_time = tokio::time::timeout(PATIENCE, &mut specified).await;
     let (_permit, specification) = if let Ok(specification) = in_time {
         (permit, specification?)
@@ -52,13 +57,16 @@ pub(super) async fn run(plan: &Arc<Plan>) -> Result<Started, Failure> {
         }
         Err(error) => return Err(refused(plan, &error)),
     }
-    match parts.runtime.start_container(&plan.sandbox, &id).await {
+    let asked = aside({
+        let (sandbox, id, runtime) = (plan.sandbox.clone(), id.clone(), Arc::clone(&parts.runtime));
+        move || Ok(runtime.identity(&sandbox, &id))
+    });
+    let (started, asked) = tokio::join!(parts.runtime.start_container(&plan.sandbox, &id), asked);
+    match started {
         Ok(container) => {
             event("Started", "Container started");
             failpoint::reach("started");
             let instance = adopt::instance(&container, plan.context.now());
-            let (sandbox, runtime) = (plan.sandbox.clone(), Arc::clone(&parts.runtime));
-            let asked = aside(move || Ok(runtime.identity(&sandbox, &id))).await;
             Ok(Started {
                 instance,
                 sandbox: plan.sandbox.clone(),

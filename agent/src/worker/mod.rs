@@ -6,6 +6,7 @@ mod act;
 mod adopt;
 mod claims;
 mod demands;
+mod draft;
 mod earlier;
 mod hook;
 mod image_volumes;
@@ -165,6 +166,8 @@ pub(crate) struct Worker {
     clock: Steps,
     finishing: bool,
     resize: resize::Turn,
+    /// Configurations for containers that will be started once the sandbox is there.
+    drafts: draft::Drafts,
     /// Ends of containers whose start was not reported yet.
     early_exits: BTreeMap<String, runtime::Exit>,
 }
@@ -224,6 +227,7 @@ impl Worker {
             clock,
             finishing: false,
             resize: resize::Turn::default(),
+            drafts: draft::Drafts::new(),
             early_exits: BTreeMap::new(),
             gate: Arc::default(),
         }

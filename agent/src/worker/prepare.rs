@@ -13,6 +13,8 @@ use runtime::{Class, PodId, SandboxSpec};
 use tracing::{info, warn};
 use volume::Turns;
 
+use super::draft::{self, Drafts};
+use super::start::Plan;
 use super::{Done, Worker, claims, demands};
 use crate::context::Context;
 use crate::events::Kind;
@@ -22,6 +24,7 @@ use crate::{sources, tokens};
 /// A sandbox in which containers can be started.
 pub(crate) struct Prepared {
     addresses: Vec<IpAddr>,
+    drafts: Drafts,
 }
 
 /// Why there is none.
@@ -56,6 +59,7 @@ impl Worker {
             Sandbox::Failed { failures, .. } => failures,
             Sandbox::Absent | Sandbox::Preparing | Sandbox::Ready { .. } | Sandbox::Removing | Sandbox::Removed => 0,
         };
+        let first = self.first();
         self.view.sandbox = Sandbox::Preparing;
         let (context, pod, id, attempt) = (
             Arc::clone(&self.context),
@@ -67,7 +71,7 @@ impl Worker {
         self.follow_sources();
         let turns = Arc::clone(&self.turns);
         self.tasks.spawn(async move {
-            let outcome = make(&context, &pod, &id, attempt, &turns).await;
+            let outcome = make(&context, &pod, &id, attempt, &turns, first).await;
             if outcome.is_err()
                 && let Err(failures) = remove_sandbox(&context, &id).await
             {
@@ -83,9 +87,10 @@ impl Worker {
             return;
         }
         match outcome {
-            Ok(Prepared { addresses }) => {
+            Ok(Prepared { addresses, drafts }) => {
                 info!(pod = %self.id(), ?addresses, "sandbox ready");
                 self.view.sandbox = Sandbox::Ready { addresses };
+                self.drafts = drafts;
                 self.watch_sources();
                 self.carry_out_resize();
             }
@@ -100,7 +105,14 @@ impl Worker {
     }
 }
 
-async fn make(context: &Context, pod: &Pod, id: &str, attempt: u32, turns: &Arc<Turns>) -> Result<Prepared, Failure> {
+async fn make(
+    context: &Context,
+    pod: &Pod,
+    id: &str,
+    attempt: u32,
+    turns: &Arc<Turns>,
+    first: Vec<Arc<Plan>>,
+) -> Result<Prepared, Failure> {
     let spec = pod
         .spec
         .as_ref()
@@ -141,29 +153,31 @@ async fn make(context: &Context, pod: &Pod, id: &str, attempt: u32, turns: &Arc<
         wanted.limits.pids = context.config.upkeep.pod_pids;
         wanted.user_ids = user_ids;
         wanted.sysctls = oci::sysctls(spec, context.machine.all_users).into_iter().collect();
-        context
-            .parts
-            .runtime
-            .create_sandbox(wanted)
-            .await
-            .map_err(|error| Failure::sandbox(&error))?;
+        // The supervisor is at work meanwhile.
+        let files = async { write_files(context, pod, spec, &directory, &addresses) };
+        let (made, written) = tokio::join!(context.parts.runtime.create_sandbox(wanted), files);
+        made.map_err(|error| Failure::sandbox(&error))?;
+        written.map_err(|error| Failure::mount(error.to_string()))?;
         context.reached(pods::uid(pod), Step::Sandbox);
         failpoint::reach("sandboxed");
         Ok::<_, Failure>(addresses)
     };
     // `status.podIP` in a downward volume needs the address; everything else does not wait for it.
     let needs_address = spec.volumes.iter().flatten().any(shows_address);
-    let addresses = if needs_address {
+    let (addresses, drafts) = if needs_address {
         let addresses = sandboxed.await?;
         volumes(context, pod, &addresses, turns).await?;
-        addresses
+        (addresses, draft::make(first).await)
     } else {
-        let (addresses, made) = tokio::join!(sandboxed, volumes(context, pod, &[], turns));
-        made?;
-        addresses?
+        let furnished = async {
+            volumes(context, pod, &[], turns).await?;
+            Ok::<_, Failure>(draft::make(first).await)
+        };
+        let (addresses, drafts) = tokio::join!(sandboxed, furnished);
+        let drafts = drafts?;
+        (addresses?, drafts)
     };
-    write_files(context, pod, spec, &directory, &addresses).map_err(|error| Failure::mount(error.to_string()))?;
-    Ok(Prepared { addresses })
+    Ok(Prepared { addresses, drafts })
 }
 
 /// The ports of the node that a pod asks for.

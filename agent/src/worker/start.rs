@@ -41,7 +41,7 @@ pub(super) struct Plan {
     pub(super) context: Arc<Context>,
     pub(super) pod: Arc<Pod>,
     pub(super) sandbox: String,
-    image: Arc<image::Image>,
+    pub(super) image: Arc<image::Image>,
     /// Those that are volumes of the container, by the volumes' names.
     pub(super) volume_images: BTreeMap<String, Arc<image::Image>>,
     addresses: Vec<IpAddr>,
@@ -54,11 +54,9 @@ pub(super) struct Plan {
 }
 
 impl Worker {
-    pub(super) fn start(&mut self, container: &str, attempt: u32) {
-        let Some(image) = self.images.get(container).cloned() else {
-            self.memory(container).image = observed::Image::Unknown;
-            return;
-        };
+    /// What a container would be started with; nothing while its image is not known.
+    pub(super) fn plan(&self, container: &str, attempt: u32) -> Option<Plan> {
+        let image = self.images.get(container).cloned()?;
         let wanted = pods::container(&self.pod, container);
         let shown = wanted.iter().flat_map(|wanted| pods::image_volumes(&self.pod, wanted));
         let volume_images = shown
@@ -70,7 +68,7 @@ impl Worker {
                 Vec::new()
             }
         };
-        let plan = Arc::new(Plan {
+        Some(Plan {
             context: Arc::clone(&self.context),
             pod: self.given_pod(),
             sandbox: self.sandbox_id(),
@@ -85,7 +83,15 @@ impl Worker {
                 let missing = || format!("unable to find target container {target}");
                 running.map(|instance| instance.id.clone()).ok_or_else(missing)
             }),
-        });
+        })
+    }
+
+    pub(super) fn start(&mut self, container: &str, attempt: u32) {
+        let Some(plan) = self.plan(container, attempt).map(Arc::new) else {
+            self.memory(container).image = observed::Image::Unknown;
+            return;
+        };
+        let draft = self.take_draft(&plan);
         self.note_given(container);
         self.tell_present(container);
         let memory = self.memory(container);
@@ -93,7 +99,7 @@ impl Worker {
         memory.failure = None;
         let container = container.to_owned();
         self.tasks.spawn(async move {
-            let outcome = launch::run(&plan).await;
+            let outcome = launch::run(&plan, draft).await;
             Done::Started { container, outcome }
         });
     }

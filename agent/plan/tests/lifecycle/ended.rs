@@ -45,7 +45,7 @@ fn a_container_whose_pod_ends_is_not_waited_for() {
     world.pass(5);
     world.exit("a", 0);
     world.settle();
-    world.check(&expect!["prepare, image a, run a 0, stop a 30, tear down => Failed"]);
+    world.check(&expect!["image a, prepare, run a 0, stop a 30, tear down => Failed"]);
     assert!(world.state("a").terminated.is_some());
 }
 
@@ -59,7 +59,7 @@ fn initial_containers_are_shown_as_ended_while_they_run_again() {
     world.lose();
     world.trace.clear();
     world.settle();
-    world.check(&expect!["prepare, image one, image a, run one 1 => Pending"]);
+    world.check(&expect!["image one, image a, prepare, run one 1 => Pending"]);
     assert!(world.view.is_running("one"));
     assert_eq!(world.state("one").terminated.unwrap().exit_code, 0);
     assert!(world.state("a").running.is_none());
@@ -86,11 +86,11 @@ fn what_was_added_runs_once() {
     world.exit("dead", 3);
     world.settle();
     world.check(&expect![
-        "prepare, image dead, image busy, image a, run dead 0, run busy 0, run a 0 => Running"
+        "image dead, image busy, image a, prepare, run dead 0, run busy 0, run a 0 => Running"
     ]);
     world.lose();
     world.settle();
-    world.check(&expect!["prepare, image a, run a 1 => Running"]);
+    world.check(&expect!["image a, prepare, run a 1 => Running"]);
     assert_eq!(world.state("dead").terminated.unwrap().exit_code, 3);
     assert_eq!(world.state("busy").terminated.unwrap().exit_code, 137);
     // Not even a rule that starts all others again.

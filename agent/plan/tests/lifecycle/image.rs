@@ -9,7 +9,7 @@ fn a_container_whose_image_is_changed_runs_again_whatever_the_policy_says() {
     let mut world =
         World::new(r#"{"restartPolicy":"Never","containers":[{"name":"a","image":"i"},{"name":"b","image":"i"}]}"#);
     world.settle();
-    world.check(&expect!["prepare, image a, image b, run a 0, run b 0 => Running"]);
+    world.check(&expect!["image a, image b, prepare, run a 0, run b 0 => Running"]);
     world.pod.spec.as_mut().unwrap().containers[0].image = Some("j".into());
     world.settle();
     world.check(&expect!["stop a 30 => Running"]);

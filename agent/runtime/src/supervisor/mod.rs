@@ -94,8 +94,13 @@ pub fn main() -> ExitCode {
         Ok(empty) => empty,
         Err(error) => return broken("make an empty mount namespace", &error),
     };
+    // The table of the machine's mounts grows with its pods: it is read once.
+    let cgroups = match Cgroups::detect() {
+        Ok(cgroups) => cgroups,
+        Err(error) => return broken("read the cgroup layout", &error),
+    };
     match zygote::serve() {
-        Ok(Some(order)) => supervise(order, empty),
+        Ok(Some(order)) => supervise(order, empty, cgroups),
         Ok(None) => ExitCode::SUCCESS,
         Err(error) => broken("make supervisors", &error),
     }
@@ -107,13 +112,13 @@ fn broken(doing: &str, error: &io::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn supervise(order: Order, empty: Empty) -> ExitCode {
+fn supervise(order: Order, empty: Empty, cgroups: Cgroups) -> ExitCode {
     let Order { directory, mut agent } = order;
     // Otherwise the agent went away before it said what to do.
     let Ok(configuration) = read_configuration(&mut agent) else {
         return ExitCode::FAILURE;
     };
-    let (result, supervisor) = match set_up(&directory, configuration, empty) {
+    let (result, supervisor) = match set_up(&directory, configuration, empty, cgroups) {
         Ok(supervisor) => {
             let (sandbox, supervisor_pid) = (supervisor.sandbox(), nix::unistd::getpid().as_raw());
             (
@@ -153,7 +158,12 @@ fn at<Source: Into<io::Error>>(doing: &'static str) -> impl Fn(Source) -> Failur
     move |error| (doing, error.into())
 }
 
-fn set_up(directory: &Path, configuration: Configuration, empty: Empty) -> Result<state::Supervisor, Failure> {
+fn set_up(
+    directory: &Path,
+    configuration: Configuration,
+    empty: Empty,
+    cgroups: Cgroups,
+) -> Result<state::Supervisor, Failure> {
     let Configuration { spec, cgroup_root } = configuration;
     // EPERM: it leads a session already.
     setsid().ok();
@@ -170,7 +180,6 @@ fn set_up(directory: &Path, configuration: Configuration, empty: Empty) -> Resul
     // Refused without CAP_SYS_RESOURCE: then it is as likely a victim as its size makes it, which is hardly.
     drop(fs::write("/proc/self/oom_score_adj", "-999"));
     let signals = take_signals().map_err(at("take signals"))?;
-    let cgroups = Cgroups::detect().map_err(at("read the cgroup layout"))?;
     let root = PathBuf::from(cgroup_root);
     let group = root.join(spec.class.folder()).join(&spec.id);
     cgroups.create(&group).map_err(at("create the pod's cgroup"))?;
