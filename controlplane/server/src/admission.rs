@@ -28,7 +28,7 @@ use crate::metrics::{Half, Watch};
 use crate::verbs::amend::Part;
 
 pub(crate) use namespace::may_delete;
-pub(crate) use node::{may_become, may_request_token, may_touch};
+pub(crate) use node::{may_become, may_configure, may_request_token, may_touch};
 pub(crate) use service::farewell;
 pub(crate) use service_account::await_account;
 

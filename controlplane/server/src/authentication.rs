@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::identity::{ANONYMOUS, User};
 use crate::server::Shared;
 use crate::tls::{Known, RefusedCertificate};
-use crate::tokens::ISSUER;
+use crate::tokens::{ISSUER, Refused, Used};
 
 pub(crate) use impersonation::{Impersonated, impersonated};
 
@@ -27,7 +27,8 @@ pub(crate) fn audiences() -> Vec<String> {
     vec![ISSUER.to_owned()]
 }
 
-/// The caller of a request. The token is taken out of it: nothing behind here has use for it.
+/// The caller of a request. The token is taken out of it: nothing behind here has use for it. That it lives in a Secret is
+/// left there as [`Used`].
 ///
 /// # Errors
 /// 401 for a token or a certificate that proves nothing.
@@ -68,15 +69,20 @@ fn prove(shared: &Shared, parts: &mut Parts) -> Result<Caller, Failure> {
     };
     let now = (shared.options.clock)();
     match shared.tokens.authenticate(&shared.store, &token, &audiences(), now) {
-        Ok(proven) => Ok(Caller {
-            user: proven.user,
-            annotations: proven
-                .stale
-                .map(|stale| ("authentication.k8s.io/stale-token", stale))
-                .into_iter()
-                .collect(),
-        }),
+        Ok(proven) => {
+            if let Some(used) = proven.used {
+                parts.extensions.insert(used);
+            }
+            let stale = proven.stale.map(|stale| ("authentication.k8s.io/stale-token", stale));
+            Ok(Caller {
+                user: proven.user,
+                annotations: stale.into_iter().collect(),
+            })
+        }
         Err(refused) => {
+            if let Refused::Marked(used) = &refused {
+                parts.extensions.insert(Used::clone(used));
+            }
             tracing::debug!(%refused, "a bearer token was refused");
             Err(Failure::Unauthorized)
         }

@@ -12,6 +12,7 @@ use axum::body::Body;
 use futures::future::{join_all, try_join_all};
 use http::header::CONTENT_TYPE;
 use http::{Method, Request, StatusCode};
+use k8s_openapi::jiff::civil::Date;
 use serde_json::{Value, json};
 use store::{Key, Prefix, Store};
 use thiserror::Error;
@@ -20,6 +21,7 @@ use tower::ServiceExt;
 use crate::authorization::policy::{self, PolicyError, Repair, Wanted};
 use crate::identity::{Assumed, MASTERS, User, assume};
 use crate::server::Options;
+use crate::tokens::day;
 use own_service::Own;
 
 /// Namespaces that are always there.
@@ -41,6 +43,9 @@ pub(crate) const PRIORITY_CLASSES: [(&str, i32, &str); 2] = [
 
 /// The namespace of the cluster's own parts.
 const HOME: &str = "kube-system";
+
+/// The `ConfigMap` that tells since when uses of tokens in Secrets are written down.
+const TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
 
 const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 
@@ -118,6 +123,15 @@ fn firsts(store: &Store) -> impl Iterator<Item = First> {
     classes.chain([storage_class(store)])
 }
 
+fn tracking(today: &str) -> First {
+    First {
+        path: "/api/v1/namespaces/kube-system/configmaps",
+        body: json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": TRACKING}, "data": {"since": today},
+        }),
+    }
+}
+
 /// How often it is looked whether somebody has deleted what no cluster can do without.
 const ROUND: Duration = Duration::from_secs(10);
 
@@ -135,9 +149,12 @@ pub(crate) async fn heal(router: Router, store: &Store, options: &Options, whole
             Key::new(group, plural, namespace, name).is_ok_and(|key| store.get(&key).is_none())
         };
         let missing = NAMESPACES.map(|name| is_missing("", "namespaces", "", name));
+        let untold = is_missing("", "configmaps", HOME, TRACKING);
+        let told = untold.then(|| tracking(&day((options.clock)())));
         let names = namespaces()
             .zip(missing)
-            .filter_map(|(first, missing)| missing.then_some(first));
+            .filter_map(|(first, missing)| missing.then_some(first))
+            .chain(told);
         let mut own = own_service::objects(options);
         own.retain(|own| is_missing(own.group, own.plural, own.namespace, own_service::NAME));
         let creations = names
@@ -171,6 +188,9 @@ async fn make(client: &Client, store: &Store, options: &Options) -> Result<bool,
     {
         // Somebody may have made it immutable; nothing of this server needs it.
         tracing::warn!(%error, "the authority is not published to extension servers");
+    }
+    if let Err(error) = client.track(store, &day((options.clock)())).await {
+        tracing::warn!(%error, "since when uses of tokens are written down is not published");
     }
     let wanted = policy::wanted()?.into_iter();
     made.extend(join_all(wanted.map(|wanted| client.provide(store, wanted))).await);
@@ -256,6 +276,31 @@ impl Client {
             }
         }
         self.send(Method::PUT, format!("{all}/{NAME}"), existing).await
+    }
+
+    /// Tells since when it is written down which tokens in Secrets are used.
+    async fn track(&self, store: &Store, today: &str) -> Result<(), BootstrapError> {
+        let First { path, mut body } = tracking(today);
+        let key = Key::new("", "configmaps", HOME, TRACKING).ok();
+        let Some(existing) = key.and_then(|key| store.get(&key)) else {
+            return self.send(Method::POST, path.to_owned(), body).await;
+        };
+        let existing: Value = serde_json::from_slice(&existing.bytes).unwrap_or_default();
+        let since = existing.pointer("/data/since").and_then(Value::as_str);
+        if since.is_some_and(|since| since.len() == today.len() && since.parse::<Date>().is_ok()) {
+            return Ok(());
+        }
+        let data = existing.get("data").and_then(Value::as_object).cloned();
+        let mut data = data.unwrap_or_default();
+        data.insert("since".to_owned(), today.into());
+        if let Some(body) = body.as_object_mut() {
+            body.insert("data".to_owned(), data.into());
+            body.insert(
+                "metadata".to_owned(),
+                existing.get("metadata").cloned().unwrap_or_default(),
+            );
+        }
+        self.send(Method::PUT, format!("{path}/{TRACKING}"), body).await
     }
 
     async fn send(&self, method: Method, path: String, object: Value) -> Result<(), BootstrapError> {

@@ -21,8 +21,9 @@ use crate::recording::{self, Outcome, Recording};
 use crate::request::RequestInfo;
 use crate::respond::{self, Response};
 use crate::server::Shared;
+use crate::tokens::Used;
 use crate::verbs::connect::{Wanted, connect};
-use crate::{health, openapi, pages, subresource, verbs, weight};
+use crate::{health, openapi, pages, subresource, uses, verbs, weight};
 
 /// Answers a request, whatever it is, and records it.
 pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Response {
@@ -34,7 +35,13 @@ pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Respo
     let caller = authentication::caller(&shared, &mut parts);
     let name = caller.as_ref().ok().map(|caller| caller.user.name.as_str());
     shared.metrics.access.authenticated(name);
+    let used = parts.extensions.remove::<Used>();
     let mut recording = Recording::begin(&shared, &parts, caller.as_ref().ok(), received);
+    if let Some(used) = used {
+        recording.outcome.annotations.push(used.annotation());
+        recording.outcome.warnings.extend(used.warning());
+        uses::note(&shared, &used).await;
+    }
     let answer = match caller {
         Ok(caller) => Box::pin(route(&shared, parts, caller, body, &mut recording.outcome)).await,
         Err(failure) => Err(failure),
@@ -127,8 +134,8 @@ async fn route(
     let bytes = usize::try_from(read).unwrap_or(usize::MAX).max(changed(&context));
     let answer = weight::apart(bytes, serve(&mut context, body)).await;
     drop(room);
-    outcome.warnings = context.warnings.into_vec();
-    outcome.annotations = context.annotations.into_vec();
+    outcome.warnings.extend(context.warnings.into_vec());
+    outcome.annotations.extend(context.annotations.into_vec());
     outcome.notes = context.notes;
     match pass {
         Some(pass) if lasts => {
@@ -254,9 +261,11 @@ fn index(shared: &Shared) -> Vec<String> {
 
 async fn serve(context: &mut Context, body: Body) -> Result<Response, Failure> {
     check_scope(context)?;
-    context
-        .warnings
-        .extend(context.registration.deprecated.map(str::to_owned));
+    if let Some(warning) = context.registration.deprecated {
+        context.warnings.extend([warning.to_owned()]);
+        context.annotations.extend([("k8s.io/deprecated", "true".to_owned())]);
+        context.server.metrics.uses.deprecated(context.registration);
+    }
     if !context.info.subresource.is_empty() {
         return serve_subresource(context, body).await;
     }

@@ -57,6 +57,7 @@ mod services;
 mod shape;
 mod subresource;
 mod tunnel;
+mod uses;
 mod verbs;
 
 pub use bootstrap::BootstrapError;

@@ -8,6 +8,7 @@ mod help;
 mod labels;
 mod process;
 mod slis;
+mod uses;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use self::help::help;
 use self::labels::{Answer, InFlight, Plugin, Request, Resource, Stored, Subject, Watched};
 use self::process::Process;
 use self::slis::Slis;
+use self::uses::Uses;
 use crate::request::RequestInfo;
 use crate::server::Shared;
 use crate::storage;
@@ -62,6 +64,7 @@ pub(crate) struct Metrics {
     pub(crate) slis: Slis,
     pub(crate) admission: Arc<Admission>,
     pub(crate) access: Access,
+    pub(crate) uses: Uses,
     audited: Counter,
     unaudited: Family<Plugin, Counter>,
     process: Process,
@@ -123,6 +126,7 @@ impl Metrics {
             slis: Slis::new(),
             admission: Arc::new(Admission::new()),
             access: Access::default(),
+            uses: Uses::default(),
             audited: Counter::default(),
             unaudited: Family::default(),
             process: Process::new(&mut registry),
@@ -157,6 +161,7 @@ impl Metrics {
         add(registry, "authentication_attempts", self.access.authentications.clone());
         add(registry, "authenticated_user_requests", self.access.users.clone());
         add(registry, "authorization_attempts", self.access.authorizations.clone());
+        self.uses.register(registry);
         registry.register_collector(Box::new(Arc::clone(&self.admission)));
     }
 

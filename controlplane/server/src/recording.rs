@@ -41,14 +41,17 @@ pub(crate) struct Recording {
     sink: Option<Arc<dyn Sink>>,
     clock: Clock,
     trail: Option<Trail>,
+    /// Of a request whose caller proved nothing: what it is about as far as its path tells. Nobody looks further.
+    refused: Option<RequestInfo>,
     pub(crate) outcome: Outcome,
 }
 
 impl Recording {
     pub(crate) fn begin(shared: &Shared, parts: &Parts, caller: Option<&Caller>, received: Timestamp) -> Self {
         let sink = shared.options.audit.clone();
+        let refused = caller.is_none().then(|| info(parts).unwrap_or_default());
         let trail = Trail::new(parts, caller.cloned().unwrap_or_default(), received);
-        if let Some(sink) = sink.as_ref().filter(|sink| sink.wants_received()) {
+        if let Some(sink) = sink.as_ref().filter(|sink| sink.wants_received() && refused.is_none()) {
             let outcome = Outcome {
                 info: info(parts).unwrap_or_default(),
                 ..Outcome::default()
@@ -59,6 +62,7 @@ impl Recording {
             trail: sink.is_some().then_some(trail),
             sink,
             clock: shared.options.clock.clone(),
+            refused,
             outcome: Outcome::default(),
         }
     }
@@ -93,11 +97,16 @@ impl Recording {
 
     fn record(&mut self, code: u16, failure: Option<Failure>, lasts: bool) -> Option<Record> {
         let trail = self.trail.take()?;
-        let stage = if lasts {
+        let refused = self.refused.take();
+        // Upstream leaves it at the beginning of the answer to who proved nothing.
+        let stage = if lasts || refused.is_some() {
             Stage::ResponseStarted
         } else {
             Stage::ResponseComplete
         };
+        if let Some(info) = refused {
+            self.outcome.info = info;
+        }
         let mut record = trail.record(std::mem::take(&mut self.outcome), stage, code, (self.clock)());
         if let Some(failure) = failure {
             let status = failure.status();

@@ -28,7 +28,7 @@ pub struct RequestInfo {
     pub named: bool,
     /// Segments behind the subresource.
     pub rest: Vec<String>,
-    /// The field selector of a list or watch as it was sent.
+    /// The field selector of a list, a watch or a deletion of many as it was sent.
     pub field_selector: String,
 }
 
@@ -114,7 +114,13 @@ impl RequestInfo {
                     }
                 }
             }
-            "delete" => self.verb = "deletecollection",
+            "delete" => {
+                self.verb = "deletecollection";
+                query
+                    .text("fieldSelector")
+                    .unwrap_or_default()
+                    .clone_into(&mut self.field_selector);
+            }
             _ => {}
         }
     }

@@ -9,6 +9,7 @@ mod bootstrap;
 mod cache;
 mod claims;
 mod key;
+mod legacy;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,6 +25,7 @@ use claims::{Issued, SECRET_ISSUER, SecretClaims};
 pub use claims::ISSUER;
 pub(crate) use claims::{Claims, Named, Private};
 pub use key::{KeyError, SigningKey};
+pub(crate) use legacy::{LAST_USED, Origin, Used, day};
 
 /// Why a token proves nothing. The texts are what a review of it says.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -40,6 +42,9 @@ pub(crate) enum Refused {
     /// The account or what it is bound to is gone, or another one by that name.
     #[error("[invalid bearer token, service account token has been invalidated]")]
     Invalidated,
+    /// Its Secret is marked.
+    #[error("[invalid bearer token, {0}]")]
+    Marked(Box<Used>),
     /// It is for somebody else.
     #[error("[invalid bearer token, token audiences {found:?} is invalid for the target audiences {wanted:?}]")]
     Audience {
@@ -58,6 +63,8 @@ pub(crate) struct Proven {
     pub(crate) audiences: Vec<String>,
     /// Set when a token is used past the time that its holder was promised: what the audit log says of it.
     pub(crate) stale: Option<String>,
+    /// Of a token that lives in a Secret.
+    pub(crate) used: Option<Used>,
 }
 
 /// What was read from a token.
@@ -70,6 +77,8 @@ pub(crate) struct Verified {
     ends: i64,
     promised_until: Option<i64>,
     bonds: Vec<Bond>,
+    /// The Secret that it lives in, and its account.
+    lives: Option<[Key; 2]>,
 }
 
 /// Recognizes tokens, and signs them.
@@ -103,6 +112,7 @@ impl Tokens {
                 user,
                 audiences: audiences.to_vec(),
                 stale: None,
+                used: None,
             });
         }
         let verified = self.verified(token)?;
@@ -130,6 +140,11 @@ impl Tokens {
         if !verified.bonds.iter().all(|bond| bond.holds(store, token, now)) {
             return Err(Refused::Invalidated);
         }
+        let lives = verified.lives.as_ref();
+        let used = lives.and_then(|[secret, account]| Used::of(store, secret, account, now));
+        if let Some(used) = used.as_ref().filter(|used| used.origin == Origin::Marked) {
+            return Err(Refused::Marked(Box::new(used.clone())));
+        }
         let late = verified.promised_until.filter(|until| second > *until);
         let stale = late.map(|until| {
             let (subject, seconds) = (&verified.user.name, second - until);
@@ -139,6 +154,7 @@ impl Tokens {
             user: verified.user.clone(),
             audiences: common,
             stale,
+            used,
         })
     }
 
@@ -241,6 +257,7 @@ fn of_claims(claims: Claims) -> Option<Verified> {
         ends: claims.exp,
         promised_until: warnafter,
         bonds,
+        lives: None,
     })
 }
 
@@ -255,6 +272,7 @@ fn of_secret(claims: &SecretClaims) -> Option<Verified> {
         begins: i64::MIN,
         ends: i64::MAX,
         promised_until: None,
-        bonds: vec![Bond::uid(account, &claims.uid), Bond::contents(secret)],
+        bonds: vec![Bond::uid(account.clone(), &claims.uid), Bond::contents(secret.clone())],
+        lives: Some([secret, account]),
     })
 }

@@ -9,6 +9,7 @@ use api::pod::References;
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequestSpec};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, PodSpec, Taint};
+use k8s_openapi::api::resource::v1::ResourceSlice;
 use store::{Entry, Key};
 
 use crate::authentication;
@@ -67,6 +68,14 @@ pub(super) fn may_create(context: &Context, object: &dyn Object) -> Result<(), F
         }
         ("storage.k8s.io", "csinodes") if name != asking => {
             let because = "can only access CSINode with the same name as the requesting node";
+            Err(forbidden(context, name, because.to_owned()))
+        }
+        ("resource.k8s.io", "resourceslices") => {
+            let slice = object.as_any().downcast_ref::<ResourceSlice>();
+            if slice.is_none_or(|slice| slice.spec.node_name.as_deref() == Some(asking)) {
+                return Ok(());
+            }
+            let because = "can only create ResourceSlice with the same NodeName as the requesting node";
             Err(forbidden(context, name, because.to_owned()))
         }
         ("certificates.k8s.io", "certificatesigningrequests") => match object.as_any().downcast_ref() {
@@ -159,16 +168,20 @@ fn may_mirror(context: &Context, asking: &str, pod: &Pod) -> Result<(), String> 
     Ok(())
 }
 
-/// A node changes only pods that are bound to it, and of them the status.
+/// A node changes only pods that are bound to it, and of them the status; and it deletes only slices that tell of it.
 ///
 /// # Errors
 /// 403
 pub(crate) fn may_touch(context: &Context, entry: &Entry) -> Result<(), Failure> {
-    let Some(asking) = asking(context).filter(|_| context.registration.plural == "pods") else {
+    let Some(asking) = asking(context) else { return Ok(()) };
+    let (plural, verb) = (context.registration.plural, context.info.verb);
+    let is_slice = plural == "resourceslices" && matches!(verb, "delete" | "deletecollection");
+    if !(plural == "pods" || is_slice) || is_bound(entry, asking) {
         return Ok(());
-    };
-    if is_bound(entry, asking) {
-        return Ok(());
+    }
+    if is_slice {
+        let because = "can only delete ResourceSlice with the same NodeName as the requesting node";
+        return Err(forbidden(context, entry.key.name(), because.to_owned()));
     }
     let can = match context.info.subresource.as_str() {
         "status" => "update pod status for pods",
@@ -210,6 +223,29 @@ pub(crate) fn may_become(context: &Context, new: &dyn Object, old: &dyn Object) 
         }
         _ => Ok(()),
     }
+}
+
+/// A node does not say by which object it is configured. Nobody is, but upstream refuses what it would drop later.
+///
+/// # Errors
+/// 403
+pub(crate) fn may_configure(context: &Context, new: &dyn Object, old: Option<&dyn Object>) -> Result<(), Failure> {
+    let Some(asking) = asking(context) else { return Ok(()) };
+    let source = |object: &dyn Object| {
+        let node = object.as_any().downcast_ref::<Node>()?;
+        node.spec.as_ref()?.config_source.clone()
+    };
+    let name = new.metadata().name.as_deref().unwrap_or_default();
+    let wanted = source(new);
+    if name != asking || wanted.is_none() || wanted == old.and_then(source) {
+        return Ok(());
+    }
+    let because = if old.is_some() {
+        format!("node {asking:?} is not allowed to update configSource to a new non-nil configSource")
+    } else {
+        format!("node {asking:?} is not allowed to create pods with a non-nil configSource")
+    };
+    Err(forbidden(context, name, because))
 }
 
 fn claim_statuses(object: &dyn Object) -> Option<&[k8s_openapi::api::core::v1::PodResourceClaimStatus]> {

@@ -33,6 +33,7 @@ pub(super) fn decide(store: &Store, node: &str, attributes: &Attributes<'_>) -> 
         ("", "serviceaccounts") => request.uses_account(),
         ("coordination.k8s.io", "leases") => request.has_lease(),
         ("storage.k8s.io", "csinodes") => request.has_csi_node(),
+        ("resource.k8s.io", "resourceslices") => request.has_slice(),
         ("", "nodes") => request.has_node(),
         ("", "pods") => request.has_pod(),
         _ if policy::node_rules().iter().any(|rule| rules::allows(rule, attributes)) => Ok(()),
@@ -127,6 +128,25 @@ impl Request<'_> {
         Ok(())
     }
 
+    fn has_slice(&self) -> Result<(), String> {
+        if !self.wanted.subresource.is_empty() {
+            return no("cannot authorize ResourceSlice subresources");
+        }
+        match self.verb {
+            // Of which node it is stands in the body: admission looks there.
+            "create" => Ok(()),
+            "get" | "update" | "patch" | "delete" => self.related(),
+            "list" | "watch" | "deletecollection" if self.selects_own() => Ok(()),
+            "list" | "watch" | "deletecollection" => {
+                no("can only list/watch/deletecollection resourceslices with nodeName field selector")
+            }
+            _ => no(
+                "only the following verbs are allowed for a ResourceSlice: get, watch, list, create, update, patch, delete, \
+                 deletecollection",
+            ),
+        }
+    }
+
     fn has_node(&self) -> Result<(), String> {
         let Self { node, wanted, .. } = self;
         match (wanted.subresource, self.verb) {
@@ -172,6 +192,10 @@ impl Request<'_> {
             "serviceaccounts" => self.names(namespace, |spec| spec.service_account_name.as_deref() == Some(name)),
             "persistentvolumeclaims" => self.claims(namespace, name),
             "persistentvolumes" => self.has_volume(name),
+            "resourceslices" => Key::new("resource.k8s.io", "resourceslices", "", name)
+                .ok()
+                .and_then(|key| self.store.get(&key))
+                .is_some_and(|slice| is_bound(&slice, self.node)),
             "volumeattachments" => self
                 .get::<VolumeAttachment>("storage.k8s.io", "volumeattachments", name)
                 .is_some_and(|attachment| attachment.spec.node_name == self.node),
@@ -234,8 +258,8 @@ impl Request<'_> {
     }
 }
 
-/// Whether a pod is bound to a node.
-pub(crate) fn is_bound(pod: &Entry, node: &str) -> bool {
-    let mut fields = pod.attributes.fields.iter();
+/// Whether a pod is bound to a node, or a slice tells of one.
+pub(crate) fn is_bound(object: &Entry, node: &str) -> bool {
+    let mut fields = object.attributes.fields.iter();
     fields.any(|(label, value)| *label == "spec.nodeName" && **value == *node)
 }

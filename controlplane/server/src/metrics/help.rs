@@ -35,6 +35,11 @@ const TEXTS: &[(&str, &str)] = &[
          seconds for each verb, group, version, resource, subresource, scope and component",
     ),
     (
+        "apiserver_requested_deprecated_apis",
+        "[STABLE] Gauge of deprecated APIs that have been requested, broken out by API group, version, resource, subresource, \
+         and removed_release",
+    ),
+    (
         "apiserver_resource_objects",
         "[ALPHA] Number of stored objects at the time of last check split by kind. In case of a fetching error, the value \
          will be -1",
@@ -75,6 +80,18 @@ const TEXTS: &[(&str, &str)] = &[
     (
         "kubernetes_healthchecks",
         "[STABLE] This metric records the results of all healthcheck",
+    ),
+    (
+        "serviceaccount_invalid_legacy_auto_token_uses",
+        "[ALPHA] Cumulative invalid auto-generated legacy tokens used",
+    ),
+    (
+        "serviceaccount_legacy_auto_token_uses",
+        "[ALPHA] Cumulative auto-generated legacy tokens used",
+    ),
+    (
+        "serviceaccount_legacy_manual_token_uses",
+        "[ALPHA] Cumulative manually created legacy tokens used",
     ),
 ];
 

@@ -163,6 +163,7 @@ fn prepare<'a>(
     check_name(new, amendment.name)?;
     set_namespace(context, new)?;
     check_preconditions(context, amendment, entry, new, old)?;
+    admission::may_configure(context, new, Some(old))?;
     keep_metadata(new, old);
     let mut review = Review::of_change(context, old, amendment.part);
     let found = match amendment.part {

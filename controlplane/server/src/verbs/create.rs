@@ -59,6 +59,7 @@ pub(crate) async fn store_new(
     check_identity(context, &mut *object)?;
     let (name, sent) = (&object.metadata().name, &object.metadata().managed_fields);
     managers::check(context, name.as_deref().unwrap_or_default(), sent.as_deref())?;
+    admission::may_configure(context, &*object, None)?;
     admission::await_account(context, &*object).await;
     if !draws_name(&*object) {
         let managed = begin(context, &mut *object, None);
@@ -87,6 +88,7 @@ pub(crate) async fn store_applied(
     dry_run: bool,
 ) -> Result<Stored, Failure> {
     check_identity(context, &mut *object)?;
+    admission::may_configure(context, &*object, None)?;
     let managed = begin(context, &mut *object, Some(managed));
     finish(context, object, managed, dry_run).await
 }

@@ -17,6 +17,8 @@ use crate::object;
 use crate::options::WriteOptions;
 use crate::respond::Response;
 use crate::shape;
+use crate::tokens::{Refused, Used};
+use crate::uses;
 use crate::verbs::{access, binding};
 
 /// `POST` of a kind that is created only.
@@ -31,9 +33,10 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     context.warnings.extend(read.warnings);
     context.notes.request = Some(read.json);
     read.object.metadata_mut().managed_fields = None;
+    let mut used = None;
     let asked = read.object.as_any_mut();
     if let Some(review) = asked.downcast_mut::<TokenReview>() {
-        review_token(context, review)?;
+        used = review_token(context, review)?;
     } else if let Some(review) = asked.downcast_mut::<SelfSubjectReview>() {
         review.metadata.creation_timestamp = Some(Time(context.now()));
         review.status = Some(SelfSubjectReviewStatus {
@@ -42,12 +45,17 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     } else if !access::review(context, &mut *read.object)? {
         return Err(Failure::MethodNotAllowed);
     }
+    if let Some(used) = used {
+        context.annotations.extend([used.annotation()]);
+        context.warnings.extend(used.warning());
+        uses::note(&context.server, &used).await;
+    }
     let bytes = object::unstored(&mut *read.object, None, "");
     context.notes.response = Some(bytes.clone());
     shape::one(context, StatusCode::CREATED, representation, bytes).await
 }
 
-fn review_token(context: &Context, review: &mut TokenReview) -> Result<(), Failure> {
+fn review_token(context: &Context, review: &mut TokenReview) -> Result<Option<Used>, Failure> {
     if review.spec.token.is_empty() {
         return Err(Failure::bad_request(
             "token is required for TokenReview in authentication",
@@ -59,6 +67,11 @@ fn review_token(context: &Context, review: &mut TokenReview) -> Result<(), Failu
     let proven = server
         .tokens
         .authenticate(&server.store, &review.spec.token, &wanted, context.now());
+    let used = match &proven {
+        Ok(proven) => proven.used.clone(),
+        Err(Refused::Marked(used)) => Some(Used::clone(used)),
+        Err(_) => None,
+    };
     review.status = Some(match proven {
         Ok(proven) => TokenReviewStatus {
             authenticated: Some(true),
@@ -72,7 +85,7 @@ fn review_token(context: &Context, review: &mut TokenReview) -> Result<(), Failu
             ..TokenReviewStatus::default()
         },
     });
-    Ok(())
+    Ok(used)
 }
 
 /// A user as answers show him.

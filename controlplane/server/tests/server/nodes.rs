@@ -9,7 +9,7 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 const MERGE: &str = "application/merge-patch+json";
 
 /// Pods `mine` and `theirs` on n1 and n2, each with a Secret and a `ConfigMap` of its own name.
-async fn cluster() -> Api {
+pub(crate) async fn cluster() -> Api {
     let api = Api::start().await;
     for (name, node) in [("mine", "n1"), ("theirs", "n2")] {
         let mut pod = pod(name);
@@ -28,7 +28,7 @@ async fn cluster() -> Api {
     api
 }
 
-async fn n1(api: &Api, method: &str, path: &str, body: &Value) -> Answer {
+pub(crate) async fn n1(api: &Api, method: &str, path: &str, body: &Value) -> Answer {
     let kind = if method == "PATCH" { MERGE } else { "application/json" };
     let body = if body.is_null() {
         String::new()

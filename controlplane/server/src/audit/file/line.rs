@@ -104,9 +104,11 @@ struct HowProven<'a> {
 
 #[derive(Serialize)]
 struct Who<'a> {
+    #[serde(skip_serializing_if = "str::is_empty")]
     username: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
     uid: &'a str,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
     groups: &'a [String],
     #[serde(skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     extra: &'a std::collections::BTreeMap<String, Vec<String>>,
