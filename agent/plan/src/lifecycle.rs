@@ -197,6 +197,13 @@ fn advance(pod: &Pod, view: &View, now: Timestamp, plan: &mut Plan) {
         keep(pod, view, (Group::Main, container), !blocked, now, plan);
         blocked |= holds_up(view, container);
     }
+    // After the images: what is known to be there can be configured while the sandbox is made.
+    match view.sandbox {
+        Sandbox::Absent => plan.actions.push(Action::Prepare),
+        Sandbox::Failed { until, .. } if now >= until => plan.actions.push(Action::Prepare),
+        Sandbox::Failed { until, .. } => plan.wake(until),
+        Sandbox::Preparing | Sandbox::Removing | Sandbox::Removed | Sandbox::Ready { .. } => {}
+    }
 }
 
 /// Whether the containers after this one wait for it: until its postStart hook has ended. It holds up nobody when it cannot be
@@ -213,13 +220,6 @@ fn holds_up(view: &View, container: &Container) -> bool {
     match view.current(&container.name) {
         None => memory.is_none_or(|memory| memory.failure.is_none() && !matches!(memory.image, Image::Failed { .. })),
         Some(_) => view.is_hooked(&container.name),
-    }
-    // After the images: what is known to be there can be configured while the sandbox is made.
-    match view.sandbox {
-        Sandbox::Absent => plan.actions.push(Action::Prepare),
-        Sandbox::Failed { until, .. } if now >= until => plan.actions.push(Action::Prepare),
-        Sandbox::Failed { until, .. } => plan.wake(until),
-        Sandbox::Preparing | Sandbox::Removing | Sandbox::Removed | Sandbox::Ready { .. } => {}
     }
 }
 

@@ -8,6 +8,7 @@ mod claims;
 mod demands;
 mod draft;
 mod earlier;
+mod etc;
 mod hook;
 mod image_volumes;
 mod launch;

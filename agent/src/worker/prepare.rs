@@ -14,6 +14,7 @@ use tracing::{info, warn};
 use volume::Turns;
 
 use super::draft::{self, Drafts};
+use super::etc;
 use super::start::Plan;
 use super::{Done, Worker, claims, demands};
 use crate::context::Context;
@@ -154,7 +155,7 @@ async fn make(
         wanted.user_ids = user_ids;
         wanted.sysctls = oci::sysctls(spec, context.machine.all_users).into_iter().collect();
         // The supervisor is at work meanwhile.
-        let files = async { write_files(context, pod, spec, &directory, &addresses) };
+        let files = async { etc::write(context, pod, spec, &directory, &addresses) };
         let (made, written) = tokio::join!(context.parts.runtime.create_sandbox(wanted), files);
         made.map_err(|error| Failure::sandbox(&error))?;
         written.map_err(|error| Failure::mount(error.to_string()))?;
@@ -313,38 +314,6 @@ impl Failure {
 pub(super) fn create_directories(path: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     std::fs::DirBuilder::new().recursive(true).mode(0o750).create(path)
-}
-
-fn write_files(
-    context: &Context,
-    pod: &Pod,
-    spec: &PodSpec,
-    directory: &Path,
-    addresses: &[IpAddr],
-) -> std::io::Result<()> {
-    let etc = directory.join("etc");
-    let hostname = pods::hostname(pod);
-    let aliases = spec.host_aliases.as_deref().unwrap_or(&[]);
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let hosts = if pods::host_network(spec) {
-        files::host_network_hosts(&read("/etc/hosts"), aliases)
-    } else {
-        let domain = pods::domain(pod, &context.config.dns.domain);
-        let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-        files::hosts(&addresses, &hostname, domain.as_deref(), aliases)
-    };
-    std::fs::write(etc.join("hosts"), hosts)?;
-    let resolver = files::resolv_conf(
-        spec.dns_policy.as_deref().unwrap_or("ClusterFirst"),
-        spec.dns_config.as_ref(),
-        pods::namespace(pod),
-        pods::host_network(spec),
-        &context.config.dns,
-        &read("/etc/resolv.conf"),
-    );
-    std::fs::write(etc.join("resolv.conf"), resolver)?;
-    let told = files::told_hostname(pod, &context.config.dns.domain, &crate::machine::hostname());
-    std::fs::write(etc.join("hostname"), told + "\n")
 }
 
 /// Removes a sandbox and its network; goes on past failures.

@@ -36,10 +36,8 @@ impl Executor for Program {
         if let Some(directory) = &self.directory
             && let Err(error) = chdir(directory)
         {
-            let text = format!(
-                "chdir to cwd ({directory:?}) set in config.json failed: {}\n",
-                words(error)
-            );
+            let (directory, why) = (directory.display().to_string(), words(error));
+            let text = format!("chdir to cwd ({directory:?}) set in config.json failed: {why}\n");
             nix::unistd::write(io::stderr(), text.as_bytes()).ok();
             sys::exit_now(NOT_EXECUTED)
         }

@@ -1,0 +1,42 @@
+//! The files in `/etc` that all containers of a pod share.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use agent_plan::{files, pods};
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+
+use crate::context::Context;
+
+/// Writes `hosts`, `resolv.conf` and `hostname`.
+pub(super) fn write(
+    context: &Context,
+    pod: &Pod,
+    spec: &PodSpec,
+    directory: &Path,
+    addresses: &[IpAddr],
+) -> std::io::Result<()> {
+    let etc = directory.join("etc");
+    let hostname = pods::hostname(pod);
+    let aliases = spec.host_aliases.as_deref().unwrap_or(&[]);
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let hosts = if pods::host_network(spec) {
+        files::host_network_hosts(&read("/etc/hosts"), aliases)
+    } else {
+        let domain = pods::domain(pod, &context.config.dns.domain);
+        let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        files::hosts(&addresses, &hostname, domain.as_deref(), aliases)
+    };
+    std::fs::write(etc.join("hosts"), hosts)?;
+    let resolver = files::resolv_conf(
+        spec.dns_policy.as_deref().unwrap_or("ClusterFirst"),
+        spec.dns_config.as_ref(),
+        pods::namespace(pod),
+        pods::host_network(spec),
+        &context.config.dns,
+        &read("/etc/resolv.conf"),
+    );
+    std::fs::write(etc.join("resolv.conf"), resolver)?;
+    let told = files::told_hostname(pod, &context.config.dns.domain, &crate::machine::hostname());
+    std::fs::write(etc.join("hostname"), told + "\n")
+}
