@@ -54,7 +54,7 @@ impl Given {
     fn vouch(certificate: &CertificateDer<'_>, name: &ServerName<'_>, now: UnixTime) -> Result<(), Error> {
         verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
         let (_, parsed) =
-            parse_x509_certificate(certificate).map_err(|_| Error::from(CertificateError::BadEncoding))?;
+            parse_x509_certificate(certificate).map_err(|_unread| Error::from(CertificateError::BadEncoding))?;
         let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
         if now < parsed.validity().not_before.timestamp() {
             return Err(CertificateError::NotValidYet.into());
@@ -63,7 +63,7 @@ impl Given {
             return Err(CertificateError::Expired.into());
         }
         let purposes = parsed.extended_key_usage();
-        let purposes = purposes.map_err(|_| Error::from(CertificateError::BadEncoding))?;
+        let purposes = purposes.map_err(|_unread| Error::from(CertificateError::BadEncoding))?;
         match purposes {
             Some(purposes) if !purposes.value.server_auth && !purposes.value.any => {
                 Err(CertificateError::InvalidPurpose.into())

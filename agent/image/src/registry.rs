@@ -78,8 +78,8 @@ pub enum RegistryError {
 
 fn told(mirrors: &[(String, RegistryError)]) -> String {
     let each = mirrors.iter();
-    each.map(|(host, error)| format!("mirror {host:?}: {}; ", crate::chain(error)))
-        .collect()
+    let each = each.map(|(host, error)| format!("mirror {host:?}: {}; ", crate::chain(error)));
+    each.collect::<Vec<_>>().concat()
 }
 
 impl RegistryError {

@@ -32,9 +32,11 @@ impl Worker {
         let before = std::mem::replace(&mut self.view.sandbox, Sandbox::Ready { addresses });
         let then = lifecycle::decide(&self.pod, &self.view, self.context.now());
         self.view.sandbox = before;
-        let names = then.actions.into_iter().filter_map(|action| match action {
-            Action::Run { container, attempt: 0 } => Some(container),
-            _ => None,
+        let names = then.actions.into_iter().filter_map(|action| {
+            let Action::Run { container, attempt: 0 } = action else {
+                return None;
+            };
+            Some(container)
         });
         let plans = names.take(LIMIT).filter_map(|name| {
             let container = pods::container(&self.pod, &name)?;

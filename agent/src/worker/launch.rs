@@ -19,21 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) async fn run(plan: &Arc<Plan>, draft: Option<ContainerSpec>) -> Result<Started, Failure> {
     // Who has a permit never waits for a gate: who has a gate may wait for a permit.
     let _gate = plan.gate.read().await;
-    let permit = plan.context.starts.acquire().await;
-    let mut specified = Box::pin(async {
-        match draft {
-            Some(draft) => Ok(draft),
-            None => specification(plan).await,
-        }
-    });
-    let in_time = tokio::time::timeout(PATIENCE, &mut specified).await;
-    let (_permit, specification) = if let Ok(specification) = in_time {
-        (permit, specification?)
-    } else {
-        drop(permit);
-        let specification = specified.await?;
-        (plan.context.starts.acquire().await, specification)
-    };
+    let (_permit, specification) = begin(plan, draft).await?;
     let id = specification.id.clone();
     let image_id = specification.image_id.clone();
     let parts = &plan.context.parts;
@@ -89,6 +75,24 @@ pub(super) async fn run(plan: &Arc<Plan>, draft: Option<ContainerSpec>) -> Resul
             Err(failure)
         }
     }
+}
+
+/// The right to make a container, and what it shall be.
+async fn begin(
+    plan: &Arc<Plan>,
+    draft: Option<ContainerSpec>,
+) -> Result<(impl Sized + use<'_>, ContainerSpec), Failure> {
+    let permit = plan.context.starts.acquire().await;
+    if let Some(draft) = draft {
+        return Ok((permit, draft));
+    }
+    let mut specified = Box::pin(specification(plan));
+    if let Ok(specification) = tokio::time::timeout(PATIENCE, &mut specified).await {
+        return Ok((permit, specification?));
+    }
+    drop(permit);
+    let specification = specified.await?;
+    Ok((plan.context.starts.acquire().await, specification))
 }
 
 /// What had to start it is gone. It counts if it ran all the same.

@@ -99,7 +99,7 @@ impl Worker {
         memory.failure = None;
         let container = container.to_owned();
         self.tasks.spawn(async move {
-            let outcome = launch::run(&plan, draft).await;
+            let outcome = Box::pin(launch::run(&plan, draft)).await;
             Done::Started { container, outcome }
         });
     }
