@@ -51,6 +51,7 @@ mod tests {
             audiences: None,
             begins: 0,
             ends: 0,
+            lives: None,
             promised_until: None,
             bonds: Vec::new(),
         });
