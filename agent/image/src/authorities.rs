@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn what_a_given_authority_has_signed_is_good_everywhere() {
-        let (pem, authority) = certificate(|_| {});
+        let (pem, _) = certificate(|_| {});
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(["ca.example".to_owned()]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -184,6 +184,5 @@ mod tests {
             "good"
         );
         assert_ne!(judged("mirror.example", &pem, leaf.der(), "registry.example"), "good");
-        drop(authority);
     }
 }

@@ -308,7 +308,7 @@ impl Inner {
         // Nothing runs in them any more, whatever became of the plugins: what those still hold stands in the records.
         note(&mut failures, namespace::release_all(&self.config.state_dir));
         if !held.is_empty() {
-            failures.append(&mut held.clone());
+            failures.extend_from_slice(&held);
         } else if failures.is_empty() {
             self.records().forget()?;
         }
