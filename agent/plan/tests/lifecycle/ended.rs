@@ -116,7 +116,7 @@ fn what_never_ran_ends_with_its_pod() {
     let mut world = World::new(r#"{"containers":[{"name":"a"},{"name":"b"}],"activeDeadlineSeconds":3}"#);
     world.memory("b").image = Image::Pulling { delay: 0 };
     world.settle();
-    world.check(&expect!["prepare, image a, run a 0 => Pending"]);
+    world.check(&expect!["image a, prepare, run a 0 => Pending"]);
     world.pass(3);
     world.settle();
     // One that still runs may be told of yet.

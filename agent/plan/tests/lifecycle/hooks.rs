@@ -12,7 +12,7 @@ const TWO: &str = r#"{"containers":[{"name":"a","lifecycle":{"postStart":{"sleep
 fn a_container_is_not_told_to_run_before_its_hook_has_ended() {
     let mut world = World::new(TWO);
     world.settle();
-    world.check(&expect!["prepare, image a, image b, run a 0 => Pending"]);
+    world.check(&expect!["image a, image b, prepare, run a 0 => Pending"]);
     assert_eq!(world.waiting_reason("a").as_deref(), Some("ContainerCreating"));
     assert_eq!(status::logged(&world.pod, &world.view, "a", false, world.now), Ok(0));
     world.memory("a").post_start = false;
@@ -35,12 +35,12 @@ fn who_cannot_start_or_has_failed_holds_up_nobody() {
         until: after(world.now, 10),
     });
     world.settle();
-    world.check(&expect!["prepare, image b, run b 0 => Pending"]);
+    world.check(&expect!["image b, prepare, run b 0 => Pending"]);
     let mut world = World::new(TWO);
     world.settle();
     world.exit("a", 137);
     world.settle();
     world.check(&expect![
-        "prepare, image a, image b, run a 0, image a, run b 0, run a 1 => Running"
+        "image a, image b, prepare, run a 0, image a, run b 0, run a 1 => Running"
     ]);
 }
