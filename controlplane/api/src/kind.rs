@@ -205,7 +205,8 @@ pub struct Column<K> {
     pub cell_type: CellType,
     /// 0 is always shown; 1 only with `-o wide`.
     pub priority: i32,
-    /// What the column means, for people.
+    /// What the column means, for people; or the field that it shows, like `core.v1.PodSpec.nodeName`, of which upstream's
+    /// description is told.
     pub description: &'static str,
     /// The cell of one object at a time.
     pub cell: fn(&K, Timestamp) -> Value,

@@ -6,6 +6,7 @@
 pub mod bounds;
 pub mod certificate;
 pub mod decode;
+mod descriptions;
 pub mod invalid;
 pub mod kind;
 pub mod kinds;

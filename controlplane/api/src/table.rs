@@ -57,7 +57,7 @@ impl<K> Column<K> {
 
 /// The last column that is always shown: how long ago the object was created.
 pub const fn age_column<K: Kind>() -> Column<K> {
-    Column::text("Age", "Time since the object was created.", |object, now| {
+    Column::text("Age", "meta.v1.ObjectMeta.creationTimestamp", |object, now| {
         let created = k8s_openapi::Metadata::metadata(object).creation_timestamp.as_ref();
         Value::from(since(created, now))
     })
@@ -69,7 +69,7 @@ pub const fn created_column<K: Kind>() -> Column<K> {
         name: "Created At",
         cell_type: CellType::Date,
         priority: 0,
-        description: "When the object was created.",
+        description: "meta.v1.ObjectMeta.creationTimestamp",
         cell: |object, _| {
             let created = k8s_openapi::Metadata::metadata(object).creation_timestamp.as_ref();
             created.map(|created| created.0.to_string()).into()

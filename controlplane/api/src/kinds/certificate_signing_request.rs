@@ -17,18 +17,26 @@ impl Kind for CertificateSigningRequest {
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Approval, Subresource::Status];
     const COLUMNS: &'static [Column<Self>] = &[
         age_column(),
-        Column::text("SignerName", "Who shall sign.", |request, _| {
-            or(Some(&request.spec.signer_name), "<none>").into()
-        }),
-        Column::text("Requestor", "Who asked.", |request, _| {
-            request.spec.username.as_deref().unwrap_or_default().into()
-        }),
-        Column::text("RequestedDuration", "How long it shall be valid.", |request, now| {
-            requested_duration(request, now).into()
-        }),
-        Column::text("Condition", "What has been decided.", |request, _| {
-            decision(request).into()
-        }),
+        Column::text(
+            "SignerName",
+            "certificates.v1.CertificateSigningRequestSpec.signerName",
+            |request, _| or(Some(&request.spec.signer_name), "<none>").into(),
+        ),
+        Column::text(
+            "Requestor",
+            "certificates.v1.CertificateSigningRequestSpec.request",
+            |request, _| request.spec.username.as_deref().unwrap_or_default().into(),
+        ),
+        Column::text(
+            "RequestedDuration",
+            "certificates.v1.CertificateSigningRequestSpec.expirationSeconds",
+            |request, now| requested_duration(request, now).into(),
+        ),
+        Column::text(
+            "Condition",
+            "certificates.v1.CertificateSigningRequestStatus.conditions",
+            |request, _| decision(request).into(),
+        ),
     ];
     const FIELDS: &'static [Field<Self>] = &[Field {
         label: "spec.signerName",

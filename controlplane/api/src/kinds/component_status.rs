@@ -9,7 +9,7 @@ impl Kind for ComponentStatus {
     const SHORT_NAMES: &'static [&'static str] = &["cs"];
     const VERBS: Verbs = Verbs::ReadOnly;
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::text("Status", "Healthy or Unhealthy.", |component, _| {
+        Column::text("Status", "Status of the component conditions", |component, _| {
             match healthy(component).map(|condition| condition.status.as_str()) {
                 Some("True") => "Healthy",
                 Some("False") => "Unhealthy",
@@ -17,11 +17,11 @@ impl Kind for ComponentStatus {
             }
             .into()
         }),
-        Column::text("Message", "What the component says.", |component, _| {
+        Column::text("Message", "Message of the component conditions", |component, _| {
             let message = healthy(component).and_then(|condition| condition.message.as_deref());
             message.unwrap_or_default().into()
         }),
-        Column::text("Error", "What went wrong.", |component, _| {
+        Column::text("Error", "Error of the component conditions", |component, _| {
             let error = healthy(component).and_then(|condition| condition.error.as_deref());
             error.unwrap_or_default().into()
         }),

@@ -11,7 +11,7 @@ use crate::validation::each;
 impl Kind for ConfigMap {
     const SHORT_NAMES: &'static [&'static str] = &["cm"];
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::integer("Data", "Number of entries.", |map, _| {
+        Column::integer("Data", "core.v1.ConfigMap.data", |map, _| {
             (map.data.iter().flatten().count() + map.binary_data.iter().flatten().count()).into()
         }),
         age_column(),

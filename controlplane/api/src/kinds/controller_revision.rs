@@ -9,10 +9,12 @@ use crate::validation::{immutable, non_negative};
 
 impl Kind for ControllerRevision {
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::text("Controller", "The workload that it belongs to.", |revision, _| {
+        Column::text("Controller", "Controller of the object", |revision, _| {
             owner(revision).into()
         }),
-        Column::integer("Revision", "Its number.", |revision, _| revision.revision.into()),
+        Column::integer("Revision", "apps.v1.ControllerRevision.revision", |revision, _| {
+            revision.revision.into()
+        }),
         age_column(),
     ];
 

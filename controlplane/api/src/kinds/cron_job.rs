@@ -16,38 +16,46 @@ impl Kind for CronJob {
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
     const GENERATION: bool = true;
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::text("Schedule", "When, in the format of cron.", |cron, _| {
+        Column::text("Schedule", "batch.v1.CronJobSpec.schedule", |cron, _| {
             cron.spec.schedule.as_str().into()
         }),
-        Column::text("Timezone", "Where the schedule's times are meant.", |cron, _| {
+        Column::text("Timezone", "batch.v1.CronJobSpec.timeZone", |cron, _| {
             let zone = cron.spec.time_zone.as_deref();
             zone.unwrap_or("<none>").into()
         }),
-        Column::boolean("Suspend", "Whether no more jobs are made.", |cron, _| {
+        Column::boolean("Suspend", "batch.v1.CronJobSpec.suspend", |cron, _| {
             truth(cron.spec.suspend).into()
         }),
-        Column::integer("Active", "Jobs that run.", |cron, _| {
+        Column::integer("Active", "batch.v1.CronJobStatus.active", |cron, _| {
             let active = cron.status.as_ref().and_then(|status| status.active.as_ref());
             active.map_or(0, Vec::len).into()
         }),
-        Column::text("Last Schedule", "Time since a job was made.", |cron, now| {
-            let last = cron
-                .status
-                .as_ref()
-                .and_then(|status| status.last_schedule_time.as_ref());
-            last.map_or_else(|| "<none>".to_owned(), |last| since(Some(last), now))
-                .into()
-        }),
+        Column::text(
+            "Last Schedule",
+            "batch.v1.CronJobStatus.lastScheduleTime",
+            |cron, now| {
+                let last = cron
+                    .status
+                    .as_ref()
+                    .and_then(|status| status.last_schedule_time.as_ref());
+                last.map_or_else(|| "<none>".to_owned(), |last| since(Some(last), now))
+                    .into()
+            },
+        ),
         age_column(),
         Column::wide("Containers", "Names of each container in the template.", |cron, _| {
             let spec = cron.spec.job_template.spec.as_ref();
             containers(spec.map(|spec| &spec.template)).0.into()
         }),
-        Column::wide("Images", "Images of each container in the template.", |cron, _| {
-            let spec = cron.spec.job_template.spec.as_ref();
-            containers(spec.map(|spec| &spec.template)).1.into()
-        }),
-        Column::wide("Selector", "Which pods belong.", |cron, _| {
+        Column::wide(
+            "Images",
+            "Images referenced by each container in the template.",
+            |cron, _| {
+                let spec = cron.spec.job_template.spec.as_ref();
+                containers(spec.map(|spec| &spec.template)).1.into()
+            },
+        ),
+        Column::wide("Selector", "batch.v1.JobSpec.selector", |cron, _| {
             let spec = cron.spec.job_template.spec.as_ref();
             selector_or_none(spec.and_then(|spec| spec.selector.as_ref())).into()
         }),

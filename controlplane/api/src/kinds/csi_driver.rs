@@ -13,18 +13,24 @@ impl Kind for CSIDriver {
     const ANSWERS_DELETED: bool = true;
     const UPDATES: Updates = Updates::CONDITIONAL;
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::boolean("AttachRequired", "Whether volumes must be attached.", |driver, _| {
-            driver.spec.attach_required.unwrap_or(true).into()
-        }),
-        Column::boolean("PodInfoOnMount", "Whether it wants to know the pod.", |driver, _| {
-            driver.spec.pod_info_on_mount.unwrap_or(false).into()
-        }),
-        Column::boolean("StorageCapacity", "Whether it tells how much is left.", |driver, _| {
-            driver.spec.storage_capacity.unwrap_or(false).into()
-        }),
+        Column::boolean(
+            "AttachRequired",
+            "storage.v1.CSIDriverSpec.attachRequired",
+            |driver, _| driver.spec.attach_required.unwrap_or(true).into(),
+        ),
+        Column::boolean(
+            "PodInfoOnMount",
+            "storage.v1.CSIDriverSpec.podInfoOnMount",
+            |driver, _| driver.spec.pod_info_on_mount.unwrap_or(false).into(),
+        ),
+        Column::boolean(
+            "StorageCapacity",
+            "storage.v1.CSIDriverSpec.storageCapacity",
+            |driver, _| driver.spec.storage_capacity.unwrap_or(false).into(),
+        ),
         Column::text(
             "TokenRequests",
-            "Audiences of the tokens that it wants.",
+            "storage.v1.CSIDriverSpec.tokenRequests",
             |driver, _| {
                 let requests = driver.spec.token_requests.as_deref().unwrap_or_default();
                 if requests.is_empty() {
@@ -36,10 +42,10 @@ impl Kind for CSIDriver {
         ),
         Column::boolean(
             "RequiresRepublish",
-            "Whether it wants to be called again and again.",
+            "storage.v1.CSIDriverSpec.requiresRepublish",
             |driver, _| driver.spec.requires_republish.unwrap_or(false).into(),
         ),
-        Column::text("Modes", "Lives that its volumes may have.", |driver, _| {
+        Column::text("Modes", "storage.v1.CSIDriverSpec.volumeLifecycleModes", |driver, _| {
             let modes = driver.spec.volume_lifecycle_modes.as_deref().unwrap_or_default();
             if modes.is_empty() {
                 return "<none>".into();

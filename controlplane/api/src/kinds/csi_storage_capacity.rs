@@ -12,10 +12,12 @@ use crate::validation::{each, immutable};
 impl Kind for CSIStorageCapacity {
     const UPDATES: Updates = Updates::CONDITIONAL;
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::text("StorageClassName", "The class.", |capacity, _| {
-            capacity.storage_class_name.as_str().into()
-        }),
-        Column::text("Capacity", "How much is left.", |capacity, _| {
+        Column::text(
+            "StorageClassName",
+            "storage.v1.CSIStorageCapacity.storageClassName",
+            |capacity, _| capacity.storage_class_name.as_str().into(),
+        ),
+        Column::text("Capacity", "storage.v1.CSIStorageCapacity.capacity", |capacity, _| {
             let amount = capacity.capacity.as_ref();
             amount.map_or("<unset>", |amount| &amount.0).into()
         }),

@@ -18,24 +18,24 @@ impl Kind for DaemonSet {
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
     const GENERATION: bool = true;
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::integer("Desired", "Nodes that should run a pod.", |set, _| {
+        Column::integer("Desired", "apps.v1.DaemonSetStatus.desiredNumberScheduled", |set, _| {
             count(set, |status| Some(status.desired_number_scheduled))
         }),
-        Column::integer("Current", "Nodes that should run a pod and do.", |set, _| {
+        Column::integer("Current", "apps.v1.DaemonSetStatus.currentNumberScheduled", |set, _| {
             count(set, |status| Some(status.current_number_scheduled))
         }),
-        Column::integer("Ready", "Nodes with a ready pod.", |set, _| {
+        Column::integer("Ready", "apps.v1.DaemonSetStatus.numberReady", |set, _| {
             count(set, |status| Some(status.number_ready))
         }),
-        Column::integer("Up-to-date", "Nodes with a pod of the newest template.", |set, _| {
-            count(set, |status| status.updated_number_scheduled)
-        }),
         Column::integer(
-            "Available",
-            "Nodes whose pod has been ready for long enough.",
-            |set, _| count(set, |status| status.number_available),
+            "Up-to-date",
+            "apps.v1.DaemonSetStatus.updatedNumberScheduled",
+            |set, _| count(set, |status| status.updated_number_scheduled),
         ),
-        Column::text("Node Selector", "Which nodes run a pod.", |set, _| {
+        Column::integer("Available", "apps.v1.DaemonSetStatus.numberAvailable", |set, _| {
+            count(set, |status| status.number_available)
+        }),
+        Column::text("Node Selector", "core.v1.PodSpec.nodeSelector", |set, _| {
             let template = set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
             labels(template.and_then(|spec| spec.node_selector.as_ref())).into()
         }),
@@ -43,10 +43,12 @@ impl Kind for DaemonSet {
         Column::wide("Containers", "Names of each container in the template.", |set, _| {
             containers(set.spec.as_ref().map(|spec| &spec.template)).0.into()
         }),
-        Column::wide("Images", "Images of each container in the template.", |set, _| {
-            containers(set.spec.as_ref().map(|spec| &spec.template)).1.into()
-        }),
-        Column::wide("Selector", "Which pods belong.", |set, _| {
+        Column::wide(
+            "Images",
+            "Images referenced by each container in the template.",
+            |set, _| containers(set.spec.as_ref().map(|spec| &spec.template)).1.into(),
+        ),
+        Column::wide("Selector", "apps.v1.DaemonSetSpec.selector", |set, _| {
             let spec = set.spec.as_ref();
             spec.map(|spec| selector(&spec.selector)).unwrap_or_default().into()
         }),

@@ -19,7 +19,7 @@ impl Kind for Deployment {
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Scale, Subresource::Status];
     const GENERATION: bool = true;
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::text("Ready", "Ready and wanted pods.", |deployment, _| {
+        Column::text("Ready", "Number of the pod with ready state", |deployment, _| {
             format!(
                 "{}/{}",
                 count(deployment, |status| status.ready_replicas),
@@ -27,12 +27,14 @@ impl Kind for Deployment {
             )
             .into()
         }),
-        Column::integer("Up-to-date", "Pods of the newest template.", |deployment, _| {
-            count(deployment, |status| status.updated_replicas).into()
-        }),
+        Column::integer(
+            "Up-to-date",
+            "apps.v1.DeploymentStatus.updatedReplicas",
+            |deployment, _| count(deployment, |status| status.updated_replicas).into(),
+        ),
         Column::integer(
             "Available",
-            "Pods that have been ready for long enough.",
+            "apps.v1.DeploymentStatus.availableReplicas",
             |deployment, _| count(deployment, |status| status.available_replicas).into(),
         ),
         age_column(),
@@ -43,10 +45,10 @@ impl Kind for Deployment {
         ),
         Column::wide(
             "Images",
-            "Images of each container in the template.",
+            "Images referenced by each container in the template.",
             |deployment, _| containers(deployment.spec.as_ref().map(|spec| &spec.template)).1.into(),
         ),
-        Column::wide("Selector", "Which pods belong.", |deployment, _| {
+        Column::wide("Selector", "apps.v1.DeploymentSpec.selector", |deployment, _| {
             deployment
                 .spec
                 .as_ref()

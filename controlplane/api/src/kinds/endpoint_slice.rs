@@ -14,11 +14,11 @@ use crate::validation::immutable;
 impl Kind for EndpointSlice {
     const GENERATION: bool = true;
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::text("AddressType", "IPv4, IPv6 or FQDN.", |slice, _| {
+        Column::text("AddressType", "discovery.v1.EndpointSlice.addressType", |slice, _| {
             slice.address_type.clone().into()
         }),
-        Column::text("Ports", "Ports of the endpoints.", ports),
-        Column::text("Endpoints", "Addresses.", endpoints),
+        Column::text("Ports", "discovery.v1.EndpointSlice.ports", ports),
+        Column::text("Endpoints", "discovery.v1.EndpointSlice.endpoints", endpoints),
         age_column(),
     ];
 

@@ -15,7 +15,7 @@ impl Kind for Endpoints {
     const UPDATES: Updates = Updates::CREATE;
     const SHORT_NAMES: &'static [&'static str] = &["ep"];
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::text("Endpoints", "Addresses and ports.", |endpoints, _| {
+        Column::text("Endpoints", "core.v1.Endpoints.subsets", |endpoints, _| {
             let subsets = endpoints.subsets.iter().flatten();
             shortened(subsets.flat_map(addresses).collect(), "<none>").into()
         }),

@@ -34,19 +34,19 @@ impl AsCore for events::Event {
 /// The columns of either form.
 const fn columns<E: AsCore>() -> [Column<E>; 9] {
     [
-        Column::text("Last Seen", "When it last happened.", |event, now| {
+        Column::text("Last Seen", "core.v1.Event.lastTimestamp", |event, now| {
             last_seen(&event.core(), now).into()
         }),
-        Column::text("Type", "Normal or Warning.", |event, _| {
+        Column::text("Type", "core.v1.Event.type", |event, _| {
             event.core().type_.clone().unwrap_or_default().into()
         }),
-        Column::text("Reason", "Why, in one word.", |event, _| {
+        Column::text("Reason", "core.v1.Event.reason", |event, _| {
             event.core().reason.clone().unwrap_or_default().into()
         }),
-        Column::text("Object", "What it happened to.", |event, _| {
+        Column::text("Object", "core.v1.Event.involvedObject", |event, _| {
             target(&event.core()).into()
         }),
-        Column::wide("Subobject", "Which part of it.", |event, _| {
+        Column::wide("Subobject", "core.v1.ObjectReference.fieldPath", |event, _| {
             event
                 .core()
                 .involved_object
@@ -55,16 +55,16 @@ const fn columns<E: AsCore>() -> [Column<E>; 9] {
                 .unwrap_or_default()
                 .into()
         }),
-        Column::wide("Source", "Who reported it.", |event, _| source(&event.core()).into()),
-        Column::text("Message", "What happened.", |event, _| {
+        Column::wide("Source", "core.v1.Event.source", |event, _| {
+            source(&event.core()).into()
+        }),
+        Column::text("Message", "core.v1.Event.message", |event, _| {
             event.core().message.as_deref().unwrap_or_default().trim().into()
         }),
-        Column::wide("First Seen", "When it first happened.", |event, now| {
+        Column::wide("First Seen", "core.v1.Event.firstTimestamp", |event, now| {
             first_seen(&event.core(), now).into()
         }),
-        Column::wide("Count", "How often it happened.", |event, _| {
-            count(&event.core()).into()
-        }),
+        Column::wide("Count", "core.v1.Event.count", |event, _| count(&event.core()).into()),
     ]
 }
 

@@ -15,7 +15,7 @@ impl Kind for FlowSchema {
     const COLUMNS: &'static [Column<Self>] = &[
         Column::text(
             "PriorityLevel",
-            "The level that its requests belong to.",
+            "flowcontrol.v1.FlowSchemaSpec.priorityLevelConfiguration",
             |schema, _| {
                 let spec = schema.spec.as_ref();
                 spec.map(|spec| spec.priority_level_configuration.name.as_str())
@@ -23,24 +23,36 @@ impl Kind for FlowSchema {
                     .into()
             },
         ),
-        Column::integer("MatchingPrecedence", "Which schema is asked first.", |schema, _| {
-            let spec = schema.spec.as_ref();
-            spec.and_then(|spec| spec.matching_precedence).unwrap_or(0).into()
-        }),
-        Column::text("DistinguisherMethod", "What makes flows differ.", |schema, _| {
-            let method = schema.spec.as_ref().and_then(|spec| spec.distinguisher_method.as_ref());
-            method.map_or("<none>", |method| method.type_.as_str()).into()
-        }),
+        Column::integer(
+            "MatchingPrecedence",
+            "flowcontrol.v1.FlowSchemaSpec.matchingPrecedence",
+            |schema, _| {
+                let spec = schema.spec.as_ref();
+                spec.and_then(|spec| spec.matching_precedence).unwrap_or(0).into()
+            },
+        ),
+        Column::text(
+            "DistinguisherMethod",
+            "flowcontrol.v1.FlowSchemaSpec.distinguisherMethod",
+            |schema, _| {
+                let method = schema.spec.as_ref().and_then(|spec| spec.distinguisher_method.as_ref());
+                method.map_or("<none>", |method| method.type_.as_str()).into()
+            },
+        ),
         age_column(),
-        Column::text("MissingPL", "Whether the level does not exist.", |schema, _| {
-            let conditions = schema.status.iter().filter_map(|status| status.conditions.as_ref());
-            let mut conditions = conditions.flatten();
-            let dangling = conditions.find(|condition| condition.type_.as_deref() == Some("Dangling"));
-            dangling
-                .and_then(|condition| condition.status.as_deref())
-                .unwrap_or("?")
-                .into()
-        }),
+        Column::text(
+            "MissingPL",
+            "references a broken or non-existent PriorityLevelConfiguration",
+            |schema, _| {
+                let conditions = schema.status.iter().filter_map(|status| status.conditions.as_ref());
+                let mut conditions = conditions.flatten();
+                let dangling = conditions.find(|condition| condition.type_.as_deref() == Some("Dangling"));
+                dangling
+                    .and_then(|condition| condition.status.as_deref())
+                    .unwrap_or("?")
+                    .into()
+            },
+        ),
     ];
 
     fn set_defaults(&mut self) {

@@ -36,26 +36,42 @@ impl Versioned for old::HorizontalPodAutoscaler {
 /// The columns of either form.
 const fn columns<S: Versioned>() -> [Column<S>; 6] {
     [
-        Column::text("Reference", "What is scaled.", |scaler, _| {
-            let scaler = scaler.newest();
-            let target = &scaler.spec.scale_target_ref;
-            format!("{}/{}", target.kind, target.name).into()
-        }),
-        Column::text("Targets", "Measured and wanted values.", |scaler, _| {
-            metrics::shown(&scaler.newest()).into()
-        }),
-        Column::text("MinPods", "The fewest replicas.", |scaler, _| {
-            let fewest = scaler.newest().spec.min_replicas.map(|count| count.to_string());
-            fewest.unwrap_or_else(|| "<unset>".to_owned()).into()
-        }),
-        Column::integer("MaxPods", "The most replicas.", |scaler, _| {
-            scaler.newest().spec.max_replicas.into()
-        }),
-        Column::integer("Replicas", "Replicas as last seen.", |scaler, _| {
-            let scaler = scaler.newest();
-            let status = scaler.status.as_ref();
-            status.and_then(|status| status.current_replicas).unwrap_or(0).into()
-        }),
+        Column::text(
+            "Reference",
+            "autoscaling.v2.HorizontalPodAutoscalerSpec.scaleTargetRef",
+            |scaler, _| {
+                let scaler = scaler.newest();
+                let target = &scaler.spec.scale_target_ref;
+                format!("{}/{}", target.kind, target.name).into()
+            },
+        ),
+        Column::text(
+            "Targets",
+            "autoscaling.v2.HorizontalPodAutoscalerSpec.metrics",
+            |scaler, _| metrics::shown(&scaler.newest()).into(),
+        ),
+        Column::text(
+            "MinPods",
+            "autoscaling.v2.HorizontalPodAutoscalerSpec.minReplicas",
+            |scaler, _| {
+                let fewest = scaler.newest().spec.min_replicas.map(|count| count.to_string());
+                fewest.unwrap_or_else(|| "<unset>".to_owned()).into()
+            },
+        ),
+        Column::integer(
+            "MaxPods",
+            "autoscaling.v2.HorizontalPodAutoscalerSpec.maxReplicas",
+            |scaler, _| scaler.newest().spec.max_replicas.into(),
+        ),
+        Column::integer(
+            "Replicas",
+            "autoscaling.v2.HorizontalPodAutoscalerStatus.currentReplicas",
+            |scaler, _| {
+                let scaler = scaler.newest();
+                let status = scaler.status.as_ref();
+                status.and_then(|status| status.current_replicas).unwrap_or(0).into()
+            },
+        ),
         age_column(),
     ]
 }

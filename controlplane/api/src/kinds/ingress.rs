@@ -16,18 +16,26 @@ impl Kind for Ingress {
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
     const GENERATION: bool = true;
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::text("Class", "Who serves it.", |ingress, _| {
-            let spec = ingress.spec.as_ref();
-            let class = spec.and_then(|spec| spec.ingress_class_name.as_deref());
-            class.unwrap_or("<none>").into()
-        }),
-        Column::text("Hosts", "Names that requests are for.", |ingress, _| {
-            hosts(ingress.spec.as_ref()).into()
-        }),
-        Column::text("Address", "Where requests arrive.", |ingress, _| {
-            address(ingress).into()
-        }),
-        Column::text("Ports", "Ports on which requests arrive.", |ingress, _| {
+        Column::text(
+            "Class",
+            "The name of the IngressClass resource that should be used for additional configuration",
+            |ingress, _| {
+                let spec = ingress.spec.as_ref();
+                let class = spec.and_then(|spec| spec.ingress_class_name.as_deref());
+                class.unwrap_or("<none>").into()
+            },
+        ),
+        Column::text(
+            "Hosts",
+            "Hosts that incoming requests are matched against before the ingress rule",
+            |ingress, _| hosts(ingress.spec.as_ref()).into(),
+        ),
+        Column::text(
+            "Address",
+            "Address is a list containing ingress points for the load-balancer",
+            |ingress, _| address(ingress).into(),
+        ),
+        Column::text("Ports", "Ports of TLS configurations that open", |ingress, _| {
             let tls = ingress.spec.as_ref().and_then(|spec| spec.tls.as_ref());
             tls.map_or("80", |tls| if tls.is_empty() { "80" } else { "80, 443" })
                 .into()

@@ -12,12 +12,20 @@ use crate::validation::{domain_prefixed_path, each, immutable, reference, requir
 impl Kind for IngressClass {
     const GENERATION: bool = true;
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::text("Controller", "Who serves it.", |class, _| {
-            let spec = class.spec.as_ref();
-            let controller = spec.and_then(|spec| spec.controller.as_deref());
-            controller.unwrap_or_default().into()
-        }),
-        Column::text("Parameters", "More settings.", |class, _| parameters(class).into()),
+        Column::text(
+            "Controller",
+            "Controller that is responsible for handling Ingresses of this class",
+            |class, _| {
+                let spec = class.spec.as_ref();
+                let controller = spec.and_then(|spec| spec.controller.as_deref());
+                controller.unwrap_or_default().into()
+            },
+        ),
+        Column::text(
+            "Parameters",
+            "A reference to a resource with additional parameters",
+            |class, _| parameters(class).into(),
+        ),
         age_column(),
     ];
 

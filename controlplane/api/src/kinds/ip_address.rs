@@ -10,17 +10,21 @@ use crate::validation::{each, immutable_shown, internal, required};
 impl Kind for IPAddress {
     const NAME: Rule = Rule::Address;
     const SHORT_NAMES: &'static [&'static str] = &["ip"];
-    const COLUMNS: &'static [Column<Self>] = &[Column::text("ParentRef", "Whose it is.", |address, _| {
-        let parent = &address.spec.parent_ref;
-        let parts = [
-            parent.group.as_deref(),
-            Some(parent.resource.as_str()),
-            parent.namespace.as_deref(),
-            Some(parent.name.as_str()),
-        ];
-        let parts = parts.into_iter().flatten().filter(|part| !part.is_empty());
-        parts.collect::<Vec<_>>().join("/").into()
-    })];
+    const COLUMNS: &'static [Column<Self>] = &[Column::text(
+        "ParentRef",
+        "networking.v1.IPAddressSpec.parentRef",
+        |address, _| {
+            let parent = &address.spec.parent_ref;
+            let parts = [
+                parent.group.as_deref(),
+                Some(parent.resource.as_str()),
+                parent.namespace.as_deref(),
+                Some(parent.name.as_str()),
+            ];
+            let parts = parts.into_iter().flatten().filter(|part| !part.is_empty());
+            parts.collect::<Vec<_>>().join("/").into()
+        },
+    )];
 
     fn validate(&self) -> Vec<Invalid> {
         const PATH: &str = "spec.parentRef";

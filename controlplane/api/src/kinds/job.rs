@@ -26,7 +26,7 @@ impl Kind for Job {
     const DEPENDENTS: Dependents = Dependents::Orphaned;
     const COLUMNS: &'static [Column<Self>] = &[
         Column::text("Status", "Status of the job.", |job, _| status(job).into()),
-        Column::text("Completions", "Pods that succeeded, of how many.", |job, _| {
+        Column::text("Completions", "batch.v1.JobStatus.succeeded", |job, _| {
             completions(job).into()
         }),
         Column::text("Duration", "Time required to complete the job.", |job, now| {
@@ -36,10 +36,12 @@ impl Kind for Job {
         Column::wide("Containers", "Names of each container in the template.", |job, _| {
             containers(job.spec.as_ref().map(|spec| &spec.template)).0.into()
         }),
-        Column::wide("Images", "Images of each container in the template.", |job, _| {
-            containers(job.spec.as_ref().map(|spec| &spec.template)).1.into()
-        }),
-        Column::wide("Selector", "Which pods belong.", |job, _| {
+        Column::wide(
+            "Images",
+            "Images referenced by each container in the template.",
+            |job, _| containers(job.spec.as_ref().map(|spec| &spec.template)).1.into(),
+        ),
+        Column::wide("Selector", "batch.v1.JobSpec.selector", |job, _| {
             selector_or_none(job.spec.as_ref().and_then(|spec| spec.selector.as_ref())).into()
         }),
     ];

@@ -10,7 +10,7 @@ use crate::validation::non_negative;
 impl Kind for Lease {
     const UPDATES: Updates = Updates::CREATE_CONDITIONAL;
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::text("Holder", "Who holds it.", |lease, _| {
+        Column::text("Holder", "coordination.v1.LeaseSpec.holderIdentity", |lease, _| {
             lease
                 .spec
                 .as_ref()

@@ -14,7 +14,7 @@ impl Kind for Namespace {
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Finalize, Subresource::Status];
     const NAME: Rule = Rule::Label;
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::text("Status", "Active, or Terminating.", |namespace, _| {
+        Column::text("Status", "The status of the namespace", |namespace, _| {
             phase(namespace).into()
         }),
         age_column(),

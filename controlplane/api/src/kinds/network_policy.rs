@@ -14,10 +14,14 @@ impl Kind for NetworkPolicy {
     const SHORT_NAMES: &'static [&'static str] = &["netpol"];
     const GENERATION: bool = true;
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::text("Pod-Selector", "Which pods it is about.", |policy, _| {
-            let spec = policy.spec.as_ref();
-            selector_or_none(spec.and_then(|spec| spec.pod_selector.as_ref())).into()
-        }),
+        Column::text(
+            "Pod-Selector",
+            "networking.v1.NetworkPolicySpec.podSelector",
+            |policy, _| {
+                let spec = policy.spec.as_ref();
+                selector_or_none(spec.and_then(|spec| spec.pod_selector.as_ref())).into()
+            },
+        ),
         age_column(),
     ];
 

@@ -15,27 +15,29 @@ impl Kind for Node {
     const SHORT_NAMES: &'static [&'static str] = &["no"];
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Proxy, Subresource::Status];
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::text("Status", "Whether pods can run here.", |node, _| status(node).into()),
-        Column::text("Roles", "The roles of the node.", |node, _| roles(node).into()),
+        Column::text("Status", "The status of the node", |node, _| status(node).into()),
+        Column::text("Roles", "The roles of the node", |node, _| roles(node).into()),
         age_column(),
-        Column::text("Version", "Version of the node's agent.", |node, _| {
+        Column::text("Version", "core.v1.NodeSystemInfo.kubeletVersion", |node, _| {
             info(node, |info| &info.kubelet_version).unwrap_or_default().into()
         }),
-        Column::wide("Internal-IP", "Address inside the cluster.", |node, _| {
+        Column::wide("Internal-IP", "core.v1.NodeStatus.addresses", |node, _| {
             address(node, "InternalIP").into()
         }),
-        Column::wide("External-IP", "Address outside the cluster.", |node, _| {
+        Column::wide("External-IP", "core.v1.NodeStatus.addresses", |node, _| {
             address(node, "ExternalIP").into()
         }),
-        Column::wide("OS-Image", "The operating system.", |node, _| {
+        Column::wide("OS-Image", "core.v1.NodeSystemInfo.osImage", |node, _| {
             or(info(node, |info| &info.os_image), "<unknown>").into()
         }),
-        Column::wide("Kernel-Version", "The kernel.", |node, _| {
+        Column::wide("Kernel-Version", "core.v1.NodeSystemInfo.kernelVersion", |node, _| {
             or(info(node, |info| &info.kernel_version), "<unknown>").into()
         }),
-        Column::wide("Container-Runtime", "What runs the containers.", |node, _| {
-            or(info(node, |info| &info.container_runtime_version), "<unknown>").into()
-        }),
+        Column::wide(
+            "Container-Runtime",
+            "core.v1.NodeSystemInfo.containerRuntimeVersion",
+            |node, _| or(info(node, |info| &info.container_runtime_version), "<unknown>").into(),
+        ),
     ];
     const FIELDS: &'static [Field<Self>] = &[Field {
         label: "spec.unschedulable",

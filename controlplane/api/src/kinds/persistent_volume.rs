@@ -18,34 +18,38 @@ impl Kind for PersistentVolume {
     const SHORT_NAMES: &'static [&'static str] = &["pv"];
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::text("Capacity", "How much it holds.", |volume, _| {
+        Column::text("Capacity", "core.v1.PersistentVolumeSpec.capacity", |volume, _| {
             storage(spec(volume).and_then(|spec| spec.capacity.as_ref())).into()
         }),
-        Column::text("Access Modes", "How nodes may mount it.", |volume, _| {
-            modes(spec(volume).and_then(|spec| spec.access_modes.as_deref())).into()
-        }),
-        Column::text("Reclaim Policy", "What becomes of it after its claim.", |volume, _| {
-            of_spec(volume, |spec| spec.persistent_volume_reclaim_policy.as_ref()).into()
-        }),
-        Column::text("Status", "Available, Bound, Released or Failed.", |volume, _| {
+        Column::text(
+            "Access Modes",
+            "core.v1.PersistentVolumeSpec.accessModes",
+            |volume, _| modes(spec(volume).and_then(|spec| spec.access_modes.as_deref())).into(),
+        ),
+        Column::text(
+            "Reclaim Policy",
+            "core.v1.PersistentVolumeSpec.persistentVolumeReclaimPolicy",
+            |volume, _| of_spec(volume, |spec| spec.persistent_volume_reclaim_policy.as_ref()).into(),
+        ),
+        Column::text("Status", "core.v1.PersistentVolumeStatus.phase", |volume, _| {
             phase(volume).into()
         }),
-        Column::text("Claim", "The claim that it is bound to.", |volume, _| {
+        Column::text("Claim", "core.v1.PersistentVolumeSpec.claimRef", |volume, _| {
             claim(volume).into()
         }),
-        Column::text("StorageClass", "The class that it belongs to.", |volume, _| {
+        Column::text("StorageClass", "StorageClass of the pv", |volume, _| {
             let class = spec(volume).and_then(|spec| spec.storage_class_name.as_deref());
             storage_class(&volume.metadata, class).into()
         }),
         Column::text(
             "VolumeAttributesClass",
-            "The class of its changeable attributes.",
+            "VolumeAttributesClass of the pv",
             |volume, _| {
                 let class = spec(volume).and_then(|spec| spec.volume_attributes_class_name.as_deref());
                 class.unwrap_or("<unset>").into()
             },
         ),
-        Column::text("Reason", "Why it failed.", |volume, _| {
+        Column::text("Reason", "core.v1.PersistentVolumeStatus.reason", |volume, _| {
             let status = volume.status.as_ref();
             status
                 .and_then(|status| status.reason.as_deref())
@@ -53,7 +57,7 @@ impl Kind for PersistentVolume {
                 .into()
         }),
         age_column(),
-        Column::wide("VolumeMode", "Filesystem or Block.", |volume, _| {
+        Column::wide("VolumeMode", "core.v1.PersistentVolumeSpec.volumeMode", |volume, _| {
             let mode = spec(volume).and_then(|spec| spec.volume_mode.as_deref());
             mode.unwrap_or("<unset>").into()
         }),

@@ -25,41 +25,55 @@ impl Kind for PersistentVolumeClaim {
     const SHORT_NAMES: &'static [&'static str] = &["pvc"];
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::text("Status", "Pending, Bound or Lost.", |claim, _| phase(claim).into()),
-        Column::text("Volume", "The volume that it is bound to.", |claim, _| {
+        Column::text("Status", "core.v1.PersistentVolumeClaimStatus.phase", |claim, _| {
+            phase(claim).into()
+        }),
+        Column::text("Volume", "core.v1.PersistentVolumeClaimSpec.volumeName", |claim, _| {
             volume(claim).unwrap_or_default().into()
         }),
-        Column::text("Capacity", "How much it holds.", |claim, _| {
-            let status = bound(claim);
-            status
-                .map(|status| storage(status.capacity.as_ref()))
-                .unwrap_or_default()
-                .into()
-        }),
-        Column::text("Access Modes", "How nodes may mount it.", |claim, _| {
-            let status = bound(claim);
-            status
-                .map(|status| modes(status.access_modes.as_deref()))
-                .unwrap_or_default()
-                .into()
-        }),
-        Column::text("StorageClass", "The class that is asked for.", |claim, _| {
+        Column::text(
+            "Capacity",
+            "core.v1.PersistentVolumeClaimStatus.capacity",
+            |claim, _| {
+                let status = bound(claim);
+                status
+                    .map(|status| storage(status.capacity.as_ref()))
+                    .unwrap_or_default()
+                    .into()
+            },
+        ),
+        Column::text(
+            "Access Modes",
+            "core.v1.PersistentVolumeClaimStatus.accessModes",
+            |claim, _| {
+                let status = bound(claim);
+                status
+                    .map(|status| modes(status.access_modes.as_deref()))
+                    .unwrap_or_default()
+                    .into()
+            },
+        ),
+        Column::text("StorageClass", "StorageClass of the pvc", |claim, _| {
             let class = spec(claim).and_then(|spec| spec.storage_class_name.as_deref());
             storage_class(&claim.metadata, class).into()
         }),
         Column::text(
             "VolumeAttributesClass",
-            "The class of its changeable attributes.",
+            "VolumeAttributesClass of the pvc",
             |claim, _| {
                 let class = spec(claim).and_then(|spec| spec.volume_attributes_class_name.as_deref());
                 class.unwrap_or("<unset>").into()
             },
         ),
         age_column(),
-        Column::wide("VolumeMode", "Filesystem or Block.", |claim, _| {
-            let mode = spec(claim).and_then(|spec| spec.volume_mode.as_deref());
-            mode.unwrap_or("<unset>").into()
-        }),
+        Column::wide(
+            "VolumeMode",
+            "core.v1.PersistentVolumeClaimSpec.volumeMode",
+            |claim, _| {
+                let mode = spec(claim).and_then(|spec| spec.volume_mode.as_deref());
+                mode.unwrap_or("<unset>").into()
+            },
+        ),
     ];
 
     fn set_defaults(&mut self) {

@@ -36,34 +36,38 @@ impl Kind for Pod {
     ];
     const GENERATION: bool = true;
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::text("Ready", "Ready and all containers.", |pod, _| {
-            Summary::of(pod).ready().into()
-        }),
-        Column::text("Status", "What the pod is doing.", |pod, _| {
-            Summary::of(pod).reason.into()
-        }),
-        Column::text("Restarts", "How often containers were restarted.", |pod, now| {
-            Summary::of(pod).restarts(now).into()
-        }),
+        Column::text(
+            "Ready",
+            "The aggregate readiness state of this pod for accepting traffic.",
+            |pod, _| Summary::of(pod).ready().into(),
+        ),
+        Column::text(
+            "Status",
+            "The aggregate status of the containers in this pod.",
+            |pod, _| Summary::of(pod).reason.into(),
+        ),
+        Column::text(
+            "Restarts",
+            "The number of times the containers in this pod have been restarted and when the last container in this pod has restarted.",
+            |pod, now| Summary::of(pod).restarts(now).into(),
+        ),
         age_column(),
-        Column::wide("IP", "The pod's address.", |pod, _| or(address(pod), "<none>").into()),
-        Column::wide("Node", "The node that runs the pod.", |pod, _| {
+        Column::wide("IP", "core.v1.PodStatus.podIP", |pod, _| {
+            or(address(pod), "<none>").into()
+        }),
+        Column::wide("Node", "core.v1.PodSpec.nodeName", |pod, _| {
             or(spec(pod).and_then(|spec| spec.node_name.as_deref()), "<none>").into()
         }),
-        Column::wide(
-            "Nominated Node",
-            "The node that is being made free for the pod.",
-            |pod, _| {
-                or(
-                    pod.status
-                        .as_ref()
-                        .and_then(|status| status.nominated_node_name.as_deref()),
-                    "<none>",
-                )
-                .into()
-            },
-        ),
-        Column::wide("Readiness Gates", "Conditions that must be true besides.", |pod, _| {
+        Column::wide("Nominated Node", "core.v1.PodStatus.nominatedNodeName", |pod, _| {
+            or(
+                pod.status
+                    .as_ref()
+                    .and_then(|status| status.nominated_node_name.as_deref()),
+                "<none>",
+            )
+            .into()
+        }),
+        Column::wide("Readiness Gates", "core.v1.PodSpec.readinessGates", |pod, _| {
             gates(pod).into()
         }),
     ];

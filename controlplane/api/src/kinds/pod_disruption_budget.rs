@@ -16,16 +16,24 @@ impl Kind for PodDisruptionBudget {
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
     const GENERATION: bool = true;
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::text("Min Available", "Pods that must stay.", |budget, _| {
-            number(budget, |spec| spec.min_available.as_ref()).into()
-        }),
-        Column::text("Max Unavailable", "Pods that may go.", |budget, _| {
-            number(budget, |spec| spec.max_unavailable.as_ref()).into()
-        }),
-        Column::integer("Allowed Disruptions", "Pods that may go now.", |budget, _| {
-            let status = budget.status.as_ref();
-            status.and_then(|status| status.disruptions_allowed).unwrap_or(0).into()
-        }),
+        Column::text(
+            "Min Available",
+            "The minimum number of pods that must be available.",
+            |budget, _| number(budget, |spec| spec.min_available.as_ref()).into(),
+        ),
+        Column::text(
+            "Max Unavailable",
+            "The maximum number of pods that may be unavailable.",
+            |budget, _| number(budget, |spec| spec.max_unavailable.as_ref()).into(),
+        ),
+        Column::integer(
+            "Allowed Disruptions",
+            "Calculated number of pods that may be disrupted at this time.",
+            |budget, _| {
+                let status = budget.status.as_ref();
+                status.and_then(|status| status.disruptions_allowed).unwrap_or(0).into()
+            },
+        ),
         age_column(),
     ];
 

@@ -16,10 +16,12 @@ impl Kind for PodTemplate {
         Column::text("Containers", "Names of each container in the template.", |own, _| {
             containers(own.template.as_ref()).0.into()
         }),
-        Column::text("Images", "Images of each container in the template.", |own, _| {
-            containers(own.template.as_ref()).1.into()
-        }),
-        Column::text("Pod Labels", "Labels of the pod.", |own, _| {
+        Column::text(
+            "Images",
+            "Images referenced by each container in the template.",
+            |own, _| containers(own.template.as_ref()).1.into(),
+        ),
+        Column::text("Pod Labels", "The labels for the pod template.", |own, _| {
             let metadata = own.template.as_ref().and_then(|template| template.metadata.as_ref());
             labels(metadata.and_then(|metadata| metadata.labels.as_ref())).into()
         }),

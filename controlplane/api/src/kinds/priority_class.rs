@@ -12,16 +12,20 @@ impl Kind for PriorityClass {
     const SHORT_NAMES: &'static [&'static str] = &["pc"];
     const GENERATION: bool = true;
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::integer("Value", "The priority.", |class, _| class.value.unwrap_or(0).into()),
+        Column::integer("Value", "scheduling.v1.PriorityClass.value", |class, _| {
+            class.value.unwrap_or(0).into()
+        }),
         Column::boolean(
             "Global-Default",
-            "Whether pods without a class get this one.",
+            "scheduling.v1.PriorityClass.globalDefault",
             |class, _| class.global_default.unwrap_or(false).into(),
         ),
         age_column(),
-        Column::text("PreemptionPolicy", "Whether pods may push others out.", |class, _| {
-            class.preemption_policy.clone().into()
-        }),
+        Column::text(
+            "PreemptionPolicy",
+            "scheduling.v1.PriorityClass.preemptionPolicy",
+            |class, _| class.preemption_policy.clone().into(),
+        ),
     ];
 
     fn set_defaults(&mut self) {

@@ -17,22 +17,32 @@ impl Kind for PriorityLevelConfiguration {
     const STATUS_WITH_METADATA: bool = false;
     const GENERATION: bool = true;
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::text("Type", "Limited or Exempt.", |level, _| {
-            let spec = level.spec.as_ref();
-            spec.map(|spec| spec.type_.as_str()).unwrap_or_default().into()
-        }),
-        Column::text("NominalConcurrencyShares", "Its share of the server.", |level, _| {
-            shown(limited(level).and_then(|limited| limited.nominal_concurrency_shares))
-        }),
-        Column::text("Queues", "Number of queues.", |level, _| {
+        Column::text(
+            "Type",
+            "flowcontrol.v1.PriorityLevelConfigurationSpec.type",
+            |level, _| {
+                let spec = level.spec.as_ref();
+                spec.map(|spec| spec.type_.as_str()).unwrap_or_default().into()
+            },
+        ),
+        Column::text(
+            "NominalConcurrencyShares",
+            "flowcontrol.v1.LimitedPriorityLevelConfiguration.nominalConcurrencyShares",
+            |level, _| shown(limited(level).and_then(|limited| limited.nominal_concurrency_shares)),
+        ),
+        Column::text("Queues", "flowcontrol.v1.QueuingConfiguration.queues", |level, _| {
             shown(queuing(level).and_then(|queuing| queuing.queues))
         }),
-        Column::text("HandSize", "Queues that a flow may use.", |level, _| {
-            shown(queuing(level).and_then(|queuing| queuing.hand_size))
-        }),
-        Column::text("QueueLengthLimit", "Requests in a queue.", |level, _| {
-            shown(queuing(level).and_then(|queuing| queuing.queue_length_limit))
-        }),
+        Column::text(
+            "HandSize",
+            "flowcontrol.v1.QueuingConfiguration.handSize",
+            |level, _| shown(queuing(level).and_then(|queuing| queuing.hand_size)),
+        ),
+        Column::text(
+            "QueueLengthLimit",
+            "flowcontrol.v1.QueuingConfiguration.queueLengthLimit",
+            |level, _| shown(queuing(level).and_then(|queuing| queuing.queue_length_limit)),
+        ),
         age_column(),
     ];
 

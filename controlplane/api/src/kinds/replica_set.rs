@@ -18,11 +18,13 @@ impl Kind for ReplicaSet {
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Scale, Subresource::Status];
     const GENERATION: bool = true;
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::integer("Desired", "Pods that are wanted.", |set, _| {
+        Column::integer("Desired", "apps.v1.ReplicaSetSpec.replicas", |set, _| {
             set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0).into()
         }),
-        Column::integer("Current", "Pods that there are.", |set, _| current(set).into()),
-        Column::integer("Ready", "Pods that are ready.", |set, _| {
+        Column::integer("Current", "apps.v1.ReplicaSetStatus.replicas", |set, _| {
+            current(set).into()
+        }),
+        Column::integer("Ready", "apps.v1.ReplicaSetStatus.readyReplicas", |set, _| {
             set.status
                 .as_ref()
                 .and_then(|status| status.ready_replicas)
@@ -35,12 +37,16 @@ impl Kind for ReplicaSet {
                 .0
                 .into()
         }),
-        Column::wide("Images", "Images of each container in the template.", |set, _| {
-            containers(set.spec.as_ref().and_then(|spec| spec.template.as_ref()))
-                .1
-                .into()
-        }),
-        Column::wide("Selector", "Which pods belong.", |set, _| {
+        Column::wide(
+            "Images",
+            "Images referenced by each container in the template.",
+            |set, _| {
+                containers(set.spec.as_ref().and_then(|spec| spec.template.as_ref()))
+                    .1
+                    .into()
+            },
+        ),
+        Column::wide("Selector", "apps.v1.ReplicaSetSpec.selector", |set, _| {
             set.spec
                 .as_ref()
                 .map(|spec| selector(&spec.selector))

@@ -20,17 +20,27 @@ impl Kind for ReplicationController {
     const GENERATION: bool = true;
     const DEPENDENTS: Dependents = Dependents::Orphaned;
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::integer("Desired", "Pods that are wanted.", |controller, _| {
-            let spec = controller.spec.as_ref();
-            spec.and_then(|spec| spec.replicas).unwrap_or(0).into()
-        }),
-        Column::integer("Current", "Pods that there are.", |controller, _| {
-            current(controller).into()
-        }),
-        Column::integer("Ready", "Pods that are ready.", |controller, _| {
-            let status = controller.status.as_ref();
-            status.and_then(|status| status.ready_replicas).unwrap_or(0).into()
-        }),
+        Column::integer(
+            "Desired",
+            "core.v1.ReplicationControllerSpec.replicas",
+            |controller, _| {
+                let spec = controller.spec.as_ref();
+                spec.and_then(|spec| spec.replicas).unwrap_or(0).into()
+            },
+        ),
+        Column::integer(
+            "Current",
+            "core.v1.ReplicationControllerStatus.replicas",
+            |controller, _| current(controller).into(),
+        ),
+        Column::integer(
+            "Ready",
+            "core.v1.ReplicationControllerStatus.readyReplicas",
+            |controller, _| {
+                let status = controller.status.as_ref();
+                status.and_then(|status| status.ready_replicas).unwrap_or(0).into()
+            },
+        ),
         age_column(),
         Column::wide(
             "Containers",
@@ -42,16 +52,20 @@ impl Kind for ReplicationController {
         ),
         Column::wide(
             "Images",
-            "Images of each container in the template.",
+            "Images referenced by each container in the template.",
             |controller, _| {
                 let spec = controller.spec.as_ref();
                 containers(spec.and_then(|spec| spec.template.as_ref())).1.into()
             },
         ),
-        Column::wide("Selector", "Which pods belong.", |controller, _| {
-            let spec = controller.spec.as_ref();
-            labels(spec.and_then(|spec| spec.selector.as_ref())).into()
-        }),
+        Column::wide(
+            "Selector",
+            "core.v1.ReplicationControllerSpec.selector",
+            |controller, _| {
+                let spec = controller.spec.as_ref();
+                labels(spec.and_then(|spec| spec.selector.as_ref())).into()
+            },
+        ),
     ];
     const FIELDS: &'static [Field<Self>] = &[Field {
         label: "status.replicas",

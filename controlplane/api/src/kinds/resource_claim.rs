@@ -16,9 +16,11 @@ impl Kind for ResourceClaim {
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
     const STATUS_WITH_METADATA: bool = false;
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::text("State", "Pending, allocated, reserved or deleted.", |claim, _| {
-            state(claim).into()
-        }),
+        Column::text(
+            "State",
+            "A summary of the current state (allocated, pending, reserved, etc.).",
+            |claim, _| state(claim).into(),
+        ),
         age_column(),
     ];
 

@@ -14,12 +14,16 @@ impl Kind for ResourceQuota {
     const SHORT_NAMES: &'static [&'static str] = &["quota"];
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::text("Request", "Used and allowed amounts.", |quota, _| {
-            used(quota, false).into()
-        }),
-        Column::text("Limit", "Used and allowed amounts of limits.", |quota, _| {
-            used(quota, true).into()
-        }),
+        Column::text(
+            "Request",
+            "Request represents a minimum amount of cpu/memory that a container may consume.",
+            |quota, _| used(quota, false).into(),
+        ),
+        Column::text(
+            "Limit",
+            "Limits control the maximum amount of cpu/memory that a container may use independent of contention on the node.",
+            |quota, _| used(quota, true).into(),
+        ),
         age_column(),
     ];
 

@@ -15,13 +15,13 @@ impl Kind for ResourceSlice {
     const ANSWERS_DELETED: bool = true;
     const GENERATION: bool = true;
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::text("Node", "The node that has the devices.", |slice, _| {
+        Column::text("Node", "resource.v1.ResourceSliceSpec.nodeName", |slice, _| {
             slice.spec.node_name.as_deref().unwrap_or_default().into()
         }),
-        Column::text("Driver", "The driver of the devices.", |slice, _| {
+        Column::text("Driver", "resource.v1.ResourceSliceSpec.driver", |slice, _| {
             slice.spec.driver.as_str().into()
         }),
-        Column::text("Pool", "The pool to which the slice belongs.", |slice, _| {
+        Column::text("Pool", "resource.v1.ResourcePool.name", |slice, _| {
             slice.spec.pool.name.as_str().into()
         }),
         age_column(),

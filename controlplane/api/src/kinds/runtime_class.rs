@@ -13,7 +13,7 @@ use crate::warnings::old_label;
 impl Kind for RuntimeClass {
     const UPDATES: Updates = Updates::CREATE_CONDITIONAL;
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::text("Handler", "What runs them, by the node's settings.", |class, _| {
+        Column::text("Handler", "node.v1.RuntimeClass.handler", |class, _| {
             class.handler.as_str().into()
         }),
         age_column(),

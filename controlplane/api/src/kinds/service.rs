@@ -23,16 +23,18 @@ impl Kind for Service {
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Proxy, Subresource::Status];
     const NAME: Rule = Rule::Label;
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::text("Type", "How the service is reached.", |service, _| kind(service).into()),
-        Column::text("Cluster-IP", "Address inside the cluster.", |service, _| {
+        Column::text("Type", "core.v1.ServiceSpec.type", |service, _| kind(service).into()),
+        Column::text("Cluster-IP", "core.v1.ServiceSpec.clusterIP", |service, _| {
             or(cluster_ip(service), "<none>").into()
         }),
-        Column::text("External-IP", "Addresses outside the cluster.", |service, _| {
+        Column::text("External-IP", "core.v1.ServiceSpec.externalIPs", |service, _| {
             external(service).into()
         }),
-        Column::text("Port(s)", "Ports of the service.", |service, _| ports(service).into()),
+        Column::text("Port(s)", "core.v1.ServiceSpec.ports", |service, _| {
+            ports(service).into()
+        }),
         age_column(),
-        Column::wide("Selector", "Which pods belong.", |service, _| {
+        Column::wide("Selector", "core.v1.ServiceSpec.selector", |service, _| {
             table::labels(service.spec.as_ref().and_then(|spec| spec.selector.as_ref())).into()
         }),
     ];

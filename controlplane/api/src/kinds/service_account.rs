@@ -21,7 +21,7 @@ impl Kind for ServiceAccount {
     const SHORT_NAMES: &'static [&'static str] = &["sa"];
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Token];
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::integer("Secrets", "Number of secrets.", |account, _| {
+        Column::integer("Secrets", "core.v1.ServiceAccount.secrets", |account, _| {
             account.secrets.iter().flatten().count().into()
         }),
         age_column(),

@@ -13,7 +13,7 @@ impl Kind for ServiceCIDR {
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
     const STATUS_WITH_METADATA: bool = false;
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::text("CIDRs", "The ranges, one of each family at most.", |range, _| {
+        Column::text("CIDRs", "networking.v1.ServiceCIDRSpec.cidrs", |range, _| {
             let cidrs = range.spec.as_ref().and_then(|spec| spec.cidrs.as_ref());
             cidrs.map(|cidrs| cidrs.join(",")).unwrap_or_default().into()
         }),

@@ -24,7 +24,7 @@ impl Kind for StatefulSet {
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Scale, Subresource::Status];
     const GENERATION: bool = true;
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::text("Ready", "Ready and wanted pods.", |set, _| {
+        Column::text("Ready", "Number of the pod with ready state", |set, _| {
             let ready = set.status.as_ref().and_then(|status| status.ready_replicas);
             let wanted = set.spec.as_ref().and_then(|spec| spec.replicas);
             format!("{}/{}", ready.unwrap_or(0), wanted.unwrap_or(0)).into()
@@ -33,9 +33,11 @@ impl Kind for StatefulSet {
         Column::wide("Containers", "Names of each container in the template.", |set, _| {
             containers(set.spec.as_ref().map(|spec| &spec.template)).0.into()
         }),
-        Column::wide("Images", "Images of each container in the template.", |set, _| {
-            containers(set.spec.as_ref().map(|spec| &spec.template)).1.into()
-        }),
+        Column::wide(
+            "Images",
+            "Images referenced by each container in the template.",
+            |set, _| containers(set.spec.as_ref().map(|spec| &spec.template)).1.into(),
+        ),
     ];
 
     fn decoded(&mut self, json: &[u8]) {

@@ -12,20 +12,22 @@ impl Kind for StorageClass {
     const ANSWERS_DELETED: bool = true;
     const SHORT_NAMES: &'static [&'static str] = &["sc"];
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::text("Provisioner", "Who makes the volumes.", |class, _| {
+        Column::text("Provisioner", "storage.v1.StorageClass.provisioner", |class, _| {
             class.provisioner.as_str().into()
         }),
+        Column::text("ReclaimPolicy", "storage.v1.StorageClass.reclaimPolicy", |class, _| {
+            class.reclaim_policy.as_deref().unwrap_or("Delete").into()
+        }),
         Column::text(
-            "ReclaimPolicy",
-            "What becomes of volumes after their claims.",
-            |class, _| class.reclaim_policy.as_deref().unwrap_or("Delete").into(),
+            "VolumeBindingMode",
+            "storage.v1.StorageClass.volumeBindingMode",
+            |class, _| class.volume_binding_mode.as_deref().unwrap_or("Immediate").into(),
         ),
-        Column::text("VolumeBindingMode", "When volumes are made.", |class, _| {
-            class.volume_binding_mode.as_deref().unwrap_or("Immediate").into()
-        }),
-        Column::boolean("AllowVolumeExpansion", "Whether claims may grow.", |class, _| {
-            class.allow_volume_expansion.unwrap_or(false).into()
-        }),
+        Column::boolean(
+            "AllowVolumeExpansion",
+            "storage.v1.StorageClass.allowVolumeExpansion",
+            |class, _| class.allow_volume_expansion.unwrap_or(false).into(),
+        ),
         age_column(),
     ];
 

@@ -14,19 +14,27 @@ impl Kind for VolumeAttachment {
     const UPDATES: Updates = Updates::CONDITIONAL;
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::text("Attacher", "Who attaches it.", |attachment, _| {
-            attachment.spec.attacher.as_str().into()
-        }),
-        Column::text("PV", "The volume.", |attachment, _| {
-            let volume = attachment.spec.source.persistent_volume_name.as_deref();
-            volume.unwrap_or_default().into()
-        }),
-        Column::text("Node", "The node.", |attachment, _| {
+        Column::text(
+            "Attacher",
+            "storage.v1.VolumeAttachmentSpec.attacher",
+            |attachment, _| attachment.spec.attacher.as_str().into(),
+        ),
+        Column::text(
+            "PV",
+            "storage.v1.VolumeAttachmentSource.persistentVolumeName",
+            |attachment, _| {
+                let volume = attachment.spec.source.persistent_volume_name.as_deref();
+                volume.unwrap_or_default().into()
+            },
+        ),
+        Column::text("Node", "storage.v1.VolumeAttachmentSpec.nodeName", |attachment, _| {
             attachment.spec.node_name.as_str().into()
         }),
-        Column::boolean("Attached", "Whether it is attached.", |attachment, _| {
-            attachment.status.as_ref().is_some_and(|status| status.attached).into()
-        }),
+        Column::boolean(
+            "Attached",
+            "storage.v1.VolumeAttachmentStatus.attached",
+            |attachment, _| attachment.status.as_ref().is_some_and(|status| status.attached).into(),
+        ),
         age_column(),
     ];
 

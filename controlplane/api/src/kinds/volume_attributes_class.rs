@@ -11,9 +11,11 @@ impl Kind for VolumeAttributesClass {
     const ANSWERS_DELETED: bool = true;
     const SHORT_NAMES: &'static [&'static str] = &["vac"];
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::text("DriverName", "The storage driver.", |class, _| {
-            class.driver_name.as_str().into()
-        }),
+        Column::text(
+            "DriverName",
+            "storage.v1.VolumeAttributesClass.driverName",
+            |class, _| class.driver_name.as_str().into(),
+        ),
         age_column(),
     ];
 

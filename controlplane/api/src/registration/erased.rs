@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::{ColumnDefinition, Decoded, Reported};
 use crate::decode;
+use crate::descriptions::described;
 use crate::invalid::Invalid;
 use crate::kind::{Column, Kind};
 use crate::object::{Object, written};
@@ -179,14 +180,14 @@ pub(super) fn columns<K: Kind>() -> Vec<ColumnDefinition> {
         name: "Name",
         cell_type: "string",
         format: "name",
-        description: "Name must be unique within a namespace.",
+        description: described("meta.v1.ObjectMeta.name"),
         priority: i32::from(K::NAME_LAST),
     };
     let rest = K::COLUMNS.iter().map(|column: &Column<K>| ColumnDefinition {
         name: column.name,
         cell_type: column.cell_type.name(),
         format: "",
-        description: column.description,
+        description: described(column.description),
         priority: column.priority,
     });
     with_name::<K, _>(name, rest.collect())

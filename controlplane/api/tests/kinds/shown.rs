@@ -1,6 +1,6 @@
 //! What `kubectl get` shows.
 
-use controlplane_api::{find, table::age};
+use controlplane_api::{KINDS, find, table::age};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -224,4 +224,34 @@ fn scales_carry_the_selector() {
     assert_eq!(scale["spec"], json!({"replicas": 7}));
     assert_eq!(scale["status"], json!({"replicas": 0, "selector": "app=nginx"}));
     assert!(row.spec_changed(object.as_ref(), row.decode(&fixture(row)).unwrap().as_ref()));
+}
+
+#[test]
+fn columns_say_what_upstream_says_of_their_fields() {
+    for row in KINDS {
+        for column in row.columns() {
+            let told = column.description.contains(' ') && !column.description.contains("\n# ");
+            assert!(told, "{} {}: {}", row.kind, column.name, column.description);
+        }
+    }
+    let said = |plural: &str, name: &str| {
+        let columns = find("", "v1", plural).unwrap().columns();
+        let mut columns = columns.iter().filter(|column| column.name == name);
+        columns.next().unwrap().description
+    };
+    let created = "CreationTimestamp is a timestamp representing the server time when this object was created. It is not \
+        guaranteed to be set in happens-before order across separate operations. Clients may not set this value. It is \
+        represented in RFC3339 form and is in UTC.\n\nPopulated by the system. Read-only. Null for lists. More info: \
+        https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata";
+    assert_eq!(said("pods", "Age"), created);
+    assert_eq!(said("limitranges", "Created At"), created);
+    assert_eq!(
+        said("secrets", "Type"),
+        "Used to facilitate programmatic handling of secret data. More info: \
+        https://kubernetes.io/docs/concepts/configuration/secret/#secret-types"
+    );
+    assert!(
+        said("pods", "Name").starts_with("Name must be unique within a namespace. Is required when creating resources")
+    );
+    assert_eq!(said("nodes", "Status"), "The status of the node");
 }
