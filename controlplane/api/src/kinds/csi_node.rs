@@ -14,9 +14,11 @@ impl Kind for CSINode {
     const ANSWERS_DELETED: bool = true;
     const UPDATES: Updates = Updates::CONDITIONAL;
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::integer("Drivers", "Number of drivers on the node.", |node, _| {
-            node.spec.drivers.len().into()
-        }),
+        Column::integer(
+            "Drivers",
+            "Drivers indicates the number of CSI drivers registered on the node",
+            |node, _| node.spec.drivers.len().into(),
+        ),
         age_column(),
     ];
 

@@ -15,7 +15,7 @@ impl Kind for FlowSchema {
     const COLUMNS: &'static [Column<Self>] = &[
         Column::text(
             "PriorityLevel",
-            "flowcontrol.v1.FlowSchemaSpec.priorityLevelConfiguration",
+            "flowcontrol.v1.PriorityLevelConfigurationReference.name",
             |schema, _| {
                 let spec = schema.spec.as_ref();
                 spec.map(|spec| spec.priority_level_configuration.name.as_str())

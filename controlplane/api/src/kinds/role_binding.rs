@@ -13,11 +13,21 @@ const GROUP: &str = "rbac.authorization.k8s.io";
 
 /// Either binding.
 trait Binding: Kind {
+    /// What the columns are: the role, users, groups and service accounts.
+    const DESCRIPTIONS: [&'static str; 4];
+
     fn role(&self) -> &RoleRef;
     fn subjects(&self) -> &[Subject];
 }
 
 impl Binding for RoleBinding {
+    const DESCRIPTIONS: [&'static str; 4] = [
+        "rbac.v1.RoleBinding.roleRef",
+        "Users in the roleBinding",
+        "Groups in the roleBinding",
+        "ServiceAccounts in the roleBinding",
+    ];
+
     fn role(&self) -> &RoleRef {
         &self.role_ref
     }
@@ -28,6 +38,13 @@ impl Binding for RoleBinding {
 }
 
 impl Binding for ClusterRoleBinding {
+    const DESCRIPTIONS: [&'static str; 4] = [
+        "rbac.v1.ClusterRoleBinding.roleRef",
+        "Users in the clusterRoleBinding",
+        "Groups in the clusterRoleBinding",
+        "ServiceAccounts in the clusterRoleBinding",
+    ];
+
     fn role(&self) -> &RoleRef {
         &self.role_ref
     }
@@ -38,18 +55,15 @@ impl Binding for ClusterRoleBinding {
 }
 
 const fn columns<B: Binding>() -> [Column<B>; 5] {
+    let [role, users, groups, accounts] = B::DESCRIPTIONS;
     [
-        Column::text("Role", "What may be done.", |binding, _| {
+        Column::text("Role", role, |binding, _| {
             format!("{}/{}", binding.role().kind, binding.role().name).into()
         }),
         age_column(),
-        Column::wide("Users", "Users who may.", |binding, _| {
-            named(binding.subjects(), "User").into()
-        }),
-        Column::wide("Groups", "Groups that may.", |binding, _| {
-            named(binding.subjects(), "Group").into()
-        }),
-        Column::wide("ServiceAccounts", "Service accounts that may.", |binding, _| {
+        Column::wide("Users", users, |binding, _| named(binding.subjects(), "User").into()),
+        Column::wide("Groups", groups, |binding, _| named(binding.subjects(), "Group").into()),
+        Column::wide("ServiceAccounts", accounts, |binding, _| {
             named(binding.subjects(), "ServiceAccount").into()
         }),
     ]

