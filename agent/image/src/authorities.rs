@@ -131,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    const IN_2030: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(1_893_456_000));
+    const IN_2030: UnixTime = UnixTime::since_unix_epoch(Duration::from_hours(525_960));
 
     /// As `openssl req -x509` makes it: of its own signature, and an authority.
     fn certificate(change: impl FnOnce(&mut CertificateParams)) -> (String, CertificateDer<'static>) {
