@@ -167,6 +167,8 @@ pub struct Context {
     pub(crate) app_armor: AppArmor,
     /// Containers that may be created at once: more only fight for the same cores.
     pub(crate) starts: Semaphore,
+    /// Limits how many configurations of containers wait for their sandboxes.
+    pub(crate) drafts: Arc<Semaphore>,
     /// The pods as the API shows them, for `/pods` and for logs.
     pub(crate) pods: Mutex<BTreeMap<String, Arc<Pod>>>,
     /// There are others, or they ask for something else.

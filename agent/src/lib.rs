@@ -60,6 +60,8 @@ pub use context::{Clock, Config, Context, Parts, Upkeep};
 
 const PULLS: usize = 4;
 const STARTS: usize = 8;
+/// Configurations of containers that wait for their sandboxes.
+const DRAFTS: usize = 4;
 /// What the pods' workers are told and did not hear yet.
 const ORDERS: usize = 16;
 
@@ -135,6 +137,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         pulls: Semaphore::new(PULLS),
         app_armor: apparmor::AppArmor::default(),
         starts: Semaphore::new(STARTS),
+        drafts: Arc::new(Semaphore::new(DRAFTS)),
         pods: Mutex::new(BTreeMap::new()),
         granted: granted::Granted::default(),
         discounted: Mutex::new(BTreeSet::new()),

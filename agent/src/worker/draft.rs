@@ -8,6 +8,7 @@ use agent_plan::observed::Sandbox;
 use agent_plan::{environment, lifecycle, pods};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use runtime::ContainerSpec;
+use tokio::sync::OwnedSemaphorePermit;
 use tracing::debug;
 
 use super::Worker;
@@ -20,6 +21,8 @@ const LIMIT: usize = 4;
 pub(crate) struct Draft {
     plan: Arc<Plan>,
     specification: ContainerSpec,
+    /// Among a crowd of pods nothing is gained by them, and their memory lies about among what stays.
+    _place: OwnedSemaphorePermit,
 }
 
 /// By the containers' names.
@@ -52,6 +55,7 @@ impl Worker {
         let Draft {
             plan: made_for,
             specification,
+            ..
         } = self.drafts.remove(&plan.container)?;
         let same = made_for.attempt == plan.attempt
             && Arc::ptr_eq(&made_for.image, &plan.image)
@@ -64,8 +68,19 @@ impl Worker {
 pub(super) async fn make(plans: Vec<Arc<Plan>>) -> Drafts {
     let mut made = Drafts::new();
     for plan in plans {
+        let Ok(place) = Arc::clone(&plan.context.drafts).try_acquire_owned() else {
+            break;
+        };
         match specification(&plan).await {
-            Ok(specification) => drop(made.insert(plan.container.clone(), Draft { plan, specification })),
+            Ok(specification) => {
+                let name = plan.container.clone();
+                let draft = Draft {
+                    plan,
+                    specification,
+                    _place: place,
+                };
+                made.insert(name, draft);
+            }
             // The start comes upon it, too, and tells it.
             Err(failure) => debug!(container = plan.container, failure.message, "not configured ahead"),
         }
