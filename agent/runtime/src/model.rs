@@ -159,7 +159,7 @@ pub struct Exit {
     pub code: i32,
     /// The signal that ended it.
     pub signal: Option<i32>,
-    /// The kernel killed it for its memory limit.
+    /// The kernel killed a process of it for its memory limit.
     pub oom_killed: bool,
     /// When it ended.
     pub finished_at: SystemTime,

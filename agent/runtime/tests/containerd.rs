@@ -16,6 +16,7 @@ use common::{Daemon, Kind, Machine};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use runtime::{Event, State};
+use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const SLEEP: [&str; 2] = ["/bin/sleep", "1000"];
@@ -174,7 +175,7 @@ async fn what_others_have_in_the_namespace_is_left_alone_and_what_no_sandbox_nam
     machine.crash().await;
     // The record says that there is no container; containerd knows better.
     let path = machine.directory.path().join("state/sandboxes/s/sandbox.json");
-    let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let mut record: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     record["sandbox"]["containers"] = serde_json::json!([]);
     std::fs::write(&path, record.to_string()).unwrap();
     machine.reopen().await;
@@ -196,6 +197,54 @@ async fn a_container_that_a_crash_left_created_is_adopted_as_such() {
     let sandbox = machine.runtime.sandboxes().await.unwrap().remove(0);
     assert_eq!(sandbox.containers[0].state, State::Created);
     machine.runtime.start_container("s", "c").await.unwrap();
+    machine.finish().await;
+}
+
+#[tokio::test]
+async fn attack_25_a_start_that_nobody_wrote_down_counts_when_the_shim_is_gone_too() {
+    let mut machine = machine("unwritten").await;
+    machine.sandbox("s").await;
+    let spec = machine.container("made", &SLEEP);
+    machine.runtime.create_container("s", spec).await.unwrap();
+    let pid = machine.run("s", machine.container("started", &SLEEP)).await;
+    machine.crash().await;
+    // The record as it was when the agent had containerd start the program.
+    let path = machine.directory.path().join("state/sandboxes/s/sandbox.json");
+    let mut record: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let all = record["sandbox"]["containers"].as_array_mut().unwrap();
+    let made = all.iter().find(|known| known["id"] == "made").unwrap()["state"].clone();
+    let started = all.iter_mut().find(|known| known["id"] == "started").unwrap();
+    started["state"] = made;
+    std::fs::write(&path, record.to_string()).unwrap();
+    kill(Pid::from_raw(parent(pid)), Signal::SIGKILL).unwrap();
+    let daemon = machine.daemon.as_ref().unwrap();
+    until("the shim's tasks are gone", || {
+        daemon.ctr(&["tasks", "ls"]).lines().count() == 1
+    })
+    .await;
+    machine.reopen().await;
+    let sandbox = machine.runtime.sandboxes().await.unwrap().remove(0);
+    for container in sandbox.containers {
+        match (container.id.as_str(), container.state) {
+            ("made", State::Created)
+            | (
+                "started",
+                State::Exited {
+                    started_at: Some(_), ..
+                },
+            ) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    // containerd may still be about to learn that the shim is gone.
+    let removing = async {
+        for id in ["made", "started"] {
+            while machine.runtime.remove_container("s", id).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), removing).await.unwrap();
     machine.finish().await;
 }
 

@@ -75,6 +75,12 @@ async fn a_container_over_its_memory_limit_is_oom_killed(kind: Kind) {
     machine.run("s", spec).await;
     let exit = machine.exit().await;
     assert_eq!((exit.code, exit.signal, exit.oom_killed), (137, Some(9), true));
+    // Also one that goes on when a child of its was killed.
+    let mut spec = machine.shell("d", "dd if=/dev/zero of=/dev/null bs=200M count=2; exit 5");
+    limit(&mut spec, Some(32 << 20), None, None);
+    machine.run("s", spec).await;
+    let exit = machine.exit().await;
+    assert_eq!((exit.code, exit.signal, exit.oom_killed), (5, None, true));
     machine.finish().await;
 }
 

@@ -243,10 +243,14 @@ async fn a_volume_at_dev_stays_as_it_is() {
     let mut spec = with(&machine, "empty", &empty, "rprivate", &["rbind", "rprivate", "ro"]);
     at_dev(&mut spec, &message);
     let mut mounts = spec.spec.mounts().clone().unwrap();
-    mounts
-        .last_mut()
-        .unwrap()
-        .set_destination("/dev/termination-log".into());
+    let place = mounts.last_mut().unwrap();
+    place.set_destination("/dev/termination-log".into());
+    spec.spec.set_mounts(Some(mounts.clone()));
+    let volume = machine.runtime.create_container("s", spec.clone()).await.unwrap_err();
+    assert!(volume.to_string().contains("/dev/termination-log"), "{volume}");
+    // The pod's own file comes without what is mounted below it.
+    let own = ["bind", "rprivate", "rw"].map(str::to_owned);
+    mounts.last_mut().unwrap().set_options(Some(own.into()));
     spec.spec.set_mounts(Some(mounts));
     machine.run("s", spec).await;
     assert_eq!(names(&empty), [""; 0]);

@@ -175,7 +175,20 @@ async fn attack_17_clients_that_vanish_leave_nothing(kind: Kind) {
     machine.finish().await;
 }
 
+async fn a_hundred_programs_run_inside_at_once(kind: Kind) {
+    let machine = running(kind, "hundred").await;
+    // Each waits for the last one.
+    let script = ": > /tmp/$$; while [ $(ls /tmp | grep -c .) -lt 100 ]; do sleep 0.1; done; echo all";
+    let patience = Duration::from_mins(1);
+    let all = (0..100).map(|_| machine.exec("s", "c", script, patience));
+    let said = futures::future::join_all(all).await;
+    let met = said.iter().filter(|result| result.output == b"all\n").count();
+    assert_eq!(met, 100, "{:?}", said.first());
+    machine.finish().await;
+}
+
 contract!(
+    a_hundred_programs_run_inside_at_once,
     a_program_has_streams_of_its_own,
     a_program_that_cannot_run_is_an_error_in_words,
     a_terminal_is_the_containers_own_and_has_a_size,

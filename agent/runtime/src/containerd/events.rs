@@ -123,10 +123,12 @@ pub(super) async fn compare(shared: &Arc<Shared>) -> Result<(), Error> {
             Some(task) if task.status() == Status::Running && container.state == State::Created => {
                 shared.begun(&container.id, task.pid);
             }
-            // Its shim is gone, as after a restart of the machine.
-            None if container.state != State::Created => {
+            // Its shim is gone, as after a restart of the machine. One that an agent was about to start has run as far as anybody
+            // knows: who started it need not have lived to write that down.
+            None if shared.may_have_run(&container) => {
                 if let State::Exited { exit, .. } = ended(container.clone()).state {
-                    shared.conclude(&container.id, exit);
+                    let since = exit.finished_at;
+                    shared.conclude(&container.id, exit, Some(since));
                 }
             }
             Some(_) | None => {}
@@ -166,7 +168,8 @@ impl Shared {
         let code = i32::try_from(status).unwrap_or(255);
         let killed = self.cgroups.oom_kills(&self.group(&sandbox).join(&container));
         let before = self.settled().remove(&container).unwrap_or(0);
-        let oom_killed = code == 137 && killed > before;
+        // Also when it was a child, whatever the first process made of that.
+        let oom_killed = killed > before;
         let exit = Exit {
             code,
             // The shim says 128 + signal, which a program may say too.
@@ -180,7 +183,7 @@ impl Shared {
             if let Some(logger) = logger {
                 drop(tokio::time::timeout(LOG_LIMIT, gone(logger)).await);
             }
-            shared.conclude(&container, exit);
+            shared.conclude(&container, exit, None);
         });
     }
 
@@ -239,8 +242,8 @@ impl Shared {
         self.oom_kills.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes an end down and tells it, once.
-    fn conclude(&self, container: &str, exit: Exit) {
+    /// Writes an end down and tells it, once. `unseen`: since when one ran of whose start nobody knows.
+    fn conclude(&self, container: &str, exit: Exit, unseen: Option<SystemTime>) {
         let Some(sandbox) = self.records().owner(container) else {
             return;
         };
@@ -250,7 +253,7 @@ impl Shared {
             let started_at = match found.state {
                 State::Exited { .. } => return None,
                 State::Running { started_at, .. } => Some(started_at),
-                State::Created => None,
+                State::Created => unseen,
             };
             found.state = State::Exited {
                 exit: ended,

@@ -19,7 +19,7 @@ const DRAIN_LIMIT: Duration = Duration::from_millis(200);
 /// Most that is kept of an exec's output, in bytes.
 const OUTPUT_LIMIT: usize = 16 << 10;
 /// Execs at the same time.
-const EXECS: usize = 64;
+const EXECS: usize = 256;
 
 /// What an exec starts with.
 struct Began {

@@ -171,7 +171,8 @@ impl Supervisor {
             drop(self.cgroups.kill(&group, Duration::ZERO));
         }
         super::poll::drain(entry);
-        let oom_killed = (status == -9 || status == 137) && self.cgroups.oom_kills(&group) > entry.oom_kills;
+        // Also when it was a child, whatever the first process made of that.
+        let oom_killed = self.cgroups.oom_kills(&group) > entry.oom_kills;
         let (code, signal) = if status < 0 {
             (128 - status, Some(-status))
         } else {

@@ -22,8 +22,6 @@ use crate::Refusal;
 use crate::sys::Mount;
 
 const PLACE: &str = "/dev";
-/// Where every container's file for a last message is, unless it says otherwise.
-const MESSAGE: &str = "/dev/termination-log";
 
 /// Whether a configuration binds something there.
 pub(super) fn is_wanted(spec: &Spec) -> bool {
@@ -40,10 +38,18 @@ fn is_bound(mount: &Wanted) -> bool {
     mount.typ().as_deref() == Some("bind")
 }
 
-/// Mounts that are attached nowhere, and where they belong.
+/// A mount that is attached nowhere, and where it belongs.
+struct Held {
+    destination: PathBuf,
+    mount: Mount,
+    /// The pod did not ask for it: its memory, and its file for a last message.
+    own: bool,
+}
+
+/// What waits for its container.
 #[derive(Default)]
 pub(super) struct Late {
-    mounts: Vec<(PathBuf, Mount)>,
+    mounts: Vec<Held>,
     /// What is mounted in the volume at `/dev` is seen wherever the volume is: on the machine, where it would stay.
     shared: bool,
 }
@@ -58,7 +64,12 @@ impl Late {
             mount.protect(libc::MOUNT_ATTR_RDONLY)?;
         }
         self.shared |= wanted.destination() == Path::new(PLACE) && says("rshared");
-        self.mounts.push((wanted.destination().clone(), mount));
+        self.mounts.push(Held {
+            destination: wanted.destination().clone(),
+            mount,
+            // Volumes come with all that is mounted in them.
+            own: !says("rbind"),
+        });
         Ok(())
     }
 
@@ -66,7 +77,11 @@ impl Late {
     pub(super) fn add_memory(&mut self) -> io::Result<()> {
         let mount = Mount::copy(Path::new(stage::MEMORY))?;
         mount.protect(libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC)?;
-        self.mounts.push((PathBuf::from(memory::TARGET), mount));
+        self.mounts.push(Held {
+            destination: PathBuf::from(memory::TARGET),
+            mount,
+            own: true,
+        });
         Ok(())
     }
 
@@ -82,24 +97,28 @@ impl Late {
         }
         if self.shared {
             // The machine's own memory is in sight; the file for a last message has to be done without.
-            let is_kept = |(destination, mount): &(PathBuf, Mount)| {
-                let own = destination == Path::new(memory::TARGET) || !mount.is_directory().unwrap_or(true);
-                destination == Path::new(PLACE) || !own
+            let is_kept = |held: &Held| {
+                let own = held.destination == Path::new(memory::TARGET) || !held.mount.is_directory().unwrap_or(true);
+                held.destination == Path::new(PLACE) || !own
             };
             self.mounts.retain(is_kept);
         }
         let entered = File::open(format!("/proc/{pid}/ns/mnt"))
             .and_then(|namespace| Ok(setns(namespace, CloneFlags::CLONE_NEWNS)?));
         entered.map_err(|error| Refusal::failed("enter the container's mounts", &error))?;
-        self.mounts
-            .sort_by_key(|(destination, _)| destination.components().count());
-        for (destination, mount) in self.mounts {
+        self.mounts.sort_by_key(|held| held.destination.components().count());
+        for Held {
+            destination,
+            mount,
+            own,
+        } in self.mounts
+        {
             let found = mount
                 .is_directory()
                 .and_then(|folder| place(&destination, folder, users));
             if let Err(error) = &found
                 && error.kind() == io::ErrorKind::ReadOnlyFilesystem
-                && (destination == Path::new(memory::TARGET) || destination == Path::new(MESSAGE))
+                && own
             {
                 // The pod did not ask for it, and asked for a volume that stays as it is.
                 continue;
