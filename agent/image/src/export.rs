@@ -14,7 +14,7 @@ use crate::image::Image;
 use crate::layer::{LayerError, blocking};
 use crate::manifest::{self, Descriptor};
 use crate::pack::{mark, pack};
-use crate::reference;
+use crate::reference::{self, Reference};
 use crate::store::{Images, StoreError};
 
 /// An image could not be exported.
@@ -53,8 +53,8 @@ pub(crate) struct Whole {
 }
 
 impl Images {
-    /// Writes an image with all its names, by one of them or by its id, into a file that nobody else has and that is at its
-    /// beginning.
+    /// Writes an image, with the name that it was asked for by, or by its id with all its names, into a file that nobody else has
+    /// and that is at its beginning.
     ///
     /// A containerd has the layers as they came, and so the image keeps its id. Of directories of our own the layers are packed
     /// anew: the image has the same files and another id.
@@ -64,7 +64,9 @@ impl Images {
         let staging = self.inner.staging().map_err(ContentError::io("create a directory"))?;
         let whole = self.inner.whole(&image, staging.path()).await?;
         let whole = whole.ok_or_else(|| ExportError::NotFound(name.to_owned()))?;
-        let names = image.names.clone();
+        let asked = Reference::parse(name).ok().and_then(|reference| reference.name());
+        let asked = asked.filter(|asked| image.names.contains(asked));
+        let names = asked.map_or_else(|| image.names.clone(), |asked| vec![asked]);
         // The thread owns the directory: it is not removed under its hands.
         let written = blocking(move || write(&whole, &names, staging.path())).await?;
         Ok(written.map_err(ContentError::io("write the archive"))?)

@@ -159,24 +159,25 @@ impl Images {
             .chain(credentials.iter().map(|one| (origin, Some(one))))
             .chain([(origin, None)]);
         let mut before = Vec::new();
-        let mut last = RegistryError::NotFound(reference.to_string());
+        let mut last = None;
         for (host, credentials) in sources {
             match self.ask(host, reference, credentials).await {
                 Ok(found) => return Ok(found),
                 Err(error) if host != origin => before.push((host.to_owned(), error)),
                 // What the registry says to those who are known to it matters more than its answer to strangers.
                 Err(RegistryError::Denied(_) | RegistryError::Authorize(_))
-                    if credentials.is_none() && !is_fresh(&last, reference) => {}
+                    if credentials.is_none() && last.is_some() => {}
                 Err(error) => {
                     // Nor will it be there for others.
                     let unreachable = error.is_unreachable();
-                    last = error;
+                    last = Some(error);
                     if unreachable {
                         break;
                     }
                 }
             }
         }
+        let last = last.unwrap_or_else(|| RegistryError::NotFound(reference.to_string()));
         Err(last.after_mirrors(before, origin))
     }
 
@@ -356,11 +357,6 @@ async fn first_manifest(
         .into()),
         Some(_) | None => Ok((actual, json)),
     }
-}
-
-/// Whether no source has said anything yet.
-fn is_fresh(last: &RegistryError, reference: &Reference) -> bool {
-    matches!(last, RegistryError::NotFound(name) if *name == reference.to_string())
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -16,7 +16,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use agent_image::{Config, Credentials, Images, Registry};
-use support::{DockerRegistry, busybox, layers_of, nothing_staged, quick, store};
+use support::{DockerRegistry, busybox, layers_of, nothing_staged, quick, saved, store};
 
 #[tokio::test]
 async fn imports_a_layout_and_finds_it_by_every_name() {
@@ -82,13 +82,7 @@ async fn images_are_removed_while_others_are_pulled() {
 async fn imports_docker_archives_and_compressed_ones() {
     let (home, images) = store(Config::default());
     let archive = home.path().join("saved.tar");
-    let done = Command::new("skopeo")
-        .args(["copy", "--quiet", "--insecure-policy"])
-        .arg(format!("oci-archive:{}", busybox().display()))
-        .arg(format!("docker-archive:{}:example.org/saved:1", archive.display()))
-        .output()
-        .unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    saved(&archive, "example.org/saved:1");
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     encoder.write_all(&std::fs::read(&archive).unwrap()).unwrap();
     let directory = home.path().join("preload");
@@ -111,6 +105,15 @@ async fn what_is_exported_can_be_imported_by_us_and_by_others() {
     let (home, images) = store(Config::default());
     let image = images.import(&busybox()).await.unwrap().remove(0);
     let archive = home.path().join("exported.tar");
+    // Another name of the same image, which nobody asks for.
+    let named = home.path().join("named.tar");
+    saved(&named, "example.org/other:1");
+    let both = images.import(&named).await.unwrap().remove(0);
+    assert!(
+        both.id == image.id && both.names.len() > image.names.len(),
+        "{:?}",
+        both.names
+    );
     let mut written = std::fs::File::create(&archive).unwrap();
     std::io::copy(&mut images.export(&image.names[0]).await.unwrap(), &mut written).unwrap();
     nothing_staged(home.path());
@@ -267,6 +270,10 @@ async fn basic_credentials_open_a_private_registry() {
         username: "me".to_owned(),
         password: "wrong".to_owned(),
     };
+    // What strangers are told of it does not matter to who may look.
+    let absent = format!("{}/private:2", registry.address);
+    let missing = images.pull(&absent, &credentials).await.unwrap_err().message();
+    assert!(missing.ends_with(&format!("{absent}: not found")), "{missing}");
     let image = images.pull(&name, &[vec![wrong], credentials].concat()).await.unwrap();
     assert_eq!(image.names, [name]);
 }

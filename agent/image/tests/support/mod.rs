@@ -78,6 +78,17 @@ impl Drop for DockerRegistry {
     }
 }
 
+/// An archive as docker saves one.
+pub fn saved(archive: &Path, name: &str) {
+    let done = Command::new("skopeo")
+        .args(["copy", "--quiet", "--insecure-policy"])
+        .arg(format!("oci-archive:{}", busybox().display()))
+        .arg(format!("docker-archive:{}:{name}", archive.display()))
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
 pub fn busybox() -> PathBuf {
     let script = Path::new(&std::env::var("CARGO_MANIFEST_DIR").unwrap()).join("../../tests/images/build");
     let output = Command::new(script).arg("busybox").output().unwrap();
