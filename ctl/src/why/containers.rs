@@ -189,23 +189,46 @@ impl Container<'_> {
             "" | "Error" | "Completed" => meaning(code).to_owned(),
             other => format!("{} ({other})", meaning(code)),
         };
-        let finding = finding
-            .fact(format!(
-                "It ran from {from} to {to} and ended with exit code {code}: {how}."
-            ))
-            .fact(text_at(terminated, "/message"));
-        let killed = self.warnings.iter().rfind(|event| {
-            let message = text_at(event, "/message");
-            text_at(event, "/reason") == "Unhealthy"
-                && (message.starts_with("Liveness") || message.starts_with("Startup"))
-        });
-        let finding = match killed {
-            Some(event) if matches!(code, 137 | 143) && reason != "OOMKilled" => finding
-                .fact(text_at(event, "/message"))
-                .advise("its probe failed, so the node killed it: check the probe, or give the program more time"),
-            Some(_) | None => finding,
+        let told = if is_unstarted(reason) {
+            "It never ran: its program could not be started.".to_owned()
+        } else {
+            format!("It ran from {from} to {to} and ended with exit code {code}: {how}.")
         };
-        self.advise_end(finding, code, reason).show(self.name, previous)
+        let finding = finding.fact(told).fact(text_at(terminated, "/message"));
+        let killed = matches!(code, 137 | 143) && reason != "OOMKilled";
+        let finding = match self.killer().filter(|_| killed) {
+            Some((event, advice)) => finding.fact(text_at(event, "/message")).advise(advice),
+            None => self.advise_end(finding, code, reason),
+        };
+        finding.show(self.name, previous)
+    }
+
+    /// The newest warning that tells why the node killed it, and what to do.
+    fn killer(&self) -> Option<(&Value, &'static str)> {
+        let own = format!("{{{}}}", self.name);
+        let is_own = |event: &Value| {
+            let place = text_at(event, "/involvedObject/fieldPath");
+            place.is_empty() || place.ends_with(&own)
+        };
+        let mut newest = self.warnings.iter().rev().filter(|event| is_own(event));
+        newest.find_map(|event| {
+            let message = text_at(event, "/message");
+            let probe = message.starts_with("Liveness") || message.starts_with("Startup");
+            let advice = match text_at(event, "/reason") {
+                "Unhealthy" if probe => {
+                    "its probe failed, so the node killed it: check the probe, or give the program more time"
+                }
+                "FailedPostStartHook" => {
+                    "its postStart hook failed, so the node killed it: check what the hook runs or asks"
+                }
+                "Evicted" if message.contains("ephemeral") || message.contains("EmptyDir") => {
+                    "it wrote more than it may, so the node ended it: raise its ephemeral-storage limit or the volume's sizeLimit, or have it write less"
+                }
+                "Evicted" => "the node was short of what the message names, so it ended the pod: request what it needs",
+                _ => return None,
+            };
+            Some((*event, advice))
+        })
     }
 
     fn advise_end(&self, finding: Finding, code: i64, reason: &str) -> Finding {
@@ -217,12 +240,12 @@ impl Container<'_> {
                     "raise resources.limits.memory (now {now}), or make the program use less"
                 ))
             }
-            ("ContainerCannotRun" | "StartError", _) | (_, 126 | 127) => {
+            (reason, code) if is_unstarted(reason) || matches!(code, 126 | 127) => {
                 finding.advise("check command and args, and that the program is in the image and can be executed")
             }
             (_, 0) => finding.advise("it ends of its own accord: if it should run for ever, check its command; if not, use a Job or restartPolicy: OnFailure"),
             (_, 139) => finding.advise("the program has a fault of its own, or is built for another processor or libc"),
-            _ => finding.advise("what it printed should tell the cause"),
+            _ => finding.ask_output(),
         }
     }
 
@@ -236,6 +259,10 @@ impl Container<'_> {
         own.map_or("", |own| text_at(own, "/resources/limits/memory"))
             .to_owned()
     }
+}
+
+fn is_unstarted(reason: &str) -> bool {
+    matches!(reason, "ContainerCannotRun" | "StartError")
 }
 
 fn code(terminated: &Value) -> i64 {

@@ -18,6 +18,8 @@ pub(super) struct Finding {
     what: String,
     facts: Vec<String>,
     advice: Vec<String>,
+    /// The output is what is left to look at.
+    by_output: bool,
     pub(super) log: Option<Log>,
 }
 
@@ -50,6 +52,12 @@ impl Finding {
         self
     }
 
+    /// Nothing but the output can tell what to do.
+    pub(super) fn ask_output(mut self) -> Self {
+        self.by_output = true;
+        self
+    }
+
     /// Shows a container's output.
     pub(super) fn show(mut self, container: &str, previous: bool) -> Self {
         self.log = Some(Log {
@@ -62,12 +70,22 @@ impl Finding {
     /// For people, with the lines of output that were found.
     pub(super) fn text(&self, log: &[String]) -> String {
         let mut lines = vec![String::new(), format!("* {}", printable(&self.what))];
-        lines.extend(self.facts.iter().map(|fact| format!("  {}", printable(fact))));
+        lines.extend(
+            self.facts
+                .iter()
+                .map(|fact| format!("  {}", printable(fact.trim_end()))),
+        );
         if !log.is_empty() {
             lines.push("  The last lines of its output:".to_owned());
             lines.extend(log.iter().map(|line| format!("    | {line}")));
         }
         lines.extend(self.advice.iter().map(|advice| format!("  -> {advice}")));
+        if self.by_output {
+            lines.push(match log {
+                [] => "  -> it printed nothing: have it say why it ends".to_owned(),
+                _ => "  -> what it printed should tell the cause".to_owned(),
+            });
+        }
         lines.push(String::new());
         lines.join("\n")
     }

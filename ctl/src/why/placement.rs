@@ -6,10 +6,14 @@ use super::finding::Finding;
 use crate::api::text_at;
 
 /// What of a scheduler's message points to what to do.
-const HINTS: [(&str, &str); 9] = [
+const HINTS: [(&str, &str); 10] = [
     (
         "Insufficient ",
         "lower the pod's resource requests, remove other pods, or add a node (`kubectl describe nodes` shows what is requested)",
+    ),
+    (
+        "persistentvolumeclaim \"",
+        "create the claim, or correct its name in the pod's volumes (`kubectl get persistentvolumeclaims`)",
     ),
     (
         "node affinity/selector",
@@ -108,6 +112,9 @@ fn ended(pod: &Value) -> Option<Finding> {
         "DeadlineExceeded" => {
             finding.advise("it ran longer than spec.activeDeadlineSeconds: raise it, or make the work shorter")
         }
+        "Evicted" if text_at(pod, "/status/message").contains("exceeds the") => finding.advise(
+            "it wrote more than it may: raise its ephemeral-storage limit or the volume's sizeLimit, or have it write less",
+        ),
         "Evicted" => {
             finding.advise("its node was short of something: set requests that fit what it uses, or free the node")
         }

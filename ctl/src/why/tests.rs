@@ -90,6 +90,14 @@ fn a_pod_without_a_node_tells_what_is_short() {
 }
 
 #[test]
+fn a_missing_claim_is_told_what_to_do() {
+    let message = "0/1 nodes are available: persistentvolumeclaim \"data\" not found.";
+    let condition = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message});
+    let pod = json!({"metadata": {}, "spec": {}, "status": {"phase": "Pending", "conditions": [condition]}});
+    check(&pod, &[], true, &[message, "create the claim"]);
+}
+
+#[test]
 fn a_missing_volume_is_told_from_events() {
     let status = json!({"name": "app", "state": {"waiting": {"reason": "ContainerCreating"}}});
     let event = json!({"reason": "FailedMount", "message": "configmap \"settings\" not found"});
@@ -121,6 +129,38 @@ fn probes_that_fail_are_told() {
         false,
         &["its probe failed, so the node killed it"],
     );
+}
+
+#[test]
+fn who_was_killed_is_told_by_whom() {
+    let ended = json!({"exitCode": 137, "reason": "Error"});
+    let status = json!({"name": "app", "state": {"terminated": ended}});
+    let event = |reason: &str, message: &str, container: &str| {
+        let place = format!("spec.containers{{{container}}}");
+        json!({"reason": reason, "message": message, "involvedObject": {"fieldPath": place}})
+    };
+    let failed = pod("Failed", &status);
+    let hook = event("FailedPostStartHook", "PostStartHook failed", "app");
+    let words = ["PostStartHook failed", "its postStart hook failed"];
+    check(&failed, &[hook], true, &words);
+    let message = "Pod ephemeral local storage usage exceeds the total limit of containers 1Mi. ";
+    let evicted = json!({"reason": "Evicted", "message": message});
+    check(&failed, &[evicted], true, &["raise its ephemeral-storage limit"]);
+    let other = event("FailedPostStartHook", "PostStartHook failed", "other");
+    check(&failed, &[other], true, &["it printed nothing"]);
+    let log = ["no disk".to_owned()];
+    let found = explain(&failed, &[]);
+    assert!(found[0].text(&log).contains("what it printed should tell the cause"));
+}
+
+#[test]
+fn what_never_ran_is_told_so() {
+    let ended = json!({"exitCode": 128, "reason": "StartError", "message": "no such file", "startedAt": "A"});
+    let status = json!({"name": "app", "state": {"terminated": ended}});
+    let words = ["It never ran", "no such file", "check command and args"];
+    check(&pod("Failed", &status), &[], true, &words);
+    let text = said(&pod("Failed", &status), &[]).1;
+    assert!(!text.contains("It ran"), "{text}");
 }
 
 #[test]
