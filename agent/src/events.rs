@@ -1,13 +1,16 @@
-//! Events: what happened to pods and to the node, for people. Deduplicated, bounded in rate, never waited for.
+//! Events: what happened to pods and to the node, for people. Deduplicated, bounded in rate, never waited for, and sent when
+//! nothing more urgent is: a pod that others wait for would have to share the processors with what is told of it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use agent_plan::{Timestamp, pods};
 use k8s_openapi::api::core::v1::{Event, EventSource, Node, ObjectReference, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{Api, Patch, PatchParams, PostParams};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, timeout_at};
 use tracing::debug;
 
 use crate::context::Clock;
@@ -18,6 +21,8 @@ const LONGEST: usize = 1024;
 const REMEMBERED: usize = 2048;
 const BURST: u32 = 25;
 const REFILL_SECONDS: i64 = 300;
+/// An event gives way to pods that start for so long.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Whether something went wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +39,7 @@ struct Happening {
     reason: Cow<'static, str>,
     message: String,
     at: Timestamp,
+    given: Instant,
 }
 
 /// Takes events without ever blocking; drops them when the API is too slow.
@@ -41,11 +47,23 @@ struct Happening {
 pub struct Recorder {
     queue: mpsc::Sender<Happening>,
     clock: Clock,
+    /// How many pods are at something that others wait for.
+    urgent: watch::Sender<usize>,
+}
+
+/// For as long as it is kept, events wait.
+pub(crate) struct Urgent(watch::Sender<usize>);
+
+impl Drop for Urgent {
+    fn drop(&mut self) {
+        self.0.send_modify(|urgent| *urgent = urgent.saturating_sub(1));
+    }
 }
 
 /// Sends what a [`Recorder`] takes; part of the agent's tasks.
 pub struct Sender {
     queue: mpsc::Receiver<Happening>,
+    urgent: watch::Receiver<usize>,
     client: kube::Client,
     host: String,
     known: BTreeMap<String, Known>,
@@ -64,18 +82,36 @@ struct Known {
 /// A recorder and its other end.
 pub fn channel(client: kube::Client, host: &str, clock: Clock) -> (Recorder, Sender) {
     let (sender, receiver) = mpsc::channel(QUEUE);
+    let urgent = watch::Sender::new(0);
     let other = Sender {
         queue: receiver,
+        urgent: urgent.subscribe(),
         client,
         host: host.to_owned(),
         known: BTreeMap::new(),
         budgets: BTreeMap::new(),
         last: 0,
     };
-    (Recorder { queue: sender, clock }, other)
+    let recorder = Recorder {
+        queue: sender,
+        clock,
+        urgent,
+    };
+    (recorder, other)
 }
 
 impl Recorder {
+    /// Somebody waits for a pod.
+    pub(crate) fn urgent(&self) -> Urgent {
+        self.urgent.send_modify(|urgent| *urgent = urgent.saturating_add(1));
+        Urgent(self.urgent.clone())
+    }
+
+    /// Whether somebody waits for any pod.
+    pub(crate) fn is_urgent(&self) -> bool {
+        *self.urgent.borrow() > 0
+    }
+
     /// Something happened to a pod, or to a container of it.
     pub fn pod(
         &self,
@@ -127,6 +163,7 @@ impl Recorder {
             reason,
             message,
             at: (self.clock)(),
+            given: Instant::now(),
         };
         if let Err(error) = self.queue.try_send(happening) {
             debug!(%error, "an event is dropped");
@@ -137,11 +174,19 @@ impl Recorder {
 impl Sender {
     /// Sends events until the last recorder is gone.
     pub async fn run(mut self) {
-        while let Some(happening) = self.queue.recv().await {
+        while let Some(happening) = self.next().await {
             if let Err(error) = self.publish(happening).await {
                 debug!(error = %error, "an event could not be stored");
             }
         }
+    }
+
+    /// What is to be told next, when its time has come.
+    async fn next(&mut self) -> Option<Happening> {
+        let happening = self.queue.recv().await?;
+        // It gave way for long enough, or nobody is there who could be in a hurry.
+        drop(timeout_at(happening.given + PATIENCE, self.urgent.wait_for(|urgent| *urgent == 0)).await);
+        Some(happening)
     }
 
     async fn publish(&mut self, happening: Happening) -> Result<(), kube::Error> {
@@ -244,5 +289,44 @@ impl Sender {
             count: Some(1),
             ..Event::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use agent_plan::Timestamp;
+    use k8s_openapi::api::core::v1::Node;
+    use tokio::time::{Instant, timeout};
+
+    use super::{Kind, PATIENCE, channel};
+
+    #[tokio::test(start_paused = true)]
+    async fn events_give_way_to_pods_that_somebody_waits_for_but_not_for_ever() {
+        let nowhere = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        let client = kube::Client::try_from(nowhere).unwrap();
+        let (recorder, mut sender) = channel(client, "node-1", Arc::new(Timestamp::now));
+        let tell = |message: &str| recorder.node(&Node::default(), Kind::Normal, "Test", message.to_owned());
+
+        let (first, second) = (recorder.urgent(), recorder.urgent());
+        assert!(recorder.is_urgent());
+        tell("one");
+        let mut next = Box::pin(sender.next());
+        let little = Duration::from_millis(300);
+        assert!(timeout(little, &mut next).await.is_err());
+        drop(first);
+        assert!(timeout(little, &mut next).await.is_err());
+        drop(second);
+        assert!(!recorder.is_urgent());
+        let now = Instant::now();
+        assert_eq!(next.await.unwrap().message, "one");
+        assert_eq!(now.elapsed(), Duration::ZERO);
+
+        let _kept = recorder.urgent();
+        tell("two");
+        assert_eq!(sender.next().await.unwrap().message, "two");
+        assert_eq!(now.elapsed(), PATIENCE);
     }
 }

@@ -235,6 +235,8 @@ fn summary(machine: &Machine) -> anyhow::Result<()> {
         (busy, "/network/interfaces/0/txBytes"),
         (busy, "/process_stats/process_count"),
         (busy, "/ephemeral-storage/usedBytes"),
+        (busy, "/volume/0/usedBytes"),
+        (busy, "/volume/0/capacityBytes"),
         (busy, "/containers/0/rootfs/inodesUsed"),
         (busy, "/containers/1/logs/usedBytes"),
     ];

@@ -69,6 +69,15 @@ fn kept_to(machine: &Machine, container: &str) -> anyhow::Result<String> {
     Ok(told.trim().to_owned())
 }
 
+/// A file about a container's resources follows what it was given.
+fn is_told_inside(machine: &Machine, container: &str, expected: &str) -> anyhow::Result<()> {
+    let words = ["exec", "p", "-c", container, "--", "cat", "/told/memory"];
+    eventually(&format!("{container} reads {expected}"), || {
+        let told = machine.kubectl(words).map_err(|error| format!("{error:#}"))?;
+        if told.trim() == expected { Ok(()) } else { Err(told) }
+    })
+}
+
 /// What is executed in a container is limited with it.
 fn is_executed_inside(machine: &Machine) -> anyhow::Result<()> {
     let groups = machine.kubectl(["exec", "p", "-c", "a", "--", "cat", "/proc/self/cgroup"])?;
@@ -182,9 +191,12 @@ fn story(machine: &Machine) -> anyhow::Result<()> {
         format!("{{name: {name}, image: \"{image}\", command: [sleep, '100000'], {resources}{more}}}")
     };
     let restarts = ", resizePolicy: [{resourceName: memory, restartPolicy: RestartContainer}]";
+    let told = "volumes: [{name: told, downwardAPI: {items: [{path: memory, \
+        resourceFieldRef: {containerName: a, resource: limits.memory, divisor: 1Mi}}]}}]";
     let pod = format!(
-        "{{apiVersion: v1, kind: Pod, metadata: {{name: p}}, spec: {{terminationGracePeriodSeconds: 0, containers: [{}, {}]}}}}",
-        container("a", ""),
+        "{{apiVersion: v1, kind: Pod, metadata: {{name: p}}, \
+            spec: {{terminationGracePeriodSeconds: 0, {told}, containers: [{}, {}]}}}}",
+        container("a", ", volumeMounts: [{name: told, mountPath: /told}]"),
         container("b", restarts)
     );
     let file = machine.state().join("pod.yaml");
@@ -196,6 +208,7 @@ fn story(machine: &Machine) -> anyhow::Result<()> {
     is_executed_inside(machine)?;
     resize(machine, "a", "200m", "64Mi")?;
     ensure!(has(machine, "a", "200m", "64Mi")? == 0, "without a restart");
+    is_told_inside(machine, "a", "64")?;
     ensure!(
         kept_to(machine, "a")? == (64 << 20).to_string(),
         "{}",

@@ -101,3 +101,19 @@ impl Plan {
         self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
     }
 }
+
+impl Why {
+    /// What is said of a container that is stopped; `again` tells whether it is to run again after a failed probe.
+    pub fn told(self, container: &str, again: bool) -> String {
+        let then = if again { ", will be restarted" } else { "" };
+        match self {
+            Self::Pod => format!("Stopping container {container}"),
+            Self::Liveness => format!("Container {container} failed liveness probe{then}"),
+            Self::Startup => format!("Container {container} failed startup probe{then}"),
+            Self::PostStart => "FailedPostStartHook".to_owned(),
+            Self::Resize => format!("Container {container} resize requires restart"),
+            Self::Image => format!("Container {container} definition changed, will be restarted"),
+            Self::Rule => format!("Container {container} is restarted with all others, as a restart rule says"),
+        }
+    }
+}

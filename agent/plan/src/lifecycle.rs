@@ -2,6 +2,7 @@
 
 mod ending;
 mod reset;
+mod turn;
 
 use api::pod::ending::Group;
 use api::pod::ephemeral::as_container;
@@ -9,6 +10,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 
 use self::ending::{carry_on, wind_down};
 pub use self::reset::{is_due as is_reset_due, resume as resume_reset};
+use self::turn::{Turn, turn};
 use crate::action::{Action, Plan, Why};
 use crate::observed::{Image, Instance, Memory, Sandbox, Stage, State, View};
 use crate::pods;
@@ -111,7 +113,7 @@ pub fn is_over(pod: &Pod, view: &View, (group, container): (Group, &Container)) 
         && !view
             .memory
             .get(&container.name)
-            .is_some_and(|memory| memory.starting || memory.renewal)
+            .is_some_and(|memory| memory.starting || memory.renewal || memory.revival)
 }
 
 /// Whether the initial containers are behind the pod: all have ended well and all sidecars have started.
@@ -195,7 +197,7 @@ fn advance(pod: &Pod, view: &View, now: Timestamp, plan: &mut Plan) {
     }
     for container in pods::main_containers(pod) {
         keep(pod, view, (Group::Main, container), !blocked, now, plan);
-        blocked |= holds_up(view, container);
+        blocked |= holds_up(pod, view, container, now);
     }
     // After the images: what is known to be there can be configured while the sandbox is made.
     match view.sandbox {
@@ -207,8 +209,8 @@ fn advance(pod: &Pod, view: &View, now: Timestamp, plan: &mut Plan) {
 }
 
 /// Whether the containers after this one wait for it: until its postStart hook has ended. It holds up nobody when it cannot be
-/// started, or has ended already.
-fn holds_up(view: &View, container: &Container) -> bool {
+/// started, has ended already, or ended in an earlier sandbox and is not to run now.
+fn holds_up(pod: &Pod, view: &View, container: &Container, now: Timestamp) -> bool {
     let hooks = container.lifecycle.as_ref();
     if hooks.is_none_or(|hooks| hooks.post_start.is_none()) {
         return false;
@@ -218,7 +220,11 @@ fn holds_up(view: &View, container: &Container) -> bool {
         return true;
     }
     match view.current(&container.name) {
-        None => memory.is_none_or(|memory| memory.failure.is_none() && !matches!(memory.image, Image::Failed { .. })),
+        None => {
+            let ended = view.latest(&container.name).and_then(Instance::exit);
+            ended.is_none_or(|exit| turn(pod, view, (Group::Main, container), exit, now) == Turn::Now)
+                && memory.is_none_or(|memory| memory.failure.is_none() && !matches!(memory.image, Image::Failed { .. }))
+        }
         Some(_) => view.is_hooked(&container.name),
     }
 }
@@ -228,7 +234,7 @@ type Own<'a> = (Group, &'a Container);
 
 /// Keeps one container as its policy wants it. Its image is seen to even while it may not start yet.
 fn keep(pod: &Pod, view: &View, own: Own<'_>, may_start: bool, now: Timestamp, plan: &mut Plan) {
-    let (group, container) = own;
+    let container = own.1;
     let name = &container.name;
     let fresh = Memory::default();
     let memory = view.memory.get(name).map_or(&fresh, |memory| memory);
@@ -239,23 +245,11 @@ fn keep(pod: &Pod, view: &View, own: Own<'_>, may_start: bool, now: Timestamp, p
     match view.latest(name).map(|instance| &instance.state) {
         None => start(view, container, memory, may_start, now, plan),
         Some(State::Created | State::Running { .. }) => tend(pod, view, own, memory, now, plan),
-        Some(State::Exited(exit)) => {
-            let reset = view.is_reset(name);
-            let again = memory.renewal || reset || group == Group::Init && view.current(name).is_none();
-            if !again && !pods::restarts_in(pod, group, container, exit.code) {
-                return;
-            }
-            // Those that another one's rule ended did nothing that they would have to wait for.
-            let at_once = memory.renewal
-                || reset && !pods::restarts_all(container, exit.code)
-                || has_other_image(view, container);
-            let due = memory.back_off.due(exit.finished_at);
-            if now < due && !at_once {
-                plan.wake(due);
-            } else {
-                start(view, container, memory, may_start, now, plan);
-            }
-        }
+        Some(State::Exited(exit)) => match turn(pod, view, own, exit, now) {
+            Turn::Never => {}
+            Turn::Later(due) => plan.wake(due),
+            Turn::Now => start(view, container, memory, may_start, now, plan),
+        },
     }
 }
 

@@ -161,6 +161,10 @@ impl Instance {
 
 /// What is remembered of a container beyond its instances. None of it needs to survive the agent.
 #[derive(Clone, Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a fact of its own; none rules out another"
+)]
 pub struct Memory {
     /// Its image.
     pub image: Image,
@@ -172,6 +176,8 @@ pub struct Memory {
     pub back_off: BackOff,
     /// The running instance ends so that the next one has other resources.
     pub renewal: bool,
+    /// The instance was told to end because a probe failed, and runs again whatever it makes of that.
+    pub revival: bool,
     /// The running instance is being stopped.
     pub stopping: Option<Stopping>,
     /// The postStart hook of the running instance has not ended yet.

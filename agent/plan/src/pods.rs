@@ -162,6 +162,12 @@ pub fn restarts_in(pod: &Pod, group: Group, container: &Container, code: i32) ->
     ending::rule(container, code).is_some() || policy_in(pod, group, container).restarts(code)
 }
 
+/// Whether a container runs again when a failed probe has it stopped: whatever its exit code, unless its policy is `Never`.
+pub fn revives(pod: &Pod, container: &str) -> bool {
+    let found = self::container(pod, container);
+    found.is_some_and(|found| container_policy(pod, &found) != Policy::Never)
+}
+
 /// Whether all containers are started again when this one ends with `code`.
 pub fn restarts_all(container: &Container, code: i32) -> bool {
     ending::rule(container, code).is_some_and(ending::restarts_all)

@@ -20,6 +20,8 @@ mod ended;
 mod hooks;
 #[path = "lifecycle/image.rs"]
 mod image;
+#[path = "lifecycle/probes.rs"]
+mod probes;
 #[path = "lifecycle/world.rs"]
 mod world;
 

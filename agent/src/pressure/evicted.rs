@@ -5,22 +5,35 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// One that is still there after this, twice what is waited for it, may not have heard of it.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// What it takes to remove what is left of a pod whose grace period, and half of it, is over.
+const CLEANUP: Duration = Duration::from_secs(30);
 
 /// Those that were told of late, by uid.
 #[derive(Default)]
-pub(super) struct Evicted(BTreeMap<String, Instant>);
+pub(super) struct Evicted(BTreeMap<String, Told>);
+
+struct Told {
+    at: Instant,
+    patience: Duration,
+}
 
 impl Evicted {
-    /// Adds a pod that is told `now`; answers whether it was not told before.
-    pub(super) fn add(&mut self, uid: &str, now: Instant) -> bool {
-        self.0.retain(|_, told| now.duration_since(*told) < PATIENCE);
+    /// Adds a pod that is told `now` to end within `grace` seconds; answers whether it was not told before. One that is still there
+    /// after twice what is waited for it may not have heard.
+    pub(super) fn add(&mut self, uid: &str, grace: i64, now: Instant) -> bool {
+        self.0.retain(|_, told| now.duration_since(told.at) < 2 * told.patience);
         if self.0.contains_key(uid) {
             return false;
         }
-        self.0.insert(uid.to_owned(), now);
+        let grace = Duration::from_secs(u64::try_from(grace).unwrap_or_default());
+        let patience = grace + grace / 2 + CLEANUP;
+        self.0.insert(uid.to_owned(), Told { at: now, patience });
         true
+    }
+
+    /// How long it is waited for a pod to be gone before the next one is chosen.
+    pub(super) fn deadline(&self, uid: &str) -> Option<Instant> {
+        self.0.get(uid).map(|told| told.at + told.patience)
     }
 }
 
@@ -31,9 +44,22 @@ mod tests {
     #[test]
     fn a_pod_that_is_going_is_not_chosen_once_more() {
         let (mut evicted, begun) = (Evicted::default(), Instant::now());
-        assert!(evicted.add("a", begun));
-        assert!(!evicted.add("a", begun + Duration::from_secs(59)));
-        assert!(evicted.add("b", begun + Duration::from_secs(59)), "but others");
-        assert!(evicted.add("a", begun + PATIENCE), "it may not have heard");
+        let later = |seconds| begun + Duration::from_secs(seconds);
+        assert!(evicted.add("a", 0, begun));
+        assert!(!evicted.add("a", 0, later(59)));
+        assert!(evicted.add("b", 80, later(59)), "but others");
+        assert!(evicted.add("a", 0, later(60)), "it may not have heard");
+        assert!(!evicted.add("b", 80, later(59 + 299)));
+    }
+
+    #[test]
+    fn others_wait_for_its_grace_period_and_half_of_it() {
+        let (mut evicted, begun) = (Evicted::default(), Instant::now());
+        evicted.add("a", 1, begun);
+        evicted.add("b", 80, begun);
+        let waited = |uid| evicted.deadline(uid).map(|deadline| deadline - begun);
+        assert_eq!(waited("a"), Some(Duration::from_millis(31_500)));
+        assert_eq!(waited("b"), Some(Duration::from_secs(150)));
+        assert_eq!(waited("c"), None);
     }
 }

@@ -29,8 +29,6 @@ pub(crate) use images::prune;
 
 /// Between two looks.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// How long it is waited for a pod to be gone before the next one is chosen.
-const PATIENCE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_secs(1);
 
 /// What the pods' workers are told.
@@ -133,7 +131,7 @@ impl Keeper {
         };
         for Candidate { pod, used } in candidates {
             let message = eviction::message(starved, pod, &used);
-            if self.evict(pod, message, grace, true).await? {
+            if self.evict(pod, message, grace.min(pods::grace(pod)), true).await? {
                 return Ok(vec![pods::uid(pod).to_owned()]);
             }
         }
@@ -147,7 +145,7 @@ impl Keeper {
             warn!(pod = pods::name(pod), message, "a critical pod is not evicted");
             return Ok(false);
         }
-        if !self.evicted.add(pods::uid(pod), Instant::now()) {
+        if !self.evicted.add(pods::uid(pod), grace, Instant::now()) {
             return Ok(false);
         }
         info!(
@@ -165,9 +163,10 @@ impl Keeper {
         self.orders.send(order).await.map_err(|_gone| Error::WatchEnded)
     }
 
-    /// Waits until nothing is left of some pods, for a while.
+    /// Waits until nothing is left of some pods: before that nobody knows whether others have to go.
     async fn wait_for(&self, uids: &[String]) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = uids.iter().filter_map(|uid| self.evicted.deadline(uid)).max();
+        let deadline = deadline.unwrap_or_else(Instant::now);
         while Instant::now() < deadline {
             sleep(POLL).await;
             let left = uids.iter().any(|uid| self.context.pod_directory(uid).exists());

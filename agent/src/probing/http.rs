@@ -14,6 +14,8 @@ use super::{OUTPUT_BYTES, join, plain, tls};
 
 /// Redirects that are followed within a host.
 const REDIRECTS: usize = 10;
+/// What is said of a server that does not speak TLS.
+const PLAIN: &str = "http: server gave HTTP response to HTTPS client";
 
 /// Where a request goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,10 +67,20 @@ impl Target {
         format!("{scheme}://{}{}", join(&self.host, self.port), self.path)
     }
 
-    /// The same without TLS.
-    pub(crate) fn insecure(&self) -> Option<Self> {
-        self.secure.then(|| Self {
+    /// The host and its port.
+    pub(crate) fn authority(&self) -> String {
+        join(&self.host, self.port)
+    }
+
+    /// The same without TLS, when `error` says that the server does not speak it. Nobody shall read a password on the way.
+    pub(crate) fn insecure(&self, error: &str) -> Option<Self> {
+        let headers = self.headers.iter();
+        (self.secure && error == PLAIN).then(|| Self {
             secure: false,
+            headers: headers
+                .filter(|(name, _)| !name.eq_ignore_ascii_case("authorization"))
+                .cloned()
+                .collect(),
             ..self.clone()
         })
     }
@@ -150,7 +162,7 @@ fn shaken(error: &std::io::Error) -> String {
             rustls::InvalidMessage::InvalidContentType
         ))
     ) {
-        "http: server gave HTTP response to HTTPS client".to_owned()
+        PLAIN.to_owned()
     } else {
         error.to_string()
     }
@@ -191,6 +203,26 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_who_does_not_speak_tls_is_asked_without() {
+        let of = |scheme: &str| {
+            let headers = serde_json::json!([{"name": "authorization", "value": "x"}, {"name": "A", "value": "b"}]);
+            let action = serde_json::json!({"port": 80, "scheme": scheme, "httpHeaders": headers});
+            let action: HTTPGetAction = serde_json::from_value(action).expect("an action");
+            Target::new(&action, "10.0.0.7".to_owned(), 8080, "test")
+        };
+        let (secure, plain) = (of("HTTPS"), of("HTTP"));
+        assert_eq!(secure.insecure("connection refused"), None);
+        assert_eq!(plain.insecure(PLAIN), None);
+        let again = secure.insecure(PLAIN).expect("another try");
+        assert_eq!(
+            (again.url().as_str(), again.authority().as_str()),
+            ("http://10.0.0.7:8080/", "10.0.0.7:8080")
+        );
+        let names: Vec<&str> = again.headers.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["A", "User-Agent", "Accept"]);
+    }
 
     #[test]
     fn redirects_stay_on_the_host() {

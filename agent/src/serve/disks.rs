@@ -1,15 +1,16 @@
 //! What lies on the node's disks, for `/stats/summary`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use agent_plan::Timestamp;
 use agent_plan::storage::Used;
+use agent_plan::{Timestamp, pods};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use nix::sys::statvfs::{Statvfs, statvfs};
 use serde_json::{Map, Value, json};
 
-use super::looks;
+use super::{looks, own};
 use crate::context::Context;
 use crate::measure::PodLook;
 use crate::pressure::storage::Parts;
@@ -97,10 +98,33 @@ pub(super) async fn add(context: &Arc<Context>, pod: &PodLook, time: Timestamp, 
         volume.insert("name".to_owned(), json!(name));
         Value::Object(volume)
     };
-    let volumes: Vec<Value> = parts.volumes.iter().map(volume).collect();
+    let mut volumes: Vec<Value> = parts.volumes.iter().map(volume).collect();
+    volumes.extend(others(context, &pod.pod, time).await);
+    for ((name, claim), stat) in own::of_claims(context, &pod.pod).await {
+        let mut volume = told(&stat, None, time);
+        volume.insert("name".to_owned(), json!(name));
+        let claim = json!({"name": claim, "namespace": pods::namespace(&pod.pod)});
+        volume.insert("pvcRef".to_owned(), claim);
+        volumes.push(Value::Object(volume));
+    }
     if !volumes.is_empty() {
         summary.insert("volume".to_owned(), Value::from(volumes));
     }
     let all = told(&stat, Some(Parts::clone(&parts).together().total()), time);
     summary.insert("ephemeral-storage".to_owned(), Value::Object(all));
+}
+
+/// A pod's volumes in memory, and those that show what the API has.
+async fn others(context: &Context, pod: &Arc<Pod>, time: Timestamp) -> Vec<Value> {
+    let (volumes, pod) = (context.volumes.clone(), Arc::clone(pod));
+    let looking = tokio::task::spawn_blocking(move || {
+        let told = |(name, path): (String, PathBuf)| {
+            let (stat, used) = (statvfs(&path).ok()?, volume::measure(&path).ok()?);
+            let mut volume = told(&stat, Some(used), time);
+            volume.insert("name".to_owned(), json!(name));
+            Some(Value::Object(volume))
+        };
+        volumes.others(&pod).into_iter().filter_map(told).collect()
+    });
+    looking.await.unwrap_or_default()
 }

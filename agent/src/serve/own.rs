@@ -8,6 +8,7 @@ use std::time::Duration;
 use agent_plan::pods;
 use axum::extract::State;
 use axum::response::Response;
+use k8s_openapi::api::core::v1::Pod;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::statvfs::{Statvfs, statvfs};
 use nix::unistd::{SysconfVar, sysconf};
@@ -82,18 +83,7 @@ type Row = (&'static str, &'static str, fn(&Statvfs) -> u64);
 
 /// How full the volumes of claims are; nothing while one of them does not answer.
 async fn volumes(context: &Arc<Context>) -> Vec<Family<'static>> {
-    let Ok(asking) = Arc::clone(&context.asking).try_lock_owned() else {
-        return Vec::new();
-    };
-    let claims = claims(context);
-    let looking = tokio::task::spawn_blocking(move || {
-        let _asking = asking;
-        let stat = |(names, path): (String, PathBuf)| Some((names, statvfs(&path).ok()?));
-        claims.into_iter().filter_map(stat).collect::<Vec<_>>()
-    });
-    let Ok(Ok(found)) = tokio::time::timeout(PATIENCE, looking).await else {
-        return Vec::new();
-    };
+    let found = ask(context, claims(context).into_iter().collect()).await;
     let rows: [Row; 6] = [
         (
             "kubelet_volume_stats_available_bytes",
@@ -139,20 +129,49 @@ async fn volumes(context: &Arc<Context>) -> Vec<Family<'static>> {
     rows.into_iter().map(row).collect()
 }
 
+/// Asks file systems how full they are: nothing of any while one of them does not answer.
+async fn ask<Whose: Send + 'static>(context: &Context, all: Vec<(Whose, PathBuf)>) -> Vec<(Whose, Statvfs)> {
+    let Ok(asking) = Arc::clone(&context.asking).try_lock_owned() else {
+        return Vec::new();
+    };
+    let looking = tokio::task::spawn_blocking(move || {
+        let _asking = asking;
+        let stat = |(whose, path): (Whose, PathBuf)| Some((whose, statvfs(&path).ok()?));
+        all.into_iter().filter_map(stat).collect::<Vec<_>>()
+    });
+    match tokio::time::timeout(PATIENCE, looking).await {
+        Ok(Ok(found)) => found,
+        Ok(Err(_)) | Err(_) => Vec::new(),
+    }
+}
+
+/// A pod's volumes that are claims: the volume's name, the claim's, and how full it is.
+pub(super) async fn of_claims(context: &Context, pod: &Pod) -> Vec<((String, String), Statvfs)> {
+    ask(context, mounted(context, pod)).await
+}
+
+/// The names of a pod's volumes that are claims, those of the claims, and where they are mounted.
+fn mounted(context: &Context, pod: &Pod) -> Vec<((String, String), PathBuf)> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let found = volumes.filter_map(|volume| {
+        let claim = match (&volume.persistent_volume_claim, &volume.ephemeral) {
+            (Some(claim), _) => claim.claim_name.clone(),
+            (None, Some(_)) => format!("{}-{}", pods::name(pod), volume.name),
+            (None, None) => return None,
+        };
+        let path = context.volumes.mounted(pods::uid(pod), &volume.name)?;
+        Some(((volume.name.clone(), claim), path))
+    });
+    found.collect()
+}
+
 /// The labels of claims and where they are mounted; a claim that several pods use is told of once.
 fn claims(context: &Context) -> BTreeMap<String, PathBuf> {
     let mut all = BTreeMap::new();
     for pod in context.known_pods() {
-        let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-        for volume in volumes {
-            let claim = match (&volume.persistent_volume_claim, &volume.ephemeral) {
-                (Some(claim), _) => claim.claim_name.clone(),
-                (None, Some(_)) => format!("{}-{}", pods::name(&pod), volume.name),
-                (None, None) => continue,
-            };
+        for ((_, claim), path) in mounted(context, &pod) {
             let names = labels(&[("namespace", pods::namespace(&pod)), ("persistentvolumeclaim", &claim)]);
-            let mounted = context.volumes.mounted(pods::uid(&pod), &volume.name);
-            all.extend(mounted.map(|path| (names, path)));
+            all.insert(names, path);
         }
     }
     all

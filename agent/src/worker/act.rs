@@ -113,9 +113,13 @@ impl Worker {
             self.tell_deadline(now);
         }
         self.tell_killing(container, why);
-        if why == Why::Image {
+        match why {
             // Whatever its restart policy says.
-            self.memory(container).renewal = true;
+            Why::Image => self.memory(container).renewal = true,
+            Why::Liveness | Why::Startup => {
+                self.memory(container).revival = pods::revives(&self.pod, container);
+            }
+            Why::Pod | Why::PostStart | Why::Resize | Why::Rule => {}
         }
         let running = self.view.is_running(container);
         let hooked = running && grace > 0 && self.has_pre_stop(container);
@@ -155,15 +159,7 @@ impl Worker {
     }
 
     fn tell_killing(&self, container: &str, why: Why) {
-        let message = match why {
-            Why::Pod => format!("Stopping container {container}"),
-            Why::Liveness => format!("Container {container} failed liveness probe, will be restarted"),
-            Why::Startup => format!("Container {container} failed startup probe, will be restarted"),
-            Why::PostStart => "FailedPostStartHook".to_owned(),
-            Why::Resize => format!("Container {container} resize requires restart"),
-            Why::Image => format!("Container {container} definition changed, will be restarted"),
-            Why::Rule => format!("Container {container} is restarted with all others, as a restart rule says"),
-        };
+        let message = why.told(container, pods::revives(&self.pod, container));
         self.context
             .recorder
             .pod(&self.pod, Some(container), Kind::Normal, "Killing", message);

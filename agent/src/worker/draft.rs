@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use agent_plan::action::Action;
 use agent_plan::observed::Sandbox;
-use agent_plan::{environment, lifecycle, pods};
+use agent_plan::{environment, lifecycle, pods, services};
+use api::pod::References;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use runtime::ContainerSpec;
 use tokio::sync::OwnedSemaphorePermit;
@@ -13,6 +14,7 @@ use tracing::debug;
 
 use super::Worker;
 use super::start::{Plan, specification};
+use crate::services::Services;
 
 /// A pod with more containers has the rest of them configured when they are started.
 const LIMIT: usize = 4;
@@ -21,6 +23,8 @@ const LIMIT: usize = 4;
 pub(crate) struct Draft {
     plan: Arc<Plan>,
     specification: ContainerSpec,
+    /// Variables tell of them.
+    services: Option<Arc<Services>>,
     /// Among a crowd of pods nothing is gained by them, and their memory lies about among what stays.
     _place: OwnedSemaphorePermit,
 }
@@ -33,15 +37,9 @@ impl Worker {
     pub(super) fn first(&mut self) -> Vec<Arc<Plan>> {
         let addresses = Vec::new();
         let before = std::mem::replace(&mut self.view.sandbox, Sandbox::Ready { addresses });
-        let then = lifecycle::decide(&self.pod, &self.view, self.context.now());
+        let names = self.starting();
         self.view.sandbox = before;
-        let names = then.actions.into_iter().filter_map(|action| {
-            let Action::Run { container, attempt: 0 } = action else {
-                return None;
-            };
-            Some(container)
-        });
-        let plans = names.take(LIMIT).filter_map(|name| {
+        let plans = names.into_iter().take(LIMIT).filter_map(|name| {
             let container = pods::container(&self.pod, &name)?;
             let stands_alone = !needs_more(&container) && pods::target(&self.pod, &name).is_none();
             let plan = self.plan(&name, 0).filter(|_| stands_alone)?;
@@ -50,16 +48,39 @@ impl Worker {
         plans.collect()
     }
 
+    /// The containers whose first instances are to be started now.
+    fn starting(&self) -> Vec<String> {
+        let then = lifecycle::decide(&self.pod, &self.view, self.context.now());
+        let names = then.actions.into_iter().filter_map(|action| {
+            let Action::Run { container, attempt: 0 } = action else {
+                return None;
+            };
+            Some(container)
+        });
+        names.collect()
+    }
+
+    /// Takes over what was made ahead for containers that are started now. The rest would lie about, if the pod has ended say.
+    pub(super) fn keep_drafts(&mut self, mut drafts: Drafts) {
+        if !drafts.is_empty() {
+            let names = self.starting();
+            drafts.retain(|name, _| names.contains(name));
+        }
+        self.drafts = drafts;
+    }
+
     /// The configuration of a container that was made ahead, if it is still what is wanted.
     pub(super) fn take_draft(&mut self, plan: &Plan) -> Option<ContainerSpec> {
         let Draft {
             plan: made_for,
             specification,
+            services,
             ..
         } = self.drafts.remove(&plan.container)?;
         let same = made_for.attempt == plan.attempt
             && Arc::ptr_eq(&made_for.image, &plan.image)
-            && tells_the_same(&made_for.pod, &plan.pod);
+            && tells_the_same(&made_for.pod, &plan.pod)
+            && shows_the_same(plan, services.as_ref());
         same.then_some(specification)
     }
 }
@@ -71,12 +92,14 @@ pub(super) async fn make(plans: Vec<Arc<Plan>>) -> Drafts {
         let Ok(place) = Arc::clone(&plan.context.drafts).try_acquire_owned() else {
             break;
         };
+        let services = plan.context.services.borrow().clone();
         match specification(&plan).await {
             Ok(specification) => {
                 let name = plan.container.clone();
                 let draft = Draft {
                     plan,
                     specification,
+                    services,
                     _place: place,
                 };
                 made.insert(name, draft);
@@ -88,15 +111,54 @@ pub(super) async fn make(plans: Vec<Arc<Plan>>) -> Drafts {
     made
 }
 
-/// Whether its variables are of the pod's addresses, or of files that others write.
+/// Whether its variables are of the pod's addresses, or of what others write: files, ConfigMaps and Secrets, which may change until
+/// it is started.
 fn needs_more(container: &Container) -> bool {
     let variables = container.env.iter().flatten();
     let mut fields = variables.filter_map(|variable| variable.value_from.as_ref()?.field_ref.as_ref());
-    fields.any(|field| field.field_path.starts_with("status.")) || environment::wanted(container).next().is_some()
+    fields.any(|field| field.field_path.starts_with("status."))
+        || environment::wanted(container).next().is_some()
+        || !References::of_container(container).is_empty()
+}
+
+/// Whether the Services are for a container what they were.
+fn shows_the_same(plan: &Plan, before: Option<&Arc<Services>>) -> bool {
+    let now = plan.context.services.borrow().clone();
+    let (Some(before), Some(now)) = (before, now) else {
+        return false;
+    };
+    let links = plan.pod.spec.as_ref().and_then(|spec| spec.enable_service_links);
+    let told = |all: &Services| {
+        let all = all.values().map(Arc::as_ref);
+        services::variables(all, pods::namespace(&plan.pod), links.unwrap_or(true))
+    };
+    Arc::ptr_eq(before, &now) || told(before) == told(&now)
 }
 
 /// Whether nothing has changed that a configuration may be made from.
 fn tells_the_same(one: &Arc<Pod>, other: &Arc<Pod>) -> bool {
     let told = |pod: &Arc<Pod>| (pod.metadata.labels.clone(), pod.metadata.annotations.clone());
     Arc::ptr_eq(one, other) || (one.spec == other.spec && told(one) == told(other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_may_change_is_read_when_a_container_starts() {
+        let check = |own: &str| {
+            let container: Container = serde_json::from_str(&format!(r#"{{"name":"c",{own}}}"#)).unwrap();
+            needs_more(&container)
+        };
+        assert!(!check(r#""env":[{"name":"A","value":"a"}]"#));
+        for own in [
+            r#""envFrom":[{"secretRef":{"name":"s"}}]"#,
+            r#""envFrom":[{"configMapRef":{"name":"s"}}]"#,
+            r#""env":[{"name":"A","valueFrom":{"secretKeyRef":{"name":"s","key":"k"}}}]"#,
+            r#""env":[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"status.podIP"}}}]"#,
+        ] {
+            assert!(check(own), "{own}");
+        }
+    }
 }

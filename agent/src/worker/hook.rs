@@ -151,10 +151,17 @@ async fn run(subject: &Subject<'_>, handler: &LifecycleHandler, limit: Duration)
         let Err(error) = probing::get(&target, limit).await else {
             return Ok(());
         };
-        return match target.insecure() {
-            Some(insecure) => probing::get(&insecure, limit).await.map(drop),
-            None => Err(error),
+        let Some(insecure) = target.insecure(&error) else {
+            return Err(error);
         };
+        if probing::get(&insecure, limit).await.is_err() {
+            return Err(error);
+        }
+        let host = insecure.authority();
+        let message = format!("request to HTTPS lifecycle hook {host} got HTTP response, retry with HTTP succeeded");
+        let recorder = &subject.context.recorder;
+        recorder.pod(subject.pod, None, Kind::Warning, "LifecycleHTTPFallback", message);
+        return Ok(());
     }
     Err("invalid handler".to_owned())
 }

@@ -44,7 +44,7 @@ use tracing::{debug, error, warn};
 use crate::clock::Steps;
 use crate::confined::aside;
 use crate::context::Context;
-use crate::events::Kind;
+use crate::events::{Kind, Urgent};
 use crate::milestones::Step;
 use crate::objects::{Object, Seen};
 use crate::probing::Places;
@@ -171,6 +171,8 @@ pub(crate) struct Worker {
     drafts: draft::Drafts,
     /// Ends of containers whose start was not reported yet.
     early_exits: BTreeMap<String, runtime::Exit>,
+    /// While the pod is on its way to something that others wait for.
+    urgent: Option<Urgent>,
 }
 
 impl Worker {
@@ -230,6 +232,7 @@ impl Worker {
             resize: resize::Turn::default(),
             drafts: draft::Drafts::new(),
             early_exits: BTreeMap::new(),
+            urgent: None,
             gate: Arc::default(),
         }
     }
@@ -243,6 +246,7 @@ impl Worker {
     pub(crate) async fn run(mut self, inputs: Arc<Mailbox>) -> End {
         loop {
             let wake = self.step();
+            self.hurry();
             if self.is_over() {
                 debug!(pod = %self.id(), "nothing is left");
                 self.remove_logs().await;
@@ -291,6 +295,15 @@ impl Worker {
 
     fn is_over(&self) -> bool {
         self.gone && self.view.sandbox == Sandbox::Removed && self.earlier.is_empty() && !self.view.any_alive()
+    }
+
+    /// Whether somebody waits for what is under way: a pod that starts, and whoever reads how it is.
+    fn hurry(&mut self) {
+        let starting = self.view.memory.values().any(|memory| memory.starting);
+        let urgent = starting || self.view.sandbox == Sandbox::Preparing || self.publisher.in_flight();
+        if urgent != self.urgent.is_some() {
+            self.urgent = urgent.then(|| self.context.recorder.urgent());
+        }
     }
 
     /// The time. Where the clock was set, what is awaited goes on to be as far away as it was.

@@ -45,6 +45,7 @@ pub(super) fn mounts(
                 destination,
                 access: oci::Access::ReadWrite,
                 propagation: oci::Propagation::Private,
+                own: true,
             });
         }
     }
@@ -54,15 +55,14 @@ pub(super) fn mounts(
         std::fs::set_permissions(&log, std::os::unix::fs::PermissionsExt::from_mode(0o666))
     });
     made.map_err(|error| Failure::creation(error.to_string()))?;
-    let destination = container
-        .termination_message_path
-        .clone()
-        .unwrap_or_else(|| "/dev/termination-log".to_owned());
+    let wanted = container.termination_message_path.as_deref();
+    let destination = volume::cleaned(wanted.unwrap_or("/dev/termination-log"));
     mounts.push(oci::Mount {
         source: log,
         destination,
         access: oci::Access::ReadWrite,
         propagation: oci::Propagation::Private,
+        own: true,
     });
     Ok(mounts)
 }

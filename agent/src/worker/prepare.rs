@@ -91,7 +91,7 @@ impl Worker {
             Ok(Prepared { addresses, drafts }) => {
                 info!(pod = %self.id(), ?addresses, "sandbox ready");
                 self.view.sandbox = Sandbox::Ready { addresses };
-                self.drafts = drafts;
+                self.keep_drafts(drafts);
                 self.watch_sources();
                 self.carry_out_resize();
             }

@@ -15,8 +15,11 @@ use tracing::{debug, warn};
 use super::{Done, Worker, version};
 use crate::milestones::Step;
 
-/// Changes that nobody waits for are gathered for so long.
+/// Changes that nobody waits for are gathered for so long; longer, looked at so often, while pods are under way that somebody
+/// waits for.
 const GATHER_MILLISECONDS: i64 = 50;
+const LONGEST_GATHER_MILLISECONDS: i64 = 1_000;
+const LOOK_MILLISECONDS: i64 = 200;
 const FIRST_RETRY_MILLISECONDS: i64 = 100;
 const LONGEST_RETRY_MILLISECONDS: i64 = 10_000;
 
@@ -26,7 +29,8 @@ pub(super) struct Publisher {
     in_flight: bool,
     /// The pod's resourceVersion when the last request was sent.
     sent_at: Option<String>,
-    gathering_until: Option<Timestamp>,
+    /// When the first change came that is not sent yet.
+    gathering_since: Option<Timestamp>,
     retry: Option<(Timestamp, i64)>,
     current: bool,
     /// How often the sandbox that is being made failed before.
@@ -34,9 +38,14 @@ pub(super) struct Publisher {
 }
 
 impl Publisher {
+    /// Whether the API is being told.
+    pub(super) fn in_flight(&self) -> bool {
+        self.in_flight
+    }
+
     /// See [`agent_plan::shift`].
     pub(super) fn shift(&mut self, step: SignedDuration) {
-        shift(&mut self.gathering_until, step);
+        shift(&mut self.gathering_since, step);
         shift(self.retry.as_mut().map(|(until, _)| until), step);
     }
 }
@@ -56,20 +65,24 @@ impl Worker {
         let old = self.pod.status.clone().unwrap_or_default();
         let Some(change) = patch::status(pods::uid(&self.pod), &old, &new) else {
             self.publisher.current = true;
-            self.publisher.gathering_until = None;
+            self.publisher.gathering_since = None;
             return None;
         };
         self.publisher.current = false;
         if !matters(&old, &new) {
-            let until = *self
-                .publisher
-                .gathering_until
-                .get_or_insert(later(now, GATHER_MILLISECONDS));
+            let since = *self.publisher.gathering_since.get_or_insert(now);
+            let (until, longest) = (
+                later(since, GATHER_MILLISECONDS),
+                later(since, LONGEST_GATHER_MILLISECONDS),
+            );
             if now < until {
                 return Some(until);
             }
+            if now < longest && self.context.recorder.is_urgent() {
+                return Some(later(now, LOOK_MILLISECONDS).min(longest));
+            }
         }
-        self.publisher.gathering_until = None;
+        self.publisher.gathering_since = None;
         self.publisher.in_flight = true;
         self.publisher.sent_at.clone_from(&self.pod.metadata.resource_version);
         if ready(&new) {

@@ -123,6 +123,7 @@ impl Worker {
         }
         self.context.granted.note(pods::uid(&pod), &wanted);
         self.context.pods_changed.notify_one();
+        self.tell_of_itself();
         self.view.allocated = wanted;
         self.view.resize_pending = None;
         self.view.resize_progress = Some(Progress {

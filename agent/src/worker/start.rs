@@ -161,7 +161,7 @@ impl Worker {
             .pod(&self.pod, Some(container), Kind::Warning, "Failed", message);
         let memory = self.memory(container);
         if let Some(instance) = failure.instance {
-            memory.renewal = false;
+            (memory.renewal, memory.revival) = (false, false);
             if let Some(finished) = finished {
                 memory.back_off = memory.back_off.next(finished);
             }
@@ -193,7 +193,8 @@ impl Worker {
         let pod = Arc::clone(&self.pod);
         let wanted = pods::container(&pod, container);
         self.note_running(container, instance.attempt, &instance.id);
-        self.memory(container).renewal = false;
+        let memory = self.memory(container);
+        (memory.renewal, memory.revival) = (false, false);
         self.view
             .instances
             .entry(container.to_owned())

@@ -56,7 +56,14 @@ impl Worker {
     pub(super) fn update_volumes(&self, before: &Pod) {
         let (old, new) = (&before.metadata, &self.pod.metadata);
         let same = old.labels == new.labels && old.annotations == new.annotations;
-        if !same && self.watching && tells_of_itself(&self.pod) {
+        if !same {
+            self.tell_of_itself();
+        }
+    }
+
+    /// Has files about the pod itself written anew: they may tell of its labels, annotations and resources.
+    pub(super) fn tell_of_itself(&self) {
+        if self.watching && tells_of_itself(&self.pod) {
             self.stale.notify_one();
         }
     }
@@ -88,7 +95,8 @@ impl Worker {
                     () = stale.notified() => {}
                     () = super::sleep_for(wait) => {}
                 }
-                let Some(pod) = context.known_pod(&uid) else {
+                let known = context.known_pod(&uid).into_iter().collect();
+                let Some(pod) = context.granted.given(known).pop() else {
                     // It is gone, and its worker is about to be.
                     return Done::Changed;
                 };

@@ -90,7 +90,7 @@ fn publish(target: &Path, fresh: &Path, current: &Path) -> Result<(), Error> {
     fs::rename(&link, current).map_err(|error| io_error("rename", &link, error))
 }
 
-/// One link per first component of the paths; links to what is gone are removed.
+/// One link per first component of the paths; links to what is gone are removed. Directories are mount points of others.
 fn link_names(target: &Path, payload: &Payload) -> Result<(), Error> {
     let names: BTreeSet<&str> = payload.keys().filter_map(|path| path.split('/').next()).collect();
     let entries = fs::read_dir(target).map_err(|error| io_error("read", target, error))?;
@@ -99,7 +99,7 @@ fn link_names(target: &Path, payload: &Payload) -> Result<(), Error> {
         let stale = name
             .to_str()
             .is_some_and(|name| !name.starts_with("..") && !names.contains(name));
-        if stale {
+        if stale && !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             fs::remove_file(entry.path()).map_err(|error| io_error("remove", &entry.path(), error))?;
         }
     }

@@ -10,6 +10,7 @@ mod host_path;
 mod local_path;
 mod memory;
 mod mounts;
+mod nested;
 mod ownership;
 mod payload;
 mod removal;
@@ -29,7 +30,7 @@ use k8s_openapi::api::core::v1::{Pod, Volume};
 use nix::unistd::{Gid, chown};
 
 pub use local_path::{LocalPath, LocalPathError};
-pub use mounts::ImagePlace;
+pub use mounts::{ImagePlace, cleaned};
 pub use payload::PayloadError;
 pub use turns::{Turn, Turns};
 pub use usage::measure;
@@ -200,9 +201,9 @@ impl Volumes {
             .as_ref()
             .and_then(|spec| spec.volumes.as_deref())
             .unwrap_or(&[]);
-        let mut left = payload::MOST;
+        let (mut left, points) = (payload::MOST, nested::points(pod));
         for volume in volumes {
-            self.prepare_one(pod, volume, sources, surroundings, &mut left)?;
+            self.prepare_one(pod, volume, sources, surroundings, &mut left, &points)?;
         }
         Ok(())
     }
@@ -214,6 +215,7 @@ impl Volumes {
         sources: &Sources,
         surroundings: &Surroundings,
         left: &mut usize,
+        points: &nested::Points,
     ) -> Result<(), Error> {
         if let Some(host_path) = &volume.host_path {
             return host_path::check(&volume.name, host_path);
@@ -245,6 +247,9 @@ impl Volumes {
             chown(&directory, None, group).map_err(|error| io_error("chown", &directory, error))?;
             set_mode(&directory, empty::mode(group))?;
         }
+        if let Some(points) = points.get(&volume.name) {
+            nested::make(&directory, points, &payload)?;
+        }
         atomic::write(&directory, &payload, group)
     }
 
@@ -253,7 +258,7 @@ impl Volumes {
             let earlier = self.pod_directory(pods::uid(pod))?.join("volumes");
             let earlier = earlier.join(component(&volume.name)?);
             // An agent that had these on the disk began the pod.
-            if volume.downward_api.is_some() && earlier.exists() {
+            if volume.secret.is_none() && earlier.exists() {
                 return Ok(earlier);
             }
             self.memory_directory(pod)?
@@ -290,6 +295,19 @@ impl Volumes {
         let volumes = storage::volumes(pod);
         volumes
             .map(|(volume, _)| Ok((volume.name.clone(), self.volume_directory(pod, volume)?)))
+            .collect()
+    }
+
+    /// The directories of its other volumes that lie with us, by name: those in memory, and those that show what the API has.
+    pub fn others(&self, pod: &Pod) -> Vec<(String, PathBuf)> {
+        let in_memory = |volume: &Volume| {
+            let medium = volume.empty_dir.as_ref().and_then(|source| source.medium.as_ref());
+            medium.is_some_and(|medium| !medium.is_empty())
+        };
+        let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+        let others = volumes.filter(|volume| is_secret(volume) || volume.config_map.is_some() || in_memory(volume));
+        others
+            .filter_map(|volume| Some((volume.name.clone(), self.volume_directory(pod, volume).ok()?)))
             .collect()
     }
 
@@ -360,12 +378,7 @@ fn is_claim(volume: &Volume) -> bool {
 
 /// Whether a volume shows what must not lie on a disk, or what is upstream never there.
 fn is_secret(volume: &Volume) -> bool {
-    let sources = volume
-        .projected
-        .iter()
-        .flat_map(|projected| projected.sources.iter().flatten());
-    let mut sources = sources.map(|source| source.secret.is_some() || source.service_account_token.is_some());
-    volume.secret.is_some() || volume.downward_api.is_some() || sources.any(|secret| secret)
+    volume.secret.is_some() || volume.downward_api.is_some() || volume.projected.is_some()
 }
 
 fn fs_group(pod: &Pod) -> Option<Gid> {

@@ -22,7 +22,8 @@ pub(crate) fn mount(directory: &Path) -> Result<(), Error> {
     if kind.filesystem_type() == TMPFS_MAGIC && device(directory)? != device(parent)? {
         return Ok(());
     }
-    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    // Programs may come from Secrets; what could give rights away or reach devices cannot.
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     mount_file_system(Some("tmpfs"), directory, Some("tmpfs"), flags, Some(OPTIONS))
         .map_err(|error| io_error("mount tmpfs at", directory, error))
 }

@@ -112,6 +112,7 @@ impl Volumes {
                 destination: cleaned(&wanted.mount_path),
                 access: oci::Access::of(wanted, read_only || written_by_agent),
                 propagation: oci::Propagation::of(wanted),
+                own: false,
             });
         }
         Ok(mounts)
@@ -131,7 +132,7 @@ fn relative(path: &str) -> Result<(), Error> {
 }
 
 /// A path in the container without `.` and `..`, as runtimes take it: who looks at paths shall see where they lead.
-fn cleaned(path: &str) -> String {
+pub fn cleaned(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
         match part {

@@ -184,6 +184,7 @@ fn secrets_lie_in_memory_and_tokens_are_for_their_pod_alone() {
         pod(&format!(
             r#"{{"securityContext":{context},"containers":[{{"name":"c"}}],"volumes":[{{"name":"t","projected":{projected}}},
             {{"name":"s","secret":{{"secretName":"key"}}}},{{"name":"e","emptyDir":{{}}}},
+            {{"name":"p","projected":{{"sources":[{{"downwardAPI":{{"items":[{{"path":"n","fieldRef":{{"fieldPath":"metadata.name"}}}}]}}}}]}}}},
             {{"name":"d","downwardAPI":{{"items":[{{"path":"n","fieldRef":{{"fieldPath":"metadata.name"}}}}]}}}}]}}"#
         ))
     };
@@ -223,12 +224,14 @@ fn secrets_lie_in_memory_and_tokens_are_for_their_pod_alone() {
         );
         assert_eq!(fs::read_to_string(memory.join("s/k")).unwrap(), "v");
         assert!(memory.join("d/n").exists());
+        assert!(memory.join("p/n").exists());
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let mounts: Vec<&str> = table.lines().filter(|line| line.contains("uid-1/memory")).collect();
         assert!(
             mounts.len() == 1 && mounts[0].contains(" tmpfs "),
             "one for the pod: {mounts:?}"
         );
+        assert!(!mounts[0].contains("noexec"), "programs run there: {mounts:?}");
         assert!(!directory.path().join("uid-1/volumes/s").exists());
         volumes.tear_down("uid-1").unwrap();
         assert!(volumes.pods().unwrap().is_empty());

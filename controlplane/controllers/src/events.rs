@@ -1,21 +1,28 @@
-//! Events: one recorder for all, which counts repetitions instead of writing them again.
+//! Events: one recorder for all, which counts repetitions instead of writing them again, and writes late: what is told of a pod
+//! must not keep the processors from bringing it about.
 
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 
 use controlplane_plan::step::{EVENTS, Note, PatchKind, Target};
 use http::Method;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep_until},
+};
 use tracing::debug;
 
 use crate::{Clock, request};
 
 /// Notes that wait to be written; more are dropped, as an event is only a courtesy.
 const WAITING: usize = 4096;
+/// A note is written so long after it was made.
+const DELAY: Duration = Duration::from_millis(100);
 /// Events of which the recorder remembers that they were written.
 const REMEMBERED: usize = 2048;
 
@@ -26,6 +33,7 @@ struct Waiting {
     component: &'static str,
     note: Note,
     at: Timestamp,
+    made: Instant,
 }
 
 /// Hands notes to the writer.
@@ -57,6 +65,7 @@ impl Recorder {
             component,
             note,
             at: (self.clock)(),
+            made: Instant::now(),
         };
         if self.sender.try_send(waiting).is_err() {
             debug!(component, "event dropped: too many wait");
@@ -93,12 +102,16 @@ impl Writer {
     /// Writes until every recorder is gone.
     pub(crate) async fn run(mut self, clients: Components) {
         while let Some(waiting) = self.receiver.recv().await {
+            sleep_until(waiting.made + DELAY).await;
             let client = clients(waiting.component);
             self.write(&client, waiting).await;
         }
     }
 
-    async fn write(&mut self, client: &kube::Client, Waiting { component, note, at }: Waiting) {
+    async fn write(&mut self, client: &kube::Client, waiting: Waiting) {
+        let Waiting {
+            component, note, at, ..
+        } = waiting;
         let about = note
             .about
             .uid

@@ -92,13 +92,17 @@ async fn a_deployment_becomes_pods_and_goes() {
         "{messages:?}"
     );
 
-    let events = cluster.list("/api/v1/namespaces/default/events").await;
-    let said = |reason: &str| events.iter().filter(|event| event["reason"] == reason).count();
-    assert_eq!(
-        (said("ScalingReplicaSet"), said("SuccessfulCreate"), said("Scheduled")),
-        (1, 3, 3),
-        "{events:#?}"
-    );
+    // They are written after what they tell of.
+    cluster
+        .eventually("each step is told once", || async {
+            let events = cluster.list("/api/v1/namespaces/default/events").await;
+            let said = |reason: &str| events.iter().filter(|event| event["reason"] == reason).count();
+            match (said("ScalingReplicaSet"), said("SuccessfulCreate"), said("Scheduled")) {
+                (1, 3, 3) => Ok(()),
+                _ => Err(format!("{events:#?}")),
+            }
+        })
+        .await;
 
     cluster
         .request(

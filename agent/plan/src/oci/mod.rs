@@ -40,6 +40,8 @@ pub struct Mount {
     pub access: Access,
     /// Which of the mounts made there later are seen on the other side.
     pub propagation: Propagation,
+    /// The pod did not ask for it: every container gets it.
+    pub own: bool,
 }
 
 /// What a container may do with a mount.

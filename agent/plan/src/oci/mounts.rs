@@ -97,11 +97,13 @@ fn bind(mount: &Mount) -> Value {
         Propagation::FromNode => "rslave",
         Propagation::BothWays => "rshared",
     };
+    // What is the agent's own is a file, and told from volumes by this.
+    let bind = if mount.own { "bind" } else { "rbind" };
     json!({
         "destination": mount.destination,
         "type": "bind",
         "source": mount.source,
-        "options": ["rbind", propagation, access],
+        "options": [bind, propagation, access],
     })
 }
 
@@ -127,6 +129,7 @@ mod tests {
             destination: (*destination).to_owned(),
             access: Access::ReadWrite,
             propagation: Propagation::Private,
+            own: false,
         };
         let own: Vec<Mount> = own.iter().map(mount).collect();
         let all = build(&own, false);

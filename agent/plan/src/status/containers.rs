@@ -102,7 +102,7 @@ fn status(
             (waiting(reason), ended(Some(instance), scheme))
         }
         // Its policy may not let it run again: that it ended is told of the past alone.
-        Some((instance, State::Exited(_))) if !over && is_renewed(pod, view, name) => (
+        Some((instance, State::Exited(exit))) if !over && is_renewed(pod, view, (group, container), exit) => (
             waiting(waiting_reason(pod, view, container)),
             ended(Some(instance), scheme),
         ),
@@ -233,13 +233,19 @@ fn restart_is_due(pod: &Pod, view: &View, (group, container): (Group, &Container
             || memory.failure.is_some()
             || matches!(memory.image, Image::Failed { .. })
     });
-    let again = || pods::restarts_in(pod, group, container, exit.code);
+    let again = || memory.is_some_and(|memory| memory.revival) || pods::restarts_in(pod, group, container, exit.code);
     is_alive(pod, view) && delayed && !lifecycle::is_over(pod, view, (group, container)) && again()
 }
 
-/// Whether the container ended for the next instance to have another image or other resources, and that one is on its way.
-fn is_renewed(pod: &Pod, view: &View, name: &str) -> bool {
-    view.memory.get(name).is_some_and(|memory| memory.renewal) && is_alive(pod, view)
+/// Whether the container ended for the next instance to have another image or other resources, or for a failed probe in a way
+/// that its policy would leave it in, and the next one is on its way.
+fn is_renewed(pod: &Pod, view: &View, own: (Group, &Container), exit: &Exit) -> bool {
+    let (group, container) = own;
+    let Some(memory) = view.memory.get(&container.name).filter(|_| is_alive(pod, view)) else {
+        return false;
+    };
+    let revived = || memory.revival && !pods::restarts_in(pod, group, container, exit.code);
+    memory.renewal || revived() && !restart_is_due(pod, view, own, exit)
 }
 
 /// Whether the pod is not about to end.

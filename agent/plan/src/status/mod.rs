@@ -38,7 +38,8 @@ pub fn build(pod: &Pod, view: &View, scheme: &str, now: Timestamp) -> PodStatus 
     let of = |group, own: &[Container]| containers::statuses(pod, view, (group, own), scheme, end.is_some());
     let mut main = of(Group::Main, pods::main_containers(pod));
     let mut initial = of(Group::Init, pods::init_containers(pod));
-    if shown.is_some() || is_deleted(pod, view) {
+    // What was given up through the API may run on until its grace period is over.
+    if !view.any_alive() && (shown.is_some() || is_deleted(pod, view)) {
         unlocated::settle(pod, &mut main, &mut initial);
     }
     let added: Vec<_> = pods::ephemeral_containers(pod).iter().map(as_container).collect();

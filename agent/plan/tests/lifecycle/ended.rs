@@ -137,6 +137,23 @@ fn what_never_ran_ends_with_its_pod() {
 }
 
 #[test]
+fn what_still_runs_of_a_pod_that_was_given_up_is_told_to_run() {
+    let mut world = World::new(r#"{"containers":[{"name":"a"},{"name":"b"}]}"#);
+    world.memory("b").image = Image::Pulling { delay: 0 };
+    world.settle();
+    let told = world.pod.status.as_mut().unwrap();
+    told.phase = Some("Failed".to_owned());
+    world.settle();
+    world.store_status();
+    assert!(world.state("a").running.is_some());
+    assert_eq!(ended(&world, "b"), "ContainerCreating");
+    world.exit("a", 3);
+    world.settle();
+    assert_eq!(ended(&world, "a"), "Error 3 ");
+    assert_eq!(ended(&world, "b"), LOST);
+}
+
+#[test]
 fn of_initial_containers_only_those_whose_turn_came_end() {
     let spec = r#"{"initContainers":[{"name":"one"},{"name":"two"},{"name":"three"}],"containers":[{"name":"a"}],
         "activeDeadlineSeconds":30,"restartPolicy":"Always"}"#;

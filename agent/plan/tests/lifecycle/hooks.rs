@@ -44,3 +44,31 @@ fn who_cannot_start_or_has_failed_holds_up_nobody() {
         "image a, image b, prepare, run a 0, image a, run b 0, run a 1 => Running"
     ]);
 }
+
+#[test]
+fn who_is_not_to_run_again_holds_up_nobody() {
+    let spec = TWO.replacen('{', r#"{"restartPolicy":"OnFailure","#, 1);
+    let mut world = World::new(&spec);
+    world.settle();
+    world.memory("a").post_start = false;
+    world.settle();
+    world.exit("a", 0);
+    world.lose();
+    world.trace.clear();
+    world.settle();
+    world.check(&expect!["image b, prepare, run b 1 => Running"]);
+    // Nor who has to wait for its next turn.
+    let mut world = World::new(&spec);
+    world.settle();
+    for _ in 0..2 {
+        world.exit("a", 1);
+        world.settle();
+    }
+    world.memory("a").post_start = false;
+    world.settle();
+    world.exit("a", 1);
+    world.lose();
+    world.trace.clear();
+    world.settle();
+    world.check(&expect!["image b, prepare, run b 1 => Running"]);
+}

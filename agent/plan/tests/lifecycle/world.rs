@@ -131,6 +131,9 @@ impl World {
                     self.view.winding_down.get_or_insert(self.now);
                 }
                 self.memory(&container).renewal |= why == Why::Image;
+                if matches!(why, Why::Liveness | Why::Startup) {
+                    self.memory(&container).revival = pods::revives(&self.pod, &container);
+                }
                 let deadline = after(self.now, grace);
                 let stage = if grace > 0 { Stage::Signalled } else { Stage::Killed };
                 self.memory(&container).stopping = Some(Stopping { deadline, stage });
@@ -206,7 +209,7 @@ impl World {
         let hooks = wanted.and_then(|wanted| wanted.lifecycle.clone());
         let memory = self.memory(container);
         memory.image = Image::Unknown;
-        memory.renewal = false;
+        (memory.renewal, memory.revival) = (false, false);
         memory.post_start = hooks.is_some_and(|hooks| hooks.post_start.is_some());
     }
 

@@ -1,0 +1,103 @@
+//! Mount points within volumes that containers may not write to: where another volume of the pod is mounted below one that shows
+//! what the API has, nobody can make its mount point once that is mounted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Component, Path, PathBuf};
+
+use agent_plan::pods;
+use k8s_openapi::api::core::v1::{Pod, VolumeMount};
+
+use crate::mounts::cleaned;
+use crate::payload::Payload;
+use crate::{Error, io_error, set_mode};
+
+/// Mount points by the names of the volumes that they are in, relative to these.
+pub(crate) type Points = BTreeMap<String, BTreeSet<PathBuf>>;
+
+/// All of a pod; below one mount point no other is needed.
+pub(crate) fn points(pod: &Pod) -> Points {
+    let mut found = Points::new();
+    let ephemeral = pods::ephemeral_containers(pod)
+        .iter()
+        .map(|container| &container.volume_mounts);
+    for mounts in pods::all_containers(pod)
+        .map(|container| &container.volume_mounts)
+        .chain(ephemeral)
+    {
+        collect(mounts.as_deref().unwrap_or_default(), &mut found);
+    }
+    found
+}
+
+fn collect(mounts: &[VolumeMount], found: &mut Points) {
+    let all: BTreeSet<PathBuf> = mounts
+        .iter()
+        .map(|mount| PathBuf::from(cleaned(&mount.mount_path)))
+        .collect();
+    for mount in mounts {
+        let own = PathBuf::from(cleaned(&mount.mount_path));
+        // Paths that begin alike follow each other.
+        let mut last: Option<&Path> = None;
+        for other in all.range(own.clone()..).skip(1) {
+            let Ok(below) = other.strip_prefix(&own) else { break };
+            if last.is_none_or(|last| !other.starts_with(last)) {
+                last = Some(other);
+                let points = found.entry(mount.name.clone()).or_default();
+                points.insert(below.to_owned());
+            }
+        }
+    }
+}
+
+/// Makes those of one volume. What the payload has a name for is there, or will be.
+pub(crate) fn make(directory: &Path, points: &BTreeSet<PathBuf>, payload: &Payload) -> Result<(), Error> {
+    let named = |first: Component<'_>| {
+        let mut names = payload.keys().map(Path::new);
+        names.any(|name| name.components().next() == Some(first))
+    };
+    for point in points {
+        if point.components().next().is_none_or(named) {
+            continue;
+        }
+        let mut path = directory.to_owned();
+        for part in point.components() {
+            path.push(part);
+            match fs::DirBuilder::new().mode(0o755).create(&path) {
+                // Nothing is made behind a link.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    if !path.symlink_metadata().is_ok_and(|found| found.is_dir()) {
+                        break;
+                    }
+                }
+                Err(error) => return Err(io_error("create", &path, error)),
+                // Whatever the process's mask is.
+                Ok(()) => set_mode(&path, 0o755)?,
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::points;
+
+    #[test]
+    fn only_the_first_of_what_lies_below_each_other_is_a_point() {
+        let pod = serde_json::from_str(
+            r#"{"metadata":{},"spec":{"containers":[{"name":"c","volumeMounts":[
+                {"name":"config","mountPath":"/etc/app/"},{"name":"a","mountPath":"/etc/app/sub/../data"},
+                {"name":"b","mountPath":"/etc/app/data/deep"},{"name":"c","mountPath":"/etc/application"},
+                {"name":"d","mountPath":"/etc/app/x/y"}]}]}}"#,
+        );
+        let found = points(&pod.unwrap());
+        let told: Vec<String> = found
+            .iter()
+            .map(|(name, points)| format!("{name}: {points:?}"))
+            .collect();
+        assert_eq!(told, [r#"a: {"deep"}"#, r#"config: {"data", "x/y"}"#]);
+    }
+}
