@@ -19,6 +19,8 @@ const QUEUE: usize = 1024;
 /// Bytes of a message: events take no more.
 const LONGEST: usize = 1024;
 const REMEMBERED: usize = 2048;
+/// Names that are tried for one event: another component may have told of the same object at the same instant.
+const NAMES: usize = 16;
 const BURST: u32 = 25;
 const REFILL_SECONDS: i64 = 300;
 /// An event gives way to pods that start for so long.
@@ -210,12 +212,7 @@ impl Sender {
                 Err(error) => return Err(error),
             }
         }
-        self.last = happening.at.as_nanosecond().max(self.last.saturating_add(1));
-        let event = self.event(&happening);
-        let namespace = event.metadata.namespace.clone().unwrap_or_default();
-        let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
-        let name = event.metadata.name.clone().unwrap_or_default();
-        api.create(&PostParams::default(), &event).await?;
+        let (name, namespace) = self.create(&happening).await?;
         self.remember(
             key,
             Known {
@@ -226,6 +223,22 @@ impl Sender {
             },
         );
         Ok(())
+    }
+
+    /// Writes a new event; returns its name and namespace.
+    async fn create(&mut self, happening: &Happening) -> Result<(String, String), kube::Error> {
+        let mut tries = 1;
+        loop {
+            self.last = happening.at.as_nanosecond().max(self.last.saturating_add(1));
+            let event = self.event(happening);
+            let namespace = event.metadata.namespace.clone().unwrap_or_default();
+            let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
+            match api.create(&PostParams::default(), &event).await {
+                Ok(_) => return Ok((event.metadata.name.unwrap_or_default(), namespace)),
+                Err(kube::Error::Api(status)) if status.code == 409 && tries < NAMES => tries += 1,
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// 25 events per object at once, then one every five minutes.

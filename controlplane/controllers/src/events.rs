@@ -23,6 +23,8 @@ use crate::{Clock, request};
 const WAITING: usize = 4096;
 /// A note is written so long after it was made.
 const DELAY: Duration = Duration::from_millis(100);
+/// Names that are tried for one event: another component may have told of the same object at the same instant.
+const NAMES: usize = 16;
 /// Events of which the recorder remembers that they were written.
 const REMEMBERED: usize = 2048;
 
@@ -139,22 +141,25 @@ impl Writer {
             }
         }
         let namespace = note.about.namespace.clone().unwrap_or_else(|| "default".to_owned());
-        self.number = at.as_nanosecond().max(self.number.saturating_add(1));
-        let name = format!("{}.{:x}", note.about.name.as_deref().unwrap_or_default(), self.number);
-        let body = event(component, &note, &namespace, &name, at);
         let path = request::path(&EVENTS, &namespace, "", "");
-        let bytes = body.to_string().into_bytes();
-        match request::send::<request::Reply>(client, Method::POST, path, request::JSON, bytes).await {
-            Ok(reply) => {
-                let target = Target {
-                    resource: EVENTS,
-                    namespace,
-                    name,
-                    uid: reply.metadata.uid,
-                };
-                self.remember(identity, Written { target, count: 1 });
+        let mut tries = 1;
+        loop {
+            self.number = at.as_nanosecond().max(self.number.saturating_add(1));
+            let name = format!("{}.{:x}", note.about.name.as_deref().unwrap_or_default(), self.number);
+            let bytes = event(component, &note, &namespace, &name, at).to_string().into_bytes();
+            match request::send::<request::Reply>(client, Method::POST, path.clone(), request::JSON, bytes).await {
+                Ok(reply) => {
+                    let target = Target {
+                        resource: EVENTS,
+                        namespace,
+                        name,
+                        uid: reply.metadata.uid,
+                    };
+                    return self.remember(identity, Written { target, count: 1 });
+                }
+                Err(error) if error.code() == 409 && tries < NAMES => tries += 1,
+                Err(error) => return debug!(component, %error, "event not written"),
             }
-            Err(error) => debug!(component, %error, "event not written"),
         }
     }
 
