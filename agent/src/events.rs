@@ -307,11 +307,15 @@ impl Sender {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
     use agent_plan::Timestamp;
+    use axum::routing::post;
+    use axum::{Json, Router};
+    use http::StatusCode;
     use k8s_openapi::api::core::v1::Node;
+    use serde_json::{Value, json};
     use tokio::time::{Instant, timeout};
 
     use super::{Kind, PATIENCE, channel};
@@ -341,5 +345,29 @@ mod tests {
         tell("two");
         assert_eq!(sender.next().await.unwrap().message, "two");
         assert_eq!(now.elapsed(), PATIENCE);
+    }
+
+    #[tokio::test]
+    async fn an_event_whose_name_is_taken_is_told_under_another() {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&asked);
+        let answer = move |Json(event): Json<Value>| async move {
+            let mut seen = seen.lock().unwrap();
+            seen.push(event["metadata"]["name"].clone());
+            if seen.len() > 1 {
+                return (StatusCode::CREATED, Json(event));
+            }
+            let status = json!({"kind": "Status", "status": "Failure", "reason": "AlreadyExists", "code": 409});
+            (StatusCode::CONFLICT, Json(status))
+        };
+        let api = Router::new().route("/api/v1/namespaces/default/events", post(answer));
+        let at = Timestamp::UNIX_EPOCH;
+        let (recorder, mut sender) = channel(kube::Client::new(api, "default"), "node-1", Arc::new(move || at));
+        let mut node = Node::default();
+        node.metadata.name = Some("node-1".to_owned());
+        recorder.node(&node, Kind::Normal, "Test", "told".to_owned());
+        let happening = sender.next().await.unwrap();
+        sender.publish(happening).await.unwrap();
+        assert_eq!(*asked.lock().unwrap(), ["node-1.1", "node-1.2"]);
     }
 }
