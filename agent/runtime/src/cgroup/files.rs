@@ -42,14 +42,22 @@ pub(super) fn enter(dir: &Path) -> io::Result<()> {
 
 /// A v1 cpuset takes no process before it has processors and memory nodes: all of its parent's.
 pub(super) fn inherit_cpuset(mount: &Path, group: &Path) -> io::Result<()> {
+    const FILES: [&str; 2] = ["cpuset.cpus", "cpuset.mems"];
+    let lacks = |group: &Path, file: &str| Ok::<_, io::Error>(fs::read_to_string(group.join(file))?.trim().is_empty());
+    let own = mount.join(group);
+    if !lacks(&own, FILES[0])? && !lacks(&own, FILES[1])? {
+        return Ok(());
+    }
     let mut parent = mount.to_owned();
     for part in group.components() {
         let child = parent.join(part);
-        for file in ["cpuset.cpus", "cpuset.mems"] {
-            if fs::read_to_string(child.join(file))?.trim().is_empty() {
+        for file in FILES {
+            if lacks(&child, file)? {
                 write(&child.join(file), fs::read_to_string(parent.join(file))?.trim())?;
             }
         }
+        // From now on the kernel does it for those that are made in it.
+        write(&child.join("cgroup.clone_children"), "1")?;
         parent = child;
     }
     Ok(())
