@@ -1,7 +1,7 @@
 //! Making a container, in a forked child of the supervisor: libcontainer's memory goes with it.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, PipeReader, Read as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -37,6 +37,8 @@ pub(super) struct Creation<'a> {
     pub(super) cgroups: &'a Cgroups,
     /// The container's group, relative to the hierarchies.
     pub(super) group: PathBuf,
+    /// Says when the supervisor has made it.
+    pub(super) grouped: PipeReader,
     /// The container's directory, absolute.
     pub(super) directory: PathBuf,
     pub(super) pid_namespace: PidNamespace,
@@ -67,7 +69,6 @@ struct Taken {
     machine: Machine,
     memory: Mount,
     layers: Vec<Mount>,
-    view: View,
     sources: Sources,
 }
 
@@ -76,21 +77,16 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
     let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
     let mut spec: ContainerSpec =
         serde_json::from_slice(spec).map_err(|error| Refusal::failed("read the container's configuration", &error))?;
-    let leaf = leaf(creation.cgroups, &creation.group);
-    enter_cgroups(&creation, &leaf, tracked).map_err(failed("enter the container's cgroup"))?;
-    if !groups::every_device(&spec.spec) {
-        let confined = creation.cgroups.confine_devices(&creation.group);
-        confined.map_err(failed("confine the container's devices"))?;
-    }
     workplace::in_volume(&spec.spec)?;
     make_writable(&creation, &spec.layers).map_err(failed("make the root file system"))?;
-    let taken = take(&creation, &leaf, &mut spec)?;
+    let taken = take(&creation, &mut spec)?;
+    let view = enter_group(&creation, &spec.spec, tracked)?;
     let joined = creation
         .pid_namespace
         .open()
         .map_err(failed("open the pid namespace"))?;
     creation.empty.enter().map_err(failed("enter a mount namespace"))?;
-    let (mut config, late) = set_stage(&creation, taken, spec, joined.as_ref())?;
+    let (mut config, late) = set_stage(&creation, taken, view, spec, joined.as_ref())?;
     masks::turn(&mut config).map_err(|error| Refusal::failed("complete the configuration", &error))?;
     let home = Path::new(stage::HOME);
     let directory = config.process().as_ref().map(|process| process.cwd().clone());
@@ -136,19 +132,17 @@ fn begin_in(config: &mut Spec, directory: PathBuf) {
     }
 }
 
-fn take(creation: &Creation<'_>, leaf: &Path, spec: &mut ContainerSpec) -> Result<Taken, Refusal> {
+fn take(creation: &Creation<'_>, spec: &mut ContainerSpec) -> Result<Taken, Refusal> {
     let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
     let memory = match creation.memory {
         Some(memory) => memory.mount(creation.empty),
         None => stage::private(Path::new(memory::TARGET)),
     };
-    let view = View::take(creation.cgroups, leaf, &spec.spec);
     Ok(Taken {
         home: stage::private(&creation.directory).map_err(failed("take the container's directory"))?,
         machine: Machine::take(creation.cgroups).map_err(failed("take what is the machine's"))?,
         memory: memory.map_err(failed("find the pod's shared memory"))?,
         layers: shifted::layers(creation.users, &spec.layers).map_err(failed("take the image's layers"))?,
-        view: view.map_err(failed("take the container's control groups"))?,
         sources: Sources::take(&mut spec.spec, creation.users)?,
     })
 }
@@ -157,6 +151,7 @@ fn take(creation: &Creation<'_>, leaf: &Path, spec: &mut ContainerSpec) -> Resul
 fn set_stage(
     creation: &Creation<'_>,
     taken: Taken,
+    view: View,
     spec: ContainerSpec,
     pids: Option<&File>,
 ) -> Result<(Spec, Late), Refusal> {
@@ -184,7 +179,7 @@ fn set_stage(
     let mut config = confine(spec.spec, &identity, &place)?;
     workplace::in_root(&rootfs, &config, creation.users)?;
     let late = taken.sources.put(taken.layers.len(), &mut config)?;
-    let viewed = taken.view.put(&mut config);
+    let viewed = view.put(&mut config);
     viewed.map_err(failed("mount the container's control groups"))?;
     Ok((config, late))
 }
@@ -210,10 +205,21 @@ fn described(error: &libcontainer::error::LibcontainerError, directory: &Path) -
     }
 }
 
-/// Puts this process, and so all that it forks, where the container shall be.
-fn enter_cgroups(creation: &Creation<'_>, leaf: &Path, tracked: bool) -> io::Result<()> {
-    creation.cgroups.create(leaf)?;
-    creation.cgroups.enter(leaf, tracked)
+/// Puts this process, and so all that it forks, where the container shall be; answers what the container sees of it.
+fn enter_group(creation: &Creation<'_>, spec: &Spec, tracked: bool) -> Result<View, Refusal> {
+    let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
+    let (cgroups, leaf) = (creation.cgroups, leaf(creation.cgroups, &creation.group));
+    // Where the supervisor could not make it, this says why.
+    let made = (&creation.grouped)
+        .read_exact(&mut [0])
+        .or_else(|_| cgroups.create(&leaf));
+    let entered = made.and_then(|()| cgroups.enter(&leaf, tracked));
+    entered.map_err(failed("enter the container's cgroup"))?;
+    if !groups::every_device(spec) {
+        let confined = cgroups.confine_devices(&creation.group);
+        confined.map_err(failed("confine the container's devices"))?;
+    }
+    View::take(cgroups, &leaf, spec).map_err(failed("take the container's control groups"))
 }
 
 /// libcontainer has an older nix.

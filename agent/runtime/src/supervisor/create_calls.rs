@@ -1,7 +1,8 @@
 //! Creation of containers: the request, and what comes of the child that makes one.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
+use std::os::fd::AsRawFd as _;
 
 use nix::sys::signal::Signal;
 
@@ -38,10 +39,14 @@ impl Supervisor {
         fs::create_dir(&directory).map_err(failed("create the container's directory"))?;
         let (ours, [stdin, stdout, stderr]) = attach::stdio(&id, wanted).map_err(failed("make the streams"))?;
         let own_pids = pid_namespace == PidNamespace::Own;
-        let tracking = self.cgroups.open_tracking(&create::leaf(&self.cgroups, &group));
+        let leaf = create::leaf(&self.cgroups, &group);
+        let tracking = self.cgroups.open_tracking(&leaf);
+        let (grouped, mut told) = io::pipe().map_err(failed("make a pipe"))?;
+        let foreign = [self.connections(), vec![told.as_raw_fd()]].concat();
         let creation = Creation {
             cgroups: &self.cgroups,
             group,
+            grouped,
             directory,
             empty: &self.empty,
             pid_namespace,
@@ -64,10 +69,14 @@ impl Supervisor {
             purpose,
             monotonic() + JOB_LIMIT,
             tracking.as_ref(),
-            &self.connections(),
+            &foreign,
             |tracked| create::create(creation, spec, tracked),
         );
         self.jobs.push(job.map_err(failed("fork"))?);
+        // The child is at work meanwhile. It finds out what is missing, if something is.
+        if self.cgroups.create(&leaf).is_ok() {
+            told.write_all(&[0]).ok();
+        }
         Ok(())
     }
 
