@@ -167,6 +167,9 @@ pub trait Network: Send + Sync + 'static {
     /// Gives a sandbox its namespace and address. A second call for the same sandbox returns what the first one made.
     fn attach(&self, spec: AttachSpec) -> BoxFuture<'_, Result<Attachment, Error>>;
 
+    /// Where a sandbox's namespace is once it is attached.
+    fn netns(&self, sandbox_id: &str) -> PathBuf;
+
     /// All attachments, by sandbox id: what a restarted agent adopts or detaches. One that was not finished, or whose removal was
     /// not, has no addresses.
     fn attachments(&self) -> BoxFuture<'_, Result<Vec<Attachment>, Error>>;

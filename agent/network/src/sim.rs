@@ -51,7 +51,7 @@ impl World {
         let addresses: Vec<Cidr> = ranges.iter().map(|range| range.at(number)).collect();
         let gateway = addresses.first().map(|first| first.gateway());
         let attachment = Attachment {
-            netns: PathBuf::from("/sim/netns").join(&sandbox_id),
+            netns: netns(&sandbox_id),
             sandbox_id: sandbox_id.clone(),
             addresses,
             gateway: gateway.ok_or(Error::NotStarted)?,
@@ -77,6 +77,10 @@ impl World {
     }
 }
 
+fn netns(sandbox_id: &str) -> PathBuf {
+    PathBuf::from("/sim/netns").join(sandbox_id)
+}
+
 impl Network for Sim {
     fn start(&self, ranges: Ranges) -> BoxFuture<'_, Result<(), Error>> {
         self.world().ranges = Some(ranges);
@@ -85,6 +89,10 @@ impl Network for Sim {
 
     fn attach(&self, spec: AttachSpec) -> BoxFuture<'_, Result<Attachment, Error>> {
         ready(self.world().attach(spec.sandbox_id)).boxed()
+    }
+
+    fn netns(&self, sandbox_id: &str) -> PathBuf {
+        netns(sandbox_id)
     }
 
     fn attachments(&self) -> BoxFuture<'_, Result<Vec<Attachment>, Error>> {

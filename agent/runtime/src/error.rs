@@ -24,6 +24,9 @@ pub enum Error {
     /// There is one of that id.
     #[error("sandbox {0} exists already")]
     SandboxExists(String),
+    /// It was not made: it has no network.
+    #[error("sandbox {0} was not connected")]
+    Unconnected(String),
     /// The sandbox's supervisor is gone.
     #[error("the supervisor of sandbox {0} is gone")]
     SandboxLost(String),
@@ -83,6 +86,7 @@ impl Error {
             Self::Containerd { source, .. } => matches!(source.meaning(), Meaning::NotFound | Meaning::Silent),
             Self::Invalid { .. }
             | Self::SandboxExists(_)
+            | Self::Unconnected(_)
             | Self::RunsAsRoot
             | Self::Io { .. }
             | Self::Incomplete(_) => false,

@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use futures::future::BoxFuture;
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, oneshot};
 
 pub use containerd::{Config as ContainerdConfig, Containerd, Failure as ContainerdFailure};
 pub use embedded::{Config, Embedded};
@@ -37,6 +37,9 @@ pub use model::{
 pub use session::{Input, Output, Session, Terminal};
 pub use sim::{Behaviour, Sim};
 pub use spread::spread;
+
+/// Tells [`Runtime::create_sandbox`] that the sandbox's network namespace is there.
+pub type Connected = oneshot::Receiver<()>;
 
 /// Runs what this program does under another name: the processes that a runtime starts beside the agent. `None` when the
 /// arguments, without the program's own name, say nothing of that. Must be called before the process has any other thread.
@@ -57,7 +60,14 @@ pub trait Runtime: Send + Sync + 'static {
     fn sandboxes(&self) -> BoxFuture<'_, Result<Vec<Sandbox>, Error>>;
 
     /// Makes a sandbox: the pod's shared namespaces, cgroup and supervisor. A failure leaves nothing.
-    fn create_sandbox(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<Sandbox, Error>>;
+    ///
+    /// Whatever does not need the network is made before `connected` tells that the network namespace is there; when its sender
+    /// goes instead, this fails with [`Error::Unconnected`].
+    fn create_sandbox(&self, spec: SandboxSpec, connected: Connected) -> BoxFuture<'_, Result<Sandbox, Error>>;
+
+    /// A container of a sandbox that is being made will probably be created so: what can be made ahead of that may be. It goes with
+    /// the sandbox at the latest.
+    fn foresee(&self, _sandbox: &str, _spec: &ContainerSpec) {}
 
     /// Makes a container whose program does not run yet. A failure leaves nothing.
     fn create_container(&self, sandbox: &str, spec: ContainerSpec) -> BoxFuture<'_, Result<Container, Error>>;

@@ -17,6 +17,9 @@ const BODY_LIMIT: usize = 4 << 20;
 /// The two lengths.
 pub(crate) const PREFIX: usize = 8;
 
+/// What a new supervisor is told after its configuration, when the pod's network is there.
+pub(crate) const CONNECTED: u8 = b'c';
+
 /// What a new supervisor is told first, as its only frame before requests.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Configuration {

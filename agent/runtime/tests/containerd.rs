@@ -12,7 +12,7 @@ mod common;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Daemon, Kind, Machine};
+use common::{Daemon, Kind, Machine, connected};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use runtime::{Event, State};
@@ -110,7 +110,7 @@ async fn the_end_of_a_shared_pid_namespace_loses_the_sandbox() {
     let mut machine = machine("pause").await;
     let mut spec = Machine::sandbox_spec("s");
     spec.share_process_namespace = true;
-    machine.runtime.create_sandbox(spec).await.unwrap();
+    machine.runtime.create_sandbox(spec, connected()).await.unwrap();
     machine.run("s", machine.container("c", &SLEEP)).await;
     let group = format!(
         "/sys/fs/cgroup/unified/{}/kubepods/s/pause/cgroup.procs",

@@ -12,7 +12,7 @@ mod common;
 use std::fs;
 use std::time::Duration;
 
-use common::{Kind, Machine, contract, limit};
+use common::{Kind, Machine, connected, contract, limit};
 use runtime::{Error, Event, Refusal, State, User};
 
 async fn a_container_runs_logs_and_tells_its_exit_code(kind: Kind) {
@@ -332,14 +332,14 @@ async fn a_failed_creation_leaves_nothing_and_blocks_nothing(kind: Kind) {
         let mut spec = Machine::sandbox_spec(id);
         assert!(
             matches!(
-                machine.runtime.create_sandbox(spec.clone()).await,
+                machine.runtime.create_sandbox(spec.clone(), connected()).await,
                 Err(Error::Invalid { .. })
             ),
             "{id}"
         );
         assert!(machine.runtime.remove_container("s", id).await.is_err(), "{id}");
         spec.id = "x".repeat(65);
-        assert!(machine.runtime.create_sandbox(spec).await.is_err());
+        assert!(machine.runtime.create_sandbox(spec, connected()).await.is_err());
     }
     let mut root = machine.container("c", &["/bin/sleep", "1"]);
     root.user.must_not_be_root = true;
@@ -352,12 +352,15 @@ async fn a_failed_creation_leaves_nothing_and_blocks_nothing(kind: Kind) {
     machine.run("s", machine.shell("c", "exit 0")).await;
     assert_eq!(machine.exit().await.code, 0);
     assert!(matches!(
-        machine.runtime.create_sandbox(Machine::sandbox_spec("s")).await,
+        machine
+            .runtime
+            .create_sandbox(Machine::sandbox_spec("s"), connected())
+            .await,
         Err(Error::SandboxExists(_))
     ));
     let mut broken = Machine::sandbox_spec("other");
     broken.netns = Some("/no/such/netns".into());
-    assert!(machine.runtime.create_sandbox(broken).await.is_err());
+    assert!(machine.runtime.create_sandbox(broken, connected()).await.is_err());
     assert_eq!(machine.runtime.sandboxes().await.unwrap().len(), 1);
     machine.finish().await;
 }
@@ -366,7 +369,7 @@ async fn containers_of_a_pod_can_share_their_processes(kind: Kind) {
     let mut machine = Machine::of(kind, "shared").await;
     let mut spec = Machine::sandbox_spec("s");
     spec.share_process_namespace = true;
-    machine.runtime.create_sandbox(spec).await.unwrap();
+    machine.runtime.create_sandbox(spec, connected()).await.unwrap();
     machine
         .run("s", machine.container("one", &["/bin/sleep", "1234"]))
         .await;

@@ -11,7 +11,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Kind, Machine, contract};
+use common::{Kind, Machine, connected, contract};
 use runtime::Event;
 
 /// Drops the runtime, as a crash would, after so long, and opens it again on the same state.
@@ -193,7 +193,7 @@ async fn a_killed_supervisor_is_noticed_where_containers_share_their_processes()
     let mut machine = Machine::new("lost-shared").await;
     let mut spec = Machine::sandbox_spec("s");
     spec.share_process_namespace = true;
-    machine.runtime.create_sandbox(spec).await.unwrap();
+    machine.runtime.create_sandbox(spec, connected()).await.unwrap();
     let pid = machine.run("s", machine.container("c", &["/bin/sleep", "1000"])).await;
     let supervisor = nix::unistd::Pid::from_raw(supervisor_of(pid));
     nix::sys::signal::kill(supervisor, nix::sys::signal::Signal::SIGKILL).unwrap();
@@ -208,7 +208,7 @@ async fn the_end_of_a_shared_pid_namespace_is_the_end_of_its_sandbox() {
     let mut machine = Machine::new("lost-pids").await;
     let mut spec = Machine::sandbox_spec("s");
     spec.share_process_namespace = true;
-    machine.runtime.create_sandbox(spec).await.unwrap();
+    machine.runtime.create_sandbox(spec, connected()).await.unwrap();
     let pid = machine.run("s", machine.container("c", &["/bin/sleep", "1000"])).await;
     let supervisor = supervisor_of(pid);
     let children = std::fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children")).unwrap();

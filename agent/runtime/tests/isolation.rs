@@ -13,10 +13,11 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use common::{Kind, Machine, contract, limit};
+use common::remains::groups;
+use common::{Kind, Machine, connected, contract, limit};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::sys::stat::{SFlag, major, minor};
-use runtime::ContainerSpec;
+use runtime::{ContainerSpec, Error};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -115,7 +116,7 @@ async fn containers_of_a_pod_share_their_memory_and_no_other_pod_does(kind: Kind
     }
     let mut host = Machine::sandbox_spec("h");
     host.host_ipc = true;
-    machine.runtime.create_sandbox(host).await.unwrap();
+    machine.runtime.create_sandbox(host, connected()).await.unwrap();
     for (pod, id) in [("s", "one"), ("s", "two"), ("t", "other"), ("h", "host")] {
         let mut spec = machine.container(id, &["/bin/sleep", "1000"]);
         "web".clone_into(&mut spec.user.user);
@@ -223,7 +224,49 @@ async fn who_may_use_every_device_finds_those_of_the_machine(kind: Kind) {
     machine.finish().await;
 }
 
+fn has_group(machine: &Machine, sandbox: &str) -> bool {
+    !groups(&format!("{}/kubepods/{sandbox}", machine.cgroup_root)).is_empty()
+}
+
+async fn until_group(machine: &Machine, sandbox: &str) {
+    let deadline = tokio::time::Instant::now() + LIMIT;
+    while !has_group(machine, sandbox) {
+        assert!(tokio::time::Instant::now() < deadline, "no group of {sandbox}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+async fn a_sandbox_waits_for_its_network_and_without_one_nothing_of_it_is_left(kind: Kind) {
+    let machine = Machine::of(kind, "unconnected").await;
+    let making = |id: &str, connected| machine.runtime.create_sandbox(Machine::sandbox_spec(id), connected);
+    let (told, connected) = tokio::sync::oneshot::channel();
+    let network = async {
+        // What can be made without it is made meanwhile.
+        until_group(&machine, "s").await;
+        told.send(()).unwrap();
+    };
+    let (made, ()) = tokio::join!(making("s", connected), network);
+    assert_eq!(made.unwrap().id, "s");
+    let (never, connected) = tokio::sync::oneshot::channel();
+    let network = async {
+        until_group(&machine, "t").await;
+        drop(never);
+    };
+    let (failed, ()) = tokio::join!(making("t", connected), network);
+    assert!(
+        matches!(&failed, Err(Error::Unconnected(id)) if id == "t"),
+        "{failed:?}"
+    );
+    assert!(!machine.directory.path().join("state/sandboxes/t").exists());
+    assert!(!has_group(&machine, "t"));
+    let all = machine.runtime.sandboxes().await.unwrap();
+    assert_eq!(all.iter().map(|known| known.id.as_str()).collect::<Vec<_>>(), ["s"]);
+    machine.run("s", machine.container("c", &["/bin/sleep", "1000"])).await;
+    machine.finish().await;
+}
+
 contract!(
+    a_sandbox_waits_for_its_network_and_without_one_nothing_of_it_is_left,
     a_seccomp_filter_holds_with_and_without_new_privileges_and_for_every_user,
     an_exec_that_was_oom_killed_does_not_make_a_later_kill_read_so,
     containers_of_a_pod_share_their_memory_and_no_other_pod_does,

@@ -1,4 +1,5 @@
-//! Shims whose creation was cut off: each has the address of its pod, waits for the reader of its log, and answers nobody.
+//! What nobody wants of containerd. Shims whose creation was cut off: each has the address of its pod, waits for the reader of its
+//! log, and answers nobody. Root file systems that were made for containers that did not come.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -90,5 +91,38 @@ async fn the_next_agent_ends_shims_that_serve_nobody_and_no_others() {
     machine.run("s", machine.container("c", &SLEEP)).await;
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
     assert!(PathBuf::from(format!("/proc/{other}")).exists(), "the other pod's");
+    machine.finish().await;
+}
+
+fn writable(machine: &Machine) -> Vec<String> {
+    machine.daemon.as_ref().unwrap().writable()
+}
+
+async fn until_writable(machine: &Machine, wanted: &[&str]) {
+    let begun = Instant::now();
+    while writable(machine) != wanted {
+        assert!(begun.elapsed() < LONG, "{:?}, not {wanted:?}", writable(machine));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_root_file_system_that_was_made_ahead_is_its_containers_or_goes_with_the_sandbox() {
+    let mut machine = Machine::of(Kind::Containerd, "ahead").await;
+    let wanted = machine.container("comes", &SLEEP);
+    machine.runtime.foresee("s", &wanted);
+    machine.runtime.foresee("s", &machine.container("stays-away", &SLEEP));
+    until_writable(&machine, &["comes", "stays-away"]).await;
+    machine.sandbox("s").await;
+    machine.run("s", wanted).await;
+    assert_eq!(writable(&machine), ["comes", "stays-away"]);
+    machine.runtime.remove_sandbox("s").await.unwrap();
+    assert_eq!(writable(&machine), Vec::<String>::new());
+    // Nor is it left by an agent that ends before.
+    machine.runtime.foresee("t", &machine.container("lost", &SLEEP));
+    until_writable(&machine, &["lost"]).await;
+    machine.crash().await;
+    machine.reopen().await;
+    assert_eq!(writable(&machine), Vec::<String>::new());
     machine.finish().await;
 }

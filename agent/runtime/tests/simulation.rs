@@ -10,8 +10,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use runtime::{
-    Behaviour, Class, ContainerSpec, Error, Event, Limits, PodId, Refusal, Runtime, SandboxSpec, Sim, State, User,
+    Behaviour, Class, Connected, ContainerSpec, Error, Event, Limits, PodId, Refusal, Runtime, SandboxSpec, Sim, State,
+    User,
 };
+
+/// A network that is there already.
+fn connected() -> Connected {
+    let (told, connected) = tokio::sync::oneshot::channel();
+    told.send(()).unwrap();
+    connected
+}
 
 fn sandbox() -> SandboxSpec {
     SandboxSpec {
@@ -72,9 +80,9 @@ async fn containers_live_and_end_as_scripted() {
             ..Behaviour::default()
         },
     );
-    sim.create_sandbox(sandbox()).await.unwrap();
+    sim.create_sandbox(sandbox(), connected()).await.unwrap();
     assert!(matches!(
-        sim.create_sandbox(sandbox()).await,
+        sim.create_sandbox(sandbox(), connected()).await,
         Err(Error::SandboxExists(_))
     ));
     sim.create_container("s", container("a", "job")).await.unwrap();
@@ -110,7 +118,7 @@ async fn a_container_that_ignores_the_signal_is_killed() {
             ..Behaviour::default()
         },
     );
-    sim.create_sandbox(sandbox()).await.unwrap();
+    sim.create_sandbox(sandbox(), connected()).await.unwrap();
     sim.create_container("s", container("stubborn", "x")).await.unwrap();
     sim.start_container("s", "stubborn").await.unwrap();
     sim.signal("s", "stubborn", 15).await.unwrap();

@@ -95,6 +95,7 @@ pub(super) async fn make(plans: Vec<Arc<Plan>>) -> Drafts {
         let services = plan.context.services.borrow().clone();
         match specification(&plan).await {
             Ok(specification) => {
+                plan.context.parts.runtime.foresee(&plan.sandbox, &specification);
                 let name = plan.container.clone();
                 let draft = Draft {
                     plan,

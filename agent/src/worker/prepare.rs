@@ -10,6 +10,7 @@ use api::pod::References;
 use k8s_openapi::api::core::v1::{Pod, PodSpec, Volume};
 use network::{AttachSpec, PortMapping};
 use runtime::{Class, PodId, SandboxSpec};
+use tokio::sync::oneshot;
 use tracing::{info, warn};
 use volume::Turns;
 
@@ -122,43 +123,27 @@ async fn make(
     let directory = context.pod_directory(pods::uid(pod));
     create_directories(&directory.join("etc")).map_err(|error| Failure::mount(error.to_string()))?;
     let user_ids = context.user_ids(spec, id).map_err(|why| Failure::sandbox_text(&why))?;
-    let connected = async {
-        if pods::host_network(spec) {
-            return Ok((None, context.config.host_addresses()));
-        }
-        let attached = context
-            .parts
-            .network
-            .attach(AttachSpec {
-                sandbox_id: id.to_owned(),
-                pod: network::PodId {
-                    namespace: pods::namespace(pod).to_owned(),
-                    name: pods::name(pod).to_owned(),
-                    uid: pods::uid(pod).to_owned(),
-                },
-                ports: host_ports(spec),
-                user_ids,
-            })
-            .await;
-        let attachment = attached.map_err(|error| Failure::sandbox(&error))?;
-        context.reached(pods::uid(pod), Step::Network);
-        failpoint::reach("attached");
-        let addresses: Vec<IpAddr> = attachment.addresses.iter().map(|cidr| cidr.address).collect();
-        Ok::<_, Failure>((Some(attachment.netns), context.config.in_order(&addresses)))
+    let hostname = files::kernel_hostname(pod, &context.config.dns.domain);
+    let hostname = hostname.map_err(|error| Failure::sandbox(&error))?;
+    let netns = (!pods::host_network(spec)).then(|| context.parts.network.netns(id));
+    let mut wanted = sandbox_spec(pod, spec, id, attempt, netns, hostname);
+    wanted.limits.pids = context.config.upkeep.pod_pids;
+    wanted.user_ids = user_ids;
+    wanted.sysctls = oci::sysctls(spec, context.machine.all_users).into_iter().collect();
+    let (told, connected) = oneshot::channel();
+    let networked = async {
+        let addresses = connect(context, pod, spec, id, user_ids).await?;
+        // Nobody listens when the sandbox could not be made, which tells why.
+        told.send(()).ok();
+        let written = etc::write(context, pod, spec, &directory, &addresses);
+        written.map_err(|error| Failure::mount(error.to_string()))?;
+        Ok::<_, Failure>(addresses)
     };
     let sandboxed = async {
-        let (netns, addresses): (_, Vec<IpAddr>) = connected.await?;
-        let hostname = files::kernel_hostname(pod, &context.config.dns.domain);
-        let hostname = hostname.map_err(|error| Failure::sandbox(&error))?;
-        let mut wanted = sandbox_spec(pod, spec, id, attempt, netns, hostname);
-        wanted.limits.pids = context.config.upkeep.pod_pids;
-        wanted.user_ids = user_ids;
-        wanted.sysctls = oci::sysctls(spec, context.machine.all_users).into_iter().collect();
-        // The supervisor is at work meanwhile.
-        let files = async { etc::write(context, pod, spec, &directory, &addresses) };
-        let (made, written) = tokio::join!(context.parts.runtime.create_sandbox(wanted), files);
+        // The supervisor is at work while the network is made.
+        let (made, addresses) = tokio::join!(context.parts.runtime.create_sandbox(wanted, connected), networked);
+        let addresses = addresses?;
         made.map_err(|error| Failure::sandbox(&error))?;
-        written.map_err(|error| Failure::mount(error.to_string()))?;
         context.reached(pods::uid(pod), Step::Sandbox);
         failpoint::reach("sandboxed");
         Ok::<_, Failure>(addresses)
@@ -179,6 +164,35 @@ async fn make(
         (addresses?, drafts)
     };
     Ok(Prepared { addresses, drafts })
+}
+
+/// Connects a pod to the network, unless it is in the machine's; answers its addresses.
+async fn connect(
+    context: &Context,
+    pod: &Pod,
+    spec: &PodSpec,
+    id: &str,
+    user_ids: Option<u32>,
+) -> Result<Vec<IpAddr>, Failure> {
+    if pods::host_network(spec) {
+        return Ok(context.config.host_addresses());
+    }
+    let wanted = AttachSpec {
+        sandbox_id: id.to_owned(),
+        pod: network::PodId {
+            namespace: pods::namespace(pod).to_owned(),
+            name: pods::name(pod).to_owned(),
+            uid: pods::uid(pod).to_owned(),
+        },
+        ports: host_ports(spec),
+        user_ids,
+    };
+    let attached = context.parts.network.attach(wanted).await;
+    let attachment = attached.map_err(|error| Failure::sandbox(&error))?;
+    context.reached(pods::uid(pod), Step::Network);
+    failpoint::reach("attached");
+    let addresses: Vec<IpAddr> = attachment.addresses.iter().map(|cidr| cidr.address).collect();
+    Ok(context.config.in_order(&addresses))
 }
 
 /// The ports of the node that a pod asks for.

@@ -333,6 +333,10 @@ impl Network for Bridge {
         })
     }
 
+    fn netns(&self, sandbox_id: &str) -> PathBuf {
+        namespace::path(&self.inner.config.state_dir, sandbox_id)
+    }
+
     fn attachments(&self) -> BoxFuture<'_, Result<Vec<Attachment>, Error>> {
         ready(Ok(self.inner.records().attachments())).boxed()
     }

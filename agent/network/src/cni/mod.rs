@@ -343,6 +343,10 @@ impl Network for Cni {
         self.run(move |inner| async move { Box::pin(inner.attach(spec)).await })
     }
 
+    fn netns(&self, sandbox_id: &str) -> PathBuf {
+        namespace::path(&self.inner.config.state_dir, sandbox_id)
+    }
+
     fn attachments(&self) -> BoxFuture<'_, Result<Vec<Attachment>, Error>> {
         let all = self.inner.records().all();
         ready(Ok(all.into_iter().map(Record::attached).collect())).boxed()

@@ -167,8 +167,13 @@ impl Shared {
 
     /// Makes a container's root and tells containerd of both; returns what is to be mounted.
     async fn store_container(self: &Arc<Self>, record: &Record, spec: &ContainerSpec) -> Result<Vec<Mount>, Error> {
-        let snapshot = spec.snapshot.as_deref().unwrap_or_default();
-        let mounts = self.prepare_root(&spec.id, snapshot).await?;
+        let mounts = match self.prepared_ahead(&spec.id).await {
+            Some(mounts) => mounts,
+            None => {
+                let snapshot = spec.snapshot.as_deref().unwrap_or_default();
+                self.prepare_root(&spec.id, snapshot).await?
+            }
+        };
         failpoint::reach("snapshot made");
         let (own, own_spec) = (record.clone(), spec.clone());
         let configuring = self.blocking("prepare the container", move |shared| {

@@ -20,8 +20,8 @@ use crate::clock::now;
 use crate::embedded::{arrange, change, check_id, described, io_error};
 use crate::record;
 use crate::{
-    Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Identity, ImageFiles, Info, Limits, Refusal, Runtime,
-    Sandbox, SandboxSpec, Session, State, StreamSpec, Streams, Usage, Written,
+    Connected, Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Identity, ImageFiles, Info, Limits,
+    Refusal, Runtime, Sandbox, SandboxSpec, Session, State, StreamSpec, Streams, Usage, Written,
 };
 
 impl Runtime for Containerd {
@@ -41,7 +41,7 @@ impl Runtime for Containerd {
         .boxed()
     }
 
-    fn create_sandbox(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<Sandbox, Error>> {
+    fn create_sandbox(&self, spec: SandboxSpec, connected: Connected) -> BoxFuture<'_, Result<Sandbox, Error>> {
         async move {
             check_id("sandbox id", &spec.id)?;
             if let Some(first) = spec.user_ids {
@@ -50,9 +50,13 @@ impl Runtime for Containerd {
                     value: first.to_string(),
                 });
             }
-            self.shared.create_sandbox(spec).await
+            self.shared.create_sandbox(spec, connected).await
         }
         .boxed()
+    }
+
+    fn foresee(&self, sandbox: &str, spec: &ContainerSpec) {
+        self.shared.prepare_ahead(sandbox, spec);
     }
 
     fn create_container(&self, sandbox: &str, spec: ContainerSpec) -> BoxFuture<'_, Result<Container, Error>> {
@@ -197,17 +201,22 @@ impl Runtime for Containerd {
 
 impl Shared {
     /// Makes a sandbox. A failure leaves nothing.
-    async fn create_sandbox(self: &Arc<Self>, spec: SandboxSpec) -> Result<Sandbox, Error> {
+    async fn create_sandbox(self: &Arc<Self>, spec: SandboxSpec, connected: Connected) -> Result<Sandbox, Error> {
         let (id, directory) = (spec.id.clone(), self.directory(&spec.id));
         match fs::DirBuilder::new().mode(0o700).create(&directory) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => return Err(Error::SandboxExists(id)),
             result => result.map_err(io_error("create", &directory))?,
         }
         failpoint::reach("directory made");
-        let made = self
-            .blocking("make the sandbox", move |shared| shared.make_sandbox(spec))
-            .await;
-        match made.flatten() {
+        let own = spec.clone();
+        let furnished = self.blocking("make the sandbox", move |shared| shared.furnish(&own));
+        // Both to their ends: what a failure leaves is removed then.
+        let (furnished, connected) = tokio::join!(furnished, connected);
+        let made = furnished.flatten().and_then(|pause| {
+            connected.map_err(|_gone| Error::Unconnected(id.clone()))?;
+            self.record_sandbox(spec, pause)
+        });
+        match made {
             Ok(sandbox) => {
                 self.watch_pause(&id);
                 Ok(sandbox)
@@ -221,11 +230,9 @@ impl Shared {
         }
     }
 
-    fn make_sandbox(&self, spec: SandboxSpec) -> Result<Sandbox, Error> {
+    /// Makes what a sandbox has besides its network; answers the first process of its pid namespace, if it has one.
+    fn furnish(&self, spec: &SandboxSpec) -> Result<Option<pause::Process>, Error> {
         let directory = self.directory(&spec.id);
-        if let Some(netns) = &spec.netns {
-            fs::File::open(netns).map_err(io_error("open the network namespace", netns))?;
-        }
         let containers = directory.join(records::CONTAINERS);
         fs::create_dir(&containers).map_err(io_error("create", &containers))?;
         let group = Path::new(&self.config.cgroup_root)
@@ -236,13 +243,19 @@ impl Shared {
             .create(&group)
             .and_then(|()| self.cgroups.limit(&group, &spec.limits));
         grouped.map_err(io_error("make the pod's cgroup", &group))?;
-        holding::make(&directory, &spec).map_err(io_error("make the namespaces of", &directory))?;
+        holding::make(&directory, spec).map_err(io_error("make the namespaces of", &directory))?;
         failpoint::reach("group made");
-        let pause = if spec.share_process_namespace && !spec.host_pid {
-            Some(self.start_pause(&group)?)
-        } else {
-            None
-        };
+        if spec.share_process_namespace && !spec.host_pid {
+            return self.start_pause(&group).map(Some);
+        }
+        Ok(None)
+    }
+
+    fn record_sandbox(&self, spec: SandboxSpec, pause: Option<pause::Process>) -> Result<Sandbox, Error> {
+        let directory = self.directory(&spec.id);
+        if let Some(netns) = &spec.netns {
+            fs::File::open(netns).map_err(io_error("open the network namespace", netns))?;
+        }
         let sandbox = Sandbox {
             id: spec.id.clone(),
             pod: spec.pod.clone(),

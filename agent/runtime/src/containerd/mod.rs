@@ -13,6 +13,7 @@
 //! Our containerd namespace may be used by others too: only containers and snapshots with our label are touched. Ends of containers come
 //! as events; after the stream of events broke, what containerd says of all tasks is compared with what was known.
 
+mod ahead;
 mod attach;
 mod audience;
 mod client;
@@ -48,6 +49,7 @@ use tokio::task::JoinSet;
 
 pub use agent_containerd::Failure;
 
+use ahead::Ahead;
 use client::{CALL, Client, connect, within};
 use records::Records;
 
@@ -120,6 +122,7 @@ struct Shared {
     tasks: Mutex<Option<JoinSet<()>>>,
     execs: Semaphore,
     exec_count: AtomicU64,
+    ahead: Mutex<Ahead>,
     /// How often the kernel had killed for memory in a container whose first process lived on after that.
     oom_kills: Mutex<BTreeMap<String, u64>>,
 }
@@ -175,6 +178,7 @@ impl Containerd {
             tasks: Mutex::new(Some(JoinSet::new())),
             execs: Semaphore::new(EXECS),
             exec_count: AtomicU64::new(0),
+            ahead: Mutex::default(),
             oom_kills: Mutex::default(),
             config: Config { state_dir, ..config },
         };

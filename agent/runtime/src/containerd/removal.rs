@@ -180,6 +180,7 @@ impl Shared {
                 failures.push(format!("remove container {}: {}", container.id, chain(&error)));
             }
         }
+        failures.extend(self.remove_ahead(sandbox).await);
         failures.extend(self.release_images(sandbox).await);
         if let Some(pause) = pause {
             pause.end();

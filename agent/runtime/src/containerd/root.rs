@@ -96,7 +96,8 @@ impl Shared {
         };
         while let Some(page) = listed.message().await.map_err(broken)? {
             let names = page.info.into_iter().map(|info| info.name);
-            let known = |name: &String| self.records().owner(name).is_some() || self.shows_image(name);
+            let known =
+                |name: &String| self.records().owner(name).is_some() || self.is_ahead(name) || self.shows_image(name);
             strays.extend(names.filter(|name| !known(name)));
         }
         for stray in strays {

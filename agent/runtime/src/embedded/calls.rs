@@ -11,8 +11,8 @@ use crate::cgroup::{Cgroups, part};
 use crate::clock::now;
 use crate::protocol::{Answer, Call, Stdio};
 use crate::{
-    Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Identity, ImageFiles, Info, Limits, Refusal, Runtime,
-    Sandbox, SandboxSpec, Session, State, StreamSpec, Streams, Usage, Written,
+    Connected, Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Identity, ImageFiles, Info, Limits,
+    Refusal, Runtime, Sandbox, SandboxSpec, Session, State, StreamSpec, Streams, Usage, Written,
 };
 use crate::{overlay, record};
 
@@ -108,10 +108,10 @@ impl Runtime for Embedded {
         .boxed()
     }
 
-    fn create_sandbox(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<Sandbox, Error>> {
+    fn create_sandbox(&self, spec: SandboxSpec, connected: Connected) -> BoxFuture<'_, Result<Sandbox, Error>> {
         async move {
             check_id("sandbox id", &spec.id)?;
-            self.shared.create(spec).await
+            self.shared.create(spec, connected).await
         }
         .boxed()
     }

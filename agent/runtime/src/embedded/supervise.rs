@@ -13,15 +13,15 @@ use std::time::Duration;
 
 use nix::libc;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
 use super::connection::{self, Connection};
 use super::{Shared, io_error, unexpected};
-use crate::protocol::{self, Answer, Configuration, Message};
+use crate::protocol::{self, Answer, CONNECTED, Configuration, Message};
 use crate::supervisor::{self, SOCKET};
-use crate::{Error, Event, Sandbox, SandboxSpec, sys};
+use crate::{Connected, Error, Event, Sandbox, SandboxSpec, sys};
 
 /// What is read of a message in one piece before its length is known; there is a buffer for each pod.
 const READ_AHEAD: usize = 256;
@@ -61,16 +61,22 @@ impl Zygote {
     }
 }
 
+/// What a supervisor does that is not broken.
+async fn in_time<T>(talk: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    let talked = tokio::time::timeout(ANSWER, talk).await;
+    talked.map_err(io::Error::from).flatten()
+}
+
 impl Shared {
     /// Makes a sandbox. A failure leaves nothing.
-    pub(super) async fn create(self: &Arc<Self>, spec: SandboxSpec) -> Result<Sandbox, Error> {
+    pub(super) async fn create(self: &Arc<Self>, spec: SandboxSpec, connected: Connected) -> Result<Sandbox, Error> {
         let (id, directory) = (spec.id.clone(), self.directory(&spec.id));
         match fs::DirBuilder::new().mode(0o700).create(&directory) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(Error::SandboxExists(id)),
             result => result.map_err(io_error("create", &directory))?,
         }
         failpoint::reach("directory made");
-        match self.spawn(spec).await {
+        match self.spawn(spec, connected).await {
             Ok(sandbox) => Ok(sandbox),
             Err(error) => {
                 if let Err(failure) = self.remove(&id).await {
@@ -81,7 +87,7 @@ impl Shared {
         }
     }
 
-    async fn spawn(self: &Arc<Self>, spec: SandboxSpec) -> Result<Sandbox, Error> {
+    async fn spawn(self: &Arc<Self>, spec: SandboxSpec, connected: Connected) -> Result<Sandbox, Error> {
         let (id, directory) = (spec.id.clone(), self.directory(&spec.id));
         let failed = || io_error("start a supervisor for", &directory);
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(failed())?;
@@ -93,22 +99,32 @@ impl Shared {
             .open(&log)
             .map_err(io_error("open", &log))?;
         self.order(&directory, &theirs.into(), &log.into()).map_err(failed())?;
-        let talk = async {
+        let configuration = Configuration {
+            spec,
+            cgroup_root: self.config.cgroup_root.clone(),
+        };
+        let configured = async {
             ours.set_nonblocking(true)?;
             let mut stream = UnixStream::from_std(ours)?;
-            let configuration = Configuration {
-                spec,
-                cgroup_root: self.config.cgroup_root.clone(),
-            };
             stream.write_all(&protocol::encode(&configuration, &[])?).await?;
-            let (message, _) = connection::receive(&mut stream).await?;
-            Ok::<_, io::Error>((stream, message))
+            Ok::<_, io::Error>(stream)
         };
-        let answered = tokio::time::timeout(ANSWER, talk)
-            .await
-            .map_err(io::Error::from)
-            .flatten();
-        match answered.map_err(failed())? {
+        let mut stream = in_time(configured).await.map_err(failed())?;
+        if connected.await.is_err() {
+            // It must not be at work any more when the sandbox is removed: it ends when it reads that nothing will come.
+            let ended = async {
+                stream.shutdown().await?;
+                stream.read_to_end(&mut Vec::new()).await
+            };
+            in_time(ended).await.map_err(failed())?;
+            return Err(Error::Unconnected(id));
+        }
+        let answered = async {
+            stream.write_all(&[CONNECTED]).await?;
+            let (message, _) = connection::receive(&mut stream).await?;
+            Ok((stream, message))
+        };
+        match in_time(answered).await.map_err(failed())? {
             (
                 stream,
                 Message::Reply {

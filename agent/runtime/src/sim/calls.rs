@@ -9,8 +9,8 @@ use tokio::sync::broadcast;
 
 use super::{SIGKILL, SIGTERM, Sim, failed};
 use crate::{
-    Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Identity, ImageFiles, Info, Input, Limits, Output,
-    Refusal, Runtime, Sandbox, SandboxSpec, Session, State, StreamSpec, Streams, Usage, Written,
+    Connected, Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Identity, ImageFiles, Info, Input, Limits,
+    Output, Refusal, Runtime, Sandbox, SandboxSpec, Session, State, StreamSpec, Streams, Usage, Written,
 };
 
 fn session(streams: Streams, stdout: Option<Output>, stderr: Option<Output>, exit_code: i32) -> Session {
@@ -37,11 +37,13 @@ impl Runtime for Sim {
         futures::future::ready(Ok(all)).boxed()
     }
 
-    fn create_sandbox(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<Sandbox, Error>> {
-        let mut world = self.world();
-        let result = if world.sandboxes.contains_key(&spec.id) {
-            Err(Error::SandboxExists(spec.id))
-        } else {
+    fn create_sandbox(&self, spec: SandboxSpec, connected: Connected) -> BoxFuture<'_, Result<Sandbox, Error>> {
+        async move {
+            connected.await.map_err(|_gone| Error::Unconnected(spec.id.clone()))?;
+            let mut world = self.world();
+            if world.sandboxes.contains_key(&spec.id) {
+                return Err(Error::SandboxExists(spec.id));
+            }
             let created_at = world.now();
             let (id, pod, attempt) = (spec.id, spec.pod, spec.attempt);
             let sandbox = Sandbox {
@@ -55,8 +57,8 @@ impl Runtime for Sim {
             };
             world.sandboxes.insert(id, sandbox.clone());
             Ok(sandbox)
-        };
-        futures::future::ready(result).boxed()
+        }
+        .boxed()
     }
 
     fn create_container(&self, sandbox: &str, spec: ContainerSpec) -> BoxFuture<'_, Result<Container, Error>> {

@@ -118,7 +118,7 @@ fn supervise(order: Order, empty: Empty, cgroups: Cgroups) -> ExitCode {
     let Ok(configuration) = read_configuration(&mut agent) else {
         return ExitCode::FAILURE;
     };
-    let (result, supervisor) = match set_up(&directory, configuration, empty, cgroups) {
+    let (result, supervisor) = match set_up(&directory, configuration, empty, cgroups, &mut agent) {
         Ok(supervisor) => {
             let (sandbox, supervisor_pid) = (supervisor.sandbox(), nix::unistd::getpid().as_raw());
             (
@@ -152,6 +152,11 @@ fn read_configuration(agent: &mut UnixStream) -> io::Result<Configuration> {
     Ok(configuration)
 }
 
+/// Nothing comes when there will be no network.
+fn wait_for_network(agent: &mut UnixStream) -> io::Result<()> {
+    agent.read_exact(&mut [0])
+}
+
 type Failure = (&'static str, io::Error);
 
 fn at<Source: Into<io::Error>>(doing: &'static str) -> impl Fn(Source) -> Failure {
@@ -163,11 +168,17 @@ fn set_up(
     configuration: Configuration,
     empty: Empty,
     cgroups: Cgroups,
+    agent: &mut UnixStream,
 ) -> Result<state::Supervisor, Failure> {
     let Configuration { spec, cgroup_root } = configuration;
     // EPERM: it leads a session already.
     setsid().ok();
     umask(Mode::from_bits_truncate(0o022));
+    let mut connected = || wait_for_network(agent).map_err(at("wait for the network"));
+    if spec.user_ids.is_some() {
+        // By it the pod's users are found.
+        connected()?;
+    }
     let users = own_users(&spec).map_err(at("find the pod's users"))?;
     let memory = if spec.host_ipc {
         None
@@ -192,6 +203,10 @@ fn set_up(
         None => unshare(own).map_err(io::Error::from),
     }
     .map_err(at("unshare namespaces"))?;
+    fs::create_dir(CONTAINERS).map_err(at("create the containers' directory"))?;
+    if spec.user_ids.is_none() {
+        connected()?;
+    }
     if let Some(netns) = &spec.netns {
         let netns = File::open(netns).map_err(at("open the network namespace"))?;
         setns(netns, CloneFlags::CLONE_NEWNET).map_err(at("join the network namespace"))?;
@@ -203,7 +218,6 @@ fn set_up(
     } else {
         None
     };
-    fs::create_dir(CONTAINERS).map_err(at("create the containers' directory"))?;
     let listener = listen().map_err(at("listen"))?;
     let (pod, attempt, id) = (spec.pod.clone(), spec.attempt, spec.id.clone());
     let sandbox = Sandbox {

@@ -119,6 +119,17 @@ impl Daemon {
         name.to_owned()
     }
 
+    /// The snapshots that can be written to.
+    pub(crate) fn writable(&self) -> Vec<String> {
+        let listed = self.ctr(&["snapshots", "ls"]);
+        let lines = listed.lines().filter(|line| line.trim_end().ends_with(" Active"));
+        let mut names: Vec<String> = lines
+            .filter_map(|line| Some(line.split_whitespace().next()?.to_owned()))
+            .collect();
+        names.sort();
+        names
+    }
+
     fn log(&self) -> String {
         fs::read_to_string(self.directory.join("log")).unwrap_or_default()
     }
@@ -143,9 +154,7 @@ impl Daemon {
             assert_eq!(self.ctr(&words), "", "left: {words:?}");
         }
         // Of containers; those of images stay.
-        let snapshots = self.ctr(&["snapshots", "ls"]);
-        let left: Vec<&str> = snapshots.lines().filter(|line| line.ends_with("Active")).collect();
-        assert!(left.is_empty(), "left: {left:?}");
+        assert_eq!(self.writable(), Vec::<String>::new(), "left: snapshots");
         // A shim ends by itself after its last task.
         let directory = self.directory.display().to_string();
         let alone = async {

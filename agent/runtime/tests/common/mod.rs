@@ -8,16 +8,23 @@ use std::time::Duration;
 
 use oci_spec::runtime::{LinuxResourcesBuilder, ProcessBuilder, Spec};
 use runtime::{
-    Class, Config, ContainerSpec, Containerd, ContainerdConfig, Embedded, Event, ExecResult, ExecSpec, Exit, Limits,
-    PodId, Runtime, Sandbox, SandboxSpec, State, Stdin, User,
+    Class, Config, Connected, ContainerSpec, Containerd, ContainerdConfig, Embedded, Event, ExecResult, ExecSpec, Exit,
+    Limits, PodId, Runtime, Sandbox, SandboxSpec, State, Stdin, User,
 };
 use tokio::sync::broadcast;
 
 mod daemon;
-mod remains;
+pub(crate) mod remains;
 pub(crate) mod sessions;
 
 pub(crate) use daemon::Daemon;
+
+/// A network that is there already.
+pub(crate) fn connected() -> Connected {
+    let (told, connected) = tokio::sync::oneshot::channel();
+    told.send(()).unwrap();
+    connected
+}
 
 /// Which runtime a test is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,7 +172,10 @@ impl Machine {
     }
 
     pub(crate) async fn sandbox(&self, id: &str) -> Sandbox {
-        self.runtime.create_sandbox(Self::sandbox_spec(id)).await.unwrap()
+        self.runtime
+            .create_sandbox(Self::sandbox_spec(id), connected())
+            .await
+            .unwrap()
     }
 
     pub(crate) fn log(&self, id: &str) -> PathBuf {

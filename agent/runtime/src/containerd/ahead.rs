@@ -1,0 +1,70 @@
+//! Root file systems of containers that will probably be created: containerd makes them while the sandbox is made.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+
+use containerd_client::types::Mount;
+use tokio::sync::oneshot;
+
+use super::Shared;
+use crate::{ContainerSpec, Error};
+
+/// What is being made, by the containers' ids; nobody has asked for it yet.
+pub(super) type Ahead = BTreeMap<String, Root>;
+
+pub(super) struct Root {
+    sandbox: String,
+    made: oneshot::Receiver<Result<Vec<Mount>, Error>>,
+}
+
+impl Shared {
+    /// Begins to make a container's root file system.
+    pub(super) fn prepare_ahead(self: &Arc<Self>, sandbox: &str, spec: &ContainerSpec) {
+        let Some(image) = spec.snapshot.clone() else { return };
+        let (id, weak) = (spec.id.clone(), Arc::downgrade(self));
+        let (told, made) = oneshot::channel();
+        let sandbox = sandbox.to_owned();
+        self.ahead().insert(id.clone(), Root { sandbox, made });
+        self.spawn(async move {
+            let Some(shared) = weak.upgrade() else { return };
+            // Who does not want it any more removes it by its name.
+            drop(told.send(shared.prepare_root(&id, &image).await));
+        });
+    }
+
+    /// A container's root file system, if it was made ahead.
+    pub(super) async fn prepared_ahead(&self, id: &str) -> Option<Vec<Mount>> {
+        let root = self.ahead().remove(id)?;
+        match root.made.await {
+            Ok(Ok(mounts)) => Some(mounts),
+            // The next try tells why, if it fails too.
+            Ok(Err(_)) | Err(_) => None,
+        }
+    }
+
+    /// Removes what was made ahead for a sandbox and not used; answers what failed.
+    pub(super) async fn remove_ahead(&self, sandbox: &str) -> Vec<String> {
+        let unused: Vec<String> = {
+            let ahead = self.ahead();
+            let own = ahead.iter().filter(|(_, root)| root.sandbox == sandbox);
+            own.map(|(id, _)| id.clone()).collect()
+        };
+        let mut failures = Vec::new();
+        for id in unused {
+            // Whatever came of it.
+            drop(self.prepared_ahead(&id).await);
+            if let Err(error) = self.remove_root(&id).await {
+                failures.push(format!("remove snapshot {id}: {error}"));
+            }
+        }
+        failures
+    }
+
+    pub(super) fn is_ahead(&self, id: &str) -> bool {
+        self.ahead().contains_key(id)
+    }
+
+    fn ahead(&self) -> std::sync::MutexGuard<'_, Ahead> {
+        self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
