@@ -3,67 +3,178 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::{BoxFuture, Either, select};
 use http::HeaderMap;
 use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_util::io::InspectReader;
 
 use super::{OUTPUT_BYTES, PROBE_AGENT};
 
 const PATH: &str = "/grpc.health.v1.Health/Check";
-const UNIMPLEMENTED: &str = "12";
-const DEADLINE_EXCEEDED: &str = "4";
 /// `HealthCheckResponse.ServingStatus`, by number.
 const STATUSES: [&str; 4] = ["UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN"];
+/// The protocol's codes, by number, as Go names them.
+const CODES: [&str; 17] = [
+    "OK",
+    "Canceled",
+    "Unknown",
+    "InvalidArgument",
+    DEADLINE_EXCEEDED,
+    "NotFound",
+    "AlreadyExists",
+    "PermissionDenied",
+    "ResourceExhausted",
+    "FailedPrecondition",
+    "Aborted",
+    "OutOfRange",
+    UNIMPLEMENTED,
+    "Internal",
+    "Unavailable",
+    "DataLoss",
+    "Unauthenticated",
+];
+const UNIMPLEMENTED: &str = "Unimplemented";
+const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
+/// Between the first two attempts to connect; later ones wait longer, up to the last of these.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(2));
+/// Where a frame of HTTP/2 tells its kind, and the kind that a server begins with.
+const KIND: usize = 3;
+const SETTINGS: u8 = 4;
+
+/// A connection whose server has shown that it speaks HTTP/2.
+struct Open {
+    sender: SendRequest<Full<Bytes>>,
+    connection: BoxFuture<'static, ()>,
+}
+
+/// How a call failed: its code, by name, and what is said of it.
+type Failure = (String, String);
 
 /// Asks once; an error is the message of the probe's failure.
 pub(super) async fn check(address: &str, service: &str, limit: Duration) -> Result<(), String> {
-    let within = format!("{}s", limit.as_secs());
-    let late = format!("timeout: failed to connect service {address:?} within {within}: context deadline exceeded");
-    let deadline = tokio::time::Instant::now() + limit;
-    let Ok(Ok(stream)) = tokio::time::timeout_at(deadline, TcpStream::connect(address)).await else {
+    let (deadline, within) = (Instant::now() + limit, shown(limit));
+    let Ok(open) = timeout_at(deadline, connect(address)).await else {
+        let why = "context deadline exceeded";
+        return Err(format!(
+            "timeout: failed to connect service {address:?} within {within}: {why}"
+        ));
+    };
+    let late = format!("timeout: health rpc did not complete within {within}");
+    let Ok(answer) = timeout_at(deadline, ask(open, address, service)).await else {
         return Err(late);
     };
-    let connected = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
-    let Ok(Ok((mut sender, connection))) = tokio::time::timeout_at(deadline, connected).await else {
-        return Err(late);
-    };
+    match answer {
+        Ok(1) => Ok(()),
+        Ok(number) => {
+            let name = STATUSES
+                .get(number)
+                .map_or_else(|| number.to_string(), |name| (*name).to_owned());
+            Err(format!("service unhealthy (responded with {name:?})"))
+        }
+        Err((code, why)) => Err(match code.as_str() {
+            UNIMPLEMENTED => {
+                let what = "this server does not implement the grpc health protocol (grpc.health.v1.Health)";
+                format!("error: {what}: {why}")
+            }
+            DEADLINE_EXCEEDED => late,
+            code => format!("error: health rpc probe failed: rpc error: code = {code} desc = {why}"),
+        }),
+    }
+}
+
+/// Whole seconds, as Go prints them.
+fn shown(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    match (hours, minutes) {
+        (0, 0) => format!("{seconds}s"),
+        (0, _) => format!("{minutes}m{seconds}s"),
+        (_, _) => format!("{hours}h{minutes}m{seconds}s"),
+    }
+}
+
+/// Tries until there is a connection, for as long as it is waited for.
+async fn connect(address: &str) -> Open {
+    let mut pause = PAUSES.0;
+    loop {
+        if let Some(open) = open(address).await {
+            return open;
+        }
+        sleep(pause).await;
+        pause = (pause * 8 / 5).min(PAUSES.1);
+    }
+}
+
+/// A connection on which the server has greeted.
+async fn open(address: &str) -> Option<Open> {
+    let stream = TcpStream::connect(address).await.ok()?;
+    let (told, greeted) = oneshot::channel();
+    let stream = InspectReader::new(stream, listen(told));
+    let (sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await.ok()?;
+    let connection = connection.map(drop).boxed();
+    match select(greeted, connection).await {
+        Either::Left((Ok(()), connection)) => Some(Open { sender, connection }),
+        Either::Left((Err(_), _)) | Either::Right(_) => None,
+    }
+}
+
+/// Listens to what a server says until that is a greeting; what is none drops the sender.
+fn listen(told: oneshot::Sender<()>) -> impl FnMut(&[u8]) + Send + Unpin {
+    let (mut told, mut heard) = (Some(told), 0);
+    move |bytes: &[u8]| {
+        if heard <= KIND
+            && let Some(kind) = bytes.get(KIND - heard)
+            && let Some(told) = told.take()
+            && *kind == SETTINGS
+        {
+            told.send(()).ok();
+        }
+        heard = heard.saturating_add(bytes.len());
+    }
+}
+
+/// Calls; answers the status's number.
+async fn ask(open: Open, address: &str, service: &str) -> Result<usize, Failure> {
+    let Open { mut sender, connection } = open;
     let request = http::Request::post(format!("http://{address}{PATH}"))
         .header("content-type", "application/grpc")
         .header("te", "trailers")
         .header("user-agent", PROBE_AGENT)
         .body(Full::new(request(service)))
-        .map_err(|error| failed(&error.to_string()))?;
+        .map_err(|error| internal(&error))?;
     let talk = async move {
-        let response = sender
+        let (head, body) = sender
             .send_request(request)
             .await
-            .map_err(|error| failed(&error.to_string()))?;
-        let (head, body) = response.into_parts();
+            .map_err(|error| lost(&error))?
+            .into_parts();
         let body = Limited::new(body, OUTPUT_BYTES).collect().await;
-        let body = body.map_err(|error| failed(&error.to_string()))?;
-        let trailers = body.trailers().cloned().unwrap_or_default();
-        judge(&head, &trailers, &body.to_bytes(), &within)
+        let body = body.map_err(|error| internal(&error))?;
+        let trailers = body.trailers().cloned();
+        judge(&head, trailers.as_ref(), &body.to_bytes())
     };
-    let talk = std::pin::pin!(talk);
-    let answered = async {
-        // The connection's own end before an answer shows in the answer.
-        match futures::future::select(talk, connection).await {
-            futures::future::Either::Left((answer, _)) => answer,
-            futures::future::Either::Right((_, talk)) => talk.await,
-        }
-    };
-    match tokio::time::timeout_at(deadline, answered).await {
-        Ok(answer) => answer,
-        Err(_) => Err(format!(
-            "timeout: health rpc did not complete within {}s",
-            limit.as_secs()
-        )),
+    // The connection's own end before an answer shows in the answer.
+    match select(std::pin::pin!(talk), connection).await {
+        Either::Left((answer, _)) => answer,
+        Either::Right(((), talk)) => talk.await,
     }
 }
 
-fn failed(why: &str) -> String {
-    format!("error: health rpc probe failed: {why}")
+fn internal(why: &dyn std::fmt::Display) -> Failure {
+    ("Internal".to_owned(), why.to_string())
+}
+
+fn lost(error: &hyper::Error) -> Failure {
+    if error.is_canceled() || error.is_closed() || error.is_incomplete_message() {
+        return ("Unavailable".to_owned(), "error reading from server: EOF".to_owned());
+    }
+    internal(&image::chain(error))
 }
 
 /// A message behind its frame's head: not compressed, and its length. Field 1 is the service's name.
@@ -88,35 +199,54 @@ fn varint(mut value: usize, into: &mut Vec<u8>) {
     into.push(u8::try_from(value).unwrap_or(0));
 }
 
-fn judge(head: &http::response::Parts, trailers: &HeaderMap, body: &[u8], within: &str) -> Result<(), String> {
-    if !head.status.is_success() {
-        let code = head.status.as_u16();
-        return Err(failed(&format!(
-            "unexpected HTTP status code received from server: {code}"
-        )));
+fn judge(head: &http::response::Parts, trailers: Option<&HeaderMap>, body: &[u8]) -> Result<usize, Failure> {
+    let kind = head.headers.get("content-type").map(http::HeaderValue::to_str);
+    let kind = kind.map(Result::unwrap_or_default);
+    if !head.status.is_success() || !kind.is_some_and(is_grpc) {
+        return Err(foreign(head.status, kind));
     }
-    let get = |name: &str| trailers.get(name).or_else(|| head.headers.get(name))?.to_str().ok();
+    let get = |name: &str| {
+        let in_trailers = trailers.and_then(|trailers| trailers.get(name));
+        in_trailers.or_else(|| head.headers.get(name))?.to_str().ok()
+    };
     let message = percent_encoding::percent_decode_str(get("grpc-message").unwrap_or_default()).decode_utf8_lossy();
     match get("grpc-status") {
-        Some("0") => {}
-        Some(UNIMPLEMENTED) => {
-            let what = "this server does not implement the grpc health protocol (grpc.health.v1.Health)";
-            return Err(format!("error: {what}: {message}"));
+        Some("0") => status(body).ok_or_else(|| internal(&"grpc: failed to unmarshal the received message")),
+        Some(code) => {
+            let name = code.parse().ok().and_then(|code: usize| CODES.get(code));
+            let name = name.map_or_else(|| format!("Code({code})"), |name| (*name).to_owned());
+            Err((name, message.into_owned()))
         }
-        Some(DEADLINE_EXCEEDED) => return Err(format!("timeout: health rpc did not complete within {within}")),
-        Some(code) => return Err(failed(&format!("rpc error: code = {code} desc = {message}"))),
-        None => return Err(failed("the answer has no status")),
+        None => Err(internal(&"server closed the stream without sending trailers")),
     }
-    match status(body) {
-        Some(1) => Ok(()),
-        Some(number) => {
-            let name = STATUSES
-                .get(number)
-                .map_or_else(|| number.to_string(), |name| (*name).to_owned());
-            Err(format!("service unhealthy (responded with {name:?})"))
-        }
-        None => Err(failed("the answer is no HealthCheckResponse")),
-    }
+}
+
+fn is_grpc(kind: &str) -> bool {
+    let rest = kind.strip_prefix("application/grpc");
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['+', ';']))
+}
+
+/// An answer of somebody who does not speak gRPC.
+fn foreign(status: http::StatusCode, kind: Option<&str>) -> Failure {
+    let code = match status.as_u16() {
+        400 => "Internal",
+        401 => "Unauthenticated",
+        403 => "PermissionDenied",
+        404 => UNIMPLEMENTED,
+        429 | 502 | 503 | 504 => "Unavailable",
+        _ => "Unknown",
+    };
+    let number = (!status.is_success()).then(|| {
+        let (number, reason) = (status.as_u16(), status.canonical_reason().unwrap_or_default());
+        format!("unexpected HTTP status code received from server: {number} ({reason})")
+    });
+    let kind = match kind {
+        Some(kind) if is_grpc(kind) => None,
+        Some(kind) => Some(format!("transport: received unexpected content-type {kind:?}")),
+        None => Some("malformed header: missing HTTP content-type".to_owned()),
+    };
+    let why: Vec<String> = number.into_iter().chain(kind).collect();
+    (code.to_owned(), why.join("; "))
 }
 
 /// The status in the first frame: field 1, which is absent when it is 0.
@@ -133,81 +263,4 @@ fn status(body: &[u8]) -> Option<usize> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn messages_have_the_shape_of_the_protocol() {
-        assert_eq!(&request("")[..], [0, 0, 0, 0, 0]);
-        assert_eq!(&request("ab")[..], [0, 0, 0, 0, 4, 0x0a, 2, b'a', b'b']);
-        let long = request(&"x".repeat(200));
-        assert_eq!(&long[..9], [0, 0, 0, 0, 203, 0x0a, 0xc8, 1, b'x']);
-        assert_eq!(status(&[0, 0, 0, 0, 2, 8, 1]), Some(1));
-        assert_eq!(status(&[0, 0, 0, 0, 0]), Some(0));
-        for bad in [
-            &[][..],
-            &[0, 0, 0, 0, 9, 8, 1],
-            &[1, 0, 0, 0, 2, 8, 1],
-            &[0, 0, 0, 0, 2, 8, 0xff],
-        ] {
-            assert_eq!(status(bad), None, "{bad:?}");
-        }
-    }
-
-    /// A server that knows one service, and says of it what `status` is.
-    async fn answer(
-        request: http::Request<hyper::body::Incoming>,
-        status: u8,
-    ) -> Result<http::Response<http_body_util::combinators::BoxBody<Bytes, std::convert::Infallible>>, hyper::Error>
-    {
-        assert_eq!(request.uri().path(), PATH);
-        let asked = request.into_body().collect().await?.to_bytes();
-        let known = asked == super::request("web");
-        let mut trailers = HeaderMap::new();
-        let (code, body) = if known {
-            ("0", vec![0, 0, 0, 0, 2, 8, status])
-        } else {
-            ("5", Vec::new())
-        };
-        trailers.insert("grpc-status", http::HeaderValue::from_static(code));
-        trailers.insert("grpc-message", http::HeaderValue::from_static("unknown%20service"));
-        let body = Full::new(Bytes::from(body)).with_trailers(std::future::ready(Some(Ok(trailers))));
-        Ok(http::Response::new(body.boxed()))
-    }
-
-    #[tokio::test]
-    async fn servers_are_asked_and_believed() {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("its address").to_string();
-        let mut tasks = tokio::task::JoinSet::new();
-        tasks.spawn(async move {
-            for status in [1, 2, 1] {
-                let (stream, _) = listener.accept().await.expect("a connection");
-                let service = hyper::service::service_fn(move |request| answer(request, status));
-                let serving = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-                // It ends when the client does.
-                drop(serving.serve_connection(TokioIo::new(stream), service).await);
-            }
-            drop(listener.accept().await);
-            std::future::pending::<()>().await;
-        });
-        let limit = Duration::from_secs(5);
-        assert_eq!(check(&address, "web", limit).await, Ok(()));
-        assert_eq!(
-            check(&address, "web", limit).await,
-            Err("service unhealthy (responded with \"NOT_SERVING\")".to_owned())
-        );
-        let error = check(&address, "other", limit).await.expect_err("an unknown service");
-        assert_eq!(
-            error,
-            "error: health rpc probe failed: rpc error: code = 5 desc = unknown service"
-        );
-        let error = check(&address, "web", Duration::from_secs(1))
-            .await
-            .expect_err("nobody answers");
-        assert!(
-            error.starts_with("timeout: ") || error.starts_with("error: "),
-            "{error}"
-        );
-    }
-}
+mod tests;
