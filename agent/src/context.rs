@@ -34,6 +34,7 @@ use crate::images;
 use crate::measure::Memory;
 use crate::milestones::{Milestones, Step};
 use crate::objects::Objects;
+use crate::preempted::Preempted;
 use crate::pressure::Order;
 use crate::rights::Rights;
 use crate::serve::{Asking, Looks, Probes};
@@ -181,6 +182,8 @@ pub struct Context {
     pub(crate) granted: Granted,
     /// The uids of those that do not count for what others may have.
     pub(crate) discounted: Mutex<BTreeSet<String>>,
+    /// Those that end for others.
+    pub(crate) preempted: Preempted,
     /// The instances that run now: who follows a log wants to know its end, who runs a program inside where they are.
     pub(crate) running: watch::Sender<BTreeMap<Run, Place>>,
     /// What was used when somebody last asked.
@@ -300,13 +303,14 @@ impl Context {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .remove(uid);
+        self.preempted.over(uid);
         self.granted.forget(uid);
         self.tokens.forget(uid);
         self.probes.forget(uid);
         self.pods_changed.notify_one();
     }
 
-    /// The node does not take this pod, or it is gone from the API: from now on it does not count for the others. The scheduler
+    /// The node does not take this pod, ends it for another, or it is gone from the API: from now on it does not count for the others. The scheduler
     /// does not count it either, and may have given its room away.
     pub(crate) fn discount(&self, uid: &str) {
         let mut discounted = self.discounted.lock().unwrap_or_else(PoisonError::into_inner);

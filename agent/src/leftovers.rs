@@ -1,7 +1,8 @@
 //! What an earlier agent left of pods, until their workers take it over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 
 use crate::Error;
 use crate::context::Context;
@@ -66,4 +67,14 @@ impl Leftovers {
 /// The uid of the pod that a sandbox was made for.
 pub(crate) fn owner(sandbox: &str) -> &str {
     sandbox.rsplit_once('-').map_or(sandbox, |(uid, _)| uid)
+}
+
+/// The logs of pods that are not listed.
+pub(crate) fn old_logs(directory: &Path, listed: &BTreeSet<String>) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let is_old = |entry: &std::fs::DirEntry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        !listed.contains(name.rsplit('_').next().unwrap_or_default())
+    };
+    entries.filter(is_old).map(|entry| entry.path()).collect()
 }

@@ -29,6 +29,7 @@ mod node;
 pub mod notify;
 mod objects;
 mod pods;
+mod preempted;
 mod pressure;
 mod probing;
 pub mod requests;
@@ -141,6 +142,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         pods: Mutex::new(BTreeMap::new()),
         granted: granted::Granted::default(),
         discounted: Mutex::new(BTreeSet::new()),
+        preempted: preempted::Preempted::default(),
         running: watch::Sender::new(BTreeMap::new()),
         pods_changed: Notify::new(),
         shutting_down: watch::Sender::new(false),

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
-use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_plan::admission::preemption;
 use agent_plan::{pods, restart};
 use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
@@ -22,7 +22,7 @@ use tracing::{error, info, warn};
 use crate::Error;
 use crate::confined::aside;
 use crate::context::Context;
-use crate::leftovers::{Leftovers, owner};
+use crate::leftovers::{Leftovers, old_logs, owner};
 use crate::newcomers;
 use crate::pressure::Order;
 use crate::serve::TURN;
@@ -156,6 +156,9 @@ impl Dispatcher {
     /// Starts the worker of a pod over what there is of it.
     fn begin(&mut self, uid: String, pod: Arc<Pod>, mailbox: Arc<Mailbox>, leftovers: &mut Leftovers) {
         let mut worker = Worker::new(Arc::clone(&self.context), pod);
+        for pod in worker.preempts() {
+            self.preempt(pod);
+        }
         let mut sandboxes = leftovers.sandboxes.remove(&uid).unwrap_or_default();
         sandboxes.sort_by_key(|sandbox| sandbox.attempt);
         let newest = sandboxes.pop();
@@ -177,6 +180,16 @@ impl Dispatcher {
                 Ok(End::Broken) | Err(_) => Ended::Broken(uid),
             }
         });
+    }
+
+    /// Ends a pod, the room of which another one gets.
+    fn preempt(&self, pod: &Pod) {
+        let uid = pods::uid(pod);
+        if let Some(worker) = self.workers.get(uid) {
+            self.context.preempted.begin(uid);
+            self.context.discount(uid);
+            worker.put(Input::End(preemption::termination(pod)));
+        }
     }
 
     fn ended(&mut self, ended: Ended) {
@@ -380,14 +393,4 @@ impl Dispatcher {
             }
         }
     }
-}
-
-/// The logs of pods that are not listed.
-fn old_logs(directory: &Path, listed: &BTreeSet<String>) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let is_old = |entry: &std::fs::DirEntry| {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        !listed.contains(name.rsplit('_').next().unwrap_or_default())
-    };
-    entries.filter(is_old).map(|entry| entry.path()).collect()
 }

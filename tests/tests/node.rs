@@ -23,6 +23,8 @@ use tokio_util::sync::CancellationToken;
 
 #[path = "node/lost.rs"]
 mod lost;
+#[path = "node/preempted.rs"]
+mod preempted;
 
 struct World {
     server: Server,

@@ -2,15 +2,17 @@
 
 mod bounds;
 mod node;
+pub mod preemption;
+mod room;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use api::quantity::Quantity;
 use k8s_openapi::api::core::v1::{AppArmorProfile, Node, Pod, PodSpec};
 
 pub use self::node::{asks_for_labels, suits};
+pub use self::room::room;
 use crate::eviction::{self, Pressure};
 use crate::observed::Rejection;
 use crate::pods;
@@ -53,22 +55,31 @@ pub struct Host {
     pub se_linux: bool,
 }
 
-/// Why the node refuses the pod, if it does.
-pub fn check(pod: &Pod, host: &Host) -> Option<Rejection> {
-    let spec = pod.spec.as_ref()?;
+/// Which pods have to end before the node has room for this one, if any, or why it refuses the pod.
+pub fn check(pod: &Pod, host: &Host) -> Result<Vec<Arc<Pod>>, Rejection> {
+    let Some(spec) = pod.spec.as_ref() else {
+        return Ok(Vec::new());
+    };
+    let critical = eviction::is_critical(pod);
     let going = host.shutting_down.then(shutdown::refusal);
-    going
+    let refused = going
         .or_else(|| eviction::refusal(pod, &host.pressures))
         .or_else(|| sysctls(spec))
         .or_else(|| (!host.app_armor).then(|| app_armor(spec)).flatten())
         .or_else(|| host.se_linux.then(|| node::se_linux(spec)).flatten())
         .or_else(|| operating_system(pod))
-        .or_else(|| room(spec, host))
+        // Room is made for a critical pod, when nothing else is in its way.
+        .or_else(|| (!critical).then(|| room(spec, host)).flatten())
         .or_else(|| host.node.as_ref().and_then(|own| node::labels(spec, own)))
         .or_else(|| ports(spec, host))
         .or_else(|| host.node.as_ref().and_then(|own| node::taints(pod, own)))
         .or_else(|| bounds::too_much(spec))
-        .or_else(|| unsupported(spec))
+        .or_else(|| unsupported(spec));
+    match refused {
+        Some(refused) => Err(refused),
+        None if critical => preemption::victims(pod, host, &room::missing(spec, host)),
+        None => Ok(Vec::new()),
+    }
 }
 
 fn rejection(reason: impl Into<Cow<'static, str>>, message: impl std::fmt::Display) -> Rejection {
@@ -143,53 +154,11 @@ fn operating_system(pod: &Pod) -> Option<Rejection> {
 
 /// The pods that take something of the node now.
 fn active(host: &Host) -> impl Iterator<Item = &PodSpec> {
-    let active = host.others.iter().filter(|pod| api::pod::is_active(pod));
-    active.filter_map(|pod| pod.spec.as_ref())
+    active_pods(host).filter_map(|pod| pod.spec.as_ref())
 }
 
-/// The resources that are looked at before all others.
-const FIRST: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
-
-/// Why there is no room for a pod, if there is none.
-pub fn room(spec: &PodSpec, host: &Host) -> Option<Rejection> {
-    let out_of = |resource: &str, wanted: i64, used: i64, capacity: i64| {
-        let what = format!("{resource}, requested: {wanted}, used: {used}, capacity: {capacity}");
-        let message = format!("Node didn't have enough resource: {what}");
-        rejection(format!("OutOf{resource}"), message)
-    };
-    let others = i64::try_from(active(host).count()).unwrap_or(i64::MAX);
-    if others >= host.pods {
-        return Some(out_of("pods", 1, others, host.pods));
-    }
-    let wanted = api::pod::requests(spec);
-    let mut used: BTreeMap<String, i64> = BTreeMap::new();
-    for other in active(host) {
-        for (resource, amount) in api::pod::requests(other) {
-            let sum = used.entry(resource).or_default();
-            *sum = sum.saturating_add(amount.milli());
-        }
-    }
-    let others = wanted.keys().map(String::as_str).filter(|name| !FIRST.contains(name));
-    FIRST.into_iter().chain(others).find_map(|resource| {
-        let wanted = wanted.get(resource)?.milli();
-        let capacity = capacity(resource, host)?;
-        let used = used.get(resource).copied().unwrap_or(0);
-        let units = |milli: i64| if resource == "cpu" { milli } else { milli / 1000 };
-        let short = wanted > 0 && wanted > capacity.saturating_sub(used);
-        short.then(|| out_of(resource, units(wanted), units(used), units(capacity)))
-    })
-}
-
-/// What the node has of a resource: of its own, or as others said in the API. What nobody says that it has is not its to give,
-/// but pages of a size that the machine lacks.
-fn capacity(resource: &str, host: &Host) -> Option<i64> {
-    let told = || {
-        let allocatable = host.node.as_ref()?.status.as_ref()?.allocatable.as_ref()?;
-        Some(Quantity::of(allocatable.get(resource)?).milli())
-    };
-    let own = host.allocatable.get(resource).copied();
-    own.or_else(told)
-        .or_else(|| resource.starts_with("hugepages-").then_some(0))
+fn active_pods(host: &Host) -> impl Iterator<Item = &Arc<Pod>> {
+    host.others.iter().filter(|pod| api::pod::is_active(pod))
 }
 
 fn ports(spec: &PodSpec, host: &Host) -> Option<Rejection> {
@@ -246,7 +215,8 @@ mod tests {
     }
 
     fn says(pod: &Pod, host: &Host) -> String {
-        check(pod, host).map_or_else(String::new, |found| format!("{}: {}", found.reason, found.message))
+        let refused = check(pod, host).err();
+        refused.map_or_else(String::new, |found| format!("{}: {}", found.reason, found.message))
     }
 
     #[test]

@@ -64,8 +64,8 @@ pub struct Termination {
     pub message: String,
     /// Seconds until SIGKILL.
     pub grace: i64,
-    /// Whether the condition `DisruptionTarget` tells of it.
-    pub disruption: bool,
+    /// What the condition `DisruptionTarget` tells of it, if it does.
+    pub disruption: Option<String>,
 }
 
 /// The pod's environment.

@@ -65,11 +65,12 @@ pub fn groups(all: &[Arc<Pod>], grace: Grace) -> Vec<Group> {
 }
 
 fn termination(pod: &Pod, most: i64) -> Termination {
+    let message = "Pod was terminated in response to imminent node shutdown.";
     Termination {
         reason: "Terminated",
-        message: "Pod was terminated in response to imminent node shutdown.".to_owned(),
+        message: message.to_owned(),
         grace: pods::deletion_grace(pod).unwrap_or_else(|| pods::grace(pod)).min(most),
-        disruption: true,
+        disruption: Some(message.to_owned()),
     }
 }
 

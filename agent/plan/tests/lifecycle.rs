@@ -132,7 +132,7 @@ fn a_pod_that_the_agent_ends_has_failed_when_nothing_of_it_runs() {
         reason: "Evicted",
         message: "The node was low on resource: memory. ".to_owned(),
         grace: 1,
-        disruption: true,
+        disruption: Some("The node was low on resource: memory. ".to_owned()),
     });
     world.settle();
     world.check(&expect!["image a, prepare, run a 0, stop a 1 => Running"]);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_plan::action::{Action, Why};
+use agent_plan::admission::preemption;
 use agent_plan::lifecycle::End;
 use agent_plan::observed::{Instance, Memory, Sandbox, Stage, Stopping, Termination};
 use agent_plan::{Timestamp, after, eviction, later, lifecycle, pods, restart};
@@ -68,7 +69,7 @@ impl Worker {
         if self.gone || lifecycle::end(&self.pod, &self.view, self.context.now()).is_some() {
             return;
         }
-        if termination.reason == eviction::REASON {
+        if [eviction::REASON, preemption::REASON].contains(&termination.reason) {
             let message = termination.message.clone();
             let recorder = &self.context.recorder;
             recorder.pod(&self.pod, None, Kind::Warning, termination.reason, message);

@@ -22,6 +22,7 @@ mod pull;
 mod pull_secrets;
 mod reset;
 mod resize;
+mod room;
 mod start;
 mod unstarted;
 mod update;
@@ -44,7 +45,7 @@ use tracing::{debug, error, warn};
 use crate::clock::Steps;
 use crate::confined::aside;
 use crate::context::Context;
-use crate::events::{Kind, Urgent};
+use crate::events::Urgent;
 use crate::milestones::Step;
 use crate::objects::{Object, Seen};
 use crate::probing::Places;
@@ -137,6 +138,8 @@ pub(crate) struct Worker {
     context: Arc<Context>,
     pod: Arc<Pod>,
     view: View,
+    /// Pods that have to end first.
+    preempts: Vec<Arc<Pod>>,
     /// Counts the pod's sandboxes; the present or next one.
     sandbox_attempt: u32,
     /// Sandboxes before the present one of which something may be left.
@@ -190,21 +193,15 @@ impl Worker {
         };
         view.actual = view.allocated.clone();
         context.granted.note(pods::uid(&pod), &view.allocated);
+        let mut preempts = Vec::new();
         // One that an agent of this node took before is not asked again.
         if pods::terminal_phase(&pod).is_none() && stored.is_none() {
-            view.rejection = admission::check(&pod, &context.host(&pod));
-            if let Some(rejection) = &view.rejection {
-                warn!(
-                    pod = pods::name(&pod),
-                    reason = %rejection.reason,
-                    message = rejection.message,
-                    "refused"
-                );
-                let message = rejection.message.trim_start_matches("Pod was rejected: ").to_owned();
-                context
-                    .recorder
-                    .pod(&pod, None, Kind::Warning, rejection.reason.clone(), message);
-                context.discount(pods::uid(&pod));
+            match admission::check(&pod, &context.host(&pod)) {
+                Ok(others) => preempts = others,
+                Err(rejection) => {
+                    room::refuse(&context, &pod, &rejection);
+                    view.rejection = Some(rejection);
+                }
             }
         }
         let clock = Steps::new(context.now());
@@ -215,6 +212,7 @@ impl Worker {
             context,
             pod,
             view,
+            preempts,
             sandbox_attempt: 0,
             earlier: BTreeSet::new(),
             images: BTreeMap::new(),
@@ -244,6 +242,7 @@ impl Worker {
 
     /// Works until the pod is gone from the API and from the node.
     pub(crate) async fn run(mut self, inputs: Arc<Mailbox>) -> End {
+        self.context.wait_for_room(&std::mem::take(&mut self.preempts)).await;
         loop {
             let wake = self.step();
             self.hurry();
@@ -337,6 +336,7 @@ impl Worker {
             let publish = self.publish(now);
             let resize = self.retry_resize(now);
             let wakes = [wake, publish, resize, self.patience.filter(|patience| *patience > now)];
+            self.give_room(now);
             if self.settle_final_status() {
                 continue;
             }

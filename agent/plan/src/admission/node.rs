@@ -85,7 +85,7 @@ mod tests {
                 spec: Some(serde_json::from_value(spec).unwrap()),
                 ..Pod::default()
             };
-            let found = check(&pod, &host);
+            let found = check(&pod, &host).err();
             let said = found.map_or_else(String::new, |found| format!("{}: {}", found.reason, found.message));
             (asks_for_labels(&pod), said)
         };

@@ -89,9 +89,9 @@ fn tolerates_memory_pressure(tolerations: Option<&[Toleration]>) -> bool {
 pub fn termination(message: String, grace: i64, disruption: bool) -> Termination {
     Termination {
         reason: REASON,
+        disruption: disruption.then(|| message.clone()),
         message,
         grace,
-        disruption,
     }
 }
 

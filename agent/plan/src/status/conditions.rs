@@ -47,11 +47,13 @@ pub(super) fn build(pod: &Pod, view: &View, status: &PodStatus, now: Timestamp) 
         .iter()
         .zip(verdicts)
         .map(|(name, verdict)| condition(name, verdict, old, pod, now));
-    let told = view.termination.as_ref().filter(|termination| termination.disruption);
-    let told = told.map(|termination| {
-        let (reason, message) = ("TerminationByKubelet".to_owned(), termination.message.clone());
-        condition(DISRUPTION, (true, Some(reason), Some(message)), old, pod, now)
-    });
+    let told = view.termination.as_ref();
+    let told = told
+        .and_then(|termination| termination.disruption.clone())
+        .map(|message| {
+            let reason = "TerminationByKubelet".to_owned();
+            condition(DISRUPTION, (true, Some(reason), Some(message)), old, pod, now)
+        });
     let resize = resize(view, old, pod, now);
     let anew = pods::may_restart_all(pod).then(|| condition(RESTARTING, restarting(pod, view, phase), old, pod, now));
     let foreign = old

@@ -1,0 +1,98 @@
+//! Whether there is room for a pod beside those that the node has.
+
+use std::collections::BTreeMap;
+
+use api::quantity::Quantity;
+use k8s_openapi::api::core::v1::PodSpec;
+
+use super::{Host, active, rejection};
+use crate::observed::Rejection;
+
+/// A resource of which there is too little, in its own unit: thousandths of a processor, bytes, pieces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Missing {
+    pub(super) resource: String,
+    wanted: i64,
+    used: i64,
+    capacity: i64,
+}
+
+impl Missing {
+    /// How much has to be given back.
+    pub(super) fn amount(&self) -> i64 {
+        self.wanted.saturating_sub(self.capacity.saturating_sub(self.used))
+    }
+
+    fn rejection(&self) -> Rejection {
+        let Self {
+            resource,
+            wanted,
+            used,
+            capacity,
+        } = self;
+        let what = format!("{resource}, requested: {wanted}, used: {used}, capacity: {capacity}");
+        let message = format!("Node didn't have enough resource: {what}");
+        rejection(format!("OutOf{resource}"), message)
+    }
+}
+
+/// The resources that are looked at before all others.
+const FIRST: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
+
+/// Why there is no room for a pod, if there is none.
+pub fn room(spec: &PodSpec, host: &Host) -> Option<Rejection> {
+    missing(spec, host).first().map(Missing::rejection)
+}
+
+/// What a resource is counted in, of its thousandths.
+pub(super) fn units(resource: &str, milli: i64) -> i64 {
+    if resource == "cpu" { milli } else { milli / 1000 }
+}
+
+/// All of which there is too little for a pod.
+pub(super) fn missing(spec: &PodSpec, host: &Host) -> Vec<Missing> {
+    let mut all = Vec::new();
+    let others = i64::try_from(active(host).count()).unwrap_or(i64::MAX);
+    if others >= host.pods {
+        all.push(Missing {
+            resource: "pods".to_owned(),
+            wanted: 1,
+            used: others,
+            capacity: host.pods,
+        });
+    }
+    let wanted = api::pod::requests(spec);
+    let mut used: BTreeMap<String, i64> = BTreeMap::new();
+    for other in active(host) {
+        for (resource, amount) in api::pod::requests(other) {
+            let sum = used.entry(resource).or_default();
+            *sum = sum.saturating_add(amount.milli());
+        }
+    }
+    let others = wanted.keys().map(String::as_str).filter(|name| !FIRST.contains(name));
+    all.extend(FIRST.into_iter().chain(others).filter_map(|resource| {
+        let wanted = wanted.get(resource)?.milli();
+        let capacity = capacity(resource, host)?;
+        let used = used.get(resource).copied().unwrap_or(0);
+        let short = wanted > 0 && wanted > capacity.saturating_sub(used);
+        short.then(|| Missing {
+            resource: resource.to_owned(),
+            wanted: units(resource, wanted),
+            used: units(resource, used),
+            capacity: units(resource, capacity),
+        })
+    }));
+    all
+}
+
+/// What the node has of a resource: of its own, or as others said in the API. What nobody says that it has is not its to give,
+/// but pages of a size that the machine lacks.
+fn capacity(resource: &str, host: &Host) -> Option<i64> {
+    let told = || {
+        let allocatable = host.node.as_ref()?.status.as_ref()?.allocatable.as_ref()?;
+        Some(Quantity::of(allocatable.get(resource)?).milli())
+    };
+    let own = host.allocatable.get(resource).copied();
+    own.or_else(told)
+        .or_else(|| resource.starts_with("hugepages-").then_some(0))
+}
