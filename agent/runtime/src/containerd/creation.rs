@@ -20,7 +20,7 @@ use super::client::{CALL, TASK, within};
 use super::logger::{self, Order};
 use super::pause::Process;
 use super::records::Record;
-use super::{Shared, holding, root};
+use super::{Shared, holding, root, sysfs};
 use crate::record;
 use crate::supervisor::confine::{Place, confine};
 use crate::supervisor::memory::TARGET;
@@ -79,6 +79,7 @@ fn configure(shared: &Shared, record: &Record, spec: &ContainerSpec, mounts: &[M
     };
     let mut config = confine(spec.spec.clone(), &identity, &place)?;
     bound_swap(&mut config);
+    sysfs::close_alone(&mut config);
     let mut annotations = config.annotations().clone().unwrap_or_default();
     annotations.insert(GROUPING.to_owned(), record.sandbox.id.clone());
     annotations.insert("io.kubernetes.cri.container-type".to_owned(), "container".to_owned());

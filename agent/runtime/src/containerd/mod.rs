@@ -32,6 +32,7 @@ mod removal;
 mod root;
 mod starting;
 mod streams;
+mod sysfs;
 mod watch;
 mod writer;
 
