@@ -11,6 +11,7 @@ use libcontainer::apparmor;
 use libcontainer::capabilities;
 use libcontainer::syscall::Syscall;
 use libcontainer::syscall::syscall::create_syscall;
+use nix::errno::Errno;
 use nix::libc;
 use nix::sched::CloneFlags;
 use nix::sys::stat::SFlag;
@@ -196,9 +197,12 @@ fn become_program(
         // Without no_new_privs a filter needs the privileges that are dropped next.
         filter(config)?;
     }
+    let entered = may_begin(process).map_err(at("change to the working directory"))?;
     become_user(kernel.as_ref(), process)?;
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(user.umask().unwrap_or(0o022)));
-    chdir(process.cwd()).map_err(at("change to the working directory"))?;
+    if !entered {
+        chdir(process.cwd()).map_err(at("change to the working directory"))?;
+    }
     let inside = std::env::current_dir().is_ok_and(|cwd| cwd.is_absolute());
     if !inside {
         return Err((
@@ -232,6 +236,14 @@ fn become_program(
         filter(config)?;
     }
     execve(&path, &argv, &env).map_err(at("execute"))
+}
+
+/// Enters the working directory as root, who may where the user may not; where it is the other way round, the user has to.
+fn may_begin(process: &Process) -> Result<bool, Errno> {
+    match chdir(process.cwd()) {
+        Err(Errno::EACCES | Errno::EPERM) => Ok(false),
+        tried => tried.map(|()| true),
+    }
 }
 
 fn filter(config: &Spec) -> Result<(), Failure> {
