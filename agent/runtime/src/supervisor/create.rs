@@ -9,6 +9,7 @@ use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
 use oci_spec::runtime::{LinuxNamespaceType, Spec};
 
+use super::complaints::{Complaints, failed_mount};
 use super::confine::{PidNamespace, Place, confine};
 use super::groups::View;
 use super::late::Late;
@@ -79,6 +80,7 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
         serde_json::from_slice(spec).map_err(|error| Refusal::failed("read the container's configuration", &error))?;
     workplace::in_volume(&spec.spec)?;
     make_writable(&creation, &spec.layers).map_err(failed("make the root file system"))?;
+    let sources = bound(&spec.spec);
     let taken = take(&creation, &mut spec)?;
     let view = enter_group(&creation, &spec.spec, tracked)?;
     let joined = creation
@@ -99,20 +101,26 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
     let write = |config: &Spec| record::write(&home.join(CONFIG), config).map_err(failed("write the configuration"));
     write(&config)?;
     stage::close().map_err(failed("close the mount namespace"))?;
-    let broken = |error: libcontainer::error::LibcontainerError| described(&error, &directory);
-    let container = ContainerBuilder::new(OCI.to_owned(), SyscallType::default())
-        .with_root_path(home)
-        .map_err(broken)?
-        .with_stdin(creation.stdin)
-        .with_stdout(creation.stdout)
-        .with_stderr(creation.stderr)
-        .with_console_socket(creation.terminal.then(|| home.join(attach::CONSOLE)))
-        .with_executor(Program::in_directory(hidden.then(|| directory.clone())))
-        .as_init(home)
-        .with_systemd(false)
-        .with_detach(true)
-        .build()
-        .map_err(broken)?;
+    let complaints = Complaints::new().map_err(failed("make a file for complaints"))?;
+    let build = || {
+        ContainerBuilder::new(OCI.to_owned(), SyscallType::default())
+            .with_root_path(home)?
+            .with_stdin(creation.stdin)
+            .with_stdout(creation.stdout)
+            .with_stderr(creation.stderr)
+            .with_console_socket(creation.terminal.then(|| home.join(attach::CONSOLE)))
+            .with_executor(Program::in_directory(hidden.then(|| directory.clone())))
+            .as_init(home)
+            .with_systemd(false)
+            .with_detach(true)
+            .build()
+    };
+    let outcome = complaints.during(build).map_err(failed("listen for complaints"))?;
+    let container = outcome.map_err(|error| {
+        let mounts = config.mounts().as_deref().unwrap_or_default();
+        let cause = failed_mount(&complaints.heard(), mounts, &sources);
+        cause.map_or_else(|| described(&error, &directory), |cause| init_failed(&cause))
+    })?;
     let none = || Refusal::Failed {
         doing: "create container".to_owned(),
         cause: "it has no process".to_owned(),
@@ -184,6 +192,19 @@ fn set_stage(
     Ok((config, late))
 }
 
+/// Where a container's mounts are, and what of the machine they show.
+fn bound(spec: &Spec) -> Vec<(PathBuf, PathBuf)> {
+    let mounts = spec.mounts().iter().flatten();
+    mounts
+        .filter_map(|mount| Some((mount.destination().clone(), mount.source().clone()?)))
+        .collect()
+}
+
+/// What the container's first process failed at.
+fn init_failed(why: &str) -> Refusal {
+    Refusal::Program(format!("error during container init: {why}"))
+}
+
 /// What libcontainer says of a working directory that it cannot enter.
 const NOT_ENTERED: &str = "failed to unix syscall";
 
@@ -197,7 +218,7 @@ fn described(error: &libcontainer::error::LibcontainerError, directory: &Path) -
         // It was made where nothing is in the way: a link that leads nowhere is.
         let nowhere = format!("mkdir {}: file exists", directory.display());
         let why = if why == NOT_ENTERED { &nowhere } else { why };
-        return Refusal::Program(format!("error during container init: {why}"));
+        return init_failed(why);
     }
     Refusal::Failed {
         doing: "create container".to_owned(),

@@ -5,6 +5,7 @@
 //! find it any more.
 
 mod attach;
+mod complaints;
 pub(crate) mod confine;
 pub(crate) mod create;
 mod create_calls;

@@ -1,0 +1,182 @@
+//! What libcontainer writes into its log while it makes a container. Its answer says what failed and not why: the errors below go
+//! there and nowhere else.
+
+use std::fmt::{self, Write as _};
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use oci_spec::runtime::Mount;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+use super::program::words;
+
+/// Bytes that are kept of all complaints.
+const MOST: u64 = 64 << 10;
+/// Errors of the kernel have lower numbers.
+const ERRORS: i32 = 200;
+
+/// Complaints of this process and of those that it forks meanwhile.
+pub(super) struct Complaints(File);
+
+/// One entry of the log.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Complaint {
+    message: String,
+    /// The error's own form.
+    error: String,
+}
+
+impl Complaints {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self(memfd_create(c"complaints", MFdFlags::MFD_CLOEXEC)?.into()))
+    }
+
+    /// Does some work and listens.
+    pub(super) fn during<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
+        let listener = Listener(self.0.try_clone()?);
+        Ok(tracing::subscriber::with_default(listener, work))
+    }
+
+    /// What was heard, the first one first.
+    pub(super) fn heard(mut self) -> Vec<Complaint> {
+        let mut text = String::new();
+        // A failure has been told already; of this one there is nobody to tell.
+        self.0.rewind().ok();
+        self.0.take(MOST).read_to_string(&mut text).ok();
+        let entries = text.lines().filter_map(|line| serde_json::from_str(line).ok());
+        entries.map(|(message, error)| Complaint { message, error }).collect()
+    }
+}
+
+/// Which mount failed, and why, in runc's words. `mounts` is what libcontainer was told, `sources` where they came from.
+pub(super) fn failed_mount(all: &[Complaint], mounts: &[Mount], sources: &[(PathBuf, PathBuf)]) -> Option<String> {
+    let (mount, rest) = all.iter().find_map(|complaint| {
+        let of = |mount: &&Mount| {
+            let begin = format!("failed to mount {mount:?}: ");
+            complaint.message.starts_with(&begin)
+        };
+        let mount = mounts.iter().find(of)?;
+        Some((mount, complaint.message.rsplit(": ").next().unwrap_or_default()))
+    })?;
+    let why = cause(all).map(|why| match (why, mount.source()) {
+        // That is how the newer calls of the kernel refuse to cover a directory by a file.
+        (Errno::EINVAL, Some(source)) if source.is_file() => Errno::ENOTDIR,
+        (why, _) => why,
+    });
+    let why = why.map_or_else(|| rest.to_owned(), words);
+    let destination = mount.destination();
+    let own = || mount.source().as_deref().unwrap_or(Path::new(""));
+    let origin = sources.iter().rfind(|(place, _)| place == destination);
+    let source = origin.map_or_else(own, |(_, source)| source);
+    let (source, destination) = (source.display().to_string(), destination.display().to_string());
+    Some(format!("error mounting {source:?} to rootfs at {destination:?}: {why}"))
+}
+
+/// The kernel's error in the first entry that has one.
+fn cause(all: &[Complaint]) -> Option<Errno> {
+    all.iter().find_map(|complaint| errno(&complaint.error))
+}
+
+/// An error of the kernel in the form of an error that holds it.
+fn errno(text: &str) -> Option<Errno> {
+    let between = |before: &str, after: char| {
+        let (_, rest) = text.split_once(before)?;
+        rest.split_once(after).map(|(found, _)| found)
+    };
+    let numbered = between("code: ", ',').and_then(|number| number.parse().ok());
+    let named = |name: &str| {
+        (1..ERRORS)
+            .map(Errno::from_raw)
+            .find(|error| format!("{error:?}") == name)
+    };
+    numbered
+        .map(Errno::from_raw)
+        .or_else(|| between("Nix(", ')').and_then(named))
+        .or_else(|| named(text))
+}
+
+struct Listener(File);
+
+impl Subscriber for Listener {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == Level::ERROR
+    }
+
+    fn max_level_hint(&self) -> Option<tracing::level_filters::LevelFilter> {
+        Some(tracing::level_filters::LevelFilter::ERROR)
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut complaint = Complaint::default();
+        event.record(&mut complaint);
+        if let Ok(mut line) = serde_json::to_vec(&(&complaint.message, &complaint.error)) {
+            line.push(b'\n');
+            // Who forked this process reads it, if anybody does.
+            (&self.0).write_all(&line).ok();
+        }
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+impl Visit for Complaint {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let into = match field.name() {
+            "message" => &mut self.message,
+            "err" | "e" | "errno" => &mut self.error,
+            _ => return,
+        };
+        // Writing into memory does not fail.
+        write!(into, "{value:?}").ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As one that libcontainer has.
+    #[derive(Debug)]
+    struct Nix(#[expect(dead_code, reason = "it is printed")] Errno);
+
+    #[test]
+    fn what_is_heard_names_the_mount_and_the_cause() {
+        let mount: Mount = serde_json::from_str(r#"{"destination": "/etc/x", "source": "/folders/3"}"#).unwrap();
+        let sources = [("/etc/x".into(), "/srv/x".into())];
+        let said = |error: &dyn fmt::Debug, nix: bool| {
+            let complaints = Complaints::new().unwrap();
+            let work = || {
+                tracing::info!("nothing to say");
+                tracing::error!("failed to mount {:?}: {}", mount, "io error");
+                if nix {
+                    let err = error;
+                    tracing::error!(?err, "failed to prepare rootfs");
+                }
+            };
+            complaints.during(work).unwrap();
+            failed_mount(&complaints.heard(), std::slice::from_ref(&mount), &sources)
+        };
+        let whole = |why: &str| Some(format!("error mounting \"/srv/x\" to rootfs at \"/etc/x\": {why}"));
+        let nested = Some(Some(Err::<(), _>(io::Error::from_raw_os_error(20))));
+        assert_eq!(said(&nested, true), whole("not a directory"));
+        assert_eq!(said(&Some(Nix(Errno::EROFS)), true), whole("read-only file system"));
+        assert_eq!(said(&"unknown", true), whole("io error"));
+        assert_eq!(said(&(), false), whole("io error"));
+        assert_eq!(failed_mount(&[], &[mount], &sources), None);
+    }
+}
