@@ -123,7 +123,19 @@ fn assert_pull(node: &Node) -> anyhow::Result<()> {
         "absent",
         "Normal BackOff: Back-off pulling image \"skiff.invalid/absent:1\": ",
     )?;
-    node.event("absent", "Warning Failed: Error: ImagePullBackOff")
+    node.event("absent", "Warning Failed: Error: ImagePullBackOff")?;
+    // What is no name is not pulled.
+    node.until("misnamed", &[(&format!("{waiting}/reason"), "InvalidImageName".into())])?;
+    let name = "not//a name";
+    let why = format!(
+        "Warning InspectFailed: Failed to apply default image tag \"{name}\": couldn't parse image name \"{name}\": invalid \
+         reference format"
+    );
+    node.event("misnamed", &why)?;
+    node.event("misnamed", "Warning Failed: Error: InvalidImageName")?;
+    let subject = "--field-selector=involvedObject.name=misnamed,reason=Pulling";
+    assert_eq!(node.machine.kubectl(["get", "events", subject, "-o=name"])?, "");
+    Ok(())
 }
 
 /// Whole seconds since a time of the API.
@@ -249,9 +261,12 @@ fn assert_probes(node: &Node) -> anyhow::Result<()> {
     let text = "Normal Killing: Container main failed liveness probe, will be restarted";
     node.event("probed", text)?;
     std::fs::remove_file(node.shared.join("ill"))?;
-    let pod = node.until("probed", &[("/containerStatuses/0/started", true.into())])?;
-    assert_ne!(pod["status"]["containerStatuses"][0]["restartCount"], 0);
-    Ok(())
+    eventually("it has been started again", || {
+        let pod = node.pods()?.remove("probed").unwrap_or_default();
+        let status = &pod["status"]["containerStatuses"][0];
+        let again = status["started"] == true && status["restartCount"] != 0;
+        if again { Ok(()) } else { Err(status.to_string()) }
+    })
 }
 
 /// A rule of one container starts all of them again, and a name given to the pod stands for all others.

@@ -106,10 +106,12 @@ impl Worker {
     /// Whether an image is there and need not be asked for.
     fn have(&mut self, container: &str, wanted: &Wanted) -> Result<bool, Failure> {
         let Wanted { name, policy, .. } = wanted;
+        // First: of a name that is none, nothing is said but that.
+        let found = self.context.parts.images.resolve(name)?;
         if policy == "Always" {
             return Ok(false);
         }
-        if let Some(image) = self.context.parts.images.resolve(name)? {
+        if let Some(image) = found {
             // What the pod was once given stays its own.
             let before = match &wanted.volume {
                 Some(volume) => self.volume_images.get(volume),
