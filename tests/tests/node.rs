@@ -25,6 +25,8 @@ use tokio_util::sync::CancellationToken;
 mod lost;
 #[path = "node/preempted.rs"]
 mod preempted;
+#[path = "node/told.rs"]
+mod told;
 
 struct World {
     server: Server,

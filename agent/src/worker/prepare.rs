@@ -32,7 +32,7 @@ pub(crate) struct Prepared {
 /// Why there is none.
 pub(crate) struct Failure {
     reason: &'static str,
-    message: String,
+    messages: Vec<String>,
 }
 
 impl Failure {
@@ -43,14 +43,14 @@ impl Failure {
     pub(super) fn sandbox_text(cause: &str) -> Self {
         Self {
             reason: "FailedCreatePodSandBox",
-            message: format!("Failed to create pod sandbox: {cause}"),
+            messages: vec![format!("Failed to create pod sandbox: {cause}")],
         }
     }
 
     pub(super) fn mount(message: String) -> Self {
         Self {
             reason: "FailedMount",
-            message,
+            messages: vec![message],
         }
     }
 }
@@ -97,10 +97,12 @@ impl Worker {
                 self.carry_out_resize();
             }
             Err(failure) => {
-                warn!(pod = %self.id(), reason = failure.reason, message = failure.message, "no sandbox");
-                self.context
-                    .recorder
-                    .pod(&self.pod, None, Kind::Warning, failure.reason, failure.message);
+                let Failure { reason, messages } = failure;
+                warn!(pod = %self.id(), reason, ?messages, "no sandbox");
+                for message in messages {
+                    let recorder = &self.context.recorder;
+                    recorder.pod(&self.pod, None, Kind::Warning, reason, message);
+                }
                 self.sandbox_failed(self.publisher.sandbox_failures);
             }
         }
@@ -281,7 +283,7 @@ pub(super) async fn volumes(
     let (turn, uid) = (turns.take(), pods::uid(pod));
     let references = References::of_volumes(spec);
     let fetched = sources::fetch(context, pods::namespace(pod), &references).await;
-    let mut sources = fetched.map_err(|error| Failure::mount(sources::told(&error)))?;
+    let mut sources = fetched.map_err(|unread| Failure::mount(unread.of_volume(spec)))?;
     let fetching = context
         .tokens
         .fetch(&context.parts.client, pod, context.now(), &mut sources);
@@ -296,17 +298,23 @@ pub(super) async fn volumes(
             failpoint::reach("volumes made");
             Ok(())
         }
-        Ok(Err(error)) => Err(Failure::mount(message(&error))),
+        Ok(Err(error)) => Err(Failure {
+            messages: messages(&error),
+            ..Failure::mount(String::new())
+        }),
         Err(error) => Err(Failure::mount(error.to_string())),
     }
 }
 
-/// A volume's failure already names its cause.
-fn message(error: &volume::Error) -> String {
+/// Each volume's failure, with its cause.
+fn messages(error: &volume::Error) -> Vec<String> {
     match error {
-        volume::Error::Payload { .. } | volume::Error::HostPath { .. } | volume::Error::Claim { .. } => {
-            error.to_string()
-        }
+        volume::Error::Several(all) => all.iter().flat_map(messages).collect(),
+        // These name theirs already.
+        volume::Error::Payload { .. }
+        | volume::Error::HostPath { .. }
+        | volume::Error::Claim { .. }
+        | volume::Error::SetUp { .. } => vec![error.to_string()],
         volume::Error::Name(_)
         | volume::Error::Missing(_)
         | volume::Error::Unsupported(_)
@@ -315,13 +323,13 @@ fn message(error: &volume::Error) -> String {
         | volume::Error::ImagePath { .. }
         | volume::Error::Reference(_)
         | volume::Error::Io { .. }
-        | volume::Error::Incomplete(_) => image::chain(error),
+        | volume::Error::Incomplete(_) => vec![image::chain(error)],
     }
 }
 
 impl Failure {
     pub(super) fn into_message(self) -> String {
-        self.message
+        self.messages.join("; ")
     }
 }
 

@@ -247,7 +247,7 @@ pub(super) async fn specification(plan: &Arc<Plan>) -> Result<ContainerSpec, Fai
         environment::Sources::default()
     } else {
         let fetched = sources::fetch(context, pods::namespace(pod), &references).await;
-        fetched.map_err(|error| Failure::configuration(sources::told(&error)))?
+        fetched.map_err(|error| Failure::configuration(error.told()))?
     };
     let surroundings = services::surroundings(context, pod, &plan.addresses).await;
     let surroundings = surroundings.map_err(Failure::configuration)?;

@@ -6,6 +6,7 @@
 mod atomic;
 mod claims;
 mod empty;
+mod error;
 mod host_path;
 mod local_path;
 mod memory;
@@ -24,16 +25,19 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use agent_plan::environment::{ReferenceError, Sources, Surroundings};
+use agent_plan::environment::{Sources, Surroundings};
 use agent_plan::{pods, storage};
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use nix::unistd::{Gid, chown};
 
+pub use error::Error;
 pub use local_path::{LocalPath, LocalPathError};
 pub use mounts::{ImagePlace, cleaned};
 pub use payload::PayloadError;
 pub use turns::{Turn, Turns};
 pub use usage::measure;
+
+pub(crate) use error::io_error;
 
 /// Where the volumes of all pods are.
 #[derive(Clone, Debug)]
@@ -44,95 +48,6 @@ pub struct Volumes {
     turns: Arc<Mutex<BTreeMap<String, Weak<Turns>>>>,
     /// What is being mounted as a claim right now.
     claiming: Arc<claims::Claiming>,
-}
-
-/// A volume that cannot be had.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A name that cannot be part of a path.
-    #[error("{0:?} cannot be part of a path")]
-    Name(String),
-    /// A mount names a volume that the pod does not have.
-    #[error("volume {0:?} not found in the pod")]
-    Missing(String),
-    /// This kind of volume is not supported.
-    #[error("the kind of volume {0:?} is not supported")]
-    Unsupported(String),
-    /// What the volume refers to is missing or malformed. `volume` is its name.
-    #[error("MountVolume.SetUp failed for volume \"{volume}\" : {source}")]
-    Payload {
-        /// The volume.
-        volume: String,
-        /// The cause.
-        source: PayloadError,
-    },
-    /// A path on the node is not what the volume says it is.
-    #[error(
-        "MountVolume.SetUp failed for volume \"{volume}\" : hostPath type check failed: {}",
-        problem
-    )]
-    HostPath {
-        /// The volume.
-        volume: String,
-        /// What is wrong.
-        problem: String,
-    },
-    /// What is behind a claim cannot be mounted. The text is upstream's.
-    #[error("{problem}")]
-    Claim {
-        /// What is wrong.
-        problem: String,
-    },
-    /// A `subPath` leads outside of its volume, or cannot be made.
-    #[error("failed to prepare subPath for volumeMount \"{volume}\" of container \"{container}\"")]
-    SubPath {
-        /// The volume.
-        volume: String,
-        /// The container.
-        container: String,
-        /// Why, which nobody is told who may only read what the pod says.
-        cause: io::Error,
-    },
-    /// A `subPath` that is none, in upstream's words.
-    #[error("{problem}")]
-    NoSubPath {
-        /// What is wrong.
-        problem: String,
-    },
-    /// A `subPath` is not in the image that a volume is.
-    #[error("failed to mount subPath {path:?} of image volume \"{volume}\"")]
-    ImagePath {
-        /// The volume.
-        volume: String,
-        /// The path.
-        path: String,
-        /// The cause.
-        source: io::Error,
-    },
-    /// `subPathExpr` refers to something unknown.
-    #[error(transparent)]
-    Reference(#[from] ReferenceError),
-    /// A file operation failed.
-    #[error("{doing} {}", path.display())]
-    Io {
-        /// What was being done.
-        doing: &'static str,
-        /// To what.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// A tear-down went to its end, and these steps of it failed.
-    #[error("{} step(s) of the removal failed: {}", .0.len(), .0.join("; "))]
-    Incomplete(Vec<String>),
-}
-
-pub(crate) fn io_error(doing: &'static str, path: &Path, source: impl Into<io::Error>) -> Error {
-    Error::Io {
-        doing,
-        path: path.to_owned(),
-        source: source.into(),
-    }
 }
 
 /// One component of a path that somebody else chose.
@@ -202,10 +117,19 @@ impl Volumes {
             .and_then(|spec| spec.volumes.as_deref())
             .unwrap_or(&[]);
         let (mut left, points) = (payload::MOST, nested::points(pod));
-        for volume in volumes {
-            self.prepare_one(pod, volume, sources, surroundings, &mut left, &points)?;
+        let made = volumes.iter().map(|volume| {
+            let made = self.prepare_one(pod, volume, sources, surroundings, &mut left, &points);
+            made.map_err(|error| error.of(&volume.name))
+        });
+        let mut failures: Vec<Error> = made.filter_map(Result::err).collect();
+        match failures.pop() {
+            None => Ok(()),
+            Some(only) if failures.is_empty() => Err(only),
+            Some(last) => {
+                failures.push(last);
+                Err(Error::Several(failures))
+            }
         }
-        Ok(())
     }
 
     fn prepare_one(

@@ -45,6 +45,22 @@ pub enum PayloadError {
     /// A kind of source that is not supported.
     #[error("an unsupported projected source")]
     Unsupported,
+    /// More than one source cannot be had.
+    #[error("[{}]", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    Several(Vec<Self>),
+}
+
+impl PayloadError {
+    fn of(mut problems: Vec<Self>) -> Result<(), Self> {
+        match problems.pop() {
+            None => Ok(()),
+            Some(only) if problems.is_empty() => Err(only),
+            Some(last) => {
+                problems.push(last);
+                Err(Self::Several(problems))
+            }
+        }
+    }
 }
 
 const DEFAULT_MODE: i32 = 0o644;
@@ -95,16 +111,19 @@ pub(crate) fn build(
             &mut payload,
         )?;
     } else if let Some(source) = &volume.projected {
+        let mut problems = Vec::new();
         for projection in source.sources.iter().flatten() {
-            project(
+            let projected = project(
                 pod,
                 projection,
                 source.default_mode,
                 sources,
                 surroundings,
                 &mut payload,
-            )?;
+            );
+            problems.extend(projected.err());
         }
+        PayloadError::of(problems)?;
     } else {
         return Ok(None);
     }

@@ -240,7 +240,8 @@ fn secrets_lie_in_memory_and_tokens_are_for_their_pod_alone() {
     let message = missing.unwrap_err().to_string();
     assert_eq!(
         message,
-        "MountVolume.SetUp failed for volume \"t\" : no token of the pod's service account"
+        "MountVolume.SetUp failed for volume \"t\" : no token of the pod's service account; MountVolume.SetUp failed for volume \
+         \"s\" : secret \"key\" not found"
     );
     volumes.tear_down("uid-1").unwrap();
 }
@@ -353,10 +354,11 @@ fn volumes_of_huge_pages_are_of_those_that_the_pod_asks_for() {
         ))
     };
     let refused = prepare(&volumes, &spec(r#"{"memory":"1Gi"}"#), &Sources::default()).unwrap_err();
-    let why = std::error::Error::source(&refused).unwrap().to_string();
-    assert_eq!(
-        why,
-        "hugePages storage requested, but there is no resource request for huge pages"
+    let why = refused.to_string();
+    assert!(
+        why.starts_with("MountVolume.SetUp failed for volume \"huge\" : ")
+            && why.ends_with(": hugePages storage requested, but there is no resource request for huge pages"),
+        "{why}"
     );
     let asking = spec(r#"{"memory":"1Gi","hugepages-2Mi":"4Mi"}"#);
     for _ in 0..2 {
@@ -388,6 +390,9 @@ fn attack_29_a_git_repository_is_no_volume() {
         r#"{{"containers":[],"volumes":[{{"name":"v","gitRepo":{{"repository":{repository:?},"directory":"../../x"}}}}]}}"#
     ));
     let refused = prepare(&volumes, &pod, &Sources::default()).unwrap_err().to_string();
-    assert_eq!(refused, "the kind of volume \"v\" is not supported");
+    assert_eq!(
+        refused,
+        "MountVolume.SetUp failed for volume \"v\" : the kind of volume \"v\" is not supported"
+    );
     assert!(!touched.exists() && !root.join("uid-1/volumes/v").exists());
 }

@@ -1,0 +1,58 @@
+//! What the events of a pod say of what it lacks.
+
+use kube::Api;
+use kube::api::PostParams;
+
+use super::{ConfigMap, World};
+
+#[tokio::test(start_paused = true)]
+async fn each_volume_that_cannot_be_made_is_told_with_its_cause() {
+    let world = World::start().await;
+    let file = world.directory.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let file = file.display().to_string();
+    let map: ConfigMap = serde_json::from_str(r#"{"metadata":{"name":"map"},"data":{"k":"v"}}"#).unwrap();
+    let api: Api<ConfigMap> = Api::default_namespaced(world.admin());
+    api.create(&PostParams::default(), &map).await.unwrap();
+    let volumes = format!(
+        r#"[
+            {{"name":"empty","emptyDir":{{}}}},
+            {{"name":"map","configMap":{{"name":"nomap"}}}},
+            {{"name":"secret","secret":{{"secretName":"nosecret"}}}},
+            {{"name":"key","configMap":{{"name":"map","items":[{{"key":"nokey","path":"p"}}]}}}},
+            {{"name":"all","projected":{{"sources":[{{"configMap":{{"name":"nomap"}}}},{{"secret":{{"name":"nosecret"}}}}]}}}},
+            {{"name":"folder","hostPath":{{"path":"{file}","type":"Directory"}}}},
+            {{"name":"socket","hostPath":{{"path":"{file}","type":"Socket"}}}},
+            {{"name":"below","hostPath":{{"path":"{file}/x","type":"DirectoryOrCreate"}}}}
+        ]"#
+    );
+    let spec = format!(r#"{{"volumes":{volumes},"containers":[{{"name":"a","image":"i"}}]}}"#);
+    world.create("web", &spec).await;
+    world
+        .until("web", |pod| {
+            pod.status.as_ref().is_some_and(|status| status.start_time.is_some())
+        })
+        .await;
+    let events = world.events("web").await;
+    for (volume, cause) in [
+        ("map", "configmap \"nomap\" not found".to_owned()),
+        ("secret", "secret \"nosecret\" not found".to_owned()),
+        ("key", "references non-existent config key: nokey".to_owned()),
+        (
+            "all",
+            "[configmap \"nomap\" not found, secret \"nosecret\" not found]".to_owned(),
+        ),
+        (
+            "folder",
+            format!("hostPath type check failed: {file} is not a directory"),
+        ),
+        (
+            "socket",
+            format!("hostPath type check failed: {file} is not a socket file"),
+        ),
+        ("below", format!("create {file}/x: Not a directory (os error 20)")),
+    ] {
+        let wanted = format!("FailedMount: MountVolume.SetUp failed for volume \"{volume}\" : {cause}");
+        assert!(events.contains(&wanted), "{wanted}: {events:#?}");
+    }
+}
