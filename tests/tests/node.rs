@@ -88,7 +88,10 @@ impl World {
             max_pods: 110,
             upkeep: agent::Upkeep::default(),
             shutdown: agent_plan::shutdown::Grace::default(),
-            dns: agent_plan::files::ClusterDns::default(),
+            dns: agent_plan::files::ClusterDns {
+                servers: vec!["10.96.0.10".to_owned()],
+                domain: "cluster.local".to_owned(),
+            },
             server: None,
             secrets_in_memory: true,
             labels: std::collections::BTreeMap::new(),

@@ -1,7 +1,10 @@
 //! The texts of the files that every container gets: `/etc/hosts` and `/etc/resolv.conf`.
 
-use k8s_openapi::api::core::v1::{HostAlias, Pod, PodDNSConfig};
+mod resolver;
 
+use k8s_openapi::api::core::v1::{HostAlias, Pod};
+
+pub use self::resolver::{ClusterDns, Resolution, resolv_conf};
 use crate::pods;
 
 /// The longest host name that the kernel takes.
@@ -82,106 +85,6 @@ fn aliases_text(aliases: &[HostAlias]) -> String {
     text
 }
 
-/// What the cluster offers for name resolution.
-#[derive(Clone, Debug, Default)]
-pub struct ClusterDns {
-    /// Addresses of the cluster's name servers; none when it has none.
-    pub servers: Vec<String>,
-    /// The cluster's domain.
-    pub domain: String,
-}
-
-/// `/etc/resolv.conf` of a pod. `node` is the node's own text.
-pub fn resolv_conf(
-    policy: &str,
-    config: Option<&PodDNSConfig>,
-    namespace: &str,
-    host_network: bool,
-    cluster: &ClusterDns,
-    node: &str,
-) -> String {
-    let clustered = match policy {
-        "ClusterFirst" => !host_network,
-        "ClusterFirstWithHostNet" => true,
-        _ => false,
-    };
-    let mut parsed = if policy == "None" {
-        Resolver::default()
-    } else {
-        Resolver::parse(node)
-    };
-    if clustered && !cluster.servers.is_empty() {
-        let domain = &cluster.domain;
-        let mut search = vec![
-            format!("{namespace}.svc.{domain}"),
-            format!("svc.{domain}"),
-            domain.clone(),
-        ];
-        search.append(&mut parsed.search);
-        parsed = Resolver {
-            servers: cluster.servers.clone(),
-            search,
-            options: vec!["ndots:5".to_owned()],
-        };
-    }
-    if let Some(config) = config {
-        parsed.servers.extend(config.nameservers.iter().flatten().cloned());
-        parsed.search.extend(config.searches.iter().flatten().cloned());
-        for option in config.options.iter().flatten() {
-            let name = option.name.as_deref().unwrap_or_default();
-            parsed.options.retain(|known| known.split(':').next() != Some(name));
-            parsed.options.push(match option.value.as_deref() {
-                Some(value) => format!("{name}:{value}"),
-                None => name.to_owned(),
-            });
-        }
-    }
-    parsed.text()
-}
-
-#[derive(Default)]
-struct Resolver {
-    servers: Vec<String>,
-    search: Vec<String>,
-    options: Vec<String>,
-}
-
-impl Resolver {
-    fn parse(text: &str) -> Self {
-        let mut resolver = Self::default();
-        for line in text.lines() {
-            let mut words = line.split_whitespace().map(str::to_owned);
-            match words.next().as_deref() {
-                Some("nameserver") => resolver.servers.extend(words.next()),
-                Some("search") => resolver.search = words.filter(|domain| domain != ".").collect(),
-                Some("options") => resolver.options = words.collect(),
-                Some(_) | None => {}
-            }
-        }
-        resolver
-    }
-
-    fn text(&self) -> String {
-        let mut seen: Vec<&str> = Vec::new();
-        for domain in &self.search {
-            if !seen.contains(&domain.as_str()) {
-                seen.push(domain);
-            }
-        }
-        let mut text = String::new();
-        if !seen.is_empty() {
-            text.extend([format!("search {}\n", seen.join(" "))]);
-        }
-        for server in &self.servers {
-            text.extend([format!("nameserver {server}\n")]);
-        }
-        if !self.options.is_empty() {
-            text.extend([format!("options {}\n", self.options.join(" "))]);
-        }
-        text
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -249,35 +152,6 @@ mod tests {
                 ip: "1.2.3.4".into(),
                 hostnames: Some(vec!["a".into(), "b".into()]),
             }],
-        ));
-    }
-
-    #[test]
-    fn cluster_first_puts_the_cluster_before_the_node() {
-        let cluster = ClusterDns {
-            servers: vec!["10.96.0.10".into()],
-            domain: "cluster.local".into(),
-        };
-        expect![[r"
-            search default.svc.cluster.local svc.cluster.local cluster.local example.org
-            nameserver 10.96.0.10
-            options ndots:5
-        "]]
-        .assert_eq(&resolv_conf(
-            "ClusterFirst",
-            None,
-            "default",
-            false,
-            &cluster,
-            "nameserver 1.1.1.1\nsearch example.org\n",
-        ));
-        expect!["nameserver 1.1.1.1\n"].assert_eq(&resolv_conf(
-            "ClusterFirst",
-            None,
-            "default",
-            false,
-            &ClusterDns::default(),
-            "nameserver 1.1.1.1\n",
         ));
     }
 }

@@ -7,6 +7,7 @@ use agent_plan::{files, pods};
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 
 use crate::context::Context;
+use crate::events::Kind;
 
 /// Writes `hosts`, `resolv.conf` and `hostname`.
 pub(super) fn write(
@@ -28,7 +29,7 @@ pub(super) fn write(
         files::hosts(&addresses, &hostname, domain.as_deref(), aliases)
     };
     std::fs::write(etc.join("hosts"), hosts)?;
-    let resolver = files::resolv_conf(
+    let files::Resolution { text, omitted } = files::resolv_conf(
         spec.dns_policy.as_deref().unwrap_or("ClusterFirst"),
         spec.dns_config.as_ref(),
         pods::namespace(pod),
@@ -36,7 +37,10 @@ pub(super) fn write(
         &context.config.dns,
         &read("/etc/resolv.conf"),
     );
-    std::fs::write(etc.join("resolv.conf"), resolver)?;
+    std::fs::write(etc.join("resolv.conf"), text)?;
+    for told in omitted {
+        context.recorder.pod(pod, None, Kind::Warning, "DNSConfigForming", told);
+    }
     let told = files::told_hostname(pod, &context.config.dns.domain, &crate::machine::hostname());
     std::fs::write(etc.join("hostname"), told + "\n")
 }

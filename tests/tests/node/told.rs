@@ -3,7 +3,7 @@
 use kube::Api;
 use kube::api::PostParams;
 
-use super::{ConfigMap, World};
+use super::{ConfigMap, World, is_ready};
 
 #[tokio::test(start_paused = true)]
 async fn each_volume_that_cannot_be_made_is_told_with_its_cause() {
@@ -55,4 +55,21 @@ async fn each_volume_that_cannot_be_made_is_told_with_its_cause() {
         let wanted = format!("FailedMount: MountVolume.SetUp failed for volume \"{volume}\" : {cause}");
         assert!(events.contains(&wanted), "{wanted}: {events:#?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn name_servers_that_are_left_out_are_told() {
+    let world = World::start().await;
+    let spec =
+        r#"{"dnsConfig":{"nameservers":["1.1.1.1","2.2.2.2","3.3.3.3"]},"containers":[{"name":"a","image":"i"}]}"#;
+    world.create("web", spec).await;
+    let pod = world.until("web", is_ready).await;
+    let events = world.events("web").await;
+    let wanted = "DNSConfigForming: Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line \
+                  is: 10.96.0.10 1.1.1.1 2.2.2.2";
+    assert!(events.iter().any(|event| event == wanted), "{events:?}");
+    let path = format!("pods/{}/etc/resolv.conf", pod.metadata.uid.unwrap());
+    let text = std::fs::read_to_string(world.directory.path().join(path)).unwrap();
+    let servers = "nameserver 10.96.0.10\nnameserver 1.1.1.1\nnameserver 2.2.2.2\noptions";
+    assert!(text.contains(servers), "{text}");
 }

@@ -1,0 +1,260 @@
+//! The text of `/etc/resolv.conf`, within what resolvers bear.
+
+use k8s_openapi::api::core::v1::PodDNSConfig;
+
+/// Name servers, domains, and characters of all domains with what is between them.
+const MOST: (usize, usize, usize) = (3, 32, 2048);
+/// Characters of a domain: some resolvers end their program for a longer one.
+const LONGEST: usize = 253;
+
+/// What the cluster offers for name resolution.
+#[derive(Clone, Debug, Default)]
+pub struct ClusterDns {
+    /// Addresses of the cluster's name servers; none when it has none.
+    pub servers: Vec<String>,
+    /// The cluster's domain.
+    pub domain: String,
+}
+
+/// How a pod finds names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolution {
+    /// The text of `/etc/resolv.conf`.
+    pub text: String,
+    /// What people are told of what was left out, in upstream's words.
+    pub omitted: Vec<String>,
+}
+
+/// `/etc/resolv.conf` of a pod. `node` is the node's own text.
+pub fn resolv_conf(
+    policy: &str,
+    config: Option<&PodDNSConfig>,
+    namespace: &str,
+    host_network: bool,
+    cluster: &ClusterDns,
+    node: &str,
+) -> Resolution {
+    let clustered = match policy {
+        "ClusterFirst" => !host_network,
+        "ClusterFirstWithHostNet" => true,
+        _ => false,
+    };
+    let mut parsed = if policy == "None" {
+        Resolver::default()
+    } else {
+        Resolver::parse(node)
+    };
+    if clustered && !cluster.servers.is_empty() {
+        let domain = &cluster.domain;
+        let mut search = vec![
+            format!("{namespace}.svc.{domain}"),
+            format!("svc.{domain}"),
+            domain.clone(),
+        ];
+        search.append(&mut parsed.search);
+        parsed = Resolver {
+            servers: cluster.servers.clone(),
+            search,
+            options: vec!["ndots:5".to_owned()],
+        };
+    }
+    if let Some(config) = config {
+        parsed.servers.extend(config.nameservers.iter().flatten().cloned());
+        parsed.servers = unique(parsed.servers);
+        parsed.search.extend(config.searches.iter().flatten().cloned());
+        for option in config.options.iter().flatten() {
+            let name = option.name.as_deref().unwrap_or_default();
+            parsed.options.retain(|known| known.split(':').next() != Some(name));
+            parsed.options.push(match option.value.as_deref() {
+                Some(value) => format!("{name}:{value}"),
+                None => name.to_owned(),
+            });
+        }
+    }
+    parsed.search = unique(parsed.search);
+    let omitted = [parsed.limit_servers(), parsed.limit_search()];
+    Resolution {
+        text: parsed.text(),
+        omitted: omitted.into_iter().flatten().collect(),
+    }
+}
+
+/// The first of each.
+fn unique(all: Vec<String>) -> Vec<String> {
+    let mut seen = Vec::new();
+    for text in all {
+        if !seen.contains(&text) {
+            seen.push(text);
+        }
+    }
+    seen
+}
+
+#[derive(Default)]
+struct Resolver {
+    servers: Vec<String>,
+    search: Vec<String>,
+    options: Vec<String>,
+}
+
+impl Resolver {
+    fn parse(text: &str) -> Self {
+        let mut resolver = Self::default();
+        for line in text.lines() {
+            let mut words = line.split_whitespace().map(str::to_owned);
+            match words.next().as_deref() {
+                Some("nameserver") => resolver.servers.extend(words.next()),
+                Some("search") => {
+                    let words = words.filter(|domain| domain != ".");
+                    resolver.search = words.map(|domain| domain.trim_end_matches('.').to_owned()).collect();
+                }
+                Some("options") => resolver.options = words.collect(),
+                Some(_) | None => {}
+            }
+        }
+        resolver
+    }
+
+    /// Leaves out the last ones of too many name servers, and says so.
+    fn limit_servers(&mut self) -> Option<String> {
+        if self.servers.len() <= MOST.0 {
+            return None;
+        }
+        self.servers.truncate(MOST.0);
+        Some(format!(
+            "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: {}",
+            self.servers.join(" ")
+        ))
+    }
+
+    /// The same for domains, and for those that are too long.
+    fn limit_search(&mut self) -> Option<String> {
+        let before = self.search.len();
+        self.search.truncate(MOST.1);
+        self.search.retain(|domain| domain.len() <= LONGEST);
+        while self.search.join(" ").len() > MOST.2 {
+            self.search.pop();
+        }
+        (self.search.len() < before).then(|| {
+            format!(
+                "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: {}",
+                self.search.join(" ")
+            )
+        })
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        if !self.search.is_empty() {
+            text.extend([format!("search {}\n", self.search.join(" "))]);
+        }
+        for server in &self.servers {
+            text.extend([format!("nameserver {server}\n")]);
+        }
+        if !self.options.is_empty() {
+            text.extend([format!("options {}\n", self.options.join(" "))]);
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    #[test]
+    fn cluster_first_puts_the_cluster_before_the_node() {
+        let cluster = ClusterDns {
+            servers: vec!["10.96.0.10".into()],
+            domain: "cluster.local".into(),
+        };
+        expect![[r"
+            search default.svc.cluster.local svc.cluster.local cluster.local example.org
+            nameserver 10.96.0.10
+            options ndots:5
+        "]]
+        .assert_eq(
+            &resolv_conf(
+                "ClusterFirst",
+                None,
+                "default",
+                false,
+                &cluster,
+                "nameserver 1.1.1.1\nsearch example.org\n",
+            )
+            .text,
+        );
+        expect!["nameserver 1.1.1.1\n"].assert_eq(
+            &resolv_conf(
+                "ClusterFirst",
+                None,
+                "default",
+                false,
+                &ClusterDns::default(),
+                "nameserver 1.1.1.1\n",
+            )
+            .text,
+        );
+    }
+
+    /// What is left, and what is told, for a pod with these name servers and domains alone.
+    fn limited(servers: &[&str], search: &[String]) -> (Vec<String>, Vec<String>) {
+        let config = PodDNSConfig {
+            nameservers: Some(servers.iter().map(|server| (*server).to_owned()).collect()),
+            searches: Some(search.to_vec()),
+            options: None,
+        };
+        let Resolution { text, omitted } =
+            resolv_conf("None", Some(&config), "default", false, &ClusterDns::default(), "");
+        (text.lines().map(str::to_owned).collect(), omitted)
+    }
+
+    #[test]
+    fn no_more_name_servers_than_resolvers_ask() {
+        let (text, omitted) = limited(&["1.1.1.1", "2.2.2.2", "1.1.1.1", "3.3.3.3"], &[]);
+        assert_eq!(text, ["nameserver 1.1.1.1", "nameserver 2.2.2.2", "nameserver 3.3.3.3"]);
+        assert_eq!(omitted, [""; 0], "each counts once");
+        let (text, omitted) = limited(&["1.1.1.1", "2.2.2.2", "3.3.3.3", "4.4.4.4"], &[]);
+        assert_eq!(text, ["nameserver 1.1.1.1", "nameserver 2.2.2.2", "nameserver 3.3.3.3"]);
+        assert_eq!(
+            omitted,
+            [
+                "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: 1.1.1.1 \
+                 2.2.2.2 3.3.3.3"
+            ]
+        );
+    }
+
+    #[test]
+    fn no_more_domains_than_resolvers_bear() {
+        let begin =
+            "Search Line limits were exceeded, some search paths have been omitted, the applied search line is:";
+        let applied = |domains: &[String]| -> usize {
+            let (text, omitted) = limited(&[], domains);
+            let line = text
+                .first()
+                .and_then(|line| line.strip_prefix("search "))
+                .unwrap_or_default();
+            let left = line.split_whitespace().count();
+            let told: Vec<String> = (left < domains.len())
+                .then(|| format!("{begin} {line}"))
+                .into_iter()
+                .collect();
+            assert_eq!(omitted, told);
+            left
+        };
+        let numbered = |count: usize, length: usize| -> Vec<String> {
+            (0..count).map(|number| format!("{number:0>length$}")).collect()
+        };
+        assert_eq!(applied(&numbered(32, 63)), 32, "2047 characters");
+        assert_eq!(applied(&numbered(33, 2)), 32);
+        assert_eq!(applied(&numbered(32, 64)), 31, "2079 characters");
+        assert_eq!(applied(&numbered(9, 253)), 8);
+        assert_eq!(
+            applied(&[numbered(1, 254), numbered(2, 3)].concat()),
+            2,
+            "one is too long"
+        );
+    }
+}
