@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use common::{Kind, Machine, contract};
+use common::{Kind, Machine, connected, contract};
 use oci_spec::runtime::MountBuilder;
 use runtime::ContainerSpec;
 
@@ -74,7 +74,7 @@ async fn sys_is_closed_for_each_container_alone(kind: Kind) {
     let network = Network::new().await;
     let mut sandbox = Machine::sandbox_spec("s");
     sandbox.netns = Some(network.path());
-    machine.runtime.create_sandbox(sandbox).await.unwrap();
+    machine.runtime.create_sandbox(sandbox, connected()).await.unwrap();
     for (id, open) in [("closed", false), ("open", true), ("again", false)] {
         let mut spec = machine.shell(id, "exec sleep 1000");
         let mut mounts = spec.spec.mounts().clone().unwrap_or_default();
