@@ -78,6 +78,10 @@ fn options(query: &Query, name: &str) -> Result<String, Failure> {
     {
         return Err(Failure::bad_request(format!("parsing time {text:?}: {error}")));
     }
+    // Choosing one of the two outputs is an alpha feature, which is off.
+    if query.get("stream").is_some() {
+        found.push(api::Invalid::forbidden("stream", "may not be specified"));
+    }
     if !found.is_empty() {
         return Err(Failure::invalid("", "PodLogOptions", name, &found));
     }

@@ -9,6 +9,7 @@
 mod access;
 mod accounts;
 mod apply;
+mod backends;
 mod bodies;
 mod callers;
 mod certificates;
