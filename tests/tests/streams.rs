@@ -70,11 +70,25 @@ fn stock_clients_talk_to_containers() -> anyhow::Result<()> {
             {{"name": "box", "image": "{busybox}", "command": ["sleep", "100000"]}},
             {{"name": "side", "image": "{busybox}", "command": ["sleep", "100000"]}}]}}}}"#
     );
+    let host = r#"{"spec": {"hostNetwork": true}}"#;
+    machine.kubectl([
+        "run",
+        "host",
+        &format!("--image={nginx}"),
+        &format!("--overrides={host}"),
+    ])?;
     let image = format!("--image={busybox}");
     machine.kubectl(["run", "two", &image, &format!("--overrides={two}")])?;
     machine.kubectl(["create", "deployment", "many", &format!("--image={nginx}"), "--port=80"])?;
     machine.kubectl(["expose", "deployment", "many", "--port=8000", "--target-port=80"])?;
-    machine.kubectl(["wait", "--for=condition=Ready", "pod/web", "pod/two", "--timeout=60s"])?;
+    machine.kubectl([
+        "wait",
+        "--for=condition=Ready",
+        "pod/web",
+        "pod/two",
+        "pod/host",
+        "--timeout=60s",
+    ])?;
     machine.kubectl(["rollout", "status", "deployment/many", "--timeout=60s"])?;
     for (number, kubectl) in clients()?.iter().enumerate() {
         let client = Client {
@@ -301,8 +315,17 @@ fn proxy(client: &Client<'_>) -> anyhow::Result<()> {
         &format!("{base}/pods/ftp:web:80/proxy/"),
         "invalid pod request \"ftp:web:80\"",
     )?;
-    // attack_27: a node is only its agent; whatever else listens there is out of reach.
-    refused(&format!("/api/v1/nodes/{node}:22/proxy/"), "address not allowed")
+    refused(
+        &format!("{base}/pods/web:http/proxy/"),
+        "error trying to reach service: dial tcp: lookup tcp/http: unknown port",
+    )?;
+    // attack_27: of a node what listens at its own address; what does on its loopback is out of reach.
+    let said = client.run(&["get", "--raw", &format!("/api/v1/nodes/{node}:80/proxy/")])?;
+    ensure!(said.contains("Welcome to nginx"), "{said}");
+    refused(
+        &format!("/api/v1/nodes/{node}:1/proxy/"),
+        ":1: connect: connection refused",
+    )
 }
 
 /// Clients that are killed leave no program, no descriptor and no connection behind.

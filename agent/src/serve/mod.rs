@@ -244,6 +244,7 @@ fn router(context: Arc<Context>) -> Router {
         .route("/crashes", get(crashes::answer))
         .route("/milestones", get(milestones::answer))
         .route("/local-path/{name}", put(local_path::make).delete(local_path::remove))
+        .route("/dial/{port}", get(streams::dial_node))
         .route("/dial/{namespace}/{pod}/{port}", get(streams::dial))
         .fallback(|| async { (StatusCode::NOT_FOUND, "404 page not found\n") })
         .layer(middleware::from_fn(authorize))

@@ -30,14 +30,18 @@ pub enum Answer {
     Switched(Parts, Box<dyn Stream>),
 }
 
-/// Why there is no answer.
+/// Why there is no answer, in Go's words.
 #[derive(Debug, Error)]
 pub enum AgentError {
     /// The agent cannot be reached or is not who it should be.
-    #[error("dial {node}: {because}")]
+    #[error("{because}")]
     Unreachable {
-        /// The node's name.
-        node: String,
+        /// What went wrong.
+        because: String,
+    },
+    /// It was reached, and its answer did not come.
+    #[error("{because}")]
+    Silent {
         /// What went wrong.
         because: String,
     },

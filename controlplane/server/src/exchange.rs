@@ -15,8 +15,10 @@ use http_body::Frame;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use tokio::time::error::Elapsed;
 
 use crate::agents::{Answer, Stream};
+use crate::dialing;
 
 type Connection = BoxFuture<'static, hyper::Result<()>>;
 
@@ -36,10 +38,10 @@ pub(crate) async fn exchange(
         asked.as_mut().poll(context)
     });
     let answer = match limit {
-        Some(limit) => tokio::time::timeout(limit, answer).await?,
+        Some(limit) => tokio::time::timeout(limit, answer).await.map_err(late)?,
         None => answer.await,
     };
-    let mut answer = answer.map_err(io::Error::other)?;
+    let mut answer = answer.map_err(|error| io::Error::other(dialing::broken(&error)))?;
     if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
         let mut upgrade = std::pin::pin!(hyper::upgrade::on(&mut answer));
         let upgraded = poll_fn(|context| {
@@ -53,6 +55,10 @@ pub(crate) async fn exchange(
     let (head, body) = answer.into_parts();
     let body = Body::new(Driven { connection, body });
     Ok(Answer::Whole(Response::from_parts(head, body)))
+}
+
+fn late(_: Elapsed) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "net/http: timeout awaiting response headers")
 }
 
 /// The connection's own work. How it ends shows in what is waited for over it.

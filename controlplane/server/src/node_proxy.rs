@@ -17,9 +17,12 @@ use rustls::RootCertStore;
 use rustls_pki_types::ServerName;
 use socket2::{SockRef, Socket, TcpKeepalive};
 use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use crate::agents::{Agent, AgentError, Agents, Answer};
+use crate::dialing;
 use crate::exchange;
 use crate::pki::{Identity, Pki};
 use crate::tls::TlsError;
@@ -78,39 +81,35 @@ impl Agents for NodeProxy {
     fn ask(&self, agent: Agent, request: Request<Body>) -> BoxFuture<'static, Result<Answer, AgentError>> {
         let connector = self.connector.read().unwrap_or_else(PoisonError::into_inner).clone();
         let loopback = self.loopback;
-        Box::pin(async move {
-            let asked = ask(connector, loopback, &agent, request).await;
-            asked.map_err(|error| AgentError::Unreachable {
-                node: agent.node,
-                because: error.to_string(),
-            })
-        })
+        Box::pin(ask(connector, loopback, agent, request))
     }
 }
 
-async fn ask(connector: TlsConnector, loopback: bool, agent: &Agent, mut request: Request<Body>) -> io::Result<Answer> {
-    let address = address(&agent.address, loopback)?;
-    let name = ServerName::try_from(agent.node.clone()).map_err(io::Error::other)?;
-    let dial = async {
-        let stream = TcpStream::connect(SocketAddr::new(address, agent.port)).await?;
-        stream.set_nodelay(true)?;
-        let silence = Silence::limit(&stream)?;
-        Ok::<_, io::Error>((connector.connect(name, stream).await?, silence))
+async fn ask(
+    connector: TlsConnector,
+    loopback: bool,
+    agent: Agent,
+    mut request: Request<Body>,
+) -> Result<Answer, AgentError> {
+    let dialed = dial(&connector, loopback, &agent).await;
+    let (stream, silence) = dialed.map_err(|because| AgentError::Unreachable { because })?;
+    let silent = |error: io::Error| AgentError::Silent {
+        because: error.to_string(),
     };
-    let (stream, silence) = tokio::time::timeout(CONNECT, dial).await??;
-    let host = HeaderValue::from_str(&agent.node).map_err(io::Error::other)?;
+    let host = HeaderValue::from_str(&agent.node).map_err(|error| silent(io::Error::other(error)))?;
     request.headers_mut().insert(header::HOST, host);
-    let answer = match exchange::exchange(Box::new(stream), request, Some(ANSWER)).await? {
+    let answer = exchange::exchange(Box::new(stream), request, Some(ANSWER)).await;
+    let answer = match answer.map_err(silent)? {
         Answer::Whole(answer) => answer,
         switched @ Answer::Switched(..) => {
-            silence.allow()?;
+            silence.allow().map_err(silent)?;
             return Ok(switched);
         }
     };
     if answer.status().is_redirection() {
-        return Err(io::Error::other(
-            "the agent answered with a redirect, which is not followed",
-        ));
+        return Err(AgentError::Silent {
+            because: "redirects forbidden".to_owned(),
+        });
     }
     let (head, body) = answer.into_parts();
     let mut response = Response::new(body);
@@ -119,6 +118,27 @@ async fn ask(connector: TlsConnector, loopback: bool, agent: &Agent, mut request
         response.headers_mut().insert(header::CONTENT_TYPE, kind.clone());
     }
     Ok(Answer::Whole(response))
+}
+
+/// A connection to an agent that has shown who it is; or what went wrong.
+async fn dial(
+    connector: &TlsConnector,
+    loopback: bool,
+    agent: &Agent,
+) -> Result<(TlsStream<TcpStream>, Silence), String> {
+    let deadline = Instant::now() + CONNECT;
+    let address = address(&agent.address, loopback).map_err(|error| error.to_string())?;
+    let address = SocketAddr::new(address, agent.port);
+    let name = ServerName::try_from(agent.node.clone()).map_err(|error| error.to_string())?;
+    let connected = timeout_at(deadline, TcpStream::connect(address)).await;
+    let stream = connected.map_err(io::Error::from).flatten();
+    let stream = stream.map_err(|error| dialing::refused(address, &error))?;
+    let kept = stream.set_nodelay(true).and_then(|()| Silence::limit(&stream));
+    let silence = kept.map_err(|error| dialing::plain(&error))?;
+    let secured = timeout_at(deadline, connector.connect(name, stream)).await;
+    let secured = secured.map_err(|_late| "net/http: TLS handshake timeout".to_owned())?;
+    let stream = secured.map_err(|error| dialing::unsecured(&error))?;
+    Ok((stream, silence))
 }
 
 /// How long a node may be silent when it ought to say something, if only that something has arrived.

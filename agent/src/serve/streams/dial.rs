@@ -12,6 +12,7 @@ use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use k8s_openapi::api::core::v1::Pod;
+use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use tokio::net::{TcpSocket, TcpStream};
@@ -108,14 +109,16 @@ impl Location {
     }
 }
 
+/// The kernel's words as Go has them.
 fn plain(error: &io::Error) -> String {
-    if error.kind() == io::ErrorKind::ConnectionRefused {
-        "connection refused".to_owned()
-    } else if error.kind() == io::ErrorKind::TimedOut {
-        "i/o timeout".to_owned()
-    } else {
-        error.to_string()
-    }
+    let text = match error.raw_os_error() {
+        None if error.kind() == io::ErrorKind::TimedOut => return "i/o timeout".to_owned(),
+        None => return error.to_string(),
+        Some(number) => Errno::from_raw(number).desc(),
+    };
+    let mut letters = text.chars();
+    let first = letters.next().map(|first| first.to_ascii_lowercase());
+    first.into_iter().chain(letters).collect()
 }
 
 /// `/dial/NAMESPACE/POD/PORT`: the connection becomes one to the pod's address, for the API server's proxy.
@@ -134,12 +137,33 @@ pub(in super::super) async fn dial(
     let Some(address) = location.and_then(|location| location.address) else {
         return refused(StatusCode::SERVICE_UNAVAILABLE, "the pod has no address yet");
     };
-    let target = SocketAddr::new(address, port);
+    join(request, SocketAddr::new(address, port)).await
+}
+
+/// `/dial/PORT`: the same to a port of the node's own address. What listens on its loopback alone stays out of reach.
+pub(in super::super) async fn dial_node(
+    State(context): State<Arc<Context>>,
+    Path(port): Path<u16>,
+    request: Request,
+) -> Response {
+    if upgrade::wanted(&request) != "tcp" {
+        return refused(StatusCode::BAD_REQUEST, "Upgrade request required");
+    }
+    let own = context.config.addresses.iter().find(|address| !address.is_loopback());
+    let Some(address) = own else {
+        return refused(StatusCode::SERVICE_UNAVAILABLE, "the node has no address");
+    };
+    join(request, SocketAddr::new(*address, port)).await
+}
+
+async fn join(request: Request, target: SocketAddr) -> Response {
     let connected = tokio::time::timeout(CONNECT, TcpStream::connect(target)).await;
     let mut stream = match connected.map_err(io::Error::from).flatten() {
         Ok(stream) => stream,
         Err(error) => {
-            let text = format!("dial tcp {target}: connect: {}", plain(&error));
+            let late = error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none();
+            let operation = if late { "" } else { "connect: " };
+            let text = format!("dial tcp {target}: {operation}{}", plain(&error));
             return refused(StatusCode::BAD_GATEWAY, text);
         }
     };

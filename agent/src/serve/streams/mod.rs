@@ -16,7 +16,7 @@ use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 pub(super) use command::{attach, exec};
-pub(super) use dial::dial;
+pub(super) use dial::{dial, dial_node};
 pub(super) use forward::forward;
 
 /// Versions of a SPDY client's protocol, best first; and the answer's.

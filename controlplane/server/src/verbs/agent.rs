@@ -3,10 +3,10 @@
 use axum::body::Body;
 use http::Request;
 use http_body_util::{BodyExt, Limited};
-use k8s_openapi::api::core::v1::{Container, Node, PodSpec};
+use k8s_openapi::api::core::v1::{Container, Node, NodeAddress, PodSpec};
 use store::Key;
 
-use crate::agents::{Agent, Answer};
+use crate::agents::{Agent, AgentError, Answer};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::respond::Response;
@@ -29,15 +29,32 @@ pub(super) async fn words(answer: Response) -> String {
     }
 }
 
-/// Sends a request to the agent of a node.
-pub(super) async fn ask(context: &Context, node: &str, request: Request<Body>) -> Result<Answer, Failure> {
+/// Sends a request to the agent of a node. What becomes of a connection that fails is told by whoever asks.
+pub(super) async fn ask(
+    context: &Context,
+    node: &str,
+    request: Request<Body>,
+    told: impl FnOnce(&Agent, AgentError) -> Failure,
+) -> Result<Answer, Failure> {
     let Some(agents) = context.server.options.agents.clone() else {
         return Err(Failure::Unavailable {
             message: "this server has no way to the nodes' agents".into(),
         });
     };
     let agent = find(context, node)?;
-    agents.ask(agent, request).await.map_err(Failure::internal)
+    let asked = agents.ask(agent.clone(), request).await;
+    asked.map_err(|error| told(&agent, error))
+}
+
+/// A connection that was to switch protocols and did not come about.
+pub(super) fn undialed(error: &AgentError) -> Failure {
+    let message = match error {
+        AgentError::Unreachable { because } => format!("error dialing backend: {because}"),
+        // The head of an answer was begun to be read.
+        AgentError::Silent { because } if because == "EOF" => "unexpected EOF".to_owned(),
+        AgentError::Silent { because } => because.clone(),
+    };
+    Failure::Unexpected { message }
 }
 
 /// The container that is meant: the one named, or the only one.
@@ -74,8 +91,18 @@ pub(super) fn container(spec: &PodSpec, pod: &str, wanted: Option<&str>) -> Resu
     )))
 }
 
+fn unknown(addresses: &[NodeAddress]) -> Failure {
+    let known = addresses
+        .iter()
+        .map(|known| format!("{{{} {}}}", known.type_, known.address));
+    let known = known.collect::<Vec<_>>().join(" ");
+    Failure::Unexpected {
+        message: format!("no preferred addresses found; known addresses: [{known}]"),
+    }
+}
+
 /// Where the node's agent listens.
-fn find(context: &Context, node: &str) -> Result<Agent, Failure> {
+pub(super) fn find(context: &Context, node: &str) -> Result<Agent, Failure> {
     let missing = || Failure::NotFound {
         target: crate::failure::Target {
             resource: crate::failure::GroupResource::new("", "nodes"),
@@ -94,11 +121,7 @@ fn find(context: &Context, node: &str) -> Result<Agent, Failure> {
         .iter()
         .find_map(|kind| addresses.iter().find(|address| address.type_ == *kind))
         .map(|address| address.address.clone())
-        .ok_or_else(|| {
-            Failure::internal(format!(
-                "no preferred addresses found; known addresses: []; node {node}"
-            ))
-        })?;
+        .ok_or_else(|| unknown(&addresses))?;
     let port = status
         .daemon_endpoints
         .and_then(|endpoints| endpoints.kubelet_endpoint)

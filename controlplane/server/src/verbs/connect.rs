@@ -47,7 +47,7 @@ pub(crate) async fn connect(context: &mut Context, what: Wanted) -> Result<Respo
     *request.method_mut() = context.wire.method.clone();
     *request.uri_mut() = path.parse().map_err(Failure::internal)?;
     *request.headers_mut() = tunnel::headers(&context.headers);
-    match agent::ask(context, node, request).await? {
+    match agent::ask(context, node, request, |_, error| agent::undialed(&error)).await? {
         Answer::Switched(head, back) => tunnel::open(context.wire.upgrade.take(), tunnel::headers(&head.headers), back),
         Answer::Whole(answer) => Ok(refusal(answer).await),
     }

@@ -5,9 +5,10 @@ use http::{HeaderValue, StatusCode};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::agent;
-use crate::agents::Answer;
+use crate::agents::{Agent, AgentError, Answer};
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::path::percent_encode;
 use crate::query::Query;
 use crate::respond::{self, Response};
 use crate::tunnel;
@@ -24,13 +25,22 @@ pub(crate) async fn get(context: &mut Context) -> Result<Response, Failure> {
         return Ok(respond::with_type(StatusCode::OK, "text/plain", ""));
     };
     let path = format!("/containerLogs/{}/{name}/{container}{options}", context.info.namespace);
-    let request = http::Request::get(path).body(axum::body::Body::empty());
+    let request = http::Request::get(&path).body(axum::body::Body::empty());
     let mut request = request.map_err(Failure::internal)?;
     // A client of WebSocket gets the output in messages.
     if tunnel::is_wanted(&context.headers) {
         *request.headers_mut() = tunnel::headers(&context.headers);
     }
-    match agent::ask(context, node, request).await? {
+    let told = |agent: &Agent, error: AgentError| {
+        let host = match agent.address.contains(':') {
+            true => format!("[{}]:{}", agent.address, agent.port),
+            false => format!("{}:{}", agent.address, agent.port),
+        };
+        Failure::Unexpected {
+            message: format!("Get \"https://{host}{path}\": {error}"),
+        }
+    };
+    match agent::ask(context, node, request, told).await? {
         Answer::Whole(answer) => pass_on(answer).await,
         Answer::Switched(head, back) => tunnel::open(context.wire.upgrade.take(), tunnel::headers(&head.headers), back),
     }
@@ -85,24 +95,23 @@ fn options(query: &Query, name: &str) -> Result<String, Failure> {
     if !found.is_empty() {
         return Err(Failure::invalid("", "PodLogOptions", name, &found));
     }
-    let mut pairs = Vec::new();
-    let numbers = [("tailLines", tail), ("limitBytes", bytes), ("sinceSeconds", since)];
-    pairs.extend(
-        numbers
-            .into_iter()
-            .filter_map(|(field, value)| Some(format!("{field}={}", value?))),
-    );
-    pairs.extend(since_time.map(|text| format!("sinceTime={}", text.replace('+', "%2B"))));
-    let flags = ["follow", "previous", "timestamps"];
-    pairs.extend(
-        flags
-            .into_iter()
-            .filter(|flag| query.flag(flag))
-            .map(|flag| format!("{flag}=true")),
-    );
-    Ok(if pairs.is_empty() {
-        String::new()
-    } else {
-        format!("?{}", pairs.join("&"))
-    })
+    let flag = |name: &str| query.flag(name).then(|| "true".to_owned());
+    let number = |value: Option<i64>| value.map(|value| value.to_string());
+    let mut pairs = String::new();
+    // In the order in which Go writes them.
+    for (field, value) in [
+        ("follow", flag("follow")),
+        ("limitBytes", number(bytes)),
+        ("previous", flag("previous")),
+        ("sinceSeconds", number(since)),
+        ("sinceTime", since_time.map(|text| percent_encode(text).to_uppercase())),
+        ("tailLines", number(tail)),
+        ("timestamps", flag("timestamps")),
+    ] {
+        if let Some(value) = value {
+            let mark = if pairs.is_empty() { '?' } else { '&' };
+            pairs.extend([mark.to_string().as_str(), field, "=", &value]);
+        }
+    }
+    Ok(pairs)
 }

@@ -160,7 +160,7 @@ async fn answer(context: &Context, node: &str) -> Result<Measures, String> {
     let request = Request::get(PATH)
         .body(Body::empty())
         .map_err(|error| error.to_string())?;
-    let asked = agent::ask(context, node, request).await;
+    let asked = agent::ask(context, node, request, |_, error| Failure::internal(error)).await;
     let Answer::Whole(answer) = asked.map_err(|failure| failure.to_string())? else {
         return Err("it switches protocols".to_owned());
     };

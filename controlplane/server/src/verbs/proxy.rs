@@ -1,7 +1,7 @@
 //! HTTP to what is behind a pod, a service or a node: `NAME`, `NAME:PORT` or `SCHEME:NAME:PORT`, and a path.
 //!
-//! Pods are reached through the agent of their node, which knows their addresses; nobody's word about an address opens a
-//! connection to anything else.
+//! Pods are reached through the agent of their node, which knows their addresses, and so are the node's own ports; nobody's
+//! word about an address opens a connection to anything else.
 
 mod forward;
 mod target;
@@ -12,8 +12,9 @@ use http::{HeaderValue, Request, StatusCode};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::agent;
-use crate::agents::{Answer, Stream};
+use crate::agents::{AgentError, Answer, Stream};
 use crate::context::Context;
+use crate::dialing;
 use crate::exchange::exchange;
 use crate::failure::Failure;
 use crate::respond::Response;
@@ -29,20 +30,20 @@ pub(crate) async fn proxy(context: &mut Context, body: Body) -> Result<Response,
         return redirect(context, &prefix);
     }
     let request = forward::request(context, &path, body)?;
+    let upgrade = tunnel::is_wanted(&context.headers);
     let answer = match &target.behind {
-        Behind::Agent { node } => agent::ask(context, node, request).await?,
+        Behind::Agent { node } => agent::ask(context, node, request, |_, error| unanswered(&error, upgrade)).await?,
+        Behind::Nowhere { because } => return Err(unreachable(because, upgrade)),
+        Behind::Node { node, port } => {
+            let stream = dial(context, node, &format!("/dial/{port}"), upgrade).await?;
+            behind(stream, target.secure, request, upgrade).await?
+        }
         Behind::Pod { namespace, name, port } => {
-            let stream = dial(context, namespace, name, *port).await?;
-            let stream = if target.secure {
-                forward::secure(stream).await
-            } else {
-                Ok(stream)
-            };
-            let answer = match stream {
-                Ok(stream) => exchange(stream, request, None).await,
-                Err(error) => Err(error),
-            };
-            answer.map_err(|error| unreachable(&error.to_string()))?
+            let pod: Pod = target::find(context, "pods", namespace, name)?;
+            let node = pod.spec.and_then(|spec| spec.node_name).filter(|node| !node.is_empty());
+            let node = node.ok_or_else(|| Failure::bad_request(format!("pod {name} does not have a host assigned")))?;
+            let stream = dial(context, &node, &format!("/dial/{namespace}/{name}/{port}"), upgrade).await?;
+            behind(stream, target.secure, request, upgrade).await?
         }
     };
     match answer {
@@ -68,24 +69,56 @@ fn redirect(context: &Context, prefix: &str) -> Result<Response, Failure> {
     Ok(response)
 }
 
-fn unreachable(because: &str) -> Failure {
+/// Nobody can be dialed. Who wants another protocol is told as of exec.
+fn unreachable(because: &str, upgrade: bool) -> Failure {
+    if upgrade {
+        let because = because.to_owned();
+        return agent::undialed(&AgentError::Unreachable { because });
+    }
     Failure::Unavailable {
         message: format!("error trying to reach service: {because}").into(),
     }
 }
 
-/// A connection to a pod's port, through the agent of its node.
-async fn dial(context: &Context, namespace: &str, name: &str, port: u16) -> Result<Box<dyn Stream>, Failure> {
-    let pod: Pod = target::find(context, "pods", namespace, name)?;
-    let node = pod.spec.and_then(|spec| spec.node_name).filter(|node| !node.is_empty());
-    let node = node.ok_or_else(|| Failure::bad_request(format!("pod {name} does not have a host assigned")))?;
-    let request = Request::get(format!("/dial/{namespace}/{name}/{port}"))
+fn unanswered(error: &AgentError, upgrade: bool) -> Failure {
+    match upgrade {
+        true => agent::undialed(error),
+        false => unreachable(&error.to_string(), false),
+    }
+}
+
+/// A connection to a port of a pod or of a node, through the node's agent.
+async fn dial(context: &Context, node: &str, path: &str, upgrade: bool) -> Result<Box<dyn Stream>, Failure> {
+    let request = Request::get(path)
         .header("connection", "Upgrade")
         .header("upgrade", "tcp")
         .body(Body::empty())
         .map_err(Failure::internal)?;
-    match agent::ask(context, &node, request).await? {
+    match agent::ask(context, node, request, |_, error| {
+        unreachable(&error.to_string(), upgrade)
+    })
+    .await?
+    {
         Answer::Switched(_, stream) => Ok(stream),
-        Answer::Whole(answer) => Err(unreachable(&agent::words(answer).await)),
+        Answer::Whole(answer) => Err(unreachable(&agent::words(answer).await, upgrade)),
     }
+}
+
+/// The answer of who is at the end of a connection.
+async fn behind(
+    stream: Box<dyn Stream>,
+    secure: bool,
+    request: Request<Body>,
+    upgrade: bool,
+) -> Result<Answer, Failure> {
+    let stream = if secure {
+        let secured = forward::secure(stream).await;
+        secured.map_err(|error| unreachable(&dialing::unsecured(&error), upgrade))?
+    } else {
+        stream
+    };
+    exchange(stream, request, None).await.map_err(|error| {
+        let because = error.to_string();
+        unanswered(&AgentError::Silent { because }, upgrade)
+    })
 }

@@ -216,17 +216,23 @@ async fn attack_27_a_proxy_reaches_pods_and_agents_alone() {
     let pods = |rest: &str| format!("{PODS}/{rest}");
     assert_eq!(
         said(&pods("a:80/proxy/x")).await,
-        (400, "pod a does not have a host assigned".to_owned())
+        (400, "address not allowed".to_owned())
     );
     bind(&api).await;
+    let status = json!({"status": {"podIP": "10.0.0.7", "podIPs": [{"ip": "10.0.0.7"}]}});
+    api.patch(&pods("a/status"), "merge-patch+json", &status).await;
     assert_eq!(
         said(&pods("ftp:a:80/proxy/x")).await.1,
         "invalid pod request \"ftp:a:80\""
     );
-    assert_eq!(
-        said(&pods("a:99999/proxy/x")).await.1,
-        "invalid pod request \"a:99999\""
-    );
+    for (port, because) in [
+        ("99999", "dial tcp: address 99999: invalid port"),
+        ("web", "dial tcp: lookup tcp/web: unknown port"),
+    ] {
+        let wanted = (503, format!("error trying to reach service: {because}"));
+        assert_eq!(said(&pods(&format!("a:{port}/proxy/x"))).await, wanted);
+        assert_eq!(said(&format!("/api/v1/nodes/n1:{port}/proxy/x")).await, wanted);
+    }
     assert_eq!(
         said(&pods("a:8080/proxy/x")).await,
         (
@@ -234,10 +240,8 @@ async fn attack_27_a_proxy_reaches_pods_and_agents_alone() {
             "error trying to reach service: container not found (\"c\")".to_owned()
         )
     );
-    assert_eq!(
-        said("/api/v1/nodes/n1:22/proxy/x").await.1,
-        "address not allowed: port 22 of node n1"
-    );
+    said("/api/v1/nodes/n1:9100/proxy/metrics").await;
+    api.get("/api/v1/nodes/https:n1:10250/proxy/healthz").await;
     let answer = api.get(&pods("a:8080/proxy")).await;
     assert_eq!(
         (answer.code.as_u16(), answer.headers["location"].to_str().unwrap()),
@@ -248,6 +252,8 @@ async fn attack_27_a_proxy_reaches_pods_and_agents_alone() {
         *recorder.asked.lock().unwrap(),
         [
             "n1 GET /dial/default/a/8080 [connection upgrade]",
+            "n1 GET /dial/9100 [connection upgrade]",
+            "n1 GET /healthz [host x-forwarded-proto x-forwarded-uri]",
             "n1 GET /logs/?q=1 [host x-forwarded-proto x-forwarded-uri]"
         ]
     );
@@ -342,6 +348,9 @@ async fn what_lasts_is_recorded_when_it_begins_and_when_it_ends() {
 async fn who_watches_reaches_nothing_behind_a_pod() {
     let (api, recorder) = with_pod().await;
     bind(&api).await;
+    let status = json!({"status": {"podIP": "10.0.0.7", "podIPs": [{"ip": "10.0.0.7"}]}});
+    api.patch(&format!("{PODS}/a/status"), "merge-patch+json", &status)
+        .await;
     let path = "/namespaces/default/pods/a/proxy/x";
     assert_eq!(
         api.get(&format!("/api/v1/watch{path}")).await.code,

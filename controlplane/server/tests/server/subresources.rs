@@ -4,10 +4,8 @@ use std::sync::Arc;
 
 use crate::support::{Api, Kept, config_map, deployment, pod};
 use axum::body::Body;
-use controlplane_server::agents::{Agent, AgentError, Agents, Answer};
 use controlplane_server::audit::{Sink, Stage};
-use futures::future::BoxFuture;
-use http::{Method, Request, Response};
+use http::{Method, Request};
 use serde_json::{Value, json};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -68,63 +66,6 @@ async fn scale_changes_replicas_alone() {
         (&stored["spec"]["replicas"], &stored["metadata"]["generation"]),
         (&json!(2), &json!(3))
     );
-}
-
-/// Answers what it was asked.
-struct Echo;
-
-impl Agents for Echo {
-    fn ask(&self, agent: Agent, request: Request<Body>) -> BoxFuture<'static, Result<Answer, AgentError>> {
-        let text = format!("{} {}:{} {}", agent.node, agent.address, agent.port, request.uri());
-        Box::pin(async move { Ok(Answer::Whole(Response::new(Body::from(text)))) })
-    }
-}
-
-#[tokio::test]
-async fn logs_come_from_the_node() {
-    let api = Api::start_with(|mut options| {
-        options.agents = Some(Arc::new(Echo));
-        options
-    })
-    .await;
-    let node = json!({"metadata": {"name": "n1"}, "spec": {}});
-    api.post("/api/v1/nodes", &node).await;
-    let status = json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
-        "daemonEndpoints": {"kubeletEndpoint": {"Port": 10251}}}});
-    let answer = api.patch("/api/v1/nodes/n1/status", "merge-patch+json", &status).await;
-    assert_eq!(answer.code, 200, "{}", answer.text());
-    let mut two = pod("a");
-    two["spec"]["containers"] = json!([{"name": "c", "image": "x"}, {"name": "d", "image": "x"}]);
-    api.post(PODS, &two).await;
-    let path = format!("{PODS}/a/log");
-    assert_eq!(
-        api.get(&path).await.message(),
-        "a container name must be specified for pod a, choose one of: [c d]"
-    );
-    assert_eq!(
-        api.get(&format!("{path}?container=z")).await.message(),
-        "container z is not valid for pod a"
-    );
-    assert_eq!(
-        api.get(&format!("{path}?container=d")).await.text(),
-        "",
-        "no node, no output"
-    );
-    let binding = json!({"metadata": {"name": "a"}, "target": {"kind": "Node", "name": "n1"}});
-    api.post(&format!("{PODS}/a/binding"), &binding).await;
-    let answer = api
-        .get(&format!("{path}?container=d&follow=true&tailLines=3&limitBytes=9"))
-        .await;
-    assert_eq!(
-        answer.text(),
-        "n1 10.0.0.1:10251 /containerLogs/default/a/d?tailLines=3&limitBytes=9&follow=true"
-    );
-    let answer = api.get(&format!("{path}?container=d&tailLines=-1")).await;
-    assert_eq!(
-        answer.message(),
-        "PodLogOptions \"a\" is invalid: tailLines: Invalid value: -1: must be greater than or equal to 0"
-    );
-    assert_eq!(api.get(&format!("{PODS}/none/log")).await.code, 404);
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Whom a proxied request is for.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
@@ -10,6 +11,7 @@ use serde::de::DeserializeOwned;
 use crate::context::Context;
 use crate::failure::{Failure, GroupResource, Target as Named};
 use crate::storage;
+use crate::verbs::agent;
 
 /// Where the request goes.
 #[derive(Debug, PartialEq, Eq)]
@@ -24,8 +26,12 @@ pub(super) struct Target {
 pub(super) enum Behind {
     /// The agent of a node.
     Agent { node: String },
+    /// Another port of a node.
+    Node { node: String, port: u16 },
     /// A port of a pod.
     Pod { namespace: String, name: String, port: u16 },
+    /// Nobody: what was asked for as a port is none.
+    Nowhere { because: String },
 }
 
 /// `NAME`, `NAME:PORT`, `SCHEME:NAME:PORT`; nothing for anything else.
@@ -66,19 +72,30 @@ impl Target {
         let invalid = || Failure::bad_request(format!("invalid {kind} request {id:?}"));
         let (scheme, name, port) = split(id).ok_or_else(invalid)?;
         let behind = match kind.as_str() {
-            "node" => agent(context, name, port)?,
+            "node" => node(context, name, port)?,
             "pod" => {
                 let pod: Pod = find(context, "pods", namespace, name)?;
+                check(
+                    pod.status
+                        .iter()
+                        .flat_map(|status| status.pod_ips.iter().flatten())
+                        .next()
+                        .map(|own| own.ip.as_str()),
+                )?;
+                let usual = if scheme == "https" { 443 } else { 80 };
                 let port = if port.is_empty() {
-                    first_port(&pod)
+                    Ok(first_port(&pod).unwrap_or(usual))
                 } else {
-                    port.parse().ok()
+                    number(port)
                 };
-                Behind::Pod {
-                    namespace: namespace.clone(),
-                    name: name.to_owned(),
-                    port: port.filter(|port| *port > 0).ok_or_else(invalid)?,
-                }
+                port.map_or_else(
+                    |because| Behind::Nowhere { because },
+                    |port| Behind::Pod {
+                        namespace: namespace.clone(),
+                        name: name.to_owned(),
+                        port,
+                    },
+                )
             }
             _ => endpoint(context, id, name, port)?,
         };
@@ -87,24 +104,55 @@ impl Target {
     }
 }
 
-/// Only the agent's own port: what else listens on a node is not the cluster's.
-fn agent(context: &Context, name: &str, port: &str) -> Result<Behind, Failure> {
-    let node: k8s_openapi::api::core::v1::Node = find(context, "nodes", "", name)?;
-    let own = node.status.and_then(|status| status.daemon_endpoints?.kubelet_endpoint);
-    let own = own.map_or(10250, |endpoint| endpoint.port);
-    if port.is_empty() || port == own.to_string() {
-        let node = name.to_owned();
+/// A node's agent, or what else listens there.
+fn node(context: &Context, name: &str, port: &str) -> Result<Behind, Failure> {
+    let agent = agent::find(context, name)?;
+    let node = name.to_owned();
+    if port.is_empty() || port == agent.port.to_string() {
         return Ok(Behind::Agent { node });
     }
-    Err(Failure::bad_request(format!(
-        "address not allowed: port {port} of node {name}"
-    )))
+    check(Some(&agent.address))?;
+    Ok(number(port).map_or_else(
+        |because| Behind::Nowhere { because },
+        |port| Behind::Node { node, port },
+    ))
+}
+
+/// A port, which nothing gives a name here; or what dialing it comes to.
+fn number(port: &str) -> Result<u16, String> {
+    port.parse().map_err(|_error| {
+        let digits = port.strip_prefix(['+', '-']).unwrap_or(port);
+        if digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            format!("dial tcp: address {port}: invalid port")
+        } else {
+            format!("dial tcp: lookup tcp/{port}: unknown port")
+        }
+    })
+}
+
+/// Nobody is sent to an address that means something else to each machine.
+fn check(address: Option<&str>) -> Result<(), Failure> {
+    let parsed = address.and_then(|address| address.parse::<IpAddr>().ok());
+    let allowed = parsed.is_some_and(|address| {
+        let own = match address.to_canonical() {
+            IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
+            IpAddr::V6(address) => address.is_unicast_link_local(),
+        };
+        let address = address.to_canonical();
+        !(own || address.is_unspecified() || address.is_loopback() || address.is_multicast())
+    });
+    if allowed {
+        return Ok(());
+    }
+    Err(Failure::bad_request("address not allowed"))
 }
 
 fn first_port(pod: &Pod) -> Option<u16> {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    let first = containers.flat_map(|container| container.ports.iter().flatten()).next();
-    first.map_or(Some(80), |port| u16::try_from(port.container_port).ok())
+    let first = containers
+        .flat_map(|container| container.ports.iter().flatten())
+        .next()?;
+    u16::try_from(first.container_port).ok()
 }
 
 /// One of a service's endpoints, by the name of the port.
@@ -176,7 +224,7 @@ fn ready_pod(endpoint: &Endpoint) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::split;
+    use super::{check, number, split};
 
     #[test]
     fn names_are_read_with_scheme_and_port() {
@@ -187,5 +235,40 @@ mod tests {
         for id in ["", ":80", "ftp:web:80", "http::80", "http:web:80:1"] {
             assert_eq!(split(id), None, "{id}");
         }
+    }
+
+    #[test]
+    fn what_is_no_port_is_told_as_go_does() {
+        assert_eq!((number("8080"), number("0")), (Ok(8080), Ok(0)));
+        for (port, because) in [
+            ("99999", "dial tcp: address 99999: invalid port"),
+            ("-1", "dial tcp: address -1: invalid port"),
+            ("web", "dial tcp: lookup tcp/web: unknown port"),
+        ] {
+            assert_eq!(number(port), Err(because.to_owned()));
+        }
+    }
+
+    #[test]
+    fn addresses_of_one_machine_alone_are_not_reached() {
+        assert!(
+            ["10.0.0.1", "fd00::7", "8.8.8.8"]
+                .iter()
+                .all(|own| check(Some(own)).is_ok())
+        );
+        for wrong in [
+            "127.0.0.1",
+            "::1",
+            "::ffff:127.0.0.1",
+            "169.254.169.254",
+            "fe80::1",
+            "224.0.0.1",
+            "0.0.0.0",
+            "",
+            "n1",
+        ] {
+            assert!(check(Some(wrong)).is_err(), "{wrong}");
+        }
+        assert!(check(None).is_err());
     }
 }

@@ -1,0 +1,82 @@
+//! What is said of connections that fail: Go's words, which clients know.
+
+use std::io;
+use std::net::SocketAddr;
+
+/// No connection to an address.
+pub(crate) fn refused(address: SocketAddr, error: &io::Error) -> String {
+    // The time that was set here is over; the kernel's own end of patience has a number.
+    if error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none() {
+        return format!("dial tcp {address}: i/o timeout");
+    }
+    format!("dial tcp {address}: connect: {}", plain(error))
+}
+
+/// No TLS over a connection.
+pub(crate) fn unsecured(error: &io::Error) -> String {
+    if error.kind() == io::ErrorKind::UnexpectedEof {
+        return "EOF".to_owned();
+    }
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match inner {
+        Some(rustls::Error::InvalidCertificate(why)) => {
+            format!("tls: failed to verify certificate: x509: {}", flaw(why))
+        }
+        Some(rustls::Error::InvalidMessage(_)) => "tls: first record does not look like a TLS handshake".to_owned(),
+        Some(other) => format!("tls: {other}"),
+        None => plain(error),
+    }
+}
+
+fn flaw(why: &rustls::CertificateError) -> String {
+    if matches!(why, rustls::CertificateError::UnknownIssuer) {
+        "certificate signed by unknown authority".to_owned()
+    } else {
+        why.to_string()
+    }
+}
+
+/// A connection that broke off before the answer came.
+pub(crate) fn broken(error: &hyper::Error) -> String {
+    if error.is_incomplete_message() || error.is_canceled() || error.is_closed() {
+        return "EOF".to_owned();
+    }
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<io::Error>());
+    cause.map_or_else(|| error.to_string(), plain)
+}
+
+/// The kernel's words as Go has them: without the number, and in small letters.
+pub(crate) fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    if error.raw_os_error().is_none() {
+        return text;
+    }
+    let text = text.split(" (os error").next().unwrap_or_default();
+    let mut letters = text.chars();
+    let first = letters.next().map(|first| first.to_ascii_lowercase());
+    first.into_iter().chain(letters).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_told_in_gos_words() {
+        let address: SocketAddr = "10.0.0.1:10250".parse().unwrap();
+        let of = |code| refused(address, &io::Error::from_raw_os_error(code));
+        assert_eq!(of(111), "dial tcp 10.0.0.1:10250: connect: connection refused");
+        assert_eq!(of(113), "dial tcp 10.0.0.1:10250: connect: no route to host");
+        assert_eq!(of(110), "dial tcp 10.0.0.1:10250: connect: connection timed out");
+        let late = io::Error::from(io::ErrorKind::TimedOut);
+        assert_eq!(refused(address, &late), "dial tcp 10.0.0.1:10250: i/o timeout");
+        let six: SocketAddr = "[fd00::7]:80".parse().unwrap();
+        let refusal = refused(six, &io::Error::from_raw_os_error(111));
+        assert_eq!(refusal, "dial tcp [fd00::7]:80: connect: connection refused");
+        let stranger = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
+        assert_eq!(
+            unsecured(&io::Error::new(io::ErrorKind::InvalidData, stranger)),
+            "tls: failed to verify certificate: x509: certificate signed by unknown authority"
+        );
+    }
+}
