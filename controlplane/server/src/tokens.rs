@@ -25,6 +25,7 @@ use claims::{Issued, SECRET_ISSUER, SecretClaims};
 pub use claims::ISSUER;
 pub(crate) use claims::{Claims, Named, Private};
 pub use key::{KeyError, SigningKey};
+use legacy::Home;
 pub(crate) use legacy::{LAST_USED, Origin, Used, day};
 
 /// Why a token proves nothing. The texts are what a review of it says.
@@ -78,7 +79,7 @@ pub(crate) struct Verified {
     promised_until: Option<i64>,
     bonds: Vec<Bond>,
     /// The Secret that it lives in, and its account.
-    lives: Option<[Key; 2]>,
+    lives: Option<Home>,
 }
 
 /// Recognizes tokens, and signs them.
@@ -140,8 +141,7 @@ impl Tokens {
         if !verified.bonds.iter().all(|bond| bond.holds(store, token, now)) {
             return Err(Refused::Invalidated);
         }
-        let lives = verified.lives.as_ref();
-        let used = lives.and_then(|[secret, account]| Used::of(store, secret, account, now));
+        let used = verified.lives.as_ref().and_then(|home| home.used(store, now));
         if let Some(used) = used.as_ref().filter(|used| used.origin == Origin::Marked) {
             return Err(Refused::Marked(Box::new(used.clone())));
         }
@@ -273,6 +273,6 @@ fn of_secret(claims: &SecretClaims) -> Option<Verified> {
         ends: i64::MAX,
         promised_until: None,
         bonds: vec![Bond::uid(account.clone(), &claims.uid), Bond::contents(secret.clone())],
-        lives: Some([secret, account]),
+        lives: Some(Home::new(secret, account)),
     })
 }

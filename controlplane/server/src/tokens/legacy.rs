@@ -1,5 +1,7 @@
 //! Uses of tokens that live in Secrets: they never end, so whoever looks after a cluster wants to know which are still used.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use k8s_openapi::jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use serde::Deserialize;
 use store::{Key, Store};
@@ -61,14 +63,48 @@ pub(crate) fn day(now: Timestamp) -> String {
     now.to_zoned(TimeZone::UTC).date().to_string()
 }
 
-impl Used {
-    /// The use of the token of a Secret by an account, both of which are there.
-    pub(super) fn of(store: &Store, secret: &Key, account: &Key, now: Timestamp) -> Option<Self> {
-        let entry = store.get(secret)?;
+/// Where a token lives.
+#[derive(Debug)]
+pub(super) struct Home {
+    secret: Key,
+    account: Key,
+    /// The revision of the account that was read last, and in its lowest bit whether it named the Secret.
+    named_at: AtomicU64,
+}
+
+impl Home {
+    pub(super) fn new(secret: Key, account: Key) -> Self {
+        Self {
+            secret,
+            account,
+            named_at: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether the account names the Secret as one of its tokens. It is read only when it has changed.
+    fn is_named(&self, store: &Store) -> bool {
+        let Some(entry) = store.get(&self.account) else {
+            return false;
+        };
+        let known = self.named_at.load(Ordering::Relaxed);
+        if known >> 1 == entry.revision {
+            return known & 1 == 1;
+        }
+        let account = serde_json::from_slice::<Account>(&entry.bytes).ok();
+        let mut names = account.iter().flat_map(|account| &account.secrets);
+        let named = names.any(|reference| reference.name == self.secret.name());
+        self.named_at
+            .store(entry.revision << 1 | u64::from(named), Ordering::Relaxed);
+        named
+    }
+
+    /// A use of the token, when both are there.
+    pub(super) fn used(&self, store: &Store, now: Timestamp) -> Option<Used> {
+        let entry = store.get(&self.secret)?;
         let labels = &entry.attributes.labels;
         let origin = if labels.get(INVALID_SINCE).is_some_and(|since| !since.is_empty()) {
             Origin::Marked
-        } else if is_named(store, account, secret.name()) {
+        } else if self.is_named(store) {
             Origin::Generated
         } else {
             Origin::Manual
@@ -83,16 +119,18 @@ impl Used {
         } else {
             serde_json::from_slice::<Secret>(&entry.bytes).ok()?.metadata.uid
         };
-        Some(Self {
-            namespace: secret.namespace().to_owned(),
-            account: account.name().to_owned(),
-            secret: secret.name().to_owned(),
+        Some(Used {
+            namespace: self.secret.namespace().to_owned(),
+            account: self.account.name().to_owned(),
+            secret: self.secret.name().to_owned(),
             uid,
             origin,
             day: (!is_told).then_some(today),
         })
     }
+}
 
+impl Used {
     /// What the audit log says of it.
     pub(crate) fn annotation(&self) -> (&'static str, String) {
         match self.origin {
@@ -132,11 +170,4 @@ impl std::fmt::Display for Used {
              from the secret to temporarily allow use of this token"
         )
     }
-}
-
-/// Whether an account names a Secret as one of its tokens.
-fn is_named(store: &Store, account: &Key, secret: &str) -> bool {
-    let account = store.get(account);
-    let account = account.and_then(|entry| serde_json::from_slice::<Account>(&entry.bytes).ok());
-    account.is_some_and(|account| account.secrets.iter().any(|reference| reference.name == secret))
 }
