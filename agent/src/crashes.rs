@@ -1,5 +1,5 @@
-//! The last failures of containers. They outlive their pods, so that somebody who comes later can still learn what happened:
-//! a few files, each with the last ends of one container.
+//! The last failures of containers, and the last pods that the node refused. They outlive the pods, so that somebody who comes
+//! later can still learn what happened: a few files, each with the last ends of one container, or with one refusal.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -9,12 +9,14 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use agent_plan::observed::Exit;
-use agent_plan::pods;
+use agent_plan::{Timestamp, pods};
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
 
 /// Containers that are remembered; the one whose last failure is the oldest is forgotten first.
 const CONTAINERS: usize = 128;
+/// Pods whose refusal is remembered. Whoever makes a pod anew whenever it is refused makes many.
+const REFUSALS: usize = 32;
 /// Failures of one container.
 const ENDS: usize = 3;
 /// A file that is larger is not ours.
@@ -29,6 +31,7 @@ pub(crate) struct Story {
     pub(crate) namespace: String,
     pub(crate) pod: String,
     uid: String,
+    /// Empty for a pod that was refused as a whole.
     container: String,
     image: String,
     /// `ReplicaSet/web-5d`; empty for none.
@@ -38,7 +41,7 @@ pub(crate) struct Story {
     ends: Vec<End>,
 }
 
-/// One failure.
+/// One failure, or refusal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct End {
@@ -69,6 +72,20 @@ impl End {
             output: last(output),
         }
     }
+
+    pub(crate) fn refused(reason: &str, message: &str, at: Timestamp) -> Self {
+        Self {
+            attempt: 0,
+            exit_code: 0,
+            reason: reason.to_owned(),
+            message: last(message),
+            started_at: None,
+            finished_at: at.to_string(),
+            memory_peak: None,
+            cpu_milliseconds: None,
+            output: String::new(),
+        }
+    }
 }
 
 /// The end of a text that is too long.
@@ -94,7 +111,7 @@ impl Crashes {
         }
     }
 
-    /// Adds a failure of a pod's container.
+    /// Adds a failure of a pod's container, or without one the pod's refusal.
     pub(crate) fn add(&self, pod: &Pod, container: &str, end: End) -> io::Result<()> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         fs::DirBuilder::new()
@@ -134,9 +151,17 @@ impl Crashes {
     }
 
     fn forget(&self) -> io::Result<()> {
-        let files = self.files()?;
-        let extra = files.len().saturating_sub(CONTAINERS);
-        files.iter().take(extra).try_for_each(|(_, path)| fs::remove_file(path))
+        let is_refusal = |path: &PathBuf| {
+            path.file_stem()
+                .is_some_and(|stem| stem.as_encoded_bytes().ends_with(b"_"))
+        };
+        let paths = self.files()?.into_iter().map(|(_, path)| path);
+        let (refusals, containers): (Vec<_>, Vec<_>) = paths.partition(is_refusal);
+        for (paths, most) in [(containers, CONTAINERS), (refusals, REFUSALS)] {
+            let extra = paths.len().saturating_sub(most);
+            paths.iter().take(extra).try_for_each(fs::remove_file)?;
+        }
+        Ok(())
     }
 
     /// The containers of pods of this name, the pod that failed last at the end.
@@ -200,7 +225,7 @@ mod tests {
             reason: "Error".to_owned(),
             message: String::new(),
             started_at: None,
-            finished_at: agent_plan::Timestamp::UNIX_EPOCH,
+            finished_at: Timestamp::UNIX_EPOCH,
         };
         End::new(attempt, &exit, &runtime::Usage::default(), &"é".repeat(TEXT))
     }
@@ -227,6 +252,15 @@ mod tests {
             crashes.add(&pod(&format!("p{number}")), "c", end(0)).expect("added");
         }
         assert_eq!(crashes.files().expect("listed").len(), CONTAINERS);
+        for number in 0..=REFUSALS {
+            let refused = End::refused("OutOfcpu", "no room", Timestamp::UNIX_EPOCH);
+            crashes.add(&pod(&format!("r{number}")), "", refused).expect("added");
+        }
+        // They do not push out what containers left.
+        assert_eq!(crashes.files().expect("listed").len(), CONTAINERS + REFUSALS);
+        let refused = crashes.of("n", &format!("r{REFUSALS}")).expect("read");
+        let first = refused.first().expect("one");
+        assert_eq!((first.container.as_str(), first.ends.len()), ("", 1));
         fs::write(home.path().join("crashes/broken"), "{").expect("written");
         assert_eq!(crashes.of("n", "p1").expect("read").len(), 1);
     }

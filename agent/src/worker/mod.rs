@@ -20,6 +20,7 @@ mod probe;
 mod publish;
 mod pull;
 mod pull_secrets;
+mod refusal;
 mod reset;
 mod resize;
 mod room;
@@ -199,7 +200,7 @@ impl Worker {
             match admission::check(&pod, &context.host(&pod)) {
                 Ok(others) => preempts = others,
                 Err(rejection) => {
-                    room::refuse(&context, &pod, &rejection);
+                    refusal::tell(&context, &pod, &rejection);
                     view.rejection = Some(rejection);
                 }
             }

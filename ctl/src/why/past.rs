@@ -5,8 +5,10 @@ use std::process::ExitCode;
 use futures::StreamExt as _;
 use serde_json::{Value, json};
 
+use super::finding::Finding;
 use super::{containers, lines_of, warned, warnings};
 use crate::api::{Api, text_at, with_query};
+use crate::describe::time_of;
 use crate::terminal;
 
 /// Nodes that are asked at once.
@@ -42,16 +44,60 @@ pub(super) async fn run(api: &Api, namespace: &str, name: &str) -> anyhow::Resul
         &format!("involvedObject.kind=Pod,involvedObject.name={name}"),
     )
     .await?;
+    let events: Vec<&Value> = events.iter().collect();
+    let (stories, events) = newest(stories, events);
     if stories.is_empty() && events.is_empty() {
         return Ok(None);
     }
-    let events: Vec<&Value> = events.iter().collect();
     terminal::line(terminal::bold(&format!("Pod {namespace}/{name} is gone")))?;
     for story in stories {
         terminal::write(&told(story, &events))?;
     }
     terminal::write(&warned(&events))?;
     Ok(Some(ExitCode::FAILURE))
+}
+
+/// What is about the newest of the pods that had this name.
+fn newest<'a>(stories: Vec<&'a Value>, events: Vec<&'a Value>) -> (Vec<&'a Value>, Vec<&'a Value>) {
+    let of_story = |story: &&'a Value| {
+        let end = story.get("ends").and_then(Value::as_array).and_then(|ends| ends.last());
+        (
+            end.map_or("", |end| text_at(end, "/finishedAt")),
+            text_at(story, "/uid"),
+        )
+    };
+    let of_event = |event: &&'a Value| (time_of(event), text_at(event, "/involvedObject/uid"));
+    let all = stories.iter().map(of_story).chain(events.iter().map(of_event));
+    // Without the letter at its end, a time is before those that have more digits.
+    let last = all.max_by_key(|(time, _)| time.trim_end_matches('Z'));
+    let (_, uid) = last.unwrap_or_default();
+    (
+        stories.into_iter().filter(|story| of_story(story).1 == uid).collect(),
+        events.into_iter().filter(|event| of_event(event).1 == uid).collect(),
+    )
+}
+
+/// Why a node did not take a pod at all.
+fn refused(story: &Value, end: &Value) -> String {
+    let reason = text_at(end, "/reason");
+    let finding = Finding::trouble(format!("The node refused the pod: {reason}."));
+    let finding = finding.fact(text_at(end, "/message")).fact(owner(story));
+    let finding = if reason.starts_with("OutOf") {
+        finding.advise(
+            "free the node (`kubectl describe nodes` shows what is requested), or name none in spec.nodeName: the scheduler \
+             finds one with room",
+        )
+    } else {
+        finding.advise("create it anew once the cause is mended")
+    };
+    finding.text(&[])
+}
+
+fn owner(story: &Value) -> String {
+    match text_at(story, "/owner") {
+        "" => String::new(),
+        owner => format!("The pod was one of {owner}."),
+    }
 }
 
 /// What a node remembers of a container, explained as if its pod were still there.
@@ -64,6 +110,9 @@ fn told(story: &Value, events: &[&Value]) -> String {
         return String::new();
     };
     let name = text_at(story, "/container");
+    if name.is_empty() {
+        return refused(story, end);
+    }
     let mut limits = json!({});
     if let Some(limits) = limits
         .as_object_mut()
@@ -85,14 +134,8 @@ fn told(story: &Value, events: &[&Value]) -> String {
     output.drain(..output.len().saturating_sub(LINES));
     let mut text = String::new();
     for finding in containers::explain(&pod, events) {
-        let owner = match text_at(story, "/owner") {
-            "" => String::new(),
-            owner => format!("The pod was one of {owner}. "),
-        };
-        let finding = finding
-            .fact(format!("{owner}It ran {}.", text_at(story, "/image")))
-            .fact(used(end))
-            .fact(before(ends));
+        let ran = format!("{} It ran {}.", owner(story), text_at(story, "/image"));
+        let finding = finding.fact(ran.trim_start()).fact(used(end)).fact(before(ends));
         text.push_str(&finding.text(&output));
     }
     text
@@ -156,5 +199,30 @@ mod tests {
             assert!(text.contains(wanted), "{wanted}: {text}");
         }
         assert!(!text.contains('\u{1b}'), "the terminal is not steered");
+    }
+
+    #[test]
+    fn a_pod_that_the_node_refused_is_told_of_and_not_the_one_before_it() {
+        let ended = |uid: &str, container: &str, reason: &str, at: &str| {
+            json!({"uid": uid, "container": container, "image": "web:1", "owner": "ReplicaSet/web", "memoryLimit": "",
+                "ends": [{"attempt": 0, "exitCode": 1, "reason": reason, "finishedAt": at, "output": "",
+                    "message": "Node didn't have enough resource: cpu"}]})
+        };
+        let earlier = ended("a", "main", "Error", "2026-01-01T00:00:00Z");
+        let refused = ended("b", "", "OutOfcpu", "2026-01-01T00:00:00.5Z");
+        let event = |uid: &str| json!({"involvedObject": {"uid": uid}, "reason": "BackOff", "lastTimestamp": "2025-12-31T00:00:00Z"});
+        let (before, own) = (event("a"), event("b"));
+        let (stories, events) = newest(vec![&refused, &earlier], vec![&before, &own]);
+        assert_eq!((&stories, &events), (&vec![&refused], &vec![&own]));
+        let text = told(&refused, &[]);
+        for wanted in [
+            "* The node refused the pod: OutOfcpu.",
+            "Node didn't have enough resource: cpu",
+            "The pod was one of ReplicaSet/web.",
+            "the scheduler finds one with room",
+        ] {
+            assert!(text.contains(wanted), "{wanted}: {text}");
+        }
+        assert_eq!(newest(Vec::new(), Vec::new()), (Vec::new(), Vec::new()));
     }
 }
