@@ -11,6 +11,8 @@ use agent_plan::{Timestamp, pods};
 use api::kinds::metrics::{self, Measures, PodUsage};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike as _;
 use runtime::Usage;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -31,6 +33,8 @@ pub(crate) struct Look {
     at: Instant,
     pub(crate) time: Timestamp,
     pub(crate) node: Usage,
+    /// The parts of the node that are no pods, and all pods together, by the names that a kubelet has for them.
+    pub(crate) parts: Vec<(&'static str, Usage)>,
     pub(crate) pods: Vec<PodLook>,
 }
 
@@ -57,7 +61,8 @@ pub(crate) struct Measured {
     rates: BTreeMap<Subject, u64>,
 }
 
-/// Sandbox and container as the runtime calls them; without a container it is the sandbox, without both the node.
+/// Sandbox and container as the runtime calls them; without a container it is the sandbox, without both the node, and without
+/// a sandbox a part of the node.
 type Subject = (String, String);
 
 impl ContainerLook {
@@ -76,6 +81,8 @@ impl PodLook {
 impl Look {
     fn subjects(&self) -> BTreeMap<Subject, Usage> {
         let mut all = BTreeMap::from([(Subject::default(), self.node)]);
+        let part = |(name, usage): &(&str, Usage)| ((String::new(), (*name).to_owned()), *usage);
+        all.extend(self.parts.iter().map(part));
         for pod in &self.pods {
             all.extend(pod.subject().map(|subject| (subject, pod.usage)));
             all.extend(
@@ -109,6 +116,10 @@ impl Measured {
 
     pub(crate) fn node_rate(&self) -> Option<u64> {
         self.rates.get(&Subject::default()).copied()
+    }
+
+    pub(crate) fn part_rate(&self, name: &str) -> Option<u64> {
+        self.rates.get(&(String::new(), name.to_owned())).copied()
     }
 
     pub(crate) fn pod_rate(&self, pod: &PodLook) -> Option<u64> {
@@ -203,8 +214,41 @@ impl Context {
         Look {
             pods: pods.collect(),
             node: runtime.usage(None),
+            parts: vec![("kubelet", own()), ("pods", runtime.usage_of_all())],
             at,
             time,
         }
     }
+}
+
+/// What this process has used.
+fn own() -> Usage {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let bytes = |name: &str| {
+        let mut lines = status
+            .lines()
+            .filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let kibibytes: u64 = lines.next()?.split_whitespace().next()?.parse().ok()?;
+        Some(kibibytes.saturating_mul(1024))
+    };
+    let resident = bytes("VmRSS");
+    let mut usage = Usage {
+        memory: resident,
+        working_set: resident,
+        rss: resident,
+        ..Usage::default()
+    };
+    usage.details.swap = bytes("VmSwap");
+    let Ok(spent) = getrusage(UsageWho::RUSAGE_SELF) else {
+        return usage;
+    };
+    let time = |value: nix::sys::time::TimeVal| {
+        let microseconds = u64::try_from(value.num_microseconds()).unwrap_or(0);
+        Duration::from_micros(microseconds)
+    };
+    let count = |faults: i64| u64::try_from(faults).ok();
+    usage.cpu = Some(time(spent.user_time()) + time(spent.system_time()));
+    usage.major_page_faults = count(spent.major_page_faults());
+    usage.page_faults = count(spent.minor_page_faults() + spent.major_page_faults());
+    usage
 }

@@ -83,6 +83,7 @@ fn what_pods_use_and_what_is_wrong_with_them() -> anyhow::Result<()> {
     exported(&machine)?;
     told(&machine)?;
     explained(&machine)?;
+    refused(&machine, &image)?;
     machine.finish()
 }
 
@@ -240,9 +241,35 @@ fn summary(machine: &Machine) -> anyhow::Result<()> {
         (busy, "/containers/0/rootfs/inodesUsed"),
         (busy, "/containers/1/logs/usedBytes"),
     ];
+    let system = told
+        .pointer("/node/systemContainers")
+        .and_then(serde_json::Value::as_array);
+    let part = |name: &str| {
+        let mut all = system.into_iter().flatten();
+        let found = all.find(|part| part.get("name").and_then(|own| own.as_str()) == Some(name));
+        found.with_context(|| format!("{name} in {told}"))
+    };
+    let (agent, together) = (part("kubelet")?, part("pods")?);
+    let fields = fields.into_iter().chain([
+        (agent, "/memory/workingSetBytes"),
+        (agent, "/cpu/usageCoreNanoSeconds"),
+        (together, "/memory/usageBytes"),
+        (together, "/cpu/usageNanoCores"),
+    ]);
     for (of, field) in fields {
         let number = of.pointer(field).and_then(serde_json::Value::as_u64);
         ensure!(number.is_some_and(|number| number > 0), "{field}: {told}");
+    }
+    for (of, field) in [
+        (&told, "/node/swap/swapUsageBytes"),
+        (&told, "/node/swap/swapAvailableBytes"),
+        (busy, "/swap/swapUsageBytes"),
+        (busy, "/containers/0/swap/swapUsageBytes"),
+    ] {
+        ensure!(
+            of.pointer(field).is_some_and(serde_json::Value::is_u64),
+            "{field}: {told}"
+        );
     }
     // Files are not counted anew for whoever asks again.
     machine.kubectl([
@@ -333,4 +360,25 @@ fn explained(machine: &Machine) -> anyhow::Result<()> {
         })?;
     }
     Ok(())
+}
+
+/// A pod that was sent to the node past the scheduler, while it is there and when it is gone.
+fn refused(machine: &Machine, image: &str) -> anyhow::Result<()> {
+    let (node, image) = (node(machine)?, format!("--image={image}"));
+    let container = r#"{"name": "refused", "resources": {"requests": {"cpu": "1000"}}}"#;
+    let spec = format!(r#"--overrides={{"spec": {{"nodeName": "{node}", "containers": [{container}]}}}}"#);
+    machine.kubectl(["run", "refused", "--override-type=strategic", &image, &spec])?;
+    let ended = "--for=jsonpath={.status.phase}=Failed";
+    machine.kubectl(["wait", ended, "pod/refused", "--timeout=30s"])?;
+    let why = |words: [&str; 2]| {
+        let said = machine.skiff(["why", "pod/refused"]);
+        let said = said.err().map(|error| error.to_string()).unwrap_or_default();
+        ensure!(words.iter().all(|word| said.contains(word)), "{said}");
+        Ok(())
+    };
+    why(["has failed: OutOfcpu", "requested: 1000000"])?;
+    machine.kubectl(["delete", "pod/refused"])?;
+    let own = "--field-selector=involvedObject.name=refused";
+    machine.kubectl(["delete", "events", own])?;
+    why(["The node refused the pod: OutOfcpu.", "requested: 1000000"])
 }

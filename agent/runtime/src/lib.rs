@@ -111,6 +111,9 @@ pub trait Runtime: Send + Sync + 'static {
     /// files and waits for nobody; what is gone or not counted is `None`.
     fn usage(&self, of: Option<(&str, Option<&str>)>) -> Usage;
 
+    /// What all sandboxes have used together, those that are gone included.
+    fn usage_of_all(&self) -> Usage;
+
     /// The control group of a sandbox (with a name, of one container of it), from the root of the machine's.
     fn group(&self, sandbox: &str, container: Option<&str>) -> PathBuf;
 

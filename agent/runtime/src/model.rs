@@ -328,6 +328,8 @@ pub struct Details {
     pub mapped: Option<u64>,
     /// Bytes of memory on a disk.
     pub swap: Option<u64>,
+    /// The most of it, where there is a bound; of the machine, what there is.
+    pub swap_limit: Option<u64>,
     /// How often the limit of memory was hit.
     pub limit_hits: Option<u64>,
     /// How often the kernel killed something for it.

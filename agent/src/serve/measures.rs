@@ -14,7 +14,7 @@ use runtime::Usage;
 use serde_json::{Map, Value, json};
 
 use super::prometheus::{Family, answer, number};
-use super::{disks, network};
+use super::{disks, network, own};
 use crate::context::Context;
 use crate::measure::{ContainerLook, Look, Measured, PodLook};
 
@@ -53,6 +53,7 @@ pub(super) async fn summary(State(context): State<Arc<Context>>, RawQuery(query)
     }
     let mut node = used(&measured, &measured.look.node, measured.node_rate());
     node.insert("nodeName".to_owned(), json!(context.config.node_name));
+    node.insert("systemContainers".to_owned(), Value::from(parts(&measured)));
     if !brief {
         disks::of_node(&context, measured.look.time, &mut node);
         network::of_node(measured.look.time, &mut node);
@@ -63,6 +64,19 @@ pub(super) async fn summary(State(context): State<Arc<Context>>, RawQuery(query)
         told.insert("availableBytes".to_owned(), json!(available));
     }
     Json(json!({"node": node, "pods": pods})).into_response()
+}
+
+/// What is known of the node's own programs, and all pods together, since this agent began.
+fn parts(measured: &Measured) -> Vec<Value> {
+    let began = own::began();
+    let part = |(name, usage): &(&str, Usage)| {
+        let mut told = used(measured, usage, measured.part_rate(name));
+        told.insert("name".to_owned(), json!(name));
+        told.insert("startTime".to_owned(), json!(began.map(Time)));
+        Value::Object(told)
+    };
+    let known = measured.look.parts.iter().filter(|(_, usage)| usage.memory.is_some());
+    known.map(part).collect()
 }
 
 fn pod_summary(measured: &Measured, pod: &PodLook) -> Map<String, Value> {
@@ -95,7 +109,7 @@ fn pod_summary(measured: &Measured, pod: &PodLook) -> Map<String, Value> {
     told
 }
 
-/// The parts `cpu` and `memory`.
+/// The parts `cpu`, `memory` and `swap`.
 fn used(measured: &Measured, usage: &Usage, rate: Option<u64>) -> Map<String, Value> {
     let time = Time(measured.look.time);
     let cpu = json!({
@@ -111,14 +125,25 @@ fn used(measured: &Measured, usage: &Usage, rate: Option<u64>) -> Map<String, Va
         "pageFaults": usage.page_faults,
         "majorPageFaults": usage.major_page_faults,
     });
-    let parts = [("cpu", cpu), ("memory", memory)];
+    let limit = usage.details.swap_limit;
+    let swapped = usage.details.swap.unwrap_or(0);
+    let swap = usage.memory.map(|_| {
+        json!({
+            "time": time,
+            "swapAvailableBytes": limit.map(|limit| limit.saturating_sub(swapped)),
+            "swapUsageBytes": swapped,
+        })
+    });
+    let parts = [("cpu", cpu), ("memory", memory)]
+        .into_iter()
+        .chain(swap.map(|swap| ("swap", swap)));
     let known = |(name, mut part): (&str, Value)| {
         if let Some(members) = part.as_object_mut() {
             members.retain(|_, value| !value.is_null());
         }
         (name.to_owned(), part)
     };
-    parts.into_iter().map(known).collect()
+    parts.map(known).collect()
 }
 
 /// When the API says that a container started.

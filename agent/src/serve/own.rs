@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_plan::pods;
+use agent_plan::{Timestamp, pods};
 use axum::extract::State;
 use axum::response::Response;
 use k8s_openapi::api::core::v1::Pod;
@@ -177,17 +177,20 @@ fn claims(context: &Context) -> BTreeMap<String, PathBuf> {
     all
 }
 
-/// The time since 1970 at which this process began.
-pub(super) fn start_time() -> Family<'static> {
+/// When this process began.
+pub(super) fn began() -> Option<Timestamp> {
     let ticks = sysconf(SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100);
-    let ticks = number(u64::try_from(ticks).unwrap_or(100));
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let booted = stat
         .lines()
-        .find_map(|line| line.strip_prefix("btime ")?.parse().ok())
-        .map(number);
-    let began = own_stat(22).map(|began| number(began) / ticks);
-    let time = booted.and_then(|booted| Some(booted + began?));
+        .find_map(|line| line.strip_prefix("btime ")?.parse::<i64>().ok())?;
+    let began = i64::try_from(own_stat(22)?).ok()?.saturating_mul(1000) / ticks.max(1);
+    Timestamp::from_millisecond(booted.saturating_mul(1000).saturating_add(began)).ok()
+}
+
+/// The time since 1970 at which this process began.
+pub(super) fn start_time() -> Family<'static> {
+    let time = began().map(|began| began.as_duration().as_secs_f64());
     let help = "Start time of the process since unix epoch in seconds.";
     Family::new("gauge", "process_start_time_seconds", help, [(String::new(), time)])
 }

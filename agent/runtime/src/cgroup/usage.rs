@@ -13,6 +13,7 @@ impl Cgroups {
         if group.is_some_and(|group| check(group).is_err()) {
             return Usage::default();
         }
+        let machine = group.is_none();
         let group = group.unwrap_or(Path::new(""));
         let cpu = match (self.controller("cpuacct"), &self.v2) {
             (Some(mount), _) => number(&mount.join(group).join("cpuacct.usage")).map(Duration::from_nanos),
@@ -29,11 +30,15 @@ impl Cgroups {
             details: self.processors(group),
             ..Usage::default()
         };
-        match (self.controller("memory"), &self.v2) {
+        let usage = match (self.controller("memory"), &self.v2) {
             (Some(mount), _) => memory_v1(&mount.join(group), &usage),
             (None, Some(mount)) => memory_v2(&mount.join(group), &usage),
             (None, None) => usage,
+        };
+        if machine {
+            return swap_of_machine(&text(Path::new("/proc/meminfo")), &usage);
         }
+        usage
     }
 
     /// How the CPU time came about.
@@ -90,6 +95,24 @@ impl Cgroups {
     }
 }
 
+/// What the kernel shows where there is no limit is at least this, rounded to its pages.
+const UNLIMITED: u64 = 1 << 62;
+
+/// The root of the groups does not know what is on the machine's disks, and has no limit.
+fn swap_of_machine(memory: &str, usage: &Usage) -> Usage {
+    let bytes = |name: &str| Some(field(memory, name)?.saturating_mul(1024));
+    let all = bytes("SwapTotal:");
+    let used = || Some(all?.saturating_sub(bytes("SwapFree:")?));
+    Usage {
+        details: Details {
+            swap: used(),
+            swap_limit: all,
+            ..usage.details
+        },
+        ..*usage
+    }
+}
+
 fn memory_v1(dir: &Path, usage: &Usage) -> Usage {
     let stat = text(&dir.join("memory.stat"));
     let used = number(&dir.join("memory.usage_in_bytes"));
@@ -105,6 +128,7 @@ fn memory_v1(dir: &Path, usage: &Usage) -> Usage {
             cache: counted("total_cache"),
             mapped: counted("total_mapped_file"),
             swap: counted("total_swap"),
+            swap_limit: number(&dir.join("memory.memsw.limit_in_bytes")).filter(|limit| *limit < UNLIMITED),
             limit_hits: number(&dir.join("memory.failcnt")),
             oom_kills: field(&text(&dir.join("memory.oom_control")), "oom_kill"),
             ..usage.details
@@ -135,6 +159,7 @@ fn memory_v2(dir: &Path, usage: &Usage) -> Usage {
             cache: counted("file"),
             mapped: counted("file_mapped"),
             swap: number(&dir.join("memory.swap.current")),
+            swap_limit: number(&dir.join("memory.swap.max")),
             limit_hits: field(&events, "max"),
             oom_kills: field(&events, "oom_kill"),
             ..usage.details
@@ -202,8 +227,9 @@ mod tests {
                 ("memory.max_usage_in_bytes", "9500\n"),
                 (
                     "memory.stat",
-                    "inactive_file 1\ntotal_inactive_file 4000\ntotal_rss 3000\ntotal_pgfault 7\ntotal_cache 4500\n",
+                    "inactive_file 1\ntotal_inactive_file 4000\ntotal_rss 3000\ntotal_pgfault 7\ntotal_cache 4500\ntotal_swap 60\n",
                 ),
+                ("memory.memsw.limit_in_bytes", "9900\n"),
                 ("memory.failcnt", "6\n"),
                 ("memory.oom_control", "oom_kill_disable 0\noom_kill 1\n"),
             ],
@@ -224,12 +250,18 @@ mod tests {
                 throttled_periods: Some(2),
                 throttled: Some(Duration::from_micros(5)),
                 cache: Some(4500),
+                swap: Some(60),
+                swap_limit: Some(9900),
                 limit_hits: Some(6),
                 oom_kills: Some(1),
                 ..Details::default()
             },
         };
         assert_eq!(used, expected);
+        let limit = [("memory.memsw.limit_in_bytes", "9223372036854771712\n")];
+        write(&root.path().join("memory/skiff/pod"), &limit);
+        let unlimited = Cgroups::parse(&mounts).usage(Some(Path::new("skiff/pod")));
+        assert_eq!(unlimited.details.swap_limit, None);
         assert_eq!(Cgroups::parse(&mounts).lacking(), Vec::<String>::new());
         let without = mounts.replace("rw,memory", "rw,perf_event");
         assert_eq!(
@@ -254,6 +286,7 @@ mod tests {
                     "anon 300\ninactive_file 6000\npgfault 2\npgmajfault 1\nfile 40\n",
                 ),
                 ("memory.swap.current", "50\n"),
+                ("memory.swap.max", "70\n"),
                 ("memory.events", "low 0\nmax 8\noom 2\noom_kill 1\n"),
             ],
         );
@@ -273,6 +306,7 @@ mod tests {
                 throttled: Some(Duration::from_micros(4)),
                 cache: Some(40),
                 swap: Some(50),
+                swap_limit: Some(70),
                 limit_hits: Some(8),
                 oom_kills: Some(1),
                 ..Details::default()
@@ -281,5 +315,12 @@ mod tests {
         assert_eq!(used, expected);
         assert_eq!(cgroups.usage(Some(Path::new("skiff/gone"))), Usage::default());
         assert_eq!(cgroups.usage(Some(Path::new("../etc"))), Usage::default());
+    }
+
+    #[test]
+    fn swap_of_the_machine() {
+        let memory = "MemTotal:  9 kB\nSwapTotal:       8 kB\nSwapFree:        5 kB\n";
+        let told = swap_of_machine(memory, &Usage::default()).details;
+        assert_eq!((told.swap, told.swap_limit), (Some(3072), Some(8192)));
     }
 }

@@ -238,6 +238,12 @@ impl Runtime for Embedded {
         self.shared.cgroups.usage(group.as_deref())
     }
 
+    fn usage_of_all(&self) -> Usage {
+        self.shared
+            .cgroups
+            .usage(Some(Path::new(&self.shared.config.cgroup_root)))
+    }
+
     fn group(&self, sandbox: &str, container: Option<&str>) -> PathBuf {
         Path::new("/").join(part(self.shared.group(sandbox), container))
     }

@@ -190,6 +190,10 @@ impl Runtime for Sim {
         Usage::default()
     }
 
+    fn usage_of_all(&self) -> Usage {
+        Usage::default()
+    }
+
     fn group(&self, sandbox: &str, container: Option<&str>) -> PathBuf {
         Path::new("/").join(sandbox).join(container.unwrap_or_default())
     }
