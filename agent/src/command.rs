@@ -139,7 +139,11 @@ pub(crate) struct Arguments {
     /// Registry that speaks HTTP without TLS; may be repeated
     #[arg(long)]
     registry_plain_http: Vec<String>,
-    /// Authority of a registry, REGISTRY=FILE; may be repeated
+    /// Trust these certificates (PEM) for pulls from this registry or mirror alone, REGISTRY=FILE; may be repeated
+    ///
+    /// REGISTRY is its host, with the port where names of images have one. An authority in the file is trusted besides
+    /// those of the machine: for the registry, for the server that gives its tokens, and for where it redirects to. A
+    /// certificate that names the host itself, signed by whomever, is trusted for that host and no other.
     #[arg(long, value_parser = pair)]
     registry_ca: Vec<(String, String)>,
 }

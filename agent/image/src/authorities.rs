@@ -1,8 +1,10 @@
 //! What is trusted of the certificates that a registry shows: what the machine trusts, and what the operator gives for that registry.
 //!
 //! What the operator gives may be the registry's own certificate, signed by itself. Docker and containerd take such a one for
-//! what it is; rustls takes a certificate authority for nothing else, and openssl makes each of those one.
+//! what it is; rustls takes a certificate authority for nothing else, and openssl makes each of those one. Whoever has the key
+//! of such a one could sign for any host, so it counts for the host alone that it names and was given for.
 
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -29,7 +31,10 @@ pub(crate) fn configuration(host: &str, files: &[Vec<u8>]) -> Result<ClientConfi
 /// Judges as rustls does, and by whether a certificate is among those that were given.
 #[derive(Debug)]
 struct Given {
+    /// Of the registry's own host.
     ordinary: Verifier,
+    /// Of all others: without the registry's own certificates.
+    elsewhere: Verifier,
     certificates: Vec<CertificateDer<'static>>,
     /// Who else shows one of them, a server of tokens or of layers, is not who it was given for.
     host: Option<ServerName<'static>>,
@@ -43,10 +48,18 @@ impl Given {
                 certificates.push(certificate.map_err(|error| Error::General(format!("read a certificate: {error}")))?);
             }
         }
+        let host = ServerName::try_from(name(host).to_owned()).ok();
+        let names_host = |certificate: &&CertificateDer<'static>| {
+            let parsed = ParsedCertificate::try_from(*certificate);
+            let named = |host: &ServerName<'_>| parsed.is_ok_and(|parsed| verify_server_name(&parsed, host).is_ok());
+            host.as_ref().is_some_and(named)
+        };
+        let authorities: Vec<_> = certificates.iter().filter(|own| !names_host(own)).cloned().collect();
         Ok(Self {
+            elsewhere: Verifier::new_with_extra_roots(authorities, Arc::clone(&provider))?,
             ordinary: Verifier::new_with_extra_roots(certificates.clone(), provider)?,
             certificates,
-            host: ServerName::try_from(name(host).to_owned()).ok(),
+            host,
         })
     }
 
@@ -73,12 +86,21 @@ impl Given {
     }
 }
 
-/// A host without its port.
-fn name(host: &str) -> &str {
-    match host.strip_prefix('[') {
+/// A host without its port, brackets and the dot at its end.
+pub(crate) fn name(host: &str) -> &str {
+    let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None if host.parse::<Ipv6Addr>().is_ok() => host,
         None => host.split(':').next().unwrap_or_default(),
-    }
+    };
+    name.strip_suffix('.').unwrap_or(name)
+}
+
+/// Whether two names are of the same host.
+fn same(given: &ServerName<'_>, asked: &ServerName<'_>) -> bool {
+    let (given, asked) = (given.to_str(), asked.to_str());
+    let asked = asked.strip_suffix('.').unwrap_or(&asked);
+    given.eq_ignore_ascii_case(asked)
 }
 
 impl ServerCertVerifier for Given {
@@ -90,10 +112,11 @@ impl ServerCertVerifier for Given {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let ordinary = &self.ordinary;
-        let judged = ordinary.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        let own = self.host.as_ref().is_some_and(|host| same(host, server_name));
+        let verifier = if own { &self.ordinary } else { &self.elsewhere };
+        let judged = verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         let known = self.certificates.iter().any(|given| given == end_entity);
-        if judged.is_ok() || !known || self.host.as_ref() != Some(server_name) {
+        if judged.is_ok() || !known || !own {
             return judged;
         }
         Self::vouch(end_entity, server_name, now)?;
@@ -184,5 +207,42 @@ mod tests {
             "good"
         );
         assert_ne!(judged("mirror.example", &pem, leaf.der(), "registry.example"), "good");
+    }
+
+    #[test]
+    fn what_a_registrys_own_certificate_has_signed_is_good_for_its_host_alone() {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(["Registry.example".to_owned()]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let own = rcgen::CertifiedIssuer::self_signed(params, key).unwrap();
+        let names = ["registry.example".to_owned(), "tokens.example".to_owned()];
+        let leaf = CertificateParams::new(names).unwrap();
+        let leaf = leaf.signed_by(&KeyPair::generate().unwrap(), &own).unwrap();
+        for host in ["registry.example", "REGISTRY.example:5000", "registry.example.:443"] {
+            assert_eq!(
+                judged(host, &own.pem(), leaf.der(), "registry.example"),
+                "good",
+                "{host}"
+            );
+            assert_ne!(judged(host, &own.pem(), leaf.der(), "tokens.example"), "good", "{host}");
+        }
+    }
+
+    #[test]
+    fn a_host_is_the_same_however_it_is_written() {
+        let (pem, own) = certificate(|params| {
+            let address = rcgen::SanType::IpAddress("fd00::7".parse().unwrap());
+            params.subject_alt_names.push(address);
+        });
+        for (host, asked) in [
+            ("LOCALHOST", "localhost"),
+            ("localhost.:5000", "localhost"),
+            ("localhost", "LocalHost"),
+            ("[fd00::7]:5000", "fd00::7"),
+            ("fd00:0:0::7", "fd00::7"),
+        ] {
+            assert_eq!(judged(host, &pem, &own, asked), "good", "{host} {asked}");
+        }
+        assert_ne!(judged("[fd00::8]", &pem, &own, "fd00::7"), "good");
     }
 }

@@ -1,16 +1,49 @@
 //! What an operator may configure: registries, and the bounds of everything that is read from outside.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use crate::authorities;
 
 /// Configuration of an image store.
 #[derive(Debug, Clone, Default)]
 pub struct Config {
-    /// By registry host, with its port where it has one (`docker.io`, `registry.example:5000`).
+    /// By registry host, with its port where it has one (`docker.io`, `registry.example:5000`), however that is written.
     pub registries: BTreeMap<String, Registry>,
     /// Bounds of what is read from registries and archives.
     pub limits: Limits,
+}
+
+impl Config {
+    /// How a registry is reached.
+    pub(crate) fn registry(&self, host: &str) -> Registry {
+        let exact = self.registries.get(host);
+        let same = || {
+            let mut all = self.registries.iter();
+            all.find(|(own, _)| canonical(own) == canonical(host))
+        };
+        exact
+            .or_else(|| same().map(|(_, own)| own))
+            .cloned()
+            .unwrap_or_default()
+    }
+}
+
+/// One way of writing a host: small letters, no dot at the end of the name, brackets around IPv6, no port that TLS has anyway.
+fn canonical(host: &str) -> String {
+    let name = authorities::name(host);
+    let rest = match host.split_once(']') {
+        Some((_, rest)) => rest,
+        None if name.contains(':') => "",
+        None => host.find(':').and_then(|at| host.get(at..)).unwrap_or_default(),
+    };
+    let port = rest.strip_prefix(':').filter(|port| *port != "443").unwrap_or_default();
+    let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+    // An address has several forms of its own.
+    let name = name.parse::<IpAddr>().map_or(name, |address| address.to_string());
+    format!("{name} {port}")
 }
 
 /// How one registry is reached.
@@ -18,9 +51,11 @@ pub struct Config {
 pub struct Registry {
     /// Hosts (`host[:port]`) that are asked before the registry itself, in order. They get no credentials of the registry.
     pub mirrors: Vec<String>,
-    /// Speak HTTP without TLS. Loopback registries do so anyway, unless `authorities` are given.
+    /// Speak HTTP without TLS. One of this machine's loopback is spoken to so when it turns out to speak no TLS, unless
+    /// `authorities` are given.
     pub plain_http: bool,
-    /// PEM files with additional certificate authorities.
+    /// PEM files: authorities that are trusted besides the machine's for what this registry needs, token servers and what it
+    /// redirects to included; a certificate that names the registry itself is trusted, and signs, for that host alone.
     pub authorities: Vec<PathBuf>,
 }
 
@@ -77,6 +112,45 @@ impl Default for Limits {
             pace_time: Duration::from_mins(1),
             attempts: 4,
             parallel_layers: 4,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_registry_is_known_however_its_host_is_written() {
+        let known = |given: &str, asked: &str| {
+            let own = Registry {
+                plain_http: true,
+                ..Registry::default()
+            };
+            let registries = BTreeMap::from([(given.to_owned(), own)]);
+            let config = Config {
+                registries,
+                ..Config::default()
+            };
+            config.registry(asked).plain_http
+        };
+        for (given, asked) in [
+            ("registry.example:5000", "registry.example:5000"),
+            ("Registry.Example:5000", "registry.example:5000"),
+            ("registry.example.:5000", "registry.example:5000"),
+            ("registry.example:443", "registry.example"),
+            ("[FD00:0:0::7]:5000", "[fd00::7]:5000"),
+            ("fd00::7", "[fd00::7]"),
+        ] {
+            assert!(known(given, asked), "{given} {asked}");
+        }
+        for (given, asked) in [
+            ("registry.example", "registry.example:5000"),
+            ("registry.example:5000", "registry.example:5001"),
+            ("registry.example", "other.registry.example"),
+            ("[fd00::7]:5000", "[fd00::7]"),
+        ] {
+            assert!(!known(given, asked), "{given} {asked}");
         }
     }
 }

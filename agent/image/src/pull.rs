@@ -149,11 +149,7 @@ impl Images {
     ) -> Result<(Session, Digest, Found), RegistryError> {
         let config = &self.inner.config;
         let origin = reference.domain();
-        let mirrors = config
-            .registries
-            .get(origin)
-            .map(|registry| registry.mirrors.as_slice())
-            .unwrap_or_default();
+        let mirrors = config.registry(origin).mirrors;
         let sources = mirrors.iter().map(|mirror| (mirror.as_str(), None));
         let sources = sources
             .chain(credentials.iter().map(|one| (origin, Some(one))))

@@ -37,7 +37,11 @@ pub(crate) struct Backends {
     /// Registry that speaks HTTP without TLS; may be repeated
     #[arg(long, value_name = "REGISTRY")]
     pub(crate) registry_plain_http: Vec<String>,
-    /// Authority of a registry (PEM); may be repeated
+    /// Trust these certificates (PEM) for pulls from this registry or mirror alone; may be repeated
+    ///
+    /// REGISTRY is its host, with the port where names of images have one. An authority in the file is trusted besides
+    /// those of the machine: for the registry, for the server that gives its tokens, and for where it redirects to. A
+    /// certificate that names the host itself, signed by whomever, is trusted for that host and no other.
     #[arg(long, value_name = "REGISTRY=FILE", value_parser = authority)]
     pub(crate) registry_ca: Vec<String>,
 }
