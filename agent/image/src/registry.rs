@@ -3,6 +3,10 @@
 //! A hostile registry must not choose how much memory an answer takes: each is read to a bound. Redirects to another host
 //! lose the `Authorization` header (reqwest's rule).
 
+use std::error::Error;
+use std::io;
+use std::net::IpAddr;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue, RANGE, RETRY_AFTER};
@@ -56,7 +60,7 @@ pub enum RegistryError {
         /// The file.
         path: std::path::PathBuf,
         /// Why.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// What it gave is not what it should be.
     #[error(transparent)]
@@ -126,10 +130,19 @@ impl RegistryError {
     }
 }
 
+/// Whether a registry is spoken to without TLS.
+enum Plain {
+    Never,
+    Always,
+    /// It is on this machine: when it turns out not to speak TLS.
+    Perhaps(OnceLock<()>),
+}
+
 /// One registry, one repository and one set of credentials, for the time of one pull.
 pub(crate) struct Session {
     client: reqwest::Client,
-    base: String,
+    address: String,
+    plain: Plain,
     repository: String,
     credentials: Option<Credentials>,
     authorization: Mutex<Option<HeaderValue>>,
@@ -150,13 +163,18 @@ impl Session {
     ) -> Result<Self, RegistryError> {
         // A second installation fails, and changes nothing.
         drop(rustls::crypto::ring::default_provider().install_default());
-        let settings = config.registries.get(host).cloned().unwrap_or_default();
-        let plain = settings.plain_http || (is_loopback(host) && settings.authorities.is_empty());
+        let settings = config.registry(host);
+        let plain = if settings.plain_http {
+            Plain::Always
+        } else if is_loopback(host) && settings.authorities.is_empty() {
+            Plain::Perhaps(OnceLock::new())
+        } else {
+            Plain::Never
+        };
         let mut builder = reqwest::Client::builder()
             .user_agent(USER_AGENT)
             .connect_timeout(CONNECT_TIMEOUT)
             .read_timeout(config.limits.read_timeout);
-        let scheme = if plain { "http" } else { "https" };
         let address = if host == "docker.io" { "index.docker.io" } else { host };
         let given = read_authorities(&settings)?;
         if !given.is_empty() {
@@ -165,11 +183,25 @@ impl Session {
         }
         Ok(Self {
             client: builder.build().map_err(RegistryError::Request)?,
-            base: format!("{scheme}://{address}"),
+            address: address.to_owned(),
+            plain,
             repository: image.path().to_owned(),
             credentials: credentials.cloned(),
             authorization: Mutex::new(None),
         })
+    }
+
+    fn is_plain(&self) -> bool {
+        match &self.plain {
+            Plain::Never => false,
+            Plain::Always => true,
+            Plain::Perhaps(known) => known.get().is_some(),
+        }
+    }
+
+    fn base(&self) -> String {
+        let scheme = if self.is_plain() { "http" } else { "https" };
+        format!("{scheme}://{}", self.address)
     }
 
     /// A manifest or index by tag or digest, of at most `limit` bytes.
@@ -195,11 +227,13 @@ impl Session {
     }
 
     async fn get(&self, path: &str, offset: u64) -> Result<Response, RegistryError> {
-        let url = format!("{}/v2/{}/{path}", self.base, self.repository);
         let mut refreshed = false;
         loop {
+            // Known before the first request for anything: it asks how to ask.
+            let authorization = self.authorization(refreshed).await?;
+            let url = format!("{}/v2/{}/{path}", self.base(), self.repository);
             let mut request = self.client.get(&url).header(ACCEPT, manifest::ACCEPTED.join(", "));
-            if let Some(authorization) = self.authorization(refreshed).await? {
+            if let Some(authorization) = authorization {
                 request = request.header(AUTHORIZATION, authorization);
             }
             if offset > 0 {
@@ -239,13 +273,19 @@ impl Session {
 
     /// Asks the registry how it wants to be asked.
     async fn negotiate(&self) -> Result<Option<HeaderValue>, RegistryError> {
-        let asked = self.client.get(format!("{}/v2/", self.base)).send().await;
+        let mut asked = self.client.get(format!("{}/v2/", self.base())).send().await;
+        if let (Plain::Perhaps(known), Err(error)) = (&self.plain, &asked)
+            && speaks_no_tls(error, &self.address)
+            && known.set(()).is_ok()
+        {
+            asked = self.client.get(format!("{}/v2/", self.base())).send().await;
+        }
         let credentials = self.credentials.as_ref();
         let Some(challenge) = token::challenge(asked.map_err(RegistryError::Request)?.headers()) else {
             return Ok(credentials.and_then(basic));
         };
         let url = challenge
-            .url(&self.repository, self.base.starts_with("http://"))
+            .url(&self.repository, self.is_plain())
             .map_err(RegistryError::Authorize)?;
         let mut request = self.client.get(url);
         if let Some(authorization) = credentials.and_then(basic) {
@@ -309,16 +349,31 @@ fn retry_after(response: &Response) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
+/// Whether nobody speaks TLS where a connection went: the answer is none, or nobody listens where TLS has its place. A
+/// certificate that is not trusted is another matter.
+fn speaks_no_tls(error: &reqwest::Error, address: &str) -> bool {
+    let without_port = !address.ends_with(|last: char| last.is_ascii_digit()) || address.parse::<IpAddr>().is_ok();
+    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(known) = cause {
+        let of_system = known.downcast_ref::<io::Error>();
+        let refused = of_system.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+        let foreign = matches!(known.downcast_ref(), Some(rustls::Error::InvalidMessage(_)));
+        if foreign || refused && without_port {
+            return true;
+        }
+        cause = match of_system {
+            // What it wraps; its source is only that one's source.
+            Some(error) => error.get_ref().map(|inner| -> &(dyn Error + 'static) { inner }),
+            None => known.source(),
+        };
+    }
+    false
+}
+
 /// Whether a registry is on this machine.
 fn is_loopback(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or_default(),
-        None => host.split(':').next().unwrap_or_default(),
-    };
-    name == "localhost"
-        || name
-            .parse::<std::net::IpAddr>()
-            .is_ok_and(|address| address.is_loopback())
+    let name = authorities::name(host);
+    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// The tries of one request: `loop { match attempt { Err(error) => retries.after(error).await?, … } }`.
@@ -358,6 +413,7 @@ mod tests {
         for (host, wanted) in [
             ("127.0.0.1:5000", true),
             ("localhost:5000", true),
+            ("LocalHost", true),
             ("[::1]:5000", true),
             ("127.0.0.1.example", false),
             ("localhost.example:80", false),

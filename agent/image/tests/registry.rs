@@ -394,3 +394,23 @@ async fn a_registrys_own_certificate_is_enough() {
     let refused = trusted("ca.pem").1.pull(&own, &[]).await.unwrap_err().message();
     assert!(refused.contains("invalid peer certificate"), "{refused}");
 }
+
+/// On loopback, HTTP does for a registry that speaks no TLS, and not for one whose certificate nobody trusts.
+#[tokio::test]
+async fn a_loopback_registry_that_is_not_trusted_gets_no_plain_request() {
+    let home = tempfile::tempdir().unwrap();
+    certificates(home.path());
+    let place = home.path().display();
+    let secure = DockerRegistry::start(&format!(
+        "  tls: {{certificate: {place}/own.pem, key: {place}/own.key}}\n"
+    ));
+    let mut config = quick();
+    config.limits.attempts = 1;
+    let (_store, images) = store(config);
+    let refused = images.pull(&format!("{}/x:1", secure.address), &[]).await;
+    let told = refused.unwrap_err().message();
+    assert!(
+        told.contains("https://") && told.contains("invalid peer certificate"),
+        "{told}"
+    );
+}
