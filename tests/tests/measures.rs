@@ -241,36 +241,17 @@ fn summary(machine: &Machine) -> anyhow::Result<()> {
         (busy, "/containers/0/rootfs/inodesUsed"),
         (busy, "/containers/1/logs/usedBytes"),
     ];
-    let system = told
-        .pointer("/node/systemContainers")
-        .and_then(serde_json::Value::as_array);
-    let part = |name: &str| {
-        let mut all = system.into_iter().flatten();
-        let found = all.find(|part| part.get("name").and_then(|own| own.as_str()) == Some(name));
-        found.with_context(|| format!("{name} in {told}"))
-    };
-    let (agent, together) = (part("kubelet")?, part("pods")?);
-    let fields = fields.into_iter().chain([
-        (agent, "/memory/workingSetBytes"),
-        (agent, "/cpu/usageCoreNanoSeconds"),
-        (together, "/memory/usageBytes"),
-        (together, "/cpu/usageNanoCores"),
-    ]);
     for (of, field) in fields {
         let number = of.pointer(field).and_then(serde_json::Value::as_u64);
         ensure!(number.is_some_and(|number| number > 0), "{field}: {told}");
     }
-    for (of, field) in [
+    system(&told)?;
+    swapped(&[
         (&told, "/node/swap/swapUsageBytes"),
         (&told, "/node/swap/swapAvailableBytes"),
         (busy, "/swap/swapUsageBytes"),
         (busy, "/containers/0/swap/swapUsageBytes"),
-    ] {
-        ensure!(
-            of.pointer(field).is_some_and(serde_json::Value::is_u64),
-            "{field}: {told}"
-        );
-    }
+    ])?;
     // Files are not counted anew for whoever asks again.
     machine.kubectl([
         "exec",
@@ -297,6 +278,36 @@ fn summary(machine: &Machine) -> anyhow::Result<()> {
         !brief.contains("usedBytes") && brief.contains("workingSetBytes"),
         "{brief}"
     );
+    Ok(())
+}
+
+/// The agent, and all pods together, as a kubelet's summary has them.
+fn system(told: &serde_json::Value) -> anyhow::Result<()> {
+    let all = told
+        .pointer("/node/systemContainers")
+        .and_then(serde_json::Value::as_array);
+    for (name, field) in [
+        ("kubelet", "/memory/workingSetBytes"),
+        ("kubelet", "/cpu/usageCoreNanoSeconds"),
+        ("pods", "/memory/usageBytes"),
+        ("pods", "/cpu/usageNanoCores"),
+    ] {
+        let mut all = all.into_iter().flatten();
+        let part = all.find(|part| part.pointer("/name") == Some(&name.into()));
+        let number = part.and_then(|part| part.pointer(field)?.as_u64());
+        ensure!(number.is_some_and(|number| number > 0), "{field} of {name}: {told}");
+    }
+    Ok(())
+}
+
+/// Numbers of what lies on a disk: there may be nothing, but that is told.
+fn swapped(fields: &[(&serde_json::Value, &str)]) -> anyhow::Result<()> {
+    for (of, field) in fields {
+        ensure!(
+            of.pointer(field).is_some_and(serde_json::Value::is_u64),
+            "{field}: {of}"
+        );
+    }
     Ok(())
 }
 

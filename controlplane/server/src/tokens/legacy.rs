@@ -91,10 +91,10 @@ impl Home {
             return known & 1 == 1;
         }
         let account = serde_json::from_slice::<Account>(&entry.bytes).ok();
-        let mut names = account.iter().flat_map(|account| &account.secrets);
-        let named = names.any(|reference| reference.name == self.secret.name());
+        let mut secrets = account.iter().flat_map(|account| &account.secrets);
+        let named = secrets.any(|reference| reference.name == self.secret.name());
         self.named_at
-            .store(entry.revision << 1 | u64::from(named), Ordering::Relaxed);
+            .store((entry.revision << 1) | u64::from(named), Ordering::Relaxed);
         named
     }
 

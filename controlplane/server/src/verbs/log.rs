@@ -32,9 +32,10 @@ pub(crate) async fn get(context: &mut Context) -> Result<Response, Failure> {
         *request.headers_mut() = tunnel::headers(&context.headers);
     }
     let told = |agent: &Agent, error: AgentError| {
-        let host = match agent.address.contains(':') {
-            true => format!("[{}]:{}", agent.address, agent.port),
-            false => format!("{}:{}", agent.address, agent.port),
+        let host = if agent.address.contains(':') {
+            format!("[{}]:{}", agent.address, agent.port)
+        } else {
+            format!("{}:{}", agent.address, agent.port)
         };
         Failure::Unexpected {
             message: format!("Get \"https://{host}{path}\": {error}"),

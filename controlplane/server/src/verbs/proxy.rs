@@ -81,10 +81,10 @@ fn unreachable(because: &str, upgrade: bool) -> Failure {
 }
 
 fn unanswered(error: &AgentError, upgrade: bool) -> Failure {
-    match upgrade {
-        true => agent::undialed(error),
-        false => unreachable(&error.to_string(), false),
+    if upgrade {
+        return agent::undialed(error);
     }
+    unreachable(&error.to_string(), false)
 }
 
 /// A connection to a port of a pod or of a node, through the node's agent.
