@@ -349,9 +349,12 @@ fn retry_after(response: &Response) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-/// Whether nobody speaks TLS where a connection went: the answer is none, or nobody listens where TLS has its place. A
-/// certificate that is not trusted is another matter.
+/// Whether nobody speaks TLS where a connection went: the answer is none, or does not come, or nobody listens where TLS has its
+/// place. A certificate that is not trusted is another matter.
 fn speaks_no_tls(error: &reqwest::Error, address: &str) -> bool {
+    if error.is_connect() && error.is_timeout() {
+        return true;
+    }
     let without_port = !address.ends_with(|last: char| last.is_ascii_digit()) || address.parse::<IpAddr>().is_ok();
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(known) = cause {

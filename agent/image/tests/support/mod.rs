@@ -3,7 +3,7 @@
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test binary uses a part")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -143,6 +143,13 @@ pub fn serve_by_hand(serve: impl Fn(&str, &mut TcpStream) + Send + Sync + 'stati
                 let mut byte = [0_u8; 1];
                 while !request.ends_with(b"\r\n\r\n") && connection.read(&mut byte).is_ok_and(|read| read > 0) {
                     request.extend_from_slice(&byte);
+                    // A client that begins with TLS is told so, as servers do.
+                    if request == [0x16] {
+                        connection.write_all(b"HTTP/1.0 400 Bad Request\r\n\r\n").ok();
+                        connection.shutdown(Shutdown::Write).ok();
+                        drop(connection.read_to_end(&mut request));
+                        return;
+                    }
                 }
                 serve(&String::from_utf8_lossy(&request), &mut connection);
             });
