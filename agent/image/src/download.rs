@@ -11,7 +11,8 @@ use crate::config::Limits;
 use crate::content::ContentError;
 use crate::digest::Digest;
 use crate::manifest::Descriptor;
-use crate::registry::{RegistryError, Retries, Session};
+use crate::registry::{RegistryError, Session};
+use crate::retries::Retries;
 
 /// Downloads a blob and checks size and digest. A broken transfer goes on where it broke.
 pub(crate) async fn download(

@@ -32,6 +32,7 @@ mod pack;
 mod pull;
 pub mod reference;
 mod registry;
+mod retries;
 mod store;
 mod token;
 mod unpack;

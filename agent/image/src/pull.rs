@@ -16,7 +16,8 @@ use crate::index::Record;
 use crate::layer::{Blob, Documents, Have, Hold, LayerError, Staged, Wanted};
 use crate::manifest::{self, Descriptor, Document};
 use crate::reference::Reference;
-use crate::registry::{RegistryError, Retries, Session};
+use crate::registry::{RegistryError, Session};
+use crate::retries::Retries;
 use crate::store::Images;
 
 /// What a pull brought.

@@ -14,7 +14,7 @@ use reqwest::{Response, StatusCode};
 use tokio::sync::Mutex;
 
 use crate::authorities;
-use crate::config::{Config, Limits, Registry};
+use crate::config::{Config, Registry};
 use crate::content::ContentError;
 use crate::credentials::Credentials;
 use crate::manifest;
@@ -377,34 +377,6 @@ fn speaks_no_tls(error: &reqwest::Error, address: &str) -> bool {
 fn is_loopback(host: &str) -> bool {
     let name = authorities::name(host);
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
-}
-
-/// The tries of one request: `loop { match attempt { Err(error) => retries.after(error).await?, … } }`.
-pub(crate) struct Retries {
-    left: u32,
-    wait: Duration,
-}
-
-impl Retries {
-    pub(crate) fn new(limits: &Limits) -> Self {
-        Self {
-            left: limits.attempts.saturating_sub(1),
-            wait: Duration::from_millis(250),
-        }
-    }
-
-    /// Waits before the next try, longer each time; gives the error back where there is none.
-    pub(crate) async fn after(&mut self, error: RegistryError) -> Result<(), RegistryError> {
-        const LONGEST: Duration = Duration::from_secs(30);
-        let Some(asked) = error.retry().filter(|_| self.left > 0) else {
-            return Err(error);
-        };
-        tracing::debug!(error = %crate::chain(&error), wait = ?self.wait, "asking the registry again");
-        tokio::time::sleep(self.wait.max(asked).min(LONGEST)).await;
-        self.left -= 1;
-        self.wait = (self.wait * 2).min(LONGEST);
-        Ok(())
-    }
 }
 
 #[cfg(test)]
