@@ -1,8 +1,5 @@
 //! The trait's methods.
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,9 +11,8 @@ use tokio::sync::{OwnedMutexGuard, broadcast};
 
 use super::client::{CALL, or_gone, within};
 use super::records::Record;
-use super::{Containerd, Shared, creation, holding, pause, records};
+use super::{Containerd, Shared, creation};
 use crate::cgroup::part;
-use crate::clock::now;
 use crate::embedded::{arrange, change, check_id, described, io_error};
 use crate::record;
 use crate::{
@@ -206,99 +202,6 @@ impl Runtime for Containerd {
 }
 
 impl Shared {
-    /// Makes a sandbox. A failure leaves nothing.
-    async fn create_sandbox(self: &Arc<Self>, spec: SandboxSpec, connected: Connected) -> Result<Sandbox, Error> {
-        let (id, directory) = (spec.id.clone(), self.directory(&spec.id));
-        match fs::DirBuilder::new().mode(0o700).create(&directory) {
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => return Err(Error::SandboxExists(id)),
-            result => result.map_err(io_error("create", &directory))?,
-        }
-        failpoint::reach("directory made");
-        let own = spec.clone();
-        let furnished = self.blocking("make the sandbox", move |shared| shared.furnish(&own));
-        // Both to their ends: what a failure leaves is removed then.
-        let (furnished, connected) = tokio::join!(furnished, connected);
-        let made = furnished.flatten().and_then(|pause| {
-            connected.map_err(|_gone| Error::Unconnected(id.clone()))?;
-            self.record_sandbox(spec, pause)
-        });
-        match made {
-            Ok(sandbox) => {
-                self.watch_pause(&id);
-                Ok(sandbox)
-            }
-            Err(error) => {
-                if let Err(failure) = self.remove(&id).await {
-                    tracing::warn!(sandbox = id, %failure, "what a failed creation left is not all removed");
-                }
-                Err(error)
-            }
-        }
-    }
-
-    /// Makes what a sandbox has besides its network; answers the first process of its pid namespace, if it has one.
-    fn furnish(&self, spec: &SandboxSpec) -> Result<Option<pause::Process>, Error> {
-        let directory = self.directory(&spec.id);
-        let containers = directory.join(records::CONTAINERS);
-        fs::create_dir(&containers).map_err(io_error("create", &containers))?;
-        let group = Path::new(&self.config.cgroup_root)
-            .join(spec.class.folder())
-            .join(&spec.id);
-        let grouped = self
-            .cgroups
-            .create(&group)
-            .and_then(|()| self.cgroups.limit(&group, &spec.limits));
-        grouped.map_err(io_error("make the pod's cgroup", &group))?;
-        holding::make(&directory, spec).map_err(io_error("make the namespaces of", &directory))?;
-        failpoint::reach("group made");
-        if spec.share_process_namespace && !spec.host_pid {
-            return self.start_pause(&group).map(Some);
-        }
-        Ok(None)
-    }
-
-    fn record_sandbox(&self, spec: SandboxSpec, pause: Option<pause::Process>) -> Result<Sandbox, Error> {
-        let directory = self.directory(&spec.id);
-        if let Some(netns) = &spec.netns {
-            fs::File::open(netns).map_err(io_error("open the network namespace", netns))?;
-        }
-        let sandbox = Sandbox {
-            id: spec.id.clone(),
-            pod: spec.pod.clone(),
-            attempt: spec.attempt,
-            created_at: now(),
-            user_ids: None,
-            lost: false,
-            containers: Vec::new(),
-        };
-        let record = Record {
-            sandbox: sandbox.clone(),
-            spec,
-            pause,
-            starting: BTreeSet::new(),
-        };
-        let recorded = self.records().insert(record);
-        recorded.map_err(io_error("write the record of", &directory))?;
-        failpoint::reach("sandbox recorded");
-        Ok(sandbox)
-    }
-
-    /// In a group of its own below the pod's, so that the end of that is its end in any case.
-    fn start_pause(&self, group: &Path) -> Result<pause::Process, Error> {
-        let failed = || io_error("make the shared pid namespace of", group);
-        let process = pause::Process::start(&self.program).map_err(failed())?;
-        let own = group.join("pause");
-        let placed = self
-            .cgroups
-            .create(&own)
-            .and_then(|()| self.cgroups.attach(&own, process.pid));
-        if placed.is_err() {
-            process.end();
-        }
-        placed.map_err(failed())?;
-        Ok(process)
-    }
-
     /// The sandbox's record and its turn, for who makes something in it.
     pub(super) async fn turn(&self, sandbox: &str) -> Result<(Record, OwnedMutexGuard<()>), Error> {
         let turn = {

@@ -30,6 +30,7 @@ mod process;
 mod records;
 mod removal;
 mod root;
+mod sandbox;
 mod starting;
 mod streams;
 mod sysfs;
