@@ -192,6 +192,8 @@ pub struct Context {
     pub(crate) looks: Looks,
     /// Who asks the file systems of volumes how full they are.
     pub(crate) asking: Asking,
+    /// Held while files are counted for who asks.
+    pub(crate) counting: Asking,
     /// How often containers were probed.
     pub(crate) probes: Probes,
     /// What is short on the node.

@@ -15,7 +15,8 @@ use tracing::debug;
 
 use crate::context::Clock;
 
-const QUEUE: usize = 1024;
+/// More than what a crowd of pods tells while events give way to it.
+const QUEUE: usize = 4096;
 /// Bytes of a message: events take no more.
 const LONGEST: usize = 1024;
 const REMEMBERED: usize = 2048;

@@ -123,15 +123,16 @@ impl Keeper {
             candidates.push(candidate(pod, disk));
         }
         eviction::rank(&mut candidates, starved.signal);
-        let thresholds = self.watch.thresholds();
-        let grace = if starved.hard {
-            eviction::AT_ONCE
-        } else {
-            thresholds.longest_grace
+        let longest = self.watch.thresholds().longest_grace;
+        let grace = |pod: &Pod| {
+            if starved.hard {
+                return eviction::AT_ONCE;
+            }
+            longest.min(pods::grace(pod)).max(eviction::AT_ONCE)
         };
         for Candidate { pod, used } in candidates {
             let message = eviction::message(starved, pod, &used);
-            if self.evict(pod, message, grace.min(pods::grace(pod)), true).await? {
+            if self.evict(pod, message, grace(pod), true).await? {
                 return Ok(vec![pods::uid(pod).to_owned()]);
             }
         }

@@ -116,8 +116,11 @@ pub(super) async fn add(context: &Arc<Context>, pod: &PodLook, time: Timestamp, 
 
 /// A pod's volumes in memory, and those that show what the API has.
 async fn others(context: &Context, pod: &Arc<Pod>, time: Timestamp) -> Vec<Value> {
+    // By one at a time, however many ask; who has left does not count.
+    let counting = Arc::clone(&context.counting).lock_owned().await;
     let (volumes, pod) = (context.volumes.clone(), Arc::clone(pod));
     let looking = tokio::task::spawn_blocking(move || {
+        let _counting = counting;
         let told = |(name, path): (String, PathBuf)| {
             let (stat, used) = (statvfs(&path).ok()?, volume::measure(&path).ok()?);
             let mut volume = told(&stat, Some(used), time);

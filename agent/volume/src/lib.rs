@@ -171,10 +171,12 @@ impl Volumes {
             chown(&directory, None, group).map_err(|error| io_error("chown", &directory, error))?;
             set_mode(&directory, empty::mode(group))?;
         }
-        if let Some(points) = points.get(&volume.name) {
-            nested::make(&directory, points, &payload)?;
-        }
-        atomic::write(&directory, &payload, group)
+        let points = points.get(&volume.name);
+        let make = || points.map_or(Ok(()), |points| nested::make(&directory, points, &payload));
+        make()?;
+        atomic::write(&directory, &payload, group)?;
+        // What had the name of a mount point may have gone only now.
+        make()
     }
 
     fn volume_directory(&self, pod: &Pod, volume: &Volume) -> Result<PathBuf, Error> {

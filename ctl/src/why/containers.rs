@@ -221,7 +221,7 @@ impl Container<'_> {
                 "FailedPostStartHook" => {
                     "its postStart hook failed, so the node killed it: check what the hook runs or asks"
                 }
-                "Evicted" if message.contains("ephemeral") || message.contains("EmptyDir") => {
+                "Evicted" if super::placement::wrote_too_much(message) => {
                     "it wrote more than it may, so the node ended it: raise its ephemeral-storage limit or the volume's sizeLimit, or have it write less"
                 }
                 "Evicted" => "the node was short of what the message names, so it ended the pod: request what it needs",

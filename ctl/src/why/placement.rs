@@ -112,7 +112,7 @@ fn ended(pod: &Value) -> Option<Finding> {
         "DeadlineExceeded" => {
             finding.advise("it ran longer than spec.activeDeadlineSeconds: raise it, or make the work shorter")
         }
-        "Evicted" if text_at(pod, "/status/message").contains("exceeds the") => finding.advise(
+        "Evicted" if wrote_too_much(text_at(pod, "/status/message")) => finding.advise(
             "it wrote more than it may: raise its ephemeral-storage limit or the volume's sizeLimit, or have it write less",
         ),
         "Evicted" => {
@@ -120,6 +120,11 @@ fn ended(pod: &Value) -> Option<Finding> {
         }
         _ => finding.advise("it is not started again: delete it, and create it anew once the cause is mended"),
     })
+}
+
+/// Whether an eviction was for a limit of the pod's own, and not because its node was short of something.
+pub(super) fn wrote_too_much(message: &str) -> bool {
+    message.contains("exceeds the")
 }
 
 fn unplaced(pod: &Value) -> Option<Finding> {

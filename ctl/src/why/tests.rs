@@ -146,6 +146,14 @@ fn who_was_killed_is_told_by_whom() {
     let message = "Pod ephemeral local storage usage exceeds the total limit of containers 1Mi. ";
     let evicted = json!({"reason": "Evicted", "message": message});
     check(&failed, &[evicted], true, &["raise its ephemeral-storage limit"]);
+    let message = "The node was low on resource: ephemeral-storage. Threshold quantity: 1Gi, available: 1Mi. ";
+    let evicted = json!({"reason": "Evicted", "message": message});
+    check(
+        &failed,
+        &[evicted],
+        true,
+        &["the node was short of what the message names"],
+    );
     let other = event("FailedPostStartHook", "PostStartHook failed", "other");
     check(&failed, &[other], true, &["it printed nothing"]);
     let log = ["no disk".to_owned()];

@@ -97,17 +97,20 @@ async fn subscribe(shared: &Shared) -> Result<Streaming<Envelope>, Error> {
 /// Containers that were running and are not any more have ended while nobody listened.
 pub(super) async fn compare(shared: &Arc<Shared>) -> Result<(), Error> {
     // Before containerd is asked: one that is started meanwhile is no concern of this.
-    let known: Vec<Container> = {
+    let known: Vec<(Container, bool)> = {
         let records = shared.records();
-        let all = records.iter().flat_map(|entry| entry.record.containers());
-        all.filter(|container| !matches!(container.state, State::Exited { .. }))
-            .cloned()
+        let all = records.iter().flat_map(|entry| {
+            let starting = &entry.record.starting;
+            let with = move |container: &Container| (container.clone(), starting.contains(&container.id));
+            entry.record.containers().iter().map(with)
+        });
+        all.filter(|(container, _)| !matches!(container.state, State::Exited { .. }))
             .collect()
     };
     let request = shared.client.request(ListTasksRequest::default());
     let listed = within(CALL, "list containerd tasks", shared.client.tasks().list(request)).await?;
     let tasks: BTreeMap<String, Process> = listed.tasks.into_iter().map(|task| (task.id.clone(), task)).collect();
-    for container in known {
+    for (container, begun) in known {
         match tasks.get(&container.id) {
             // containerd ended what an agent's end, or its own, cut off while it was made.
             Some(task) if task.status() == Status::Stopped && !shared.may_have_run(&container) => {
@@ -125,7 +128,7 @@ pub(super) async fn compare(shared: &Arc<Shared>) -> Result<(), Error> {
             }
             // Its shim is gone, as after a restart of the machine. One that an agent was about to start has run as far as anybody
             // knows: who started it need not have lived to write that down.
-            None if shared.may_have_run(&container) => {
+            None if begun || container.state != State::Created => {
                 if let State::Exited { exit, .. } = ended(container.clone()).state {
                     let since = exit.finished_at;
                     shared.conclude(&container.id, exit, Some(since));
