@@ -193,7 +193,7 @@ pub struct Context {
     /// Who asks the file systems of volumes how full they are.
     pub(crate) asking: Asking,
     /// Held while files are counted for who asks.
-    pub(crate) counting: Asking,
+    pub(crate) counting: Arc<tokio::sync::Mutex<()>>,
     /// How often containers were probed.
     pub(crate) probes: Probes,
     /// What is short on the node.

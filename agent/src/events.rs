@@ -10,7 +10,8 @@ use k8s_openapi::api::core::v1::{Event, EventSource, Node, ObjectReference, Pod}
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use crate::context::Clock;
@@ -52,6 +53,10 @@ pub struct Recorder {
     clock: Clock,
     /// How many pods are at something that others wait for.
     urgent: watch::Sender<usize>,
+    /// How many events are not told yet.
+    untold: watch::Sender<usize>,
+    /// Nothing waits any more: the agent ends.
+    ending: CancellationToken,
 }
 
 /// For as long as it is kept, events wait.
@@ -67,6 +72,8 @@ impl Drop for Urgent {
 pub struct Sender {
     queue: mpsc::Receiver<Happening>,
     urgent: watch::Receiver<usize>,
+    untold: watch::Sender<usize>,
+    ending: CancellationToken,
     client: kube::Client,
     host: String,
     known: BTreeMap<String, Known>,
@@ -85,10 +92,13 @@ struct Known {
 /// A recorder and its other end.
 pub fn channel(client: kube::Client, host: &str, clock: Clock) -> (Recorder, Sender) {
     let (sender, receiver) = mpsc::channel(QUEUE);
-    let urgent = watch::Sender::new(0);
+    let (urgent, untold) = (watch::Sender::new(0), watch::Sender::new(0));
+    let ending = CancellationToken::new();
     let other = Sender {
         queue: receiver,
         urgent: urgent.subscribe(),
+        untold: untold.clone(),
+        ending: ending.clone(),
         client,
         host: host.to_owned(),
         known: BTreeMap::new(),
@@ -99,6 +109,8 @@ pub fn channel(client: kube::Client, host: &str, clock: Clock) -> (Recorder, Sen
         queue: sender,
         clock,
         urgent,
+        untold,
+        ending,
     };
     (recorder, other)
 }
@@ -113,6 +125,13 @@ impl Recorder {
     /// Whether somebody waits for any pod.
     pub(crate) fn is_urgent(&self) -> bool {
         *self.urgent.borrow() > 0
+    }
+
+    /// Has what happened told at once from now on, and waits for it, for at most `limit`.
+    pub(crate) async fn settle(&self, limit: Duration) {
+        self.ending.cancel();
+        let mut untold = self.untold.subscribe();
+        drop(timeout(limit, untold.wait_for(|untold| *untold == 0)).await);
     }
 
     /// Something happened to a pod, or to a container of it.
@@ -168,7 +187,9 @@ impl Recorder {
             at: (self.clock)(),
             given: Instant::now(),
         };
+        self.untold.send_modify(|untold| *untold = untold.saturating_add(1));
         if let Err(error) = self.queue.try_send(happening) {
+            told(&self.untold);
             debug!(%error, "an event is dropped");
         }
     }
@@ -181,6 +202,7 @@ impl Sender {
             if let Err(error) = self.publish(happening).await {
                 debug!(error = %error, "an event could not be stored");
             }
+            told(&self.untold);
         }
     }
 
@@ -188,7 +210,8 @@ impl Sender {
     async fn next(&mut self) -> Option<Happening> {
         let happening = self.queue.recv().await?;
         // It gave way for long enough, or nobody is there who could be in a hurry.
-        drop(timeout_at(happening.given + PATIENCE, self.urgent.wait_for(|urgent| *urgent == 0)).await);
+        let calm = timeout_at(happening.given + PATIENCE, self.urgent.wait_for(|urgent| *urgent == 0));
+        drop(self.ending.run_until_cancelled(calm).await);
         Some(happening)
     }
 
@@ -306,69 +329,9 @@ impl Sender {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::sync::{Arc, Mutex};
-    use std::time::Duration;
-
-    use agent_plan::Timestamp;
-    use axum::routing::post;
-    use axum::{Json, Router};
-    use http::StatusCode;
-    use k8s_openapi::api::core::v1::Node;
-    use serde_json::{Value, json};
-    use tokio::time::{Instant, timeout};
-
-    use super::{Kind, PATIENCE, channel};
-
-    #[tokio::test(start_paused = true)]
-    async fn events_give_way_to_pods_that_somebody_waits_for_but_not_for_ever() {
-        let nowhere = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
-        let client = kube::Client::try_from(nowhere).unwrap();
-        let (recorder, mut sender) = channel(client, "node-1", Arc::new(Timestamp::now));
-        let tell = |message: &str| recorder.node(&Node::default(), Kind::Normal, "Test", message.to_owned());
-
-        let (first, second) = (recorder.urgent(), recorder.urgent());
-        assert!(recorder.is_urgent());
-        tell("one");
-        let mut next = Box::pin(sender.next());
-        let little = Duration::from_millis(300);
-        assert!(timeout(little, &mut next).await.is_err());
-        drop(first);
-        assert!(timeout(little, &mut next).await.is_err());
-        drop(second);
-        assert!(!recorder.is_urgent());
-        let now = Instant::now();
-        assert_eq!(next.await.unwrap().message, "one");
-        assert_eq!(now.elapsed(), Duration::ZERO);
-
-        let _kept = recorder.urgent();
-        tell("two");
-        assert_eq!(sender.next().await.unwrap().message, "two");
-        assert_eq!(now.elapsed(), PATIENCE);
-    }
-
-    #[tokio::test]
-    async fn an_event_whose_name_is_taken_is_told_under_another() {
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let seen = Arc::clone(&asked);
-        let answer = move |Json(event): Json<Value>| async move {
-            let mut seen = seen.lock().unwrap();
-            seen.push(event["metadata"]["name"].clone());
-            if seen.len() > 1 {
-                return (StatusCode::CREATED, Json(event));
-            }
-            let status = json!({"kind": "Status", "status": "Failure", "reason": "AlreadyExists", "code": 409});
-            (StatusCode::CONFLICT, Json(status))
-        };
-        let api = Router::new().route("/api/v1/namespaces/default/events", post(answer));
-        let at = Timestamp::UNIX_EPOCH;
-        let (recorder, mut sender) = channel(kube::Client::new(api, "default"), "node-1", Arc::new(move || at));
-        let mut node = Node::default();
-        node.metadata.name = Some("node-1".to_owned());
-        recorder.node(&node, Kind::Normal, "Test", "told".to_owned());
-        let happening = sender.next().await.unwrap();
-        sender.publish(happening).await.unwrap();
-        assert_eq!(*asked.lock().unwrap(), ["node-1.1", "node-1.2"]);
-    }
+fn told(untold: &watch::Sender<usize>) {
+    untold.send_modify(|untold| *untold = untold.saturating_sub(1));
 }
+
+#[cfg(test)]
+mod tests;

@@ -150,7 +150,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         measured: measure::Memory::default(),
         looks: serve::Looks::default(),
         asking: serve::Asking::default(),
-        counting: serve::Asking::default(),
+        counting: Arc::default(),
         probes: serve::Probes::default(),
         pressures: watch::Sender::new(BTreeSet::new()),
         node: Mutex::default(),

@@ -105,6 +105,7 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     tasks.spawn(async move {
         signalled().await.context("wait for signals")?;
         shared.end_with_machine().await;
+        shared.tell_rest().await;
         Ok(())
     });
     let ended = tasks.join_next().await;

@@ -88,7 +88,7 @@ async fn what_the_agent_was_started_to_ignore_stops_containers(kind: Kind) {
     machine.finish().await;
 }
 
-async fn an_exec_that_was_oom_killed_does_not_make_a_later_kill_read_so(kind: Kind) {
+async fn an_exec_that_was_oom_killed_is_told_at_the_end_of_its_container(kind: Kind) {
     let mut machine = Machine::of(kind, "oom-exec").await;
     machine.sandbox("s").await;
     let mut spec = machine.container("c", &["/bin/sleep", "1000"]);
@@ -98,10 +98,11 @@ async fn an_exec_that_was_oom_killed_does_not_make_a_later_kill_read_so(kind: Ki
         .exec("s", "c", "exec dd if=/dev/zero of=/dev/null bs=200M count=2", LIMIT)
         .await;
     assert_eq!(killed.exit_code, 137);
+    // Others after it change nothing of that.
+    assert_eq!(machine.exec("s", "c", "true", LIMIT).await.exit_code, 0);
     machine.runtime.signal("s", "c", 9).await.unwrap();
     let exit = machine.exit().await;
-    assert_eq!((exit.code, exit.signal, exit.oom_killed), (137, Some(9), false));
-    // One that the kernel kills after that is told as before.
+    assert_eq!((exit.code, exit.signal, exit.oom_killed), (137, Some(9), true));
     let mut spec = machine.container("d", &["/bin/dd", "if=/dev/zero", "of=/dev/null", "bs=200M", "count=2"]);
     limit(&mut spec, Some(32 << 20), None, None);
     machine.run("s", spec).await;
@@ -268,7 +269,7 @@ async fn a_sandbox_waits_for_its_network_and_without_one_nothing_of_it_is_left(k
 contract!(
     a_sandbox_waits_for_its_network_and_without_one_nothing_of_it_is_left,
     a_seccomp_filter_holds_with_and_without_new_privileges_and_for_every_user,
-    an_exec_that_was_oom_killed_does_not_make_a_later_kill_read_so,
+    an_exec_that_was_oom_killed_is_told_at_the_end_of_its_container,
     containers_of_a_pod_share_their_memory_and_no_other_pod_does,
     what_the_agent_was_started_to_ignore_stops_containers,
     who_may_use_every_device_finds_those_of_the_machine,

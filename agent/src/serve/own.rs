@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use agent_plan::{Timestamp, pods};
@@ -19,8 +20,13 @@ use crate::context::Context;
 /// How long it is waited for the file systems of volumes: one of them may not answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Held by who asks the file systems of volumes, so that one that does not answer is asked once.
-pub(crate) type Asking = Arc<tokio::sync::Mutex<()>>;
+/// Who asks the file systems of volumes: one at a time, so that one that does not answer is asked once.
+#[derive(Debug, Default)]
+pub(crate) struct Asking {
+    turn: Arc<tokio::sync::Mutex<()>>,
+    /// Whose turn it is has waited for longer than anybody should.
+    stuck: AtomicBool,
+}
 
 pub(super) async fn metrics(State(context): State<Arc<Context>>) -> Response {
     let mut text = String::new();
@@ -131,17 +137,30 @@ async fn volumes(context: &Arc<Context>) -> Vec<Family<'static>> {
 
 /// Asks file systems how full they are: nothing of any while one of them does not answer.
 async fn ask<Whose: Send + 'static>(context: &Context, all: Vec<(Whose, PathBuf)>) -> Vec<(Whose, Statvfs)> {
-    let Ok(asking) = Arc::clone(&context.asking).try_lock_owned() else {
+    if all.is_empty() {
+        return Vec::new();
+    }
+    let asking = &context.asking;
+    let turn = Arc::clone(&asking.turn);
+    let turn = if asking.stuck.load(Ordering::Relaxed) {
+        turn.try_lock_owned().ok()
+    } else {
+        tokio::time::timeout(PATIENCE, turn.lock_owned()).await.ok()
+    };
+    let Some(turn) = turn else {
         return Vec::new();
     };
+    asking.stuck.store(false, Ordering::Relaxed);
     let looking = tokio::task::spawn_blocking(move || {
-        let _asking = asking;
+        let _turn = turn;
         let stat = |(whose, path): (Whose, PathBuf)| Some((whose, statvfs(&path).ok()?));
         all.into_iter().filter_map(stat).collect::<Vec<_>>()
     });
-    match tokio::time::timeout(PATIENCE, looking).await {
-        Ok(Ok(found)) => found,
-        Ok(Err(_)) | Err(_) => Vec::new(),
+    if let Ok(found) = tokio::time::timeout(PATIENCE, looking).await {
+        found.unwrap_or_default()
+    } else {
+        asking.stuck.store(true, Ordering::Relaxed);
+        Vec::new()
     }
 }
 

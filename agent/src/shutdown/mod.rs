@@ -33,6 +33,8 @@ const POLL: Duration = Duration::from_millis(100);
 const ANSWER: Duration = Duration::from_secs(5);
 /// News that nobody has taken yet.
 const NEWS: usize = 4;
+/// An agent that ends has so long to tell what it has not told yet.
+const REST: Duration = Duration::from_millis(500);
 
 /// What logind says.
 enum News {
@@ -159,6 +161,11 @@ async fn is_stopping() -> bool {
 }
 
 impl Context {
+    /// Has the events told that gave way to something more urgent, before the agent ends.
+    pub async fn tell_rest(&self) {
+        self.recorder.settle(REST).await;
+    }
+
     /// Ends the pods before the agent ends, where the machine does and logind has not seen to it.
     pub async fn end_with_machine(&self) {
         let grace = self.config.shutdown;

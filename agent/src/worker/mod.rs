@@ -300,7 +300,7 @@ impl Worker {
     /// Whether somebody waits for what is under way: a pod that starts, and whoever reads how it is.
     fn hurry(&mut self) {
         let starting = self.view.memory.values().any(|memory| memory.starting);
-        let urgent = starting || self.view.sandbox == Sandbox::Preparing || self.publisher.in_flight();
+        let urgent = starting || self.view.sandbox == Sandbox::Preparing || self.publisher.is_pressing();
         if urgent != self.urgent.is_some() {
             self.urgent = urgent.then(|| self.context.recorder.urgent());
         }

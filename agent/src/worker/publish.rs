@@ -27,6 +27,8 @@ const LONGEST_RETRY_MILLISECONDS: i64 = 10_000;
 #[derive(Debug, Default)]
 pub(super) struct Publisher {
     in_flight: bool,
+    /// Somebody waits for what is in flight.
+    pressing: bool,
     /// The pod's resourceVersion when the last request was sent.
     sent_at: Option<String>,
     /// When the first change came that is not sent yet.
@@ -38,9 +40,9 @@ pub(super) struct Publisher {
 }
 
 impl Publisher {
-    /// Whether the API is being told.
-    pub(super) fn in_flight(&self) -> bool {
-        self.in_flight
+    /// Whether the API is being told what somebody waits for.
+    pub(super) fn is_pressing(&self) -> bool {
+        self.in_flight && self.pressing
     }
 
     /// See [`agent_plan::shift`].
@@ -69,7 +71,8 @@ impl Worker {
             return None;
         };
         self.publisher.current = false;
-        if !matters(&old, &new) {
+        let pressing = matters(&old, &new);
+        if !pressing {
             let since = *self.publisher.gathering_since.get_or_insert(now);
             let (until, longest) = (
                 later(since, GATHER_MILLISECONDS),
@@ -84,6 +87,7 @@ impl Worker {
         }
         self.publisher.gathering_since = None;
         self.publisher.in_flight = true;
+        self.publisher.pressing = pressing;
         self.publisher.sent_at.clone_from(&self.pod.metadata.resource_version);
         if ready(&new) {
             self.context.reached(pods::uid(&self.pod), Step::Ready);

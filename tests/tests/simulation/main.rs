@@ -93,16 +93,15 @@ async fn a_deployment_becomes_pods_and_goes() {
     );
 
     // They are written after what they tell of.
-    cluster
-        .eventually("each step is told once", || async {
-            let events = cluster.list("/api/v1/namespaces/default/events").await;
-            let said = |reason: &str| events.iter().filter(|event| event["reason"] == reason).count();
-            match (said("ScalingReplicaSet"), said("SuccessfulCreate"), said("Scheduled")) {
-                (1, 3, 3) => Ok(()),
-                _ => Err(format!("{events:#?}")),
-            }
-        })
-        .await;
+    let told_once = || async {
+        let events = cluster.list("/api/v1/namespaces/default/events").await;
+        let said = |reason: &str| events.iter().filter(|event| event["reason"] == reason).count();
+        match (said("ScalingReplicaSet"), said("SuccessfulCreate"), said("Scheduled")) {
+            (1, 3, 3) => Ok(()),
+            _ => Err(format!("{events:#?}")),
+        }
+    };
+    cluster.eventually("each step is told once", told_once).await;
 
     cluster
         .request(
@@ -123,6 +122,7 @@ async fn a_deployment_becomes_pods_and_goes() {
             if left == (0, 0, 0) { Ok(()) } else { Err(left) }
         })
         .await;
+    told_once().await.expect("nothing was told twice later");
 }
 
 /// Waits until there are so many pods.

@@ -168,12 +168,11 @@ impl Shared {
 
     /// Makes a container's root and tells containerd of both; returns what is to be mounted.
     async fn store_container(self: &Arc<Self>, record: &Record, spec: &ContainerSpec) -> Result<Vec<Mount>, Error> {
-        let mounts = match self.prepared_ahead(&spec.id).await {
-            Some(mounts) => mounts,
-            None => {
-                let snapshot = spec.snapshot.as_deref().unwrap_or_default();
-                self.prepare_root(&spec.id, snapshot).await?
-            }
+        let mounts = if let Some(mounts) = self.prepared_ahead(&spec.id).await {
+            mounts
+        } else {
+            let snapshot = spec.snapshot.as_deref().unwrap_or_default();
+            self.prepare_root(&spec.id, snapshot).await?
         };
         failpoint::reach("snapshot made");
         let (own, own_spec) = (record.clone(), spec.clone());

@@ -1,7 +1,7 @@
 //! Ends of containers: containerd's events while they flow, what it says of all tasks after they did not.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use containerd_client::events::TaskExit;
@@ -16,7 +16,6 @@ use super::watch::gone;
 use super::{Shared, logger};
 use crate::clock::now;
 use crate::embedded::ended;
-use crate::supervisor::exits::dying;
 use crate::{Container, Error, Event, Exit, State};
 
 /// The log of an ended container is waited for so long: what is written to it after that was held up by somebody else.
@@ -169,10 +168,8 @@ impl Shared {
             return;
         };
         let code = i32::try_from(status).unwrap_or(255);
-        let killed = self.cgroups.oom_kills(&self.group(&sandbox).join(&container));
-        let before = self.settled().remove(&container).unwrap_or(0);
-        // Also when it was a child, whatever the first process made of that.
-        let oom_killed = killed > before;
+        // Also when it was a child or an exec, at any time, whatever the first process made of that.
+        let oom_killed = self.cgroups.oom_kills(&self.group(&sandbox).join(&container)) > 0;
         let exit = Exit {
             code,
             // The shim says 128 + signal, which a program may say too.
@@ -227,22 +224,6 @@ impl Shared {
         }
         self.watch_first(container, pid);
         self.watch_logger(&sandbox, container, pid);
-    }
-
-    /// What the kernel killed in a container until now was not its first process, when that lives: an exec of it, say.
-    pub(super) fn settle_oom_kills(&self, sandbox: &str, container: &str) {
-        let count = self.cgroups.oom_kills(&self.group(sandbox).join(container));
-        let pid = match self.records().container(sandbox, container).map(|found| &found.state) {
-            Some(State::Running { pid, .. }) => *pid,
-            Some(State::Created | State::Exited { .. }) | None => return,
-        };
-        if count > 0 && !dying(pid) {
-            self.settled().insert(container.to_owned(), count);
-        }
-    }
-
-    fn settled(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
-        self.oom_kills.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes an end down and tells it, once. `unseen`: since when one ran of whose start nobody knows.

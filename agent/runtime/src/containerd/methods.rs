@@ -77,7 +77,6 @@ impl Runtime for Containerd {
                 return Ok(());
             }
             if signal == libc::SIGKILL {
-                self.shared.settle_oom_kills(&sandbox, &container);
                 self.shared.unthrottle(&self.shared.group(&sandbox).join(&container));
             }
             self.shared.kill(&container, signal).await

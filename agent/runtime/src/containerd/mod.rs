@@ -37,7 +37,6 @@ mod sysfs;
 mod watch;
 mod writer;
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -125,8 +124,6 @@ struct Shared {
     execs: Semaphore,
     exec_count: AtomicU64,
     ahead: Mutex<Ahead>,
-    /// How often the kernel had killed for memory in a container whose first process lived on after that.
-    oom_kills: Mutex<BTreeMap<String, u64>>,
 }
 
 impl Drop for Containerd {
@@ -181,7 +178,6 @@ impl Containerd {
             execs: Semaphore::new(EXECS),
             exec_count: AtomicU64::new(0),
             ahead: Mutex::default(),
-            oom_kills: Mutex::default(),
             config: Config { state_dir, ..config },
         };
         let this = Self {

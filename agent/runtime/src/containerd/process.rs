@@ -78,7 +78,6 @@ impl Drop for Hold {
 /// One program. Its directory is in the container's own.
 pub(super) struct Exec {
     pub(super) shared: Arc<Shared>,
-    sandbox: String,
     pub(super) container: String,
     group: PathBuf,
     pub(super) id: String,
@@ -110,7 +109,6 @@ impl Exec {
         let id = format!("e{since:x}-{}", shared.exec_count.fetch_add(1, Ordering::Relaxed));
         let exec = Self {
             shared: Arc::clone(shared),
-            sandbox: sandbox.to_owned(),
             container: container.to_owned(),
             group: shared.group(sandbox).join(container),
             directory: own.join(&id),
@@ -173,7 +171,6 @@ impl Exec {
             exec_id: self.id.clone(),
         });
         let exited = within(LONG, "wait for an exec", self.shared.client.tasks().wait(request)).await?;
-        self.shared.settle_oom_kills(&self.sandbox, &self.container);
         Ok(i32::try_from(exited.exit_status).unwrap_or(255))
     }
 

@@ -111,7 +111,6 @@ impl Supervisor {
                     pid,
                     own_pids,
                     killed: false,
-                    oom_kills: 0,
                     outputs: ours.outputs,
                     log,
                     removal: Vec::new(),

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::time::Duration;
 
 use super::dev_null;
@@ -194,14 +193,6 @@ impl Supervisor {
         let Some(index) = self.execs.iter().position(|exec| exec.pid == Some(pid)) else {
             return false;
         };
-        if let Some(group) = self
-            .execs
-            .get(index)
-            .and_then(|exec| exec.group.parent())
-            .map(Path::to_owned)
-        {
-            self.settle_oom_kills(&group);
-        }
         let Some(exec) = self.execs.get_mut(index) else {
             return false;
         };

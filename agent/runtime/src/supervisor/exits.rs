@@ -44,9 +44,6 @@ impl Supervisor {
     pub(super) fn signal(&mut self, id: &str, signal: i32) -> Result<(), Refusal> {
         let signal = Signal::try_from(signal).map_err(|error| Refusal::failed("send a signal", &error))?;
         let group = self.group.join(id);
-        if signal == Signal::SIGKILL {
-            self.settle_oom_kills(&group);
-        }
         let entry = self.find(id)?;
         if matches!(entry.container.state, State::Exited { .. }) {
             return Ok(());
@@ -171,8 +168,8 @@ impl Supervisor {
             drop(self.cgroups.kill(&group, Duration::ZERO));
         }
         super::poll::drain(entry);
-        // Also when it was a child, whatever the first process made of that.
-        let oom_killed = self.cgroups.oom_kills(&group) > entry.oom_kills;
+        // Also when it was a child or an exec, at any time, whatever the first process made of that.
+        let oom_killed = self.cgroups.oom_kills(&group) > 0;
         let (code, signal) = if status < 0 {
             (128 - status, Some(-status))
         } else {
@@ -209,19 +206,6 @@ impl Supervisor {
             self.begin_removal(&id, tickets, Ok(Answer::Done));
         }
         true
-    }
-
-    /// What the kernel killed in this group until now was not the container's first process, when that lives: an exec of it, say.
-    pub(super) fn settle_oom_kills(&mut self, group: &Path) {
-        let Some(id) = group.file_name().and_then(|name| name.to_str()) else {
-            return;
-        };
-        let count = self.cgroups.oom_kills(group);
-        if let Ok(entry) = self.find(id)
-            && !dying(entry.pid)
-        {
-            entry.oom_kills = count;
-        }
     }
 
     /// Does what has come due and says when to look again.
@@ -305,17 +289,6 @@ fn quota(cpu_quota: Option<i64>) -> Limits {
         cpu_quota,
         ..Limits::default()
     }
-}
-
-/// Whether a process whose pid is still its own is dead or has been told to die.
-pub(crate) fn dying(pid: i32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-    let told = |name: &str| {
-        let pending = field(name).and_then(|hex| u64::from_str_radix(hex, 16).ok());
-        pending.is_some_and(|pending| pending >> (Signal::SIGKILL as i32 - 1) & 1 == 1)
-    };
-    field("State:").is_none_or(|state| state.starts_with(['Z', 'X'])) || told("SigPnd:") || told("ShdPnd:")
 }
 
 /// Removes what a container leaves: processes, cgroups, directory. Goes on past failures.

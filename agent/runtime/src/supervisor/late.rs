@@ -97,11 +97,8 @@ impl Late {
         }
         if self.shared {
             // The machine's own memory is in sight; the file for a last message has to be done without.
-            let is_kept = |held: &Held| {
-                let own = held.destination == Path::new(memory::TARGET) || !held.mount.is_directory().unwrap_or(true);
-                held.destination == Path::new(PLACE) || !own
-            };
-            self.mounts.retain(is_kept);
+            self.mounts
+                .retain(|held| !held.own || held.destination == Path::new(PLACE));
         }
         let entered = File::open(format!("/proc/{pid}/ns/mnt"))
             .and_then(|namespace| Ok(setns(namespace, CloneFlags::CLONE_NEWNS)?));

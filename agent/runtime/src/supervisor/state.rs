@@ -66,8 +66,6 @@ pub(super) struct Entry {
     pub(super) own_pids: bool,
     /// It was told to die.
     pub(super) killed: bool,
-    /// Kills by the kernel for the memory limit, up to now, that did not hit the first process.
-    pub(super) oom_kills: u64,
     pub(super) outputs: Vec<Pipe>,
     pub(super) log: LogFile,
     pub(super) removal: Vec<Ticket>,

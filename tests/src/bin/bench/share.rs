@@ -1,16 +1,20 @@
 //! What a pod costs over containerd beside what containerd itself takes: after each pod, a container with the same configuration,
 //! snapshot and namespaces is made by the four calls that it cannot be made without.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
 use agent_containerd::{CALL, Client, TASK, within};
 use anyhow::Context as _;
+use bytes::Bytes;
 use containerd_client::services::v1::snapshots::{PrepareSnapshotRequest, RemoveSnapshotRequest, StatSnapshotRequest};
 use containerd_client::services::v1::{
     Container, CreateContainerRequest, CreateTaskRequest, DeleteContainerRequest, DeleteTaskRequest,
     GetContainerRequest, KillRequest, StartRequest, WaitRequest,
 };
+use http::Method;
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 use tests::http::Target;
 use tests::parts::Parts;
@@ -44,7 +48,8 @@ pub(crate) async fn measure(archive: &Path, table: &mut Table) -> anyhow::Result
     let image = images.split_whitespace().find(|word| word.contains("nginx"));
     let target = Target::from_kubeconfig(&started.machine.kubeconfig())?;
     let mut pods = Pods::new(&target, "share", image.context("an nginx image")?).await?;
-    let (mut running, mut by_hand, mut own) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut running, mut by_hand) = (Vec::new(), Vec::new());
+    let (mut all, mut own) = (Vec::new(), Vec::new());
     let mut steps: [Vec<Duration>; 4] = Default::default();
     let mut seconds = interval(Duration::from_secs(1));
     for number in 0..PACED {
@@ -62,12 +67,13 @@ pub(crate) async fn measure(archive: &Path, table: &mut Table) -> anyhow::Result
             .context("a container")?;
         let times = probe(&client, id, &format!("probe-{number}")).await?;
         let sum = times.iter().sum();
-        for (all, time) in steps.iter_mut().zip(times) {
-            all.push(time);
+        for (step, time) in steps.iter_mut().zip(times) {
+            step.push(time);
         }
         running.push(whole);
         by_hand.push(sum);
-        own.push(whole.saturating_sub(sum));
+        all.push(whole.saturating_sub(sum));
+        own.push(at_node(&target, &pod).await?.saturating_sub(sum));
         pods.delete(&name).await?;
     }
     pods.end().await?;
@@ -84,13 +90,26 @@ pub(crate) async fn measure(archive: &Path, table: &mut Table) -> anyhow::Result
         let middle = times.get(times.len() / 2).copied().unwrap_or_default();
         table.row(format!("… {what}, p50"), milliseconds(middle));
     }
-    let figures = percentiles(&mut own);
-    let least = own.first().copied().unwrap_or_default();
-    table.row(
-        "what all of ours adds to that",
-        format!("{figures}, least {}", milliseconds(least)),
-    );
+    for (what, mut times) in [
+        ("what all of ours adds to that", all),
+        ("… of it the agent: from hearing of the pod to finding it ready", own),
+    ] {
+        let figures = percentiles(&mut times);
+        let least = times.first().copied().unwrap_or_default();
+        table.row(what, format!("{figures}, least {}", milliseconds(least)));
+    }
     started.finish().await
+}
+
+/// How long the agent had the pod until it found it ready.
+async fn at_node(target: &Target, pod: &Value) -> anyhow::Result<Duration> {
+    let text = |pointer| pod.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let (node, uid) = (text("/spec/nodeName"), text("/metadata/uid"));
+    let path = format!("/api/v1/nodes/{node}/proxy/milestones?uid={uid}");
+    let answer = target.connect().await?.expect(Method::GET, &path, Bytes::new()).await?;
+    let times: BTreeMap<String, Timestamp> = serde_json::from_slice(&answer)?;
+    let at = |step| times.get(step).context("a step that the agent noted");
+    Ok(Duration::try_from(at("ready")?.duration_since(*at("seen")?))?)
 }
 
 /// Makes a container as another one is, in a shim of its own, and removes it. How long each step took.
