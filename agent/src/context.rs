@@ -150,6 +150,8 @@ pub struct Context {
     pub(crate) rights: Rights,
     /// What is remembered of containers that failed.
     pub(crate) crashes: Crashes,
+    /// For what pods have on the disk.
+    pub(crate) spares: runtime::Spares,
     pub(crate) milestones: Milestones,
     /// What volumes show of the API.
     pub(crate) objects: Objects,

@@ -103,6 +103,9 @@ pub enum Error {
     Task(#[from] tokio::task::JoinError),
 }
 
+/// Directories that are made ahead: two for each pod of a large burst.
+const SPARES: usize = 200;
+
 /// Everything that the agent's parts share. The second value sends events and must be run.
 pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Sender), Error> {
     close(&config.state_directory)?;
@@ -116,6 +119,8 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         })?;
         runtime::spread(&path);
     }
+    let spare = config.state_directory.join("spare");
+    let spares = runtime::Spares::open(&spare, SPARES).map_err(|source| Error::State { path: spare, source })?;
     let (recorder, sender) = events::channel(parts.client.clone(), &config.node_name, Arc::clone(&parts.clock));
     let machine = machine::Machine::probe(&config.state_directory);
     let capacity = machine.capacity(config.max_pods);
@@ -130,6 +135,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         ),
         rights: rights::Rights::open(config.state_directory.join("rights.json"), &parts.images.list()),
         crashes: crashes::Crashes::new(config.state_directory.join("crashes")),
+        spares,
         milestones: milestones::Milestones::default(),
         objects: objects::Objects::new(parts.client.clone()),
         tokens: tokens::Tokens::default(),

@@ -13,7 +13,7 @@ use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch_objects};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 /// How long the first answer of a watch is waited for, before the object is asked for by itself.
@@ -21,6 +21,12 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Objects that are watched at a time: each watch is a connection.
 const MOST: usize = 1024;
+
+/// How long an object is watched when the last pod that shows it is gone: often another of its namespace follows.
+const LINGER: Duration = Duration::from_secs(30);
+
+/// Objects that are watched for nobody at a time.
+const LINGERING: usize = 16;
 
 /// What kind of object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,6 +51,8 @@ pub(crate) enum Seen {
 #[derive(Debug)]
 pub(crate) struct Object {
     seen: watch::Receiver<Seen>,
+    /// Told when the watch is interrupted.
+    interrupted: Arc<Notify>,
     _watching: JoinSet<()>,
 }
 
@@ -73,6 +81,7 @@ type Place = (Kind, String, String);
 pub(crate) struct Objects {
     client: Client,
     known: Mutex<BTreeMap<Place, Weak<Object>>>,
+    lingering: Mutex<JoinSet<()>>,
 }
 
 impl Objects {
@@ -80,7 +89,24 @@ impl Objects {
         Self {
             client,
             known: Mutex::new(BTreeMap::new()),
+            lingering: Mutex::default(),
         }
+    }
+
+    /// A pod that showed the object is gone. What nobody shows is watched for a while more, unless the watch is interrupted:
+    /// then nobody may see any more what it was, and the API would not let this node watch it again.
+    pub(crate) fn leave(&self, object: Arc<Object>) {
+        let mut lingering = self.lingering.lock().unwrap_or_else(PoisonError::into_inner);
+        while lingering.try_join_next().is_some() {}
+        // A pod that shows it, or another that has left it before.
+        if Arc::strong_count(&object) > 1 || lingering.len() >= LINGERING {
+            return;
+        }
+        lingering.spawn(async move {
+            let interrupted = object.interrupted.notified();
+            // Either way it is over, unless somebody has joined in.
+            tokio::time::timeout(LINGER, interrupted).await.ok();
+        });
     }
 
     /// The object, if somebody watches it.
@@ -104,18 +130,21 @@ impl Objects {
         let (sender, seen) = watch::channel(Seen::Unknown);
         let mut watching = JoinSet::new();
         let (client, own) = (self.client.clone(), name.to_owned());
+        let interrupted = Arc::new(Notify::new());
+        let tell = Arc::clone(&interrupted);
         match kind {
             Kind::ConfigMap => {
                 let api: Api<ConfigMap> = Api::namespaced(client, namespace);
-                watching.spawn(keep(api, own, sender, |object| Seen::ConfigMap(Arc::new(object))));
+                watching.spawn(keep(api, own, sender, tell, |object| Seen::ConfigMap(Arc::new(object))));
             }
             Kind::Secret => {
                 let api: Api<Secret> = Api::namespaced(client, namespace);
-                watching.spawn(keep(api, own, sender, |object| Seen::Secret(Arc::new(object))));
+                watching.spawn(keep(api, own, sender, tell, |object| Seen::Secret(Arc::new(object))));
             }
         }
         let object = Arc::new(Object {
             seen,
+            interrupted,
             _watching: watching,
         });
         known.insert(place, Arc::downgrade(&object));
@@ -123,7 +152,7 @@ impl Objects {
     }
 }
 
-async fn keep<K>(api: Api<K>, name: String, sender: watch::Sender<Seen>, see: fn(K) -> Seen)
+async fn keep<K>(api: Api<K>, name: String, sender: watch::Sender<Seen>, interrupted: Arc<Notify>, see: fn(K) -> Seen)
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
         + k8s_openapi::Metadata
@@ -149,10 +178,102 @@ where
             Ok(Event::InitDone) if listed => continue,
             Ok(Event::InitDone | Event::Delete(_)) => Seen::Absent,
             Err(error) => {
+                interrupted.notify_waiters();
                 tracing::debug!(name, %error, "the watch of an object that volumes show is interrupted");
                 continue;
             }
         };
         sender.send_replace(seen);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    use axum::body::Body;
+    use axum::response::IntoResponse;
+    use axum::routing::get;
+    use axum::{Json, Router};
+    use http::Uri;
+    use serde_json::json;
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+
+    /// An API that lists one ConfigMap and counts who watches it; watches end when that is wanted, and are refused then.
+    struct Server {
+        watches: Arc<AtomicUsize>,
+        refuses: Arc<AtomicBool>,
+        cut: Arc<Notify>,
+    }
+
+    impl Server {
+        fn serve() -> (Self, Objects) {
+            let server = Self {
+                watches: Arc::default(),
+                refuses: Arc::default(),
+                cut: Arc::default(),
+            };
+            let (watches, refuses, cut) = (
+                Arc::clone(&server.watches),
+                Arc::clone(&server.refuses),
+                Arc::clone(&server.cut),
+            );
+            let answer = move |uri: Uri| async move {
+                if refuses.load(Ordering::Relaxed) {
+                    return http::StatusCode::FORBIDDEN.into_response();
+                }
+                if uri.query().unwrap_or_default().contains("watch=true") {
+                    watches.fetch_add(1, Ordering::Relaxed);
+                    let ended = futures::stream::once(async move {
+                        cut.notified().await;
+                        Ok::<_, std::convert::Infallible>("")
+                    });
+                    return Body::from_stream(ended).into_response();
+                }
+                let object = json!({"metadata": {"name": "c", "resourceVersion": "5"}});
+                let list = json!({"apiVersion": "v1", "kind": "ConfigMapList", "metadata": {"resourceVersion": "5"}, "items": [object]});
+                Json(list).into_response()
+            };
+            let api = Router::new().route("/api/v1/namespaces/n/configmaps", get(answer));
+            (server, Objects::new(Client::new(api, "n")))
+        }
+    }
+
+    async fn shown(objects: &Objects) -> Arc<Object> {
+        let object = objects.follow(Kind::ConfigMap, "n", "c").unwrap();
+        assert!(matches!(object.look().await, Seen::ConfigMap(_)));
+        // Its watch has begun.
+        sleep(Duration::from_millis(1)).await;
+        object
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_is_watched_on_for_the_next_pod_but_not_for_long() {
+        let (server, objects) = Server::serve();
+        objects.leave(shown(&objects).await);
+        sleep(LINGER / 2).await;
+        let object = shown(&objects).await;
+        assert_eq!(server.watches.load(Ordering::Relaxed), 1);
+        sleep(LINGER).await;
+        assert!(objects.known(Kind::ConfigMap, "n", "c").is_some(), "a pod shows it");
+        objects.leave(object);
+        sleep(LINGER * 2).await;
+        assert!(objects.known(Kind::ConfigMap, "n", "c").is_none(), "nobody shows it");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_may_not_be_watched_any_more_is_not_shown_to_the_next_pod() {
+        let (server, objects) = Server::serve();
+        objects.leave(shown(&objects).await);
+        server.refuses.store(true, Ordering::Relaxed);
+        server.cut.notify_waiters();
+        let gone = async {
+            while objects.known(Kind::ConfigMap, "n", "c").is_some() {
+                sleep(Duration::from_millis(100)).await;
+            }
+        };
+        timeout(LINGER / 2, gone).await.unwrap();
     }
 }

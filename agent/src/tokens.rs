@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use agent_plan::environment::Sources;
 use agent_plan::tokens::TokenWish;
 use agent_plan::{Timestamp, after, pods};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
@@ -28,14 +27,14 @@ struct Kept {
 pub(crate) struct Tokens(Mutex<BTreeMap<String, BTreeMap<TokenWish, Kept>>>);
 
 impl Tokens {
-    /// Adds the tokens that the pod's volumes show.
+    /// The tokens that the pod's volumes show.
     pub(crate) async fn fetch(
         &self,
         client: &Client,
         pod: &Pod,
         now: Timestamp,
-        sources: &mut Sources,
-    ) -> Result<(), kube::Error> {
+    ) -> Result<BTreeMap<TokenWish, String>, kube::Error> {
+        let mut tokens = BTreeMap::new();
         for wish in TokenWish::of_volumes(pod) {
             let known = self.valid(pods::uid(pod), &wish, now);
             let token = match known {
@@ -49,9 +48,9 @@ impl Tokens {
                 },
                 None => self.request(client, pod, &wish, now).await?,
             };
-            sources.tokens.insert(wish, token);
+            tokens.insert(wish, token);
         }
-        Ok(())
+        Ok(tokens)
     }
 
     /// A kept token that has not ended, and whether it is fresh.

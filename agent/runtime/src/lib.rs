@@ -16,6 +16,7 @@ mod protocol;
 mod record;
 mod session;
 mod sim;
+mod spares;
 mod spread;
 pub mod supervisor;
 mod sys;
@@ -36,6 +37,7 @@ pub use model::{
 };
 pub use session::{Input, Output, Session, Terminal};
 pub use sim::{Behaviour, Sim};
+pub use spares::Spares;
 pub use spread::spread;
 
 /// Tells [`Runtime::create_sandbox`] that the sandbox's network namespace is there.

@@ -7,12 +7,18 @@ use std::path::{Path, PathBuf};
 use crate::Error;
 use crate::cgroup::{self, Cgroups};
 use crate::embedded::io_error;
+use crate::spares::Spares;
 use crate::spread::spread;
+
+/// Sandboxes whose directories are made ahead: a large burst.
+const SPARES: usize = 100;
 
 /// A state directory that is there, by its real path, and the machine's control groups.
 pub(crate) struct Opened {
     pub(crate) state_dir: PathBuf,
     pub(crate) sandboxes: PathBuf,
+    /// For what is made there.
+    pub(crate) spares: Spares,
     pub(crate) cgroups: Cgroups,
 }
 
@@ -31,10 +37,13 @@ impl Opened {
         let sandboxes = state_dir.join("sandboxes");
         make(&sandboxes)?;
         spread(&sandboxes);
+        let spare = state_dir.join("spare");
+        let spares = Spares::open(&spare, SPARES).map_err(io_error("fill", &spare))?;
         let cgroups = Cgroups::detect().map_err(io_error("read", Path::new("/proc/self/mountinfo")))?;
         Ok(Self {
             state_dir,
             sandboxes,
+            spares,
             cgroups,
         })
     }

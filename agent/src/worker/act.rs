@@ -12,7 +12,7 @@ use kube::Api;
 use kube::api::{DeleteParams, Preconditions};
 use tracing::{info, warn};
 
-use super::prepare::{remove, remove_sandbox};
+use super::removal::{remove, remove_sandbox};
 use super::{Done, Hook, Worker};
 use crate::events::Kind;
 

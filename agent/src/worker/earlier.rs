@@ -8,7 +8,7 @@ use agent_plan::observed::Sandbox;
 use agent_plan::restart;
 use tracing::warn;
 
-use super::prepare::remove_sandbox;
+use super::removal::remove_sandbox;
 use super::{Done, Worker};
 
 impl Worker {

@@ -21,6 +21,7 @@ mod publish;
 mod pull;
 mod pull_secrets;
 mod refusal;
+mod removal;
 mod reset;
 mod resize;
 mod room;
@@ -53,7 +54,7 @@ use crate::probing::Places;
 
 pub(crate) use hook::Hook;
 pub(crate) use mailbox::Mailbox;
-pub(crate) use prepare::remove;
+pub(crate) use removal::remove;
 pub(crate) use resize::limits;
 
 /// What a worker is told.
@@ -243,22 +244,19 @@ impl Worker {
 
     /// Works until the pod is gone from the API and from the node.
     pub(crate) async fn run(mut self, inputs: Arc<Mailbox>) -> End {
-        self.context.wait_for_room(&std::mem::take(&mut self.preempts)).await;
+        self.wait_for_room(&inputs).await;
         loop {
             let wake = self.step();
             self.hurry();
             if self.is_over() {
                 debug!(pod = %self.id(), "nothing is left");
                 self.remove_logs().await;
+                self.leave_sources();
                 return End::Over;
             }
             let now = self.context.now();
-            let sleep = wake.map(|wake| {
-                let left = wake.duration_since(now);
-                Duration::try_from(left)
-                    .unwrap_or(Duration::ZERO)
-                    .max(Duration::from_millis(1))
-            });
+            let left = wake.map(|wake| Duration::try_from(wake.duration_since(now)).unwrap_or_default());
+            let sleep = left.map(|left| left.max(Duration::from_millis(1)));
             tokio::select! {
                 input = inputs.next() => {
                     self.now();

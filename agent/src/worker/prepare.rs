@@ -1,4 +1,4 @@
-//! Making a pod's sandbox: network, supervisor and volumes side by side; and removing it all.
+//! Making a pod's sandbox: network, supervisor and volumes side by side.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -16,6 +16,7 @@ use volume::Turns;
 
 use super::draft::{self, Drafts};
 use super::etc;
+use super::removal::remove_sandbox;
 use super::start::Plan;
 use super::{Done, Worker, claims, demands};
 use crate::context::Context;
@@ -85,8 +86,8 @@ impl Worker {
 
     pub(super) fn prepared(&mut self, sandbox: &str, outcome: Result<Prepared, Failure>) {
         if sandbox != self.sandbox_id() {
-            // It was lost before it was whole.
-            return;
+            // It was lost before it was whole; what was made in it since, nobody else removes.
+            return self.clear_away(sandbox.to_owned());
         }
         match outcome {
             Ok(Prepared { addresses, drafts }) => {
@@ -123,7 +124,8 @@ async fn make(
         .ok_or_else(|| Failure::mount("the pod has no specification".to_owned()))?;
     demands::check(context, spec).await?;
     let directory = context.pod_directory(pods::uid(pod));
-    create_directories(&directory.join("etc")).map_err(|error| Failure::mount(error.to_string()))?;
+    let made = create_within(context, &directory, "etc");
+    made.map_err(|error| Failure::mount(error.to_string()))?;
     let user_ids = context.user_ids(spec, id).map_err(|why| Failure::sandbox_text(&why))?;
     let hostname = files::kernel_hostname(pod, &context.config.dns.domain);
     let hostname = hostname.map_err(|error| Failure::sandbox(&error))?;
@@ -282,14 +284,14 @@ pub(super) async fn volumes(
     };
     let (turn, uid) = (turns.take(), pods::uid(pod));
     let references = References::of_volumes(spec);
-    let fetched = sources::fetch(context, pods::namespace(pod), &references).await;
+    let (fetched, tokens, claims) = tokio::join!(
+        sources::fetch(context, pods::namespace(pod), &references),
+        context.tokens.fetch(&context.parts.client, pod, context.now()),
+        claims::fetch(context, pod),
+    );
     let mut sources = fetched.map_err(|unread| Failure::mount(unread.of_volume(spec)))?;
-    let fetching = context
-        .tokens
-        .fetch(&context.parts.client, pod, context.now(), &mut sources);
-    let fetched = fetching.await;
-    fetched.map_err(|error| Failure::mount(tokens::refused(spec, &error)))?;
-    sources.claims = claims::fetch(context, pod).await.map_err(Failure::mount)?;
+    sources.tokens = tokens.map_err(|error| Failure::mount(tokens::refused(spec, &error)))?;
+    sources.claims = claims.map_err(Failure::mount)?;
     let (volumes, given, surroundings) = (context.volumes.clone(), pod.clone(), context.surroundings(addresses));
     let made = tokio::task::spawn_blocking(move || volumes.prepare(&turn, &given, &sources, &surroundings)).await;
     match made {
@@ -333,68 +335,18 @@ impl Failure {
     }
 }
 
+/// Makes a directory in one of the pod's own, which is made too where there is none.
+pub(super) fn create_within(context: &Context, directory: &Path, name: &str) -> std::io::Result<()> {
+    if !directory.try_exists()? {
+        match context.spares.make(directory, 0o750) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    create_directories(&directory.join(name))
+}
+
 pub(super) fn create_directories(path: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     std::fs::DirBuilder::new().recursive(true).mode(0o750).create(path)
-}
-
-/// Removes a sandbox and its network; goes on past failures.
-pub(super) async fn remove_sandbox(context: &Context, id: &str) -> Result<(), String> {
-    let ended = end_sandbox(context, id).await;
-    let (removed, detached) = tokio::join!(clear_sandbox(context, id), detach(context, id));
-    release(context, id, [ended, removed, detached])
-}
-
-/// Removes a sandbox, its network and its pod's files; goes on past failures.
-pub(crate) async fn remove(context: &Context, id: &str, uid: &str) -> Result<(), String> {
-    let ended = end_sandbox(context, id).await;
-    // Nothing of the pod runs any more, so none waits for another.
-    let (removed, detached, torn_down) =
-        tokio::join!(clear_sandbox(context, id), detach(context, id), tear_down(context, uid));
-    match (release(context, id, [ended, removed, detached]), torn_down) {
-        (Ok(()), torn_down) => torn_down,
-        (Err(failures), Ok(())) => Err(failures),
-        (Err(failures), Err(failure)) => Err(format!("{failures}; {failure}")),
-    }
-}
-
-async fn end_sandbox(context: &Context, id: &str) -> Result<(), String> {
-    failpoint::reach("removing");
-    let ended = context.parts.runtime.end_sandbox(id).await;
-    ended.map_err(|error| image::chain(&error))
-}
-
-async fn clear_sandbox(context: &Context, id: &str) -> Result<(), String> {
-    let removed = context.parts.runtime.remove_sandbox(id).await;
-    failpoint::reach("sandbox removed");
-    removed.map_err(|error| image::chain(&error))
-}
-
-async fn detach(context: &Context, id: &str) -> Result<(), String> {
-    let detached = context.parts.network.detach(id).await;
-    failpoint::reach("detached");
-    detached.map_err(|error| image::chain(&error))
-}
-
-async fn tear_down(context: &Context, uid: &str) -> Result<(), String> {
-    let (volumes, uid) = (context.volumes.clone(), uid.to_owned());
-    match tokio::task::spawn_blocking(move || volumes.tear_down(&uid)).await {
-        Ok(Ok(())) => {
-            failpoint::reach("volumes removed");
-            Ok(())
-        }
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
-/// Gives the sandbox's users back where nothing of it is left.
-fn release(context: &Context, id: &str, steps: [Result<(), String>; 3]) -> Result<(), String> {
-    let failures: Vec<String> = steps.into_iter().filter_map(Result::err).collect();
-    if failures.is_empty() {
-        context.users.release(id);
-        Ok(())
-    } else {
-        Err(failures.join("; "))
-    }
 }

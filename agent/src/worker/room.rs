@@ -1,16 +1,38 @@
 //! Pods that end to make room for others.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use agent_plan::{Timestamp, lifecycle, pods};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::Worker;
+use super::mailbox::Mailbox;
 
 impl Worker {
     /// The pods that have to end before this one begins.
     pub(crate) fn preempts(&self) -> &[Arc<Pod>] {
         &self.preempts
+    }
+
+    /// Waits until these have ended, or until this one is to end itself; hears what comes meanwhile.
+    pub(super) async fn wait_for_room(&mut self, inputs: &Mailbox) {
+        let (context, preempted) = (Arc::clone(&self.context), std::mem::take(&mut self.preempts));
+        let mut waiting = pin!(context.wait_for_room(&preempted));
+        loop {
+            tokio::select! {
+                biased;
+                input = inputs.next() => {
+                    let now = self.now();
+                    self.hear(input);
+                    let deleted = self.gone || pods::deletion_grace(&self.pod).is_some();
+                    if deleted || lifecycle::end(&self.pod, &self.view, now).is_some() {
+                        return;
+                    }
+                }
+                () = &mut waiting => return,
+            }
+        }
     }
 
     /// Tells who waits for this pod's end that nothing of it runs any more.

@@ -313,8 +313,10 @@ fn assemble(
         | oci::SpecError::Seccomp(_)
         | oci::SpecError::Invalid(_) => Failure::creation(error.to_string()),
     })?;
-    let logs = context.log_directory(pod).join(&container.name);
-    super::prepare::create_directories(&logs).map_err(|error| Failure::creation(error.to_string()))?;
+    let logs = context.log_directory(pod);
+    let made = super::prepare::create_within(context, &logs, &container.name);
+    made.map_err(|error| Failure::creation(error.to_string()))?;
+    let logs = logs.join(&container.name);
     Ok(ContainerSpec {
         id: format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple()),
         name: container.name.clone(),

@@ -46,6 +46,13 @@ impl Worker {
         self.sources = objects.map(followed).collect();
     }
 
+    /// The next pod that shows the same need not wait for it.
+    pub(super) fn leave_sources(&mut self) {
+        for (object, _) in self.sources.drain(..) {
+            self.context.objects.leave(object);
+        }
+    }
+
     /// Whether the volumes show more than is watched.
     fn shows_more(&self) -> bool {
         let references = self.pod.spec.as_ref().map(References::of_volumes).unwrap_or_default();

@@ -5,6 +5,7 @@ use std::time::Duration;
 use agent_plan::{Timestamp, pods};
 use k8s_openapi::api::core::v1::{ContainerState, Node, Pod, PodStatus};
 use kube::Api;
+use kube::api::DeleteParams;
 use runtime::Behaviour;
 
 use super::{World, is_ready};
@@ -99,9 +100,8 @@ async fn a_critical_pod_gets_the_room_of_as_few_others_as_possible() {
     }
 }
 
-/// A pod that does not end in its time is told of, and holds nobody up for longer.
-#[tokio::test(start_paused = true)]
-async fn a_critical_pod_does_not_wait_for_ever() {
+/// A node whose one pod takes all of it and does not end for long; what takes all of it, too, with this grace period.
+async fn full(grace: i64) -> (World, impl Fn(&str, &str) -> String) {
     let world = World::start().await;
     let stuck = Behaviour {
         create_takes: Duration::from_secs(100),
@@ -111,13 +111,20 @@ async fn a_critical_pod_does_not_wait_for_ever() {
     let node = Api::<Node>::all(world.admin()).get("n1").await.unwrap();
     let cpu = node.status.unwrap().allocatable.unwrap()["cpu"].0.clone();
     let resources = format!(r#""resources":{{"requests":{{"cpu":"{cpu}"}}}}"#);
-    let spec = |container: &str, more: &str| {
+    let spec = move |container: &str, more: &str| {
         format!(
-            r#"{{"terminationGracePeriodSeconds":10,{more}"containers":[{{"name":"{container}","image":"i",{resources}}}]}}"#
+            r#"{{"terminationGracePeriodSeconds":{grace},{more}"containers":[{{"name":"{container}","image":"i",{resources}}}]}}"#
         )
     };
     world.create("stuck", &spec("stuck", "")).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
+    (world, spec)
+}
+
+/// A pod that does not end in its time is told of, and holds nobody up for longer.
+#[tokio::test(start_paused = true)]
+async fn a_critical_pod_does_not_wait_for_ever() {
+    let (world, spec) = full(10).await;
     let begun = tokio::time::Instant::now();
     world
         .create("vital", &spec("a", r#""priorityClassName":"system-node-critical","#))
@@ -128,4 +135,17 @@ async fn a_critical_pod_does_not_wait_for_ever() {
         "ExceededGracePeriod: Container runtime did not kill the pod within specified grace period.".to_owned();
     let events = world.events("stuck").await;
     assert!(events.contains(&wanted), "{events:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_critical_pod_that_waits_for_room_can_be_deleted() {
+    let (world, spec) = full(3600).await;
+    let begun = tokio::time::Instant::now();
+    world
+        .create("vital", &spec("a", r#""priorityClassName":"system-node-critical","#))
+        .await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    world.pods().delete("vital", &DeleteParams::default()).await.unwrap();
+    world.gone("vital").await;
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
 }

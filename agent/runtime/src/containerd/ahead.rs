@@ -55,6 +55,10 @@ impl Shared {
             drop(self.prepared_ahead(&id).await);
             if let Err(error) = self.remove_root(&id).await {
                 failures.push(format!("remove snapshot {id}: {error}"));
+                // The next try must know of it: nobody else does.
+                let (_, made) = oneshot::channel();
+                let sandbox = sandbox.to_owned();
+                self.ahead().insert(id, Root { sandbox, made });
             }
         }
         failures

@@ -57,6 +57,7 @@ use records::Records;
 use crate::cgroup::Cgroups;
 use crate::embedded::{Program, check_id, io_error};
 use crate::opened::Opened;
+use crate::spares::Spares;
 use crate::{Error, Event, Info, Refusal, State};
 
 /// Execs at the same time.
@@ -110,6 +111,7 @@ pub struct Containerd {
 struct Shared {
     config: Config,
     sandboxes: PathBuf,
+    spares: Spares,
     cgroups: Cgroups,
     client: Client,
     info: Info,
@@ -149,6 +151,7 @@ impl Containerd {
         let Opened {
             state_dir,
             sandboxes,
+            spares,
             cgroups,
         } = Opened::at(&config.state_dir, &config.cgroup_root)?;
         let client = connect(&config.address, &config.namespace)?;
@@ -167,6 +170,7 @@ impl Containerd {
         let (records, unfinished) = Records::open(&sandboxes).map_err(io_error("read", &sandboxes))?;
         let shared = Shared {
             sandboxes,
+            spares,
             cgroups,
             client,
             info,

@@ -38,6 +38,7 @@ use crate::cgroup::Cgroups;
 use crate::clock::now;
 use crate::opened::Opened;
 use crate::protocol::{Answer, Call};
+use crate::spares::Spares;
 use crate::supervisor::{CONTAINERS, RECORD, SANDBOX, SandboxRecord};
 use crate::{Container, Error, Event, Exit, Refusal, Runtime, Sandbox, State, record};
 
@@ -77,6 +78,7 @@ pub struct Embedded {
 struct Shared {
     config: Config,
     sandboxes: PathBuf,
+    spares: Spares,
     cgroups: Cgroups,
     program: Program,
     zygote: Mutex<Option<Zygote>>,
@@ -138,6 +140,7 @@ impl Embedded {
         let Opened {
             state_dir,
             sandboxes,
+            spares,
             cgroups,
         } = Opened::at(&config.state_dir, &config.cgroup_root)?;
         let program = Program::seal(&config.program, &state_dir);
@@ -147,6 +150,7 @@ impl Embedded {
         let shared = Shared {
             config,
             sandboxes,
+            spares,
             cgroups,
             program,
             zygote,

@@ -1,10 +1,10 @@
 //! Starting supervisors, finding those that live, and noticing when one is gone.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::Ordering;
@@ -67,11 +67,21 @@ async fn in_time<T>(talk: impl Future<Output = io::Result<T>>) -> io::Result<T> 
     talked.map_err(io::Error::from).flatten()
 }
 
+/// Tells a supervisor that the network is there, and reads what became of the sandbox.
+async fn tell_connected(stream: &mut UnixStream) -> io::Result<Message> {
+    // One that failed meanwhile has said why, and does not listen any more.
+    let told = stream.write_all(&[CONNECTED]).await;
+    let answered = connection::receive(stream).await;
+    answered
+        .map(|(message, _)| message)
+        .map_err(|error| told.err().unwrap_or(error))
+}
+
 impl Shared {
     /// Makes a sandbox. A failure leaves nothing.
     pub(super) async fn create(self: &Arc<Self>, spec: SandboxSpec, connected: Connected) -> Result<Sandbox, Error> {
         let (id, directory) = (spec.id.clone(), self.directory(&spec.id));
-        match fs::DirBuilder::new().mode(0o700).create(&directory) {
+        match self.spares.make(&directory, 0o700) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(Error::SandboxExists(id)),
             result => result.map_err(io_error("create", &directory))?,
         }
@@ -119,31 +129,20 @@ impl Shared {
             in_time(ended).await.map_err(failed())?;
             return Err(Error::Unconnected(id));
         }
-        let answered = async {
-            stream.write_all(&[CONNECTED]).await?;
-            let (message, _) = connection::receive(&mut stream).await?;
-            Ok((stream, message))
-        };
-        match in_time(answered).await.map_err(failed())? {
-            (
-                stream,
-                Message::Reply {
-                    result: Ok(Answer::Ready { sandbox, supervisor }),
-                    ..
-                },
-            ) => {
+        match in_time(tell_connected(&mut stream)).await.map_err(failed())? {
+            Message::Reply {
+                result: Ok(Answer::Ready { sandbox, supervisor }),
+                ..
+            } => {
                 // It is connected, so it lives, so its pid is its own.
                 let process = sys::pidfd_open(supervisor).map_err(failed())?;
                 self.adopt(&id, stream, process);
                 Ok(sandbox)
             }
-            (
-                _,
-                Message::Reply {
-                    result: Err(refusal), ..
-                },
-            ) => Err(refusal.into()),
-            (_, Message::Reply { .. } | Message::Exited { .. }) => Err(unexpected()),
+            Message::Reply {
+                result: Err(refusal), ..
+            } => Err(refusal.into()),
+            Message::Reply { .. } | Message::Exited { .. } => Err(unexpected()),
         }
     }
 
@@ -244,5 +243,27 @@ impl Shared {
         drop(self.events.send(Event::SandboxLost {
             sandbox_id: id.to_owned(),
         }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Refusal;
+
+    #[tokio::test]
+    async fn a_supervisor_that_fails_before_the_network_is_there_says_why() {
+        let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+        let refusal = Refusal::failed("create the pod's cgroup", &io::Error::from(io::ErrorKind::StorageFull));
+        let reply = Message::Reply {
+            id: 0,
+            result: Err(refusal),
+        };
+        theirs.write_all(&protocol::encode(&reply, &[]).unwrap()).await.unwrap();
+        drop(theirs);
+        let heard = tell_connected(&mut ours).await.unwrap();
+        assert!(format!("{heard:?}").contains("create the pod's cgroup"), "{heard:?}");
+        let nothing = tell_connected(&mut ours).await.unwrap_err();
+        assert_eq!(nothing.kind(), io::ErrorKind::BrokenPipe);
     }
 }

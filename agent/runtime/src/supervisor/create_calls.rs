@@ -129,7 +129,6 @@ impl Supervisor {
                     // It came to be while everything was being killed.
                     drop(self.signal(&id, Signal::SIGKILL as i32));
                 }
-                self.claim(pid);
             }
             Err(refusal) => self.begin_removal(&container.id, vec![ticket], Err(refusal)),
         }

@@ -121,7 +121,15 @@ impl Supervisor {
         if let Some(index) = self.jobs.iter().position(|job| job.pid == pid) {
             let (purpose, result) = self.jobs.swap_remove(index).finish();
             match purpose {
-                Purpose::Create { .. } => self.created(purpose, result),
+                Purpose::Create { .. } => {
+                    let made = result.as_ref().ok().copied();
+                    self.created(purpose, result);
+                    if let Some(made) = made {
+                        self.claim(made);
+                    }
+                }
+                // It became a child of ours just now.
+                Purpose::Over(made) => self.claim(made),
                 Purpose::Exec(key) => self.exec_started(key, result),
                 Purpose::Remove { tickets, answer } => {
                     let answer = result.and(answer);
@@ -139,6 +147,17 @@ impl Supervisor {
         }
         if self.jobs.is_empty() {
             self.unclaimed.clear();
+        }
+    }
+
+    /// A child has reported and may not have ended yet.
+    pub(super) fn heard(&mut self, pid: i32) {
+        let Some(job) = self.jobs.iter_mut().find(|job| job.pid == pid) else {
+            return;
+        };
+        if let Some(made) = job.made() {
+            let purpose = std::mem::replace(&mut job.purpose, Purpose::Over(made));
+            self.created(purpose, Ok(made));
         }
     }
 

@@ -1,7 +1,7 @@
 //! Forked children that do the heavy work, and how they report.
 
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -37,12 +37,16 @@ pub(super) enum Purpose {
         tickets: Vec<Ticket>,
         answer: Result<Answer, Refusal>,
     },
+    /// None any more: it made this first process of a container, has said so, and is ending.
+    Over(i32),
 }
 
 /// A child at work.
 pub(super) struct Job {
     pub(super) pid: i32,
     report: OwnedFd,
+    /// What came of the report.
+    heard: Option<Vec<u8>>,
     pub(super) purpose: Purpose,
     /// When it is killed, on the monotonic clock.
     pub(super) deadline: Duration,
@@ -68,6 +72,7 @@ pub(super) fn spawn(
         ForkResult::Parent { child } => Ok(Job {
             pid: child.as_raw(),
             report: reader,
+            heard: None,
             purpose,
             deadline,
         }),
@@ -88,17 +93,38 @@ pub(super) fn spawn(
 }
 
 impl Job {
+    /// Where a report comes that is worth hearing before the child has ended: the kernel takes its mount namespace apart then, and
+    /// waits for other processors meanwhile.
+    pub(super) fn awaited(&self) -> Option<BorrowedFd<'_>> {
+        let early = self.heard.is_none() && matches!(self.purpose, Purpose::Create { .. });
+        early.then(|| self.report.as_fd())
+    }
+
+    /// The first process of the container that the child made, if it reports one. What failed is told when it has ended, for then
+    /// nothing of it is in the way of those who clean up.
+    pub(super) fn made(&mut self) -> Option<i32> {
+        self.result().ok()
+    }
+
     /// What the child, which is gone, reported.
-    pub(super) fn finish(self) -> (Purpose, Result<i32, Refusal>) {
+    pub(super) fn finish(mut self) -> (Purpose, Result<i32, Refusal>) {
+        let result = self.result();
+        (self.purpose, result)
+    }
+
+    fn result(&mut self) -> Result<i32, Refusal> {
+        let report = self.report.as_fd();
         // The writing end may live on in a container that has not been started, so this reads what is there, not to the end.
-        let mut bytes = vec![0; 64 << 10];
-        let length = std::fs::File::from(self.report).read(&mut bytes).unwrap_or(0);
-        bytes.truncate(length);
+        let heard = self.heard.get_or_insert_with(|| {
+            let mut bytes = vec![0; 64 << 10];
+            let length = nix::unistd::read(report, &mut bytes).unwrap_or(0);
+            bytes.truncate(length);
+            bytes
+        });
         let vanished = || Refusal::Failed {
             doing: "wait for a child".to_owned(),
             cause: "it ended without a report".to_owned(),
         };
-        let result = serde_json::from_slice(&bytes).unwrap_or_else(|_| Err(vanished()));
-        (self.purpose, result)
+        serde_json::from_slice(heard).unwrap_or_else(|_| Err(vanished()))
     }
 }

@@ -123,6 +123,8 @@ enum Source {
     Client(usize),
     Output(usize),
     Exec(usize),
+    /// The job of this child.
+    Report(i32),
     /// A client of a container: container, client.
     Attached(usize, usize),
 }
@@ -159,6 +161,7 @@ impl Supervisor {
                         }
                     }
                     Source::Exec(index) => self.collect(index),
+                    Source::Report(pid) => self.heard(pid),
                     Source::Attached(index, client) => {
                         if let Some(entry) = self.entries.get_mut(index) {
                             entry.exchange(client);
@@ -195,6 +198,10 @@ impl Supervisor {
                     .iter()
                     .map(|fd| (Source::Exec(index), fd.as_fd(), PollFlags::POLLIN)),
             );
+        }
+        for job in &self.jobs {
+            let report = job.awaited();
+            sources.extend(report.map(|fd| (Source::Report(job.pid), fd, PollFlags::POLLIN)));
         }
         for (index, client) in self.clients.iter().enumerate() {
             let writing = if client.outgoing.is_empty() {

@@ -1,0 +1,192 @@
+//! Directories that are made before they are needed. Making one can wait for the disk several times, the more so where each goes
+//! into another region of it; giving a made one its name cannot.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+use crate::spread::spread;
+
+/// New ones are made when none was taken for so long: pods that start have the disk for themselves.
+const QUIET: Duration = Duration::from_millis(200);
+
+/// Some empty directories, on the disk where they will be needed.
+#[derive(Clone, Debug)]
+pub struct Spares {
+    home: Arc<Path>,
+    most: usize,
+    stock: Arc<Mutex<Stock>>,
+}
+
+#[derive(Debug, Default)]
+struct Stock {
+    names: Vec<PathBuf>,
+    /// Of the next that is made.
+    number: u64,
+    /// How many were taken, ever.
+    taken: u64,
+    /// Whether a thread makes some.
+    filling: bool,
+}
+
+impl Spares {
+    /// Keeps at most so many in `home`, which is made; those that an earlier process left there count.
+    pub fn open(home: &Path, most: usize) -> io::Result<Self> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(home)?;
+        spread(home);
+        let mut stock = Stock::default();
+        for entry in fs::read_dir(home)? {
+            let name = PathBuf::from(entry?.file_name());
+            let number = name.to_str().and_then(|name| name.parse::<u64>().ok());
+            stock.number = stock.number.max(number.map_or(0, |number| number.saturating_add(1)));
+            stock.names.push(name);
+        }
+        let spares = Self {
+            home: home.into(),
+            most,
+            stock: Arc::new(Mutex::new(stock)),
+        };
+        spares.fill();
+        Ok(spares)
+    }
+
+    /// Makes a directory, of one that is there if there is one. That it exists already is an error.
+    pub fn make(&self, path: &Path, mode: u32) -> io::Result<()> {
+        let spare = {
+            let mut stock = self.stock();
+            stock.taken += 1;
+            stock.names.pop()
+        };
+        self.fill();
+        if let Some(name) = spare {
+            let spare = self.home.join(&name);
+            let placed = fs::set_permissions(&spare, fs::Permissions::from_mode(mode))
+                .and_then(|()| Ok(renameat_with(CWD, &spare, CWD, path, RenameFlags::NOREPLACE)?));
+            match placed {
+                Ok(()) => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    self.stock().names.push(name);
+                    return Err(error);
+                }
+                // Another file system, or somebody has tidied up.
+                Err(_) => drop(fs::remove_dir(&spare)),
+            }
+        }
+        fs::DirBuilder::new().mode(mode).create(path)
+    }
+
+    fn stock(&self) -> MutexGuard<'_, Stock> {
+        self.stock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sees to it that there are enough once it is quiet.
+    fn fill(&self) {
+        {
+            let mut stock = self.stock();
+            if stock.filling || stock.names.len() >= self.most {
+                return;
+            }
+            stock.filling = true;
+        }
+        let spares = self.clone();
+        let thread = std::thread::Builder::new().name("spares".to_owned()).spawn(move || {
+            if let Err(error) = spares.make_ahead() {
+                tracing::warn!(directory = %spares.home.display(), %error, "a directory could not be made ahead");
+            }
+            spares.stock().filling = false;
+        });
+        if let Err(error) = thread {
+            tracing::warn!(%error, "directories could not be made ahead");
+            self.stock().filling = false;
+        }
+    }
+
+    fn make_ahead(&self) -> io::Result<()> {
+        let mut known = None;
+        loop {
+            let (taken, number) = {
+                let mut stock = self.stock();
+                // Whoever keeps them is gone, or there are enough.
+                if Arc::strong_count(&self.stock) == 1 || stock.names.len() >= self.most {
+                    return Ok(());
+                }
+                stock.number += 1;
+                (stock.taken, stock.number)
+            };
+            if known.replace(taken) != Some(taken) {
+                std::thread::park_timeout(QUIET);
+                continue;
+            }
+            let name = PathBuf::from(number.to_string());
+            match fs::DirBuilder::new().mode(0o700).create(self.home.join(&name)) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                Err(_) => {}
+                Ok(()) => self.stock().names.push(name),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::monotonic;
+
+    fn filled(spares: &Spares) {
+        let deadline = monotonic() + Duration::from_secs(20);
+        while spares.stock().names.len() < spares.most || spares.stock().filling {
+            assert!(monotonic() < deadline, "{:?}", spares.stock());
+            std::thread::yield_now();
+        }
+    }
+
+    fn entries(directory: &Path) -> usize {
+        fs::read_dir(directory).unwrap().count()
+    }
+
+    #[test]
+    fn directories_are_there_before_they_are_needed_and_are_made_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = folder.path().join("spare");
+        let spares = Spares::open(&home, 3).unwrap();
+        filled(&spares);
+        assert_eq!(entries(&home), 3);
+        for name in ["a", "b", "c", "d", "e"] {
+            let path = folder.path().join(name);
+            spares.make(&path, 0o750).unwrap();
+            assert_eq!(entries(&path), 0);
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o750);
+        }
+        filled(&spares);
+        assert_eq!(entries(&home), 3);
+        drop(spares);
+        let spares = Spares::open(&home, 3).unwrap();
+        spares.make(&folder.path().join("f"), 0o700).unwrap();
+        filled(&spares);
+        assert_eq!(entries(&home), 3, "what an earlier process left is used");
+    }
+
+    #[test]
+    fn what_exists_is_not_replaced_and_what_was_tidied_up_is_not_missed() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = folder.path().join("spare");
+        let spares = Spares::open(&home, 2).unwrap();
+        filled(&spares);
+        let path = folder.path().join("a");
+        fs::create_dir(&path).unwrap();
+        let error = spares.make(&path, 0o700).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        for entry in fs::read_dir(&home).unwrap() {
+            fs::remove_dir(entry.unwrap().path()).unwrap();
+        }
+        spares.make(&folder.path().join("b"), 0o700).unwrap();
+        assert!(folder.path().join("b").is_dir());
+        let error = spares.make(&folder.path().join("none").join("c"), 0o700).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+}

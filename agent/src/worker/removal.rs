@@ -1,0 +1,64 @@
+//! Removing a pod's sandbox and all that was made for it.
+
+use crate::context::Context;
+
+/// Removes a sandbox and its network; goes on past failures.
+pub(super) async fn remove_sandbox(context: &Context, id: &str) -> Result<(), String> {
+    let ended = end_sandbox(context, id).await;
+    let (removed, detached) = tokio::join!(clear_sandbox(context, id), detach(context, id));
+    release(context, id, [ended, removed, detached])
+}
+
+/// Removes a sandbox, its network and its pod's files; goes on past failures.
+pub(crate) async fn remove(context: &Context, id: &str, uid: &str) -> Result<(), String> {
+    let ended = end_sandbox(context, id).await;
+    // Nothing of the pod runs any more, so none waits for another.
+    let (removed, detached, torn_down) =
+        tokio::join!(clear_sandbox(context, id), detach(context, id), tear_down(context, uid));
+    match (release(context, id, [ended, removed, detached]), torn_down) {
+        (Ok(()), torn_down) => torn_down,
+        (Err(failures), Ok(())) => Err(failures),
+        (Err(failures), Err(failure)) => Err(format!("{failures}; {failure}")),
+    }
+}
+
+async fn end_sandbox(context: &Context, id: &str) -> Result<(), String> {
+    failpoint::reach("removing");
+    let ended = context.parts.runtime.end_sandbox(id).await;
+    ended.map_err(|error| image::chain(&error))
+}
+
+async fn clear_sandbox(context: &Context, id: &str) -> Result<(), String> {
+    let removed = context.parts.runtime.remove_sandbox(id).await;
+    failpoint::reach("sandbox removed");
+    removed.map_err(|error| image::chain(&error))
+}
+
+async fn detach(context: &Context, id: &str) -> Result<(), String> {
+    let detached = context.parts.network.detach(id).await;
+    failpoint::reach("detached");
+    detached.map_err(|error| image::chain(&error))
+}
+
+async fn tear_down(context: &Context, uid: &str) -> Result<(), String> {
+    let (volumes, uid) = (context.volumes.clone(), uid.to_owned());
+    match tokio::task::spawn_blocking(move || volumes.tear_down(&uid)).await {
+        Ok(Ok(())) => {
+            failpoint::reach("volumes removed");
+            Ok(())
+        }
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Gives the sandbox's users back where nothing of it is left.
+fn release(context: &Context, id: &str, steps: [Result<(), String>; 3]) -> Result<(), String> {
+    let failures: Vec<String> = steps.into_iter().filter_map(Result::err).collect();
+    if failures.is_empty() {
+        context.users.release(id);
+        Ok(())
+    } else {
+        Err(failures.join("; "))
+    }
+}
