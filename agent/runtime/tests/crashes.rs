@@ -87,10 +87,14 @@ async fn attack_38_a_stopped_supervisor_is_killed_and_its_pod_removed() {
     machine.finish().await;
 }
 
-fn supervisor_of(pid: i32) -> i32 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let parent = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(1).unwrap();
-    parent.parse().unwrap()
+/// As the sandbox's record has it: a container's parent is the child that made it, until that has ended.
+fn supervisor_of(machine: &Machine, sandbox: &str) -> i32 {
+    let record = machine
+        .directory
+        .path()
+        .join(format!("state/sandboxes/{sandbox}/sandbox.json"));
+    let record: serde_json::Value = serde_json::from_slice(&std::fs::read(record).unwrap()).unwrap();
+    i32::try_from(record["supervisor"].as_i64().unwrap()).unwrap()
 }
 
 /// Waits until these are gone.
@@ -116,7 +120,7 @@ async fn a_supervisor_whose_directory_is_gone_ends_by_itself() {
     for (id, before) in [("s", true), ("t", false)] {
         machine.sandbox(id).await;
         let pid = machine.run(id, machine.container("c", &["/bin/sleep", "1000"])).await;
-        pids.extend([pid, supervisor_of(pid)]);
+        pids.extend([pid, supervisor_of(&machine, id)]);
         if before {
             std::fs::remove_dir_all(state.join(id)).unwrap();
         }
@@ -145,7 +149,7 @@ async fn what_no_sandbox_names_is_removed_by_the_next_agent() {
     machine.sandbox("s").await;
     let pid = machine.run("s", machine.container("c", &["/bin/sleep", "1000"])).await;
     // It cannot see by itself that it is no longer known.
-    let stopped = nix::unistd::Pid::from_raw(supervisor_of(pid));
+    let stopped = nix::unistd::Pid::from_raw(supervisor_of(&machine, "s"));
     nix::sys::signal::kill(stopped, nix::sys::signal::Signal::SIGSTOP).unwrap();
     machine.crash().await;
     std::fs::remove_dir_all(state.join("s")).unwrap();
@@ -181,7 +185,7 @@ async fn what_no_sandbox_names_is_removed_by_the_next_agent() {
     );
     assert!(std::path::Path::new(&format!("/proc/{kept}")).exists());
     // The same while an agent looks: cleaning up finds it.
-    let supervisor = supervisor_of(kept);
+    let supervisor = supervisor_of(&machine, "kept");
     std::fs::remove_dir_all(state.join("kept")).unwrap();
     machine.runtime.cleanup().await.unwrap();
     ended(&[kept, supervisor]).await;
@@ -195,7 +199,7 @@ async fn a_killed_supervisor_is_noticed_where_containers_share_their_processes()
     spec.share_process_namespace = true;
     machine.runtime.create_sandbox(spec, connected()).await.unwrap();
     let pid = machine.run("s", machine.container("c", &["/bin/sleep", "1000"])).await;
-    let supervisor = nix::unistd::Pid::from_raw(supervisor_of(pid));
+    let supervisor = nix::unistd::Pid::from_raw(supervisor_of(&machine, "s"));
     nix::sys::signal::kill(supervisor, nix::sys::signal::Signal::SIGKILL).unwrap();
     assert!(matches!(machine.event().await, Event::SandboxLost { .. }));
     ended(&[pid]).await;
@@ -210,10 +214,22 @@ async fn the_end_of_a_shared_pid_namespace_is_the_end_of_its_sandbox() {
     spec.share_process_namespace = true;
     machine.runtime.create_sandbox(spec, connected()).await.unwrap();
     let pid = machine.run("s", machine.container("c", &["/bin/sleep", "1000"])).await;
-    let supervisor = supervisor_of(pid);
-    let children = std::fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children")).unwrap();
-    let children = children.split_whitespace().map(|child| child.parse::<i32>().unwrap());
-    let first: Vec<i32> = children.filter(|child| *child != pid).collect();
+    let supervisor = supervisor_of(&machine, "s");
+    let first = || {
+        let children = std::fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children")).unwrap();
+        let children = children.split_whitespace().map(|child| child.parse::<i32>().unwrap());
+        children.filter(|child| *child != pid).collect::<Vec<_>>()
+    };
+    // The child that made the container may still be ending.
+    let alone = async {
+        while first().len() > 1 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), alone)
+        .await
+        .unwrap_or_else(|_| panic!("{:?}", first()));
+    let first = first();
     assert_eq!(first.len(), 1, "{first:?}");
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(first[0]), nix::sys::signal::Signal::SIGKILL).unwrap();
     while !matches!(machine.event().await, Event::SandboxLost { .. }) {}
@@ -228,10 +244,7 @@ async fn a_killed_supervisor_is_noticed_before_its_container_is_started() {
     machine.sandbox("s").await;
     let spec = machine.container("c", &["/bin/sleep", "1000"]);
     machine.runtime.create_container("s", spec).await.unwrap();
-    let state = machine.directory.path().join("state/sandboxes/s/sandbox.json");
-    let record: serde_json::Value = serde_json::from_slice(&std::fs::read(state).unwrap()).unwrap();
-    let supervisor = i32::try_from(record["supervisor"].as_i64().unwrap()).unwrap();
-    let supervisor = nix::unistd::Pid::from_raw(supervisor);
+    let supervisor = nix::unistd::Pid::from_raw(supervisor_of(&machine, "s"));
     nix::sys::signal::kill(supervisor, nix::sys::signal::Signal::SIGKILL).unwrap();
     assert!(matches!(machine.event().await, Event::SandboxLost { .. }));
     machine.runtime.remove_sandbox("s").await.unwrap();
@@ -246,7 +259,7 @@ async fn a_record_that_a_power_cut_emptied_takes_only_its_own_sandbox() {
         let pid = machine
             .run(sandbox, machine.container(sandbox, &["/bin/sleep", "1000"]))
             .await;
-        let supervisor = nix::unistd::Pid::from_raw(supervisor_of(pid));
+        let supervisor = nix::unistd::Pid::from_raw(supervisor_of(&machine, sandbox));
         nix::sys::signal::kill(supervisor, nix::sys::signal::Signal::SIGKILL).unwrap();
         assert!(matches!(machine.event().await, Event::SandboxLost { .. }));
         ended(&[pid]).await;

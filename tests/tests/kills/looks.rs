@@ -45,10 +45,27 @@ pub(crate) fn descriptors(pid: i32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
 }
 
-pub(crate) fn parent(pid: i32) -> anyhow::Result<i32> {
+fn parent(pid: i32) -> anyhow::Result<i32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, fields) = stat.rsplit_once(')').context("a name in brackets")?;
     Ok(fields.split_whitespace().nth(1).context("a parent")?.parse()?)
+}
+
+/// What holds the pod's containers, where there is one already.
+pub(crate) fn holder(world: &World, uid: &str) -> Option<i32> {
+    let pid = if world.parts.containerd {
+        parent(*first_processes(uid).first()?).ok()?
+    } else {
+        let sandboxes = world.machine.state().join("agent/runtime/sandboxes");
+        let own = std::fs::read_dir(sandboxes).ok()?.flatten();
+        let mut own = own.filter(|entry| entry.file_name().to_string_lossy().starts_with(uid));
+        let record = std::fs::read(own.next()?.path().join("sandbox.json")).ok()?;
+        let record: Value = serde_json::from_slice(&record).ok()?;
+        i32::try_from(record["supervisor"].as_i64()?).ok()?
+    };
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let line = String::from_utf8_lossy(&line).into_owned();
+    (line.starts_with("skiff-supervisor") || line.contains("containerd-shim")).then_some(pid)
 }
 
 impl World {

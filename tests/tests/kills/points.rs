@@ -12,7 +12,7 @@ use tests::machine::eventually;
 use tests::parts::Parts;
 
 use super::customer::Customer;
-use super::looks::{first_processes, has_written, parent};
+use super::looks::{first_processes, has_written, holder};
 use super::world::{PODS, Victim, World, status, uid};
 
 pub(crate) const ALL: &[Victim] = &[Victim::Agent, Victim::Holder, Victim::Containerd, Victim::ControlPlane];
@@ -102,23 +102,6 @@ impl Sign {
             stat.contains(") T ").then_some(pid).ok_or(stat)
         })
     }
-}
-
-/// What holds the pod's containers, where there is one already.
-fn holder(world: &World, uid: &str) -> Option<i32> {
-    let pid = if world.parts.containerd {
-        parent(*first_processes(uid).first()?).ok()?
-    } else {
-        let sandboxes = world.machine.state().join("agent/runtime/sandboxes");
-        let own = fs::read_dir(sandboxes).ok()?.flatten();
-        let mut own = own.filter(|entry| entry.file_name().to_string_lossy().starts_with(uid));
-        let record = fs::read(own.next()?.path().join("sandbox.json")).ok()?;
-        let record: Value = serde_json::from_slice(&record).ok()?;
-        i32::try_from(record["supervisor"].as_i64()?).ok()?
-    };
-    let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-    let line = String::from_utf8_lossy(&line).into_owned();
-    (line.starts_with("skiff-supervisor") || line.contains("containerd-shim")).then_some(pid)
 }
 
 fn go_on(pid: i32) {

@@ -16,7 +16,7 @@ use tests::parts::Parts;
 
 use super::daemon;
 use super::daemons::{Api, Daemon};
-use super::looks::{first_processes, has_written, parent};
+use super::looks::{first_processes, has_written, holder};
 use super::start::Started;
 
 /// Pods that nobody touches.
@@ -272,16 +272,12 @@ impl World {
                     let path = format!("{PODS}/{name}");
                     let (_, pod) = self.api.ask(&Method::GET, &path, &Value::Null).await?;
                     let first = first_processes(uid(&pod)).first().copied();
-                    there.extend(first.filter(|pid| has_written(*pid)));
+                    if first.is_some_and(has_written) {
+                        there.extend(holder(self, uid(&pod)));
+                    }
                 }
-                let Some(pid) = self.dice.one(&there).copied() else {
-                    return Ok(());
-                };
-                let holder = parent(pid).unwrap_or(0);
-                let line = std::fs::read(format!("/proc/{holder}/cmdline")).unwrap_or_default();
-                let line = String::from_utf8_lossy(&line).into_owned();
-                if line.starts_with("skiff-supervisor") || line.contains("containerd-shim") {
-                    kill(Pid::from_raw(holder), Signal::SIGKILL)?;
+                if let Some(pid) = self.dice.one(&there).copied() {
+                    kill(Pid::from_raw(pid), Signal::SIGKILL)?;
                     self.held += 1;
                 }
                 Ok(())
