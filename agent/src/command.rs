@@ -114,7 +114,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     direct_cidr: Vec<Cidr>,
     /// How many pods' networks the built-in network makes ahead of time
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 32)]
     pod_slots: usize,
     /// How many pods the node takes
     #[arg(long, default_value_t = 110)]

@@ -18,7 +18,7 @@ fn pods(image: &str) -> String {
     let burn = run("burn", "while :; do :; done", ", resources: {limits: {cpu: 200m}}");
     let hold = run(
         "hold",
-        "dd if=/dev/zero of=/dev/shm/it bs=1M count=8; sleep 100000",
+        "nc -w 1 $KUBERNETES_SERVICE_HOST 443 </dev/null; dd if=/dev/zero of=/dev/shm/it bs=1M count=8; sleep 100000",
         ", readinessProbe: {periodSeconds: 1, exec: {command: [sh, -c, 'test $(stat -c %s /dev/shm/it) = 8388608']}}",
     );
     let eat = run(

@@ -42,6 +42,14 @@ async fn pods_reach_each_other_and_the_machine() {
     });
     let links = inside(&one, || ip("-o link show eth0"));
     assert!(links.contains("mtu 1400"), "the uplink's MTU: {links}");
+    let told = inside(&one, || ip("-6 -o address show dev eth0"));
+    assert_eq!(told, "", "every pod would hear of it");
+    let ports = ip("-o link show master skiff-test");
+    let ports: Vec<&str> = ports.lines().filter_map(|line| line.split([' ', '@']).nth(1)).collect();
+    assert_eq!(ports.len(), 2, "{ports:?}");
+    for port in ports {
+        assert_eq!(ip(&format!("-6 -o address show dev {port}")), "", "nobody needs it");
+    }
     network.stop().await.unwrap();
 }
 

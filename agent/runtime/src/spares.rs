@@ -13,7 +13,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use crate::spread::spread;
 
 /// New ones are made when none was taken for so long: pods that start have the disk for themselves.
-const QUIET: Duration = Duration::from_millis(200);
+const QUIET: Duration = Duration::from_millis(500);
 
 /// Some empty directories, on the disk where they will be needed.
 #[derive(Clone, Debug)]

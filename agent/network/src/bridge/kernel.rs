@@ -6,8 +6,11 @@ use std::path::Path;
 
 use futures::TryStreamExt as _;
 use nix::errno::Errno;
+use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::AddressHeaderFlags;
-use rtnetlink::packet_route::link::{InfoData, InfoVeth, LinkAttribute, LinkMessage};
+use rtnetlink::packet_route::link::{
+    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoVeth, LinkAttribute, LinkExtentMask, LinkMessage,
+};
 use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkUnspec, LinkVeth};
 use tokio::task::JoinSet;
 
@@ -58,6 +61,7 @@ impl Socket {
             .link()
             .get()
             .match_name(name.to_owned())
+            .set_filter_mask(AddressFamily::Unspec, vec![LinkExtentMask::SkipStats])
             .execute()
             .try_next()
             .await;
@@ -68,14 +72,15 @@ impl Socket {
         }
     }
 
+    async fn existing(&self, name: &str) -> Result<LinkMessage, Error> {
+        self.link(name).await?.ok_or_else(|| Error::Kernel {
+            doing: "look up an interface",
+            cause: format!("{name} does not exist"),
+        })
+    }
+
     async fn index(&self, name: &str) -> Result<u32, Error> {
-        match self.link(name).await? {
-            Some(link) => Ok(link.header.index),
-            None => Err(Error::Kernel {
-                doing: "look up an interface",
-                cause: format!("{name} does not exist"),
-            }),
-        }
+        Ok(self.existing(name).await?.header.index)
     }
 
     async fn remove(&self, name: &str) -> Result<(), Error> {
@@ -249,23 +254,22 @@ impl Kernel {
         outside: &File,
     ) -> Result<(), Error> {
         let name = names::host_link(&attachment.sandbox_id);
-        let index = self.host.index(bridge).await?;
-        let mtu = self.host.link(bridge).await?.and_then(|link| mtu(&link));
-        let mtu = mtu.unwrap_or(1500);
+        let bridge = self.host.existing(bridge).await?;
+        let mtu = mtu(&bridge).unwrap_or(1500);
         let peer = LinkUnspec::new_with_name(&name)
             .mtu(mtu)
             .setns_by_fd(outside.as_raw_fd())
             .build();
         inside.fill(attachment, mtu, peer).await?;
         let links = self.host.handle.link();
-        let change = LinkUnspec::new_with_name(&name).controller(index).up().build();
-        links
-            .set(change)
-            .execute()
-            .await
-            .map_err(|error| refused("connect to the bridge", &error))?;
+        let index = self.host.index(&name).await?;
+        let change = LinkUnspec::new_with_index(index).controller(bridge.header.index);
+        let changed = links.set(change.build()).execute().await;
+        changed.map_err(|error| refused("connect to the bridge", &error))?;
+        // The bridge has addresses, its ports need none.
+        self.host.keep_from_linking(index).await?;
         // A pod may reach itself through an address that is translated.
-        let port = LinkBridgePort::new(self.host.index(&name).await?).hairpin(true).build();
+        let port = LinkBridgePort::new(index).hairpin(true).up().build();
         links
             .set_port(port)
             .execute()
@@ -320,6 +324,20 @@ impl Socket {
         raised.map_err(|error| refused("bring up the loopback", &error))
     }
 
+    /// Keeps an interface that is not in use yet from making itself a link-local address of version 6: what it would tell about
+    /// it, several times, goes to every pod of the node, each of which has to look at it.
+    async fn keep_from_linking(&self, index: u32) -> Result<(), Error> {
+        let mode = AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(In6AddrGenMode::None)]);
+        let change = LinkUnspec::new_with_index(index).append_extra_attribute(LinkAttribute::AfSpecUnspec(vec![mode]));
+        let changed = self.handle.link().set(change.build()).execute().await;
+        // A kernel without version 6, or an interface whose MTU is too small for it.
+        accept(
+            changed,
+            Errno::EAFNOSUPPORT,
+            "keep an interface from making itself an address",
+        )
+    }
+
     /// Inside the sandbox's namespace: loopback, the pair, and of each family the address and the default route.
     async fn fill(&self, attachment: &Attachment, mtu: u32, peer: LinkMessage) -> Result<(), Error> {
         self.raise_loopback().await?;
@@ -337,6 +355,9 @@ impl Socket {
             .await
             .map_err(|error| refused("create the veth pair", &error))?;
         let index = self.index(&attachment.interface).await?;
+        if !has_ipv6(attachment) {
+            self.keep_from_linking(index).await?;
+        }
         for held in &attachment.addresses {
             self.give(index, *held)
                 .await

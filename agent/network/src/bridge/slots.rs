@@ -12,7 +12,7 @@ use super::{Inner, names, namespace};
 use crate::{Attachment, Error};
 
 /// Nothing is made ahead before nobody has come or gone for this long: a burst of pods has the processors for itself.
-const QUIET: Duration = Duration::from_millis(200);
+const QUIET: Duration = Duration::from_millis(500);
 /// So many addresses are left for pods that cannot take a slot.
 const SPARE: usize = 16;
 
