@@ -27,6 +27,9 @@ const BURST: u32 = 25;
 const REFILL_SECONDS: i64 = 300;
 /// An event gives way to pods that start for so long.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// To more pods than this, it gives way for longer: what a hundred at once take on two processors.
+const CROWD: usize = 8;
+const PATIENCE_WITH_CROWDS: Duration = Duration::from_secs(3);
 
 /// Whether something went wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,8 +213,14 @@ impl Sender {
     async fn next(&mut self) -> Option<Happening> {
         let happening = self.queue.recv().await?;
         // It gave way for long enough, or nobody is there who could be in a hurry.
-        let calm = timeout_at(happening.given + PATIENCE, self.urgent.wait_for(|urgent| *urgent == 0));
-        drop(self.ending.run_until_cancelled(calm).await);
+        let calm = async {
+            let nobody = self.urgent.wait_for(|urgent| *urgent == 0);
+            if timeout_at(happening.given + PATIENCE, nobody).await.is_err() {
+                let few = self.urgent.wait_for(|urgent| *urgent <= CROWD);
+                drop(timeout_at(happening.given + PATIENCE_WITH_CROWDS, few).await);
+            }
+        };
+        self.ending.run_until_cancelled(calm).await;
         Some(happening)
     }
 

@@ -169,8 +169,8 @@ impl World {
     }
 
     async fn events(&self, name: &str) -> Vec<String> {
-        // Events are sent on their own time.
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        // Events are sent on their own time: they give way to pods that are on their way.
+        tokio::time::sleep(Duration::from_secs(2)).await;
         let api: Api<Event> = Api::default_namespaced(self.admin());
         let mut events = api.list(&ListParams::default()).await.unwrap().items;
         events.retain(|event| event.involved_object.name.as_deref() == Some(name));

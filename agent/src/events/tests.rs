@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use super::{Kind, PATIENCE, channel};
+use super::{CROWD, Kind, PATIENCE, PATIENCE_WITH_CROWDS, channel};
 
 #[tokio::test(start_paused = true)]
 async fn events_give_way_to_pods_that_somebody_waits_for_but_not_for_ever() {
@@ -37,6 +37,18 @@ async fn events_give_way_to_pods_that_somebody_waits_for_but_not_for_ever() {
     tell("two");
     assert_eq!(sender.next().await.unwrap().message, "two");
     assert_eq!(now.elapsed(), PATIENCE);
+
+    // To a crowd it gives way for longer, and not to its last ones.
+    let mut crowd: Vec<_> = (0..=CROWD).map(|_| recorder.urgent()).collect();
+    let now = Instant::now();
+    tell("three");
+    assert_eq!(sender.next().await.unwrap().message, "three");
+    assert_eq!(now.elapsed(), PATIENCE_WITH_CROWDS);
+    tell("four");
+    let mut next = Box::pin(sender.next());
+    assert!(timeout(PATIENCE * 2, &mut next).await.is_err());
+    crowd.truncate(CROWD - 1);
+    assert_eq!(timeout(little, next).await.unwrap().unwrap().message, "four");
 }
 
 #[tokio::test]

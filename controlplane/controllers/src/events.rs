@@ -23,6 +23,12 @@ use crate::{Clock, request};
 const WAITING: usize = 4096;
 /// A note is written so long after it was made.
 const DELAY: Duration = Duration::from_millis(100);
+/// So many are written at once; of more, one each so often, as pods that are told of in crowds start in crowds. (Upstream's
+/// scheduler sends 50 a second, too.)
+const AT_ONCE: u32 = 25;
+const EACH: Duration = Duration::from_millis(20);
+/// When so many wait, there is no more waiting.
+const CROWD: usize = 1024;
 /// Names that are tried for one event: another component may have told of the same object at the same instant.
 const NAMES: usize = 16;
 /// Events of which the recorder remembers that they were written.
@@ -103,8 +109,16 @@ pub(crate) type Components = Arc<dyn Fn(&str) -> kube::Client + Send + Sync>;
 impl Writer {
     /// Writes until every recorder is gone.
     pub(crate) async fn run(mut self, clients: Components) {
+        // When all that was written would have been written, one by one.
+        let mut due = Instant::now();
         while let Some(waiting) = self.receiver.recv().await {
             sleep_until(waiting.made + DELAY).await;
+            if self.receiver.len() < CROWD
+                && let Some(at) = due.checked_sub(EACH * (AT_ONCE - 1))
+            {
+                sleep_until(at).await;
+            }
+            due = due.max(Instant::now()) + EACH;
             let client = clients(waiting.component);
             self.write(&client, waiting).await;
         }
@@ -236,3 +250,6 @@ fn event(component: &str, note: &Note, namespace: &str, name: &str, at: Timestam
     }
     event
 }
+
+#[cfg(test)]
+mod tests;
