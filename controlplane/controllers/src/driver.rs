@@ -119,6 +119,8 @@ struct Memory {
     attempts: BTreeMap<Key, u32>,
     /// Plans since the last one that found nothing to do.
     streaks: BTreeMap<Key, u32>,
+    /// Until when patient plans wait.
+    patient: BTreeMap<Key, Instant>,
 }
 
 /// Works on `queue` for ever.
@@ -158,6 +160,12 @@ async fn work<C: Controller>(controller: &Arc<C>, context: &Context, queue: &Arc
                     memory.failures.remove(&key);
                     memory.attempts.remove(&key);
                     memory.streaks.remove(&key);
+                    memory.patient.remove(&key);
+                    continue;
+                }
+                if let Some(wait) = memory.may_wait(&key, &plan) {
+                    queue.done(&key);
+                    queue.push_after(key, wait);
                     continue;
                 }
                 debug!(controller = controller.component(), %key, %plan, "plan");
@@ -182,6 +190,21 @@ impl Memory {
             error!(controller = controller.component(), %key, "planning panicked");
         }
         plan.ok()
+    }
+
+    /// For how long a plan can wait still.
+    fn may_wait(&mut self, key: &Key, plan: &Plan) -> Option<Duration> {
+        let now = Instant::now();
+        let until = plan
+            .patience
+            .map(|patience| *self.patient.entry(key.clone()).or_insert(now + patience));
+        let wait = until
+            .and_then(|until| until.checked_duration_since(now))
+            .filter(|wait| !wait.is_zero());
+        if wait.is_none() {
+            self.patient.remove(key);
+        }
+        wait
     }
 
     /// Whether nothing of the key's last plan is still under way or unseen.

@@ -363,9 +363,8 @@ impl fmt::Display for Plan {
                 step.fmt(f)?;
             }
         }
-        self.again
-            .iter()
-            .try_for_each(|delay| write!(f, " again in {}s", delay.as_secs()))
+        let mut again = self.again.iter();
+        again.try_for_each(|delay| write!(f, " again in {}s", delay.as_secs()))
     }
 }
 
@@ -377,6 +376,8 @@ pub struct Plan {
     pub stages: Vec<Vec<Step>>,
     /// Plan again after this long even if nothing changes.
     pub again: Option<Duration>,
+    /// Nobody waits for what it would write, and that will soon be something else: it may wait this long.
+    pub patience: Option<Duration>,
 }
 
 impl Plan {

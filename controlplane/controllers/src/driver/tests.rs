@@ -30,6 +30,35 @@ impl Controller for Stubborn {
     }
 }
 
+/// A controller that has something to say each time, and no haste.
+#[derive(Default)]
+struct Patient {
+    plans: AtomicU32,
+    hurry: std::sync::atomic::AtomicBool,
+}
+
+const PATIENCE_OF_PLANS: Duration = Duration::from_millis(50);
+
+impl Controller for Patient {
+    fn component(&self) -> &'static str {
+        "patient-controller"
+    }
+
+    fn plan(&self, key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
+        self.plans.fetch_add(1, Ordering::Relaxed);
+        let mut plan = Plan::default();
+        let target = Target {
+            resource: CONFIG_MAPS,
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+            uid: String::new(),
+        };
+        plan.stage(vec![Step::Look(target)]);
+        plan.patience = (!self.hurry.swap(false, Ordering::Relaxed)).then_some(PATIENCE_OF_PLANS);
+        plan
+    }
+}
+
 /// A controller for which one object is too much.
 #[derive(Default)]
 struct Fragile {
@@ -166,4 +195,42 @@ async fn an_object_that_makes_a_plan_panic_does_not_stop_the_others() {
     assert_eq!(good.load(Ordering::Relaxed), 1);
     let bad = bad.load(Ordering::Relaxed);
     assert!((2..10).contains(&bad), "{bad} plans");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_patient_plan_waits_for_more_but_not_for_ever() {
+    let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let (seen, begin) = (Arc::clone(&asked), Instant::now());
+    let server = tower::service_fn(move |_: Request<Body>| {
+        seen.lock().unwrap().push(begin.elapsed());
+        let found = json!({ "metadata": { "name": "it", "namespace": "ns", "uid": "u", "resourceVersion": "5" } });
+        std::future::ready(Ok::<_, Infallible>(Response::new(Body::from(
+            found.to_string().into_bytes(),
+        ))))
+    });
+    let context = context(kube::Client::new(server, "default"), Caches::new());
+    let controller = Arc::new(Patient::default());
+    let queue = Queue::new("patient");
+    let little = Duration::from_millis(10);
+    let told = async {
+        // It is woken all the while; what it says is asked for once in each time of patience.
+        for _ in 0..20 {
+            queue.push(Key::new("ns", "it"));
+            tokio::time::sleep(little).await;
+        }
+        controller.hurry.store(true, Ordering::Relaxed);
+        let before = asked.lock().unwrap().len();
+        queue.push(Key::new("ns", "it"));
+        tokio::time::sleep(little).await;
+        (before, asked.lock().unwrap().len())
+    };
+    let (before, after) = tokio::select! {
+        () = work(&controller, &context, &queue) => panic!("it works for ever"),
+        told = told => told,
+    };
+    let asked = asked.lock().unwrap().clone();
+    assert_eq!(asked.first(), Some(&PATIENCE_OF_PLANS), "{asked:?}");
+    assert!((3..=4).contains(&before), "{asked:?}");
+    assert_eq!(after, before + 1, "one in a hurry does not wait: {asked:?}");
+    assert!(controller.plans.load(Ordering::Relaxed) >= 20);
 }

@@ -16,6 +16,9 @@ use crate::{
 };
 
 const REPLICA_FAILURE: &str = "ReplicaFailure";
+/// While more pods than this are not ready yet, how many are is told now and then, not for each.
+const CROWD: usize = 8;
+const NOW_AND_THEN: Duration = Duration::from_millis(50);
 
 /// Adds the status patch where the status is not what it should be, and the time when a pod becomes available.
 pub(super) fn report(
@@ -75,6 +78,12 @@ pub(super) fn report(
         return;
     }
     let step = patch(set, owner, counts, generation, &conditions);
+    let [replicas, _, ready, ..] = counts;
+    let only_readiness = plan.is_empty() && was.first() == Some(&replicas) && old == conditions;
+    let starting = active.len().saturating_sub(usize::try_from(ready).unwrap_or(0));
+    if only_readiness && starting > CROWD {
+        plan.patience = Some(NOW_AND_THEN);
+    }
     if failure.is_some() {
         plan.stages.insert(0, vec![step]);
     } else {

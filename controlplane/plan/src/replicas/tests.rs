@@ -137,6 +137,37 @@ fn a_refusal_is_reported_first_and_tried_once() {
 }
 
 #[test]
+fn while_a_crowd_starts_the_status_tells_now_and_then_who_is_ready() {
+    let patience = |wanted: i32, ready: i32, recorded: i32| {
+        let mut set = set(wanted);
+        set.status.as_mut().unwrap().replicas = recorded;
+        let pods = (0..recorded).map(|number| {
+            pod(&format!(
+                "p{number} n1 Running{}",
+                if number < ready { " ready" } else { "" }
+            ))
+        });
+        let pods: Vec<Pod> = pods.collect();
+        let pods: Vec<&Pod> = pods.iter().collect();
+        let snapshot = Snapshot {
+            resource: REPLICA_SETS,
+            set: &set,
+            pods: &pods,
+            related: &pods,
+            failure: None,
+        };
+        let plan = plan(&snapshot, now());
+        (plan.to_string(), plan.patience.is_some())
+    };
+    let told = |patient: bool| ("patch ReplicaSet web/status".to_owned(), patient);
+    assert_eq!(patience(20, 1, 20), told(true));
+    assert_eq!(patience(20, 11, 20), told(true));
+    assert_eq!(patience(20, 12, 20), told(false), "few are missing");
+    assert_eq!(patience(20, 20, 20), told(false));
+    assert!(!patience(21, 1, 20).1, "there is more to do");
+}
+
+#[test]
 fn replication_controllers_are_replica_sets_of_old() {
     let elder: Elder = serde_json::from_value(json!({
         "metadata": { "name": "web", "namespace": "default", "uid": "r", "generation": 1 },
