@@ -12,7 +12,7 @@ mod common;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Daemon, Kind, Machine, connected};
+use common::{Daemon, Kind, Machine, connected, holders::parent};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use runtime::{Event, State};
@@ -36,12 +36,6 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
         tokio::time::timeout(Duration::from_secs(20), wait).await.is_ok(),
         "{what}"
     );
-}
-
-fn parent(pid: i32) -> i32 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let fields = stat.rsplit_once(')').unwrap().1;
-    fields.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ mod common;
 use std::fs;
 use std::time::Duration;
 
-use common::{Kind, Machine, connected, contract, limit};
+use common::{Kind, Machine, connected, contract, holders, limit};
 use runtime::{Error, Event, Refusal, State, User};
 
 async fn a_container_runs_logs_and_tells_its_exit_code(kind: Kind) {
@@ -165,7 +165,7 @@ async fn attack_16_what_an_exec_leaves_behind_is_killed_and_not_waited_for(kind:
     let machine = Machine::of(kind, "exec-orphans").await;
     machine.sandbox("s").await;
     let pid = machine.run("s", machine.container("c", &["/bin/sleep", "1000"])).await;
-    let supervisor = parent(pid);
+    let supervisor = holders::holder(&machine, "s", pid);
     let before = open_files(supervisor);
     for _ in 0..30 {
         let result = machine
@@ -184,18 +184,6 @@ async fn attack_16_what_an_exec_leaves_behind_is_killed_and_not_waited_for(kind:
     // A shim may also have closed what it needed for the container itself.
     assert!(open_files(supervisor) <= before, "{} files", open_files(supervisor));
     machine.finish().await;
-}
-
-fn parent(pid: i32) -> i32 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    stat.rsplit_once(')')
-        .unwrap()
-        .1
-        .split_whitespace()
-        .nth(1)
-        .unwrap()
-        .parse()
-        .unwrap()
 }
 
 fn open_files(pid: i32) -> usize {
@@ -254,9 +242,9 @@ async fn containers_outlive_the_agent_and_are_adopted_by_the_next(kind: Kind) {
 async fn a_killed_supervisor_is_noticed_and_its_containers_die() {
     let mut machine = Machine::new("lost").await;
     machine.sandbox("s").await;
-    let pid = machine.run("s", machine.container("c", &["/bin/sleep", "1000"])).await;
+    machine.run("s", machine.container("c", &["/bin/sleep", "1000"])).await;
     nix::sys::signal::kill(
-        nix::unistd::Pid::from_raw(parent(pid)),
+        nix::unistd::Pid::from_raw(holders::supervisor(&machine, "s")),
         nix::sys::signal::Signal::SIGKILL,
     )
     .unwrap();

@@ -11,7 +11,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Kind, Machine, connected, contract};
+use common::{Kind, Machine, connected, contract, holders};
 use runtime::Event;
 
 /// Drops the runtime, as a crash would, after so long, and opens it again on the same state.
@@ -66,35 +66,15 @@ async fn attack_25_an_agent_that_dies_at_any_moment_leaks_nothing(kind: Kind) {
 async fn attack_38_a_stopped_supervisor_is_killed_and_its_pod_removed() {
     let machine = Machine::new("attack-38").await;
     machine.sandbox("s").await;
-    let pid = machine.run("s", machine.container("c", &["/bin/sleep", "1000"])).await;
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let supervisor: i32 = stat
-        .rsplit_once(')')
-        .unwrap()
-        .1
-        .split_whitespace()
-        .nth(1)
-        .unwrap()
-        .parse()
-        .unwrap();
+    machine.run("s", machine.container("c", &["/bin/sleep", "1000"])).await;
     nix::sys::signal::kill(
-        nix::unistd::Pid::from_raw(supervisor),
+        nix::unistd::Pid::from_raw(holders::supervisor(&machine, "s")),
         nix::sys::signal::Signal::SIGSTOP,
     )
     .unwrap();
     machine.runtime.remove_sandbox("s").await.unwrap();
     assert!(machine.runtime.sandboxes().await.unwrap().is_empty());
     machine.finish().await;
-}
-
-/// As the sandbox's record has it: a container's parent is the child that made it, until that has ended.
-fn supervisor_of(machine: &Machine, sandbox: &str) -> i32 {
-    let record = machine
-        .directory
-        .path()
-        .join(format!("state/sandboxes/{sandbox}/sandbox.json"));
-    let record: serde_json::Value = serde_json::from_slice(&std::fs::read(record).unwrap()).unwrap();
-    i32::try_from(record["supervisor"].as_i64().unwrap()).unwrap()
 }
 
 /// Waits until these are gone.
@@ -120,7 +100,7 @@ async fn a_supervisor_whose_directory_is_gone_ends_by_itself() {
     for (id, before) in [("s", true), ("t", false)] {
         machine.sandbox(id).await;
         let pid = machine.run(id, machine.container("c", &["/bin/sleep", "1000"])).await;
-        pids.extend([pid, supervisor_of(&machine, id)]);
+        pids.extend([pid, holders::supervisor(&machine, id)]);
         if before {
             std::fs::remove_dir_all(state.join(id)).unwrap();
         }
@@ -149,7 +129,7 @@ async fn what_no_sandbox_names_is_removed_by_the_next_agent() {
     machine.sandbox("s").await;
     let pid = machine.run("s", machine.container("c", &["/bin/sleep", "1000"])).await;
     // It cannot see by itself that it is no longer known.
-    let stopped = nix::unistd::Pid::from_raw(supervisor_of(&machine, "s"));
+    let stopped = nix::unistd::Pid::from_raw(holders::supervisor(&machine, "s"));
     nix::sys::signal::kill(stopped, nix::sys::signal::Signal::SIGSTOP).unwrap();
     machine.crash().await;
     std::fs::remove_dir_all(state.join("s")).unwrap();
@@ -185,7 +165,7 @@ async fn what_no_sandbox_names_is_removed_by_the_next_agent() {
     );
     assert!(std::path::Path::new(&format!("/proc/{kept}")).exists());
     // The same while an agent looks: cleaning up finds it.
-    let supervisor = supervisor_of(&machine, "kept");
+    let supervisor = holders::supervisor(&machine, "kept");
     std::fs::remove_dir_all(state.join("kept")).unwrap();
     machine.runtime.cleanup().await.unwrap();
     ended(&[kept, supervisor]).await;
@@ -199,7 +179,7 @@ async fn a_killed_supervisor_is_noticed_where_containers_share_their_processes()
     spec.share_process_namespace = true;
     machine.runtime.create_sandbox(spec, connected()).await.unwrap();
     let pid = machine.run("s", machine.container("c", &["/bin/sleep", "1000"])).await;
-    let supervisor = nix::unistd::Pid::from_raw(supervisor_of(&machine, "s"));
+    let supervisor = nix::unistd::Pid::from_raw(holders::supervisor(&machine, "s"));
     nix::sys::signal::kill(supervisor, nix::sys::signal::Signal::SIGKILL).unwrap();
     assert!(matches!(machine.event().await, Event::SandboxLost { .. }));
     ended(&[pid]).await;
@@ -214,7 +194,7 @@ async fn the_end_of_a_shared_pid_namespace_is_the_end_of_its_sandbox() {
     spec.share_process_namespace = true;
     machine.runtime.create_sandbox(spec, connected()).await.unwrap();
     let pid = machine.run("s", machine.container("c", &["/bin/sleep", "1000"])).await;
-    let supervisor = supervisor_of(&machine, "s");
+    let supervisor = holders::supervisor(&machine, "s");
     let first = || {
         let children = std::fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children")).unwrap();
         let children = children.split_whitespace().map(|child| child.parse::<i32>().unwrap());
@@ -244,7 +224,7 @@ async fn a_killed_supervisor_is_noticed_before_its_container_is_started() {
     machine.sandbox("s").await;
     let spec = machine.container("c", &["/bin/sleep", "1000"]);
     machine.runtime.create_container("s", spec).await.unwrap();
-    let supervisor = nix::unistd::Pid::from_raw(supervisor_of(&machine, "s"));
+    let supervisor = nix::unistd::Pid::from_raw(holders::supervisor(&machine, "s"));
     nix::sys::signal::kill(supervisor, nix::sys::signal::Signal::SIGKILL).unwrap();
     assert!(matches!(machine.event().await, Event::SandboxLost { .. }));
     machine.runtime.remove_sandbox("s").await.unwrap();
@@ -259,7 +239,7 @@ async fn a_record_that_a_power_cut_emptied_takes_only_its_own_sandbox() {
         let pid = machine
             .run(sandbox, machine.container(sandbox, &["/bin/sleep", "1000"]))
             .await;
-        let supervisor = nix::unistd::Pid::from_raw(supervisor_of(&machine, sandbox));
+        let supervisor = nix::unistd::Pid::from_raw(holders::supervisor(&machine, sandbox));
         nix::sys::signal::kill(supervisor, nix::sys::signal::Signal::SIGKILL).unwrap();
         assert!(matches!(machine.event().await, Event::SandboxLost { .. }));
         ended(&[pid]).await;

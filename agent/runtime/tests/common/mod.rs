@@ -14,6 +14,7 @@ use runtime::{
 use tokio::sync::broadcast;
 
 mod daemon;
+pub(crate) mod holders;
 pub(crate) mod remains;
 pub(crate) mod sessions;
 

@@ -214,7 +214,7 @@ async fn a_patient_plan_waits_for_more_but_not_for_ever() {
     let little = Duration::from_millis(10);
     let told = async {
         // It is woken all the while; what it says is asked for once in each time of patience.
-        for _ in 0..20 {
+        for _ in 0..18 {
             queue.push(Key::new("ns", "it"));
             tokio::time::sleep(little).await;
         }
@@ -230,7 +230,7 @@ async fn a_patient_plan_waits_for_more_but_not_for_ever() {
     };
     let asked = asked.lock().unwrap().clone();
     assert_eq!(asked.first(), Some(&PATIENCE_OF_PLANS), "{asked:?}");
-    assert!((3..=4).contains(&before), "{asked:?}");
+    assert_eq!(before, 3, "{asked:?}");
     assert_eq!(after, before + 1, "one in a hurry does not wait: {asked:?}");
-    assert!(controller.plans.load(Ordering::Relaxed) >= 20);
+    assert!(controller.plans.load(Ordering::Relaxed) >= 18);
 }

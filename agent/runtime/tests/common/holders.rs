@@ -1,0 +1,29 @@
+//! What holds containers: a sandbox's supervisor, or its shim.
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use super::{Kind, Machine};
+
+/// A process's parent: of a container's first one, over containerd, the shim.
+pub(crate) fn parent(pid: i32) -> i32 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields = stat.rsplit_once(')').unwrap().1;
+    fields.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// As the sandbox's record has it: a container's parent is the child that made it, until that has ended.
+pub(crate) fn supervisor(machine: &Machine, sandbox: &str) -> i32 {
+    let record = machine
+        .directory
+        .path()
+        .join(format!("state/sandboxes/{sandbox}/sandbox.json"));
+    let record: serde_json::Value = serde_json::from_slice(&std::fs::read(record).unwrap()).unwrap();
+    i32::try_from(record["supervisor"].as_i64().unwrap()).unwrap()
+}
+
+/// What holds this sandbox's container whose first process this is.
+pub(crate) fn holder(machine: &Machine, sandbox: &str, pid: i32) -> i32 {
+    match machine.kind {
+        Kind::Embedded => supervisor(machine, sandbox),
+        Kind::Containerd => parent(pid),
+    }
+}
