@@ -7,6 +7,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::libc;
 
 pub(crate) use mounts::{FileSystem, Mount};
@@ -33,6 +35,24 @@ fn owned(result: libc::c_long) -> io::Result<OwnedFd> {
 
 pub(crate) fn c_string(bytes: &[u8]) -> io::Result<CString> {
     CString::new(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
+}
+
+/// How often a path is looked up when something else was renamed or mounted at just that moment.
+const LOOKUPS: u32 = 1000;
+
+/// Opens what is at a path within a root, out of which no link leads.
+pub(crate) fn open_in_root(root: impl AsFd, path: &Path, flags: OFlag) -> Result<OwnedFd, Errno> {
+    let how = OpenHow::new()
+        .flags(flags | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    for _ in 0..LOOKUPS {
+        match openat2(root.as_fd(), path, how) {
+            // Where a `..` leads the kernel does not say while anything moves, anywhere on the machine.
+            Err(Errno::EAGAIN) => {}
+            found => return found,
+        }
+    }
+    Err(Errno::EAGAIN)
 }
 
 /// A descriptor of a process: it cannot come to mean another one.
@@ -267,4 +287,36 @@ pub(crate) fn send_with_descriptors(
     let parts = [io::IoSlice::new(bytes)];
     let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
     Ok(sendmsg::<UnixAddr>(socket.as_raw_fd(), &parts, &control, flags, None)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_path_is_found_while_others_are_renamed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (root, other) = (folder.path().join("root"), folder.path().join("other"));
+        std::fs::create_dir_all(root.join("run/lock")).unwrap();
+        std::fs::create_dir(root.join("var")).unwrap();
+        symlink("../run", root.join("var/run")).unwrap();
+        std::fs::create_dir(&other).unwrap();
+        let opened = std::fs::File::open(&root).unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    std::fs::rename(&other, folder.path().join("moved")).unwrap();
+                    std::fs::rename(folder.path().join("moved"), &other).unwrap();
+                }
+            });
+            let look = |_| open_in_root(&opened, Path::new("/var/run/lock"), OFlag::O_PATH);
+            let failed: Vec<_> = (0..20_000).map(look).filter_map(Result::err).collect();
+            done.store(true, Ordering::Relaxed);
+            assert_eq!(failed, [], "{} of 20000", failed.len());
+        });
+    }
 }

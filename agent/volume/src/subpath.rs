@@ -12,6 +12,9 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::{Mode, fchmod, mkdirat};
 
+/// How often a path is looked up when something else was renamed or mounted at just that moment.
+const LOOKUPS: u32 = 1000;
+
 /// Binds `path` beneath `volume` to `target`, making directories that do not exist, with the mode of the volume. What a former
 /// start of the container bound there goes: the path may mean another file by now.
 pub(crate) fn bind(volume: &Path, path: &str, target: &Path) -> io::Result<()> {
@@ -88,7 +91,14 @@ fn beneath(root: &impl AsFd, path: &Path) -> Result<OwnedFd, Errno> {
     let how = OpenHow::new()
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
         .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    openat2(root, path, how)
+    for _ in 0..LOOKUPS {
+        match openat2(root, path, how) {
+            // Where a `..` leads the kernel does not say while anything moves, anywhere on the machine.
+            Err(Errno::EAGAIN) => {}
+            found => return found,
+        }
+    }
+    Err(Errno::EAGAIN)
 }
 
 /// Makes a directory whose mode no mask changes. It is opened for that without following a link: the container may have put

@@ -2,12 +2,13 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
+use nix::fcntl::{OFlag, open};
 use nix::sys::stat::{Mode, SFlag, fstat};
 
+use crate::sys::open_in_root;
 use crate::{Refusal, User};
 
 /// Longer files are not read: the user is then unknown.
@@ -44,11 +45,8 @@ pub(crate) fn resolve_in(root: &OwnedFd, user: &User) -> Result<Identity, Refusa
 }
 
 fn read(root: &OwnedFd, path: &str) -> String {
-    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-    let how = OpenHow::new()
-        .flags(flags)
-        .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    let Ok(file) = openat2(root.as_fd(), path, how) else {
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let Ok(file) = open_in_root(root, Path::new(path), flags) else {
         return String::new();
     };
     let regular = |found: nix::sys::stat::FileStat| found.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits();

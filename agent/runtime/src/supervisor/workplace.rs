@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat2};
+use nix::fcntl::{AtFlags, OFlag, open};
 use nix::sys::stat::{Mode, SFlag, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, fchown};
 use oci_spec::runtime::{Mount, Spec};
@@ -15,6 +15,7 @@ use super::program::words;
 use super::stage;
 use super::users::Users;
 use crate::Refusal;
+use crate::sys::open_in_root;
 
 /// Makes the working directory where the volume that it lies in has none. No link leads out of it. What is in the way is said in
 /// the words that people know from runc.
@@ -136,10 +137,7 @@ fn below(root: &Path, directory: &Path, writable: Writable) -> Result<(), Failur
         mkdirat(parent.as_fd(), Path::new(name), Mode::from_bits_truncate(0o755))
             .map_err(|error| Failure::Making(so_far.clone(), error))?;
         if let Some(owner) = owner {
-            let made = OpenHow::new()
-                .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
-                .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-            let made = openat2(root.as_fd(), &so_far, made).map_err(looking)?;
+            let made = open_in_root(&root, &so_far, OFlag::O_RDONLY | OFlag::O_DIRECTORY).map_err(looking)?;
             fchown(made, Some(Uid::from_raw(owner)), Some(Gid::from_raw(owner))).map_err(looking)?;
         }
     }
@@ -152,15 +150,12 @@ fn is_link(parent: &OwnedFd, name: &OsStr) -> bool {
 }
 
 fn enter(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
-    let how = OpenHow::new()
-        .flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
-        .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
     let path = if path.as_os_str().is_empty() {
         Path::new(".")
     } else {
         path
     };
-    openat2(root, path, how)
+    open_in_root(root, path, OFlag::O_PATH | OFlag::O_DIRECTORY)
 }
 
 #[cfg(test)]
