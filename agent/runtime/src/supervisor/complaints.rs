@@ -14,6 +14,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use super::program::words;
+use crate::Refusal;
 
 /// Bytes that are kept of all complaints.
 const MOST: u64 = 64 << 10;
@@ -68,13 +69,24 @@ pub(super) fn failed_mount(all: &[Complaint], mounts: &[Mount], sources: &[(Path
         (Errno::EINVAL, Some(source)) if source.is_file() => Errno::ENOTDIR,
         (why, _) => why,
     });
-    let why = why.map_or_else(|| rest.to_owned(), words);
+    Some(at(mount, &why.map_or_else(|| rest.to_owned(), words), sources))
+}
+
+/// A mount that failed before libcontainer began, in the same words.
+pub(super) fn failed_at(mount: &Mount, error: &io::Error, sources: &[(PathBuf, PathBuf)]) -> Refusal {
+    let number = error.raw_os_error().map(Errno::from_raw);
+    let why = number.map_or_else(|| error.to_string(), words);
+    Refusal::Program(format!("error during container init: {}", at(mount, &why, sources)))
+}
+
+/// With where it came from on the machine.
+fn at(mount: &Mount, why: &str, sources: &[(PathBuf, PathBuf)]) -> String {
     let destination = mount.destination();
     let own = || mount.source().as_deref().unwrap_or(Path::new(""));
     let origin = sources.iter().rfind(|(place, _)| place == destination);
     let source = origin.map_or_else(own, |(_, source)| source);
     let (source, destination) = (source.display().to_string(), destination.display().to_string());
-    Some(format!("error mounting {source:?} to rootfs at {destination:?}: {why}"))
+    format!("error mounting {source:?} to rootfs at {destination:?}: {why}")
 }
 
 /// The kernel's error in the first entry that has one.

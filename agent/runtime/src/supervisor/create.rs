@@ -80,7 +80,7 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
         serde_json::from_slice(spec).map_err(|error| Refusal::failed("read the container's configuration", &error))?;
     workplace::in_volume(&spec.spec)?;
     make_writable(&creation, &spec.layers).map_err(failed("make the root file system"))?;
-    let sources = bound(&spec.spec);
+    let origins = bound(&spec.spec);
     let taken = take(&creation, &mut spec)?;
     let view = enter_group(&creation, &spec.spec, tracked)?;
     let joined = creation
@@ -88,7 +88,7 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
         .open()
         .map_err(failed("open the pid namespace"))?;
     creation.empty.enter().map_err(failed("enter a mount namespace"))?;
-    let (mut config, late) = set_stage(&creation, taken, view, spec, joined.as_ref())?;
+    let (mut config, late) = set_stage(&creation, taken, view, spec, joined.as_ref(), &origins)?;
     masks::turn(&mut config).map_err(|error| Refusal::failed("complete the configuration", &error))?;
     let home = Path::new(stage::HOME);
     let directory = config.process().as_ref().map(|process| process.cwd().clone());
@@ -118,7 +118,7 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
     let outcome = complaints.during(build).map_err(failed("listen for complaints"))?;
     let container = outcome.map_err(|error| {
         let mounts = config.mounts().as_deref().unwrap_or_default();
-        let cause = failed_mount(&complaints.heard(), mounts, &sources);
+        let cause = failed_mount(&complaints.heard(), mounts, &origins);
         cause.map_or_else(|| described(&error, &directory), |cause| init_failed(&cause))
     })?;
     let none = || Refusal::Failed {
@@ -162,6 +162,7 @@ fn set_stage(
     view: View,
     spec: ContainerSpec,
     pids: Option<&File>,
+    origins: &[(PathBuf, PathBuf)],
 ) -> Result<(Spec, Late), Refusal> {
     let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
     let (home, memory) = (Path::new(stage::HOME), Path::new(stage::MEMORY));
@@ -186,9 +187,12 @@ fn set_stage(
     };
     let mut config = confine(spec.spec, &identity, &place)?;
     workplace::in_root(&rootfs, &config, creation.users)?;
-    let late = taken.sources.put(taken.layers.len(), &mut config)?;
     let viewed = view.put(&mut config);
     viewed.map_err(failed("mount the container's control groups"))?;
+    let first = taken.layers.len();
+    let late = taken
+        .sources
+        .put(first, &mut config, &rootfs, creation.users, origins)?;
     Ok((config, late))
 }
 

@@ -13,11 +13,10 @@ use nix::fcntl::{OFlag, open, openat};
 use nix::libc;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::stat::{Mode, mkdirat};
-use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 use oci_spec::runtime::{Mount as Wanted, Spec};
 
 use super::users::Users;
-use super::{memory, stage};
+use super::{memory, places, stage};
 use crate::Refusal;
 use crate::sys::Mount;
 
@@ -58,11 +57,7 @@ impl Late {
     /// As far open to writers as the configuration says.
     pub(super) fn add(&mut self, wanted: &Wanted, mount: Mount) -> io::Result<()> {
         let says = |option: &str| wanted.options().iter().flatten().any(|own| own == option);
-        if says("rro") {
-            mount.protect_all(libc::MOUNT_ATTR_RDONLY)?;
-        } else if says("ro") {
-            mount.protect(libc::MOUNT_ATTR_RDONLY)?;
-        }
+        places::protect(&mount, wanted)?;
         self.shared |= wanted.destination() == Path::new(PLACE) && says("rshared");
         self.mounts.push(Held {
             destination: wanted.destination().clone(),
@@ -127,20 +122,10 @@ impl Late {
     }
 }
 
-/// A place in the container, made where it is not there. Root of the pod makes it: the machine's is nobody in a volume that shows
-/// the pod's ids.
+/// A place in the container, made where it is not there. Root of the pod makes it.
 fn place(destination: &Path, folder: bool, users: Option<&Users>) -> io::Result<OwnedFd> {
-    let Some(users) = users else {
-        return find_or_make(destination, folder);
-    };
-    let (user, group) = (
-        setfsuid(Uid::from_raw(users.root())),
-        setfsgid(Gid::from_raw(users.root())),
-    );
-    let place = find_or_make(destination, folder);
-    setfsuid(user);
-    setfsgid(group);
-    place
+    let place = || find_or_make(destination, folder);
+    users.map_or_else(place, |users| users.as_root(place))
 }
 
 /// A link on the way, which may be somebody's trap, is an error.

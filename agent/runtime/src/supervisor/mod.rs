@@ -21,6 +21,7 @@ pub(crate) mod log;
 mod masks;
 pub(crate) mod memory;
 mod pause;
+mod places;
 mod poll;
 mod program;
 mod remove;

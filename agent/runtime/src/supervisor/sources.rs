@@ -1,15 +1,21 @@
-//! What a container binds from the machine.
+//! What is mounted in a container, and who mounts it.
 //!
-//! libcontainer has one answer for all mounts of a container about which later mounts it and the machine see of each other, and
-//! does not look at what each one says. So each gets a mount of its own first, as open as it shall be.
+//! Before libcontainer begins, all is put in its place that can be: it takes many times as long, has one answer for all mounts of
+//! a container about which later mounts it and the machine see of each other, and does not look at what each one says. Left to it
+//! is what belongs to a namespace that only it makes, what lies below that, and, of a container with any mount that is open to
+//! the machine's later ones, all: what it says of all of them would undo what each is.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
+use nix::libc;
 use oci_spec::runtime::{Mount as Wanted, Spec};
 
-use nix::libc;
-
+use super::complaints::failed_at;
 use super::late::{self, Late};
+use super::places::Root;
 use super::stage;
 use super::users::Users;
 use super::{memory, shifted};
@@ -17,26 +23,25 @@ use crate::Refusal;
 use crate::sys::Mount;
 
 /// Mounts of what the machine has, by the number of the mount that wants them.
-pub(super) struct Sources(Vec<(usize, Mount)>);
+pub(super) struct Sources {
+    mounts: BTreeMap<usize, Mount>,
+    /// Whether a later mount of the machine may be seen in any.
+    open: bool,
+}
 
 impl Sources {
     /// To be taken before this process leaves the machine's mounts.
     pub(super) fn take(spec: &mut Spec, users: Option<&Users>) -> Result<Self, Refusal> {
-        let closed = !settle_whole(spec);
-        let mut taken = Vec::new();
+        let open = settle_whole(spec);
+        let mut taken = BTreeMap::new();
         for (number, mount) in spec.mounts().iter().flatten().enumerate() {
             let Some(source) = mount.source().as_deref().filter(|_| is_bound(mount)) else {
                 continue;
             };
-            let failed = |error: std::io::Error| Refusal::failed(format!("mount {}", source.display()), &error);
-            let copy = if says(mount, "rbind") {
-                Mount::copy_tree(source)
-            } else {
-                Mount::copy(source)
-            };
-            let copy = copy.map_err(failed)?;
+            let failed = |error: io::Error| Refusal::failed(format!("mount {}", source.display()), &error);
+            let copy = copied(mount, source).map_err(failed)?;
             if !says(mount, "rshared") {
-                let alone = closed || says(mount, "rprivate");
+                let alone = !open || says(mount, "rprivate");
                 let propagation = if alone { libc::MS_PRIVATE } else { libc::MS_SLAVE };
                 copy.propagate(propagation).map_err(failed)?;
             }
@@ -46,45 +51,79 @@ impl Sources {
                     Refusal::failed(format!("map the ids of {from} for {to}"), &error)
                 })?;
             }
-            taken.push((number, copy));
+            taken.insert(number, copy);
         }
-        Ok(Self(taken))
+        Ok(Self { mounts: taken, open })
     }
 
-    /// Puts them on the stage, `first` being the first free number there, and has the configuration find them; answers which are
-    /// not for libcontainer.
-    pub(super) fn put(self, first: usize, spec: &mut Spec) -> Result<Late, Refusal> {
-        let mut held_back = Late::default();
+    /// Mounts them and the file systems of the kernel in the root, leaves what libcontainer must mount in the configuration and
+    /// its sources on the stage, `first` being the first free number there; answers what comes after it. `origins` tell where
+    /// sources came from.
+    pub(super) fn put(
+        mut self,
+        first: usize,
+        spec: &mut Spec,
+        rootfs: &Path,
+        users: Option<&Users>,
+        origins: &[(PathBuf, PathBuf)],
+    ) -> Result<Late, Refusal> {
+        let opened = Root::open(rootfs, users);
+        let mut root = opened.map_err(|error| Refusal::failed("open the root file system", &error))?;
+        let (mut held_back, mut left) = (Late::default(), Vec::new());
         let late = late::is_wanted(spec);
-        let mut mounts = spec.mounts().clone().unwrap_or_default();
-        for (number, copy) in self.0 {
-            let Some(mount) = mounts.get_mut(number) else { continue };
-            if late && late::concerns(mount) {
-                let added = held_back.add(mount, copy);
+        for (number, mut mount) in spec.mounts().clone().unwrap_or_default().into_iter().enumerate() {
+            let copy = self.mounts.remove(&number);
+            if late && late::concerns(&mount) {
+                let added = match copy {
+                    Some(copy) => held_back.add(&mount, copy),
+                    None if is_memory(&mount) => held_back.add_memory(),
+                    None => Ok(()),
+                };
                 added.map_err(|error| Refusal::failed(format!("mount {}", mount.destination().display()), &error))?;
-                continue;
+            } else if self.open || needs_libcontainer(&mount, &left, users.is_some()) {
+                if let Some(copy) = copy {
+                    let put = stage::put(&copy, first + number);
+                    let put = put.map_err(|error| {
+                        let destination = mount.destination().display();
+                        Refusal::failed(format!("set apart what is mounted at {destination}"), &error)
+                    })?;
+                    mount.set_source(Some(put));
+                }
+                left.push(mount);
+            } else {
+                let mounted = mount_in(&mut root, &mount, copy);
+                mounted.map_err(|error| failed_at(&mount, &error, origins))?;
             }
-            let put = stage::put(&copy, first + number);
-            let put = put.map_err(|error| {
-                let destination = mount.destination().display();
-                Refusal::failed(format!("set apart what is mounted at {destination}"), &error)
-            })?;
-            mount.set_source(Some(put));
         }
-        if late {
-            let shared = |mount: &Wanted| {
-                let there = mount.destination() == Path::new(memory::TARGET);
-                there && mount.source().as_deref() == Some(Path::new(stage::MEMORY))
-            };
-            if mounts.iter().any(shared) {
-                let added = held_back.add_memory();
-                added.map_err(|error| Refusal::failed(format!("mount {}", memory::TARGET), &error))?;
-            }
-            mounts.retain(|mount| !late::concerns(mount));
-        }
-        spec.set_mounts(Some(mounts));
+        spec.set_mounts(Some(left));
         Ok(held_back)
     }
+}
+
+fn mount_in(root: &mut Root<'_>, wanted: &Wanted, copy: Option<Mount>) -> io::Result<()> {
+    match (copy, wanted.source(), wanted.typ()) {
+        (Some(copy), _, _) => root.mount(&copy, wanted),
+        // From the stage.
+        (None, Some(source), _) if is_bound(wanted) => root.mount(&copied(wanted, source)?, wanted),
+        (None, _, Some(kind)) => root.mount_new(kind, wanted),
+        (None, _, None) => Err(Errno::ENODEV.into()),
+    }
+}
+
+fn copied(wanted: &Wanted, source: &Path) -> io::Result<Mount> {
+    if says(wanted, "rbind") {
+        Mount::copy_tree(source)
+    } else {
+        Mount::copy(source)
+    }
+}
+
+/// Processes are those of a namespace that it makes; to users of the pod's own it can make file systems belong. `left` are the
+/// mounts before this one that it makes.
+fn needs_libcontainer(mount: &Wanted, left: &[Wanted], own_users: bool) -> bool {
+    let kernels = !is_bound(mount) && (own_users || mount.typ().as_deref() == Some("proc"));
+    let below = |before: &Wanted| mount.destination().starts_with(before.destination());
+    kernels || left.iter().any(below)
 }
 
 /// Says of a configuration as a whole what libcontainer understands; returns whether any mount is open to the machine.
@@ -100,6 +139,11 @@ fn settle_whole(spec: &mut Spec) -> bool {
 
 fn is_bound(mount: &Wanted) -> bool {
     mount.typ().as_deref() == Some("bind")
+}
+
+/// Whether it is the pod's shared memory, which the stage has.
+fn is_memory(mount: &Wanted) -> bool {
+    mount.destination() == Path::new(memory::TARGET) && mount.source().as_deref() == Some(Path::new(stage::MEMORY))
 }
 
 fn says(mount: &Wanted, option: &str) -> bool {

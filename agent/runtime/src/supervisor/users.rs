@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::wait::waitpid;
-use nix::unistd::{ForkResult, Gid, Pid, Uid, setgroups, setresgid, setresuid};
+use nix::unistd::{ForkResult, Gid, Pid, Uid, setfsgid, setfsuid, setgroups, setresgid, setresuid};
 
 use super::user::Identity;
 use crate::{Refusal, sys};
@@ -64,6 +64,16 @@ impl Users {
                 ),
             }),
         }
+    }
+
+    /// Makes files as the pod's root: the machine's is nobody in what shows the pod's ids.
+    pub(super) fn as_root<T>(&self, make: impl FnOnce() -> T) -> T {
+        let root = (Uid::from_raw(self.first), Gid::from_raw(self.first));
+        let (user, group) = (setfsuid(root.0), setfsgid(root.1));
+        let made = make();
+        setfsuid(user);
+        setfsgid(group);
+        made
     }
 
     /// Makes this process root of the namespace.

@@ -1,0 +1,182 @@
+//! Places in a container's root file system, where its mounts go before libcontainer begins.
+//!
+//! libcontainer looks for each place by its path and asks the kernel some forty things on the way, which was the larger part of
+//! the time that making a container took. Here it is one call in which the kernel follows the links, within the root.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Component, Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open, openat};
+use nix::libc;
+use nix::sys::stat::{Mode, fstat, mkdirat};
+use oci_spec::runtime::Mount as Wanted;
+
+use super::users::Users;
+use crate::sys::{FileSystem, Mount, open_in_root};
+
+/// Where devices are made after all mounts.
+const DEVICES: &str = "/dev";
+
+/// A container's root, mounted, and nothing of it in use yet.
+pub(super) struct Root<'a> {
+    folder: OwnedFd,
+    users: Option<&'a Users>,
+    devices: Option<File>,
+}
+
+/// Which file it is, by its device and number.
+type File = (libc::dev_t, libc::ino_t);
+
+impl<'a> Root<'a> {
+    pub(super) fn open(path: &Path, users: Option<&'a Users>) -> io::Result<Self> {
+        let folder = open(
+            path,
+            OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
+            Mode::empty(),
+        )?;
+        Ok(Self {
+            folder,
+            users,
+            devices: None,
+        })
+    }
+
+    /// Makes a file system of the kernel's and mounts it. As with proc, no link of the image may lead to another place for that
+    /// of the devices, nor for the kernel's own objects.
+    pub(super) fn mount_new(&mut self, kind: &str, wanted: &Wanted) -> io::Result<()> {
+        let system = FileSystem::open(kind)?;
+        system.set(
+            "source",
+            wanted
+                .source()
+                .as_deref()
+                .unwrap_or(Path::new(kind))
+                .as_os_str()
+                .as_encoded_bytes(),
+        )?;
+        let mut attributes = 0;
+        for option in wanted.options().iter().flatten() {
+            match (attribute(option), option.split_once('=')) {
+                (Some(more), _) => attributes |= more,
+                (None, Some((key, value))) => system.set(key, value.as_bytes())?,
+                (None, None) => system.set(option, b"")?,
+            }
+        }
+        let devices = wanted.destination() == Path::new(DEVICES);
+        if devices {
+            // Devices are still to be made in it.
+            attributes &= !libc::MOUNT_ATTR_RDONLY;
+        }
+        let mount = system.mount(u32::try_from(attributes).map_err(io::Error::other)?)?;
+        let place = self.place(wanted.destination(), true)?;
+        if kind == "sysfs" && self.is_link(wanted.destination())? {
+            return Err(Errno::ENOTDIR.into());
+        }
+        mount.attach_over(&place)?;
+        if devices {
+            self.devices = Some(file(&mount.0)?);
+        }
+        Ok(())
+    }
+
+    /// Mounts what there is already, as far open to writers as the configuration says.
+    pub(super) fn mount(&self, mount: &Mount, wanted: &Wanted) -> io::Result<()> {
+        protect(mount, wanted)?;
+        let place = self.place(wanted.destination(), mount.is_directory()?)?;
+        if self.devices == Some(file(&place)?) {
+            // By a link of the image: devices would be made in a volume.
+            return Err(Errno::ELOOP.into());
+        }
+        mount.attach_over(&place).map_err(|error| match error.raw_os_error() {
+            // That is how the kernel refuses to cover a directory by a file.
+            Some(libc::EINVAL) => Errno::ENOTDIR.into(),
+            _ => error,
+        })
+    }
+
+    /// Finds a place, made where it is not there; the pod's root makes it.
+    fn place(&self, destination: &Path, folder: bool) -> io::Result<OwnedFd> {
+        match self.find(destination, OFlag::empty()) {
+            Err(Errno::ENOENT) => {}
+            found => return Ok(found?),
+        }
+        let made = || self.make(destination, folder);
+        self.users.map_or_else(made, |users| users.as_root(made))?;
+        Ok(self.find(destination, OFlag::empty())?)
+    }
+
+    fn make(&self, destination: &Path, folder: bool) -> io::Result<()> {
+        let mut names = destination.components().filter_map(normal).peekable();
+        let (mut so_far, mut here) = (PathBuf::from("/"), self.find(Path::new("/"), OFlag::empty())?);
+        while let Some(name) = names.next() {
+            so_far.push(name);
+            here = match self.find(&so_far, OFlag::empty()) {
+                Err(Errno::ENOENT) => {
+                    if folder || names.peek().is_some() {
+                        mkdirat(&here, name, Mode::from_bits_truncate(0o755))?;
+                    } else {
+                        let make = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
+                        drop(openat(&here, name, make, Mode::from_bits_truncate(0o644))?);
+                    }
+                    self.find(&so_far, OFlag::empty())?
+                }
+                found => found?,
+            };
+        }
+        Ok(())
+    }
+
+    fn is_link(&self, path: &Path) -> io::Result<bool> {
+        let found = self.find(path, OFlag::O_NOFOLLOW)?;
+        Ok(fstat(&found)?.st_mode & libc::S_IFMT == libc::S_IFLNK)
+    }
+
+    /// No link leads out of the root.
+    fn find(&self, path: &Path, more: OFlag) -> Result<OwnedFd, Errno> {
+        open_in_root(&self.folder, path, OFlag::O_PATH | more)
+    }
+}
+
+fn normal(part: Component<'_>) -> Option<&OsStr> {
+    match part {
+        Component::Normal(name) => Some(name),
+        Component::Prefix(_) | Component::RootDir | Component::CurDir | Component::ParentDir => None,
+    }
+}
+
+fn file(of: &OwnedFd) -> io::Result<File> {
+    let found = fstat(of)?;
+    Ok((found.st_dev, found.st_ino))
+}
+
+/// Closes a mount as its options say.
+pub(super) fn protect(mount: &Mount, wanted: &Wanted) -> io::Result<()> {
+    let options = || wanted.options().iter().flatten();
+    if options().any(|option| option == "rro") {
+        mount.protect_all(libc::MOUNT_ATTR_RDONLY)?;
+    }
+    match options()
+        .filter_map(|option| attribute(option))
+        .fold(0, |all, one| all | one)
+    {
+        0 => Ok(()),
+        attributes => mount.protect(attributes),
+    }
+}
+
+/// What an option asks of a mount; nothing where it is for the file system.
+fn attribute(option: &str) -> Option<u64> {
+    Some(match option {
+        "ro" => libc::MOUNT_ATTR_RDONLY,
+        "nosuid" => libc::MOUNT_ATTR_NOSUID,
+        "nodev" => libc::MOUNT_ATTR_NODEV,
+        "noexec" => libc::MOUNT_ATTR_NOEXEC,
+        "strictatime" => libc::MOUNT_ATTR_STRICTATIME,
+        // As every mount is, and what is said of mounts elsewhere.
+        "rw" | "relatime" | "bind" | "rbind" | "rprivate" | "rslave" | "rshared" | "rro" => 0,
+        _ => return None,
+    })
+}
