@@ -92,6 +92,41 @@ async fn ended(pids: &[i32]) {
         .expect("processes live on");
 }
 
+/// The processes that no pod has: who forks supervisors, and the one that it forked ahead.
+async fn idle(machine: &Machine, count: usize) -> Vec<i32> {
+    let members = || holders::supervisors(&machine.cgroup_root);
+    let wait = async {
+        while members().len() != count {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(20), wait).await;
+    waited.unwrap_or_else(|_| panic!("not {count} processes: {:?}", members()));
+    members()
+}
+
+#[tokio::test]
+async fn a_supervisor_that_waits_for_a_pod_serves_it_and_is_not_missed_when_it_is_gone() {
+    let machine = Machine::new("ahead").await;
+    let ahead = idle(&machine, 2).await;
+    machine.sandbox("s").await;
+    assert!(ahead.contains(&holders::supervisor(&machine, "s")), "{ahead:?}");
+    let again = idle(&machine, 3).await;
+    let waiting = again.iter().find(|pid| !ahead.contains(pid)).copied().unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(waiting), nix::sys::signal::Signal::SIGKILL).unwrap();
+    ended(&[waiting]).await;
+    machine.sandbox("t").await;
+    for sandbox in ["s", "t"] {
+        machine
+            .run(
+                sandbox,
+                machine.container(&format!("{sandbox}-c"), &["/bin/sleep", "1000"]),
+            )
+            .await;
+    }
+    machine.finish().await;
+}
+
 #[tokio::test]
 async fn a_supervisor_whose_directory_is_gone_ends_by_itself() {
     let mut machine = Machine::new("orphans").await;

@@ -101,7 +101,7 @@ pub fn main() -> ExitCode {
         Ok(cgroups) => cgroups,
         Err(error) => return broken("read the cgroup layout", &error),
     };
-    match zygote::serve() {
+    match zygote::serve(&empty) {
         Ok(Some(order)) => supervise(order, empty, cgroups),
         Ok(None) => ExitCode::SUCCESS,
         Err(error) => broken("make supervisors", &error),
@@ -115,12 +115,16 @@ fn broken(doing: &str, error: &io::Error) -> ExitCode {
 }
 
 fn supervise(order: Order, empty: Empty, cgroups: Cgroups) -> ExitCode {
-    let Order { directory, mut agent } = order;
+    let Order {
+        directory,
+        mut agent,
+        memory,
+    } = order;
     // Otherwise the agent went away before it said what to do.
     let Ok(configuration) = read_configuration(&mut agent) else {
         return ExitCode::FAILURE;
     };
-    let (result, supervisor) = match set_up(&directory, configuration, empty, cgroups, &mut agent) {
+    let (result, supervisor) = match set_up(&directory, configuration, empty, cgroups, memory, &mut agent) {
         Ok(supervisor) => {
             let (sandbox, supervisor_pid) = (supervisor.sandbox(), nix::unistd::getpid().as_raw());
             (
@@ -170,6 +174,7 @@ fn set_up(
     configuration: Configuration,
     empty: Empty,
     cgroups: Cgroups,
+    memory: Option<SharedMemory>,
     agent: &mut UnixStream,
 ) -> Result<state::Supervisor, Failure> {
     let Configuration { spec, cgroup_root } = configuration;
@@ -182,11 +187,13 @@ fn set_up(
         connected()?;
     }
     let users = own_users(&spec).map_err(at("find the pod's users"))?;
-    let memory = if spec.host_ipc {
-        None
-    } else {
-        let owner = users.as_ref().map_or(0, Users::root);
-        Some(SharedMemory::make(&empty, owner).map_err(at("make the pod's shared memory"))?)
+    let memory = match (memory, &users) {
+        _ if spec.host_ipc => None,
+        (Some(made), None) => Some(made),
+        (_, users) => {
+            let owner = users.as_ref().map_or(0, Users::root);
+            Some(SharedMemory::make(&empty, owner).map_err(at("make the pod's shared memory"))?)
+        }
     };
     nix::unistd::chdir(directory).map_err(at("enter the sandbox's directory"))?;
     sys::become_subreaper().map_err(at("become a subreaper"))?;

@@ -8,14 +8,22 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, Shutdown, SockFlag, SockType, UnixAddr, recvmsg,
+    sendmsg, shutdown, socketpair,
+};
 use nix::unistd::{ForkResult, dup2_stderr, dup2_stdin, dup2_stdout, setsid};
 
+use super::memory::SharedMemory;
+use super::stage::Empty;
 use crate::sys;
 
 /// Longest path of a sandbox's directory.
 const PATH_LIMIT: usize = 4096;
+/// A child is made ahead when nothing was ordered for so long: pods that start have the machine for themselves.
+const QUIET_MILLISECONDS: u8 = 250;
 
 /// What a new supervisor starts from.
 pub(super) struct Order {
@@ -23,6 +31,8 @@ pub(super) struct Order {
     pub(super) directory: PathBuf,
     /// The agent that ordered it.
     pub(super) agent: UnixStream,
+    /// Shared memory of the machine's root, where it was made before.
+    pub(super) memory: Option<SharedMemory>,
 }
 
 /// Orders a supervisor: sends its directory, its socket and its standard error.
@@ -40,29 +50,105 @@ pub(crate) fn order(zygote: &OwnedFd, directory: &Path, agent: &OwnedFd, log: &O
     Ok(())
 }
 
-/// Forks a child for each order; returns the order in the child, and nothing when the agent is gone.
-pub(super) fn serve() -> io::Result<Option<Order>> {
+/// Has a child for each order; returns the order in the child, and nothing when the agent is gone. One child is there before it
+/// is needed, with what nearly every pod wants: a fork, and what a new process touches first, take longer than the rest that a
+/// supervisor does before its pod has a network.
+pub(super) fn serve(empty: &Empty) -> io::Result<Option<Order>> {
     let orders = take_over_stdin()?;
     // EPERM: it leads a session already.
     setsid().ok();
     forget_ignored()?;
     children(SigHandler::SigIgn, SaFlags::SA_NOCLDWAIT)?;
+    let mut spare = None;
     loop {
+        if spare.is_none() && !comes(&orders, QUIET_MILLISECONDS.into())? {
+            match begin_spare()? {
+                Forked::Child(own) => {
+                    // Only the process that forks hears of all orders.
+                    drop(orders);
+                    return be_spare(&own, empty);
+                }
+                Forked::Parent(made) => spare = made,
+            }
+        }
         let Some((directory, agent, log)) = receive(&orders)? else {
+            spare.map_or(Ok(()), end_spare)?;
             return Ok(None);
         };
+        if spare
+            .take()
+            .is_some_and(|spare| order(&spare, &directory, &agent, &log).is_ok())
+        {
+            continue;
+        }
         match sys::fork() {
             Ok(ForkResult::Child) => {
                 drop(orders);
-                children(SigHandler::SigDfl, SaFlags::empty())?;
-                dup2_stderr(log)?;
-                return Ok(Some(Order {
-                    directory,
-                    agent: UnixStream::from(agent),
-                }));
+                return begin(directory, agent, log, None).map(Some);
             }
             // Without a child the socket is closed here, and the agent sees that.
             Ok(ForkResult::Parent { .. }) | Err(_) => {}
+        }
+    }
+}
+
+/// On which side of a fork this process is, with its end of the socket between them.
+enum Forked {
+    Child(OwnedFd),
+    /// None: there is no child.
+    Parent(Option<OwnedFd>),
+}
+
+fn begin_spare() -> io::Result<Forked> {
+    let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+    match sys::fork() {
+        Ok(ForkResult::Child) => {
+            drop(ours);
+            Ok(Forked::Child(theirs))
+        }
+        Ok(ForkResult::Parent { .. }) => Ok(Forked::Parent(Some(ours))),
+        Err(_) => Ok(Forked::Parent(None)),
+    }
+}
+
+/// Waits for the order to be the supervisor of a pod.
+fn be_spare(orders: &OwnedFd, empty: &Empty) -> io::Result<Option<Order>> {
+    setsid().ok();
+    // Where it cannot be made, the pod's supervisor says why.
+    let memory = SharedMemory::make(empty, 0).ok();
+    let Some((directory, agent, log)) = receive(orders)? else {
+        return Ok(None);
+    };
+    begin(directory, agent, log, memory).map(Some)
+}
+
+fn begin(directory: PathBuf, agent: OwnedFd, log: OwnedFd, memory: Option<SharedMemory>) -> io::Result<Order> {
+    children(SigHandler::SigDfl, SaFlags::empty())?;
+    dup2_stderr(log)?;
+    Ok(Order {
+        directory,
+        agent: UnixStream::from(agent),
+        memory,
+    })
+}
+
+/// Returns when it is gone: nothing of the agent's is left when the process that forks is.
+fn end_spare(spare: OwnedFd) -> io::Result<()> {
+    shutdown(spare.as_raw_fd(), Shutdown::Write)?;
+    let mut end = [0];
+    match nix::unistd::read(&spare, &mut end) {
+        Ok(_) | Err(nix::Error::ECONNRESET) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether an order, or the agent's end, comes within a time.
+fn comes(orders: &OwnedFd, time: PollTimeout) -> io::Result<bool> {
+    let mut wanted = [PollFd::new(orders.as_fd(), PollFlags::POLLIN)];
+    loop {
+        match poll(&mut wanted, time) {
+            Err(nix::Error::EINTR) => {}
+            result => return Ok(result? > 0),
         }
     }
 }

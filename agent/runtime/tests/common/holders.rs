@@ -20,6 +20,19 @@ pub(crate) fn supervisor(machine: &Machine, sandbox: &str) -> i32 {
     i32::try_from(record["supervisor"].as_i64().unwrap()).unwrap()
 }
 
+/// The processes in the group of all supervisors; who forks them is one.
+pub(crate) fn supervisors(cgroup_root: &str) -> Vec<i32> {
+    let groups = super::remains::groups(&format!("{cgroup_root}/supervisors"));
+    let listed = groups
+        .iter()
+        .find_map(|group| std::fs::read_to_string(group.join("cgroup.procs")).ok());
+    listed
+        .unwrap_or_default()
+        .lines()
+        .map(|pid| pid.parse().unwrap())
+        .collect()
+}
+
 /// What holds this sandbox's container whose first process this is.
 pub(crate) fn holder(machine: &Machine, sandbox: &str, pid: i32) -> i32 {
     match machine.kind {
