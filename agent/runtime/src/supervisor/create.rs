@@ -18,7 +18,7 @@ use super::program::Program;
 use super::sources::Sources;
 use super::stage::{Empty, Machine};
 use super::users::Users;
-use super::{attach, exec, groups, masks, shifted, stage, user, workplace};
+use super::{attach, exec, groups, links, masks, shifted, stage, user, workplace};
 use crate::cgroup::Cgroups;
 use crate::overlay::{self, Writable};
 use crate::sys::Mount;
@@ -187,6 +187,7 @@ fn set_stage(
     let mut config = confine(spec.spec, &identity, &place)?;
     workplace::in_root(&rootfs, &config, creation.users)?;
     let late = taken.sources.put(taken.layers.len(), &mut config)?;
+    links::check(&rootfs, &config, !late.is_empty())?;
     let viewed = view.put(&mut config);
     viewed.map_err(failed("mount the container's control groups"))?;
     Ok((config, late))

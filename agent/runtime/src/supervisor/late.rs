@@ -21,7 +21,7 @@ use super::{memory, stage};
 use crate::Refusal;
 use crate::sys::Mount;
 
-const PLACE: &str = "/dev";
+pub(super) const PLACE: &str = "/dev";
 
 /// Whether a configuration binds something there.
 pub(super) fn is_wanted(spec: &Spec) -> bool {
@@ -34,7 +34,7 @@ pub(super) fn concerns(mount: &Wanted) -> bool {
     is_bound(mount) && mount.destination().starts_with(PLACE)
 }
 
-fn is_bound(mount: &Wanted) -> bool {
+pub(super) fn is_bound(mount: &Wanted) -> bool {
     mount.typ().as_deref() == Some("bind")
 }
 
@@ -83,6 +83,10 @@ impl Late {
             own: true,
         });
         Ok(())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.mounts.is_empty()
     }
 
     /// Whether a directory of the container is not to be seen before they are mounted.

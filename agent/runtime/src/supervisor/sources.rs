@@ -25,7 +25,7 @@ impl Sources {
         let closed = !settle_whole(spec);
         let mut taken = Vec::new();
         for (number, mount) in spec.mounts().iter().flatten().enumerate() {
-            let Some(source) = mount.source().as_deref().filter(|_| is_bound(mount)) else {
+            let Some(source) = mount.source().as_deref().filter(|_| late::is_bound(mount)) else {
                 continue;
             };
             let failed = |error: std::io::Error| Refusal::failed(format!("mount {}", source.display()), &error);
@@ -96,10 +96,6 @@ fn settle_whole(spec: &mut Spec) -> bool {
     linux.set_rootfs_propagation(Some(whole));
     spec.set_linux(Some(linux));
     open
-}
-
-fn is_bound(mount: &Wanted) -> bool {
-    mount.typ().as_deref() == Some("bind")
 }
 
 fn says(mount: &Wanted, option: &str) -> bool {
