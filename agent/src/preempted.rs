@@ -1,7 +1,7 @@
 //! Pods that end so that a critical one has room, which waits for them.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use agent_plan::pods;
@@ -18,27 +18,42 @@ const LEAST: Duration = Duration::from_secs(10);
 
 /// The uids of those that were told to end and of which something may still run.
 #[derive(Debug, Default)]
-pub(crate) struct Preempted(watch::Sender<BTreeSet<String>>);
+pub(crate) struct Preempted {
+    running: watch::Sender<BTreeSet<String>>,
+    /// How many there were so far, by the resource that was missing.
+    counts: Mutex<BTreeMap<String, u64>>,
+}
 
 impl Preempted {
+    /// So many pods end because of what a critical one lacks.
+    pub(crate) fn count(&self, resource: String, pods: usize) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(resource).or_default();
+        *count = count.saturating_add(u64::try_from(pods).unwrap_or(u64::MAX));
+    }
+
+    pub(crate) fn counts(&self) -> BTreeMap<String, u64> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     pub(crate) fn begin(&self, uid: &str) {
-        self.0.send_modify(|all| {
+        self.running.send_modify(|all| {
             all.insert(uid.to_owned());
         });
     }
 
     pub(crate) fn has(&self, uid: &str) -> bool {
-        self.0.borrow().contains(uid)
+        self.running.borrow().contains(uid)
     }
 
     /// Nothing of it runs any more.
     pub(crate) fn over(&self, uid: &str) {
-        self.0.send_if_modified(|all| all.remove(uid));
+        self.running.send_if_modified(|all| all.remove(uid));
     }
 
     /// Waits until none of these pods runs.
     async fn gone(&self, all: &[Arc<Pod>]) {
-        let mut running = self.0.subscribe();
+        let mut running = self.running.subscribe();
         let gone = |running: &BTreeSet<String>| !all.iter().any(|pod| running.contains(pods::uid(pod)));
         // It cannot be closed: its other end is here.
         running.wait_for(gone).await.ok();

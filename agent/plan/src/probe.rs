@@ -37,6 +37,9 @@ pub struct Probe {
     failure_threshold: i32,
     began: Timestamp,
     next: Timestamp,
+    /// From when on the next attempt counts, however it fails.
+    regular: Timestamp,
+    counts: bool,
     /// Nothing once an attempt took long.
     quick_milliseconds: Option<i64>,
     successes: i32,
@@ -54,16 +57,26 @@ impl Probe {
     pub fn new(kind: Kind, specification: &Specification, started: Timestamp) -> Self {
         let at_least_one = |value: Option<i32>, default: i32| value.filter(|value| *value > 0).unwrap_or(default);
         let period_seconds: i64 = at_least_one(specification.period_seconds, 10).into();
-        // Who is asked for its life before its program has begun would lose it for nothing.
-        let patience = if kind == Kind::Liveness { period_seconds } else { 0 };
-        let delay = specification.initial_delay_seconds.filter(|delay| *delay > 0);
+        let delay: i64 = specification.initial_delay_seconds.unwrap_or(0).max(0).into();
+        let (first, regular) = match kind {
+            // Who is asked for its life before its program has begun would lose it for nothing.
+            Kind::Liveness if delay == 0 => (period_seconds, period_seconds),
+            Kind::Liveness => (delay, delay),
+            // At the end of a period, the first one at the earliest, as where a clock ticks from the start on.
+            Kind::Startup | Kind::Readiness => {
+                let late = (period_seconds - delay % period_seconds) % period_seconds;
+                (delay, (delay + late).max(period_seconds))
+            }
+        };
         Self {
             kind,
             period_seconds,
             success_threshold: at_least_one(specification.success_threshold, 1),
             failure_threshold: at_least_one(specification.failure_threshold, 3),
             began: started,
-            next: after(started, delay.map_or(patience, i64::from)),
+            next: after(started, first),
+            regular: after(started, regular),
+            counts: false,
             quick_milliseconds: Some(QUICK_MILLISECONDS),
             successes: 0,
             failures: 0,
@@ -74,7 +87,7 @@ impl Probe {
 
     /// See [`crate::shift`].
     pub(crate) fn shift(&mut self, step: SignedDuration) {
-        shift([&mut self.began, &mut self.next], step);
+        shift([&mut self.began, &mut self.next, &mut self.regular], step);
     }
 
     /// Takes the probe as passed: an instance that was ready before the agent was restarted.
@@ -105,13 +118,17 @@ impl Probe {
         self.in_flight = true;
         self.began = now;
         self.next = after(now, self.period_seconds);
+        self.counts = now >= self.regular;
+        if self.counts {
+            self.regular = self.next;
+        }
     }
 
     /// An attempt ended. Answers whether the failure is worth an event.
     ///
     /// Until a container was ready (or started) once, it is asked again after 10 ms, 20 ms, 40 ms … up to the period:
-    /// such extra attempts count neither for thresholds nor for events when they fail. There are none any more once one took
-    /// longer than it was waited for, or longer than 100 ms: that one counts.
+    /// such extra attempts count neither for thresholds nor for events when they fail, the one at each period's end does.
+    /// There are none any more once one took longer than it was waited for, or longer than 100 ms: that one counts.
     pub fn record(&mut self, success: bool, now: Timestamp) -> bool {
         self.in_flight = false;
         if success {
@@ -123,7 +140,8 @@ impl Probe {
             return false;
         }
         self.successes = 0;
-        if self.hastens(now) {
+        let hastens = self.hastens(now);
+        if hastens && !self.counts {
             return false;
         }
         self.failures = self.failures.saturating_add(1);
@@ -136,7 +154,7 @@ impl Probe {
     /// An attempt ended without an answer, which counts neither way. Answers whether that is worth an event.
     pub fn discard(&mut self, now: Timestamp) -> bool {
         self.in_flight = false;
-        !self.hastens(now)
+        !self.hastens(now) || self.counts
     }
 
     /// Whether it is asked again soon.
@@ -148,7 +166,7 @@ impl Probe {
         });
         self.quick_milliseconds = quick.map(|quick| quick * 2);
         if let Some(quick) = quick {
-            self.next = later(now, quick);
+            self.next = later(now, quick).min(self.regular);
         }
         quick.is_some()
     }
@@ -174,6 +192,43 @@ mod tests {
         probe.record(true, at(12));
         assert!(probe.has_succeeded());
         assert_eq!(probe.due(), Some(at(10_011)));
+    }
+
+    /// When what is refused at once is given up, in milliseconds after the start.
+    fn given_up(kind: Kind, delay: i32, period: i32, threshold: i32) -> i64 {
+        let specification = Specification {
+            initial_delay_seconds: Some(delay),
+            period_seconds: Some(period),
+            failure_threshold: Some(threshold),
+            ..Specification::default()
+        };
+        let mut probe = Probe::new(kind, &specification, at(0));
+        while !probe.has_failed() {
+            let due = probe.due().unwrap();
+            probe.begin(due);
+            probe.record(false, due);
+        }
+        probe.began.as_millisecond()
+    }
+
+    #[test]
+    fn who_is_never_started_is_given_up_after_as_many_periods_as_the_pod_says() {
+        for (delay, period, threshold, expected) in [
+            (0, 1, 3, 3_000),
+            (0, 1, 1, 1_000),
+            (0, 10, 3, 30_000),
+            (0, 11, 1, 11_000),
+            (1, 10, 1, 10_000),
+            (12, 10, 1, 20_000),
+            (30, 10, 2, 40_000),
+        ] {
+            for kind in [Kind::Startup, Kind::Readiness] {
+                let told = format!("{kind:?}: {delay} {period} {threshold}");
+                assert_eq!(given_up(kind, delay, period, threshold), expected, "{told}");
+            }
+        }
+        assert_eq!(given_up(Kind::Liveness, 0, 10, 3), 30_000);
+        assert_eq!(given_up(Kind::Liveness, 5, 10, 3), 25_000);
     }
 
     #[test]

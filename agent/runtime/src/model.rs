@@ -330,6 +330,8 @@ pub struct Details {
     pub swap: Option<u64>,
     /// The most of it, where there is a bound; of the machine, what there is.
     pub swap_limit: Option<u64>,
+    /// The most bytes of memory, where there is a bound.
+    pub memory_limit: Option<u64>,
     /// How often the limit of memory was hit.
     pub limit_hits: Option<u64>,
     /// How often the kernel killed something for it.

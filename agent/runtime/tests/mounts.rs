@@ -293,6 +293,69 @@ async fn attack_a_link_in_a_volume_at_dev_leads_nowhere() {
     machine.finish().await;
 }
 
+/// A link of the image, or of another volume, does not bring a volume to where devices are made; and the image's `/dev` leads
+/// nowhere.
+#[tokio::test]
+async fn attack_links_to_dev_put_devices_into_nothing_of_others() {
+    let machine = Machine::of(Kind::Embedded, "dev-links").await;
+    machine.sandbox("s").await;
+    let (volume, other) = (
+        machine.directory.path().join("volume"),
+        machine.directory.path().join("other"),
+    );
+    for made in [&volume, &other] {
+        std::fs::create_dir_all(made.join("dev")).unwrap();
+    }
+    std::os::unix::fs::symlink("../dev", other.join("out")).unwrap();
+    let poisoned = |id: &str, name: &str, target: &str| {
+        let layer = machine.directory.path().join(format!("layer-{id}"));
+        common::busybox(&layer);
+        std::fs::remove_dir(layer.join(name)).ok();
+        std::os::unix::fs::symlink(target, layer.join(name)).unwrap();
+        let mut spec = with(&machine, id, &volume, "rprivate", &["rbind", "rprivate", "rw"]);
+        spec.layers = vec![layer];
+        spec
+    };
+    let moved = |mut spec: ContainerSpec, destination: &str| {
+        let mut mounts = spec.spec.mounts().clone().unwrap();
+        mounts.last_mut().unwrap().set_destination(destination.into());
+        spec.spec.set_mounts(Some(mounts));
+        spec
+    };
+    let mut through = moved(poisoned("through", "l", "nowhere"), "/o/out");
+    let mut mounts = through.spec.mounts().clone().unwrap();
+    let mut first = mounts.last().unwrap().clone();
+    first.set_destination("/o".into()).set_source(Some(other.clone()));
+    mounts.insert(mounts.len() - 1, first);
+    through.spec.set_mounts(Some(mounts));
+    let mut cases = vec![(through, "/o/out")];
+    for (id, name, target, at) in [
+        ("plain", "v", "/dev", "/v"),
+        ("round", "v", "l/../../dev/.", "/v"),
+        ("above", "v", "/", "/v"),
+        ("source", "dev", "/folders/1", "/dev"),
+        ("layer", "dev", "/folders/0", "/dev"),
+        ("same", "dev", "v", "/dev"),
+    ] {
+        cases.push((poisoned(id, name, target), at));
+    }
+    for (spec, at) in cases {
+        let id = spec.id.clone();
+        let created = machine.runtime.create_container("s", spec).await;
+        let told = created.err().map(|error| error.to_string()).unwrap_or_default();
+        assert_eq!(names(&volume), ["dev"], "{id}: {told}");
+        assert_eq!(names(&volume.join("dev")), [""; 0], "{id}: {told}");
+        assert!(told.contains(&format!("mount {at}: ")), "{id}: {told:?}");
+        machine.runtime.remove_container("s", &id).await.unwrap();
+    }
+    // Below it there is nothing to fear: that is the container's own.
+    let below = moved(poisoned("below", "v", "/dev"), "/v/sub");
+    machine.run("s", below).await;
+    let told = machine.exec("s", "below", "ls /dev/sub && : >/dev/null", LIMIT).await;
+    assert_eq!(String::from_utf8(told.output).unwrap(), "dev\n");
+    machine.finish().await;
+}
+
 contract!(
     later_mounts_go_the_ways_that_are_open,
     a_mount_is_read_only_as_deep_as_it_says,

@@ -109,6 +109,20 @@ fn pod_summary(measured: &Measured, pod: &PodLook) -> Map<String, Value> {
     told
 }
 
+/// What is left is told where there is a limit.
+fn memory(usage: &Usage, time: &Time) -> Value {
+    let limit = usage.details.memory_limit;
+    json!({
+        "time": time,
+        "availableBytes": limit.map(|limit| limit.saturating_sub(usage.working_set.unwrap_or(0))),
+        "usageBytes": usage.memory,
+        "workingSetBytes": usage.working_set,
+        "rssBytes": usage.rss,
+        "pageFaults": usage.page_faults,
+        "majorPageFaults": usage.major_page_faults,
+    })
+}
+
 /// The parts `cpu`, `memory` and `swap`.
 fn used(measured: &Measured, usage: &Usage, rate: Option<u64>) -> Map<String, Value> {
     let time = Time(measured.look.time);
@@ -117,14 +131,7 @@ fn used(measured: &Measured, usage: &Usage, rate: Option<u64>) -> Map<String, Va
         "usageNanoCores": rate,
         "usageCoreNanoSeconds": usage.cpu.and_then(|cpu| u64::try_from(cpu.as_nanos()).ok()),
     });
-    let memory = json!({
-        "time": time,
-        "usageBytes": usage.memory,
-        "workingSetBytes": usage.working_set,
-        "rssBytes": usage.rss,
-        "pageFaults": usage.page_faults,
-        "majorPageFaults": usage.major_page_faults,
-    });
+    let memory = memory(usage, &time);
     let limit = usage.details.swap_limit;
     let swapped = usage.details.swap.unwrap_or(0);
     let swap = usage.memory.map(|_| {
@@ -248,4 +255,26 @@ fn labels(pod: &PodLook, container: Option<&ContainerLook>) -> String {
     let own = container.map_or_else(String::new, |container| format!("container=\"{}\",", container.name));
     let (namespace, name) = (pods::namespace(&pod.pod), pods::name(&pod.pod));
     format!("{{{own}namespace=\"{namespace}\",pod=\"{name}\"}}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_of_memory_is_told_where_there_is_a_limit() {
+        let mut usage = Usage {
+            working_set: Some(3000),
+            ..Usage::default()
+        };
+        let left = |usage: &Usage| {
+            let told = memory(usage, &Time(agent_plan::Timestamp::UNIX_EPOCH));
+            told.get("availableBytes").and_then(Value::as_u64)
+        };
+        assert_eq!(left(&usage), None);
+        usage.details.memory_limit = Some(10_000);
+        assert_eq!(left(&usage), Some(7000));
+        usage.details.memory_limit = Some(2000);
+        assert_eq!(left(&usage), Some(0));
+    }
 }

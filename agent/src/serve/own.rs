@@ -16,6 +16,7 @@ use nix::unistd::{SysconfVar, sysconf};
 
 use super::prometheus::{Family, answer, labels, number};
 use crate::context::Context;
+use crate::preempted::Preempted;
 
 /// How long it is waited for the file systems of volumes: one of them may not answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -33,6 +34,7 @@ pub(super) async fn metrics(State(context): State<Arc<Context>>) -> Response {
     let mut all = vec![build(), node(&context), running_pods(&context)];
     all.push(containers(&context).await);
     all.extend(volumes(&context).await);
+    all.push(preemptions(&context.preempted));
     all.extend(process());
     all.push(start_time());
     for family in all {
@@ -60,6 +62,13 @@ fn running_pods(context: &Context) -> Family<'static> {
     let count = Some(number(u64::try_from(uids.len()).unwrap_or(u64::MAX)));
     let help = "[BETA] Number of pods that have a running pod sandbox";
     Family::new("gauge", "kubelet_running_pods", help, [(String::new(), count)])
+}
+
+fn preemptions(preempted: &Preempted) -> Family<'static> {
+    let each = preempted.counts().into_iter();
+    let each = each.map(|(resource, count)| (labels(&[("preemption_signal", &resource)]), Some(number(count))));
+    let help = "[ALPHA] Cumulative number of pod preemptions by preemption resource";
+    Family::new("counter", "kubelet_preemptions", help, each)
 }
 
 async fn containers(context: &Context) -> Family<'static> {
@@ -262,4 +271,28 @@ fn process() -> Vec<Family<'static>> {
             own_stat(23).map(number),
         ),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_that_made_room_are_counted_by_what_was_missing() {
+        let preempted = Preempted::default();
+        let mut text = String::new();
+        preemptions(&preempted).write(&mut text, None);
+        assert_eq!(text, "");
+        for (resource, pods) in [("memory", 2), ("cpu", 1), ("memory", 1)] {
+            preempted.count(resource.to_owned(), pods);
+        }
+        preemptions(&preempted).write(&mut text, None);
+        let lines: Vec<&str> = text.lines().skip(1).collect();
+        let expected = [
+            "# TYPE kubelet_preemptions counter",
+            "kubelet_preemptions{preemption_signal=\"cpu\"} 1",
+            "kubelet_preemptions{preemption_signal=\"memory\"} 3",
+        ];
+        assert_eq!(lines, expected);
+    }
 }

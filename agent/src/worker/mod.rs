@@ -199,7 +199,7 @@ impl Worker {
         // One that an agent of this node took before is not asked again.
         if pods::terminal_phase(&pod).is_none() && stored.is_none() {
             match admission::check(&pod, &context.host(&pod)) {
-                Ok(others) => preempts = others,
+                Ok(others) => preempts = room::counted(&context, &pod, others),
                 Err(rejection) => {
                     refusal::tell(&context, &pod, &rejection);
                     view.rejection = Some(rejection);

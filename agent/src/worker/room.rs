@@ -3,11 +3,22 @@
 use std::pin::pin;
 use std::sync::Arc;
 
+use agent_plan::admission::preemption;
 use agent_plan::{Timestamp, lifecycle, pods};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::Worker;
 use super::mailbox::Mailbox;
+use crate::context::Context;
+
+/// The pods that end for another one, which is told in a measure.
+pub(super) fn counted(context: &Context, pod: &Pod, others: Vec<Arc<Pod>>) -> Vec<Arc<Pod>> {
+    if !others.is_empty() {
+        let resource = preemption::signal(pod, &context.host(pod));
+        context.preempted.count(resource, others.len());
+    }
+    others
+}
 
 impl Worker {
     /// The pods that have to end before this one begins.

@@ -1,5 +1,5 @@
 //! Events: one recorder for all, which counts repetitions instead of writing them again, and writes late: what is told of a pod
-//! must not keep the processors from bringing it about.
+//! must not keep the processors from bringing it about. At the end of the process, what still waits is written at once.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -15,6 +15,7 @@ use tokio::{
     sync::mpsc,
     time::{Instant, sleep_until},
 };
+use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use crate::{Clock, request};
@@ -52,13 +53,14 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// The recorder and what its writer reads.
-    pub(crate) fn new(clock: Clock) -> (Self, Writer) {
+    /// The recorder and what its writer reads; nothing waits any more once the process is `ending`.
+    pub(crate) fn new(clock: Clock, ending: CancellationToken) -> (Self, Writer) {
         let (sender, receiver) = mpsc::channel(WAITING);
         (
             Self { sender, clock },
             Writer {
                 receiver,
+                ending,
                 written: BTreeMap::new(),
                 order: VecDeque::new(),
                 number: 0,
@@ -97,6 +99,7 @@ struct Written {
 /// Writes notes as events.
 pub(crate) struct Writer {
     receiver: mpsc::Receiver<Waiting>,
+    ending: CancellationToken,
     written: BTreeMap<Identity, Written>,
     order: VecDeque<Identity>,
     /// The newest name's number: two events at one instant must not share a name.
@@ -107,20 +110,37 @@ pub(crate) struct Writer {
 pub(crate) type Components = Arc<dyn Fn(&str) -> kube::Client + Send + Sync>;
 
 impl Writer {
-    /// Writes until every recorder is gone.
+    /// Writes until every recorder is gone, or what was recorded before the end is written.
     pub(crate) async fn run(mut self, clients: Components) {
         // When all that was written would have been written, one by one.
         let mut due = Instant::now();
-        while let Some(waiting) = self.receiver.recv().await {
-            sleep_until(waiting.made + DELAY).await;
+        while let Some(waiting) = self.next().await {
+            self.wait(waiting.made + DELAY).await;
             if self.receiver.len() < CROWD
                 && let Some(at) = due.checked_sub(EACH * (AT_ONCE - 1))
             {
-                sleep_until(at).await;
+                self.wait(at).await;
             }
             due = due.max(Instant::now()) + EACH;
             let client = clients(waiting.component);
             self.write(&client, waiting).await;
+        }
+    }
+
+    async fn next(&mut self) -> Option<Waiting> {
+        tokio::select! {
+            waiting = self.receiver.recv() => waiting,
+            () = self.ending.cancelled() => {
+                self.receiver.close();
+                self.receiver.recv().await
+            }
+        }
+    }
+
+    async fn wait(&self, until: Instant) {
+        tokio::select! {
+            () = sleep_until(until) => {}
+            () = self.ending.cancelled() => {}
         }
     }
 

@@ -36,11 +36,12 @@ mod signer;
 mod ttl;
 mod volumes;
 
-use std::{convert::Infallible, sync::Arc};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use api::certificate::Request;
 use k8s_openapi::jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
 pub use controlplane_plan::ranges::PodRange;
 pub use metrics::Metrics;
@@ -116,14 +117,28 @@ pub enum Error {
     Failed(#[source] tokio::task::JoinError),
 }
 
-/// Runs every controller and the scheduler until `cancel`; the first that ends stops the others.
+/// How long events may take that wait to be written at the end.
+const LAST_EVENTS: Duration = Duration::from_secs(3);
+
+/// Runs every controller and the scheduler until `cancel`; the first that ends stops the others. What they told of before
+/// is written.
 pub async fn run(clients: Clients, options: Options, cancel: CancellationToken) -> Result<Infallible, Error> {
-    let mut tasks = setup::start(&clients, &options, &cancel);
+    let setup::Started {
+        mut tasks,
+        mut writer,
+        ending,
+    } = setup::start(&clients, &options, &cancel);
     let ended = tokio::select! {
         () = cancel.cancelled() => None,
         ended = tasks.join_next() => ended,
+        ended = writer.join_next() => ended,
     };
     tasks.shutdown().await;
+    ending.cancel();
+    let written = tokio::time::timeout(LAST_EVENTS, async { while writer.join_next().await.is_some() {} }).await;
+    if written.is_err() {
+        warn!("not all events were written in time");
+    }
     match ended {
         Some(Err(failure)) => Err(Error::Failed(failure)),
         Some(Ok(())) | None => Err(Error::Cancelled),

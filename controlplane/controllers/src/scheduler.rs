@@ -307,6 +307,7 @@ impl Scheduler {
                 state.line.refuse(key.clone(), priority(&pod), FORGOTTEN);
                 let promised = state.board.promised_node(uid(&*pod)).is_some();
                 let displacement = make_room(context, &mut state.board, &pod, &claims, &mut unplaceable);
+                state.tally.preemption(&unplaceable, displacement.as_ref());
                 if promised && state.board.promised_node(uid(&*pod)).is_none() {
                     state.line.stir();
                 }

@@ -59,9 +59,20 @@ struct Setup<'a> {
     tasks: JoinSet<()>,
 }
 
+/// What runs.
+pub(crate) struct Started {
+    /// All but the writer.
+    pub(crate) tasks: JoinSet<()>,
+    /// What writes their events, for as long as they run and a little longer.
+    pub(crate) writer: JoinSet<()>,
+    /// Tells the writer to come to its end.
+    pub(crate) ending: CancellationToken,
+}
+
 /// Starts everything.
-pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationToken) -> JoinSet<()> {
-    let (recorder, writer) = Recorder::new(options.clock.clone());
+pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationToken) -> Started {
+    let ending = CancellationToken::new();
+    let (recorder, writer) = Recorder::new(options.clock.clone(), ending.clone());
     let caches = Arc::new(Caches::new());
     let mut setup = Setup {
         clients,
@@ -71,7 +82,8 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
         recorder,
         tasks: JoinSet::new(),
     };
-    setup.tasks.spawn(writer.run(components(clients, options.version)));
+    let mut writing = JoinSet::new();
+    writing.spawn(writer.run(components(clients, options.version)));
 
     let queue = deployments::listen(&caches);
     setup.controller(Deployments(caches.clone()), "deployment-controller", queue);
@@ -124,7 +136,11 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
     for (resource, cache) in &caches.partial {
         setup.reflect(cache, *resource);
     }
-    setup.tasks
+    Started {
+        tasks: setup.tasks,
+        writer: writing,
+        ending,
+    }
 }
 
 impl Setup<'_> {

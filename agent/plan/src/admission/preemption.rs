@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::room::{Missing, units};
+use super::room::{Missing, missing, units};
 use super::{Host, active_pods, rejection};
 use crate::eviction::is_critical;
 use crate::observed::{Rejection, Termination};
@@ -25,6 +25,13 @@ pub fn termination(pod: &Pod) -> Termination {
         grace: pods::grace(pod),
         disruption: Some("Pod was preempted by Kubelet to accommodate a critical pod.".to_owned()),
     }
+}
+
+/// Of which resource a critical pod lacks something: the first that is looked at.
+pub fn signal(pod: &Pod, host: &Host) -> String {
+    let missing = pod.spec.as_ref().map(|spec| missing(spec, host));
+    let first = missing.and_then(|missing| missing.into_iter().next());
+    first.map(|missing| missing.resource).unwrap_or_default()
 }
 
 /// What has to be given back: resources and amounts, in their units.
@@ -175,6 +182,19 @@ mod tests {
 
     fn plain(all: &[&str]) -> Vec<Arc<Pod>> {
         all.iter().map(|text| pod(text, 0)).collect()
+    }
+
+    #[test]
+    fn pods_are_counted_by_the_first_resource_that_is_missing() {
+        let host = |memory| Host {
+            pods: 5,
+            allocatable: BTreeMap::from([("cpu".to_owned(), 4000), ("memory".to_owned(), memory)]),
+            ..Host::default()
+        };
+        let critical = |cpu| pod(&format!("critical guaranteed {cpu}"), 2_000_000_000);
+        assert_eq!(signal(&critical("5"), &host(1)), "cpu");
+        assert_eq!(signal(&critical("1"), &host(1)), "memory");
+        assert_eq!(signal(&critical("1"), &host(1 << 40)), "");
     }
 
     #[test]

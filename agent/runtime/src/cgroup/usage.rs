@@ -129,6 +129,7 @@ fn memory_v1(dir: &Path, usage: &Usage) -> Usage {
             mapped: counted("total_mapped_file"),
             swap: counted("total_swap"),
             swap_limit: number(&dir.join("memory.memsw.limit_in_bytes")).filter(|limit| *limit < UNLIMITED),
+            memory_limit: number(&dir.join("memory.limit_in_bytes")).filter(|limit| *limit < UNLIMITED),
             limit_hits: number(&dir.join("memory.failcnt")),
             oom_kills: field(&text(&dir.join("memory.oom_control")), "oom_kill"),
             ..usage.details
@@ -160,6 +161,7 @@ fn memory_v2(dir: &Path, usage: &Usage) -> Usage {
             mapped: counted("file_mapped"),
             swap: number(&dir.join("memory.swap.current")),
             swap_limit: number(&dir.join("memory.swap.max")),
+            memory_limit: number(&dir.join("memory.max")),
             limit_hits: field(&events, "max"),
             oom_kills: field(&events, "oom_kill"),
             ..usage.details
@@ -229,6 +231,7 @@ mod tests {
                     "memory.stat",
                     "inactive_file 1\ntotal_inactive_file 4000\ntotal_rss 3000\ntotal_pgfault 7\ntotal_cache 4500\ntotal_swap 60\n",
                 ),
+                ("memory.limit_in_bytes", "9800\n"),
                 ("memory.memsw.limit_in_bytes", "9900\n"),
                 ("memory.failcnt", "6\n"),
                 ("memory.oom_control", "oom_kill_disable 0\noom_kill 1\n"),
@@ -252,16 +255,19 @@ mod tests {
                 cache: Some(4500),
                 swap: Some(60),
                 swap_limit: Some(9900),
+                memory_limit: Some(9800),
                 limit_hits: Some(6),
                 oom_kills: Some(1),
                 ..Details::default()
             },
         };
         assert_eq!(used, expected);
-        let limit = [("memory.memsw.limit_in_bytes", "9223372036854771712\n")];
-        write(&root.path().join("memory/skiff/pod"), &limit);
+        let limits =
+            ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"].map(|name| (name, "9223372036854771712\n"));
+        write(&root.path().join("memory/skiff/pod"), &limits);
         let unlimited = Cgroups::parse(&mounts).usage(Some(Path::new("skiff/pod")));
-        assert_eq!(unlimited.details.swap_limit, None);
+        let limits = (unlimited.details.swap_limit, unlimited.details.memory_limit);
+        assert_eq!(limits, (None, None));
         assert_eq!(Cgroups::parse(&mounts).lacking(), Vec::<String>::new());
         let without = mounts.replace("rw,memory", "rw,perf_event");
         assert_eq!(
@@ -281,6 +287,7 @@ mod tests {
                 ("pids.current", "3\n"),
                 ("memory.current", "5000\n"),
                 ("memory.peak", "6000\n"),
+                ("memory.max", "7000\n"),
                 (
                     "memory.stat",
                     "anon 300\ninactive_file 6000\npgfault 2\npgmajfault 1\nfile 40\n",
@@ -307,12 +314,16 @@ mod tests {
                 cache: Some(40),
                 swap: Some(50),
                 swap_limit: Some(70),
+                memory_limit: Some(7000),
                 limit_hits: Some(8),
                 oom_kills: Some(1),
                 ..Details::default()
             },
         };
         assert_eq!(used, expected);
+        write(&root.path().join("skiff/pod"), &[("memory.max", "max\n")]);
+        let unlimited = cgroups.usage(Some(Path::new("skiff/pod")));
+        assert_eq!(unlimited.details.memory_limit, None);
         assert_eq!(cgroups.usage(Some(Path::new("skiff/gone"))), Usage::default());
         assert_eq!(cgroups.usage(Some(Path::new("../etc"))), Usage::default());
     }

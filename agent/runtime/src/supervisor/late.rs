@@ -20,7 +20,7 @@ use super::{memory, places, stage};
 use crate::Refusal;
 use crate::sys::Mount;
 
-const PLACE: &str = "/dev";
+pub(super) const PLACE: &str = "/dev";
 
 /// Whether a configuration binds something there.
 pub(super) fn is_wanted(spec: &Spec) -> bool {
@@ -33,7 +33,7 @@ pub(super) fn concerns(mount: &Wanted) -> bool {
     is_bound(mount) && mount.destination().starts_with(PLACE)
 }
 
-fn is_bound(mount: &Wanted) -> bool {
+pub(super) fn is_bound(mount: &Wanted) -> bool {
     mount.typ().as_deref() == Some("bind")
 }
 

@@ -17,6 +17,7 @@ mod groups;
 mod job;
 mod kernel;
 mod late;
+mod links;
 pub(crate) mod log;
 mod masks;
 pub(crate) mod memory;

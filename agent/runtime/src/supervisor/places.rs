@@ -87,7 +87,7 @@ impl<'a> Root<'a> {
         protect(mount, wanted)?;
         let place = self.place(wanted.destination(), mount.is_directory()?)?;
         if self.devices == Some(file(&place)?) {
-            // By a link of the image: devices would be made in a volume.
+            // Devices would be made in a volume: a link leads there now that did not a moment ago.
             return Err(Errno::ELOOP.into());
         }
         mount.attach_over(&place).map_err(|error| match error.raw_os_error() {

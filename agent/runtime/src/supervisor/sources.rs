@@ -15,6 +15,7 @@ use oci_spec::runtime::{Mount as Wanted, Spec};
 
 use super::complaints::failed_at;
 use super::late::{self, Late};
+use super::links;
 use super::places::Root;
 use super::stage;
 use super::users::Users;
@@ -35,7 +36,7 @@ impl Sources {
         let open = settle_whole(spec);
         let mut taken = BTreeMap::new();
         for (number, mount) in spec.mounts().iter().flatten().enumerate() {
-            let Some(source) = mount.source().as_deref().filter(|_| is_bound(mount)) else {
+            let Some(source) = mount.source().as_deref().filter(|_| late::is_bound(mount)) else {
                 continue;
             };
             let failed = |error: io::Error| Refusal::failed(format!("mount {}", source.display()), &error);
@@ -71,6 +72,7 @@ impl Sources {
         let mut root = opened.map_err(|error| Refusal::failed("open the root file system", &error))?;
         let (mut held_back, mut left) = (Late::default(), Vec::new());
         let late = late::is_wanted(spec);
+        links::check(rootfs, spec, &self.mounts, late)?;
         for (number, mut mount) in spec.mounts().clone().unwrap_or_default().into_iter().enumerate() {
             let copy = self.mounts.remove(&number);
             if late && late::concerns(&mount) {
@@ -104,7 +106,7 @@ fn mount_in(root: &mut Root<'_>, wanted: &Wanted, copy: Option<Mount>) -> io::Re
     match (copy, wanted.source(), wanted.typ()) {
         (Some(copy), _, _) => root.mount(&copy, wanted),
         // From the stage.
-        (None, Some(source), _) if is_bound(wanted) => root.mount(&copied(wanted, source)?, wanted),
+        (None, Some(source), _) if late::is_bound(wanted) => root.mount(&copied(wanted, source)?, wanted),
         (None, _, Some(kind)) => root.mount_new(kind, wanted),
         (None, _, None) => Err(Errno::ENODEV.into()),
     }
@@ -121,7 +123,7 @@ fn copied(wanted: &Wanted, source: &Path) -> io::Result<Mount> {
 /// Processes are those of a namespace that it makes; to users of the pod's own it can make file systems belong. `left` are the
 /// mounts before this one that it makes.
 fn needs_libcontainer(mount: &Wanted, left: &[Wanted], own_users: bool) -> bool {
-    let kernels = !is_bound(mount) && (own_users || mount.typ().as_deref() == Some("proc"));
+    let kernels = !late::is_bound(mount) && (own_users || mount.typ().as_deref() == Some("proc"));
     let below = |before: &Wanted| mount.destination().starts_with(before.destination());
     kernels || left.iter().any(below)
 }
@@ -135,10 +137,6 @@ fn settle_whole(spec: &mut Spec) -> bool {
     linux.set_rootfs_propagation(Some(whole));
     spec.set_linux(Some(linux));
     open
-}
-
-fn is_bound(mount: &Wanted) -> bool {
-    mount.typ().as_deref() == Some("bind")
 }
 
 /// Whether it is the pod's shared memory, which the stage has.

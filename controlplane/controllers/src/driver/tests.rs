@@ -8,6 +8,7 @@ use http::{Request, Response};
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
 use kube::client::Body;
 use serde_json::{Value, from_value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 
@@ -108,7 +109,7 @@ fn context(client: kube::Client, caches: Caches) -> Context {
     Context {
         client,
         caches: Arc::new(caches),
-        recorder: Recorder::new(clock.clone()).0,
+        recorder: Recorder::new(clock.clone(), CancellationToken::new()).0,
         clock,
     }
 }

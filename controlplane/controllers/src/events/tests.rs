@@ -19,7 +19,8 @@ async fn a_crowd_is_told_of_one_by_one_and_nobody_is_forgotten() {
         ))))
     });
     let client = kube::Client::new(server, "default");
-    let (recorder, writer) = Recorder::new(Arc::new(|| Timestamp::from_second(1_800_000_000).unwrap()));
+    let clock = Arc::new(|| Timestamp::from_second(1_800_000_000).unwrap());
+    let (recorder, writer) = Recorder::new(clock, CancellationToken::new());
     let crowd = AT_ONCE + 10;
     for number in 0..crowd {
         let about = ObjectReference {
@@ -41,4 +42,55 @@ async fn a_crowd_is_told_of_one_by_one_and_nobody_is_forgotten() {
     assert_eq!(written.len(), crowd as usize, "{written:?}");
     assert_eq!(late.len(), 10, "{written:?}");
     assert!(late.is_sorted_by(|one, next| **next >= **one + EACH), "{written:?}");
+}
+
+/// A server that has one pod, no node and nothing else, and keeps what is told of it; `refused` is cancelled when the pod's
+/// status tells that it fits nowhere.
+fn server_of_one_pod(told: Arc<Mutex<Vec<String>>>, refused: CancellationToken) -> kube::Client {
+    let server = tower::service_fn(move |request: Request<Body>| {
+        let (told, refused) = (Arc::clone(&told), refused.clone());
+        async move {
+            let (head, body) = request.into_parts();
+            let path = head.uri.path().to_owned();
+            if head.uri.query().is_some_and(|query| query.contains("watch=true")) {
+                return std::future::pending().await;
+            }
+            let pod = json!({ "metadata": {
+                "name": "it", "namespace": "default", "uid": "u", "resourceVersion": "5",
+            }, "spec": { "schedulerName": SCHEDULER, "containers": [{ "name": "a", "image": "a" }] } });
+            let reply = match head.method {
+                Method::GET if path == "/api/v1/pods" => {
+                    json!({ "metadata": { "resourceVersion": "5" }, "items": [pod] })
+                }
+                Method::GET => json!({ "metadata": { "resourceVersion": "5" }, "items": [] }),
+                _ if path.ends_with("/events") => {
+                    let body = body.collect_bytes().await.unwrap();
+                    told.lock().unwrap().push(String::from_utf8(body.to_vec()).unwrap());
+                    pod
+                }
+                _ => {
+                    if path.ends_with("/pods/it/status") {
+                        refused.cancel();
+                    }
+                    pod
+                }
+            };
+            let reply = Response::new(Body::from(reply.to_string().into_bytes()));
+            Ok::<_, Infallible>(reply)
+        }
+    });
+    kube::Client::new(server, "default")
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_told_before_the_end_is_written_at_the_end() {
+    let (told, refused) = (Arc::new(Mutex::new(Vec::new())), CancellationToken::new());
+    let client = server_of_one_pod(Arc::clone(&told), refused.clone());
+    let clients: crate::Clients = Arc::new(move |_, _| client.clone());
+    let begin = Instant::now();
+    let ended = crate::run(clients, crate::Options::default(), refused).await;
+    assert!(matches!(ended, Err(crate::Error::Cancelled)));
+    assert!(begin.elapsed() < DELAY, "nothing waited: {:?}", begin.elapsed());
+    let told = told.lock().unwrap().concat();
+    assert!(told.contains("FailedScheduling"), "{told}");
 }

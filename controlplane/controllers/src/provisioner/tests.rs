@@ -8,6 +8,7 @@ use http::{Request, Response};
 use k8s_openapi::jiff::Timestamp;
 use kube::client::Body;
 use serde_json::from_value;
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::events::Recorder;
@@ -71,7 +72,7 @@ fn context(server: &Arc<Mutex<Server>>) -> Context {
     Context {
         client: kube::Client::new(service, "default"),
         caches: Arc::new(caches),
-        recorder: Recorder::new(clock.clone()).0,
+        recorder: Recorder::new(clock.clone(), CancellationToken::new()).0,
         clock,
     }
 }

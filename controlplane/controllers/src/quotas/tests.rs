@@ -6,6 +6,7 @@ use std::{
 use http::{Request, Response};
 use k8s_openapi::jiff::Timestamp;
 use kube::client::Body;
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::events::Recorder;
@@ -99,7 +100,7 @@ async fn a_quota_is_counted_in_a_namespace_that_is_never_at_rest() {
     let context = Context {
         client: kube::Client::new(service, "default"),
         caches: Arc::new(Caches::new()),
-        recorder: Recorder::new(clock.clone()).0,
+        recorder: Recorder::new(clock.clone(), CancellationToken::new()).0,
         clock,
     };
     let counted = count(&context, &Key::new("ns", "q")).await;

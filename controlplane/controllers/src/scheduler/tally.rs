@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use controlplane_plan::placement::{Displacement, Unplaceable};
+
 use super::line::{Attempts, Pending};
 use crate::{
     events::SCHEDULER,
@@ -17,6 +19,7 @@ const WHOLE: &[f64] = &[
     0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84, 327.68, 655.36,
     1310.72, 2621.44, 5242.88,
 ];
+const VICTIMS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0];
 const TRIES: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0];
 /// Pods that needed this many attempts or more are not told apart.
 const MANY: u32 = 15;
@@ -45,6 +48,9 @@ pub(super) struct Tally {
     attempts: BTreeMap<Outcome, (u64, Buckets)>,
     whole: BTreeMap<u32, Buckets>,
     tries: Buckets,
+    /// How often it was looked whether others have to make room.
+    preemptions: u64,
+    victims: Buckets,
 }
 
 impl Default for Tally {
@@ -53,6 +59,8 @@ impl Default for Tally {
             attempts: BTreeMap::new(),
             whole: BTreeMap::new(),
             tries: Buckets::new(TRIES),
+            preemptions: 0,
+            victims: Buckets::new(VICTIMS),
         }
     }
 }
@@ -66,6 +74,18 @@ impl Tally {
             .or_insert_with(|| (0, Buckets::new(ATTEMPT)));
         *count += 1;
         durations.took(attempts.map(|attempts| attempts.begun.elapsed()).unwrap_or_default());
+    }
+
+    /// It was looked who makes room for a pod that fits on none of the nodes, if there are any.
+    pub(super) fn preemption(&mut self, why: &Unplaceable, found: Option<&Displacement>) {
+        if why.misfits.is_empty() {
+            return;
+        }
+        self.preemptions += 1;
+        if let Some(found) = found {
+            let victims = u32::try_from(found.victims.len()).unwrap_or(u32::MAX);
+            self.victims.observe(victims.into());
+        }
     }
 
     /// A pod is bound.
@@ -138,11 +158,27 @@ pub(super) fn write(
         "[STABLE] Number of attempts to successfully schedule a pod.",
     );
     page.buckets(&[], &tally.tries);
+    write_preemptions(page, tally);
+}
+
+fn write_preemptions(page: &mut Page, tally: &Tally) {
+    page.counter(
+        "scheduler_preemption_attempts_total",
+        "[STABLE] Total preemption attempts in the cluster till now",
+    );
+    page.sample(&[], tally.preemptions);
+    page.histogram(
+        "scheduler_preemption_victims",
+        "[STABLE] Number of selected preemption victims",
+    );
+    page.buckets(&[], &tally.victims);
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use controlplane_plan::placement::{Misfit, Preemption};
 
     use super::*;
     use crate::{cache::Key, scheduler::line::Line};
@@ -172,6 +208,22 @@ mod tests {
         tokio::time::advance(Duration::from_mins(5)).await;
         assert_eq!(line.take().as_ref(), Some(&second));
         tally.bound(line.attempts(&second));
+        let mut nowhere = Unplaceable {
+            misfits: Vec::new(),
+            of_pod: None,
+            preemption: Preemption::Vain,
+        };
+        tally.preemption(&nowhere, None);
+        nowhere.misfits.push(Misfit::unresolvable("full"));
+        let victim = serde_json::json!({ "metadata": { "name": "v" }, "spec": { "containers": [] } });
+        let victim = std::sync::Arc::new(serde_json::from_value(victim).unwrap());
+        let displacement = Displacement {
+            node: "n".to_owned(),
+            victims: vec![victim; 3],
+        };
+        for found in [None, Some(&displacement)] {
+            tally.preemption(&nowhere, found);
+        }
         let mut page = Page::default();
         write(&mut page, line.pending(), &line.incoming, &tally);
         let page = page.text();
@@ -190,6 +242,12 @@ mod tests {
             "scheduler_pod_scheduling_sli_duration_seconds_sum{attempts=\"2\"} 300",
             "scheduler_pod_scheduling_attempts_bucket{le=\"1\"} 1",
             "scheduler_pod_scheduling_attempts_count 2",
+            "# TYPE scheduler_preemption_attempts_total counter",
+            "scheduler_preemption_attempts_total 2",
+            "# TYPE scheduler_preemption_victims histogram",
+            "scheduler_preemption_victims_bucket{le=\"2\"} 0",
+            "scheduler_preemption_victims_bucket{le=\"4\"} 1",
+            "scheduler_preemption_victims_sum 3",
         ] {
             assert!(page.lines().any(|own| own == line), "{line}\n{page}");
         }

@@ -1,0 +1,116 @@
+//! Where links lead what a container has mounted.
+//!
+//! libcontainer follows links of the image and of volumes, inside the container's root, and then puts devices and links into
+//! whatever is at `/dev`. A volume that a link leads there would keep them, be it the machine's own `/dev`; and what the image
+//! calls `/dev`, it finds from this process's root, where sources and layers are.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use nix::fcntl::readlinkat;
+use oci_spec::runtime::Spec;
+
+use super::late::{self, PLACE};
+use crate::Refusal;
+use crate::sys::Mount;
+
+/// As many as the kernel follows.
+const FOLLOWED: usize = 40;
+
+/// Refuses what would come to lie at or above `/dev` without being named so; and below it, if something comes over that `later`.
+/// `sources` are what the configuration's mounts bind of the machine, by their numbers.
+pub(super) fn check(
+    rootfs: &Path,
+    config: &Spec,
+    sources: &BTreeMap<usize, Mount>,
+    later: bool,
+) -> Result<(), Refusal> {
+    let place = Path::new(PLACE);
+    let mut tree = Tree {
+        rootfs,
+        mounts: Vec::new(),
+    };
+    if tree.link(place).is_some() {
+        return Err(refused(place, "it is a link of the image"));
+    }
+    for (number, mount) in config.mounts().iter().flatten().enumerate() {
+        let (named, bound) = (mount.destination(), late::is_bound(mount));
+        let Some(found) = tree.find(named) else {
+            return Err(refused(named, "too many links"));
+        };
+        let covers = place.starts_with(&found) && (bound || found != place);
+        if covers || later && found.starts_with(place) && !named.starts_with(place) {
+            return Err(refused(named, "a link leads it to /dev"));
+        }
+        tree.mounts.push((found, sources.get(&number)));
+    }
+    Ok(())
+}
+
+fn refused(place: &Path, why: &str) -> Refusal {
+    Refusal::Failed {
+        doing: format!("mount {}", place.display()),
+        cause: why.to_owned(),
+    }
+}
+
+/// A container's files while it is put together: its root and what has been mounted in it so far. What is not bound from
+/// anywhere has no links that lead out of it.
+struct Tree<'a> {
+    rootfs: &'a Path,
+    mounts: Vec<(PathBuf, Option<&'a Mount>)>,
+}
+
+impl Tree<'_> {
+    /// Where a path leads; nothing if it leads round and round.
+    fn find(&self, path: &Path) -> Option<PathBuf> {
+        let mut here = PathBuf::from("/");
+        let (mut names, mut followed) = (Vec::new(), 0);
+        put_first(&mut names, path);
+        while let Some(name) = names.pop() {
+            if name == ".." {
+                here.pop();
+                continue;
+            }
+            here.push(name);
+            if let Some(target) = self.link(&here) {
+                followed += 1;
+                if followed > FOLLOWED {
+                    return None;
+                }
+                here.pop();
+                if target.is_absolute() {
+                    here = PathBuf::from("/");
+                }
+                put_first(&mut names, &target);
+            }
+        }
+        Some(here)
+    }
+
+    /// What a link says; nothing where none is. No link is on the way to it.
+    fn link(&self, path: &Path) -> Option<PathBuf> {
+        let last = self.mounts.iter().rev().find(|(place, _)| path.starts_with(place));
+        match last {
+            Some((place, _)) if place == path => None,
+            Some((_, None)) => None,
+            Some((place, Some(source))) => {
+                let inside = path.strip_prefix(place).ok()?;
+                readlinkat(&source.0, inside).ok().map(PathBuf::from)
+            }
+            None => fs::read_link(self.rootfs.join(path.strip_prefix("/").ok()?)).ok(),
+        }
+    }
+}
+
+/// The next name is the last.
+fn put_first(names: &mut Vec<OsString>, path: &Path) {
+    let parts = path.components().rev().filter_map(|part| match part {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some(OsString::from("..")),
+        Component::Prefix(_) | Component::RootDir | Component::CurDir => None,
+    });
+    names.extend(parts);
+}
