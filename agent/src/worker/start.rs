@@ -293,7 +293,10 @@ fn assemble(
     let abilities = context.abilities();
     let seccomp = seccomp_file(context, pod, container)?;
     let app_armor = context.app_armor.profile(pod, container);
-    let app_armor = app_armor.map_err(|why| Failure::creation(format!("failed to create container: {why}")))?;
+    let app_armor = app_armor.map_err(|why| {
+        let what = "failed to get container spec opts: failed to generate apparmor spec opts";
+        Failure::creation(format!("{what}: {why}"))
+    })?;
     let inputs = oci::Inputs {
         pod,
         container,

@@ -77,7 +77,7 @@ pub fn wanted<'a>(pod: &'a Pod, container: &'a Container, machine: Machine) -> R
         None if usable => Ok(plain),
         None => Ok(Wanted::Nothing),
         Some(profile) if profile.type_ == "Unconfined" => Ok(Wanted::Nothing),
-        Some(_) if !usable => Err("AppArmor is not supported on the host"),
+        Some(_) if !usable => Err("apparmor is not supported"),
         Some(AppArmorProfile {
             localhost_profile: Some(name),
             type_,
@@ -128,7 +128,7 @@ mod tests {
         let profile = |profile: &Value| json!({"appArmorProfile": profile});
         let privileged = |profile: &Value| json!({"privileged": true, "appArmorProfile": profile});
         let loader = Machine { loads: false, ..ON };
-        let refused = "AppArmor is not supported on the host";
+        let refused = "apparmor is not supported";
         for (of_pod, own, machine, expected) in [
             (&none, json!(null), ON, "Default"),
             (&none, privileged(&none), ON, "Nothing"),
