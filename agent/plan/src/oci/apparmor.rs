@@ -98,6 +98,7 @@ mod tests {
 
     use serde_json::{Value, json};
 
+    use super::super::selinux::Labels;
     use super::super::{Abilities, Image, Inputs};
     use super::*;
     use crate::environment::{Sources, Surroundings};
@@ -150,9 +151,13 @@ mod tests {
     }
 
     #[test]
-    fn the_runtime_is_told_the_profile() {
+    fn the_runtime_is_told_the_profile_and_the_labels() {
         let pod: Pod = serde_json::from_value(json!({"metadata": {}, "spec": {"containers": []}})).unwrap();
         let container: Container = serde_json::from_value(json!({"name": "a", "command": ["true"]})).unwrap();
+        let labels = Labels {
+            process: Some("u:r:t".to_owned()),
+            mount: "u:o:f".to_owned(),
+        };
         for profile in [None, Some("strict")] {
             let spec = super::super::build(&Inputs {
                 pod: &pod,
@@ -169,9 +174,13 @@ mod tests {
                 },
                 seccomp: None,
                 app_armor: profile,
+                se_linux: Some(&labels),
             });
-            let process = spec.unwrap().process().clone().unwrap();
+            let spec = spec.unwrap();
+            let process = spec.process().as_ref().unwrap();
             assert_eq!(process.apparmor_profile().as_deref(), profile);
+            assert_eq!(process.selinux_label().as_deref(), Some("u:r:t"));
+            assert_eq!(spec.linux().as_ref().unwrap().mount_label().as_deref(), Some("u:o:f"));
         }
     }
 
