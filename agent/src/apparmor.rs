@@ -47,7 +47,7 @@ impl AppArmor {
         match wanted(pod, container, self.machine())? {
             Wanted::Nothing => Ok(None),
             Wanted::Own(name) if self.has(name)? => Ok(Some(name.to_owned())),
-            Wanted::Own(name) => Err(format!("AppArmor profile not found: {name}")),
+            Wanted::Own(name) => Err(format!("apparmor profile not found {name}")),
             Wanted::Default => match self.provide() {
                 Ok(()) => Ok(Some(DEFAULT.to_owned())),
                 // Nobody asked for it: as on a machine that has none.
@@ -153,7 +153,7 @@ mod tests {
         fs::write(at("parser"), script).unwrap();
         fs::set_permissions(at("parser"), fs::Permissions::from_mode(0o755)).unwrap();
         fs::write(&list, "other (enforce)\n").unwrap();
-        assert_eq!(asked(&machine, &own).unwrap_err(), "AppArmor profile not found: own");
+        assert_eq!(asked(&machine, &own).unwrap_err(), "apparmor profile not found own");
         fs::write(&broken, "").unwrap();
         assert_eq!(
             asked(&machine, &default).unwrap_err(),

@@ -37,6 +37,7 @@ use crate::objects::Objects;
 use crate::preempted::Preempted;
 use crate::pressure::Order;
 use crate::rights::Rights;
+use crate::selinux::SeLinux;
 use crate::serve::{Asking, Looks, Probes};
 use crate::services::Services;
 use crate::tokens::Tokens;
@@ -168,6 +169,7 @@ pub struct Context {
     /// Pulls that may be under way at once.
     pub(crate) pulls: Semaphore,
     pub(crate) app_armor: AppArmor,
+    pub(crate) se_linux: SeLinux,
     /// Containers that may be created at once: more only fight for the same cores.
     pub(crate) starts: Semaphore,
     /// Limits how many configurations of containers wait for their sandboxes.
@@ -335,7 +337,6 @@ impl Context {
             pressures: self.pressures.borrow().clone(),
             shutting_down: *self.shutting_down.borrow(),
             app_armor: self.app_armor.machine().enabled,
-            se_linux: Path::new("/sys/fs/selinux/enforce").exists(),
         }
     }
 

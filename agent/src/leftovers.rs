@@ -20,6 +20,7 @@ impl Leftovers {
         let mut sandboxes: BTreeMap<String, Vec<runtime::Sandbox>> = BTreeMap::new();
         for sandbox in context.parts.runtime.sandboxes().await? {
             context.users.adopt(&sandbox);
+            context.se_linux.adopt(&sandbox);
             sandboxes.entry(sandbox.pod.uid.clone()).or_default().push(sandbox);
         }
         let attachments = context.parts.network.attachments().await?;

@@ -34,6 +34,7 @@ mod pressure;
 mod probing;
 pub mod requests;
 mod rights;
+mod selinux;
 pub mod serve;
 mod services;
 mod shutdown;
@@ -143,6 +144,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         services: watch::Sender::new(None),
         pulls: Semaphore::new(PULLS),
         app_armor: apparmor::AppArmor::default(),
+        se_linux: selinux::SeLinux::default(),
         starts: Semaphore::new(STARTS),
         drafts: Arc::new(Semaphore::new(DRAFTS)),
         pods: Mutex::new(BTreeMap::new()),
@@ -165,6 +167,10 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         parts,
         recorder,
     };
+    let images = context.image_directory();
+    if context.parts.images.directory().is_some() {
+        context.se_linux.label_images(&images);
+    }
     Ok((Arc::new(context), sender))
 }
 

@@ -51,8 +51,6 @@ pub struct Host {
     pub shutting_down: bool,
     /// Its kernel confines by `AppArmor`.
     pub app_armor: bool,
-    /// Its kernel labels processes and files by `SELinux`.
-    pub se_linux: bool,
 }
 
 /// Which pods have to end before the node has room for this one, if any, or why it refuses the pod.
@@ -66,7 +64,6 @@ pub fn check(pod: &Pod, host: &Host) -> Result<Vec<Arc<Pod>>, Rejection> {
         .or_else(|| eviction::refusal(pod, &host.pressures))
         .or_else(|| sysctls(spec))
         .or_else(|| (!host.app_armor).then(|| app_armor(spec)).flatten())
-        .or_else(|| host.se_linux.then(|| node::se_linux(spec)).flatten())
         .or_else(|| operating_system(pod))
         // Room is made for a critical pod, when nothing else is in its way.
         .or_else(|| (!critical).then(|| room(spec, host)).flatten())
@@ -334,14 +331,6 @@ mod tests {
             ..host(Vec::new())
         };
         assert_eq!(says(&confined, &confining), "");
-        let labelled = json!({"seLinuxOptions": {"level": "s0:c123,c456"}});
-        let labelled = pod(json!({"containers": [{"name": "a", "securityContext": labelled}]}));
-        assert_eq!(says(&labelled, &host(Vec::new())), "");
-        let labelling = Host {
-            se_linux: true,
-            ..host(Vec::new())
-        };
-        assert!(says(&labelled, &labelling).starts_with("SELinux: Pod was rejected: Cannot set SELinux options"));
         let many = vec![json!({"name": "a"}); 513];
         let many = says(&pod(json!({"containers": many})), &host(Vec::new()));
         assert_eq!(

@@ -9,6 +9,7 @@ mod clock;
 mod containerd;
 mod embedded;
 mod error;
+mod label;
 mod model;
 mod opened;
 mod overlay;

@@ -88,6 +88,9 @@ pub struct SandboxSpec {
     /// users are the machine's. The network namespace must belong to them.
     #[serde(default)]
     pub user_ids: Option<u32>,
+    /// The `SELinux` level of the pod's containers. Opaque to the runtime: kept and handed back.
+    #[serde(default)]
+    pub se_linux_level: Option<String>,
 }
 
 /// Who the container's process shall be. Names are looked up in the root file system's `/etc/passwd` and `/etc/group`.
@@ -223,6 +226,9 @@ pub struct Sandbox {
     /// As given.
     #[serde(default)]
     pub user_ids: Option<u32>,
+    /// As given.
+    #[serde(default)]
+    pub se_linux_level: Option<String>,
     /// Its supervisor is gone: only [`crate::Runtime::remove_sandbox`] works on it.
     pub lost: bool,
     /// In order of creation.

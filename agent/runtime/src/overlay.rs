@@ -10,6 +10,7 @@ use nix::fcntl::{OFlag, open};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::Mode;
 
+use crate::label;
 use crate::sys::{FileSystem, Mount, kernel_since};
 
 /// What one option of a file system may be long, with the zero at its end.
@@ -22,12 +23,16 @@ pub(crate) struct Writable<'a> {
     pub(crate) work: &'a Path,
 }
 
-/// Mounts the layers under a writable directory.
-pub(crate) fn attach(layers: &[PathBuf], writable: Writable<'_>, target: &Path) -> io::Result<()> {
+/// Mounts the layers under a writable directory. With a label, all files have it.
+pub(crate) fn attach(layers: &[PathBuf], writable: Writable<'_>, label: Option<&str>, target: &Path) -> io::Result<()> {
     if one_by_one() {
-        configured(layers, Some(writable))?.mount(0)?.attach(target)
+        let overlay = configured(layers, Some(writable))?;
+        if let Some(label) = label {
+            overlay.set(label::OPTION, label.as_bytes())?;
+        }
+        overlay.mount(0)?.attach(target)
     } else {
-        attach_joined(layers, Some(writable), target)
+        attach_joined(layers, Some(writable), label, target)
     }
 }
 
@@ -42,7 +47,7 @@ pub(crate) fn view(layers: &[PathBuf], scratch: &Path) -> io::Result<OwnedFd> {
         return Ok(configured(layers, None)?.mount(attributes)?.0);
     }
     fs::create_dir(scratch)?;
-    let viewed = attach_joined(layers, None, scratch).and_then(|()| {
+    let viewed = attach_joined(layers, None, None, scratch).and_then(|()| {
         let root = open(scratch, flags, Mode::empty()).map_err(io::Error::from);
         // Who has it open keeps it.
         umount2(scratch, MntFlags::MNT_DETACH)?;
@@ -63,7 +68,7 @@ pub(crate) fn attach_fixed(layers: &[PathBuf], target: &Path) -> io::Result<()> 
         let attributes = u32::try_from(nix::libc::MOUNT_ATTR_RDONLY).map_err(io::Error::other)?;
         return configured(layers, None)?.mount(attributes)?.attach(target);
     }
-    attach_joined(layers, None, target)
+    attach_joined(layers, None, None, target)
 }
 
 /// Whether the kernel takes layers one by one, so that neither their number nor their paths are bounded by a page.
@@ -103,7 +108,12 @@ fn configured(layers: &[PathBuf], writable: Option<Writable<'_>>) -> io::Result<
 }
 
 /// For older kernels: all options must fit into one page, so each directory is named by a descriptor.
-fn attach_joined(layers: &[PathBuf], writable: Option<Writable<'_>>, target: &Path) -> io::Result<()> {
+fn attach_joined(
+    layers: &[PathBuf],
+    writable: Option<Writable<'_>>,
+    label: Option<&str>,
+    target: &Path,
+) -> io::Result<()> {
     let shorts = layers.iter().rev().map(|layer| Short::of(layer));
     let shorts = shorts.collect::<io::Result<Vec<_>>>()?;
     let paths: Vec<&str> = shorts.iter().map(|short| short.path.as_str()).collect();
@@ -120,6 +130,9 @@ fn attach_joined(layers: &[PathBuf], writable: Option<Writable<'_>>, target: &Pa
         if can_be_volatile() {
             options.push_str(",volatile");
         }
+    }
+    if let Some(label) = label {
+        options.extend([",", &label::quoted(label)]);
     }
     Ok(mount(
         Some("overlay"),
@@ -181,9 +194,9 @@ mod tests {
             let target = made(name);
             let writable = Writable { upper, work };
             if joined {
-                attach_joined(&layers, Some(writable), &target).unwrap();
+                attach_joined(&layers, Some(writable), None, &target).unwrap();
             } else {
-                attach(&layers, writable, &target).unwrap();
+                attach(&layers, writable, None, &target).unwrap();
             }
             whole(&target);
             fs::write(target.join("new"), "").unwrap();

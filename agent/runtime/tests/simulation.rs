@@ -36,6 +36,7 @@ fn sandbox() -> SandboxSpec {
         host_pid: false,
         host_ipc: false,
         user_ids: None,
+        se_linux_level: None,
         class: Class::default(),
         sysctls: Vec::new(),
         limits: Limits::default(),

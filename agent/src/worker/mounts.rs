@@ -21,6 +21,7 @@ pub(super) fn mounts(
     container: &Container,
     variables: &Environment,
     images: &BTreeMap<String, PathBuf>,
+    label: Option<&str>,
 ) -> Result<Vec<oci::Mount>, Failure> {
     let directory = plan.context.pod_directory(pods::uid(&plan.pod));
     let volumes = plan.context.volumes.mounts(&plan.pod, container, variables, images);
@@ -46,6 +47,7 @@ pub(super) fn mounts(
                 access: oci::Access::ReadWrite,
                 propagation: oci::Propagation::Private,
                 own: true,
+                labelled: true,
             });
         }
     }
@@ -63,7 +65,12 @@ pub(super) fn mounts(
         access: oci::Access::ReadWrite,
         propagation: oci::Propagation::Private,
         own: true,
+        labelled: true,
     });
+    for mount in mounts.iter().filter(|mount| mount.labelled) {
+        let labelled = label.map_or(Ok(()), |label| volume::label(&mount.source, label));
+        labelled.map_err(|error| Failure::creation(image::chain(&error)))?;
+    }
     Ok(mounts)
 }
 

@@ -133,6 +133,7 @@ async fn make(
     let mut wanted = sandbox_spec(pod, spec, id, attempt, netns, hostname);
     wanted.limits.pids = context.config.upkeep.pod_pids;
     wanted.user_ids = user_ids;
+    wanted.se_linux_level = context.se_linux.level(id).map_err(|why| Failure::sandbox_text(&why))?;
     wanted.sysctls = oci::sysctls(spec, context.machine.all_users).into_iter().collect();
     let (told, connected) = oneshot::channel();
     let networked = async {
@@ -259,6 +260,7 @@ fn sandbox_spec(
         host_ipc: spec.host_ipc.unwrap_or(false),
         limits: super::resize::limits(&resources::pod_limits(spec)),
         user_ids: None,
+        se_linux_level: None,
         class: match api::pod::qos(spec) {
             "Guaranteed" => Class::Guaranteed,
             "Burstable" => Class::Burstable,

@@ -52,11 +52,12 @@ async fn tear_down(context: &Context, uid: &str) -> Result<(), String> {
     }
 }
 
-/// Gives the sandbox's users back where nothing of it is left.
+/// Gives the sandbox's users and its level back where nothing of it is left.
 fn release(context: &Context, id: &str, steps: [Result<(), String>; 3]) -> Result<(), String> {
     let failures: Vec<String> = steps.into_iter().filter_map(Result::err).collect();
     if failures.is_empty() {
         context.users.release(id);
+        context.se_linux.release(id);
         Ok(())
     } else {
         Err(failures.join("; "))

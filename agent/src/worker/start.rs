@@ -289,11 +289,17 @@ fn assemble(
     let variables = environment::build(pod, container, &[], &sources, surroundings)
         .map_err(|error| Failure::configuration(error.to_string()))?;
     let user = user_of(pod, spec, container, configuration.user().as_deref())?;
-    let mounts = super::mounts::mounts(plan, container, &variables, shown)?;
+    let labels = context.se_linux.labels(pod, container, &plan.sandbox);
+    let labels = labels.map_err(|why| Failure::creation(format!("failed to init selinux options: {why}")))?;
+    let file_label = labels.as_ref().map(|labels| labels.mount.as_str());
+    let mounts = super::mounts::mounts(plan, container, &variables, shown, file_label)?;
     let abilities = context.abilities();
     let seccomp = seccomp_file(context, pod, container)?;
     let app_armor = context.app_armor.profile(pod, container);
-    let app_armor = app_armor.map_err(|why| Failure::creation(format!("failed to create container: {why}")))?;
+    let app_armor = app_armor.map_err(|why| {
+        let what = "failed to get container spec opts: failed to generate apparmor spec opts";
+        Failure::creation(format!("{what}: {why}"))
+    })?;
     let inputs = oci::Inputs {
         pod,
         container,
@@ -304,6 +310,7 @@ fn assemble(
         abilities: &abilities,
         seccomp: seccomp.as_deref(),
         app_armor: app_armor.as_deref(),
+        se_linux: labels.as_ref(),
     };
     let spec = oci::build(&inputs).map_err(|error| match error {
         oci::SpecError::Reference(_) => Failure::configuration(error.to_string()),

@@ -17,6 +17,8 @@ use nix::mount::{MsFlags, mount as bind};
 use crate::{Error, host_path, io_error, make_directory, ownership, subpath};
 
 /// Where they are in a pod's directory.
+/// Below a pod's directory: an empty file for each claim whose files get labels.
+const LABELLED: &str = "labelled";
 pub(crate) const DIRECTORY: &str = "claims";
 
 /// The devices and inodes that are being mounted, and for how many pods. It is never held over a look at a file system,
@@ -88,10 +90,32 @@ pub(crate) fn mount(
     if matches!(backing.place, Place::Local(_)) && written && others == 0 {
         ownership::give(&source, pod).map_err(|error| io_error("chown", &path_of(&backing.place), error))?;
     }
+    if matches!(backing.place, Place::Local(_)) && written {
+        note_label(target)?;
+    }
     make_target(target, found.is_dir())?;
     let from = PathBuf::from(format!("/proc/self/fd/{}", source.as_raw_fd()));
     let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
     bind(Some(&from), target, None::<&str>, flags, None::<&str>).map_err(|error| io_error("bind to", target, error))
+}
+
+/// Notes that the files of a claim get the label of the containers that mount it.
+fn note_label(target: &Path) -> Result<(), Error> {
+    let Some(note) = label_note(target) else { return Ok(()) };
+    note.parent().map_or(Ok(()), make_directory)?;
+    File::create(&note)
+        .map(drop)
+        .map_err(|error| io_error("create", &note, error))
+}
+
+fn label_note(target: &Path) -> Option<PathBuf> {
+    let pod = target.parent()?.parent()?;
+    Some(pod.join(LABELLED).join(target.file_name()?))
+}
+
+/// Whether they do: what lies behind a path of the node is not the pod's.
+pub(crate) fn gets_label(target: &Path) -> bool {
+    label_note(target).is_some_and(|note| note.exists())
 }
 
 fn path_of(place: &Place) -> PathBuf {

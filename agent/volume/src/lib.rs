@@ -8,6 +8,7 @@ mod claims;
 mod empty;
 mod error;
 mod host_path;
+mod label;
 mod local_path;
 mod memory;
 mod mounts;
@@ -18,6 +19,7 @@ mod removal;
 mod subpath;
 mod turns;
 mod usage;
+mod walk;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -31,6 +33,7 @@ use k8s_openapi::api::core::v1::{Pod, Volume};
 use nix::unistd::{Gid, chown};
 
 pub use error::Error;
+pub use label::{has_label, label};
 pub use local_path::{LocalPath, LocalPathError};
 pub use mounts::{ImagePlace, cleaned};
 pub use payload::PayloadError;

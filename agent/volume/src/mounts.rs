@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use agent_plan::environment::{Environment, expand_known};
 use agent_plan::{oci, pods};
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod, Volume};
 
-use super::{Error, Volumes, component, io_error, is_claim, make_directory, subpath};
+use super::{Error, Volumes, claims, component, io_error, is_claim, make_directory, subpath};
 
 /// Images that are volumes, below a pod's directory.
 const IMAGES: &str = "images";
@@ -46,6 +46,14 @@ impl Volumes {
         Ok(ImagePlace { path, mounted })
     }
 
+    /// Whether the files of a volume are the pod's alone, so that they get its label.
+    fn gets_label(&self, pod: &Pod, volume: &Volume) -> Result<bool, Error> {
+        if volume.host_path.is_some() || volume.image.is_some() {
+            return Ok(false);
+        }
+        Ok(!is_claim(volume) || claims::gets_label(&self.volume_directory(pod, volume)?))
+    }
+
     /// What a container mounts of its pod's volumes. `variables` are for `subPathExpr`; `images` tells where volumes that are images
     /// are mounted.
     pub fn mounts(
@@ -66,6 +74,7 @@ impl Volumes {
                 .iter()
                 .find(|volume| volume.name == wanted.name)
                 .ok_or_else(|| Error::Missing(wanted.name.clone()))?;
+            let labelled = self.gets_label(pod, volume)?;
             let source = match (&volume.host_path, images.get(&volume.name)) {
                 (Some(host_path), _) => PathBuf::from(&host_path.path),
                 (None, Some(image)) => image.clone(),
@@ -113,6 +122,7 @@ impl Volumes {
                 access: oci::Access::of(wanted, read_only || written_by_agent),
                 propagation: oci::Propagation::of(wanted),
                 own: false,
+                labelled,
             });
         }
         Ok(mounts)

@@ -3,13 +3,14 @@
 
 use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::Pod;
-use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::AtFlags;
 use nix::unistd::{Gid, fchownat};
+
+use crate::walk::{self, by_number, metadata};
 
 /// What the group may do with files, and with directories besides.
 const FILES: u32 = 0o660;
@@ -26,52 +27,13 @@ pub(crate) fn give(root: &File, pod: &Pod) -> io::Result<()> {
     if context.fs_group_change_policy.as_deref() == Some("OnRootMismatch") && is_given(root, group)? {
         return Ok(());
     }
-    // The root comes last: while it is not the group's, the work is not done.
-    let mut waiting = vec![PathBuf::new()];
-    while let Some(path) = waiting.pop() {
-        let directory = open(root, &path)?;
-        if !metadata(&directory)?.is_dir() {
-            change(&directory, group)?;
-            continue;
-        }
-        for entry in fs::read_dir(by_number(&directory))? {
-            waiting.push(path.join(entry?.file_name()));
-        }
-        if !path.as_os_str().is_empty() {
-            change(&directory, group)?;
-        }
-    }
-    change(&open(root, Path::new(""))?, group)
+    walk::all(root, |file| change(file, group))
 }
 
 fn is_given(root: &File, group: u32) -> io::Result<bool> {
     let found = root.metadata()?;
     let wanted = FILES | if found.is_dir() { DIRECTORIES } else { 0 };
     Ok(found.gid() == group && found.mode() & wanted == wanted)
-}
-
-/// A path below the root, without following any link.
-fn open(root: &File, path: &Path) -> io::Result<OwnedFd> {
-    let path = if path.as_os_str().is_empty() {
-        Path::new(".")
-    } else {
-        path
-    };
-    if path == Path::new(".") && !root.metadata()?.is_dir() {
-        return Ok(root.try_clone()?.into());
-    }
-    let how = OpenHow::new()
-        .flags(OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
-        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    Ok(openat2(root, path, how)?)
-}
-
-fn by_number(file: &impl AsFd) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()))
-}
-
-fn metadata(file: &OwnedFd) -> io::Result<fs::Metadata> {
-    File::from(file.try_clone()?).metadata()
 }
 
 fn change(file: &OwnedFd, group: u32) -> io::Result<()> {

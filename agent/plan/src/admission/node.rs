@@ -34,23 +34,6 @@ pub(super) fn taints(pod: &Pod, node: &Node) -> Option<Rejection> {
     found.map(|_| rejection("TaintToleration", what))
 }
 
-/// Where the kernel has no `SELinux`, its options mean nothing; where it has, they are not set.
-pub(super) fn se_linux(spec: &PodSpec) -> Option<Rejection> {
-    let pod = spec.security_context.as_ref();
-    let mut containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-    let asked = pod.is_some_and(|own| own.se_linux_options.is_some())
-        || containers.any(|container| {
-            let own = container.security_context.as_ref();
-            own.is_some_and(|own| own.se_linux_options.is_some())
-        });
-    asked.then(|| {
-        rejection(
-            "SELinux",
-            "Cannot set SELinux options: this node agent does not label processes",
-        )
-    })
-}
-
 /// The kubelet looks at the label of the pod itself.
 #[cfg(test)]
 mod tests {

@@ -77,7 +77,7 @@ pub fn wanted<'a>(pod: &'a Pod, container: &'a Container, machine: Machine) -> R
         None if usable => Ok(plain),
         None => Ok(Wanted::Nothing),
         Some(profile) if profile.type_ == "Unconfined" => Ok(Wanted::Nothing),
-        Some(_) if !usable => Err("AppArmor is not supported on the host"),
+        Some(_) if !usable => Err("apparmor is not supported"),
         Some(AppArmorProfile {
             localhost_profile: Some(name),
             type_,
@@ -98,6 +98,7 @@ mod tests {
 
     use serde_json::{Value, json};
 
+    use super::super::selinux::Labels;
     use super::super::{Abilities, Image, Inputs};
     use super::*;
     use crate::environment::{Sources, Surroundings};
@@ -128,7 +129,7 @@ mod tests {
         let profile = |profile: &Value| json!({"appArmorProfile": profile});
         let privileged = |profile: &Value| json!({"privileged": true, "appArmorProfile": profile});
         let loader = Machine { loads: false, ..ON };
-        let refused = "AppArmor is not supported on the host";
+        let refused = "apparmor is not supported";
         for (of_pod, own, machine, expected) in [
             (&none, json!(null), ON, "Default"),
             (&none, privileged(&none), ON, "Nothing"),
@@ -150,9 +151,13 @@ mod tests {
     }
 
     #[test]
-    fn the_runtime_is_told_the_profile() {
+    fn the_runtime_is_told_the_profile_and_the_labels() {
         let pod: Pod = serde_json::from_value(json!({"metadata": {}, "spec": {"containers": []}})).unwrap();
         let container: Container = serde_json::from_value(json!({"name": "a", "command": ["true"]})).unwrap();
+        let labels = Labels {
+            process: Some("u:r:t".to_owned()),
+            mount: "u:o:f".to_owned(),
+        };
         for profile in [None, Some("strict")] {
             let spec = super::super::build(&Inputs {
                 pod: &pod,
@@ -169,9 +174,13 @@ mod tests {
                 },
                 seccomp: None,
                 app_armor: profile,
+                se_linux: Some(&labels),
             });
-            let process = spec.unwrap().process().clone().unwrap();
+            let spec = spec.unwrap();
+            let process = spec.process().as_ref().unwrap();
             assert_eq!(process.apparmor_profile().as_deref(), profile);
+            assert_eq!(process.selinux_label().as_deref(), Some("u:r:t"));
+            assert_eq!(spec.linux().as_ref().unwrap().mount_label().as_deref(), Some("u:o:f"));
         }
     }
 

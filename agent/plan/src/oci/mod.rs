@@ -5,6 +5,7 @@ pub mod apparmor;
 pub mod capabilities;
 mod mounts;
 mod seccomp;
+pub mod selinux;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -42,6 +43,8 @@ pub struct Mount {
     pub propagation: Propagation,
     /// The pod did not ask for it: every container gets it.
     pub own: bool,
+    /// Its files are the pod's alone: they get the container's label where the kernel labels.
+    pub labelled: bool,
 }
 
 /// What a container may do with a mount.
@@ -100,6 +103,8 @@ pub struct Inputs<'a> {
     pub seccomp: Option<&'a [u8]>,
     /// The `AppArmor` profile, which is loaded.
     pub app_armor: Option<&'a str>,
+    /// Where the kernel labels processes and files.
+    pub se_linux: Option<&'a selinux::Labels>,
 }
 
 /// A container that cannot be described.
@@ -156,6 +161,9 @@ pub fn build(inputs: &Inputs<'_>) -> Result<Spec, SpecError> {
         process.insert("rlimits".to_owned(), json!([]));
         if let Some(profile) = inputs.app_armor {
             process.insert("apparmorProfile".to_owned(), json!(profile));
+        }
+        if let Some(label) = inputs.se_linux.and_then(|labels| labels.process.as_ref()) {
+            process.insert("selinuxLabel".to_owned(), json!(label));
         }
     }
     let read_only = context
@@ -256,6 +264,9 @@ fn linux(inputs: &Inputs<'_>, privileged: bool, capabilities: &BTreeSet<String>)
         if !privileged && unmasked != Some("Unmasked") {
             linux.insert("maskedPaths".to_owned(), json!(MASKED));
             linux.insert("readonlyPaths".to_owned(), json!(READ_ONLY));
+        }
+        if let Some(labels) = inputs.se_linux {
+            linux.insert("mountLabel".to_owned(), json!(labels.mount));
         }
         if let Some(profile) = seccomp(inputs, capabilities)?.filter(|_| !privileged) {
             linux.insert("seccomp".to_owned(), profile);

@@ -130,6 +130,7 @@ mod tests {
             access: Access::ReadWrite,
             propagation: Propagation::Private,
             own: false,
+            labelled: false,
         };
         let own: Vec<Mount> = own.iter().map(mount).collect();
         let all = build(&own, false);

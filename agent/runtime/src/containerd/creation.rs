@@ -21,11 +21,11 @@ use super::logger::{self, Order};
 use super::pause::Process;
 use super::records::Record;
 use super::{Shared, holding, root, sysfs};
-use crate::record;
 use crate::supervisor::confine::{Place, confine};
 use crate::supervisor::memory::TARGET;
 use crate::supervisor::user;
 use crate::{ContainerSpec, Error, Refusal, State, Stdin};
+use crate::{label, record};
 
 /// The shim that every containerd has.
 const SHIM: &str = "io.containerd.runc.v2";
@@ -68,6 +68,9 @@ fn configure(shared: &Shared, record: &Record, spec: &ContainerSpec, mounts: &[M
     } else {
         holding::memory(&sandbox)
     };
+    if let Some(label) = label::of_mounts(&spec.spec).filter(|_| !record.spec.host_ipc) {
+        label::set(&memory, label).map_err(failed("label the pod's shared memory"))?;
+    }
     let place = Place {
         // In the directory that the shim makes.
         rootfs: Path::new("rootfs"),
@@ -178,7 +181,7 @@ impl Shared {
         let (own, own_spec) = (record.clone(), spec.clone());
         let configuring = self.blocking("prepare the container", move |shared| {
             let config = configure(shared, &own, &own_spec, &mounts);
-            config.map(|config| (config, root::for_task(mounts)))
+            config.map(|config| (config, root::for_task(mounts, label::of_mounts(&own_spec.spec))))
         });
         let (config, mounts) = configuring.await?.map_err(|refusal| {
             if refusal == Refusal::RunsAsRoot {

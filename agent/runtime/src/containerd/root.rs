@@ -16,8 +16,7 @@ use nix::sys::stat::Mode;
 
 use super::Shared;
 use super::client::{CALL, Meaning, TASK, meaning, or_gone, within};
-use crate::overlay;
-use crate::{Error, Written};
+use crate::{Error, Written, label, overlay};
 
 /// What has this label is kept by itself; containerd looks for the key alone.
 pub(super) const KEPT: &str = "containerd.io/gc.root";
@@ -170,13 +169,14 @@ pub(super) fn attach_fixed(mounts: &[Mount], target: &Path) -> io::Result<()> {
     }
 }
 
-/// The same mounts for a container.
-pub(super) fn for_task(mut mounts: Vec<Mount>) -> Vec<Mount> {
+/// The same mounts for a container. With a label, all its files have it.
+pub(super) fn for_task(mut mounts: Vec<Mount>, label: Option<&str>) -> Vec<Mount> {
     // Nothing of a container's writable layer is needed after a crash of the machine, so unmounting need not sync it.
     for mounted in &mut mounts {
         if mounted.r#type == "overlay" && overlay::can_be_volatile() {
             mounted.options.push("volatile".to_owned());
         }
+        mounted.options.extend(label.map(label::quoted));
     }
     mounts
 }

@@ -78,6 +78,7 @@ impl Shared {
             attempt: spec.attempt,
             created_at: now(),
             user_ids: None,
+            se_linux_level: spec.se_linux_level.clone(),
             lost: false,
             containers: Vec::new(),
         };

@@ -52,6 +52,7 @@ impl Runtime for Sim {
                 attempt,
                 created_at,
                 user_ids: spec.user_ids,
+                se_linux_level: spec.se_linux_level,
                 lost: false,
                 containers: Vec::new(),
             };

@@ -22,7 +22,7 @@ use super::{attach, exec, groups, masks, shifted, stage, user, workplace};
 use crate::cgroup::Cgroups;
 use crate::overlay::{self, Writable};
 use crate::sys::Mount;
-use crate::{ContainerSpec, Refusal, record};
+use crate::{ContainerSpec, Refusal, label, record};
 
 /// The name that libcontainer knows every container by: its directory below the container's own.
 pub(super) const OCI: &str = "oci";
@@ -79,7 +79,8 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
     let mut spec: ContainerSpec =
         serde_json::from_slice(spec).map_err(|error| Refusal::failed("read the container's configuration", &error))?;
     workplace::in_volume(&spec.spec)?;
-    make_writable(&creation, &spec.layers).map_err(failed("make the root file system"))?;
+    make_writable(&creation, &spec.layers, label::of_mounts(&spec.spec))
+        .map_err(failed("make the root file system"))?;
     let origins = bound(&spec.spec);
     let taken = take(&creation, &mut spec)?;
     let view = enter_group(&creation, &spec.spec, tracked)?;
@@ -100,6 +101,7 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
     }
     let write = |config: &Spec| record::write(&home.join(CONFIG), config).map_err(failed("write the configuration"));
     write(&config)?;
+    label::next_program(&config)?;
     stage::close().map_err(failed("close the mount namespace"))?;
     let complaints = Complaints::new().map_err(failed("make a file for complaints"))?;
     let build = || {
@@ -146,10 +148,14 @@ fn take(creation: &Creation<'_>, spec: &mut ContainerSpec) -> Result<Taken, Refu
         Some(memory) => memory.mount(creation.empty),
         None => stage::private(Path::new(memory::TARGET)),
     };
+    let memory = memory.map_err(failed("find the pod's shared memory"))?;
+    if let Some(label) = label::of_mounts(&spec.spec).filter(|_| creation.memory.is_some()) {
+        label::set_root(&memory.0, label).map_err(failed("label the pod's shared memory"))?;
+    }
     Ok(Taken {
         home: stage::private(&creation.directory).map_err(failed("take the container's directory"))?,
         machine: Machine::take(creation.cgroups).map_err(failed("take what is the machine's"))?,
-        memory: memory.map_err(failed("find the pod's shared memory"))?,
+        memory,
         layers: shifted::layers(creation.users, &spec.layers).map_err(failed("take the image's layers"))?,
         sources: Sources::take(&mut spec.spec, creation.users)?,
     })
@@ -170,7 +176,7 @@ fn set_stage(
     let put = taken.machine.put().and_then(|()| taken.home.attach(home));
     put.and_then(|()| taken.memory.attach(memory))
         .map_err(failed("set the stage"))?;
-    mount_rootfs(&taken.layers, home).map_err(failed("mount the root file system"))?;
+    mount_rootfs(&taken.layers, label::of_mounts(&spec.spec), home).map_err(failed("mount the root file system"))?;
     let identity = user::resolve(&rootfs, &spec.user)?;
     if let Some(users) = creation.users {
         users.check(&spec.user.user, &identity)?;
@@ -186,6 +192,7 @@ fn set_stage(
         settled: true,
     };
     let mut config = confine(spec.spec, &identity, &place)?;
+    label::settle(&mut config);
     workplace::in_root(&rootfs, &config, creation.users)?;
     let viewed = view.put(&mut config);
     viewed.map_err(failed("mount the container's control groups"))?;
@@ -270,11 +277,13 @@ fn namespaces(creation: &Creation<'_>, pids: Option<&File>) -> Vec<(LinuxNamespa
 }
 
 /// Makes the directories that take the container's changes.
-fn make_writable(creation: &Creation<'_>, layers: &[PathBuf]) -> io::Result<()> {
+fn make_writable(creation: &Creation<'_>, layers: &[PathBuf], label: Option<&str>) -> io::Result<()> {
     let upper = creation.directory.join(UPPER);
     for made in [&creation.directory.join(ROOTFS), &upper, &creation.directory.join(WORK)] {
         fs::create_dir(made)?;
     }
+    // What is made or changed there is also looked at as it lies on the disk, when it is executed say.
+    label.map_or(Ok(()), |label| label::set(&upper, label))?;
     // The root directory of the container has the mode of its topmost layer's.
     if let Some(top) = layers.last() {
         let found = fs::metadata(top)?;
@@ -285,7 +294,7 @@ fn make_writable(creation: &Creation<'_>, layers: &[PathBuf]) -> io::Result<()> 
 }
 
 /// Overlays the layers with what [`make_writable`] made.
-fn mount_rootfs(layers: &[Mount], home: &Path) -> io::Result<()> {
+fn mount_rootfs(layers: &[Mount], label: Option<&str>, home: &Path) -> io::Result<()> {
     let put = layers
         .iter()
         .enumerate()
@@ -293,5 +302,5 @@ fn mount_rootfs(layers: &[Mount], home: &Path) -> io::Result<()> {
     let layers = put.collect::<io::Result<Vec<_>>>()?;
     let (upper, work) = (home.join(UPPER), home.join(WORK));
     let (upper, work) = (upper.as_path(), work.as_path());
-    overlay::attach(&layers, Writable { upper, work }, &home.join(ROOTFS))
+    overlay::attach(&layers, Writable { upper, work }, label, &home.join(ROOTFS))
 }

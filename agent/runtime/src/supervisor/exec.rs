@@ -24,7 +24,7 @@ use super::create::CONFIG;
 use super::terminal;
 use super::users::{self, Users};
 use crate::cgroup::Cgroups;
-use crate::{Refusal, record, sys};
+use crate::{Refusal, label, record, sys};
 
 /// What the child ends with that could not become the program; the pipe says why.
 const NOT_RUN: i32 = 127;
@@ -76,6 +76,7 @@ pub(super) fn start(
         fs::write("/proc/self/oom_score_adj", adjustment.to_string())
             .map_err(failed("set the score for the OOM killer"))?;
     }
+    label::next_program(&config)?;
     // The container must not reach our memory or descriptors through /proc once we are inside.
     nix::sys::prctl::set_dumpable(false)
         .map_err(io::Error::from)

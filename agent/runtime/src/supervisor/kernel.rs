@@ -76,6 +76,7 @@ mod tests {
             host_ipc: false,
             limits: crate::Limits::default(),
             user_ids: None,
+            se_linux_level: None,
             class: crate::Class::Guaranteed,
             sysctls: Vec::new(),
         };

@@ -24,7 +24,7 @@ pub(crate) mod memory;
 mod pause;
 mod places;
 mod poll;
-mod program;
+pub(crate) mod program;
 mod remove;
 mod shifted;
 pub(crate) mod sink;
@@ -236,6 +236,7 @@ fn set_up(
         attempt,
         created_at: now(),
         user_ids: spec.user_ids,
+        se_linux_level: spec.se_linux_level.clone(),
         lost: false,
         containers: Vec::new(),
     };

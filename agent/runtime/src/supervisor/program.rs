@@ -123,7 +123,7 @@ fn stat(path: &Path) -> String {
 }
 
 /// An error of the kernel as Go prints it.
-pub(super) fn words(error: Errno) -> String {
+pub(crate) fn words(error: Errno) -> String {
     let text = io::Error::from(error).to_string();
     let text = text.split(" (os error").next().unwrap_or_default();
     let mut characters = text.chars();

@@ -166,6 +166,7 @@ impl Machine {
             host_pid,
             host_ipc,
             user_ids: None,
+            se_linux_level: None,
             class: Class::default(),
             sysctls: Vec::new(),
             limits,

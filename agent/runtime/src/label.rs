@@ -1,0 +1,110 @@
+//! `SELinux` labels, where a configuration has them: those of programs and of the files that only a container has.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use oci_spec::runtime::Spec;
+use rustix::fs::{XattrFlags, setxattr};
+
+use crate::Refusal;
+use crate::supervisor::program::words;
+
+/// The option of a mount that gives all its files a label.
+pub(crate) const OPTION: &str = "context";
+/// Where the label of the next program is told.
+const NEXT: &str = "/proc/thread-self/attr/exec";
+/// File systems that are made for a container alone, but for those whose files the policy labels by their names.
+const OWN: [&str; 2] = ["tmpfs", "devpts"];
+
+/// The option among others that are separated by commas.
+pub(crate) fn quoted(label: &str) -> String {
+    format!("{OPTION}=\"{label}\"")
+}
+
+/// The label of a container's files.
+pub(crate) fn of_mounts(spec: &Spec) -> Option<&str> {
+    spec.linux().as_ref()?.mount_label().as_deref()
+}
+
+/// Says of each mount what libcontainer would do to more of them than can be labelled so.
+pub(crate) fn settle(spec: &mut Spec) {
+    let mut linux = spec.linux().clone().unwrap_or_default();
+    let Some(label) = linux.mount_label().clone() else {
+        return;
+    };
+    linux.set_mount_label(None);
+    spec.set_linux(Some(linux));
+    let mut mounts = spec.mounts().clone().unwrap_or_default();
+    for mount in &mut mounts {
+        if mount.typ().as_deref().is_some_and(|kind| OWN.contains(&kind)) {
+            let mut options = mount.options().clone().unwrap_or_default();
+            options.push(format!("{OPTION}={label}"));
+            mount.set_options(Some(options));
+        }
+    }
+    spec.set_mounts(Some(mounts));
+}
+
+/// Labels what this thread, or what it forks, becomes next. To be called where `/proc` is the machine's: what an image has there
+/// must not be written to.
+pub(crate) fn next_program(spec: &Spec) -> Result<(), Refusal> {
+    let process = spec.process().as_ref();
+    let Some(label) = process.and_then(|process| process.selinux_label().as_ref()) else {
+        return Ok(());
+    };
+    // Without asking to make it, which a policy may deny.
+    let written = File::options().write(true).open(NEXT);
+    let written = written.and_then(|mut next| next.write_all(label.as_bytes()));
+    written.map_err(|error| {
+        let errno = Errno::from_raw(error.raw_os_error().unwrap_or_default());
+        let why = words(errno);
+        Refusal::Program(format!(
+            "error during container init: can't set process label: write {NEXT}: {why}"
+        ))
+    })
+}
+
+/// Labels a directory, not what is in it.
+pub(crate) fn set(path: &Path, label: &str) -> io::Result<()> {
+    // As the kernel keeps them, with a zero at the end.
+    let mut value = label.as_bytes().to_vec();
+    value.push(0);
+    match setxattr(path, "security.selinux", &value, XattrFlags::empty()) {
+        Err(rustix::io::Errno::NOTSUP) => Ok(()),
+        labelled => Ok(labelled?),
+    }
+}
+
+/// The same of a mount that is attached nowhere.
+pub(crate) fn set_root(mount: &OwnedFd, label: &str) -> io::Result<()> {
+    set(&PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd())), label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_systems_of_the_containers_own_are_mounted_with_its_label() {
+        let spec = r#"{"ociVersion": "1.0.2", "linux": {"mountLabel": "u:o:f:s0:c1,c2"}, "mounts": [
+            {"destination": "/dev", "type": "tmpfs", "options": ["mode=755"]}, {"destination": "/dev/pts", "type": "devpts"},
+            {"destination": "/proc", "type": "proc"}, {"destination": "/dev/mqueue", "type": "mqueue"},
+            {"destination": "/v", "type": "bind", "options": ["rbind"]}]}"#;
+        let mut spec: Spec = serde_json::from_str(spec).unwrap();
+        assert_eq!(of_mounts(&spec), Some("u:o:f:s0:c1,c2"));
+        settle(&mut spec);
+        assert_eq!(of_mounts(&spec), None);
+        let label = "context=u:o:f:s0:c1,c2";
+        let options: Vec<String> = spec
+            .mounts()
+            .iter()
+            .flatten()
+            .map(|mount| mount.options().iter().flatten().cloned().collect::<Vec<_>>().join(" "))
+            .collect();
+        assert_eq!(options, [&format!("mode=755 {label}"), label, "", "", "rbind"]);
+        assert_eq!(quoted("u:o:f:s0:c1,c2"), "context=\"u:o:f:s0:c1,c2\"");
+    }
+}
