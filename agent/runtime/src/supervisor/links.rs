@@ -36,6 +36,9 @@ pub(super) fn check(
         return Err(refused(place, "it is a link of the image"));
     }
     for (number, mount) in config.mounts().iter().flatten().enumerate() {
+        if later && late::concerns(mount) {
+            continue;
+        }
         let (named, bound) = (mount.destination(), late::is_bound(mount));
         let Some(found) = tree.find(named) else {
             return Err(refused(named, "too many links"));

@@ -188,14 +188,8 @@ fn set_up(
         connected()?;
     }
     let users = own_users(&spec).map_err(at("find the pod's users"))?;
-    let memory = match (memory, &users) {
-        _ if spec.host_ipc => None,
-        (Some(made), None) => Some(made),
-        (_, users) => {
-            let owner = users.as_ref().map_or(0, Users::root);
-            Some(SharedMemory::make(&empty, owner).map_err(at("make the pod's shared memory"))?)
-        }
-    };
+    let memory = shared_memory(memory, &spec, &empty, users.as_ref());
+    let memory = memory.map_err(at("make the pod's shared memory"))?;
     nix::unistd::chdir(directory).map_err(at("enter the sandbox's directory"))?;
     sys::become_subreaper().map_err(at("become a subreaper"))?;
     // Refused without CAP_SYS_RESOURCE: then it is as likely a victim as its size makes it, which is hardly.
@@ -253,6 +247,20 @@ fn set_up(
     Ok(state::Supervisor::new(
         directory, spec, sandbox, cgroups, group, empty, users, pause, memory, listener, signals,
     ))
+}
+
+/// The one that was made before, unless it must be another's or is not wanted.
+fn shared_memory(
+    made: Option<SharedMemory>,
+    spec: &SandboxSpec,
+    empty: &Empty,
+    users: Option<&Users>,
+) -> io::Result<Option<SharedMemory>> {
+    match (made, users) {
+        _ if spec.host_ipc => Ok(None),
+        (Some(made), None) => Ok(Some(made)),
+        (_, users) => SharedMemory::make(empty, users.map_or(0, Users::root)).map(Some),
+    }
 }
 
 fn own_users(spec: &SandboxSpec) -> io::Result<Option<Users>> {

@@ -67,13 +67,13 @@ impl Users {
     }
 
     /// Makes files as the pod's root: the machine's is nobody in what shows the pod's ids.
-    pub(super) fn as_root<T>(&self, make: impl FnOnce() -> T) -> T {
+    pub(super) fn as_root<T>(&self, work: impl FnOnce() -> T) -> T {
         let root = (Uid::from_raw(self.first), Gid::from_raw(self.first));
         let (user, group) = (setfsuid(root.0), setfsgid(root.1));
-        let made = make();
+        let done = work();
         setfsuid(user);
         setfsgid(group);
-        made
+        done
     }
 
     /// Makes this process root of the namespace.

@@ -72,7 +72,7 @@ pub(super) fn serve(empty: &Empty) -> io::Result<Option<Order>> {
             }
         }
         let Some((directory, agent, log)) = receive(&orders)? else {
-            spare.map_or(Ok(()), end_spare)?;
+            spare.as_ref().map_or(Ok(()), end_spare)?;
             return Ok(None);
         };
         if spare
@@ -133,10 +133,10 @@ fn begin(directory: PathBuf, agent: OwnedFd, log: OwnedFd, memory: Option<Shared
 }
 
 /// Returns when it is gone: nothing of the agent's is left when the process that forks is.
-fn end_spare(spare: OwnedFd) -> io::Result<()> {
+fn end_spare(spare: &OwnedFd) -> io::Result<()> {
     shutdown(spare.as_raw_fd(), Shutdown::Write)?;
     let mut end = [0];
-    match nix::unistd::read(&spare, &mut end) {
+    match nix::unistd::read(spare, &mut end) {
         Ok(_) | Err(nix::Error::ECONNRESET) => Ok(()),
         Err(error) => Err(error.into()),
     }
