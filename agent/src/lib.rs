@@ -167,10 +167,6 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         parts,
         recorder,
     };
-    let images = context.image_directory();
-    if context.parts.images.directory().is_some() {
-        context.se_linux.label_images(&images);
-    }
     Ok((Arc::new(context), sender))
 }
 
@@ -200,6 +196,13 @@ pub async fn run(
     cancel: CancellationToken,
     ready: impl FnOnce(),
 ) -> Result<Infallible, Error> {
+    if context.parts.images.directory().is_some() {
+        let own = Arc::clone(&context);
+        // The first time it takes as long as there are files; only images that are volumes need it.
+        drop(tokio::task::spawn_blocking(move || {
+            own.se_linux.label_images(&own.image_directory());
+        }));
+    }
     let mut tasks: JoinSet<Result<Infallible, Error>> = JoinSet::new();
     tasks.spawn(async move {
         events.run().await;

@@ -40,7 +40,7 @@ pub struct Probe {
     /// From when on the next attempt counts, however it fails.
     regular: Timestamp,
     counts: bool,
-    /// Nothing once an attempt took long.
+    /// Nothing once an attempt took long, or the probe has passed.
     quick_milliseconds: Option<i64>,
     successes: i32,
     failures: i32,
@@ -94,6 +94,7 @@ impl Probe {
     #[must_use]
     pub fn passed(mut self) -> Self {
         self.result = Some(true);
+        self.quick_milliseconds = None;
         self
     }
 
@@ -136,6 +137,7 @@ impl Probe {
             self.successes = self.successes.saturating_add(1);
             if self.result != Some(true) && self.successes >= self.success_threshold {
                 self.result = Some(true);
+                self.quick_milliseconds = None;
             }
             return false;
         }
@@ -162,7 +164,7 @@ impl Probe {
         let (took, period) = (now.duration_since(self.began).as_millis(), self.period_seconds * 1000);
         let quick = self.quick_milliseconds.filter(|quick| {
             let in_time = took <= i128::from(SLOW_MILLISECONDS.max(*quick));
-            in_time && *quick < period && self.result.is_none() && self.kind != Kind::Liveness
+            in_time && *quick < period && self.kind != Kind::Liveness
         });
         self.quick_milliseconds = quick.map(|quick| quick * 2);
         if let Some(quick) = quick {
@@ -209,6 +211,26 @@ mod tests {
             probe.record(false, due);
         }
         probe.began.as_millisecond()
+    }
+
+    /// As one that waits for its startup probe first: its readiness is asked for from some time later on.
+    #[test]
+    fn who_is_first_asked_late_is_asked_again_soon_too() {
+        let specification = Specification {
+            failure_threshold: Some(1),
+            ..Specification::default()
+        };
+        let mut probe = Probe::new(Kind::Readiness, &specification, at(0));
+        probe.begin(at(12_000));
+        assert!(probe.record(false, at(12_000)), "the period's own attempt counts");
+        assert!(probe.has_failed());
+        assert_eq!(probe.due(), Some(at(12_010)));
+        probe.begin(at(12_010));
+        probe.record(true, at(12_010));
+        assert!(probe.has_succeeded());
+        probe.begin(at(22_010));
+        probe.record(false, at(22_010));
+        assert_eq!(probe.due(), Some(at(32_010)), "not once it was ready");
     }
 
     #[test]

@@ -290,7 +290,7 @@ fn assemble(
         .map_err(|error| Failure::configuration(error.to_string()))?;
     let user = user_of(pod, spec, container, configuration.user().as_deref())?;
     let labels = context.se_linux.labels(pod, container, &plan.sandbox);
-    let labels = labels.map_err(|why| Failure::creation(format!("failed to init selinux options: {why}")))?;
+    let labels = labels.map_err(|why| Failure::creation(format!("failed to generate container spec: {why}")))?;
     let file_label = labels.as_ref().map(|labels| labels.mount.as_str());
     let mounts = super::mounts::mounts(plan, container, &variables, shown, file_label)?;
     let abilities = context.abilities();

@@ -16,9 +16,9 @@ use nix::mount::{MsFlags, mount as bind};
 
 use crate::{Error, host_path, io_error, make_directory, ownership, subpath};
 
-/// Where they are in a pod's directory.
 /// Below a pod's directory: an empty file for each claim whose files get labels.
 const LABELLED: &str = "labelled";
+/// Where they are in a pod's directory.
 pub(crate) const DIRECTORY: &str = "claims";
 
 /// The devices and inodes that are being mounted, and for how many pods. It is never held over a look at a file system,

@@ -9,25 +9,29 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 
 /// Calls `change` for everything below `root`, and for the root last: while that is as it was, the work is not done.
 pub(crate) fn all(root: &File, change: impl Fn(&OwnedFd) -> io::Result<()>) -> io::Result<()> {
-    let mut waiting = vec![PathBuf::new()];
-    while let Some(path) = waiting.pop() {
-        let directory = match open(root, &path) {
-            // It has gone meanwhile.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !path.as_os_str().is_empty() => continue,
-            opened => opened?,
-        };
-        if !metadata(&directory)?.is_dir() {
-            change(&directory)?;
+    let top = open(root, Path::new(""))?;
+    // Directories within each other, open: as many as a path can name, however many entries they have.
+    let mut opened = Vec::new();
+    if metadata(&top)?.is_dir() {
+        opened.push((PathBuf::new(), fs::read_dir(by_number(&top))?));
+    }
+    while let Some((directory, entries)) = opened.last_mut() {
+        let Some(entry) = entries.next() else {
+            opened.pop();
             continue;
-        }
-        for entry in fs::read_dir(by_number(&directory))? {
-            waiting.push(path.join(entry?.file_name()));
-        }
-        if !path.as_os_str().is_empty() {
-            change(&directory)?;
+        };
+        let path = directory.join(entry?.file_name());
+        let file = match open(root, &path) {
+            // It has gone meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            file => file?,
+        };
+        change(&file)?;
+        if metadata(&file)?.is_dir() {
+            opened.push((path, fs::read_dir(by_number(&file))?));
         }
     }
-    change(&open(root, Path::new(""))?)
+    change(&top)
 }
 
 /// A path below the root, without following any link.

@@ -189,8 +189,8 @@ fn host_name() -> anyhow::Result<String> {
     })
 }
 
-/// The address towards the default route, of version 6 too where pods have such addresses, and loopback. Nothing is sent:
-/// connecting a datagram socket asks for the route.
+/// The address towards the default route, of version 6 too where pods have such addresses or the machine leads nowhere
+/// otherwise, and loopback. Nothing is sent: connecting a datagram socket asks for the route.
 fn addresses(pod_cidr: Option<&str>) -> Vec<IpAddr> {
     let towards = |own: &str, target: &str| {
         let socket = UdpSocket::bind(own).ok()?;
@@ -198,12 +198,16 @@ fn addresses(pod_cidr: Option<&str>) -> Vec<IpAddr> {
         Some(socket.local_addr().ok()?.ip())
     };
     let v6 = pod_cidr.is_some_and(|range| range.contains(':'));
-    let outward = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")];
-    outward
-        .into_iter()
-        .take(if v6 { 2 } else { 1 })
-        .filter_map(|(own, target)| towards(own, target))
-        .filter(|address| !address.is_loopback())
+    known_as(v6, towards("0.0.0.0:0", "192.0.2.1:9"), || {
+        towards("[::]:0", "[2001:db8::1]:9")
+    })
+}
+
+fn known_as(wants_v6: bool, v4: Option<IpAddr>, v6: impl FnOnce() -> Option<IpAddr>) -> Vec<IpAddr> {
+    let v4 = v4.filter(|address| !address.is_loopback());
+    let v6 = if wants_v6 || v4.is_none() { v6() } else { None };
+    v4.into_iter()
+        .chain(v6.filter(|address| !address.is_loopback()))
         .chain([IpAddr::V4(Ipv4Addr::LOCALHOST)])
         .collect()
 }
@@ -211,6 +215,16 @@ fn addresses(pod_cidr: Option<&str>) -> Vec<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_machine_that_leads_anywhere_by_ipv6_alone_is_known_by_that() {
+        let parse = |text: &str| text.parse::<IpAddr>().unwrap();
+        let (v4, v6, own) = (parse("192.0.2.7"), parse("2001:db8::7"), parse("127.0.0.1"));
+        assert_eq!(known_as(false, None, || Some(v6)), [v6, own]);
+        assert_eq!(known_as(false, Some(v4), || Some(v6)), [v4, own]);
+        assert_eq!(known_as(true, Some(v4), || Some(v6)), [v4, v6, own]);
+        assert_eq!(known_as(false, None, || None), [own]);
+    }
 
     #[test]
     fn ranges_with_routes_are_left_alone() {

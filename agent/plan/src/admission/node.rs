@@ -34,7 +34,6 @@ pub(super) fn taints(pod: &Pod, node: &Node) -> Option<Rejection> {
     found.map(|_| rejection("TaintToleration", what))
 }
 
-/// The kubelet looks at the label of the pod itself.
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;

@@ -68,9 +68,12 @@ fn setting(contexts: &str, wanted: &str) -> Option<Label> {
     Label::parse(value.trim().trim_matches('"'))
 }
 
-/// The label of files that all containers may read and execute, `ro_file = "…"`: those of images.
+/// The label of files that all containers may read and execute, `ro_file = "…"`: those of images. Where the policy does not name
+/// it, containers' own.
 pub fn of_images(contexts: &str) -> Option<String> {
-    setting(contexts, "ro_file").map(|label| label.text())
+    setting(contexts, "ro_file")
+        .or_else(|| setting(contexts, "file"))
+        .map(|label| label.text())
 }
 
 /// Reads `process = "…"` and `file = "…"` of a policy's contexts for containers; nothing where one of them is missing.
@@ -114,16 +117,23 @@ fn options<'a>(pod: &'a Pod, container: &'a Container) -> Option<&'a SELinuxOpti
     let own = container.security_context.as_ref();
     let of_pod = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
     own.and_then(|own| own.se_linux_options.as_ref())
+        .filter(|own| says(own))
         .or_else(|| of_pod.and_then(|of_pod| of_pod.se_linux_options.as_ref()))
+        .filter(|options| says(options))
+}
+
+fn says(options: &SELinuxOptions) -> bool {
+    let all = [&options.user, &options.role, &options.type_, &options.level];
+    all.into_iter().flatten().any(|value| !value.is_empty())
 }
 
 /// Whether anything is asked for.
 pub fn asks(pod: &Pod, container: &Container) -> bool {
-    let all = options(pod, container).map(|own| [&own.user, &own.role, &own.type_, &own.level]);
-    all.is_some_and(|all| all.into_iter().flatten().any(|value| !value.is_empty()))
+    options(pod, container).is_some()
 }
 
-/// The labels of a container. A container's options take the place of all of its pod's; where they say no level, `level` is it.
+/// The labels of a container. A container's options, if they say anything, take the place of all of
+/// its pod's; where they say no level, `level` is it.
 /// A privileged container's processes have none.
 pub fn labels(pod: &Pod, container: &Container, defaults: &Defaults, level: &str) -> Result<Labels, String> {
     let Defaults { process, file } = defaults;
@@ -240,6 +250,11 @@ mod tests {
                 "u:r:t:s0:c1,c2 u:object_r:container_file_t:s0:c1,c2",
             ),
             (
+                &level,
+                own(json!({"type": ""})),
+                "system_u:system_r:container_t:s0:c7,c9 system_u:object_r:container_file_t:s0:c7,c9",
+            ),
+            (
                 &none,
                 own(json!({"type": "spc_t", "level": "s0-s1:c0.c1023,c3"})),
                 "system_u:system_r:spc_t:s0-s1:c0.c1023,c3 system_u:object_r:container_file_t:s0-s1:c0.c1023,c3",
@@ -304,6 +319,7 @@ mod tests {
             of_images("#ro_file = \"a:b:c\"\nro_file = \"u:o:r:s0\"\n").as_deref(),
             Some("u:o:r:s0")
         );
+        assert_eq!(of_images("file = \"u:o:f:s0\"").as_deref(), Some("u:o:f:s0"));
         assert_eq!(defaults(""), None);
         assert_eq!(defaults("process = \"a:b:c:s0\"\n"), None, "files are not labelled");
         assert_eq!(defaults("process = \"a:b\"\nfile = \"a:b:c\"\n"), None);
