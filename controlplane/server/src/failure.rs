@@ -44,6 +44,12 @@ pub enum Failure {
         /// The object.
         target: Target,
     },
+    /// 404 that a node's agent answered when it was asked for a part of an object.
+    #[error("the server could not find the requested resource ( {} {})", target.resource, target.name)]
+    NotFoundByNode {
+        /// The object, its resource with the part behind a slash.
+        target: Target,
+    },
     /// 404 for a path inside a known group and version.
     #[error("the server could not find the requested resource")]
     NoSuchResource,
@@ -214,7 +220,7 @@ impl Failure {
             Self::BadRequest { .. } => 400,
             Self::Unauthorized => 401,
             Self::Forbidden { .. } => 403,
-            Self::NotFound { .. } | Self::NoSuchResource | Self::NoSuchPath => 404,
+            Self::NotFound { .. } | Self::NotFoundByNode { .. } | Self::NoSuchResource | Self::NoSuchPath => 404,
             Self::MethodNotAllowed => 405,
             Self::NotAcceptable { .. } => 406,
             Self::AlreadyExists { .. } | Self::Conflict { .. } | Self::ApplyConflict { .. } => 409,
@@ -235,7 +241,7 @@ impl Failure {
             Self::BadRequest { .. } => "BadRequest",
             Self::Unauthorized => "Unauthorized",
             Self::Forbidden { .. } => "Forbidden",
-            Self::NotFound { .. } | Self::NoSuchResource | Self::NoSuchPath => "NotFound",
+            Self::NotFound { .. } | Self::NotFoundByNode { .. } | Self::NoSuchResource | Self::NoSuchPath => "NotFound",
             Self::MethodNotAllowed => "MethodNotAllowed",
             Self::NotAcceptable { .. } => "NotAcceptable",
             Self::AlreadyExists { .. } => "AlreadyExists",
@@ -261,6 +267,7 @@ impl Failure {
             | Self::Unauthorized
             | Self::Forbidden { .. }
             | Self::NotFound { .. }
+            | Self::NotFoundByNode { .. }
             | Self::NoSuchResource
             | Self::NoSuchPath
             | Self::MethodNotAllowed
@@ -293,9 +300,10 @@ impl Failure {
                 details.causes = some_causes(causes);
                 Some(details)
             }
-            Self::NotFound { target } | Self::AlreadyExists { target, .. } | Self::Conflict { target, .. } => {
-                Some(of(target))
-            }
+            Self::NotFound { target }
+            | Self::NotFoundByNode { target }
+            | Self::AlreadyExists { target, .. }
+            | Self::Conflict { target, .. } => Some(of(target)),
             Self::Invalid { kind, name, causes } => Some(StatusDetails {
                 name: some(name),
                 group: some(&kind.group),

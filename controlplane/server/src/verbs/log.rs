@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::agent;
 use crate::agents::{Agent, AgentError, Answer};
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, GroupResource, Target};
 use crate::path::percent_encode;
 use crate::query::Query;
 use crate::respond::{self, Response};
@@ -42,12 +42,12 @@ pub(crate) async fn get(context: &mut Context) -> Result<Response, Failure> {
         }
     };
     match agent::ask(context, node, request, told).await? {
-        Answer::Whole(answer) => pass_on(answer).await,
+        Answer::Whole(answer) => pass_on(answer, &name).await,
         Answer::Switched(head, back) => tunnel::open(context.wire.upgrade.take(), tunnel::headers(&head.headers), back),
     }
 }
 
-async fn pass_on(answer: Response) -> Result<Response, Failure> {
+async fn pass_on(answer: Response, pod: &str) -> Result<Response, Failure> {
     let (mut parts, body) = answer.into_parts();
     if parts.status.is_success() {
         let content_type = parts
@@ -61,7 +61,12 @@ async fn pass_on(answer: Response) -> Result<Response, Failure> {
     let text = agent::words(Response::new(body)).await;
     Err(match parts.status {
         StatusCode::BAD_REQUEST => Failure::bad_request(text),
-        StatusCode::NOT_FOUND => Failure::NoSuchResource,
+        StatusCode::NOT_FOUND => Failure::NotFoundByNode {
+            target: Target {
+                resource: GroupResource::new("", "pods/log"),
+                name: pod.to_owned(),
+            },
+        },
         _ => Failure::internal(text),
     })
 }

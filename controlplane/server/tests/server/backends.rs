@@ -17,13 +17,15 @@ use tokio::net::TcpListener;
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const UPGRADE: [(&str, &str); 2] = [("connection", "Upgrade"), ("upgrade", "SPDY/3.1")];
 
-/// Answers what it was asked.
+/// Answers what it was asked, but knows no pod of the name `unknown`.
 struct Echo;
 
 impl Agents for Echo {
     fn ask(&self, agent: Agent, request: Request<Body>) -> BoxFuture<'static, Result<Answer, AgentError>> {
         let text = format!("{} {}:{} {}", agent.node, agent.address, agent.port, request.uri());
-        Box::pin(async move { Ok(Answer::Whole(Response::new(Body::from(text)))) })
+        let code = if text.contains("/unknown/") { 404 } else { 200 };
+        let answer = Response::builder().status(code).body(Body::from(text)).unwrap();
+        Box::pin(async move { Ok(Answer::Whole(answer)) })
     }
 }
 
@@ -72,6 +74,18 @@ async fn logs_come_from_the_node() {
         "PodLogOptions \"a\" is invalid: tailLines: Invalid value: -1: must be greater than or equal to 0"
     );
     assert_eq!(api.get(&format!("{PODS}/none/log")).await.code, 404);
+    api.post(PODS, &pod("unknown")).await;
+    let binding = json!({"metadata": {"name": "unknown"}, "target": {"kind": "Node", "name": "n1"}});
+    api.post(&format!("{PODS}/unknown/binding"), &binding).await;
+    let answer = api.get(&format!("{PODS}/unknown/log")).await.json();
+    assert_eq!(
+        (&answer["message"], &answer["reason"], &answer["details"]),
+        (
+            &json!("the server could not find the requested resource ( pods/log unknown)"),
+            &json!("NotFound"),
+            &json!({"name": "unknown", "kind": "pods/log"})
+        )
+    );
 }
 
 #[tokio::test]

@@ -27,6 +27,9 @@ const SENDERS: usize = 8;
 /// Obeys at once, also to the signal that nginx's image asks for, and is an ordinary process otherwise.
 const PROGRAM: &str = "trap 'exit 0' TERM QUIT; while :; do sleep 3600 & wait; done";
 
+/// What a crowd's start left to do, its events above all, is done then.
+const UNTIL_REST: Duration = Duration::from_secs(20);
+
 /// More pods than upstream's 110 for a node, with addresses for them.
 pub(crate) fn words(crowd: usize) -> Vec<String> {
     vec![
@@ -92,6 +95,8 @@ async fn rest(machine: &Machine, target: &Target, image: &str, table: &mut Table
     let mut pods = Pods::new(target, "crowd", image).await?;
     pods.create_all(crowd).await?;
     pods.until_all(crowd).await?;
+    crate::memory::idle(machine, table, &format!("{crowd} pods that have just started"))?;
+    tokio::time::sleep(UNTIL_REST).await;
     crate::memory::idle(machine, table, &format!("{crowd} pods that rest"))?;
     let mut held = Vec::new();
     for (pid, line) in process::with_command_line("skiff-supervisor")? {
