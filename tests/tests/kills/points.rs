@@ -1,5 +1,6 @@
 //! Kills at the points of a pod's life that have names: its agent, or its supervisor, stops there and waits.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -115,23 +116,25 @@ async fn kill_at(world: &mut World, sign: &Sign, way: Way, point: &str, victim: 
     let name = format!("busy-{}", world.next);
     world.next += 1;
     let spec = world.busy(&name);
+    let path = format!("{PODS}/{name}");
+    if way != Way::Down {
+        sign.set(point)?;
+    }
+    world.create(&name, spec).await?;
+    // Now: when the agent has stopped, the pod may be gone.
+    let (_, pod) = world.api.ask(&Method::GET, &path, &Value::Null).await?;
+    let uid = uid(&pod).to_owned();
+    ensure!(!uid.is_empty(), "{pod}");
     if way == Way::Down {
-        world.create(&name, spec).await?;
         world.settle().await?;
         sign.set(point)?;
-        let path = format!("{PODS}/{name}?gracePeriodSeconds=1");
+        let path = format!("{path}?gracePeriodSeconds=1");
         let (status, answer) = world.api.ask(&Method::DELETE, &path, &Value::Null).await?;
         ensure!(status.is_success(), "{status} {answer}");
         world.wanted.remove(&name);
         world.leaving.insert(name.clone());
-    } else {
-        sign.set(point)?;
-        world.create(&name, spec).await?;
     }
     let stopped = sign.stopped(point)?;
-    let path = format!("{PODS}/{name}");
-    let (_, pod) = world.api.ask(&Method::GET, &path, &Value::Null).await?;
-    let uid = uid(&pod).to_owned();
     if way == Way::Running {
         // Whether it has is not for this test to say otherwise.
         eventually("its script runs", || {
@@ -165,6 +168,15 @@ async fn kill_at(world: &mut World, sign: &Sign, way: Way, point: &str, victim: 
     Ok(())
 }
 
+/// Whether those that nobody touched run on.
+fn untouched(before: &BTreeMap<String, Value>, after: &BTreeMap<String, Value>) -> anyhow::Result<()> {
+    for (name, pod) in before {
+        let (one, other) = (status(pod), status(&after[name]));
+        ensure!(one["containerID"] == other["containerID"], "{name}: {other}");
+    }
+    Ok(())
+}
+
 pub(crate) async fn story(parts: Parts, victims: &[Victim]) -> anyhow::Result<()> {
     let mut world = World::start(parts).await?;
     let sign = Sign {
@@ -181,14 +193,11 @@ pub(crate) async fn story(parts: Parts, victims: &[Victim]) -> anyhow::Result<()
                 continue;
             }
             let killed = kill_at(&mut world, &sign, way, point, *victim).await;
-            killed.with_context(|| format!("{victim:?} killed at {point:?} with {parts:?}"))?;
+            let context = || format!("{victim:?} killed at {point:?} with {parts:?}");
+            killed.with_context(context)?;
+            untouched(&before, &world.settle().await?).with_context(context)?;
             count += 1;
         }
-    }
-    let after = world.settle().await?;
-    for (name, pod) in &before {
-        let (one, other) = (status(pod), status(&after[name]));
-        ensure!(one["containerID"] == other["containerID"], "{name}: {other}");
     }
     let served = customer.finish()?;
     tracing::info!(count, served, held = world.held, ?parts, "killed at points");
