@@ -38,6 +38,7 @@ spec:
     - {name: scratch, mountPath: /scratch}
     - {name: word, mountPath: /word, readOnly: true}
     - {name: host, mountPath: /host}
+    - {name: scratch, mountPath: /host/closed/deep}
     securityContext: {capabilities: {add: [SYS_PTRACE]}}
   - <<: *shell
     name: user
@@ -100,6 +101,11 @@ impl Node {
         let node = Self { machine, home };
         std::fs::create_dir(node.host())?;
         std::fs::set_permissions(node.host(), std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
+        // Nobody but its owner may enter it, or root, who need not be the machine's.
+        let closed = node.host().join("closed");
+        std::fs::create_dir(&closed)?;
+        std::fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
+        std::os::unix::fs::chown(&closed, Some(1000), Some(1001))?;
         let file = node.home.path().join("pods.yaml");
         let manifest = PODS.replace("IMAGE", &image).replace("NGINX", &nginx);
         std::fs::write(&file, manifest.replace("HOST", &node.host().display().to_string()))?;
@@ -184,6 +190,14 @@ fn files_belong_to_who_they_should(node: &Node, first: u32) -> anyhow::Result<()
     // On the machine a volume's files are whose they are inside; what is the image's is nobody's.
     ensure!(owner(&node.host().join("made"))? == (0, 0), "made");
     ensure!(owner(&node.host().join("users"))? == (1000, 1001), "users");
+    ensure!(
+        owner(&node.host().join("closed/deep"))? == (0, 0),
+        "a place for a mount"
+    );
+    ensure!(
+        node.says("one", "root", "ls /host/closed/deep")? == "users",
+        "a mount in a closed directory"
+    );
     let found = process::run(
         std::process::Command::new("find")
             .arg(node.machine.state())

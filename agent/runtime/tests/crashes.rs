@@ -92,7 +92,7 @@ async fn ended(pids: &[i32]) {
         .expect("processes live on");
 }
 
-/// The processes that no pod has: who forks supervisors, and the one that it forked ahead.
+/// The supervisors, who forks them, and the one that it forked ahead.
 async fn idle(machine: &Machine, count: usize) -> Vec<i32> {
     let members = || holders::supervisors(&machine.cgroup_root);
     let wait = async {
@@ -108,10 +108,11 @@ async fn idle(machine: &Machine, count: usize) -> Vec<i32> {
 #[tokio::test]
 async fn a_supervisor_that_waits_for_a_pod_serves_it_and_is_not_missed_when_it_is_gone() {
     let machine = Machine::new("ahead").await;
-    let ahead = idle(&machine, 2).await;
+    machine.sandbox("first").await;
+    let ahead = idle(&machine, 3).await;
     machine.sandbox("s").await;
     assert!(ahead.contains(&holders::supervisor(&machine, "s")), "{ahead:?}");
-    let again = idle(&machine, 3).await;
+    let again = idle(&machine, 4).await;
     let waiting = again.iter().find(|pid| !ahead.contains(pid)).copied().unwrap();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(waiting), nix::sys::signal::Signal::SIGKILL).unwrap();
     ended(&[waiting]).await;

@@ -356,6 +356,91 @@ async fn attack_links_to_dev_put_devices_into_nothing_of_others() {
     machine.finish().await;
 }
 
+/// What an image and a pod's memory say of a place that something else covers, or that is not theirs, brings no volume to where
+/// devices are made.
+#[tokio::test]
+async fn attack_links_below_other_mounts_put_devices_into_nothing_of_others() {
+    let machine = Machine::of(Kind::Embedded, "dev-hidden").await;
+    machine.sandbox("s").await;
+    let volume = machine.directory.path().join("volume");
+    std::fs::create_dir_all(volume.join("dev")).unwrap();
+    let at = |id: &str, whole: &str, destination: &str| {
+        let mut spec = with(&machine, id, &volume, whole, &["rbind", whole, "rw"]);
+        let mut mounts = spec.spec.mounts().clone().unwrap();
+        mounts.last_mut().unwrap().set_destination(destination.into());
+        spec.spec.set_mounts(Some(mounts));
+        spec
+    };
+    machine
+        .run(
+            "s",
+            machine.shell(
+                "first",
+                "ln -s / /dev/shm/root; ln -s /dev /dev/shm/dev; exec sleep 1000",
+            ),
+        )
+        .await;
+    let mut cases = Vec::new();
+    for whole in ["rprivate", "rslave"] {
+        for target in ["root", "dev"] {
+            cases.push(at(
+                &format!("memory-{target}-{whole}"),
+                whole,
+                &format!("/dev/shm/{target}"),
+            ));
+        }
+        let mut spec = at(&format!("proc-{whole}"), whole, "/v");
+        let layer = machine.directory.path().join(format!("layer-{whole}"));
+        common::busybox(&layer);
+        std::fs::create_dir_all(layer.join("proc")).unwrap();
+        std::os::unix::fs::symlink("/", layer.join("proc/x")).unwrap();
+        std::os::unix::fs::symlink("/proc/x", layer.join("v")).unwrap();
+        spec.layers = vec![layer];
+        cases.push(spec);
+    }
+    for spec in cases {
+        let id = spec.id.clone();
+        let created = machine.runtime.create_container("s", spec).await;
+        let told = created.err().map(|error| error.to_string()).unwrap_or_default();
+        assert_eq!(names(&volume), ["dev"], "{id}: {told}");
+        assert_eq!(names(&volume.join("dev")), [""; 0], "{id}: {told}");
+        assert_ne!(told, "", "{id}");
+        machine.runtime.remove_container("s", &id).await.unwrap();
+    }
+    machine.finish().await;
+}
+
+/// As on other runtimes, what a link of the image names need not be there.
+#[tokio::test]
+async fn a_volume_comes_to_where_a_link_leads_that_leads_to_nothing() {
+    let machine = Machine::of(Kind::Embedded, "dangling").await;
+    machine.sandbox("s").await;
+    let (volume, file) = (
+        machine.directory.path().join("volume"),
+        machine.directory.path().join("file"),
+    );
+    std::fs::create_dir(&volume).unwrap();
+    std::fs::write(volume.join("seen"), "").unwrap();
+    std::fs::write(&file, "here\n").unwrap();
+    let layer = machine.directory.path().join("layer-dangling");
+    common::busybox(&layer);
+    std::os::unix::fs::symlink("run/deep", layer.join("v")).unwrap();
+    std::os::unix::fs::symlink("/usr/share/zone/here", layer.join("time")).unwrap();
+    let mut spec = with(&machine, "c", &volume, "rprivate", &["rbind", "rprivate", "rw"]);
+    let mut mounts = spec.spec.mounts().clone().unwrap();
+    let mut other = mounts.last().unwrap().clone();
+    other.set_destination("/time".into()).set_source(Some(file));
+    mounts.push(other);
+    spec.spec.set_mounts(Some(mounts));
+    spec.layers = vec![layer];
+    machine.run("s", spec).await;
+    let told = machine
+        .exec("s", "c", "ls /run/deep; cat /time /usr/share/zone/here", LIMIT)
+        .await;
+    assert_eq!(String::from_utf8(told.output).unwrap(), "seen\nhere\nhere\n");
+    machine.finish().await;
+}
+
 contract!(
     later_mounts_go_the_ways_that_are_open,
     a_mount_is_read_only_as_deep_as_it_says,

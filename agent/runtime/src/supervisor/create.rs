@@ -199,7 +199,7 @@ fn set_stage(
     let first = taken.layers.len();
     let late = taken
         .sources
-        .put(first, &mut config, &rootfs, creation.users, origins)?;
+        .put(first, &mut config, &rootfs, creation.users.is_some(), origins)?;
     Ok((config, late))
 }
 

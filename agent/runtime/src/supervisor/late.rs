@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat};
 use nix::libc;
 use nix::sched::{CloneFlags, setns};
-use nix::sys::stat::{Mode, mkdirat};
+use nix::sys::stat::Mode;
 use oci_spec::runtime::{Mount as Wanted, Spec};
 
 use super::users::Users;
@@ -145,12 +145,7 @@ fn find_or_make(destination: &Path, folder: bool) -> io::Result<OwnedFd> {
         let found = openat(&here, name, flags, Mode::empty());
         here = match found {
             Err(Errno::ENOENT) => {
-                if folder {
-                    mkdirat(&here, name, Mode::from_bits_truncate(0o755))?;
-                } else {
-                    let make = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
-                    drop(openat(&here, name, make, Mode::from_bits_truncate(0o755))?);
-                }
+                places::make(&here, name, folder)?;
                 openat(&here, name, flags, Mode::empty())?
             }
             found => found?,

@@ -7,10 +7,13 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use nix::fcntl::readlinkat;
-use oci_spec::runtime::Spec;
+use nix::fcntl::{OFlag, open, readlinkat};
+use nix::sys::stat::Mode;
+use oci_spec::runtime::{Mount as Wanted, Spec};
 
 use super::late::{self, PLACE};
 use crate::Refusal;
@@ -19,14 +22,15 @@ use crate::sys::Mount;
 /// As many as the kernel follows.
 const FOLLOWED: usize = 40;
 
-/// Refuses what would come to lie at or above `/dev` without being named so; and below it, if something comes over that `later`.
-/// `sources` are what the configuration's mounts bind of the machine, by their numbers.
-pub(super) fn check(
+/// Answers where each mount of a configuration leads. Refuses what would come to lie at or above `/dev` without being named so;
+/// and below it, if something comes over that `later`. `sources` are what the mounts bind of the machine, by their numbers; what
+/// else they bind is on the stage.
+pub(super) fn follow(
     rootfs: &Path,
     config: &Spec,
     sources: &BTreeMap<usize, Mount>,
     later: bool,
-) -> Result<(), Refusal> {
+) -> Result<Vec<PathBuf>, Refusal> {
     let place = Path::new(PLACE);
     let mut tree = Tree {
         rootfs,
@@ -35,21 +39,38 @@ pub(super) fn check(
     if tree.link(place).is_some() {
         return Err(refused(place, "it is a link of the image"));
     }
+    let mut all = Vec::new();
     for (number, mount) in config.mounts().iter().flatten().enumerate() {
+        let (named, bound) = (mount.destination(), late::is_bound(mount));
         if later && late::concerns(mount) {
+            all.push(named.clone());
             continue;
         }
-        let (named, bound) = (mount.destination(), late::is_bound(mount));
         let Some(found) = tree.find(named) else {
             return Err(refused(named, "too many links"));
         };
+        if found == Path::new("/") && named == &found {
+            return Err(refused(named, "it would cover the container's root"));
+        }
         let covers = place.starts_with(&found) && (bound || found != place);
         if covers || later && found.starts_with(place) && !named.starts_with(place) {
             return Err(refused(named, "a link leads it to /dev"));
         }
-        tree.mounts.push((found, sources.get(&number)));
+        let inside = match sources.get(&number) {
+            Some(source) => Some(Inside::Taken(source)),
+            None if bound => staged(mount).map_err(|error| refused(named, &error.to_string()))?,
+            None => None,
+        };
+        all.push(found.clone());
+        tree.mounts.push((found, inside));
     }
-    Ok(())
+    Ok(all)
+}
+
+fn staged(mount: &Wanted) -> io::Result<Option<Inside<'static>>> {
+    let Some(source) = mount.source() else { return Ok(None) };
+    let opened = open(source, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
+    Ok(Some(Inside::Staged(opened)))
 }
 
 fn refused(place: &Path, why: &str) -> Refusal {
@@ -59,11 +80,26 @@ fn refused(place: &Path, why: &str) -> Refusal {
     }
 }
 
-/// A container's files while it is put together: its root and what has been mounted in it so far. What is not bound from
-/// anywhere has no links that lead out of it.
+/// A container's files while it is put together: its root and what has been mounted in it so far. A file system that the kernel
+/// has just made has no links that lead out of it.
 struct Tree<'a> {
     rootfs: &'a Path,
-    mounts: Vec<(PathBuf, Option<&'a Mount>)>,
+    mounts: Vec<(PathBuf, Option<Inside<'a>>)>,
+}
+
+/// What is bound somewhere.
+enum Inside<'a> {
+    Taken(&'a Mount),
+    Staged(OwnedFd),
+}
+
+impl AsFd for Inside<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Taken(mount) => mount.0.as_fd(),
+            Self::Staged(opened) => opened.as_fd(),
+        }
+    }
 }
 
 impl Tree<'_> {
@@ -101,7 +137,7 @@ impl Tree<'_> {
             Some((_, None)) => None,
             Some((place, Some(source))) => {
                 let inside = path.strip_prefix(place).ok()?;
-                readlinkat(&source.0, inside).ok().map(PathBuf::from)
+                readlinkat(source, inside).ok().map(PathBuf::from)
             }
             None => fs::read_link(self.rootfs.join(path.strip_prefix("/").ok()?)).ok(),
         }

@@ -14,34 +14,28 @@ use nix::libc;
 use nix::sys::stat::{Mode, fstat, mkdirat};
 use oci_spec::runtime::Mount as Wanted;
 
-use super::users::Users;
 use crate::sys::{FileSystem, Mount, open_in_root};
 
 /// Where devices are made after all mounts.
 const DEVICES: &str = "/dev";
 
 /// A container's root, mounted, and nothing of it in use yet.
-pub(super) struct Root<'a> {
+pub(super) struct Root {
     folder: OwnedFd,
-    users: Option<&'a Users>,
     devices: Option<File>,
 }
 
 /// Which file it is, by its device and number.
 type File = (libc::dev_t, libc::ino_t);
 
-impl<'a> Root<'a> {
-    pub(super) fn open(path: &Path, users: Option<&'a Users>) -> io::Result<Self> {
+impl Root {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
         let folder = open(
             path,
             OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
             Mode::empty(),
         )?;
-        Ok(Self {
-            folder,
-            users,
-            devices: None,
-        })
+        Ok(Self { folder, devices: None })
     }
 
     /// Makes a file system of the kernel's and mounts it. As with proc, no link of the image may lead to another place for that
@@ -75,36 +69,32 @@ impl<'a> Root<'a> {
         if kind == "sysfs" && self.is_link(wanted.destination())? {
             return Err(Errno::ENOTDIR.into());
         }
-        mount.attach_over(&place)?;
+        attach(&mount, &place)?;
         if devices {
             self.devices = Some(file(&mount.0)?);
         }
         Ok(())
     }
 
-    /// Mounts what there is already, as far open to writers as the configuration says.
-    pub(super) fn mount(&self, mount: &Mount, wanted: &Wanted) -> io::Result<()> {
+    /// Mounts what there is already, as far open to writers as the configuration says, where its destination was found to lead.
+    pub(super) fn mount(&self, mount: &Mount, wanted: &Wanted, destination: &Path) -> io::Result<()> {
         protect(mount, wanted)?;
-        let place = self.place(wanted.destination(), mount.is_directory()?)?;
-        if self.devices == Some(file(&place)?) {
+        let place = self.place(destination, mount.is_directory()?)?;
+        let covers = file(&place)?;
+        if self.devices == Some(covers) || file(&self.folder)? == covers {
             // Devices would be made in a volume: a link leads there now that did not a moment ago.
             return Err(Errno::ELOOP.into());
         }
-        mount.attach_over(&place).map_err(|error| match error.raw_os_error() {
-            // That is how the kernel refuses to cover a directory by a file.
-            Some(libc::EINVAL) => Errno::ENOTDIR.into(),
-            _ => error,
-        })
+        attach(mount, &place)
     }
 
-    /// Finds a place, made where it is not there; the pod's root makes it.
+    /// Finds a place, made where it is not there.
     fn place(&self, destination: &Path, folder: bool) -> io::Result<OwnedFd> {
         match self.find(destination, OFlag::empty()) {
             Err(Errno::ENOENT) => {}
             found => return Ok(found?),
         }
-        let made = || self.make(destination, folder);
-        self.users.map_or_else(made, |users| users.as_root(made))?;
+        self.make(destination, folder)?;
         Ok(self.find(destination, OFlag::empty())?)
     }
 
@@ -115,12 +105,7 @@ impl<'a> Root<'a> {
             so_far.push(name);
             here = match self.find(&so_far, OFlag::empty()) {
                 Err(Errno::ENOENT) => {
-                    if folder || names.peek().is_some() {
-                        mkdirat(&here, name, Mode::from_bits_truncate(0o755))?;
-                    } else {
-                        let make = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
-                        drop(openat(&here, name, make, Mode::from_bits_truncate(0o644))?);
-                    }
+                    make(&here, name, folder || names.peek().is_some())?;
                     self.find(&so_far, OFlag::empty())?
                 }
                 found => found?,
@@ -137,6 +122,28 @@ impl<'a> Root<'a> {
     /// No link leads out of the root.
     fn find(&self, path: &Path, more: OFlag) -> Result<OwnedFd, Errno> {
         open_in_root(&self.folder, path, OFlag::O_PATH | more)
+    }
+}
+
+fn attach(mount: &Mount, place: &OwnedFd) -> io::Result<()> {
+    mount.attach_over(place).map_err(|error| match error.raw_os_error() {
+        // That is how the kernel refuses to cover a directory by a file, and a file by a directory.
+        Some(libc::EINVAL) => Errno::ENOTDIR.into(),
+        _ => error,
+    })
+}
+
+/// Makes what something is to be mounted on, unless another container of the pod has just made it.
+pub(super) fn make(here: &OwnedFd, name: &OsStr, folder: bool) -> Result<(), Errno> {
+    let made = if folder {
+        mkdirat(here, name, Mode::from_bits_truncate(0o755))
+    } else {
+        let make = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
+        openat(here, name, make, Mode::from_bits_truncate(0o644)).map(drop)
+    };
+    match made {
+        Err(Errno::EEXIST) => Ok(()),
+        made => made,
     }
 }
 

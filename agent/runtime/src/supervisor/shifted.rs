@@ -12,11 +12,12 @@ use super::stage;
 use super::users::Users;
 use crate::sys::Mount;
 
-/// The layers as the pod's users shall see them. To be taken before this process leaves the machine's mounts.
+/// The layers as the pod's users shall see them, for nobody to write to: other pods have them, too. To be taken before this process leaves the machine's mounts.
 pub(super) fn layers(users: Option<&Users>, layers: &[PathBuf]) -> io::Result<Vec<Mount>> {
     let taken = layers.iter().map(|layer| {
         let mount = stage::private(layer)?;
         users.map_or(Ok(()), |users| shift(users, &mount, layer))?;
+        mount.protect(libc::MOUNT_ATTR_RDONLY)?;
         Ok(mount)
     });
     taken.collect()

@@ -2,8 +2,9 @@
 //!
 //! Before libcontainer begins, all is put in its place that can be: it takes many times as long, has one answer for all mounts of
 //! a container about which later mounts it and the machine see of each other, and does not look at what each one says. Left to it
-//! is what belongs to a namespace that only it makes, what lies below that, and, of a container with any mount that is open to
-//! the machine's later ones, all: what it says of all of them would undo what each is.
+//! is what belongs to a namespace that only it makes, what lies below that, and all of two kinds of containers: those with any
+//! mount that is open to the machine's later ones, since what it says of all of them would undo what each is; and those of a pod
+//! with users of its own, who would find such mounts locked, and their own rights needed for the places.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -65,15 +66,17 @@ impl Sources {
         first: usize,
         spec: &mut Spec,
         rootfs: &Path,
-        users: Option<&Users>,
+        own_users: bool,
         origins: &[(PathBuf, PathBuf)],
     ) -> Result<Late, Refusal> {
-        let opened = Root::open(rootfs, users);
+        let opened = Root::open(rootfs);
         let mut root = opened.map_err(|error| Refusal::failed("open the root file system", &error))?;
-        let (mut held_back, mut left) = (Late::default(), Vec::new());
+        let (mut held_back, mut left, mut left_places) = (Late::default(), Vec::new(), Vec::new());
         let late = late::is_wanted(spec);
-        links::check(rootfs, spec, &self.mounts, late)?;
-        for (number, mut mount) in spec.mounts().clone().unwrap_or_default().into_iter().enumerate() {
+        let all_left = self.open || own_users;
+        let places = links::follow(rootfs, spec, &self.mounts, late)?;
+        let mounts = spec.mounts().clone().unwrap_or_default().into_iter();
+        for (number, (mut mount, place)) in mounts.zip(places).enumerate() {
             let copy = self.mounts.remove(&number);
             if late && late::concerns(&mount) {
                 let added = match copy {
@@ -82,7 +85,7 @@ impl Sources {
                     None => Ok(()),
                 };
                 added.map_err(|error| Refusal::failed(format!("mount {}", mount.destination().display()), &error))?;
-            } else if self.open || needs_libcontainer(&mount, &left, users.is_some()) {
+            } else if all_left || needs_libcontainer(&mount, &place, &left_places) {
                 if let Some(copy) = copy {
                     let put = stage::put(&copy, first + number);
                     let put = put.map_err(|error| {
@@ -92,8 +95,9 @@ impl Sources {
                     mount.set_source(Some(put));
                 }
                 left.push(mount);
+                left_places.push(place);
             } else {
-                let mounted = mount_in(&mut root, &mount, copy);
+                let mounted = mount_in(&mut root, &mount, copy, &place);
                 mounted.map_err(|error| failed_at(&mount, &error, origins))?;
             }
         }
@@ -102,11 +106,11 @@ impl Sources {
     }
 }
 
-fn mount_in(root: &mut Root<'_>, wanted: &Wanted, copy: Option<Mount>) -> io::Result<()> {
+fn mount_in(root: &mut Root, wanted: &Wanted, copy: Option<Mount>, place: &Path) -> io::Result<()> {
     match (copy, wanted.source(), wanted.typ()) {
-        (Some(copy), _, _) => root.mount(&copy, wanted),
+        (Some(copy), _, _) => root.mount(&copy, wanted, place),
         // From the stage.
-        (None, Some(source), _) if late::is_bound(wanted) => root.mount(&copied(wanted, source)?, wanted),
+        (None, Some(source), _) if late::is_bound(wanted) => root.mount(&copied(wanted, source)?, wanted, place),
         (None, _, Some(kind)) => root.mount_new(kind, wanted),
         (None, _, None) => Err(Errno::ENODEV.into()),
     }
@@ -120,12 +124,10 @@ fn copied(wanted: &Wanted, source: &Path) -> io::Result<Mount> {
     }
 }
 
-/// Processes are those of a namespace that it makes; to users of the pod's own it can make file systems belong. `left` are the
-/// mounts before this one that it makes.
-fn needs_libcontainer(mount: &Wanted, left: &[Wanted], own_users: bool) -> bool {
-    let kernels = !late::is_bound(mount) && (own_users || mount.typ().as_deref() == Some("proc"));
-    let below = |before: &Wanted| mount.destination().starts_with(before.destination());
-    kernels || left.iter().any(below)
+/// Processes are those of a namespace that it makes. `left` are the places of the mounts before this one that it makes.
+fn needs_libcontainer(mount: &Wanted, place: &Path, left: &[PathBuf]) -> bool {
+    let processes = !late::is_bound(mount) && mount.typ().as_deref() == Some("proc");
+    processes || left.iter().any(|before| place.starts_with(before))
 }
 
 /// Says of a configuration as a whole what libcontainer understands; returns whether any mount is open to the machine.

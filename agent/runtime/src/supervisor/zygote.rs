@@ -24,6 +24,8 @@ use crate::sys;
 const PATH_LIMIT: usize = 4096;
 /// A child is made ahead when nothing was ordered for so long: pods that start have the machine for themselves.
 const QUIET_MILLISECONDS: u8 = 250;
+/// A spare ends within microseconds.
+const END_MILLISECONDS: u16 = 2000;
 
 /// What a new supervisor starts from.
 pub(super) struct Order {
@@ -59,10 +61,11 @@ pub(super) fn serve(empty: &Empty) -> io::Result<Option<Order>> {
     setsid().ok();
     forget_ignored()?;
     children(SigHandler::SigIgn, SaFlags::SA_NOCLDWAIT)?;
-    let mut spare = None;
+    // Until the first order comes, this process may not be in its control group yet, nor would a spare be.
+    let (mut spare, mut ordered) = (None, false);
     loop {
-        if spare.is_none() && !comes(&orders, QUIET_MILLISECONDS.into())? {
-            match begin_spare()? {
+        if ordered && spare.is_none() && !comes(&orders, QUIET_MILLISECONDS.into())? {
+            match begin_spare() {
                 Forked::Child(own) => {
                     // Only the process that forks hears of all orders.
                     drop(orders);
@@ -75,6 +78,7 @@ pub(super) fn serve(empty: &Empty) -> io::Result<Option<Order>> {
             spare.as_ref().map_or(Ok(()), end_spare)?;
             return Ok(None);
         };
+        ordered = true;
         if spare
             .take()
             .is_some_and(|spare| order(&spare, &directory, &agent, &log).is_ok())
@@ -99,15 +103,18 @@ enum Forked {
     Parent(Option<OwnedFd>),
 }
 
-fn begin_spare() -> io::Result<Forked> {
-    let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+fn begin_spare() -> Forked {
+    let pair = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
+    let Ok((ours, theirs)) = pair else {
+        return Forked::Parent(None);
+    };
     match sys::fork() {
         Ok(ForkResult::Child) => {
             drop(ours);
-            Ok(Forked::Child(theirs))
+            Forked::Child(theirs)
         }
-        Ok(ForkResult::Parent { .. }) => Ok(Forked::Parent(Some(ours))),
-        Err(_) => Ok(Forked::Parent(None)),
+        Ok(ForkResult::Parent { .. }) => Forked::Parent(Some(ours)),
+        Err(_) => Forked::Parent(None),
     }
 }
 
@@ -132,9 +139,13 @@ fn begin(directory: PathBuf, agent: OwnedFd, log: OwnedFd, memory: Option<Shared
     })
 }
 
-/// Returns when it is gone: nothing of the agent's is left when the process that forks is.
+/// Returns when it is gone: nothing of the agent's is left when the process that forks is. One that was stopped hears of it when
+/// it goes on.
 fn end_spare(spare: &OwnedFd) -> io::Result<()> {
     shutdown(spare.as_raw_fd(), Shutdown::Write)?;
+    if !comes(spare, END_MILLISECONDS.into())? {
+        return Ok(());
+    }
     let mut end = [0];
     match nix::unistd::read(spare, &mut end) {
         Ok(_) | Err(nix::Error::ECONNRESET) => Ok(()),
