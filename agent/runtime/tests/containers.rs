@@ -6,6 +6,7 @@
     clippy::indexing_slicing,
     reason = "a test's helpers are tests"
 )]
+#![allow(dead_code, reason = "the shared helpers have more than this uses")]
 
 mod common;
 

@@ -12,9 +12,9 @@ mod common;
 use std::path::Path;
 use std::time::Duration;
 
+use common::volumes::{names, with};
 use common::{Kind, Machine, contract};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use oci_spec::runtime::{Capability, LinuxCapabilitiesBuilder, MountBuilder};
 use runtime::ContainerSpec;
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -42,38 +42,6 @@ impl Drop for Shared<'_> {
             umount2(&self.0.join(name), MntFlags::MNT_DETACH).ok();
         }
     }
-}
-
-/// A container with the directory at `/v`, which may mount.
-fn with(machine: &Machine, id: &str, source: &Path, whole: &str, options: &[&str]) -> ContainerSpec {
-    let mut spec = machine.shell(id, "exec sleep 1000");
-    let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
-    let volume = MountBuilder::default()
-        .destination("/v")
-        .typ("bind")
-        .source(source)
-        .options(options)
-        .build()
-        .unwrap();
-    let mut mounts = spec.spec.mounts().clone().unwrap_or_default();
-    mounts.push(volume);
-    spec.spec.set_mounts(Some(mounts));
-    let mut linux = spec.spec.linux().clone().unwrap_or_default();
-    linux.set_rootfs_propagation(Some(whole.to_owned()));
-    spec.spec.set_linux(Some(linux));
-    let mut process = spec.spec.process().clone().unwrap();
-    let admin = std::collections::HashSet::from([Capability::SysAdmin]);
-    let capabilities = LinuxCapabilitiesBuilder::default()
-        .bounding(admin.clone())
-        .effective(admin.clone())
-        .permitted(admin)
-        .inheritable(std::collections::HashSet::new())
-        .ambient(std::collections::HashSet::new())
-        .build()
-        .unwrap();
-    process.set_capabilities(Some(capabilities));
-    spec.spec.set_process(Some(process));
-    spec
 }
 
 async fn later_mounts_go_the_ways_that_are_open(kind: Kind) {
@@ -175,16 +143,6 @@ fn at_dev(spec: &mut ContainerSpec, message: &Path) {
         .set_source(Some(message.to_owned()));
     mounts.extend([memory, file]);
     spec.spec.set_mounts(Some(mounts));
-}
-
-/// In order.
-fn names(directory: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(directory).unwrap();
-    let mut names: Vec<String> = entries
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    names
 }
 
 /// runc makes no container without a `/dev/null`.
@@ -290,154 +248,6 @@ async fn attack_a_link_in_a_volume_at_dev_leads_nowhere() {
     at_dev(&mut spec, &message);
     let refused = machine.runtime.create_container("s", spec).await.unwrap_err();
     assert!(refused.to_string().contains("mount /dev/shm"), "{refused}");
-    machine.finish().await;
-}
-
-/// A link of the image, or of another volume, does not bring a volume to where devices are made; and the image's `/dev` leads
-/// nowhere.
-#[tokio::test]
-async fn attack_links_to_dev_put_devices_into_nothing_of_others() {
-    let machine = Machine::of(Kind::Embedded, "dev-links").await;
-    machine.sandbox("s").await;
-    let (volume, other) = (
-        machine.directory.path().join("volume"),
-        machine.directory.path().join("other"),
-    );
-    for made in [&volume, &other] {
-        std::fs::create_dir_all(made.join("dev")).unwrap();
-    }
-    std::os::unix::fs::symlink("../dev", other.join("out")).unwrap();
-    let poisoned = |id: &str, name: &str, target: &str| {
-        let layer = machine.directory.path().join(format!("layer-{id}"));
-        common::busybox(&layer);
-        std::fs::remove_dir(layer.join(name)).ok();
-        std::os::unix::fs::symlink(target, layer.join(name)).unwrap();
-        let mut spec = with(&machine, id, &volume, "rprivate", &["rbind", "rprivate", "rw"]);
-        spec.layers = vec![layer];
-        spec
-    };
-    let moved = |mut spec: ContainerSpec, destination: &str| {
-        let mut mounts = spec.spec.mounts().clone().unwrap();
-        mounts.last_mut().unwrap().set_destination(destination.into());
-        spec.spec.set_mounts(Some(mounts));
-        spec
-    };
-    let mut through = moved(poisoned("through", "l", "nowhere"), "/o/out");
-    let mut mounts = through.spec.mounts().clone().unwrap();
-    let mut first = mounts.last().unwrap().clone();
-    first.set_destination("/o".into()).set_source(Some(other.clone()));
-    mounts.insert(mounts.len() - 1, first);
-    through.spec.set_mounts(Some(mounts));
-    let mut cases = vec![(through, "/o/out")];
-    for (id, name, target, at) in [
-        ("plain", "v", "/dev", "/v"),
-        ("round", "v", "l/../../dev/.", "/v"),
-        ("above", "v", "/", "/v"),
-        ("source", "dev", "/folders/1", "/dev"),
-        ("layer", "dev", "/folders/0", "/dev"),
-        ("same", "dev", "v", "/dev"),
-    ] {
-        cases.push((poisoned(id, name, target), at));
-    }
-    for (spec, at) in cases {
-        let id = spec.id.clone();
-        let created = machine.runtime.create_container("s", spec).await;
-        let told = created.err().map(|error| error.to_string()).unwrap_or_default();
-        assert_eq!(names(&volume), ["dev"], "{id}: {told}");
-        assert_eq!(names(&volume.join("dev")), [""; 0], "{id}: {told}");
-        assert!(told.contains(&format!("mount {at}: ")), "{id}: {told:?}");
-        machine.runtime.remove_container("s", &id).await.unwrap();
-    }
-    // Below it there is nothing to fear: that is the container's own.
-    let below = moved(poisoned("below", "v", "/dev"), "/v/sub");
-    machine.run("s", below).await;
-    let told = machine.exec("s", "below", "ls /dev/sub && : >/dev/null", LIMIT).await;
-    assert_eq!(String::from_utf8(told.output).unwrap(), "dev\n");
-    machine.finish().await;
-}
-
-/// What an image and a pod's memory say of a place that something else covers, or that is not theirs, brings no volume to where
-/// devices are made.
-#[tokio::test]
-async fn attack_links_below_other_mounts_put_devices_into_nothing_of_others() {
-    let machine = Machine::of(Kind::Embedded, "dev-hidden").await;
-    machine.sandbox("s").await;
-    let volume = machine.directory.path().join("volume");
-    std::fs::create_dir_all(volume.join("dev")).unwrap();
-    let at = |id: &str, whole: &str, destination: &str| {
-        let mut spec = with(&machine, id, &volume, whole, &["rbind", whole, "rw"]);
-        let mut mounts = spec.spec.mounts().clone().unwrap();
-        mounts.last_mut().unwrap().set_destination(destination.into());
-        spec.spec.set_mounts(Some(mounts));
-        spec
-    };
-    machine
-        .run(
-            "s",
-            machine.shell(
-                "first",
-                "ln -s / /dev/shm/root; ln -s /dev /dev/shm/dev; exec sleep 1000",
-            ),
-        )
-        .await;
-    let mut cases = Vec::new();
-    for whole in ["rprivate", "rslave"] {
-        for target in ["root", "dev"] {
-            cases.push(at(
-                &format!("memory-{target}-{whole}"),
-                whole,
-                &format!("/dev/shm/{target}"),
-            ));
-        }
-        let mut spec = at(&format!("proc-{whole}"), whole, "/v");
-        let layer = machine.directory.path().join(format!("layer-{whole}"));
-        common::busybox(&layer);
-        std::fs::create_dir_all(layer.join("proc")).unwrap();
-        std::os::unix::fs::symlink("/", layer.join("proc/x")).unwrap();
-        std::os::unix::fs::symlink("/proc/x", layer.join("v")).unwrap();
-        spec.layers = vec![layer];
-        cases.push(spec);
-    }
-    for spec in cases {
-        let id = spec.id.clone();
-        let created = machine.runtime.create_container("s", spec).await;
-        let told = created.err().map(|error| error.to_string()).unwrap_or_default();
-        assert_eq!(names(&volume), ["dev"], "{id}: {told}");
-        assert_eq!(names(&volume.join("dev")), [""; 0], "{id}: {told}");
-        assert_ne!(told, "", "{id}");
-        machine.runtime.remove_container("s", &id).await.unwrap();
-    }
-    machine.finish().await;
-}
-
-/// As on other runtimes, what a link of the image names need not be there.
-#[tokio::test]
-async fn a_volume_comes_to_where_a_link_leads_that_leads_to_nothing() {
-    let machine = Machine::of(Kind::Embedded, "dangling").await;
-    machine.sandbox("s").await;
-    let (volume, file) = (
-        machine.directory.path().join("volume"),
-        machine.directory.path().join("file"),
-    );
-    std::fs::create_dir(&volume).unwrap();
-    std::fs::write(volume.join("seen"), "").unwrap();
-    std::fs::write(&file, "here\n").unwrap();
-    let layer = machine.directory.path().join("layer-dangling");
-    common::busybox(&layer);
-    std::os::unix::fs::symlink("run/deep", layer.join("v")).unwrap();
-    std::os::unix::fs::symlink("/usr/share/zone/here", layer.join("time")).unwrap();
-    let mut spec = with(&machine, "c", &volume, "rprivate", &["rbind", "rprivate", "rw"]);
-    let mut mounts = spec.spec.mounts().clone().unwrap();
-    let mut other = mounts.last().unwrap().clone();
-    other.set_destination("/time".into()).set_source(Some(file));
-    mounts.push(other);
-    spec.spec.set_mounts(Some(mounts));
-    spec.layers = vec![layer];
-    machine.run("s", spec).await;
-    let told = machine
-        .exec("s", "c", "ls /run/deep; cat /time /usr/share/zone/here", LIMIT)
-        .await;
-    assert_eq!(String::from_utf8(told.output).unwrap(), "seen\nhere\nhere\n");
     machine.finish().await;
 }
 

@@ -17,6 +17,7 @@ mod daemon;
 pub(crate) mod holders;
 pub(crate) mod remains;
 pub(crate) mod sessions;
+pub(crate) mod volumes;
 
 pub(crate) use daemon::Daemon;
 
