@@ -70,7 +70,7 @@ pub(crate) struct Arguments {
     /// Authority of the clients that the agent's server takes (PEM)
     #[arg(long)]
     client_ca: PathBuf,
-    /// Where the agent's server listens
+    /// Where the agent's server listens; 0.0.0.0 is every address, those of IPv6 too
     #[arg(long, default_value = "0.0.0.0:10250")]
     pub(crate) listen: SocketAddr,
     /// The node's address; may be repeated, the first one's family is then that of status.podIP. Otherwise that of the interface

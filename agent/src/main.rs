@@ -62,7 +62,7 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         tracing::warn!(%error, "the agent may be killed when memory is short");
     }
     let cancel = CancellationToken::new();
-    let listener = tokio::net::TcpListener::bind(arguments.listen)
+    let listener = agent::serve::listen(arguments.listen)
         .await
         .with_context(|| format!("listen on {}", arguments.listen))?;
     let port = listener.local_addr().context("the own address")?.port();

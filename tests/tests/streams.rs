@@ -1,14 +1,19 @@
-//! exec, attach, cp, port-forward and proxies, as stock clients use them against a real cluster.
+//! exec, attach, cp, debug, logs, port-forward and proxies, as stock clients use them against a real cluster.
 
 #![allow(clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 
 use anyhow::{Context as _, ensure};
 use tests::machine::{Machine, eventually};
 use tests::{images, process};
+
+#[path = "streams/debug.rs"]
+mod debug;
+#[path = "streams/logs.rs"]
+mod logs;
 
 /// One stock kubectl.
 struct Client<'a> {
@@ -23,7 +28,7 @@ impl Client<'_> {
         command
     }
 
-    fn output(&self, words: &[&str], input: &str) -> anyhow::Result<Output> {
+    fn begin(&self, words: &[&str], input: &str) -> anyhow::Result<(Child, ChildStdin)> {
         let mut command = self.command(words);
         command
             .stdin(Stdio::piped())
@@ -32,15 +37,22 @@ impl Client<'_> {
         let mut child = command.spawn()?;
         let mut stdin = child.stdin.take().context("stdin")?;
         stdin.write_all(input.as_bytes())?;
-        drop(stdin);
-        Ok(child.wait_with_output()?)
+        Ok((child, stdin))
     }
 
     /// Standard output, standard error and the exit code.
     fn says(&self, words: &[&str], input: &str) -> anyhow::Result<(String, String, Option<i32>)> {
-        let output = self.output(words, input)?;
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Ok((text(&output.stdout), text(&output.stderr), output.status.code()))
+        let (child, stdin) = self.begin(words, input)?;
+        drop(stdin);
+        Ok(parts(&child.wait_with_output()?))
+    }
+
+    /// The same, of somebody who types and then waits: the input does not end before the other side does.
+    fn answers(&self, words: &[&str], input: &str) -> anyhow::Result<(String, String, Option<i32>)> {
+        let (child, stdin) = self.begin(words, input)?;
+        let output = child.wait_with_output()?;
+        drop(stdin);
+        Ok(parts(&output))
     }
 
     fn run(&self, words: &[&str]) -> anyhow::Result<String> {
@@ -48,14 +60,9 @@ impl Client<'_> {
     }
 }
 
-/// The versions that differ most, where they are there: exec over SPDY, exec over WebSocket, port-forward over both.
-fn clients() -> anyhow::Result<Vec<PathBuf>> {
-    let all = process::kubectls()?;
-    let wanted = |path: &&PathBuf| {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        name == "kubectl" || ["1.27", "1.30", "1.33"].iter().any(|version| name.ends_with(version))
-    };
-    Ok(all.iter().filter(wanted).cloned().collect())
+fn parts(output: &Output) -> (String, String, Option<i32>) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr), output.status.code())
 }
 
 #[test]
@@ -81,6 +88,7 @@ fn stock_clients_talk_to_containers() -> anyhow::Result<()> {
     machine.kubectl(["run", "two", &image, &format!("--overrides={two}")])?;
     machine.kubectl(["create", "deployment", "many", &format!("--image={nginx}"), "--port=80"])?;
     machine.kubectl(["expose", "deployment", "many", "--port=8000", "--target-port=80"])?;
+    logs::begin(&machine, &busybox)?;
     machine.kubectl([
         "wait",
         "--for=condition=Ready",
@@ -90,7 +98,8 @@ fn stock_clients_talk_to_containers() -> anyhow::Result<()> {
         "--timeout=60s",
     ])?;
     machine.kubectl(["rollout", "status", "deployment/many", "--timeout=60s"])?;
-    for (number, kubectl) in clients()?.iter().enumerate() {
+    let clients = process::kubectls()?;
+    for (number, kubectl) in clients.iter().enumerate() {
         let client = Client {
             machine: &machine,
             kubectl,
@@ -100,16 +109,18 @@ fn stock_clients_talk_to_containers() -> anyhow::Result<()> {
             terminal(&client)?;
             copy(&client)?;
             interact(&client, &busybox, number)?;
+            logs::tell(&client)?;
+            debug::look_around(&client, &busybox, number)?;
             forward(&client)
         };
         session().with_context(|| kubectl.display().to_string())?;
     }
-    let newest = clients()?.pop().context("a kubectl")?;
+    let newest = clients.last().context("a kubectl")?;
     proxy(&Client {
         machine: &machine,
-        kubectl: &newest,
+        kubectl: newest,
     })?;
-    attack_17_clients_that_vanish(&machine, &newest)?;
+    attack_17_clients_that_vanish(&machine, newest)?;
     machine.finish()
 }
 

@@ -24,7 +24,7 @@ mod upgrade;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -99,6 +99,21 @@ pub enum Error {
 /// Who is at the other end: the common name of a certificate that the client authority signed.
 #[derive(Clone, Debug)]
 struct Client(Option<String>);
+
+/// Listens there. Every address of IPv4 means those of IPv6, too, where the machine has any, as for a kubelet: the API server
+/// dials whichever the node has.
+///
+/// # Errors
+///
+/// When nobody may listen there.
+pub async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    if address.ip() == Ipv4Addr::UNSPECIFIED
+        && let Ok(both) = TcpListener::bind((Ipv6Addr::UNSPECIFIED, address.port())).await
+    {
+        return Ok(both);
+    }
+    TcpListener::bind(address).await
+}
 
 /// Answers the API server until cancelled.
 pub async fn https(
@@ -256,5 +271,20 @@ async fn authorize(Extension(client): Extension<Client>, request: Request, next:
         None => (StatusCode::UNAUTHORIZED, "Unauthorized\n").into_response(),
         Some(API_SERVER) => next.run(request).await,
         Some(name) => (StatusCode::FORBIDDEN, format!("Forbidden (user={name})\n")).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn who_listens_everywhere_is_found_by_either_family() {
+        let listener = listen(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
+        TcpStream::connect((Ipv6Addr::LOCALHOST, port)).await.unwrap();
+        let one = listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await.unwrap();
+        assert!(one.local_addr().unwrap().is_ipv4());
     }
 }
