@@ -150,17 +150,19 @@ async fn a_volume_comes_to_where_a_link_leads_that_leads_to_nothing() {
     common::busybox(&layer);
     std::os::unix::fs::symlink("run/deep", layer.join("v")).unwrap();
     std::os::unix::fs::symlink("/usr/share/zone/here", layer.join("time")).unwrap();
-    let mut spec = with(&machine, "c", &volume, "rprivate", &["rbind", "rprivate", "rw"]);
-    let mut mounts = spec.spec.mounts().clone().unwrap();
-    let mut other = mounts.last().unwrap().clone();
-    other.set_destination("/time".into()).set_source(Some(file));
-    mounts.push(other);
-    spec.spec.set_mounts(Some(mounts));
-    spec.layers = vec![layer];
-    machine.run("s", spec).await;
-    let told = machine
-        .exec("s", "c", "ls /run/deep; cat /time /usr/share/zone/here", LIMIT)
-        .await;
-    assert_eq!(String::from_utf8(told.output).unwrap(), "seen\nhere\nhere\n");
+    for whole in ["rprivate", "rslave"] {
+        let mut spec = with(&machine, whole, &volume, whole, &["rbind", whole, "rw"]);
+        let mut mounts = spec.spec.mounts().clone().unwrap();
+        let mut other = mounts.last().unwrap().clone();
+        other.set_destination("/time".into()).set_source(Some(file.clone()));
+        mounts.push(other);
+        spec.spec.set_mounts(Some(mounts));
+        spec.layers = vec![layer.clone()];
+        machine.run("s", spec).await;
+        let told = machine
+            .exec("s", whole, "ls /run/deep; cat /time /usr/share/zone/here", LIMIT)
+            .await;
+        assert_eq!(String::from_utf8(told.output).unwrap(), "seen\nhere\nhere\n");
+    }
     machine.finish().await;
 }

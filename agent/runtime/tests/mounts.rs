@@ -168,7 +168,7 @@ async fn a_volume_at_dev_stays_as_it_is() {
     ));
     spec.spec.set_process(Some(process));
     machine.run("s", spec).await;
-    let script = "pwd && until [ -e told ]; do sleep 0.01; done";
+    let script = "pwd && until [ -s told ]; do sleep 0.01; done";
     let told = machine.exec("s", "volume", script, LIMIT).await;
     assert_eq!(String::from_utf8(told.output).unwrap(), "/dev/sub\n");
     assert_eq!(std::fs::read_to_string(volume.join("sub/told")).unwrap(), "here\n");

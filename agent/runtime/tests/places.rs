@@ -1,4 +1,4 @@
-//! Where a container's program begins, how it sees the kernel's `/sys`, and what is said of a mount that fails.
+//! Where the mounts of a container may come to lie, and what its root directory is.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -9,173 +9,192 @@
 
 mod common;
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{Kind, Machine, connected, contract};
-use oci_spec::runtime::MountBuilder;
+use common::volumes::{names, with};
+use common::{Kind, Machine};
 use runtime::ContainerSpec;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A network namespace, held by a process.
-struct Network(Child);
-
-impl Network {
-    async fn new() -> Self {
-        let child = Command::new("unshare")
-            .args(["--net", "sleep", "1000"])
-            .spawn()
-            .unwrap();
-        let network = Self(child);
-        let own = fs::read_link("/proc/self/ns/net").unwrap();
-        let made = async {
-            while fs::read_link(network.path()).is_ok_and(|found| found == own) {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(LIMIT, made).await.expect("a network namespace");
-        network
-    }
-
-    fn path(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/ns/net", self.0.id()))
-    }
-}
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        self.0.kill().ok();
-        self.0.wait().ok();
-    }
-}
-
-/// Gives a container what the machine has at `source`.
-fn bind(spec: &mut ContainerSpec, source: &Path, destination: &str) {
-    let options = ["rbind", "rprivate", "rw"].map(str::to_owned).to_vec();
-    let volume = MountBuilder::default()
-        .destination(destination)
-        .typ("bind")
-        .source(source)
-        .options(options)
-        .build()
-        .unwrap();
-    let mut mounts = spec.spec.mounts().clone().unwrap_or_default();
-    mounts.push(volume);
+fn moved(mut spec: ContainerSpec, destination: &str) -> ContainerSpec {
+    let mut mounts = spec.spec.mounts().clone().unwrap();
+    mounts.last_mut().unwrap().set_destination(destination.into());
     spec.spec.set_mounts(Some(mounts));
+    spec
 }
 
-/// Whichever comes first.
-async fn sys_is_closed_for_each_container_alone(kind: Kind) {
-    let machine = Machine::of(kind, "sys").await;
-    let network = Network::new().await;
-    let mut sandbox = Machine::sandbox_spec("s");
-    sandbox.netns = Some(network.path());
-    machine.runtime.create_sandbox(sandbox, connected()).await.unwrap();
-    for (id, open) in [("closed", false), ("open", true), ("again", false)] {
-        let mut spec = machine.shell(id, "exec sleep 1000");
-        let mut mounts = spec.spec.mounts().clone().unwrap_or_default();
-        for mount in mounts
-            .iter_mut()
-            .filter(|mount| mount.typ().as_deref() == Some("sysfs"))
-        {
-            let access = if open { "rw" } else { "ro" };
-            let options = ["nosuid", "noexec", "nodev", access].map(str::to_owned);
-            mount.set_options(Some(options.into()));
+/// Has a link lead to the two by turns, as fast as it goes, until told to stop.
+fn flip(link: &Path, targets: [&str; 2], over: &AtomicBool) {
+    let next = link.with_extension("next");
+    while !over.load(Ordering::Relaxed) {
+        for target in targets {
+            symlink(target, &next).unwrap();
+            std::fs::rename(&next, link).unwrap();
         }
-        spec.spec.set_mounts(Some(mounts));
-        machine.run("s", spec).await;
     }
-    for (id, open) in [("closed", false), ("open", true), ("again", false)] {
-        let said = machine.exec("s", id, "(echo x >/sys/new) 2>&1", LIMIT).await;
-        let said = String::from_utf8(said.output).unwrap();
-        assert_eq!(!said.contains("Read-only file system"), open, "{id}: {said}");
-    }
-    machine.finish().await;
 }
 
-/// A volume at `/sys` is nobody else's, and stays as its mount says.
-async fn a_volume_at_sys_can_be_written_to(kind: Kind) {
-    let machine = Machine::of(kind, "sys-volume").await;
+/// Whoever shares a volume with a container changes a link in it while the container is made: another volume, which is to be
+/// mounted there, comes over the container's root or its devices in no moment, for nothing must be made in it.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_02_a_link_that_changes_meanwhile_brings_no_volume_to_the_root() {
+    let machine = Machine::of(Kind::Embedded, "flip").await;
     machine.sandbox("s").await;
-    let volume = machine.directory.path().join("volume");
-    fs::create_dir(&volume).unwrap();
-    let mut spec = machine.shell("c", "exec sleep 1000");
-    let mut mounts = spec.spec.mounts().clone().unwrap_or_default();
-    mounts.retain(|mount| !mount.destination().starts_with("/sys/"));
-    spec.spec.set_mounts(Some(mounts));
-    bind(&mut spec, &volume, "/sys");
-    machine.run("s", spec).await;
-    let said = machine.exec("s", "c", "(echo x >/sys/new) 2>&1", LIMIT).await;
-    assert_eq!(String::from_utf8(said.output).unwrap(), "");
-    assert_eq!(fs::read_to_string(volume.join("new")).unwrap(), "x\n");
-    machine.finish().await;
-}
-
-/// As runc has it: root enters, and then becomes the user.
-async fn a_program_begins_where_only_root_may_enter(kind: Kind) {
-    let machine = Machine::of(kind, "begins").await;
-    machine.sandbox("s").await;
-    let volume = machine.directory.path().join("volume");
-    fs::create_dir(&volume).unwrap();
-    fs::set_permissions(&volume, fs::Permissions::from_mode(0o700)).unwrap();
-    let mut spec = machine.shell("c", "id -u; exec sleep 1000");
-    "101".clone_into(&mut spec.user.user);
-    bind(&mut spec, &volume, "/closed");
-    let mut process = spec.spec.process().clone().unwrap();
-    process.set_cwd("/closed".into());
-    spec.spec.set_process(Some(process));
-    machine.run("s", spec).await;
-    let script = "id -u; ls /closed 2>&1; cat /proc/self/cwd/x 2>&1";
-    let said = machine.exec("s", "c", &format!("{script}; exit 3"), LIMIT).await;
-    let output = String::from_utf8(said.output).unwrap();
-    assert_eq!(said.exit_code, 3, "{output}");
-    assert!(output.starts_with("101\n"), "{output}");
-    assert!(output.contains("Permission denied"), "{output}");
-    let link = machine.exec("s", "c", "ls -l /proc/self/cwd", LIMIT).await;
-    let link = String::from_utf8(link.output).unwrap();
-    assert!(link.contains("-> /closed"), "{link}");
-    machine.finish().await;
-}
-
-/// In runc's words, with what the machine has there.
-async fn a_mount_that_fails_names_itself_and_its_cause(kind: Kind) {
-    let machine = Machine::of(kind, "fails").await;
-    machine.sandbox("s").await;
-    let (folder, file) = (
-        machine.directory.path().join("folder"),
-        machine.directory.path().join("file"),
+    let (shared, volume) = (
+        machine.directory.path().join("shared"),
+        machine.directory.path().join("volume"),
     );
-    fs::create_dir(&folder).unwrap();
-    fs::write(&file, "").unwrap();
-    for (id, source, destination) in [
-        ("folder", &folder, "/etc/passwd"),
-        ("file", &file, "/bin"),
-        ("below", &folder, "/etc/passwd/below"),
-    ] {
-        let mut spec = machine.shell(id, "exec sleep 1000");
-        bind(&mut spec, source, destination);
-        let error = machine.runtime.create_container("s", spec).await.unwrap_err();
-        let mut text = error.to_string();
-        let mut next = std::error::Error::source(&error);
-        while let Some(cause) = next {
-            text = format!("{text}: {cause}");
-            next = cause.source();
-        }
-        let begin = "unable to start container process: error during container init: error mounting";
-        let begin = format!("{begin} \"{}\" to rootfs at \"{destination}\": ", source.display());
-        assert!(text.contains(&begin), "{text}");
-        assert!(text.contains(": not a directory"), "{text}");
+    for made in [&shared, &volume] {
+        std::fs::create_dir(made).unwrap();
+    }
+    for targets in [["/", "/proc/zz"], ["/", "/etc"], ["/dev", "/proc"]] {
+        let (over, link) = (AtomicBool::new(false), shared.join("sub"));
+        symlink(targets[0], &link).unwrap();
+        let mut made = Vec::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| flip(&link, targets, &over));
+            tokio::task::block_in_place(|| {
+                tokio::runtime::Handle::current().block_on(async {
+                    for number in 0..24 {
+                        let whole = ["rprivate", "rslave"][number % 2];
+                        let id = format!("c{number}");
+                        let mut spec = with(&machine, &id, &volume, whole, &["rbind", whole, "rw"]);
+                        let mut mounts = spec.spec.mounts().clone().unwrap();
+                        let mut around = mounts.last().unwrap().clone();
+                        around.set_destination("/s".into()).set_source(Some(shared.clone()));
+                        mounts.last_mut().unwrap().set_destination("/s/sub".into());
+                        mounts.insert(mounts.len() - 1, around);
+                        spec.spec.set_mounts(Some(mounts));
+                        if machine.runtime.create_container("s", spec).await.is_ok() {
+                            made.push(id.clone());
+                        }
+                        machine.runtime.remove_container("s", &id).await.unwrap();
+                    }
+                });
+            });
+            over.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(names(&volume), [""; 0], "{targets:?}, made: {made:?}");
+        std::fs::remove_file(&link).unwrap();
     }
     machine.finish().await;
 }
 
-contract!(
-    sys_is_closed_for_each_container_alone,
-    a_volume_at_sys_can_be_written_to,
-    a_program_begins_where_only_root_may_enter,
-    a_mount_that_fails_names_itself_and_its_cause
-);
+/// As on other runtimes: only the kernel's own file system, and over some of its files what shows a container its limits.
+#[tokio::test]
+async fn no_volume_hides_what_the_kernel_tells_of_processes() {
+    let machine = Machine::of(Kind::Embedded, "proc").await;
+    machine.sandbox("s").await;
+    let (volume, file, shared) = (
+        machine.directory.path().join("volume"),
+        machine.directory.path().join("file"),
+        machine.directory.path().join("shared"),
+    );
+    std::fs::create_dir(&volume).unwrap();
+    std::fs::create_dir(&shared).unwrap();
+    std::fs::write(&file, "mine\n").unwrap();
+    symlink("/proc", shared.join("sub")).unwrap();
+    for (id, place, why) in [
+        (
+            "whole",
+            "/proc",
+            "\"/proc\" cannot be mounted because it is not of type proc",
+        ),
+        (
+            "below",
+            "/proc/sys/kernel",
+            "cannot be mounted because it is inside /proc",
+        ),
+        ("strange", "/proc/mine", "cannot be mounted because it is inside /proc"),
+    ] {
+        let spec = moved(
+            with(&machine, id, &volume, "rprivate", &["rbind", "rprivate", "rw"]),
+            place,
+        );
+        let refused = machine
+            .runtime
+            .create_container("s", spec)
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(refused.contains(why), "{refused}");
+        machine.runtime.remove_container("s", id).await.unwrap();
+    }
+    let mut spec = moved(
+        with(&machine, "linked", &volume, "rprivate", &["rbind", "rprivate", "rw"]),
+        "/s/sub",
+    );
+    let mut mounts = spec.spec.mounts().clone().unwrap();
+    let mut around = mounts.last().unwrap().clone();
+    around.set_destination("/s".into()).set_source(Some(shared));
+    mounts.insert(mounts.len() - 1, around);
+    spec.spec.set_mounts(Some(mounts));
+    let refused = machine
+        .runtime
+        .create_container("s", spec)
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("it is not of type proc"), "{refused}");
+    machine.runtime.remove_container("s", "linked").await.unwrap();
+
+    let spec = moved(
+        with(&machine, "uptime", &file, "rprivate", &["rbind", "rprivate", "ro"]),
+        "/proc/uptime",
+    );
+    machine.run("s", spec).await;
+    let told = machine.exec("s", "uptime", "cat /proc/uptime", LIMIT).await;
+    assert_eq!(String::from_utf8(told.output).unwrap(), "mine\n");
+    machine.finish().await;
+}
+
+/// runc, too, leaves what is there already.
+#[tokio::test]
+async fn a_volume_over_a_device_is_there_instead_of_it() {
+    let machine = Machine::of(Kind::Embedded, "device").await;
+    machine.sandbox("s").await;
+    for (id, source, place, script, wanted) in [
+        (
+            "random",
+            "/dev/urandom",
+            "/dev/random",
+            "head -c 4 /dev/random | wc -c",
+            "4\n",
+        ),
+        ("null", "/dev/zero", "/dev/null", "head -c 3 /dev/null | wc -c", "3\n"),
+    ] {
+        let spec = moved(
+            with(
+                &machine,
+                id,
+                Path::new(source),
+                "rprivate",
+                &["rbind", "rprivate", "rw"],
+            ),
+            place,
+        );
+        machine.run("s", spec).await;
+        let told = machine.exec("s", id, script, LIMIT).await;
+        assert_eq!(String::from_utf8(told.output).unwrap(), wanted, "{id}");
+    }
+    machine.finish().await;
+}
+
+#[tokio::test]
+async fn the_root_directory_has_the_owner_that_the_image_says() {
+    let machine = Machine::of(Kind::Embedded, "owner").await;
+    machine.sandbox("s").await;
+    let layer = machine.directory.path().join("layer-owner");
+    common::busybox(&layer);
+    std::os::unix::fs::chown(&layer, Some(1000), Some(1001)).unwrap();
+    let mut spec = machine.shell("c", "exec sleep 1000");
+    spec.layers = vec![layer];
+    machine.run("s", spec).await;
+    let told = machine.exec("s", "c", "stat -c %u:%g /", LIMIT).await;
+    assert_eq!(String::from_utf8(told.output).unwrap(), "1000:1001\n");
+    machine.finish().await;
+}

@@ -37,6 +37,8 @@ pub(super) fn mounts(
             must_be_shared(&mount.source).map_err(Failure::creation)?;
         }
     }
+    let fixed = container.security_context.as_ref();
+    let fixed = fixed.and_then(|context| context.read_only_root_filesystem) == Some(true);
     for file in ["hosts", "hostname", "resolv.conf"] {
         let destination = format!("/etc/{file}");
         if !mounts.iter().any(|mount| mount.destination == destination) {
@@ -44,7 +46,12 @@ pub(super) fn mounts(
             mounts.push(oci::Mount {
                 source,
                 destination,
-                access: oci::Access::ReadWrite,
+                // As with containerd: the other two are the runtime's, that one the kubelet's.
+                access: if fixed && file != "hosts" {
+                    oci::Access::ReadOnly
+                } else {
+                    oci::Access::ReadWrite
+                },
                 propagation: oci::Propagation::Private,
                 own: true,
                 labelled: true,

@@ -81,7 +81,7 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
     workplace::in_volume(&spec.spec)?;
     make_writable(&creation, &spec.layers, label::of_mounts(&spec.spec))
         .map_err(failed("make the root file system"))?;
-    let origins = bound(&spec.spec);
+    let mut origins = bound(&spec.spec);
     let taken = take(&creation, &mut spec)?;
     let view = enter_group(&creation, &spec.spec, tracked)?;
     let joined = creation
@@ -89,7 +89,7 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
         .open()
         .map_err(failed("open the pid namespace"))?;
     creation.empty.enter().map_err(failed("enter a mount namespace"))?;
-    let (mut config, late) = set_stage(&creation, taken, view, spec, joined.as_ref(), &origins)?;
+    let (mut config, late) = set_stage(&creation, taken, view, spec, joined.as_ref(), &mut origins)?;
     masks::turn(&mut config).map_err(|error| Refusal::failed("complete the configuration", &error))?;
     let home = Path::new(stage::HOME);
     let directory = config.process().as_ref().map(|process| process.cwd().clone());
@@ -168,7 +168,7 @@ fn set_stage(
     view: View,
     spec: ContainerSpec,
     pids: Option<&File>,
-    origins: &[(PathBuf, PathBuf)],
+    origins: &mut Vec<(PathBuf, PathBuf)>,
 ) -> Result<(Spec, Late), Refusal> {
     let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
     let (home, memory) = (Path::new(stage::HOME), Path::new(stage::MEMORY));

@@ -1,4 +1,4 @@
-//! What is mounted when a container has been made: a volume at `/dev`, and what lies below it.
+//! What is mounted when a container has been made: a volume at `/dev`, and what lies below it, or one over a device.
 //!
 //! libcontainer puts links and devices into whatever is at `/dev`, be it the machine's own. So it gets a file system that nobody
 //! sees, and the volume comes over it.
@@ -21,6 +21,8 @@ use crate::Refusal;
 use crate::sys::Mount;
 
 pub(super) const PLACE: &str = "/dev";
+/// What libcontainer makes in it for every container, and cannot where something is.
+const DEVICES: [&str; 6] = ["full", "null", "random", "tty", "urandom", "zero"];
 
 /// Whether a configuration binds something there.
 pub(super) fn is_wanted(spec: &Spec) -> bool {
@@ -31,6 +33,12 @@ pub(super) fn is_wanted(spec: &Spec) -> bool {
 /// Whether a mount is at or below it.
 pub(super) fn concerns(mount: &Wanted) -> bool {
     is_bound(mount) && mount.destination().starts_with(PLACE)
+}
+
+/// Whether a mount covers one of the devices that every container has.
+pub(super) fn is_device(mount: &Wanted) -> bool {
+    let name = mount.destination().strip_prefix(PLACE);
+    is_bound(mount) && name.is_ok_and(|name| DEVICES.iter().any(|device| name == Path::new(device)))
 }
 
 pub(super) fn is_bound(mount: &Wanted) -> bool {

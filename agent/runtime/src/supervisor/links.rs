@@ -13,12 +13,29 @@ use std::path::{Component, Path, PathBuf};
 
 use nix::fcntl::{OFlag, open, readlinkat};
 use nix::sys::stat::Mode;
+use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 use oci_spec::runtime::{Mount as Wanted, Spec};
 
 use super::late::{self, PLACE};
 use crate::Refusal;
 use crate::sys::Mount;
 
+/// Where the kernel tells of processes.
+const PROCESSES: &str = "/proc";
+/// What programs that show a container its own limits put others in place of.
+const COVERED: [&str; 11] = [
+    "cpuinfo",
+    "diskstats",
+    "loadavg",
+    "meminfo",
+    "net/dev",
+    "slabinfo",
+    "stat",
+    "swaps",
+    "sys/crypto/fips_enabled",
+    "sys/kernel/ns_last_pid",
+    "uptime",
+];
 /// As many as the kernel follows.
 const FOLLOWED: usize = 40;
 
@@ -42,7 +59,7 @@ pub(super) fn follow(
     let mut all = Vec::new();
     for (number, mount) in config.mounts().iter().flatten().enumerate() {
         let (named, bound) = (mount.destination(), late::is_bound(mount));
-        if later && late::concerns(mount) {
+        if later && late::concerns(mount) || late::is_device(mount) {
             all.push(named.clone());
             continue;
         }
@@ -51,6 +68,9 @@ pub(super) fn follow(
         };
         if found == Path::new("/") && named == &found {
             return Err(refused(named, "it would cover the container's root"));
+        }
+        if bound {
+            check_processes(named, &found, || sources.get(&number).map(|source| &source.0))?;
         }
         let covers = place.starts_with(&found) && (bound || found != place);
         if covers || later && found.starts_with(place) && !named.starts_with(place) {
@@ -65,6 +85,39 @@ pub(super) fn follow(
         tree.mounts.push((found, inside));
     }
     Ok(all)
+}
+
+/// Whether it is a file of the kernel's about processes or the machine.
+pub(super) fn is_in_processes(place: &Path) -> bool {
+    place.starts_with(PROCESSES) && place != Path::new(PROCESSES)
+}
+
+/// Refuses what would hide what the kernel tells of processes: as with runc, only itself may come there, and some of its files
+/// may be covered, by their own names.
+fn check_processes<'a>(
+    named: &Path,
+    found: &Path,
+    source: impl FnOnce() -> Option<&'a OwnedFd>,
+) -> Result<(), Refusal> {
+    let Ok(inside) = found.strip_prefix(PROCESSES) else {
+        return Ok(());
+    };
+    let why = if inside == Path::new("") {
+        let kind = source()
+            .and_then(|source| fstatfs(source).ok())
+            .map(|system| system.filesystem_type());
+        (kind != Some(PROC_SUPER_MAGIC)).then_some("it is not of type proc")
+    } else {
+        let own = COVERED.iter().any(|file| inside == Path::new(file)) && found.iter().eq(named.iter());
+        (!own).then_some("it is inside /proc")
+    };
+    match why {
+        None => Ok(()),
+        Some(why) => Err(refused(
+            named,
+            &format!("\"{}\" cannot be mounted because {why}", found.display()),
+        )),
+    }
 }
 
 fn staged(mount: &Wanted) -> io::Result<Option<Inside<'static>>> {

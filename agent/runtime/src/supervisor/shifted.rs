@@ -23,10 +23,9 @@ pub(super) fn layers(users: Option<&Users>, layers: &[PathBuf]) -> io::Result<Ve
     taken.collect()
 }
 
-/// Gives a directory of the machine to whom another one belongs among the pod's users.
+/// Gives a directory of the machine to whom another one belongs, among the pod's users if it has such.
 pub(super) fn give(users: Option<&Users>, directory: &Path, like: &fs::Metadata) -> io::Result<()> {
-    let Some(users) = users else { return Ok(()) };
-    let owner = |id| users.on_machine(id).unwrap_or(users.root());
+    let owner = |id| users.map_or(id, |users| users.on_machine(id).unwrap_or(users.root()));
     let (uid, gid) = (Uid::from_raw(owner(like.uid())), Gid::from_raw(owner(like.gid())));
     Ok(chown(directory, Some(uid), Some(gid))?)
 }

@@ -1,10 +1,10 @@
 //! What is mounted in a container, and who mounts it.
 //!
 //! Before libcontainer begins, all is put in its place that can be: it takes many times as long, has one answer for all mounts of
-//! a container about which later mounts it and the machine see of each other, and does not look at what each one says. Left to it
-//! is what belongs to a namespace that only it makes, what lies below that, and all of two kinds of containers: those with any
-//! mount that is open to the machine's later ones, since what it says of all of them would undo what each is; and those of a pod
-//! with users of its own, who would find such mounts locked, and their own rights needed for the places.
+//! a container about which later mounts it and the machine see of each other, does not look at what each one says, and looks for
+//! places by their paths, which whoever shares a volume with the container may lead elsewhere meanwhile. Left to it is what belongs
+//! to a namespace that only it makes, with the files in it that may be covered, and all of a pod with users of its own, who would
+//! find such mounts locked, and their own rights needed for the places.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,7 +17,7 @@ use oci_spec::runtime::{Mount as Wanted, Spec};
 use super::complaints::failed_at;
 use super::late::{self, Late};
 use super::links;
-use super::places::Root;
+use super::places::{Root, protect};
 use super::stage;
 use super::users::Users;
 use super::{memory, shifted};
@@ -27,8 +27,6 @@ use crate::sys::Mount;
 /// Mounts of what the machine has, by the number of the mount that wants them.
 pub(super) struct Sources {
     mounts: BTreeMap<usize, Mount>,
-    /// Whether a later mount of the machine may be seen in any.
-    open: bool,
 }
 
 impl Sources {
@@ -55,47 +53,49 @@ impl Sources {
             }
             taken.insert(number, copy);
         }
-        Ok(Self { mounts: taken, open })
+        Ok(Self { mounts: taken })
     }
 
     /// Mounts them and the file systems of the kernel in the root, leaves what libcontainer must mount in the configuration and
     /// its sources on the stage, `first` being the first free number there; answers what comes after it. `origins` tell where
-    /// sources came from.
+    /// sources came from, by where they are mounted.
     pub(super) fn put(
         mut self,
         first: usize,
         spec: &mut Spec,
         rootfs: &Path,
         own_users: bool,
-        origins: &[(PathBuf, PathBuf)],
+        origins: &mut Vec<(PathBuf, PathBuf)>,
     ) -> Result<Late, Refusal> {
         let opened = Root::open(rootfs);
         let mut root = opened.map_err(|error| Refusal::failed("open the root file system", &error))?;
-        let (mut held_back, mut left, mut left_places) = (Late::default(), Vec::new(), Vec::new());
+        let (mut held_back, mut left) = (Late::default(), Vec::new());
         let late = late::is_wanted(spec);
-        let all_left = self.open || own_users;
         let places = links::follow(rootfs, spec, &self.mounts, late)?;
         let mounts = spec.mounts().clone().unwrap_or_default().into_iter();
         for (number, (mut mount, place)) in mounts.zip(places).enumerate() {
             let copy = self.mounts.remove(&number);
-            if late && late::concerns(&mount) {
+            if late && late::concerns(&mount) || late::is_device(&mount) {
                 let added = match copy {
                     Some(copy) => held_back.add(&mount, copy),
                     None if is_memory(&mount) => held_back.add_memory(),
                     None => Ok(()),
                 };
                 added.map_err(|error| Refusal::failed(format!("mount {}", mount.destination().display()), &error))?;
-            } else if all_left || needs_libcontainer(&mount, &place, &left_places) {
+            } else if own_users || needs_libcontainer(&mount, &place) {
                 if let Some(copy) = copy {
-                    let put = stage::put(&copy, first + number);
+                    let put = protect(&copy, &mount).and_then(|()| stage::put(&copy, first + number));
                     let put = put.map_err(|error| {
                         let destination = mount.destination().display();
                         Refusal::failed(format!("set apart what is mounted at {destination}"), &error)
                     })?;
                     mount.set_source(Some(put));
                 }
+                if let Some((_, origin)) = origins.iter().rfind(|(named, _)| named == mount.destination()) {
+                    origins.push((place.clone(), origin.clone()));
+                }
+                mount.set_destination(place);
                 left.push(mount);
-                left_places.push(place);
             } else {
                 let mounted = mount_in(&mut root, &mount, copy, &place);
                 mounted.map_err(|error| failed_at(&mount, &error, origins))?;
@@ -124,10 +124,10 @@ fn copied(wanted: &Wanted, source: &Path) -> io::Result<Mount> {
     }
 }
 
-/// Processes are those of a namespace that it makes. `left` are the places of the mounts before this one that it makes.
-fn needs_libcontainer(mount: &Wanted, place: &Path, left: &[PathBuf]) -> bool {
-    let processes = !late::is_bound(mount) && mount.typ().as_deref() == Some("proc");
-    processes || left.iter().any(|before| place.starts_with(before))
+/// Processes are those of a namespace that it makes, and come over all that is put there before. No link leads to the files in it,
+/// as [`links::follow`] has seen.
+fn needs_libcontainer(mount: &Wanted, place: &Path) -> bool {
+    !late::is_bound(mount) && mount.typ().as_deref() == Some("proc") || links::is_in_processes(place)
 }
 
 /// Says of a configuration as a whole what libcontainer understands; returns whether any mount is open to the machine.
