@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use http::HeaderValue;
+use http::header::USER_AGENT;
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -11,14 +13,17 @@ use kube::client::{Body, ClientBuilder, ConfigExt as _, retry::RetryPolicy};
 use tower::retry::RetryLayer;
 use tower::{BoxError, ServiceBuilder};
 
+use crate::node::{VERSION, architecture};
+
 /// How long the other machine may say nothing to what it was sent.
 const SILENCE: Duration = Duration::from_secs(30);
 /// When nothing is under way, the other machine is asked for a sign of life after this time, and then again and again.
 const IDLE: Duration = Duration::from_secs(15);
 const PROBE: Duration = Duration::from_secs(5);
 
-/// A client of the API like kube's own.
-pub fn open(configuration: kube::Config) -> kube::Result<kube::Client> {
+/// A client of the API like kube's own, under the name that a kubelet has: it is the manager of the fields that it writes.
+pub fn open(mut configuration: kube::Config) -> kube::Result<kube::Client> {
+    configuration.headers.push((USER_AGENT, user_agent()?));
     if configuration.proxy_url.is_some() {
         return kube::Client::try_from(configuration);
     }
@@ -37,6 +42,15 @@ pub fn open(configuration: kube::Config) -> kube::Result<kube::Client> {
         .map_err(BoxError::from)
         .service(client);
     Ok(ClientBuilder::new(service, configuration.default_namespace).build())
+}
+
+fn user_agent() -> kube::Result<HeaderValue> {
+    let name = format!(
+        "kubelet/{VERSION} ({}/{}) kubernetes/skiff",
+        std::env::consts::OS,
+        architecture()
+    );
+    HeaderValue::from_str(&name).map_err(|error| kube::Error::HttpError(error.into()))
 }
 
 fn connector() -> HttpConnector {

@@ -18,7 +18,7 @@ use crate::Error;
 use crate::context::Context;
 use crate::events::Kind;
 
-pub(crate) use object::VERSION;
+pub(crate) use object::{VERSION, architecture};
 
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 const LEASE_SECONDS: i32 = 40;
@@ -150,12 +150,28 @@ fn announce(context: &Context, node: &Node, old: &NodeStatus, new: &NodeStatus) 
     }
 }
 
+/// Whether new pods are kept away was changed.
+fn announce_scheduling(context: &Context, node: &Node, cordoned: &mut bool) {
+    let wanted = node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true);
+    if std::mem::replace(cordoned, wanted) == wanted {
+        return;
+    }
+    let reason = if wanted {
+        "NodeNotSchedulable"
+    } else {
+        "NodeSchedulable"
+    };
+    let message = format!("Node {} status is now: {reason}", context.config.node_name);
+    context.recorder.node(node, Kind::Normal, reason, message);
+}
+
 /// Keeps the Node's status true for ever.
 pub(crate) async fn keep(context: Arc<Context>, mut node: Node) -> Result<Infallible, Error> {
     let api: Api<Node> = Api::all(context.parts.client.clone());
     let mut pressures = context.pressures.subscribe();
     let mut shutting_down = context.shutting_down.subscribe();
     let mut silent: Option<Instant> = None;
+    let mut cordoned = false;
     loop {
         tokio::select! {
             () = sleep(LOOK) => {}
@@ -190,6 +206,7 @@ pub(crate) async fn keep(context: Arc<Context>, mut node: Node) -> Result<Infall
         };
         node = current;
         context.see_node(&node);
+        announce_scheduling(&context, &node, &mut cordoned);
         match send_status(&context, &node, &ready).await {
             Ok(updated) => node = updated,
             Err(error) => warn!(error = image::chain(&error), "the node's status could not be stored"),

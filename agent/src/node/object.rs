@@ -132,7 +132,8 @@ pub(super) fn status(context: &Context, old: &NodeStatus, ready: &Result<(), Str
     }
 }
 
-fn architecture() -> &'static str {
+/// The machine's, as Kubernetes spells it.
+pub(crate) fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",

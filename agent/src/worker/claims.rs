@@ -1,13 +1,18 @@
 //! Asks the API what is behind a pod's claims.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use agent_plan::claims::{Backing, Wish, backing, volume_of, wishes};
+use agent_plan::claims::{Backing, ClaimError, Wish, backing, volume_of, wishes};
 use agent_plan::pods;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::Api;
 
 use crate::context::Context;
+
+/// How often a claim is looked at that is not bound, and the time between.
+const LOOKS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// What is behind the claims that are not mounted yet; the error is what the pod's event says.
 pub(super) async fn fetch(context: &Context, pod: &Pod) -> Result<BTreeMap<String, Backing>, String> {
@@ -42,11 +47,20 @@ pub(super) async fn fetch(context: &Context, pod: &Pod) -> Result<BTreeMap<Strin
 async fn look(context: &Context, pod: &Pod, wish: &Wish) -> Result<Backing, String> {
     let client = &context.parts.client;
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), pods::namespace(pod));
-    let claim = claims
-        .get_opt(&wish.claim)
-        .await
-        .map_err(|error| image::chain(&error))?;
-    let name = volume_of(pod, wish, claim.as_ref()).map_err(|error| error.to_string())?;
+    let mut looks = 0;
+    let (claim, name) = loop {
+        let claim = claims
+            .get_opt(&wish.claim)
+            .await
+            .map_err(|error| image::chain(&error))?;
+        match volume_of(pod, wish, claim.as_ref()) {
+            Ok(name) => break (claim, name),
+            // Pods are bound when their claims have volumes; that it is bound is written into a claim just after that.
+            Err(ClaimError::NotBound) if looks < LOOKS => looks += 1,
+            Err(error) => return Err(error.to_string()),
+        }
+        tokio::time::sleep(PAUSE).await;
+    };
     let volumes: Api<PersistentVolume> = Api::all(client.clone());
     let volume = volumes.get_opt(&name).await.map_err(|error| image::chain(&error))?;
     let claim = claim.unwrap_or_default();

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::pull_secrets::keys;
-use super::{Done, Worker};
+use super::{Done, Worker, pull_secrets};
 use crate::context::Context;
 use crate::events::Kind;
 use crate::images::{Failure, shown};
@@ -79,6 +79,7 @@ impl Worker {
         }
         if missing.is_empty() {
             self.memory(container).image = Image::Present;
+            self.tell_missing_secrets();
             return true;
         }
         let delay = match self.memory(container).image {
@@ -101,6 +102,18 @@ impl Worker {
             Done::Pulled { container, outcomes }
         });
         false
+    }
+
+    /// Tells of pull secrets that are not there also where nothing is pulled, as a kubelet.
+    fn tell_missing_secrets(&mut self) {
+        if !pull_secrets::are_named(&self.pod) {
+            return;
+        }
+        let (context, pod) = (Arc::clone(&self.context), Arc::clone(&self.pod));
+        self.tasks.spawn(async move {
+            pull_secrets::found(&context, &pod).await;
+            Done::Changed
+        });
     }
 
     /// Whether an image is there and need not be asked for.

@@ -315,7 +315,6 @@ fn assemble(
     let spec = oci::build(&inputs).map_err(|error| match error {
         oci::SpecError::Reference(_) => Failure::configuration(error.to_string()),
         oci::SpecError::NoCommand
-        | oci::SpecError::Capability(_)
         | oci::SpecError::WorkingDirectory(_)
         | oci::SpecError::Seccomp(_)
         | oci::SpecError::Invalid(_) => Failure::creation(error.to_string()),

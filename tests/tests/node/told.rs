@@ -1,7 +1,11 @@
 //! What the events of a pod say of what it lacks.
 
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
 use kube::Api;
-use kube::api::PostParams;
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::json;
 
 use super::{ConfigMap, World, is_ready};
 
@@ -72,4 +76,42 @@ async fn name_servers_that_are_left_out_are_told() {
     let text = std::fs::read_to_string(world.directory.path().join(path)).unwrap();
     let servers = "nameserver 10.96.0.10\nnameserver 1.1.1.1\nnameserver 2.2.2.2\noptions";
     assert!(text.contains(servers), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn pull_secrets_that_are_missing_are_told_at_once_also_where_nothing_is_pulled() {
+    let world = World::start().await;
+    let spec = r#"{"imagePullSecrets":[{"name":"one"},{"name":"two"}],"containers":[{"name":"a","image":"i"}]}"#;
+    world.create("web", spec).await;
+    world.until("web", is_ready).await;
+    let events = world.events("web").await;
+    let told: Vec<&String> = events
+        .iter()
+        .filter(|event| event.starts_with("FailedToRetrieve"))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "FailedToRetrieveImagePullSecret: Unable to retrieve some image pull secrets (one, two); attempting to pull the image \
+          may not succeed."
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_tells_when_new_pods_are_kept_away() {
+    let world = World::start().await;
+    let api: Api<Node> = Api::all(world.admin());
+    for (wanted, reason) in [(true, "NodeNotSchedulable"), (false, "NodeSchedulable")] {
+        let change = Patch::Merge(json!({"spec": {"unschedulable": wanted}}));
+        api.patch("n1", &PatchParams::default(), &change).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(25)).await;
+        let events = world.events("n1").await;
+        let wanted = format!("{reason}: Node n1 status is now: {reason}");
+        assert_eq!(
+            events.iter().filter(|event| **event == wanted).count(),
+            1,
+            "{events:#?}"
+        );
+    }
 }

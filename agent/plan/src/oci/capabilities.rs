@@ -4,8 +4,6 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Capabilities;
 
-use super::SpecError;
-
 /// What a container gets that asks for nothing.
 const DEFAULT: &[&str] = &[
     "CAP_AUDIT_WRITE",
@@ -76,18 +74,14 @@ pub fn from_mask(mask: u64) -> BTreeSet<String> {
 }
 
 /// The default set, with what is dropped and then what is added, or everything; never more than `available`.
-pub(super) fn build(
-    wanted: Option<&Capabilities>,
-    privileged: bool,
-    available: &BTreeSet<String>,
-) -> Result<BTreeSet<String>, SpecError> {
+pub(super) fn build(wanted: Option<&Capabilities>, privileged: bool, available: &BTreeSet<String>) -> BTreeSet<String> {
     if privileged {
-        return Ok(available.clone());
+        return available.clone();
     }
     let mut set: BTreeSet<String> = DEFAULT.iter().map(|name| (*name).to_owned()).collect();
     let all = || ALL.iter().map(|name| (*name).to_owned());
-    let added = names(wanted.and_then(|wanted| wanted.add.as_deref()))?;
-    let dropped = names(wanted.and_then(|wanted| wanted.drop.as_deref()))?;
+    let added = names(wanted.and_then(|wanted| wanted.add.as_deref()));
+    let dropped = names(wanted.and_then(|wanted| wanted.drop.as_deref()));
     if added.contains("ALL") {
         set.extend(all());
     }
@@ -100,28 +94,16 @@ pub(super) fn build(
     set.retain(|name| !dropped.contains(name));
     set.extend(added.into_iter().filter(|name| name != "ALL"));
     set.retain(|name| available.contains(name));
-    Ok(set)
+    set
 }
 
-fn names(list: Option<&[String]>) -> Result<BTreeSet<String>, SpecError> {
-    list.unwrap_or(&[])
-        .iter()
-        .map(|name| {
-            let upper = name.to_ascii_uppercase();
-            if upper == "ALL" {
-                return Ok(upper);
-            }
-            let full = if upper.starts_with("CAP_") {
-                upper
-            } else {
-                format!("CAP_{upper}")
-            };
-            if ALL.contains(&full.as_str()) {
-                Ok(full)
-            } else {
-                Err(SpecError::Capability(name.clone()))
-            }
-        })
+/// In full. With containerd and runc, too, names that Linux does not have mean nothing, and those that begin with `CAP_` are such:
+/// a specification has them without.
+fn names(list: Option<&[String]>) -> BTreeSet<String> {
+    let named = list.unwrap_or(&[]).iter().map(|name| name.to_ascii_uppercase());
+    named
+        .map(|upper| if upper == "ALL" { upper } else { format!("CAP_{upper}") })
+        .filter(|name| name == "ALL" || ALL.contains(&name.as_str()))
         .collect()
 }
 
@@ -135,10 +117,7 @@ mod tests {
             add: list(add),
             drop: list(drop),
         };
-        build(Some(&wanted), false, &from_mask(available))
-            .unwrap()
-            .into_iter()
-            .collect()
+        build(Some(&wanted), false, &from_mask(available)).into_iter().collect()
     }
 
     #[test]
@@ -150,6 +129,14 @@ mod tests {
             Vec::<String>::new()
         );
         assert_eq!(check(&["ALL"], &["ALL"], u64::MAX).len(), 41, "added after dropped");
-        assert!(names(Some(&["NOPE".to_owned()])).is_err());
+    }
+
+    #[test]
+    fn names_that_linux_does_not_have_mean_nothing() {
+        assert_eq!(
+            check(&["NOPE", "CAP_NET_ADMIN", "net_raw"], &["ALL"], u64::MAX),
+            ["CAP_NET_RAW"]
+        );
+        assert_eq!(check(&[], &["CAP_CHOWN"], u64::MAX).len(), 14);
     }
 }

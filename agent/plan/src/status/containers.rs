@@ -199,8 +199,22 @@ fn running(since: crate::Timestamp) -> ContainerState {
 
 fn ended(instance: Option<&Instance>, scheme: &str) -> ContainerState {
     match instance.and_then(|instance| Some((instance, instance.exit()?))) {
+        Some((instance, _)) if instance.reset => removed(),
         Some((instance, exit)) => terminated(instance, exit, scheme),
         None => ContainerState::default(),
+    }
+}
+
+/// Of one that went for all to begin anew, upstream keeps that alone.
+fn removed() -> ContainerState {
+    ContainerState {
+        terminated: Some(ContainerStateTerminated {
+            exit_code: 137,
+            message: Some(RESET_MESSAGE.to_owned()),
+            reason: Some(RESETTING.to_owned()),
+            ..ContainerStateTerminated::default()
+        }),
+        ..ContainerState::default()
     }
 }
 

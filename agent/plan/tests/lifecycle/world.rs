@@ -259,6 +259,17 @@ impl World {
         status.state.clone().unwrap()
     }
 
+    /// Whether a container waits to begin anew with all others, and nothing else is told of its last end.
+    pub(crate) fn was_reset(&self, container: &str) -> bool {
+        let reason = Some("RestartingAllContainers");
+        let last = pods::stored_status(&self.pod, container).unwrap().last_state.clone();
+        let last = last.unwrap().terminated.unwrap();
+        let nothing = last.container_id.is_none() && last.started_at.is_none() && last.finished_at.is_none();
+        self.waiting_reason(container).as_deref() == reason
+            && (last.exit_code, last.reason.as_deref()) == (137, reason)
+            && nothing
+    }
+
     pub(crate) fn waiting_reason(&self, container: &str) -> Option<String> {
         self.state(container).waiting?.reason
     }
