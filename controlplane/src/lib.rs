@@ -118,6 +118,7 @@ pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error>
     let server = Server::new(store.clone(), options);
     let controllers = controllers::Options {
         credentials: Some(credentials),
+        machine: machine(),
         ..controllers
     };
     info!(%address, revision = store.revision(), "serving");
@@ -139,6 +140,15 @@ pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error>
     }
     info!("stopped");
     outcome
+}
+
+/// The name of this machine.
+fn machine() -> Arc<str> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match name.trim() {
+        "" => "localhost".into(),
+        name => name.into(),
+    }
 }
 
 /// What the tasks work on.

@@ -135,15 +135,8 @@ impl Invalid {
         Self::of(InvalidKind::Invalid, field, Some(value), detail)
     }
 
-    /// `field: Unsupported value: "x": supported values: "a", "b"`
+    /// `field: Unsupported value: "x": supported values: "a", "b"`, in the order that is given: upstream sorts only its sets.
     pub fn not_supported(field: impl Into<String>, value: impl fmt::Debug, supported: &[&str]) -> Self {
-        let mut sorted = supported.to_vec();
-        sorted.sort_unstable();
-        Self::none_of(field, value, &sorted)
-    }
-
-    /// Like [`Invalid::not_supported`], in the order that is given.
-    pub fn none_of(field: impl Into<String>, value: impl fmt::Debug, supported: &[&str]) -> Self {
         let supported: Vec<String> = supported.iter().map(quoted).collect();
         let detail = if supported.is_empty() {
             String::new()

@@ -126,6 +126,26 @@ pub fn dns1123_subdomain(text: &str) -> Vec<String> {
     errors
 }
 
+const LOOSE_SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' \
+or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
+'_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*')";
+
+/// What is wrong with an RFC 1123 subdomain whose labels may have underscores, as those that resolvers search.
+pub(crate) fn loose_subdomain(text: &str) -> Vec<String> {
+    let is_label = |label: &str| {
+        let label = label.strip_prefix('_').unwrap_or(label);
+        !label.starts_with('_') && !label.ends_with('_') && is_label(&label.replace('_', "-"))
+    };
+    let mut errors = Vec::new();
+    if text.len() > 253 {
+        errors.push(too_long(253));
+    }
+    if !text.split('.').all(is_label) {
+        errors.push(LOOSE_SUBDOMAIN.to_owned());
+    }
+    errors
+}
+
 /// What is wrong with a name that stands in a path.
 pub(crate) fn path_segment(name: &str, prefix: bool) -> Vec<String> {
     if !prefix && (name == "." || name == "..") {

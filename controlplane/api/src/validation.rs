@@ -6,6 +6,7 @@ pub(crate) mod apparmor;
 mod container;
 pub(crate) mod counts;
 pub(crate) mod cron;
+mod dns;
 mod ephemeral;
 mod field_ref;
 mod file_key;
@@ -174,6 +175,9 @@ pub(crate) fn port_or_name(errors: &mut Vec<Invalid>, field: &str, value: &IntOr
         IntOrString::String(name) => each(errors, field, name, names::port_name(name)),
     }
 }
+
+/// What a taint does to pods that do not tolerate it.
+pub(crate) const TAINT_EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 /// The protocols that ports may have.
 pub(crate) const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];

@@ -52,14 +52,18 @@ pub(crate) struct Recorder {
     clock: Clock,
 }
 
+/// Who writes, for readers of many control planes: the machine that it runs on.
+pub(crate) type Machine = Arc<str>;
+
 impl Recorder {
-    /// The recorder and what its writer reads; nothing waits any more once the process is `ending`.
-    pub(crate) fn new(clock: Clock, ending: CancellationToken) -> (Self, Writer) {
+    /// The recorder and what its writer reads, on a `machine`; nothing waits any more once the process is `ending`.
+    pub(crate) fn new(clock: Clock, machine: Machine, ending: CancellationToken) -> (Self, Writer) {
         let (sender, receiver) = mpsc::channel(WAITING);
         (
             Self { sender, clock },
             Writer {
                 receiver,
+                machine,
                 ending,
                 written: BTreeMap::new(),
                 order: VecDeque::new(),
@@ -99,6 +103,7 @@ struct Written {
 /// Writes notes as events.
 pub(crate) struct Writer {
     receiver: mpsc::Receiver<Waiting>,
+    machine: Machine,
     ending: CancellationToken,
     written: BTreeMap<Identity, Written>,
     order: VecDeque<Identity>,
@@ -180,7 +185,9 @@ impl Writer {
         loop {
             self.number = at.as_nanosecond().max(self.number.saturating_add(1));
             let name = format!("{}.{:x}", note.about.name.as_deref().unwrap_or_default(), self.number);
-            let bytes = event(component, &note, &namespace, &name, at).to_string().into_bytes();
+            let metadata = json!({ "name": name, "namespace": namespace });
+            let event = event(component, &self.machine, &note, &metadata, at);
+            let bytes = event.to_string().into_bytes();
             match request::send::<request::Reply>(client, Method::POST, path.clone(), request::JSON, bytes).await {
                 Ok(reply) => {
                     let target = Target {
@@ -238,11 +245,11 @@ fn shortened(message: &str) -> String {
 }
 
 /// The scheduler's events have the shape of `events.k8s.io`, the others' the older one, as upstream's.
-fn event(component: &str, note: &Note, namespace: &str, name: &str, at: Timestamp) -> Value {
+fn event(component: &str, machine: &str, note: &Note, metadata: &Value, at: Timestamp) -> Value {
     let mut event = json!({
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": { "name": name, "namespace": namespace },
+        "metadata": metadata,
         "involvedObject": note.about,
         "type": note.severity.text(),
         "reason": note.reason,
@@ -250,13 +257,14 @@ fn event(component: &str, note: &Note, namespace: &str, name: &str, at: Timestam
         "reportingComponent": component,
     });
     let rest = if component == SCHEDULER {
-        let action = if note.reason == "Scheduled" {
-            "Binding"
-        } else {
-            "Scheduling"
+        let action = match note.reason {
+            "Scheduled" => "Binding",
+            "Preempted" => "Preempting",
+            _ => "Scheduling",
         };
         json!({
-            "message": shortened(&note.message), "eventTime": micro(at), "action": action, "reportingInstance": component,
+            "message": shortened(&note.message), "eventTime": micro(at), "action": action,
+            "reportingInstance": format!("{component}-{machine}"),
             "source": {}, "firstTimestamp": null, "lastTimestamp": null,
         })
     } else {

@@ -81,6 +81,8 @@ pub struct Options {
     pub version: &'static str,
     /// Where the time comes from that is written into objects.
     pub clock: Clock,
+    /// The name of the machine, for the events of the scheduler.
+    pub machine: Arc<str>,
     /// The ranges that nodes without a `podCIDR` get a part of each from, for example `10.244.0.0/16`. Without any, nodes
     /// are left alone.
     pub pod_ranges: Vec<PodRange>,
@@ -95,6 +97,7 @@ impl Default for Options {
         Self {
             version: "v1.36.0",
             clock: Arc::new(clock::wall),
+            machine: Arc::from("localhost"),
             pod_ranges: vec![PodRange {
                 address: [10, 244, 0, 0].into(),
                 prefix: 16,

@@ -72,7 +72,7 @@ pub(crate) struct Started {
 /// Starts everything.
 pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationToken) -> Started {
     let ending = CancellationToken::new();
-    let (recorder, writer) = Recorder::new(options.clock.clone(), ending.clone());
+    let (recorder, writer) = Recorder::new(options.clock.clone(), options.machine.clone(), ending.clone());
     let caches = Arc::new(Caches::new());
     let mut setup = Setup {
         clients,

@@ -100,6 +100,11 @@ impl Pod {
 }
 
 impl Metadata {
+    /// The version of what is asked for, as conditions tell it: none where nobody counts.
+    pub fn observed(&self) -> Option<i64> {
+        Some(self.generation).filter(|generation| *generation > 0)
+    }
+
     /// Lets the object hold what others hold already, where it is the same.
     pub fn share(&mut self, pool: &mut Pool) {
         pool.texts.share(&mut self.namespace);

@@ -37,7 +37,7 @@ impl WriteOptions {
             Some("Strict") => FieldValidation::Strict,
             Some("Ignore") => FieldValidation::Ignore,
             Some(other) => {
-                let found = api::Invalid::not_supported("fieldValidation", other, &["Ignore", "Strict", "Warn"]);
+                let found = api::Invalid::not_supported("fieldValidation", other, &["", "Ignore", "Strict", "Warn"]);
                 return Err(Failure::invalid("meta.k8s.io", kind, "", &[found]));
             }
         };
@@ -141,8 +141,8 @@ impl Deletion {
             Some("Background") => Some(Propagation::Background),
             Some("Foreground") => Some(Propagation::Foreground),
             Some(other) => {
-                let found =
-                    api::Invalid::not_supported("propagationPolicy", other, &["Background", "Foreground", "Orphan"]);
+                let policies = ["Foreground", "Background", "Orphan", "nil"];
+                let found = api::Invalid::not_supported("propagationPolicy", other, &policies);
                 return Err(Failure::invalid("meta.k8s.io", "DeleteOptions", "", &[found]));
             }
         };

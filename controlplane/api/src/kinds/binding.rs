@@ -4,14 +4,16 @@ use k8s_openapi::api::core::v1::Binding;
 
 use crate::invalid::Invalid;
 use crate::kind::{Kind, Verbs};
-use crate::validation::{one_of_or_none, required};
+use crate::validation::{non_empty, required};
 
 impl Kind for Binding {
     const VERBS: Verbs = Verbs::CreateOnly;
 
     fn validate(&self) -> Vec<Invalid> {
         let mut errors = Vec::new();
-        one_of_or_none(&mut errors, "target.kind", self.target.kind.as_deref(), &["", "Node"]);
+        if let Some(kind) = non_empty(self.target.kind.as_deref()).filter(|kind| *kind != "Node") {
+            errors.push(Invalid::not_supported("target.kind", kind, &["Node", "<empty>"]));
+        }
         required(&mut errors, "target.name", self.target.name.as_deref());
         errors
     }

@@ -101,7 +101,7 @@ impl Kind for CSIDriver {
             }
         }
         for mode in spec.volume_lifecycle_modes.iter().flatten() {
-            let modes = ["Ephemeral", "Persistent"];
+            let modes = ["Persistent", "Ephemeral"];
             one_of_or_none(&mut errors, "spec.volumeLifecycleModes", Some(mode), &modes);
         }
         if let Some(period) = spec

@@ -180,7 +180,7 @@ fn count(set: &DaemonSet, of: fn(&DaemonSetStatus) -> Option<i32>) -> Value {
 fn strategy(errors: &mut Vec<Invalid>, strategy: &DaemonSetUpdateStrategy) {
     const PATH: &str = "spec.updateStrategy.rollingUpdate";
     let kind = strategy.type_.as_deref();
-    one_of(errors, "spec.updateStrategy.type", kind, &["OnDelete", "RollingUpdate"]);
+    one_of(errors, "spec.updateStrategy.type", kind, &["RollingUpdate", "OnDelete"]);
     if kind != Some("RollingUpdate") {
         return;
     }

@@ -341,7 +341,7 @@ pub(super) fn validate_spec(spec: &JobSpec, old: Option<&JobSpec>, path: &str) -
     let mode = spec.completion_mode.as_deref();
     if let Some(mode) = mode.filter(|mode| *mode != "Indexed" && *mode != "NonIndexed") {
         let field = format!("{path}.completionMode");
-        errors.push(Invalid::not_supported(field, mode, &["Indexed", "NonIndexed"]));
+        errors.push(Invalid::not_supported(field, mode, &["NonIndexed", "Indexed"]));
     }
     if mode == Some("Indexed") && spec.completions.is_none() {
         let detail = "when completion mode is Indexed";
@@ -367,7 +367,7 @@ pub(super) fn validate_spec(spec: &JobSpec, old: Option<&JobSpec>, path: &str) -
         }
         Some(policy) => {
             let field = format!("{place}.restartPolicy");
-            errors.push(Invalid::not_supported(field, policy, &["Never", "OnFailure"]));
+            errors.push(Invalid::not_supported(field, policy, &["OnFailure", "Never"]));
         }
     }
     errors

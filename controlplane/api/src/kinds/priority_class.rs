@@ -50,7 +50,7 @@ impl Kind for PriorityClass {
             let detail = "maximum allowed value of a user defined priority is 1000000000";
             errors.push(Invalid::forbidden("value", detail));
         }
-        let policies = ["Never", "PreemptLowerPriority"];
+        let policies = ["PreemptLowerPriority", "Never"];
         one_of(
             &mut errors,
             "preemptionPolicy",

@@ -228,7 +228,7 @@ fn validate_spec(spec: &StatefulSetSpec) -> Vec<Invalid> {
         ("whenScaled", retention.when_scaled),
     ] {
         let field = format!("spec.persistentVolumeClaimRetentionPolicy.{name}");
-        one_of(&mut errors, &field, policy.as_deref(), &["Delete", "Retain"]);
+        one_of(&mut errors, &field, policy.as_deref(), &["Retain", "Delete"]);
     }
     let numbers = [
         ("replicas", spec.replicas),

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use super::{each, internal, one_of_or_none, selector};
+use super::{TAINT_EFFECTS, each, internal, non_empty, one_of_or_none, selector};
 use crate::invalid::Invalid;
 use crate::names;
 
@@ -260,13 +260,8 @@ pub(super) fn tolerations(errors: &mut Vec<Invalid>, tolerations: &[Toleration],
             }
             other => errors.push(Invalid::not_supported(field, other, &["Equal", "Exists"])),
         }
-        let effects = ["", "NoExecute", "NoSchedule", "PreferNoSchedule"];
-        one_of_or_none(
-            errors,
-            &format!("{path}.effect"),
-            toleration.effect.as_deref(),
-            &effects,
-        );
+        let effect = non_empty(toleration.effect.as_deref());
+        one_of_or_none(errors, &format!("{path}.effect"), effect, &TAINT_EFFECTS);
     }
 }
 

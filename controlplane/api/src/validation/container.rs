@@ -35,8 +35,6 @@ pub(super) struct Context<'a> {
     pub(super) names: BTreeSet<&'a str>,
     /// Ports of the host so far: protocol, address, number.
     pub(super) host_ports: BTreeSet<(&'a str, &'a str, i32)>,
-    /// Whether the pod uses the host's network.
-    pub(super) host_network: bool,
     /// The pod's grace period, seconds.
     pub(super) grace: i64,
     /// Whether the pod's containers are not started again.
@@ -82,14 +80,7 @@ pub(super) fn common<'a>(errors: &mut Vec<Invalid>, container: &'a Container, pa
             detail,
         ));
     }
-    let policies = ["Always", "IfNotPresent", "Never"];
-    one_of(
-        errors,
-        &format!("{path}.imagePullPolicy"),
-        container.image_pull_policy.as_deref(),
-        &policies,
-    );
-    let policies = ["FallbackToLogsOnError", "File"];
+    let policies = ["File", "FallbackToLogsOnError"];
     let policy = container.termination_message_policy.as_deref();
     one_of(errors, &format!("{path}.terminationMessagePolicy"), policy, &policies);
     ports(
@@ -105,9 +96,22 @@ pub(super) fn common<'a>(errors: &mut Vec<Invalid>, container: &'a Container, pa
         variables(errors, source, &format!("{path}.envFrom[{index}]"));
     }
     mounts::mounts(errors, container, &format!("{path}.volumeMounts"), &context.volumes);
+    let policies = ["Always", "IfNotPresent", "Never"];
+    one_of(
+        errors,
+        &format!("{path}.imagePullPolicy"),
+        container.image_pull_policy.as_deref(),
+        &policies,
+    );
     if let Some(own) = &container.resources {
         resources::requirements(errors, own, &format!("{path}.resources"));
     }
+    resize_policy(
+        errors,
+        container,
+        &format!("{path}.resizePolicy"),
+        context.never_restarts,
+    );
     if let Some(own) = &container.security_context {
         let path = format!("{path}.securityContext");
         security(errors, own, &path);
@@ -116,12 +120,6 @@ pub(super) fn common<'a>(errors: &mut Vec<Invalid>, container: &'a Container, pa
             errors.push(Invalid::value(format!("{path}.procMount"), "Unmasked", detail));
         }
     }
-    resize_policy(
-        errors,
-        container,
-        &format!("{path}.resizePolicy"),
-        context.never_restarts,
-    );
 }
 
 /// What becomes of a container whose processor or memory changes.
@@ -167,14 +165,6 @@ fn ports<'a>(errors: &mut Vec<Invalid>, ports: &'a [ContainerPort], path: &str, 
             continue;
         };
         port(errors, &format!("{path}.hostPort"), number);
-        if context.host_network && number != item.container_port {
-            let detail = "must match `hostPort` when `hostNetwork` is true";
-            errors.push(Invalid::value(
-                format!("{path}.containerPort"),
-                item.container_port,
-                detail,
-            ));
-        }
         let (protocol, address) = (
             item.protocol.as_deref().unwrap_or("TCP"),
             item.host_ip.as_deref().unwrap_or(""),
@@ -253,11 +243,11 @@ pub(super) fn resource_ref(errors: &mut Vec<Invalid>, selector: &ResourceFieldSe
     let field = format!("{path}.resource");
     let known = [
         "limits.cpu",
-        "limits.memory",
         "limits.ephemeral-storage",
+        "limits.memory",
         "requests.cpu",
-        "requests.memory",
         "requests.ephemeral-storage",
+        "requests.memory",
     ];
     let wanted = selector.resource.as_str();
     let pages = wanted.starts_with("limits.hugepages-") || wanted.starts_with("requests.hugepages-");

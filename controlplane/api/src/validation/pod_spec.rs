@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::{Container, PodSecurityContext, PodSpec, Seccomp
 
 use super::container::{self, Context};
 use super::{
-    address, affinity, apparmor, each, ephemeral, file_key, id, metadata, one_of, one_of_or_none, os, required,
-    resources, volume,
+    affinity, apparmor, dns, each, ephemeral, file_key, id, metadata, one_of, one_of_or_none, os, required, resources,
+    volume,
 };
 use crate::invalid::Invalid;
 use crate::names;
@@ -25,13 +25,21 @@ pub fn validate(spec: &PodSpec, path: &str) -> Vec<Invalid> {
         &format!("{path}.volumes"),
     );
     containers(&mut errors, spec, path, volumes);
+    ports_of_the_node(&mut errors, spec, path);
     one_of(
         &mut errors,
         &format!("{path}.restartPolicy"),
         spec.restart_policy.as_deref(),
-        &["Always", "Never", "OnFailure"],
+        &["Always", "OnFailure", "Never"],
     );
-    dns(&mut errors, spec, path);
+    let policies = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
+    one_of(
+        &mut errors,
+        &format!("{path}.dnsPolicy"),
+        spec.dns_policy.as_deref(),
+        &policies,
+    );
+    dns::config(&mut errors, spec, &format!("{path}.dnsConfig"));
     if let Some(deadline) = spec
         .active_deadline_seconds
         .filter(|seconds| !(1..=i64::from(i32::MAX)).contains(seconds))
@@ -62,7 +70,7 @@ pub fn validate(spec: &PodSpec, path: &str) -> Vec<Invalid> {
     resources::amounts(&mut errors, spec.overhead.as_ref(), &format!("{path}.overhead"));
     gates(&mut errors, spec, path);
     file_key::volumes(&mut errors, spec, path);
-    host_aliases(&mut errors, spec, path);
+    dns::host_aliases(&mut errors, spec, path);
     os::host_process(&mut errors, spec, path);
     own_users(&mut errors, spec, path);
     os::pod(&mut errors, spec, path);
@@ -114,7 +122,6 @@ fn containers(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str, volumes: BT
         volumes,
         names: BTreeSet::new(),
         host_ports: BTreeSet::new(),
-        host_network: spec.host_network == Some(true),
         grace: spec.termination_grace_period_seconds.unwrap_or(30),
         never_restarts: spec.restart_policy.as_deref() == Some("Never"),
         own_users: spec.host_users == Some(false),
@@ -180,64 +187,19 @@ fn own_names(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
     }
 }
 
-fn dns(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
-    let policies = ["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"];
-    one_of(
-        errors,
-        &format!("{path}.dnsPolicy"),
-        spec.dns_policy.as_deref(),
-        &policies,
-    );
-    let config = spec.dns_config.clone().unwrap_or_default();
-    let servers = config.nameservers.unwrap_or_default();
-    let path = format!("{path}.dnsConfig");
-    if spec.dns_policy.as_deref() == Some("None") && servers.is_empty() {
-        let detail = "must provide at least one DNS nameserver when `dnsPolicy` is None";
-        errors.push(Invalid::required(path.as_str(), detail));
+/// Ports of a pod that uses the node's network are those of the node; left out, they are defaulted, in templates later.
+fn ports_of_the_node(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
+    if spec.host_network != Some(true) {
+        return;
     }
-    if servers.len() > 3 {
-        let value = serde_json::to_string(&servers).unwrap_or_default();
-        let detail = "must not have more than 3 nameservers";
-        errors.push(Invalid::rendered(format!("{path}.nameservers"), value, detail));
-    }
-    for (index, server) in servers.iter().enumerate() {
-        address(errors, &format!("{path}.nameservers[{index}]"), server);
-    }
-    let searches = config.searches.unwrap_or_default();
-    if searches.len() > 32 {
-        let value = serde_json::to_string(&searches).unwrap_or_default();
-        let detail = "must not have more than 32 search paths";
-        errors.push(Invalid::rendered(format!("{path}.searches"), value, detail));
-    }
-    for (index, search) in searches.iter().enumerate() {
-        // A trailing dot says that the name is complete; underscores are found in the wild.
-        let name = search.strip_suffix('.').unwrap_or(search).replace('_', "-");
-        let name = name.trim_matches('-');
-        if search != "." {
-            each(
-                errors,
-                &format!("{path}.searches[{index}]"),
-                search,
-                names::dns1123_subdomain(name),
-            );
-        }
-    }
-    for (index, option) in config.options.iter().flatten().enumerate() {
-        required(errors, &format!("{path}.options[{index}].name"), option.name.as_deref());
-    }
-}
-
-fn host_aliases(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
-    for (index, alias) in spec.host_aliases.iter().flatten().enumerate() {
-        let path = format!("{path}.hostAliases[{index}]");
-        address(errors, &format!("{path}.ip"), &alias.ip);
-        for (index, name) in alias.hostnames.iter().flatten().enumerate() {
-            each(
-                errors,
-                &format!("{path}.hostnames[{index}]"),
-                name,
-                names::dns1123_subdomain(name),
-            );
+    for (index, container) in spec.containers.iter().enumerate() {
+        for (number, port) in container.ports.iter().flatten().enumerate() {
+            let host = port.host_port.unwrap_or(0);
+            if host != 0 && host != port.container_port {
+                let field = format!("{path}.containers[{index}].ports[{number}].hostPort");
+                let detail = "must match `containerPort` when `hostNetwork` is true";
+                errors.push(Invalid::value(field, host, detail));
+            }
         }
     }
 }

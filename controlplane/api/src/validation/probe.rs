@@ -19,26 +19,11 @@ pub(super) fn of_container(errors: &mut Vec<Invalid>, container: &Container, pat
         let field = format!("{path}.stopSignal");
         stop_signal::check(errors, lifecycle.stop_signal.as_deref(), &field, context.os);
     }
-    let once = [
-        (&container.liveness_probe, "livenessProbe"),
-        (&container.startup_probe, "startupProbe"),
-    ];
-    for (probe, name) in once {
-        let Some(probe) = probe else { continue };
-        let path = format!("{path}.{name}");
-        self::probe(errors, probe, &path);
-        if let Some(threshold) = probe.success_threshold.filter(|threshold| *threshold != 1) {
-            errors.push(Invalid::value(
-                format!("{path}.successThreshold"),
-                threshold,
-                "must be 1",
-            ));
-        }
-        if let Some(period) = probe.termination_grace_period_seconds.filter(|period| *period <= 0) {
-            let field = format!("{path}.terminationGracePeriodSeconds");
-            errors.push(Invalid::value(field, period, "must be greater than 0"));
-        }
-    }
+    once(
+        errors,
+        container.liveness_probe.as_ref(),
+        &format!("{path}.livenessProbe"),
+    );
     if let Some(probe) = &container.readiness_probe {
         let path = format!("{path}.readinessProbe");
         self::probe(errors, probe, &path);
@@ -46,6 +31,24 @@ pub(super) fn of_container(errors: &mut Vec<Invalid>, container: &Container, pat
             let field = format!("{path}.terminationGracePeriodSeconds");
             errors.push(Invalid::value(field, period, "must not be set for readinessProbes"));
         }
+    }
+    once(
+        errors,
+        container.startup_probe.as_ref(),
+        &format!("{path}.startupProbe"),
+    );
+}
+
+/// A probe whose first success is enough.
+fn once(errors: &mut Vec<Invalid>, probe: Option<&Probe>, path: &str) {
+    let Some(probe) = probe else { return };
+    self::probe(errors, probe, path);
+    if let Some(threshold) = probe.success_threshold.filter(|threshold| *threshold != 1) {
+        errors.push(Invalid::value(
+            format!("{path}.successThreshold"),
+            threshold,
+            "must be 1",
+        ));
     }
 }
 
@@ -83,6 +86,10 @@ fn probe(errors: &mut Vec<Invalid>, probe: &Probe, path: &str) {
     ];
     for (number, name) in numbers {
         non_negative(errors, &format!("{path}.{name}"), i64::from(number.unwrap_or(0)));
+    }
+    if let Some(period) = probe.termination_grace_period_seconds.filter(|period| *period <= 0) {
+        let field = format!("{path}.terminationGracePeriodSeconds");
+        errors.push(Invalid::value(field, period, "must be greater than 0"));
     }
 }
 

@@ -110,7 +110,7 @@ fn of_subject(errors: &mut Vec<Invalid>, at: &str, subject: &Subject, namespaced
         "User" | "Group" => GROUP,
         other => {
             let kinds = ["ServiceAccount", "User", "Group"];
-            errors.push(Invalid::none_of(format!("{at}.kind"), other, &kinds));
+            errors.push(Invalid::not_supported(format!("{at}.kind"), other, &kinds));
             return;
         }
     };

@@ -184,6 +184,6 @@ fn time_zones() {
     }
     let template = json!({"spec": {"jobTemplate": {"spec": {"manualSelector": true}}}});
     let expected =
-        "spec.jobTemplate.spec.manualSelector: Unsupported value: true: supported values: \"false\", \"nil\"";
+        "spec.jobTemplate.spec.manualSelector: Unsupported value: true: supported values: \"nil\", \"false\"";
     refused("batch", "cronjobs", &template, &[expected]);
 }

@@ -34,6 +34,7 @@ mod systems;
 mod taken;
 mod unset;
 mod warned;
+mod worded;
 mod workloads;
 
 /// The lines of a table: cells between bars, without the blanks around them.

@@ -111,7 +111,7 @@ fn ports_of_network_policies() {
             (
                 on(&json!({"protocol": "ICMP"})),
                 &[
-                    "spec.ingress[0].ports[0].protocol: Unsupported value: \"ICMP\": supported values: \"SCTP\", \"TCP\", \"UDP\"",
+                    "spec.ingress[0].ports[0].protocol: Unsupported value: \"ICMP\": supported values: \"TCP\", \"UDP\", \"SCTP\"",
                 ],
             ),
             (
@@ -136,7 +136,7 @@ fn ports_of_network_policies() {
             ),
             (
                 json!({"spec": {"policyTypes": ["foo"]}}),
-                &["spec.policyTypes[0]: Unsupported value: \"foo\": supported values: \"Egress\", \"Ingress\""],
+                &["spec.policyTypes[0]: Unsupported value: \"foo\": supported values: \"Ingress\", \"Egress\""],
             ),
             (
                 json!({"spec": {"policyTypes": ["Ingress", "Egress", "Ingress"]}}),

@@ -190,8 +190,8 @@ fn pods() {
         "pods",
         &json!({"spec": {"dnsPolicy": "None", "restartPolicy": "Maybe", "tolerations": [{"operator": "Equal"}]}}),
         &[
-            "spec.restartPolicy: Unsupported value: \"Maybe\": supported values: \"Always\", \"Never\", \"OnFailure\"",
-            "spec.dnsConfig: Required value: must provide at least one DNS nameserver when `dnsPolicy` is None",
+            "spec.restartPolicy: Unsupported value: \"Maybe\": supported values: \"Always\", \"OnFailure\", \"Never\"",
+            "spec.dnsConfig: Required value: must provide `dnsConfig` when `dnsPolicy` is None",
             "spec.tolerations[0].operator: Invalid value: \"Equal\": operator must be Exists when `key` is empty, which means \"match all values and all keys\"",
         ],
     );

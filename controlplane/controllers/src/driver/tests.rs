@@ -109,7 +109,7 @@ fn context(client: kube::Client, caches: Caches) -> Context {
     Context {
         client,
         caches: Arc::new(caches),
-        recorder: Recorder::new(clock.clone(), CancellationToken::new()).0,
+        recorder: Recorder::new(clock.clone(), "m".into(), CancellationToken::new()).0,
         clock,
     }
 }

@@ -20,7 +20,7 @@ async fn a_crowd_is_told_of_one_by_one_and_nobody_is_forgotten() {
     });
     let client = kube::Client::new(server, "default");
     let clock = Arc::new(|| Timestamp::from_second(1_800_000_000).unwrap());
-    let (recorder, writer) = Recorder::new(clock, CancellationToken::new());
+    let (recorder, writer) = Recorder::new(clock, "m".into(), CancellationToken::new());
     let crowd = AT_ONCE + 10;
     for number in 0..crowd {
         let about = ObjectReference {
@@ -93,4 +93,34 @@ async fn what_was_told_before_the_end_is_written_at_the_end() {
     assert!(begin.elapsed() < DELAY, "nothing waited: {:?}", begin.elapsed());
     let told = told.lock().unwrap().concat();
     assert!(told.contains("FailedScheduling"), "{told}");
+}
+
+/// What an event says of who tells it: the scheduler as upstream's newer recorder, the others as its older one.
+#[test]
+fn events_say_who_tells_them_and_what_it_does() {
+    let told = |component: &str, reason: &'static str| {
+        let note = Note {
+            about: ObjectReference::default(),
+            severity: Severity::Normal,
+            reason,
+            message: "told".to_owned(),
+        };
+        let at = Timestamp::from_second(1_800_000_000).unwrap();
+        let event = event(component, "node-1.example.com", &note, &json!({ "name": "it" }), at);
+        ["reportingComponent", "reportingInstance", "action", "source"]
+            .map(|field| event[field].to_string())
+            .join(" ")
+    };
+    for (component, reason, expected) in [
+        (SCHEDULER, "Scheduled", r#""Binding" {}"#),
+        (SCHEDULER, "FailedScheduling", r#""Scheduling" {}"#),
+        (SCHEDULER, "Preempted", r#""Preempting" {}"#),
+    ] {
+        let who = r#""default-scheduler" "default-scheduler-node-1.example.com""#;
+        assert_eq!(told(component, reason), format!("{who} {expected}"));
+    }
+    assert_eq!(
+        told("replicaset-controller", "SuccessfulCreate"),
+        r#""replicaset-controller" "" null {"component":"replicaset-controller"}"#
+    );
 }

@@ -72,7 +72,7 @@ fn context(server: &Arc<Mutex<Server>>) -> Context {
     Context {
         client: kube::Client::new(service, "default"),
         caches: Arc::new(caches),
-        recorder: Recorder::new(clock.clone(), CancellationToken::new()).0,
+        recorder: Recorder::new(clock.clone(), "m".into(), CancellationToken::new()).0,
         clock,
     }
 }

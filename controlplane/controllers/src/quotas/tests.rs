@@ -100,7 +100,7 @@ async fn a_quota_is_counted_in_a_namespace_that_is_never_at_rest() {
     let context = Context {
         client: kube::Client::new(service, "default"),
         caches: Arc::new(Caches::new()),
-        recorder: Recorder::new(clock.clone(), CancellationToken::new()).0,
+        recorder: Recorder::new(clock.clone(), "m".into(), CancellationToken::new()).0,
         clock,
     };
     let counted = count(&context, &Key::new("ns", "q")).await;

@@ -110,7 +110,7 @@ pub(super) fn condition(pod: &Pod, reason: &str, message: &str, now: Time) -> Va
     json!({
         "type": "PodScheduled", "status": "False", "reason": reason, "message": message,
         "lastProbeTime": null, "lastTransitionTime": since,
-        "observedGeneration": Some(pod.metadata.generation).filter(|generation| *generation > 0),
+        "observedGeneration": pod.metadata.observed(),
     })
 }
 

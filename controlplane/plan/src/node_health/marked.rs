@@ -59,7 +59,8 @@ impl Marked {
 
 fn unready(pod: &Pod, now: Timestamp) -> [Step; 2] {
     // Its reason and message stay: conditions are merged by type.
-    let ready = json!({ "type": "Ready", "status": "False", "lastTransitionTime": seconds(now) });
+    let ready = json!({ "type": "Ready", "status": "False", "lastTransitionTime": seconds(now),
+        "observedGeneration": pod.metadata.observed() });
     let about = target(PODS, pod);
     let note = Note {
         about: about.reference(),

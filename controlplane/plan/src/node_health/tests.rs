@@ -5,7 +5,7 @@ use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
 use serde_json::{Value, json};
 
 use super::{Marked, Pulse, Snapshot, Tainted, plan};
-use crate::pod::Pod;
+use crate::{pod::Pod, step::Step};
 
 fn now() -> Timestamp {
     "2026-01-01T01:00:00Z".parse().unwrap()
@@ -159,4 +159,18 @@ fn a_pod_that_says_again_that_it_is_ready_is_believed() {
     assert_eq!((8..100).filter(|version| marks(&troubled, *version)).count(), 2);
     assert!(!marks(&node("True", &json!(null)), 100));
     assert_eq!((101..200).filter(|version| marks(&troubled, *version)).count(), 3);
+}
+
+#[test]
+fn a_pod_that_is_not_ready_any_more_says_of_which_version_of_it_that_is() {
+    let mut pod = pod(&json!([]));
+    pod.status.ready = true;
+    pod.metadata.generation = 4;
+    let steps = Marked::default().steps(&node("False", &json!(null)), &[&pod], now());
+    let [Step::Patch { body, .. }, Step::Event(_)] = steps.as_slice() else {
+        panic!("{steps:?}");
+    };
+    expect![[r#"
+        {"lastTransitionTime":"2026-01-01T01:00:00Z","observedGeneration":4,"status":"False","type":"Ready"}"#]]
+    .assert_eq(&body["status"]["conditions"][0].to_string());
 }

@@ -239,3 +239,21 @@ async fn operations_of_json_patches_have_no_other_members() {
     );
     assert!(patch("Ignore").await.warnings().is_empty());
 }
+
+#[tokio::test]
+async fn options_are_told_in_upstreams_order() {
+    let api = Api::start().await;
+    api.post(PODS, &pod("a")).await;
+    let refused = api
+        .delete(&format!("{PODS}/a"), r#"{"propagationPolicy":"Some"}"#)
+        .await;
+    assert_eq!(
+        refused.message(),
+        "DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Unsupported value: \"Some\": supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\""
+    );
+    let refused = api.post(&format!("{PODS}?fieldValidation=Some"), &pod("b")).await;
+    assert_eq!(
+        refused.message(),
+        "CreateOptions.meta.k8s.io \"\" is invalid: fieldValidation: Unsupported value: \"Some\": supported values: \"\", \"Ignore\", \"Strict\", \"Warn\""
+    );
+}

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::invalid::Invalid;
 use crate::validation::selector::label_selector;
-use crate::validation::{PROTOCOLS, one_of_or_none, plain_range, port, port_or_name, range};
+use crate::validation::{one_of_or_none, plain_range, port, port_or_name, range};
 
 /// A spec.
 pub(super) fn validate(spec: &NetworkPolicySpec) -> Vec<Invalid> {
@@ -34,7 +34,7 @@ pub(super) fn validate(spec: &NetworkPolicySpec) -> Vec<Invalid> {
     }
     for (index, own) in types.iter().enumerate() {
         let field = format!("spec.policyTypes[{index}]");
-        one_of_or_none(&mut errors, &field, Some(own), &["Egress", "Ingress"]);
+        one_of_or_none(&mut errors, &field, Some(own), &["Ingress", "Egress"]);
     }
     errors
 }
@@ -47,7 +47,7 @@ fn ports(errors: &mut Vec<Invalid>, ports: Option<&[NetworkPolicyPort]>, path: &
 
 fn policy_port(errors: &mut Vec<Invalid>, own: &NetworkPolicyPort, path: &str) {
     let protocol = own.protocol.as_deref();
-    one_of_or_none(errors, &format!("{path}.protocol"), protocol, &PROTOCOLS);
+    one_of_or_none(errors, &format!("{path}.protocol"), protocol, &["TCP", "UDP", "SCTP"]);
     let (field, end) = (format!("{path}.port"), format!("{path}.endPort"));
     match (&own.port, own.end_port) {
         (None, Some(last)) => {

@@ -10,7 +10,7 @@ use crate::invalid::Invalid;
 use crate::names;
 use crate::quantity::Quantity;
 use crate::validation::resources::is_integer;
-use crate::validation::{each, one_of, plain_range, range};
+use crate::validation::{TAINT_EFFECTS, each, one_of, plain_range, range};
 
 const RANGES: &str = "spec.podCIDRs";
 
@@ -91,8 +91,7 @@ fn taints(errors: &mut Vec<Invalid>, node: &Node) {
         each(errors, &format!("{path}.key"), key, names::qualified_name(key));
         let rest = names::label_value(value);
         each(errors, &format!("{path}.value"), value, rest);
-        let effects = ["NoExecute", "NoSchedule", "PreferNoSchedule"];
-        one_of(errors, &format!("{path}.effect"), Some(&taint.effect), &effects);
+        one_of(errors, &format!("{path}.effect"), Some(&taint.effect), &TAINT_EFFECTS);
         if !known.insert((key, &taint.effect)) {
             let mut error = Invalid::duplicate(path, "");
             error.value = Some(internal(taint));

@@ -262,7 +262,7 @@ fn policies(errors: &mut Vec<Invalid>, spec: &ServiceSpec) {
     if needs_cluster_ip(spec) {
         one_of(errors, "spec.internalTrafficPolicy", inner, &["Cluster", "Local"]);
     }
-    let distributions = ["PreferClose", "PreferSameNode", "PreferSameZone"];
+    let distributions = ["PreferClose", "PreferSameZone", "PreferSameNode"];
     let distribution = spec.traffic_distribution.as_deref();
     one_of_or_none(errors, "spec.trafficDistribution", distribution, &distributions);
 }
