@@ -42,14 +42,7 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Err(error) => failures.push(error.to_string()),
     }
     for path in [arguments.state_dir.join("logs"), arguments.state_dir.join("agent.sock")] {
-        let removed = if path.is_dir() {
-            std::fs::remove_dir_all(&path)
-        } else {
-            std::fs::remove_file(&path)
-        };
-        if let Err(error) = removed
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
+        if let Err(error) = trees::remove(&path) {
             failures.push(format!("remove {}: {error}", path.display()));
         }
     }

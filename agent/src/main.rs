@@ -17,6 +17,8 @@ use command::{Arguments, Command};
 use renewal::Credentials;
 
 fn main() -> ExitCode {
+    // What containers see must not depend on who starts the agent. What nobody else shall see says so itself.
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     // The helpers are single-threaded: nothing may start before them.
     if let Some(code) = runtime::helper(std::env::args_os().skip(1)) {
         return code;

@@ -339,7 +339,7 @@ impl Dispatcher {
         self.tasks.spawn(async move {
             let removing = aside(move || {
                 for path in old {
-                    if let Err(error) = std::fs::remove_dir_all(&path) {
+                    if let Err(error) = trees::remove(&path) {
                         warn!(path = %path.display(), %error, "old logs could not be removed");
                     }
                 }

@@ -87,6 +87,8 @@ pub struct Setup<'a> {
     pub disk: Option<u32>,
     /// More words for the first `skiff up`.
     pub words: &'a [String],
+    /// Whether the daemons are started with the mask of a shell, which leaves all to them; else it is that of their units.
+    pub open: bool,
 }
 
 /// A file system in memory, until it is dropped.
@@ -117,6 +119,7 @@ pub struct Machine {
     namespace: Namespace,
     state: PathBuf,
     environment: Vec<(String, String)>,
+    open: bool,
     _disk: Option<Disk>,
     _home: tempfile::TempDir,
     before: BTreeSet<String>,
@@ -160,6 +163,7 @@ impl Machine {
             namespace,
             state,
             environment: environment.collect(),
+            open: setup.open,
             _disk: disk,
             _home: home,
             before,
@@ -189,7 +193,10 @@ impl Machine {
     /// # Errors
     /// When it does not exit with 0.
     pub fn skiff<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> anyhow::Result<String> {
-        let mut command = self.namespace.command(process::programs()?.join("skiff"));
+        let mask = if self.open { "0022" } else { "0077" };
+        let mut command = self.namespace.command("sh");
+        command.args(["-c", &format!("umask {mask} && exec \"$@\""), "sh"]);
+        command.arg(process::programs()?.join("skiff"));
         command.args(words).arg("--state-dir").arg(self.state());
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         process::run(&mut command)

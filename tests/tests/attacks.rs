@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, ensure};
 use image::Digest;
 use serde_json::{Value, json};
-use tests::machine::{Machine, eventually};
+use tests::machine::{Machine, Namespace, Setup, eventually};
 use tests::{images, process};
 
 /// Applies a pod with this specification; the answer's text.
@@ -171,7 +171,11 @@ fn open_to_others(path: &Path, found: &mut Vec<String>) -> anyhow::Result<()> {
 #[test]
 fn attack_32_state_keys_and_volumes_are_closed_to_others() -> anyhow::Result<()> {
     tests::logging();
-    let machine = Machine::start("closed")?;
+    let setup = Setup {
+        open: true,
+        ..Setup::default()
+    };
+    let machine = Machine::start_with(Namespace::new("closed")?, setup)?;
     let image = images::busybox(&machine)?;
     machine.kubectl(["create", "secret", "generic", "hidden", "--from-literal=word=hush"])?;
     let mut spec = sleeping(&image);

@@ -28,13 +28,14 @@ const EDGES: &[(&str, &[&str])] = &[
     ("agent-plan", &["controlplane-api"]),
     ("agent-containerd", &[]),
     ("agent-failpoint", &[]),
+    ("agent-trees", &[]),
     ("agent-image", &["agent-containerd", "agent-plan", "controlplane-api"]),
     ("agent-network", &["agent-failpoint", "agent-plan", "controlplane-api"]),
     (
         "agent-runtime",
-        &["agent-containerd", "agent-failpoint", "agent-plan", "controlplane-api"],
+        &["agent-containerd", "agent-failpoint", "agent-plan", "agent-trees"],
     ),
-    ("agent-volume", &["agent-plan", "controlplane-api"]),
+    ("agent-volume", &["agent-plan", "agent-trees", "controlplane-api"]),
     (
         "agent",
         &[
@@ -43,6 +44,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "agent-network",
             "agent-plan",
             "agent-runtime",
+            "agent-trees",
             "agent-volume",
             "controlplane-api",
             "controlplane-memory",

@@ -171,6 +171,14 @@ fn users(pod: &Value) -> anyhow::Result<Vec<u32>> {
 }
 
 fn files_belong_to_who_they_should(node: &Node, first: u32) -> anyhow::Result<()> {
+    for file in ["hosts", "resolv.conf", "hostname"] {
+        let mode = node.says(
+            "one",
+            "user",
+            &format!("cat /etc/{file} > /dev/null && stat -c %a /etc/{file}"),
+        )?;
+        ensure!(mode == "644", "/etc/{file} is {mode} for who is not root");
+    }
     let inside = "stat -c '%n %u:%g' /etc/hostname /bin /made /scratch /word/..data/word /host/made /host/users /dev/termination-log";
     let seen = node.says("one", "root", inside)?;
     for expected in [

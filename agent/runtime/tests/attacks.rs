@@ -270,7 +270,7 @@ async fn attack_39_thousands_that_are_killed_are_not_held_up_by_a_quota() {
 }
 
 /// The process that writes a container's log: its supervisor, or containerd's logger.
-fn log_writer(machine: &Machine, pid: i32) -> String {
+fn log_writer(machine: &Machine) -> String {
     if machine.kind == Kind::Containerd {
         let own = machine.directory.path().to_str().unwrap();
         for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -281,15 +281,13 @@ fn log_writer(machine: &Machine, pid: i32) -> String {
         }
         panic!("no logger");
     }
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let fields = stat.rsplit_once(')').unwrap().1;
-    fields.split_whitespace().nth(1).unwrap().to_owned()
+    common::holders::supervisor(machine, "s").to_string()
 }
 
 async fn attack_14_a_flood_of_output_leaves_its_writer_small_and_the_disk_bounded(kind: Kind) {
     let mut machine = Machine::of(kind, "attack-14").await;
     machine.sandbox("s").await;
-    let pid = machine
+    machine
         .run(
             "s",
             machine.shell(
@@ -298,7 +296,7 @@ async fn attack_14_a_flood_of_output_leaves_its_writer_small_and_the_disk_bounde
             ),
         )
         .await;
-    let writer = log_writer(&machine, pid);
+    let writer = log_writer(&machine);
     let mut worst = 0;
     loop {
         let rollup = fs::read_to_string(format!("/proc/{writer}/smaps_rollup")).unwrap();
@@ -325,3 +323,23 @@ contract!(
     attack_39_limits_hold_against_bombs_and_hogs,
     attack_14_a_flood_of_output_leaves_its_writer_small_and_the_disk_bounded,
 );
+
+/// Its removal must take neither a frame of the stack nor an open file for each level: that would end this process, and each that
+/// finds what is left.
+#[tokio::test]
+async fn attack_5_a_root_of_any_depth_goes_with_its_container() {
+    let mut machine = Machine::new("attack-5-deep").await;
+    // A name that the system takes has a thousand levels: what is there goes below the next ones.
+    let deep = "cd /tmp; p=d; i=1; while [ $i -lt 1000 ]; do p=$p/d; i=$((i+1)); done; \
+        i=0; while [ $i -lt 25 ]; do busybox mkdir -p n/$p; busybox mv o n/$p/ 2>/dev/null; busybox mv n o || exit 1; i=$((i+1)); done";
+    machine.sandbox("s").await;
+    machine.sandbox("t").await;
+    for (sandbox, container) in [("s", "removed"), ("t", "left")] {
+        machine.run(sandbox, machine.shell(container, deep)).await;
+        let exit = machine.exit().await;
+        assert_eq!(exit.code, 0, "{}", machine.output(container));
+    }
+    machine.runtime.remove_container("s", "removed").await.unwrap();
+    machine.runtime.remove_sandbox("t").await.unwrap();
+    machine.finish().await;
+}

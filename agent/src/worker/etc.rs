@@ -1,6 +1,7 @@
 //! The files in `/etc` that all containers of a pod share.
 
 use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use agent_plan::{files, pods};
@@ -28,7 +29,7 @@ pub(super) fn write(
         let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
         files::hosts(&addresses, &hostname, domain.as_deref(), aliases)
     };
-    std::fs::write(etc.join("hosts"), hosts)?;
+    put(&etc.join("hosts"), &hosts)?;
     let files::Resolution { text, omitted } = files::resolv_conf(
         spec.dns_policy.as_deref().unwrap_or("ClusterFirst"),
         spec.dns_config.as_ref(),
@@ -37,10 +38,16 @@ pub(super) fn write(
         &context.config.dns,
         &read("/etc/resolv.conf"),
     );
-    std::fs::write(etc.join("resolv.conf"), text)?;
+    put(&etc.join("resolv.conf"), &text)?;
     for told in omitted {
         context.recorder.pod(pod, None, Kind::Warning, "DNSConfigForming", told);
     }
     let told = files::told_hostname(pod, &context.config.dns.domain, &crate::machine::hostname());
-    std::fs::write(etc.join("hostname"), told + "\n")
+    put(&etc.join("hostname"), &(told + "\n"))
+}
+
+/// Who is not root in a container reads them too, whatever the agent's own mask is.
+fn put(path: &Path, text: &str) -> std::io::Result<()> {
+    std::fs::write(path, text)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644))
 }

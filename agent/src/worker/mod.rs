@@ -284,9 +284,7 @@ impl Worker {
     async fn remove_logs(&self) {
         let logs = self.context.log_directory(&self.pod);
         let path = logs.clone();
-        if let Err(error) = aside(move || std::fs::remove_dir_all(path)).await
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
+        if let Err(error) = aside(move || trees::remove(&path)).await {
             warn!(path = %logs.display(), %error, "logs could not be removed");
         }
     }

@@ -55,7 +55,7 @@ fn sweep(target: &Path, current: &Path) -> Result<(), Error> {
         let name = entry.file_name();
         let version = name.to_str().is_some_and(|name| name.starts_with(".."));
         if version && name != kept.as_os_str() && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            fs::remove_dir_all(entry.path()).map_err(|error| io_error("remove", &entry.path(), error))?;
+            trees::remove(&entry.path()).map_err(|error| io_error("remove", &entry.path(), error))?;
         }
     }
     Ok(())
@@ -73,7 +73,8 @@ fn make_directories(root: &Path, file: &Path, group: Option<Gid>) -> Result<(), 
         let full = root.join(path);
         make_directory(&full)?;
         chown(&full, None, group).map_err(|error| io_error("chown", &full, error))?;
-        set_mode(&full, 0o755)?;
+        // What is made in a group's directories is the group's.
+        set_mode(&full, if group.is_some() { 0o2755 } else { 0o755 })?;
     }
     Ok(())
 }

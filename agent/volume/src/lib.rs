@@ -15,7 +15,6 @@ mod mounts;
 mod nested;
 mod ownership;
 mod payload;
-mod removal;
 mod subpath;
 mod turns;
 mod usage;
@@ -274,7 +273,7 @@ impl Volumes {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
         };
-        removal::remove(&root, directory.file_name().unwrap_or_default())
+        trees::remove_in(&root, directory.file_name().unwrap_or_default())
     }
 }
 

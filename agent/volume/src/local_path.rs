@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
 
-use crate::{claims, removal};
+use crate::claims;
 
 /// The directories below one root.
 #[derive(Clone, Debug)]
@@ -107,7 +107,7 @@ impl LocalPath {
         };
         let remove = |path: &Path| {
             let name = path.file_name().unwrap_or(OsStr::new(""));
-            removal::remove(&root, name).map_err(failed("remove", path))
+            trees::remove_in(&root, name).map_err(failed("remove", path))
         };
         remove(&grave)?;
         if there {

@@ -184,7 +184,7 @@ fn secrets_lie_in_memory_and_tokens_are_for_their_pod_alone() {
         pod(&format!(
             r#"{{"securityContext":{context},"containers":[{{"name":"c"}}],"volumes":[{{"name":"t","projected":{projected}}},
             {{"name":"s","secret":{{"secretName":"key"}}}},{{"name":"e","emptyDir":{{}}}},
-            {{"name":"p","projected":{{"sources":[{{"downwardAPI":{{"items":[{{"path":"n","fieldRef":{{"fieldPath":"metadata.name"}}}}]}}}}]}}}},
+            {{"name":"p","projected":{{"sources":[{{"downwardAPI":{{"items":[{{"path":"in/n","fieldRef":{{"fieldPath":"metadata.name"}}}}]}}}}]}}}},
             {{"name":"d","downwardAPI":{{"items":[{{"path":"n","fieldRef":{{"fieldPath":"metadata.name"}}}}]}}}}]}}"#
         ))
     };
@@ -224,7 +224,9 @@ fn secrets_lie_in_memory_and_tokens_are_for_their_pod_alone() {
         );
         assert_eq!(fs::read_to_string(memory.join("s/k")).unwrap(), "v");
         assert!(memory.join("d/n").exists());
-        assert!(memory.join("p/n").exists());
+        let inner = fs::metadata(memory.join("p/in")).unwrap();
+        let bits = if group == 0 { 0o755 } else { 0o2755 };
+        assert_eq!((inner.mode() & 0o7777, inner.gid()), (bits, group), "{context}");
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let mounts: Vec<&str> = table.lines().filter(|line| line.contains("uid-1/memory")).collect();
         assert!(

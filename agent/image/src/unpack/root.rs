@@ -20,6 +20,8 @@ use super::confined::{
 use super::{Entry, EntryKind, Limits, UnpackError, read_error, shown};
 
 const WHITEOUT: &[u8] = b".wh.";
+/// The mode of directories of which the layer says nothing, whatever the mask of this process is.
+const UNTOLD: Mode = Mode::from_bits_retain(0o755);
 const OPAQUE: &[u8] = b".wh..wh..opq";
 
 /// The layer's directory while it is being filled.
@@ -44,6 +46,7 @@ impl Root {
             OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
             Mode::empty(),
         )?;
+        unix::fchmod(&base, UNTOLD)?;
         Ok(Self {
             base,
             depth: limits.depth,
@@ -141,8 +144,10 @@ impl Root {
                 .and_then(|end| path.get(..end))
                 .unwrap_or_default();
             let parent = open_directory(self.base.as_fd(), parent).map_err(|error| parent_error(entry, error))?;
-            match unix::mkdirat(&parent, component, Mode::from_raw_mode(0o755)) {
+            match unix::mkdirat(&parent, component, UNTOLD) {
                 Ok(()) => {
+                    unix::chmodat(&parent, component, UNTOLD, AtFlags::empty())
+                        .map_err(failed("set the mode of the parent of", entry))?;
                     self.take(path.len())?;
                     self.implicit.insert(path.clone());
                 }
@@ -269,7 +274,9 @@ impl Root {
         self.replace(entry, name)?;
         let mode = Mode::from_raw_mode(entry.mode);
         unix::mknodat(self.current(), name, FileType::Fifo, mode, 0).map_err(failed("create", &entry.path))?;
-        self.own(entry, name)
+        self.own(entry, name)?;
+        // The mask of this process has had its part in the mode, and the owner's change too.
+        unix::chmodat(self.current(), name, mode, AtFlags::empty()).map_err(failed("set the mode of", &entry.path))
     }
 
     /// Owner and times of what cannot be opened.

@@ -199,8 +199,10 @@ fn whiteouts_become_overlay_ones() {
     assert!(!layer.join(".wh..wh.plnk").exists());
 }
 
+/// Whatever the mask of who starts the agent is.
 #[test]
 fn implied_directories_take_over_from_below() {
+    let before = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
     let (lower, result) = try_unpack(
         &archive(&[Member {
             kind: b'5',
@@ -212,7 +214,14 @@ fn implied_directories_take_over_from_below() {
         &Limits::default(),
     );
     result.unwrap();
-    let (upper, result) = try_unpack(&archive(&[file("tmp/a/b", "1")]), &Limits::default());
+    let pipe = Member {
+        kind: b'6',
+        name: b"pipe",
+        link: b"",
+        mode: 0o666,
+        data: b"",
+    };
+    let (upper, result) = try_unpack(&archive(&[file("tmp/a/b", "1"), pipe]), &Limits::default());
     let implicit = result.unwrap().implicit;
     assert_eq!(implicit, [Path::new("tmp"), Path::new("tmp/a")]);
     inherit(&upper.path().join("layer"), &implicit, &[lower.path().join("layer")]).unwrap();
@@ -222,6 +231,11 @@ fn implied_directories_take_over_from_below() {
         upper.path().join("layer/tmp/a").metadata().unwrap().mode() & 0o7777,
         0o755
     );
+    let root = upper.path().join("layer").metadata().unwrap();
+    assert_eq!(root.mode() & 0o7777, 0o755, "the layer's own");
+    let pipe = upper.path().join("layer/pipe").metadata().unwrap();
+    assert_eq!(pipe.mode() & 0o7777, 0o666, "a pipe");
+    nix::sys::stat::umask(before);
 }
 
 #[test]

@@ -1,7 +1,5 @@
 //! Taking containers and sandboxes apart, in whatever state they are.
 
-use std::fs;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -249,11 +247,8 @@ fn chain(error: &Error) -> String {
 }
 
 pub(super) fn remove_directory(directory: &Path, failures: &mut Vec<String>) {
-    match fs::remove_dir_all(directory) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            failures.push(format!("remove {}: {error}", directory.display()));
-        }
-        Ok(()) | Err(_) => {}
+    if let Err(error) = trees::remove(directory) {
+        failures.push(format!("remove {}: {error}", directory.display()));
     }
 }
 

@@ -224,11 +224,8 @@ impl Embedded {
         }
         for name in ["sandboxes", "empty"] {
             let path = self.shared.sandboxes.with_file_name(name);
-            match fs::remove_dir_all(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    failures.push(format!("remove {}: {error}", path.display()));
-                }
-                Ok(()) | Err(_) => {}
+            if let Err(error) = trees::remove(&path) {
+                failures.push(format!("remove {}: {error}", path.display()));
             }
         }
         if failures.is_empty() {

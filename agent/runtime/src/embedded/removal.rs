@@ -1,6 +1,5 @@
 //! Taking sandboxes apart, in whatever state they are.
 
-use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -140,10 +139,7 @@ fn finish(failures: Vec<String>) -> Result<(), Error> {
 }
 
 fn remove_directory(directory: &Path, failures: &mut Vec<String>) {
-    match fs::remove_dir_all(directory) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            failures.push(format!("remove {}: {error}", directory.display()));
-        }
-        Ok(()) | Err(_) => {}
+    if let Err(error) = trees::remove(directory) {
+        failures.push(format!("remove {}: {error}", directory.display()));
     }
 }

@@ -1,7 +1,5 @@
 //! What ends: children, deadlines and at last the supervisor.
 
-use std::fs;
-use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -317,11 +315,8 @@ pub(super) fn remove_traces(cgroups: &Cgroups, group: &Path, directory: &Path) -
         failures.push(format!("kill {}: {error}", group.display()));
     }
     failures.extend(cgroups.remove(group));
-    match fs::remove_dir_all(directory) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            failures.push(format!("remove {}: {error}", directory.display()));
-        }
-        Ok(()) | Err(_) => {}
+    if let Err(error) = trees::remove(directory) {
+        failures.push(format!("remove {}: {error}", directory.display()));
     }
     if failures.is_empty() {
         return Ok(0);

@@ -7,6 +7,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -52,6 +53,8 @@ impl Empty {
             become_root(&root, Path::new("/proc"))?;
             for folder in MACHINE.iter().chain(&[HOME, VIEW, MEMORY, FOLDERS, FILES]) {
                 fs::create_dir(folder)?;
+                // Whoever is root of a container goes through them, whatever the mask of who started the agent.
+                fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
             }
             groups::write_decoy()?;
             Ok(namespace)
