@@ -56,6 +56,19 @@ pub(crate) fn note(text: impl AsRef<str>) {
     drop(writeln!(io::stderr().lock(), "{}", text.as_ref()));
 }
 
+/// Without what a terminal obeys: an error may quote a file or a server.
+fn harmless(text: &str) -> String {
+    let obeyed = |letter: char| letter.is_control() && !matches!(letter, '\n' | '\t');
+    let parts = text.chars().map(|letter| {
+        if obeyed(letter) {
+            letter.escape_unicode().to_string()
+        } else {
+            letter.to_string()
+        }
+    });
+    parts.collect()
+}
+
 /// Says why the command failed.
 pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
     if is_unread(error) {
@@ -68,7 +81,7 @@ pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
             text = format!("{text}: {cause}");
         }
     }
-    note(format!("{} {text}", red("error:")));
+    note(format!("{} {}", red("error:"), harmless(&text)));
     ExitCode::FAILURE
 }
 

@@ -86,6 +86,10 @@ fn full_pods(machine: &Machine) -> anyhow::Result<()> {
             &format!("{data}, containers: [{}]", run("a", &write("/it", 2), "1Mi")),
         ),
         pod(
+            "hosts",
+            &format!("{data}, containers: [{}]", run("a", &write("/etc/hosts", 2), "1Mi")),
+        ),
+        pod(
             "two",
             &format!("{data}, containers: [{}, {quiet}]", run("a", &write("/it", 2), "1Mi")),
         ),
@@ -106,6 +110,7 @@ fn full_pods(machine: &Machine) -> anyhow::Result<()> {
             "Usage of EmptyDir volume \"data\" exceeds the limit \"1Mi\". ",
         ),
         ("layer", whole),
+        ("hosts", whole),
         (
             "two",
             "Container a exceeded its local ephemeral storage limit \"1Mi\". ",

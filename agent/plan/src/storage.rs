@@ -34,13 +34,15 @@ pub struct DiskUse {
     pub volumes: BTreeMap<String, Used>,
     /// What its containers wrote: writable layer and log.
     pub containers: BTreeMap<String, Used>,
+    /// What it wrote to the files that the node gives it: `/etc/hosts` and the like, and last messages.
+    pub own: Used,
 }
 
 impl DiskUse {
     /// Everything.
     pub fn total(&self) -> Used {
         let all = self.volumes.values().chain(self.containers.values());
-        all.fold(Used::default(), |sum, own| sum.plus(*own))
+        all.fold(self.own, |sum, one| sum.plus(*one))
     }
 }
 
@@ -135,6 +137,7 @@ mod tests {
         DiskUse {
             volumes: BTreeMap::from([("data".to_owned(), own(volume))]),
             containers: BTreeMap::from([("a".to_owned(), own(a)), ("b".to_owned(), own(b))]),
+            own: Used::default(),
         }
     }
 

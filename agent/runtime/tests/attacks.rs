@@ -47,9 +47,8 @@ fn machine_state() -> (Vec<String>, String, String) {
     (mounts, pattern, fs::read_to_string("/etc/passwd").unwrap())
 }
 
-#[tokio::test]
-async fn attack_09_a_root_whose_proc_sys_or_dev_is_a_link_does_not_start() {
-    let machine = Machine::new("attack-09").await;
+async fn attack_09_a_root_whose_proc_sys_or_dev_is_a_link_does_not_start(kind: Kind) {
+    let machine = Machine::of(kind, "attack-09").await;
     machine.sandbox("s").await;
     let before = machine_state();
     let outside = machine.directory.path().join("outside");
@@ -69,6 +68,29 @@ async fn attack_09_a_root_whose_proc_sys_or_dev_is_a_link_does_not_start() {
     }
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
     assert_eq!(machine_state(), before);
+    machine.finish().await;
+}
+
+async fn attack_07_a_pipe_in_place_of_the_groups_holds_nobody_up(kind: Kind) {
+    let machine = Machine::of(kind, "attack-07-pipe").await;
+    machine.sandbox("s").await;
+    let spec = poisoned(&machine, "c", |layer| {
+        fs::create_dir_all(layer.join("etc")).unwrap();
+        fs::remove_file(layer.join("etc/group")).ok();
+        nix::unistd::mkfifo(
+            &layer.join("etc/group"),
+            nix::sys::stat::Mode::from_bits_truncate(0o644),
+        )
+        .unwrap();
+    });
+    let created = machine.runtime.create_container("s", spec);
+    let created = tokio::time::timeout(Duration::from_secs(20), created).await.unwrap();
+    if let Err(error) = created {
+        assert!(
+            error.to_string().contains("read /etc/group: it is no regular file"),
+            "{error}"
+        );
+    }
     machine.finish().await;
 }
 
@@ -317,6 +339,8 @@ async fn attack_14_a_flood_of_output_leaves_its_writer_small_and_the_disk_bounde
 }
 
 contract!(
+    attack_07_a_pipe_in_place_of_the_groups_holds_nobody_up,
+    attack_09_a_root_whose_proc_sys_or_dev_is_a_link_does_not_start,
     attack_10_a_dev_null_of_the_image_is_not_what_paths_are_masked_with,
     attack_11_no_descriptor_or_directory_of_the_machine_is_open_in_a_container,
     attack_13_a_log_that_is_a_link_fails_the_creation,

@@ -96,6 +96,8 @@ pub(crate) struct Parts {
     pub(crate) logs: BTreeMap<String, Used>,
     /// Its volumes that take their space from the node's disk.
     pub(crate) volumes: BTreeMap<String, Used>,
+    /// The files that the node gives it.
+    pub(crate) own: Used,
 }
 
 impl Parts {
@@ -109,6 +111,7 @@ impl Parts {
         DiskUse {
             containers: self.layers.into_iter().map(with_log).collect(),
             volumes: self.volumes,
+            own: self.own,
         }
     }
 }
@@ -163,5 +166,9 @@ pub(crate) fn measure_now(context: &Context, pod: &Pod, written: &BTreeMap<Strin
         layers: names().map(|name| (name.clone(), layer(&name))).collect(),
         logs: names().map(|name| (name.clone(), size(directory.join(name)))).collect(),
         volumes: volumes.into_iter().map(|(name, path)| (name, size(path))).collect(),
+        own: ["etc", "containers"]
+            .into_iter()
+            .map(|own| size(context.pod_directory(pods::uid(pod)).join(own)))
+            .fold(Used::default(), Used::plus),
     }
 }

@@ -80,8 +80,13 @@ impl Inner {
             let answered = plugin::run(verb, kind, request.as_bytes(), &around).await;
             let answered = answered.and_then(|answer| match verb {
                 Verb::Add => serde_json::from_slice::<Value>(&answer).map(Some).map_err(|error| {
-                    let shown = outcome::shortened(&answer);
-                    format!("its result {shown:?} is not JSON: {error}").into()
+                    // Events that differ are not counted together.
+                    tracing::warn!(
+                        plugin = kind,
+                        result = outcome::shortened(&answer),
+                        "a result is not JSON"
+                    );
+                    format!("its result is not JSON: {error}").into()
                 }),
                 Verb::Delete | Verb::Check | Verb::Status | Verb::Collect => Ok(None),
             });

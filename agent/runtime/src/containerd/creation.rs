@@ -62,6 +62,7 @@ fn configure(shared: &Shared, record: &Record, spec: &ContainerSpec, mounts: &[M
     let sandbox = shared.directory(&record.sandbox.id);
     let directory = shared.container_directory(&record.sandbox.id, &spec.id);
     let root = root::view(mounts, &directory.join("view")).map_err(failed("read the root file system"))?;
+    root::check(&root)?;
     let identity = user::resolve_in(&root, &spec.user)?;
     let memory = if record.spec.host_ipc {
         PathBuf::from(TARGET)

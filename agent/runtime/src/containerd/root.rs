@@ -10,13 +10,15 @@ use containerd_client::services::v1::snapshots::{
     ListSnapshotsRequest, PrepareSnapshotRequest, RemoveSnapshotRequest, UsageRequest,
 };
 use containerd_client::types::Mount;
-use nix::fcntl::{OFlag, open};
+use nix::fcntl::{AtFlags, OFlag, open};
+use nix::libc;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, fstat, fstatat};
 
 use super::Shared;
 use super::client::{CALL, Meaning, TASK, meaning, or_gone, within};
-use crate::{Error, Written, label, overlay};
+use crate::sys::open_in_root;
+use crate::{Error, Refusal, Written, label, overlay};
 
 /// What has this label is kept by itself; containerd looks for the key alone.
 pub(super) const KEPT: &str = "containerd.io/gc.root";
@@ -123,6 +125,31 @@ pub(super) fn view(mounts: &[Mount], scratch: &Path) -> io::Result<OwnedFd> {
     });
     fs::remove_dir(scratch)?;
     Ok(viewed?)
+}
+
+/// Refuses an image that would lead runc elsewhere: it makes links in whatever `/dev` is, be it a directory of the machine, and
+/// waits for ever for a pipe to tell of users.
+pub(super) fn check(root: &OwnedFd) -> Result<(), Refusal> {
+    for place in ["dev", "proc", "sys"] {
+        let found = fstatat(root, place, AtFlags::AT_SYMLINK_NOFOLLOW);
+        if found.is_ok_and(|found| found.st_mode & libc::S_IFMT == libc::S_IFLNK) {
+            return Err(Refusal::Failed {
+                doing: format!("mount /{place}"),
+                cause: "it is a link of the image".to_owned(),
+            });
+        }
+    }
+    for file in ["etc/group", "etc/passwd"] {
+        let found = open_in_root(root, Path::new(file), OFlag::O_PATH).and_then(fstat);
+        let kind = found.map(|found| found.st_mode & libc::S_IFMT);
+        if kind.is_ok_and(|kind| kind != libc::S_IFREG && kind != libc::S_IFDIR) {
+            return Err(Refusal::Failed {
+                doing: format!("read /{file}"),
+                cause: "it is no regular file".to_owned(),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// What mounts show.
