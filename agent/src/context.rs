@@ -38,7 +38,7 @@ use crate::preempted::Preempted;
 use crate::pressure::Order;
 use crate::rights::Rights;
 use crate::selinux::SeLinux;
-use crate::serve::{Asking, Looks, Probes};
+use crate::serve::{Access, Asking, Looks, Probes};
 use crate::services::Services;
 use crate::tokens::Tokens;
 use crate::users::UserIds;
@@ -149,6 +149,8 @@ pub struct Context {
     pub(crate) local_path: LocalPath,
     /// Who may use which images.
     pub(crate) rights: Rights,
+    /// Who may ask the agent.
+    pub(crate) access: Access,
     /// What is remembered of containers that failed.
     pub(crate) crashes: Crashes,
     /// For what pods have on the disk.

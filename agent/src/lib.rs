@@ -134,6 +134,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
             config.state_directory.join("local-path"),
             config.state_directory.join("pods"),
         ),
+        access: serve::Access::default(),
         rights: rights::Rights::open(config.state_directory.join("rights.json"), &parts.images.list()),
         crashes: crashes::Crashes::new(config.state_directory.join("crashes")),
         spares,

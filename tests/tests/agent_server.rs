@@ -19,10 +19,19 @@ impl Shown {
 
     /// The right name, signed by an authority that an attacker made.
     fn forged(directory: &Path) -> anyhow::Result<Self> {
+        Self::issued(
+            directory,
+            "forger",
+            &Profile::client(KUBELET_CLIENT, &["system:masters"]),
+        )
+    }
+
+    /// By the authority in a directory below this one.
+    fn issued(directory: &Path, authority: &str, profile: &Profile) -> anyhow::Result<Self> {
         let now = k8s_openapi::jiff::Timestamp::now();
-        let own = Pki::open(&directory.join("forger"), now)?;
-        let identity = own.issue(&Profile::client(KUBELET_CLIENT, &["system:masters"]), now)?;
-        let shown = Self(directory.join("forged.crt"), directory.join("forged.key"));
+        let identity = Pki::open(&directory.join(authority), now)?.issue(profile, now)?;
+        let file = |ending: &str| directory.join(format!("{}.{ending}", authority.replace('/', "-")));
+        let shown = Self(file("crt"), file("key"));
         std::fs::write(&shown.0, identity.certificate)?;
         std::fs::write(&shown.1, &identity.key)?;
         Ok(shown)
@@ -31,6 +40,14 @@ impl Shown {
 
 /// The answer's status, 0 when the connection was refused, and its body.
 fn ask(machine: &Machine, shown: Option<&Shown>, method: &str, path: &str) -> anyhow::Result<(u16, String)> {
+    let shown = shown.map(|Shown(certificate, key)| {
+        let path = |file: &Path| file.display().to_string();
+        ["--cert".to_owned(), path(certificate), "--key".to_owned(), path(key)]
+    });
+    ask_with(machine, shown.as_ref().map_or(&[], |words| words), method, path)
+}
+
+fn ask_with(machine: &Machine, shown: &[String], method: &str, path: &str) -> anyhow::Result<(u16, String)> {
     let settings: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(machine.state().join("cluster.json"))?)?;
     let mut command = machine.namespace().command("curl");
@@ -44,9 +61,7 @@ fn ask(machine: &Machine, shown: Option<&Shown>, method: &str, path: &str) -> an
         "-X",
         method,
     ]);
-    if let Some(Shown(certificate, key)) = shown {
-        command.arg("--cert").arg(certificate).arg("--key").arg(key);
-    }
+    command.args(shown);
     command.arg(format!("https://172.30.0.1:{}{path}", settings["agent_port"]));
     let said = String::from_utf8_lossy(&command.output()?.stdout).into_owned();
     let (body, code) = said.rsplit_once('\n').unwrap_or(("", &said));
@@ -78,8 +93,17 @@ const STREAMS: [&str; 4] = [
     "/dial/default/web/80",
 ];
 
+/// What is between the agent and the API server alone, whatever others may do.
+const OWN: [&str; 5] = [
+    "/dial/22",
+    "/dial/default/web/80",
+    "/crashes",
+    "/milestones",
+    "/measures",
+];
+
 #[test]
-fn attack_21_only_the_api_server_is_answered_by_the_agent() -> anyhow::Result<()> {
+fn attack_21_the_agent_answers_whom_the_api_server_lets_ask() -> anyhow::Result<()> {
     tests::logging();
     let machine = Machine::start("port")?;
     let image = images::nginx(&machine)?;
@@ -90,14 +114,12 @@ fn attack_21_only_the_api_server_is_answered_by_the_agent() -> anyhow::Result<()
     for path in PATHS {
         assert_eq!(ask(&machine, Some(&api_server), "GET", path)?.0, 200, "{path}");
     }
+    let profile = Profile::client("somebody", &["people"]);
+    let somebody = Shown::issued(machine.state(), "controlplane/pki", &profile)?;
     let others = [
         ("no certificate", None, 401),
-        // Of the cluster's authority, but somebody else.
-        (
-            "the administrator",
-            Some(Shown::of(&machine, "controlplane/pki/admin")),
-            403,
-        ),
+        // Of the cluster's authority, but somebody who may not.
+        ("somebody", Some(somebody), 403),
         // Proves a server, not a client: the handshake ends.
         ("the node's server", Some(Shown::of(&machine, "agent/pki/serving")), 0),
         ("a forger", Some(Shown::forged(machine.state())?), 0),
@@ -111,17 +133,76 @@ fn attack_21_only_the_api_server_is_answered_by_the_agent() -> anyhow::Result<()
             let (said, body) = ask(&machine, shown.as_ref(), "GET", path)?;
             assert_eq!(said, *code, "{who} asks for {path}: {body}");
             assert!(
-                body.len() < 100 && !body.contains("web"),
+                body.len() < 150 && !body.contains("web"),
                 "{who} asks for {path}: {body}"
             );
         }
     }
+    let administrator = Shown::of(&machine, "controlplane/pki/admin");
+    for path in PATHS {
+        assert_eq!(ask(&machine, Some(&administrator), "GET", path)?.0, 200, "{path}");
+    }
+    for path in OWN {
+        let (code, body) = ask(&machine, Some(&administrator), "GET", path)?;
+        assert_eq!(
+            (code, body.as_str()),
+            (403, "Forbidden (user=kubernetes-admin)"),
+            "{path}"
+        );
+    }
+    attack_21_tokens(&machine)?;
     attack_21_paths(&machine, &api_server)?;
     assert!(
         !process::both(&machine.namespace().command("ss").args(["-Hlnt"]).output()?).contains(":10255"),
         "there is a read-only port"
     );
     machine.finish()
+}
+
+/// Who collects figures from all nodes shows a token.
+fn attack_21_tokens(machine: &Machine) -> anyhow::Result<()> {
+    machine.kubectl(["create", "serviceaccount", "collector"])?;
+    machine.kubectl([
+        "create",
+        "clusterrole",
+        "figures",
+        "--verb=get",
+        "--resource=nodes/metrics,nodes/stats",
+    ])?;
+    let bind = [
+        "create",
+        "clusterrolebinding",
+        "figures",
+        "--clusterrole=figures",
+        "--serviceaccount=default:collector",
+    ];
+    machine.kubectl(bind)?;
+    let token = machine.kubectl(["create", "token", "collector"])?;
+    let with = |token: &str, path: &str| {
+        let words = ["-H".to_owned(), format!("Authorization: Bearer {token}")];
+        ask_with(machine, &words, "GET", path)
+    };
+    for path in ["/metrics", "/metrics/cadvisor", "/metrics/resource", "/stats/summary"] {
+        assert_eq!(with(token.trim(), path)?.0, 200, "{path}");
+    }
+    let who = "user=system:serviceaccount:default:collector";
+    for (path, parts) in [
+        ("/pods", "pods proxy"),
+        ("/configz", "configz proxy"),
+        ("/logs/", "log"),
+        (STREAMS[0], "proxy"),
+    ] {
+        let told = format!("Forbidden ({who}, verb=get, resource=nodes, subresource(s)=[{parts}])");
+        assert_eq!(with(token.trim(), path)?, (403, told), "{path}");
+    }
+    for path in OWN {
+        assert_eq!(with(token.trim(), path)?, (403, format!("Forbidden ({who})")), "{path}");
+    }
+    let other = "x".repeat(10_000);
+    for token in ["", "nonsense", &other, &format!("{}x", token.trim())] {
+        assert_eq!(with(token, "/metrics")?, (401, "Unauthorized".to_owned()), "{token:?}");
+    }
+    Ok(())
 }
 
 /// Even the API server gets nothing but what there is.

@@ -35,7 +35,11 @@ fn configuration(context: &Context) -> Value {
         "enableServer": true,
         "port": config.port,
         "readOnlyPort": 0,
-        "authentication": {"anonymous": {"enabled": false}, "webhook": {"enabled": false}},
+        "authentication": {"anonymous": {"enabled": false}, "webhook": {"enabled": true, "cacheTTL": "2m0s"}},
+        "authorization": {
+            "mode": "Webhook",
+            "webhook": {"cacheAuthorizedTTL": "5m0s", "cacheUnauthorizedTTL": "30s"},
+        },
         "enableDebuggingHandlers": true,
         "enableSystemLogHandler": true,
         "enableSystemLogQuery": false,

@@ -1,5 +1,6 @@
 //! What the agent answers: logs and streams to the API server over TLS, images to the operator over a private socket.
 
+mod access;
 mod cadvisor;
 mod configz;
 mod crashes;
@@ -27,14 +28,15 @@ use std::convert::Infallible;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use axum::extract::Request;
+use access::Client;
 use axum::http::StatusCode;
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use axum::{Extension, Router, middleware};
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
@@ -51,6 +53,7 @@ use upgrade::After;
 
 use crate::context::Context;
 
+pub(crate) use access::Access;
 pub(crate) use health::TURN;
 pub(crate) use looks::Looks;
 pub(crate) use own::Asking;
@@ -60,13 +63,11 @@ pub use tls::Files;
 
 /// How long to wait after a connection could not be accepted.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Whose certificate the API server shows.
-const API_SERVER: &str = "kube-apiserver-kubelet-client";
-/// Connections of clients with a certificate. Streams and followed logs hold theirs.
+/// Connections of clients that are known. Streams and followed logs hold theirs.
 const CONNECTIONS: usize = 1024;
-/// Connections of those who have not shown one. When more come, the oldest is dropped: nobody keeps the others out.
+/// Connections of those who have not shown a certificate lately. When more come, the oldest is dropped: nobody keeps the others out.
 const STRANGERS: usize = 64;
-/// For a handshake, for the head of a request, and for all that a client without a certificate is told.
+/// For a handshake, for the head of a request, and for the first request that a client without a certificate may make.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// A silent TCP connection is probed after this time, and then again and again: a stream may wait for its program for ever.
 const KEEP_ALIVE: Duration = Duration::from_mins(1);
@@ -96,10 +97,6 @@ pub enum Error {
     Listen(#[from] std::io::Error),
 }
 
-/// Who is at the other end: the common name of a certificate that the client authority signed.
-#[derive(Clone, Debug)]
-struct Client(Option<String>);
-
 /// Listens there. Every address of IPv4 means those of IPv6, too, where the machine has any, as for a kubelet: the API server
 /// dials whichever the node has.
 ///
@@ -115,7 +112,7 @@ pub async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     TcpListener::bind(address).await
 }
 
-/// Answers the API server until cancelled.
+/// Answers the API server, and whom it lets ask, until cancelled.
 pub async fn https(
     listener: TcpListener,
     files: &Files,
@@ -151,24 +148,24 @@ pub async fn https(
         let (acceptor, router, limit) = (acceptor.clone(), router.clone(), Arc::clone(&limit));
         connections.spawn(async move {
             let greeted = shed.run_until_cancelled(greet(&acceptor, stream, &router, peer)).await;
-            let Some(Some((stream, client))) = greeted else {
+            let Some(Some(served)) = greeted else {
                 return;
             };
             let Ok(_permit) = limit.try_acquire_owned() else {
                 return debug!(%peer, "too many connections");
             };
-            answer(stream, router, client, peer).await;
+            served.await;
         });
     }
 }
 
-/// Learns who the peer is. One without a certificate is told that it needs one, which ends the connection.
+/// Learns who the peer is; answers what is left to be served. One without a certificate has a while for a request that it may make.
 async fn greet(
     acceptor: &TlsAcceptor,
     stream: TcpStream,
     router: &Router,
     peer: SocketAddr,
-) -> Option<(TlsStream<TcpStream>, Client)> {
+) -> Option<BoxFuture<'static, ()>> {
     let probes = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(PROBE);
     if let Err(error) = SockRef::from(&stream).set_tcp_keepalive(&probes) {
         debug!(%peer, %error, "a connection goes without keep-alive probes");
@@ -184,15 +181,20 @@ async fn greet(
             return None;
         }
     };
-    let client = Client(tls::common_name(stream.get_ref().1.peer_certificates()));
-    if client.0.is_some() {
-        return Some((stream, client));
+    let client = Client::of(tls::subject(stream.get_ref().1.peer_certificates()));
+    let (proven, admitted) = (client.has_certificate(), client.admitted());
+    let mut served = answer(stream, router.clone(), client, peer).boxed();
+    if proven {
+        return Some(served);
     }
-    let told = tokio::time::timeout(HANDSHAKE, answer(stream, router.clone(), client, peer)).await;
-    if told.is_err() {
-        debug!(%peer, "a connection without a certificate lasted too long");
+    match tokio::time::timeout(HANDSHAKE, &mut served).await {
+        Ok(()) => None,
+        Err(_) if admitted.load(Ordering::Relaxed) => Some(served),
+        Err(_) => {
+            debug!(%peer, "a connection without a certificate lasted too long");
+            None
+        }
     }
-    None
 }
 
 /// Answers the requests of one connection. A silent peer of HTTP/2 is asked for a sign of life, one of HTTP/1.1 has as long for
@@ -262,16 +264,8 @@ fn router(context: Arc<Context>) -> Router {
         .route("/dial/{port}", get(streams::dial_node))
         .route("/dial/{namespace}/{pod}/{port}", get(streams::dial))
         .fallback(|| async { (StatusCode::NOT_FOUND, "404 page not found\n") })
-        .layer(middleware::from_fn(authorize))
+        .layer(middleware::from_fn_with_state(Arc::clone(&context), access::authorize))
         .with_state(context)
-}
-
-async fn authorize(Extension(client): Extension<Client>, request: Request, next: Next) -> Response {
-    match client.0.as_deref() {
-        None => (StatusCode::UNAUTHORIZED, "Unauthorized\n").into_response(),
-        Some(API_SERVER) => next.run(request).await,
-        Some(name) => (StatusCode::FORBIDDEN, format!("Forbidden (user={name})\n")).into_response(),
-    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig};
 
 use super::Error;
+use super::access::Who;
 
 /// PEM files.
 #[derive(Clone, Debug)]
@@ -110,11 +111,17 @@ pub(super) fn configuration(files: &Files) -> Result<Arc<ServerConfig>, Error> {
     Ok(Arc::new(configuration))
 }
 
-/// The common name of the first certificate.
-pub(super) fn common_name(certificates: Option<&[CertificateDer<'_>]>) -> Option<String> {
+/// Whom the first certificate names: the common name is the user, the organizations are the groups.
+pub(super) fn subject(certificates: Option<&[CertificateDer<'_>]>) -> Option<Who> {
     let (_, certificate) = x509_parser::parse_x509_certificate(certificates?.first()?).ok()?;
-    let name = certificate.subject().iter_common_name().next()?.as_str().ok()?;
-    Some(name.to_owned())
+    let subject = certificate.subject();
+    let name = subject.iter_common_name().next()?.as_str().ok()?;
+    let groups = subject.iter_organization().filter_map(|group| group.as_str().ok());
+    Some(Who {
+        name: name.to_owned(),
+        groups: groups.chain(["system:authenticated"]).map(str::to_owned).collect(),
+        ..Who::default()
+    })
 }
 
 #[cfg(test)]

@@ -1,0 +1,357 @@
+//! Who may ask the agent for what: the API server for everything. Others for what a kubelet shows, by a certificate of the cluster
+//! or a token, if the API server says that they may.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Extension;
+use axum::extract::{Request, State};
+use axum::http::header::AUTHORIZATION;
+use axum::http::{Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use kube::Api;
+use kube::api::PostParams;
+use sha2::{Digest, Sha256};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
+use tracing::warn;
+
+use crate::context::Context;
+
+/// Whose certificate the API server shows.
+const API_SERVER: &str = "kube-apiserver-kubelet-client";
+/// How long the API server has for its answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long its answers hold, as with a kubelet: a token, one that is none, a permission, a refusal.
+const PROVEN: Duration = Duration::from_mins(2);
+const UNPROVEN: Duration = Duration::from_secs(10);
+const ALLOWED: Duration = Duration::from_mins(5);
+const DENIED: Duration = Duration::from_secs(30);
+/// Answers of each kind that are kept.
+const KEPT: usize = 512;
+/// Questions at a time.
+const TURNS: usize = 8;
+/// A longer token is none.
+const TOKEN_BYTES: usize = 8 << 10;
+
+/// Somebody who asks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Who {
+    pub(super) name: String,
+    pub(super) uid: Option<String>,
+    pub(super) groups: Vec<String>,
+    pub(super) extra: BTreeMap<String, Vec<String>>,
+}
+
+/// The other end of a connection.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Client {
+    /// By a certificate that the client authority signed.
+    proven: Option<Who>,
+    admitted: Arc<AtomicBool>,
+}
+
+impl Client {
+    pub(super) fn of(proven: Option<Who>) -> Self {
+        Self {
+            proven,
+            admitted: Arc::default(),
+        }
+    }
+
+    pub(super) fn has_certificate(&self) -> bool {
+        self.proven.is_some()
+    }
+
+    /// Becomes true with the first request that is allowed.
+    pub(super) fn admitted(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.admitted)
+    }
+}
+
+/// What the API server has said lately.
+pub(crate) struct Access {
+    tokens: Kept<[u8; 32], Option<Who>>,
+    permissions: Kept<(Who, Asked), bool>,
+    /// Strangers with many tokens do not become a load for it.
+    turns: Semaphore,
+}
+
+impl Default for Access {
+    fn default() -> Self {
+        Self {
+            tokens: Kept::default(),
+            permissions: Kept::default(),
+            turns: Semaphore::new(TURNS),
+        }
+    }
+}
+
+impl Access {
+    /// Asks the API server, when it is somebody's turn; nothing is waited for without end.
+    async fn ask<T>(&self, question: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
+        let asked = timeout(PATIENCE, async {
+            let _turn = self.turns.acquire().await;
+            question.await
+        });
+        asked
+            .await
+            .map_err(|error| error.to_string())?
+            .map_err(|error| image::chain(&error))
+    }
+}
+
+/// Answers, each until its time.
+struct Kept<K, V>(Mutex<BTreeMap<K, (V, Instant)>>);
+
+impl<K, V> Default for Kept<K, V> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: Ord, V: Clone> Kept<K, V> {
+    fn get(&self, key: &K) -> Option<V> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (value, until) = known.get(key)?;
+        (Instant::now() < *until).then(|| value.clone())
+    }
+
+    fn put(&self, key: K, value: V, time: Duration) {
+        let now = Instant::now();
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= KEPT {
+            known.retain(|_, (_, until)| now < *until);
+        }
+        if known.len() >= KEPT {
+            known.pop_first();
+        }
+        known.insert(key, (value, now + time));
+    }
+}
+
+/// One thing that can be asked for, of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Asked {
+    verb: &'static str,
+    subresource: &'static str,
+}
+
+pub(super) async fn authorize(
+    State(context): State<Arc<Context>>,
+    Extension(client): Extension<Client>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let who = match client.proven {
+        Some(who) if who.name == API_SERVER => return next.run(request).await,
+        Some(who) => who,
+        None => match whose(&context, token(&request)).await {
+            Some(who) => who,
+            None => return (StatusCode::UNAUTHORIZED, "Unauthorized").into_response(),
+        },
+    };
+    let path = request.uri().path();
+    if is_own(path) {
+        return (StatusCode::FORBIDDEN, format!("Forbidden (user={})", who.name)).into_response();
+    }
+    let (verb, subresources) = (verb(request.method()), subresources(path));
+    for subresource in subresources {
+        match may(&context, &who, Asked { verb, subresource }).await {
+            Ok(true) => {
+                client.admitted.store(true, Ordering::Relaxed);
+                return next.run(request).await;
+            }
+            Ok(false) => {}
+            Err(error) => {
+                warn!(user = who.name, error, "whether somebody may ask is not known");
+                let text = format!(
+                    "Authorization error (user={}, verb={verb}, resource=nodes, subresource={subresource})",
+                    who.name
+                );
+                return (StatusCode::INTERNAL_SERVER_ERROR, text).into_response();
+            }
+        }
+    }
+    let text = format!(
+        "Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)=[{}])",
+        who.name,
+        subresources.join(" ")
+    );
+    (StatusCode::FORBIDDEN, text).into_response()
+}
+
+fn token(request: &Request) -> Option<&str> {
+    let said = request.headers().get(AUTHORIZATION)?.to_str().ok()?;
+    let (kind, token) = said.trim().split_once(' ')?;
+    let token = token.trim();
+    (kind.eq_ignore_ascii_case("bearer") && !token.is_empty() && token.len() <= TOKEN_BYTES).then_some(token)
+}
+
+/// Whose token it is, as the API server says.
+async fn whose(context: &Context, token: Option<&str>) -> Option<Who> {
+    let token = token?;
+    let key: [u8; 32] = Sha256::digest(token).into();
+    if let Some(known) = context.access.tokens.get(&key) {
+        return known;
+    }
+    let review = TokenReview {
+        spec: TokenReviewSpec {
+            token: token.to_owned(),
+            ..TokenReviewSpec::default()
+        },
+        ..TokenReview::default()
+    };
+    let api: Api<TokenReview> = Api::all(context.parts.client.clone());
+    let parameters = PostParams::default();
+    let status = match context.access.ask(api.create(&parameters, &review)).await {
+        Ok(answer) => answer.status.unwrap_or_default(),
+        Err(error) => {
+            warn!(error, "whose token it is is not known");
+            return None;
+        }
+    };
+    let who = status
+        .user
+        .filter(|_| status.authenticated == Some(true))
+        .map(|user| Who {
+            name: user.username.unwrap_or_default(),
+            uid: user.uid,
+            groups: user.groups.unwrap_or_default(),
+            extra: user.extra.unwrap_or_default(),
+        });
+    let time = if who.is_some() { PROVEN } else { UNPROVEN };
+    context.access.tokens.put(key, who.clone(), time);
+    who
+}
+
+/// Whether the API server lets somebody do that to this node.
+async fn may(context: &Context, who: &Who, asked: Asked) -> Result<bool, String> {
+    let key = (who.clone(), asked);
+    if let Some(known) = context.access.permissions.get(&key) {
+        return Ok(known);
+    }
+    let review = SubjectAccessReview {
+        spec: SubjectAccessReviewSpec {
+            user: Some(who.name.clone()),
+            uid: who.uid.clone(),
+            groups: Some(who.groups.clone()),
+            extra: Some(who.extra.clone()),
+            resource_attributes: Some(ResourceAttributes {
+                verb: Some(asked.verb.to_owned()),
+                version: Some("v1".to_owned()),
+                resource: Some("nodes".to_owned()),
+                subresource: Some(asked.subresource.to_owned()),
+                name: Some(context.config.node_name.clone()),
+                ..ResourceAttributes::default()
+            }),
+            ..SubjectAccessReviewSpec::default()
+        },
+        ..SubjectAccessReview::default()
+    };
+    let api: Api<SubjectAccessReview> = Api::all(context.parts.client.clone());
+    let parameters = PostParams::default();
+    let answer = context.access.ask(api.create(&parameters, &review)).await?;
+    let allowed = answer.status.is_some_and(|status| status.allowed);
+    let time = if allowed { ALLOWED } else { DENIED };
+    context.access.permissions.put(key, allowed, time);
+    Ok(allowed)
+}
+
+/// What is between the agent and the API server alone.
+fn is_own(path: &str) -> bool {
+    [
+        "/crashes",
+        "/dial",
+        "/local-path",
+        "/milestones",
+        api::kinds::metrics::PATH,
+    ]
+    .iter()
+    .any(|own| is_below(path, own))
+}
+
+/// As a kubelet's: either of the two is enough where there are two.
+fn subresources(path: &str) -> &'static [&'static str] {
+    let below = |place: &str| is_below(path, place);
+    if below("/stats") {
+        &["stats"]
+    } else if below("/metrics") {
+        &["metrics"]
+    } else if below("/logs") {
+        &["log"]
+    } else if below("/pods") || below("/runningpods") {
+        &["pods", "proxy"]
+    } else if below("/healthz") {
+        &["healthz", "proxy"]
+    } else if below("/configz") {
+        &["configz", "proxy"]
+    } else {
+        &["proxy"]
+    }
+}
+
+fn is_below(path: &str, place: &str) -> bool {
+    path.strip_prefix(place)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+fn verb(method: &Method) -> &'static str {
+    match method.as_str() {
+        "POST" => "create",
+        "GET" => "get",
+        "PUT" => "update",
+        "PATCH" => "patch",
+        "DELETE" => "delete",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_path_is_a_part_of_the_node() {
+        for (path, wanted) in [
+            ("/stats/summary", &["stats"][..]),
+            ("/metrics", &["metrics"]),
+            ("/metrics/cadvisor", &["metrics"]),
+            ("/metricsandmore", &["proxy"]),
+            ("/logs/", &["log"]),
+            ("/runningpods/", &["pods", "proxy"]),
+            ("/healthz/ping", &["healthz", "proxy"]),
+            ("/exec/default/web/web", &["proxy"]),
+            ("/containerLogs/default/web/web", &["proxy"]),
+        ] {
+            assert_eq!(subresources(path), wanted, "{path}");
+            assert!(!is_own(path), "{path}");
+        }
+        for path in [
+            "/dial/22",
+            "/dial/default/web/80",
+            "/local-path/pvc-1",
+            "/crashes",
+            "/milestones",
+        ] {
+            assert!(is_own(path), "{path}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_are_kept_for_their_time_and_not_without_bound() {
+        let kept = Kept::default();
+        for number in 0..2 * KEPT {
+            kept.put(number, (), ALLOWED);
+        }
+        assert_eq!(kept.0.lock().unwrap().len(), KEPT);
+        assert_eq!(kept.get(&(2 * KEPT - 1)), Some(()));
+        tokio::time::advance(ALLOWED).await;
+        assert_eq!(kept.get(&(2 * KEPT - 1)), None);
+    }
+}
