@@ -27,6 +27,17 @@ fn moved(mut spec: ContainerSpec, destination: &str) -> ContainerSpec {
     spec
 }
 
+/// Mounts another volume at `/s`, and at `/s/sub` the one of [`with`].
+fn below(spec: ContainerSpec, shared: &Path) -> ContainerSpec {
+    let mut spec = moved(spec, "/s/sub");
+    let mut mounts = spec.spec.mounts().clone().unwrap();
+    let mut around = mounts.last().unwrap().clone();
+    around.set_destination("/s".into()).set_source(Some(shared.to_owned()));
+    mounts.insert(mounts.len() - 1, around);
+    spec.spec.set_mounts(Some(mounts));
+    spec
+}
+
 /// Has a link lead to the two by turns, as fast as it goes, until told to stop.
 fn flip(link: &Path, targets: [&str; 2], over: &AtomicBool) {
     let next = link.with_extension("next");
@@ -62,13 +73,8 @@ async fn attack_02_a_link_that_changes_meanwhile_brings_no_volume_to_the_root() 
                     for number in 0..24 {
                         let whole = ["rprivate", "rslave"][number % 2];
                         let id = format!("c{number}");
-                        let mut spec = with(&machine, &id, &volume, whole, &["rbind", whole, "rw"]);
-                        let mut mounts = spec.spec.mounts().clone().unwrap();
-                        let mut around = mounts.last().unwrap().clone();
-                        around.set_destination("/s".into()).set_source(Some(shared.clone()));
-                        mounts.last_mut().unwrap().set_destination("/s/sub".into());
-                        mounts.insert(mounts.len() - 1, around);
-                        spec.spec.set_mounts(Some(mounts));
+                        let spec = with(&machine, &id, &volume, whole, &["rbind", whole, "rw"]);
+                        let spec = below(spec, &shared);
                         if machine.runtime.create_container("s", spec).await.is_ok() {
                             made.push(id.clone());
                         }
@@ -124,15 +130,8 @@ async fn no_volume_hides_what_the_kernel_tells_of_processes() {
         assert!(refused.contains(why), "{refused}");
         machine.runtime.remove_container("s", id).await.unwrap();
     }
-    let mut spec = moved(
-        with(&machine, "linked", &volume, "rprivate", &["rbind", "rprivate", "rw"]),
-        "/s/sub",
-    );
-    let mut mounts = spec.spec.mounts().clone().unwrap();
-    let mut around = mounts.last().unwrap().clone();
-    around.set_destination("/s".into()).set_source(Some(shared));
-    mounts.insert(mounts.len() - 1, around);
-    spec.spec.set_mounts(Some(mounts));
+    let linked = with(&machine, "linked", &volume, "rprivate", &["rbind", "rprivate", "rw"]);
+    let spec = below(linked, &shared);
     let refused = machine
         .runtime
         .create_container("s", spec)

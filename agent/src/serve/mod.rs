@@ -1,4 +1,5 @@
-//! What the agent answers: logs and streams to the API server over TLS, images to the operator over a private socket.
+//! What the agent answers: logs, streams and figures over TLS to the API server and whom it lets ask, images to the operator over a
+//! private socket.
 
 mod access;
 mod cadvisor;
