@@ -66,6 +66,18 @@ async fn a_seccomp_filter_holds_with_and_without_new_privileges_and_for_every_us
     machine.finish().await;
 }
 
+async fn root_writes_nothing_where_it_sees_its_control_groups(kind: Kind) {
+    let machine = Machine::of(kind, "groups").await;
+    machine.sandbox("s").await;
+    machine.run("s", machine.shell("c", "exec sleep 1000")).await;
+    let script = "for at in /sys /sys/fs/cgroup /sys/fs/cgroup/*/; do busybox mkdir $at/made 2>/dev/null && echo $at; done; \
+        busybox ls /sys/fs/cgroup | wc -l";
+    let told = machine.exec("s", "c", script, LIMIT).await;
+    let told = String::from_utf8(told.output).unwrap();
+    assert!(told.trim().parse::<u32>().is_ok_and(|seen| seen > 0), "{told}");
+    machine.finish().await;
+}
+
 #[allow(unsafe_code, reason = "sigaction is unsafe for handlers; this ignores signals")]
 async fn what_the_agent_was_started_to_ignore_stops_containers(kind: Kind) {
     let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
@@ -271,6 +283,7 @@ contract!(
     a_seccomp_filter_holds_with_and_without_new_privileges_and_for_every_user,
     an_exec_that_was_oom_killed_is_told_at_the_end_of_its_container,
     containers_of_a_pod_share_their_memory_and_no_other_pod_does,
+    root_writes_nothing_where_it_sees_its_control_groups,
     what_the_agent_was_started_to_ignore_stops_containers,
     who_may_use_every_device_finds_those_of_the_machine,
 );

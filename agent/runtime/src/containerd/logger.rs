@@ -1,6 +1,7 @@
 //! The process that writes a container's log, and gives those who attached their copies: this program again, started by the
 //! container's shim, or by the agent where the container has an input, and ended by the end of the container's output. It needs
-//! neither the agent nor containerd, so that both may be replaced under a running container.
+//! neither the agent nor containerd, so that both may be replaced under a running container; and where it is killed itself, the agent
+//! starts another.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -20,6 +21,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use serde::{Deserialize, Serialize};
 
 use super::audience::{Audience, Wait};
+use super::handed;
 use crate::clock::{monotonic, now};
 use crate::record;
 use crate::supervisor::log::{Lines, LogFile, Stream};
@@ -32,6 +34,8 @@ pub(super) const ORDER: &str = "logger.json";
 pub(super) const PID: &str = "logger.pid";
 /// The hidden subcommand.
 pub(crate) const COMMAND: &str = "log";
+/// The same in place of one that was killed.
+pub(crate) const AGAIN: &str = "log-again";
 /// All but what a path is usually made of.
 const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.');
 /// What is read at once.
@@ -99,8 +103,8 @@ struct Logger {
 ///
 /// A shim may hold an output open until the task is deleted. So the agent, which knows of the container's end, says SIGTERM:
 /// what is there is written then, and that is all.
-pub(crate) fn main(directory: Option<&OsStr>) -> ExitCode {
-    match directory.map(|directory| serve(Path::new(directory))) {
+pub(crate) fn main(command: &OsStr, directory: Option<&OsStr>) -> ExitCode {
+    match directory.map(|directory| serve(command, Path::new(directory))) {
         Some(Ok(())) => ExitCode::SUCCESS,
         Some(Err(_)) | None => ExitCode::FAILURE,
     }
@@ -113,10 +117,11 @@ fn inherited(fd: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn serve(directory: &Path) -> io::Result<()> {
+fn serve(command: &OsStr, directory: &Path) -> io::Result<()> {
     let order: Order = record::read(&directory.join(ORDER))?.ok_or(io::ErrorKind::NotFound)?;
-    if !order.through_pipes() {
+    if !order.through_pipes() && command == COMMAND {
         let (stdout, stderr, ready) = (inherited(3)?, inherited(4)?, inherited(5)?);
+        handed::note(directory, [&stdout, &stderr])?;
         let mut logger = Logger::open(directory, &order, [stdout, stderr])?;
         drop(ready);
         return logger.run(directory);
@@ -131,11 +136,12 @@ fn serve(directory: &Path) -> io::Result<()> {
         ForkResult::Child => {
             drop(ready);
             let served = (|| {
-                let [stdout, stderr] = OUTPUTS.map(|name| directory.join(name));
-                // Readers do not wait for writers so; and no other read comes before a writer is there.
-                let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-                let open = |path: &Path| nix::fcntl::open(path, flags, Mode::empty());
-                let mut logger = Logger::open(directory, &order, [open(&stdout)?, open(&stderr)?])?;
+                let sources = if order.through_pipes() {
+                    open_pipes(directory)?
+                } else {
+                    handed::open_again(directory, order.terminal)?
+                };
+                let mut logger = Logger::open(directory, &order, sources)?;
                 logger.doubt = Some(monotonic() + DOUBT.1);
                 (&told).write_all(b"r")?;
                 drop(told);
@@ -144,6 +150,14 @@ fn serve(directory: &Path) -> io::Result<()> {
             sys::exit_now(i32::from(served.is_err()))
         }
     }
+}
+
+fn open_pipes(directory: &Path) -> io::Result<[OwnedFd; 2]> {
+    let [stdout, stderr] = OUTPUTS.map(|name| directory.join(name));
+    // Readers do not wait for writers so; and no other read comes before a writer is there.
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    let open = |path: &Path| nix::fcntl::open(path, flags, Mode::empty());
+    Ok([open(&stdout)?, open(&stderr)?])
 }
 
 impl Logger {
@@ -284,8 +298,17 @@ impl Output {
 
 /// Starts the logger of a container whose output comes through pipes; it has opened them when this returns.
 pub(super) fn start(program: &Path, directory: &Path) -> io::Result<()> {
+    run(program, COMMAND, directory)
+}
+
+/// Starts another one for a container whose logger is gone.
+pub(super) fn replace(program: &Path, directory: &Path) -> io::Result<()> {
+    run(program, AGAIN, directory)
+}
+
+fn run(program: &Path, command: &str, directory: &Path) -> io::Result<()> {
     let status = Command::new(program)
-        .arg(COMMAND)
+        .arg(command)
         .arg(directory)
         .env_clear()
         .current_dir("/")
@@ -322,7 +345,8 @@ pub(super) fn process(directory: &Path) -> Option<OwnedFd> {
     let process = sys::pidfd_open(pid).ok()?;
     // A later process with its pid is not waited for.
     let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-    let own = line.split(|byte| *byte == 0).nth(1) == Some(COMMAND.as_bytes());
+    let command = line.split(|byte| *byte == 0).nth(1);
+    let own = [COMMAND, AGAIN].map(|own| Some(own.as_bytes())).contains(&command);
     own.then_some(process)
 }
 

@@ -20,6 +20,7 @@ mod client;
 mod creation;
 mod events;
 mod exec;
+mod handed;
 mod holding;
 mod images;
 mod logger;
@@ -138,8 +139,8 @@ impl Drop for Containerd {
 
 /// The hidden subcommands of this module.
 pub(crate) fn helper(command: &OsStr, argument: Option<&OsStr>) -> Option<ExitCode> {
-    if command == logger::COMMAND {
-        return Some(logger::main(argument));
+    if command == logger::COMMAND || command == logger::AGAIN {
+        return Some(logger::main(command, argument));
     }
     (command == "pause").then(pause::main)
 }

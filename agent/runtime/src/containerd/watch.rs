@@ -8,14 +8,14 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::events::compare;
-use super::logger::{self, Order};
+use super::logger;
 use super::{Shared, pause};
-use crate::{Event, State, record, sys};
+use crate::{Event, State, sys};
 
 /// containerd tells of an end within this, or it is asked; so often.
 const UNTOLD: (Duration, u32) = (Duration::from_secs(2), 5);
-/// A writer of a log that ended is replaced after this, as long as its container runs.
-const REPLACED: Duration = Duration::from_secs(1);
+/// A writer of a log that ended is replaced after this, as long as its container runs; where that fails, at most this long later.
+const REPLACED: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 
 impl Shared {
     /// Watches a container's first process. containerd may lose the event of its end: a shim that cannot deliver it gives up.
@@ -49,22 +49,19 @@ impl Shared {
         })
     }
 
-    /// Replaces the writer of a log that is killed: a container whose output nobody reads stops at a full pipe. One that the shim
-    /// has started ends with the pipe, and is the shim's.
+    /// Replaces the writer of a log that is killed: a container whose output nobody reads stops at a full pipe. Where a shim hands
+    /// over what it takes from a terminal, it gives up if the terminal speaks meanwhile, and that log has no writer again.
     pub(super) fn watch_logger(self: &Arc<Self>, sandbox: &str, container: &str, pid: i32) {
         let directory = self.container_directory(sandbox, container);
-        let order = record::read::<Order>(&directory.join(logger::ORDER));
-        if !order.is_ok_and(|order| order.is_some_and(|order| order.through_pipes())) {
-            return;
-        }
         let (weak, id) = (Arc::downgrade(self), container.to_owned());
         self.spawn(async move {
+            let mut pause = REPLACED.0;
             loop {
                 if let Some(process) = logger::process(&directory) {
                     gone(process).await;
                 }
                 // It also ends with its container.
-                tokio::time::sleep(REPLACED).await;
+                tokio::time::sleep(pause).await;
                 let Some(shared) = weak.upgrade() else { return };
                 if !shared.is_running(&id, pid) {
                     return;
@@ -72,12 +69,14 @@ impl Shared {
                 tracing::warn!(container = id, "the writer of a log is gone; there is a new one");
                 let own = directory.clone();
                 let started = shared.blocking("start the log's writer", move |shared| {
-                    logger::start(&shared.logger, &own)
+                    logger::replace(&shared.logger, &own)
                 });
-                match started.await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(error)) => tracing::warn!(container = id, %error, "a log has no writer"),
-                    Err(error) => tracing::warn!(container = id, %error, "a log has no writer"),
+                let started = started.await.map_err(|error| error.to_string());
+                if let Err(error) = started.and_then(|started| started.map_err(|error| error.to_string())) {
+                    tracing::warn!(container = id, %error, "a log has no writer");
+                    pause = REPLACED.1.min(pause * 2);
+                } else {
+                    pause = REPLACED.0;
                 }
             }
         });

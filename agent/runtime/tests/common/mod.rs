@@ -206,6 +206,7 @@ impl Machine {
             layers: vec![self.directory.path().join("layer")],
             snapshot: self.snapshot.clone(),
             spec,
+            volumes: Vec::new(),
             user: User::default(),
             pid_of: None,
             stdin: Stdin::Closed,
@@ -339,4 +340,17 @@ pub(crate) fn limit(spec: &mut ContainerSpec, memory: Option<i64>, quota: Option
     let mut linux = spec.spec.linux().clone().unwrap_or_default();
     linux.set_resources(Some(resources));
     spec.spec.set_linux(Some(linux));
+}
+
+/// Asks until it holds; there is no event for it.
+pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let wait = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(
+        tokio::time::timeout(Duration::from_secs(20), wait).await.is_ok(),
+        "{what}"
+    );
 }

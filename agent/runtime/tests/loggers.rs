@@ -1,0 +1,92 @@
+//! containerd's loggers, which may be killed.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test's helpers are tests"
+)]
+#![allow(dead_code, reason = "the shared helpers have more than this uses")]
+
+mod common;
+
+use common::{Kind, Machine, eventually};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use runtime::ContainerSpec;
+use tokio::io::AsyncWriteExt;
+
+/// More than a pipe holds.
+const MUCH: &str = "head -c 300000 /dev/zero | tr '\\0' 'x'; echo; echo all of it; exit 3";
+
+/// Kills the writer of the log of `c` until there is another, twice.
+async fn kill_the_logger(machine: &Machine) {
+    let file = machine
+        .directory
+        .path()
+        .join("state/sandboxes/s/containers/c/logger.pid");
+    let logger = || std::fs::read_to_string(&file).unwrap().trim().parse::<i32>().unwrap();
+    for _ in 0..2 {
+        let first = logger();
+        kill(Pid::from_raw(first), Signal::SIGKILL).unwrap();
+        eventually("there is another logger", || logger() != first).await;
+    }
+}
+
+/// It speaks before and after the file `go` is in the volume.
+fn speaker(machine: &Machine, volume: &std::path::Path, terminal: bool) -> ContainerSpec {
+    let mut spec = common::volumes::with(machine, "c", volume, "rprivate", &["rbind", "rprivate", "rw"]);
+    let script = format!("echo begun; until [ -e /v/go ]; do sleep 0.1; done; echo of errors >&2; {MUCH}");
+    let process = spec.spec.process_mut().as_mut().unwrap();
+    process
+        .set_args(Some(vec!["/bin/sh".to_owned(), "-c".to_owned(), script]))
+        .set_terminal(Some(terminal));
+    spec
+}
+
+#[tokio::test]
+async fn attack_14_a_killed_logger_does_not_stop_a_container() {
+    for terminal in [false, true] {
+        let mut machine = Machine::of(Kind::Containerd, "logger").await;
+        machine.sandbox("s").await;
+        let volume = machine.directory.path().join("volume");
+        std::fs::create_dir(&volume).unwrap();
+        machine.run("s", speaker(&machine, &volume, terminal)).await;
+        // A shim whose terminal speaks while nobody listens does not try again.
+        eventually("it speaks", || machine.output("c").starts_with("begun")).await;
+        kill_the_logger(&machine).await;
+        std::fs::write(volume.join("go"), "").unwrap();
+        assert_eq!(machine.exit().await.code, 3, "terminal: {terminal}");
+        // The logger may still be writing what it has read.
+        eventually("the log is whole", || {
+            let output = machine.output("c").replace('\r', "");
+            output.len() > 300_000 && output.contains("of errors\n") && output.contains("xxxx\nall of it\n")
+        })
+        .await;
+        machine.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn attack_14_a_killed_logger_does_not_stop_a_container_with_an_input() {
+    let mut machine = Machine::of(Kind::Containerd, "logger").await;
+    machine.sandbox("s").await;
+    let mut spec = machine.shell("c", &format!("read line; {MUCH}"));
+    spec.stdin = runtime::Stdin::Open;
+    machine.run("s", spec).await;
+    kill_the_logger(&machine).await;
+    let input = runtime::Streams {
+        stdin: true,
+        ..runtime::Streams::default()
+    };
+    let mut session = machine.runtime.attach("s", "c", input).await.unwrap();
+    let mut stdin = session.stdin.take().unwrap();
+    stdin.write_all(b"go\n").await.unwrap();
+    assert_eq!(machine.exit().await.code, 3);
+    // The logger may still be writing what it has read.
+    eventually("the log is whole", || {
+        let output = machine.output("c");
+        output.len() > 300_000 && output.ends_with("all of it\n")
+    })
+    .await;
+    machine.finish().await;
+}
