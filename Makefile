@@ -27,6 +27,9 @@ release:
 test:
 	.ci/prerequisites --tools
 	cargo build --locked --workspace --bins
+	@# Some tests run in networks that reach no package.
+	tests/images/build busybox
+	tests/images/build nginx
 	cargo nextest run --locked --workspace
 
 check:

@@ -142,6 +142,8 @@ pub struct ContainerSpec {
     /// The OCI configuration. `root`, the namespaces and `linux.cgroupsPath` are filled in by the runtime, `process.user` from
     /// [`ContainerSpec::user`]; a tmpfs at `/dev/shm` becomes the pod's; capabilities, resource limits and `oomScoreAdj` are clamped to what the machine allows.
     pub spec: Spec,
+    /// Directories of the image that are made where they are missing, and writable also in a root that is not.
+    pub volumes: Vec<PathBuf>,
     /// The user to run as.
     pub user: User,
     /// The running container of the same sandbox whose processes this one sees and can debug; otherwise as the sandbox says.

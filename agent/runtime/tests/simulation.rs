@@ -54,6 +54,7 @@ fn container(id: &str, image: &str) -> ContainerSpec {
         snapshot: None,
         spec: oci_spec::runtime::Spec::default(),
         stdin: runtime::Stdin::Closed,
+        volumes: Vec::new(),
         user: User::default(),
         pid_of: None,
         log_path: "/sim/0.log".into(),

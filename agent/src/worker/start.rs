@@ -286,6 +286,8 @@ fn assemble(
         environment: configuration.env().clone().unwrap_or_default(),
         working_directory: configuration.working_dir().clone(),
     };
+    let volumes = oci::volumes(configuration.volumes().iter().flatten());
+    let volumes = volumes.map_err(|error| Failure::creation(error.to_string()))?;
     let variables = environment::build(pod, container, &[], &sources, surroundings)
         .map_err(|error| Failure::configuration(error.to_string()))?;
     let user = user_of(pod, spec, container, configuration.user().as_deref())?;
@@ -317,6 +319,7 @@ fn assemble(
         oci::SpecError::NoCommand
         | oci::SpecError::WorkingDirectory(_)
         | oci::SpecError::Seccomp(_)
+        | oci::SpecError::Volumes(_)
         | oci::SpecError::Invalid(_) => Failure::creation(error.to_string()),
     })?;
     let logs = context.log_directory(pod);
@@ -332,6 +335,7 @@ fn assemble(
         layers: plan.image.layers.clone(),
         snapshot: plan.image.snapshot.clone(),
         spec,
+        volumes,
         user,
         pid_of,
         stdin: stdin(container),

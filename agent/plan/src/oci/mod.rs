@@ -17,6 +17,9 @@ use serde_json::{Value, json};
 use crate::environment::{self, Environment, ReferenceError, Sources, Surroundings};
 use crate::resources;
 
+/// An image does not declare more volumes than these.
+const MOST_VOLUMES: usize = 128;
+
 /// What the image says about its program.
 #[derive(Clone, Debug, Default)]
 pub struct Image {
@@ -119,6 +122,9 @@ pub enum SpecError {
     /// A relative path where an absolute one is needed.
     #[error("working directory {0:?} is not absolute")]
     WorkingDirectory(String),
+    /// The image declares so many.
+    #[error("the image declares {0} volumes, {MOST_VOLUMES} at most are made")]
+    Volumes(usize),
     /// The file of a seccomp profile holds something else; the text is the decoder's.
     #[error("the seccomp profile is not valid: {0}")]
     Seccomp(String),
@@ -174,6 +180,15 @@ pub fn build(inputs: &Inputs<'_>) -> Result<Spec, SpecError> {
         "linux": linux(inputs, privileged, &capabilities)?,
     });
     serde_json::from_value(specification).map_err(|error| SpecError::Invalid(error.to_string()))
+}
+
+/// The directories that an image says its containers write to (`Volumes`).
+pub fn volumes<'a>(declared: impl Iterator<Item = &'a String>) -> Result<Vec<PathBuf>, SpecError> {
+    let volumes: Vec<PathBuf> = declared.map(PathBuf::from).collect();
+    if volumes.len() > MOST_VOLUMES {
+        return Err(SpecError::Volumes(volumes.len()));
+    }
+    Ok(volumes)
 }
 
 /// The image's entry point and command, replaced by the container's: a command of its own drops the image's arguments too.

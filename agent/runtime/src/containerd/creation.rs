@@ -21,7 +21,7 @@ use super::logger::{self, Order};
 use super::pause::Process;
 use super::records::Record;
 use super::{Shared, holding, root, sysfs};
-use crate::supervisor::confine::{Place, confine};
+use crate::supervisor::confine::{Place, confine, is_closed};
 use crate::supervisor::memory::TARGET;
 use crate::supervisor::user;
 use crate::{ContainerSpec, Error, Refusal, State, Stdin};
@@ -82,6 +82,10 @@ fn configure(shared: &Shared, record: &Record, spec: &ContainerSpec, mounts: &[M
         settled: false,
     };
     let mut config = confine(spec.spec.clone(), &identity, &place)?;
+    let volumes = root::volumes(&root, mounts, &directory.join("root"), &spec.volumes)?;
+    if is_closed(&config) {
+        root::keep_open(&mut config, &volumes);
+    }
     bound_swap(&mut config);
     sysfs::close_alone(&mut config);
     let mut annotations = config.annotations().clone().unwrap_or_default();

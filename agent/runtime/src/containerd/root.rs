@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use agent_containerd::OWNER;
@@ -14,9 +14,11 @@ use nix::fcntl::{AtFlags, OFlag, open};
 use nix::libc;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::{Mode, fstat, fstatat};
+use oci_spec::runtime::{Mount as Bound, Spec};
 
 use super::Shared;
 use super::client::{CALL, Meaning, TASK, meaning, or_gone, within};
+use crate::supervisor::declared;
 use crate::sys::open_in_root;
 use crate::{Error, Refusal, Written, label, overlay};
 
@@ -152,6 +154,68 @@ pub(super) fn check(root: &OwnedFd) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Makes the image's volumes in a container's own root; `root` is the image's. Answers where they are. `scratch` is a name that is
+/// free.
+pub(super) fn volumes(
+    root: &OwnedFd,
+    mounts: &[Mount],
+    scratch: &Path,
+    wanted: &[PathBuf],
+) -> Result<Vec<PathBuf>, Refusal> {
+    let failed = |error: io::Error| Refusal::failed("make the image's volumes", &error);
+    let seen = PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd()));
+    let places = declared::places(&seen, wanted)?;
+    if places.iter().all(|place| declared::within(&seen, place).is_dir()) {
+        return Ok(places);
+    }
+    let mounts = for_task(mounts.to_vec(), None);
+    let [mounted] = mounts.as_slice() else {
+        return Err(failed(io::ErrorKind::Unsupported.into()));
+    };
+    fs::create_dir(scratch).map_err(failed)?;
+    let made = attach_as(mounted, MsFlags::empty(), scratch).map_err(|error| failed(error.into()));
+    let made = made.and_then(|()| {
+        let made = declared::make(scratch, &places, None);
+        umount2(scratch, MntFlags::empty()).map_err(|error| failed(error.into()))?;
+        made
+    });
+    fs::remove_dir(scratch).map_err(failed)?;
+    mount_again(mounted).map_err(failed)?;
+    made.map(|()| places)
+}
+
+/// Has the kernel mount once more what was mounted without a promise to write it to the disk: the machine has not crashed since.
+fn mount_again(mounted: &Mount) -> io::Result<()> {
+    let mut options = mounted.options.iter();
+    let Some(work) = options.find_map(|option| option.strip_prefix("workdir=")) else {
+        return Ok(());
+    };
+    match fs::remove_dir_all(Path::new(work).join("work/incompat")) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Has runc mount each over itself before all that the pod mounts: closing the root leaves it open. Nothing is in the way yet that
+/// could lead runc elsewhere.
+pub(super) fn keep_open(config: &mut Spec, volumes: &[PathBuf]) {
+    let mut mounts = config.mounts().clone().unwrap_or_default();
+    let first = mounts.iter().position(|mount| mount.typ().as_deref() == Some("bind"));
+    let own = volumes.iter().map(|place| {
+        let mut mount = Bound::default();
+        mount
+            .set_destination(place.clone())
+            .set_typ(Some("bind".to_owned()))
+            // runc takes what is relative from the directory that the root is in.
+            .set_source(Some(declared::within(Path::new("rootfs"), place)))
+            .set_options(Some(["bind", "rw", "rprivate"].map(str::to_owned).to_vec()));
+        mount
+    });
+    let first = first.unwrap_or(mounts.len());
+    mounts.splice(first..first, own);
+    config.set_mounts(Some(mounts));
+}
+
 /// What mounts show.
 enum Shown<'a> {
     /// Directories, the lowest one first.
@@ -177,13 +241,17 @@ fn layers(mounts: &[Mount]) -> io::Result<Shown<'_>> {
 }
 
 fn attach_other(mounted: &Mount, target: &Path) -> Result<(), nix::Error> {
+    attach_as(mounted, MsFlags::MS_RDONLY, target)
+}
+
+fn attach_as(mounted: &Mount, flags: MsFlags, target: &Path) -> Result<(), nix::Error> {
     let options = mounted.options.iter().map(String::as_str);
     let options: Vec<&str> = options.filter(|option| !matches!(*option, "ro" | "rw")).collect();
     mount(
         Some(mounted.source.as_str()),
         target,
         Some(mounted.r#type.as_str()),
-        MsFlags::MS_RDONLY,
+        flags,
         Some(options.join(",").as_str()),
     )
 }

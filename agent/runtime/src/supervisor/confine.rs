@@ -43,14 +43,9 @@ pub(crate) enum PidNamespace {
 /// Completes and clamps a configuration.
 pub(crate) fn confine(mut spec: Spec, identity: &Identity, place: &Place<'_>) -> Result<Spec, Refusal> {
     let broken = |error: oci_spec::OciSpecError| Refusal::failed("complete the configuration", &error);
-    let readonly = spec
-        .root()
-        .as_ref()
-        .and_then(oci_spec::runtime::Root::readonly)
-        .unwrap_or(false);
     let root = RootBuilder::default()
         .path(place.rootfs)
-        .readonly(readonly)
+        .readonly(is_closed(&spec))
         .build()
         .map_err(broken)?;
     spec.set_root(Some(root))
@@ -92,6 +87,12 @@ pub(crate) fn confine(mut spec: Spec, identity: &Identity, place: &Place<'_>) ->
         .set_gid_mappings(None);
     spec.set_linux(Some(linux));
     Ok(spec)
+}
+
+/// Whether the root file system may not be written to.
+pub(crate) fn is_closed(spec: &Spec) -> bool {
+    let root = spec.root().as_ref();
+    root.and_then(oci_spec::runtime::Root::readonly).unwrap_or(false)
 }
 
 /// A `/dev/shm` that is not a volume becomes the pod's.

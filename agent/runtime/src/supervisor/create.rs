@@ -10,7 +10,7 @@ use libcontainer::syscall::syscall::SyscallType;
 use oci_spec::runtime::{LinuxNamespaceType, Spec};
 
 use super::complaints::{Complaints, failed_mount};
-use super::confine::{PidNamespace, Place, confine};
+use super::confine::{PidNamespace, Place, confine, is_closed};
 use super::groups::View;
 use super::late::Late;
 use super::memory::{self, SharedMemory};
@@ -18,7 +18,7 @@ use super::program::Program;
 use super::sources::Sources;
 use super::stage::{Empty, Machine};
 use super::users::Users;
-use super::{attach, exec, groups, masks, shifted, stage, user, workplace};
+use super::{attach, declared, exec, groups, masks, shifted, stage, user, workplace};
 use crate::cgroup::Cgroups;
 use crate::overlay::{self, Writable};
 use crate::sys::Mount;
@@ -177,6 +177,11 @@ fn set_stage(
     put.and_then(|()| taken.memory.attach(memory))
         .map_err(failed("set the stage"))?;
     mount_rootfs(&taken.layers, label::of_mounts(&spec.spec), home).map_err(failed("mount the root file system"))?;
+    let volumes = declared::places(&rootfs, &spec.volumes)?;
+    declared::make(&rootfs, &volumes, creation.users.map(Users::root))?;
+    if is_closed(&spec.spec) {
+        declared::keep_open(&rootfs, &volumes).map_err(failed("mount the image's volumes"))?;
+    }
     let identity = user::resolve(&rootfs, &spec.user)?;
     if let Some(users) = creation.users {
         users.check(&spec.user.user, &identity)?;

@@ -87,6 +87,12 @@ pub(super) fn follow(
     Ok(all)
 }
 
+/// Where a path leads in a root in which nothing is mounted; nothing if it leads round and round.
+pub(super) fn lead(rootfs: &Path, path: &Path) -> Option<PathBuf> {
+    let mounts = Vec::new();
+    Tree { rootfs, mounts }.find(path)
+}
+
 /// Whether it is a file of the kernel's about processes or the machine.
 pub(super) fn is_in_processes(place: &Path) -> bool {
     place.starts_with(PROCESSES) && place != Path::new(PROCESSES)

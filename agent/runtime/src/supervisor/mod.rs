@@ -9,6 +9,7 @@ mod complaints;
 pub(crate) mod confine;
 pub(crate) mod create;
 mod create_calls;
+pub(crate) mod declared;
 mod devices;
 mod exec;
 mod exec_calls;

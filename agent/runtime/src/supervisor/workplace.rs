@@ -1,4 +1,4 @@
-//! The directory that a container's program starts in.
+//! The directory that a container's program starts in, and others that have to be there.
 
 use std::ffi::OsStr;
 use std::io;
@@ -33,13 +33,18 @@ pub(super) fn in_volume(spec: &Spec) -> Result<(), Refusal> {
 /// The same where it is the image, or the pod's shared memory, that has none.
 pub(super) fn in_root(rootfs: &Path, spec: &Spec, users: Option<&Users>) -> Result<(), Refusal> {
     match place(spec) {
-        Some((directory, None)) => inside(rootfs, directory, Path::new("/"), Writable::By(users.map(Users::root))),
+        Some((directory, None)) => make(rootfs, directory, users.map(Users::root)),
         Some((directory, Some(mount))) if mount.source().as_deref() == Some(Path::new(stage::MEMORY)) => {
             let memory = Path::new(stage::MEMORY);
             inside(memory, directory, mount.destination(), Writable::By(None))
         }
         Some((_, Some(_))) | None => Ok(()),
     }
+}
+
+/// Makes a directory of a root, which belongs to `owner` then, or to root.
+pub(super) fn make(rootfs: &Path, directory: &Path, owner: Option<u32>) -> Result<(), Refusal> {
+    inside(rootfs, directory, Path::new("/"), Writable::By(owner))
 }
 
 /// The working directory and the mount that it lies in.
@@ -63,7 +68,7 @@ fn inside(root: &Path, directory: &Path, point: &Path, writable: Writable) -> Re
             let path = path.display();
             Refusal::Program(format!("error during container init: mkdir {path}: {}", words(why)))
         }
-        Failure::Looking(error) => Refusal::failed("make the working directory", &error),
+        Failure::Looking(error) => Refusal::failed(format!("make {}", directory.display()), &error),
     })
 }
 

@@ -119,9 +119,10 @@ pub(in super::super) async fn exec(
 }
 
 fn not_executed(error: &runtime::Error) -> String {
+    let (id, why) = (uuid::Uuid::new_v4().simple(), image::chain(error));
     format!(
-        "error executing command in container: failed to exec in container: OCI runtime exec failed: exec failed: {}",
-        image::chain(error)
+        "error executing command in container: failed to exec in container: failed to start exec \"{id}\": \
+         OCI runtime exec failed: exec failed: {why}: unknown"
     )
 }
 
