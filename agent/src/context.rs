@@ -27,6 +27,7 @@ use tracing::warn;
 use volume::{LocalPath, Volumes};
 
 use crate::apparmor::AppArmor;
+use crate::begun::Begun;
 use crate::crashes::Crashes;
 use crate::events::{Kind, Recorder};
 use crate::granted::Granted;
@@ -190,6 +191,7 @@ pub struct Context {
     pub(crate) discounted: Mutex<BTreeSet<String>>,
     /// Those that end for others.
     pub(crate) preempted: Preempted,
+    pub(crate) begun: Begun,
     /// The instances that run now: who follows a log wants to know its end, who runs a program inside where they are.
     pub(crate) running: watch::Sender<BTreeMap<Run, Place>>,
     /// What was used when somebody last asked.

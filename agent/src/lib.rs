@@ -9,6 +9,7 @@
 //! running pods.
 
 mod apparmor;
+mod begun;
 mod classes;
 pub mod clock;
 mod confined;
@@ -152,6 +153,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         granted: granted::Granted::default(),
         discounted: Mutex::new(BTreeSet::new()),
         preempted: preempted::Preempted::default(),
+        begun: begun::Begun::default(),
         running: watch::Sender::new(BTreeMap::new()),
         pods_changed: Notify::new(),
         shutting_down: watch::Sender::new(false),

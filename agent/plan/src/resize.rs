@@ -145,9 +145,23 @@ pub fn judge(pod: &Pod, host: &Host) -> Verdict {
     }
 }
 
-/// Whether a container must be started again for a change.
-pub fn restarts(container: &Container, before: &ResourceRequirements) -> bool {
-    let now = own(container);
+/// What a container may use: what it has no limit of, the pod's limit as a whole is its own.
+fn effective(mut own: ResourceRequirements, whole: Option<&ResourceRequirements>) -> ResourceRequirements {
+    let limits = whole.and_then(|whole| whole.limits.as_ref());
+    for (name, amount) in limits.into_iter().flatten() {
+        let own = own.limits.get_or_insert_default();
+        own.entry(name.clone()).or_insert_with(|| amount.clone());
+    }
+    own
+}
+
+/// Whether a container must be started again for a change of what it was given.
+pub fn restarts(pod: &Pod, container: &Container, given: &Resources) -> bool {
+    let Some(before) = given.get(&container.name) else {
+        return false;
+    };
+    let before = effective(before.clone(), given.get(WHOLE));
+    let now = effective(own(container), pod.spec.as_ref().and_then(level::own));
     let amount = |amounts: &Option<BTreeMap<String, Text>>, name: &str| {
         let amounts = amounts.as_ref()?;
         amounts.get(name).map(Quantity::of)
@@ -255,6 +269,28 @@ mod tests {
     }
 
     #[test]
+    fn a_container_without_limits_has_those_of_its_pod() {
+        let whole = |memory: &str| -> Pod {
+            let mut pod = pod("100m", "64Mi", "RestartContainer");
+            let spec = pod.spec.as_mut().unwrap();
+            spec.containers[0].resources = None;
+            let whole = json!({"limits": {"cpu": "1", "memory": memory}});
+            spec.resources = Some(serde_json::from_value(whole).unwrap());
+            pod
+        };
+        let again = |pod: &Pod, given: &Resources| restarts(pod, &pod.spec.clone().unwrap().containers[0], given);
+        let (small, large) = (whole("64Mi"), whole("128Mi"));
+        assert!(again(&large, &wanted(&small)));
+        assert!(!again(&small, &wanted(&small)));
+        let with_own = |mut pod: Pod| {
+            let own = json!({"limits": {"memory": "32Mi"}});
+            pod.spec.as_mut().unwrap().containers[0].resources = Some(serde_json::from_value(own).unwrap());
+            pod
+        };
+        assert!(!again(&with_own(large), &wanted(&with_own(small))));
+    }
+
+    #[test]
     fn what_is_given_stands_until_more_is_granted() {
         let (small, large) = (
             pod("100m", "64Mi", "RestartContainer"),
@@ -266,17 +302,11 @@ mod tests {
         assert_eq!(given(&same_amounts, &allocated), None, "only written otherwise");
         let shown = given(&large, &allocated).unwrap();
         assert_eq!(wanted(&shown), allocated);
-        let container = |pod: &Pod| pod.spec.clone().unwrap().containers.remove(0);
-        assert!(
-            !restarts(&container(&large), &allocated["a"]),
-            "only the processor changed"
-        );
+        let again = |pod: &Pod, given: &Resources| restarts(pod, &pod.spec.clone().unwrap().containers[0], given);
+        assert!(!again(&large, &allocated), "only the processor changed");
         let larger = pod("0.1", "128Mi", "RestartContainer");
-        assert!(restarts(&container(&larger), &allocated["a"]));
-        assert!(!restarts(
-            &container(&pod("0.1", "128Mi", "NotRequired")),
-            &allocated["a"]
-        ));
+        assert!(again(&larger, &allocated));
+        assert!(!again(&pod("0.1", "128Mi", "NotRequired"), &allocated));
         assert_eq!(
             message("completed", &small, None),
             "Pod resize completed: {\"containers\":[{\"name\":\"a\",\"resources\":{\"limits\":{\"memory\":\"64Mi\"},\

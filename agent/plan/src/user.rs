@@ -31,6 +31,9 @@ pub enum UserError {
     /// Root, and it must not be.
     #[error("container's runAsUser breaks non-root policy")]
     BreaksNonRoot,
+    /// Nobody but the image knows who this is, and it must not be root.
+    #[error("container has runAsNonRoot and image has non-numeric user ({0}), cannot verify user is non-root")]
+    NotNumeric(String),
 }
 
 /// The user of a container: its own settings before the pod's before the image's.
@@ -54,6 +57,10 @@ pub fn build(spec: &PodSpec, container: &Container, image_user: Option<&str>) ->
         Some(uid) => identifier("runAsUser", uid)?.to_string(),
         None => image(image_user.unwrap_or_default())?,
     };
+    let name = user.split(':').next().unwrap_or_default();
+    if must_not_be_root && name.parse::<i64>().is_err() && !name.is_empty() {
+        return Err(UserError::NotNumeric(name.to_owned()));
+    }
     let mut supplementary = Vec::new();
     let groups = pod.and_then(|pod| pod.supplemental_groups.as_deref()).unwrap_or(&[]);
     for group in groups.iter().copied().chain(pod.and_then(|pod| pod.fs_group)) {
@@ -100,6 +107,35 @@ fn image(user: &str) -> Result<String, UserError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_must_not_be_root_is_known_by_a_number() {
+        let spec = PodSpec::default();
+        let told = |image: &str, own: serde_json::Value| {
+            let container = serde_json::json!({"name": "c", "securityContext": own});
+            let container: Container = serde_json::from_value(container).unwrap();
+            match build(&spec, &container, Some(image)) {
+                Ok(user) => user.user,
+                Err(error) => error.to_string(),
+            }
+        };
+        let must = || serde_json::json!({"runAsNonRoot": true});
+        let refused = |name: &str| {
+            format!(
+                "container has runAsNonRoot and image has non-numeric user ({name}), cannot verify user is non-root"
+            )
+        };
+        assert_eq!(told("www", must()), refused("www"));
+        assert_eq!(told("root:0", must()), refused("root"));
+        assert_eq!(told("33:www", must()), "33:www");
+        // Whether that is root is seen when the container is made.
+        assert_eq!(told("", must()), "");
+        assert_eq!(
+            told("www", serde_json::json!({"runAsNonRoot": true, "runAsUser": 7})),
+            "7"
+        );
+        assert_eq!(told("www", serde_json::json!({"runAsNonRoot": false})), "www");
+    }
 
     #[test]
     fn users_that_overflow_are_refused() {

@@ -66,6 +66,25 @@ async fn a_seccomp_filter_holds_with_and_without_new_privileges_and_for_every_us
     machine.finish().await;
 }
 
+/// A machine that does not count huge pages has none.
+async fn no_huge_pages_can_be_had_everywhere(kind: Kind) {
+    let machine = Machine::of(kind, "pages").await;
+    machine.sandbox("s").await;
+    let mut spec = machine.shell("c", "exec sleep 1000");
+    let mut linux = spec.spec.linux().clone().unwrap_or_default();
+    let mut resources = linux.resources().clone().unwrap_or_default();
+    let limit = oci_spec::runtime::LinuxHugepageLimitBuilder::default()
+        .page_size("2MB")
+        .limit(0_i64)
+        .build()
+        .unwrap();
+    resources.set_hugepage_limits(Some(vec![limit]));
+    linux.set_resources(Some(resources));
+    spec.spec.set_linux(Some(linux));
+    machine.run("s", spec).await;
+    machine.finish().await;
+}
+
 async fn root_writes_nothing_where_it_sees_its_control_groups(kind: Kind) {
     let machine = Machine::of(kind, "groups").await;
     machine.sandbox("s").await;
@@ -283,6 +302,7 @@ contract!(
     a_seccomp_filter_holds_with_and_without_new_privileges_and_for_every_user,
     an_exec_that_was_oom_killed_is_told_at_the_end_of_its_container,
     containers_of_a_pod_share_their_memory_and_no_other_pod_does,
+    no_huge_pages_can_be_had_everywhere,
     root_writes_nothing_where_it_sees_its_control_groups,
     what_the_agent_was_started_to_ignore_stops_containers,
     who_may_use_every_device_finds_those_of_the_machine,

@@ -15,6 +15,7 @@ use nix::sys::statvfs::{Statvfs, statvfs};
 use nix::unistd::{SysconfVar, sysconf};
 
 use super::prometheus::{Family, answer, labels, number};
+use crate::begun::Counts;
 use crate::context::Context;
 use crate::preempted::Preempted;
 
@@ -35,6 +36,7 @@ pub(super) async fn metrics(State(context): State<Arc<Context>>) -> Response {
     all.push(containers(&context).await);
     all.extend(volumes(&context).await);
     all.push(preemptions(&context.preempted));
+    all.extend(begun(&context.begun.counts()));
     all.extend(process());
     all.push(start_time());
     for family in all {
@@ -69,6 +71,53 @@ fn preemptions(preempted: &Preempted) -> Family<'static> {
     let each = each.map(|(resource, count)| (labels(&[("preemption_signal", &resource)]), Some(number(count))));
     let help = "[ALPHA] Cumulative number of pod preemptions by preemption resource";
     Family::new("counter", "kubelet_preemptions", help, each)
+}
+
+fn begun(counts: &Counts) -> [Family<'static>; 6] {
+    let whole = |name, help, count| Family::new("counter", name, help, [(String::new(), Some(number(count)))]);
+    let each = counts
+        .containers
+        .iter()
+        .map(|(kind, count)| (labels(&[("container_type", kind)]), Some(number(*count))));
+    let failures = counts.container_failures.iter().map(|((kind, reason), count)| {
+        let labels = labels(&[("code", reason), ("container_type", kind)]);
+        (labels, Some(number(*count)))
+    });
+    [
+        whole(
+            "kubelet_started_pods_total",
+            "[ALPHA] Cumulative number of pods started",
+            counts.pods,
+        ),
+        whole(
+            "kubelet_started_pods_errors_total",
+            "[ALPHA] Cumulative number of errors when starting pods",
+            counts.pod_failures,
+        ),
+        whole(
+            "kubelet_started_user_namespaced_pods_total",
+            "[ALPHA] Cumulative number of pods with user namespaces started. This metric will only be collected on Linux.",
+            counts.user_pods,
+        ),
+        whole(
+            "kubelet_started_user_namespaced_pods_errors_total",
+            "[ALPHA] Cumulative number of errors when starting pods with user namespaces. This metric will only be \
+             collected on Linux.",
+            counts.user_pod_failures,
+        ),
+        Family::new(
+            "counter",
+            "kubelet_started_containers_total",
+            "[ALPHA] Cumulative number of containers started",
+            each,
+        ),
+        Family::new(
+            "counter",
+            "kubelet_started_containers_errors_total",
+            "[ALPHA] Cumulative number of errors when starting containers",
+            failures,
+        ),
+    ]
 }
 
 async fn containers(context: &Context) -> Family<'static> {

@@ -71,6 +71,7 @@ impl Worker {
             self.sandbox_attempt,
         );
         self.publisher.sandbox_failures = failures;
+        self.context.begun.pod(&pod);
         self.follow_sources();
         let turns = Arc::clone(&self.turns);
         self.tasks.spawn(async move {
@@ -99,6 +100,7 @@ impl Worker {
             }
             Err(failure) => {
                 let Failure { reason, messages } = failure;
+                self.context.begun.pod_failed(&self.pod);
                 warn!(pod = %self.id(), reason, ?messages, "no sandbox");
                 for message in messages {
                     let recorder = &self.context.recorder;

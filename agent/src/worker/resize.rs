@@ -115,9 +115,8 @@ impl Worker {
     fn grant(&mut self, wanted: Resources) {
         let pod = Arc::clone(&self.pod);
         for container in pods::all_containers(&pod) {
-            let before = self.view.allocated.get(&container.name).cloned();
             let running = self.view.is_running(&container.name);
-            if running && before.is_some_and(|before| resize::restarts(container, &before)) {
+            if running && resize::restarts(&pod, container, &self.view.allocated) {
                 self.memory(&container.name).renewal = true;
             }
         }

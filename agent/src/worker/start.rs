@@ -97,6 +97,7 @@ impl Worker {
         let memory = self.memory(container);
         memory.starting = true;
         memory.failure = None;
+        self.context.begun.container(&self.pod, container);
         let container = container.to_owned();
         self.tasks.spawn(async move {
             let outcome = Box::pin(launch::run(&plan, draft)).await;
@@ -154,6 +155,9 @@ impl Worker {
 
     fn not_started(&mut self, container: &str, failure: Failure, finished: Option<Timestamp>) {
         let now = self.context.now();
+        self.context
+            .begun
+            .container_failed(&self.pod, container, failure.reason);
         warn!(pod = %self.id(), container, reason = failure.reason, message = failure.message, "container not started");
         let message = format!("Error: {}", failure.message);
         self.context

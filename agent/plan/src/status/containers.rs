@@ -125,7 +125,13 @@ fn status(
         state: Some(state),
         last_state: Some(last),
         ready,
-        started: (!added).then(|| !initial && view.is_started(name)),
+        started: (!added).then(|| {
+            if initial {
+                view.is_running(name)
+            } else {
+                view.is_started(name)
+            }
+        }),
         restart_count: latest.map_or(0, |instance| i32::try_from(instance.attempt).unwrap_or(i32::MAX)),
         image: latest.map_or_else(
             || container.image.clone().unwrap_or_default(),

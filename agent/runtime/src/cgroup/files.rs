@@ -103,7 +103,10 @@ pub(super) fn limit_v2(dir: &Path, limits: &Limits) -> io::Result<()> {
         write(&dir.join("memory.swap.max"), "0")?;
     }
     for (size, bytes) in &limits.hugepages {
-        set(&format!("hugetlb.{size}.max"), Some(bytes.to_string()))?;
+        let file = format!("hugetlb.{size}.max");
+        if *bytes > 0 || dir.join(&file).exists() {
+            set(&file, Some(bytes.to_string()))?;
+        }
     }
     set("pids.max", limits.pids.map(or_max))
 }
@@ -146,6 +149,14 @@ pub(super) fn children(dir: &Path) -> Vec<PathBuf> {
 }
 
 impl super::Cgroups {
+    /// Whether huge pages are counted; where they are not, there are none.
+    pub(crate) fn has_pages(&self) -> bool {
+        const NAME: &str = "hugetlb";
+        let unified = self.v2().filter(|_| self.unified());
+        let all = unified.and_then(|mount| fs::read_to_string(mount.join("cgroup.controllers")).ok());
+        self.controller(NAME).is_some() || all.is_some_and(|all| all.split_whitespace().any(|own| own == NAME))
+    }
+
     /// Whether there are processes in this group or below it.
     pub(crate) fn holds_any(&self, group: &Path) -> bool {
         self.mounts().any(|mount| holds_any(&mount.join(group)))
@@ -275,7 +286,8 @@ mod tests {
             cpu_period: None,
             memory: Some(64 << 20),
             pids: Some(-1),
-            hugepages: vec![("2MB".to_owned(), 4 << 20)],
+            // There are no files for the larger ones.
+            hugepages: vec![("2MB".to_owned(), 4 << 20), ("1GB".to_owned(), 0)],
         };
         cgroups.limit(group, &limits).unwrap();
         let all = ["cpu.weight", "cpu.max", "memory.max", "pids.max", "hugetlb.2MB.max"].map(read);

@@ -211,6 +211,9 @@ impl Cgroups {
             )?;
         }
         for (size, bytes) in &limits.hugepages {
+            if *bytes == 0 && !self.has_pages() {
+                continue;
+            }
             let file = format!("hugetlb.{size}.limit_in_bytes");
             set("hugetlb", &file, Some(bytes.to_string()))?;
         }

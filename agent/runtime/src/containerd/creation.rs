@@ -87,6 +87,9 @@ fn configure(shared: &Shared, record: &Record, spec: &ContainerSpec, mounts: &[M
         root::keep_open(&mut config, &volumes);
     }
     bound_swap(&mut config);
+    if !shared.cgroups.has_pages() {
+        drop_no_pages(&mut config);
+    }
     sysfs::close_alone(&mut config);
     let mut annotations = config.annotations().clone().unwrap_or_default();
     annotations.insert(GROUPING.to_owned(), record.sandbox.id.clone());
@@ -148,6 +151,21 @@ fn bound_swap(config: &mut Spec) {
         linux.set_resources(Some(resources));
         config.set_linux(Some(linux));
     }
+}
+
+/// Drops limits to no huge pages, which runc has no place for.
+fn drop_no_pages(config: &mut Spec) {
+    let mut linux = config.linux().clone().unwrap_or_default();
+    let Some(mut resources) = linux.resources().clone() else {
+        return;
+    };
+    let limits = resources.hugepage_limits().clone().map(|mut limits| {
+        limits.retain(|limit| limit.limit() > 0);
+        limits
+    });
+    resources.set_hugepage_limits(limits);
+    linux.set_resources(Some(resources));
+    config.set_linux(Some(linux));
 }
 
 impl Shared {

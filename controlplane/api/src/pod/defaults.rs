@@ -93,6 +93,14 @@ fn set_spec_defaults(spec: &mut PodSpec) {
 /// Defaults of a pod's spec.
 pub fn set_pod_defaults(spec: &mut PodSpec) {
     set_spec_defaults(spec);
+    if let Some(seconds) = spec
+        .termination_grace_period_seconds
+        .as_mut()
+        .filter(|seconds| **seconds < 0)
+    {
+        // Of pods alone: templates keep what they say.
+        *seconds = 1;
+    }
     spec.enable_service_links.get_or_insert(true);
     let host_network = spec.host_network == Some(true);
     for container in spec

@@ -38,6 +38,24 @@ fn pull_policies_follow_the_tag() {
     }
 }
 
+/// A pod says 1 where it said less than nothing, a template what it said.
+#[test]
+fn a_negative_grace_is_a_second() {
+    let stored = |kind: (&str, &str), object: Value, place: &str| {
+        let row = find(kind.0, "v1", kind.1).unwrap();
+        let mut object = row.decode(object.to_string().as_bytes()).unwrap();
+        row.set_defaults(object.as_mut());
+        let value: Value = serde_json::from_slice(&object.to_json()).unwrap();
+        value.pointer(place).cloned()
+    };
+    let spec = json!({"terminationGracePeriodSeconds": -1});
+    let place = "/spec/terminationGracePeriodSeconds";
+    assert_eq!(stored(("", "pods"), json!({"spec": spec}), place), Some(json!(1)));
+    let template = json!({"spec": {"template": {"spec": spec}}});
+    let place = "/spec/template/spec/terminationGracePeriodSeconds";
+    assert_eq!(stored(("apps", "deployments"), template, place), Some(json!(-1)));
+}
+
 #[test]
 fn a_pod_is_deleted_at_once_when_nothing_runs() {
     let row = find("", "v1", "pods").unwrap();

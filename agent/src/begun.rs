@@ -1,0 +1,71 @@
+//! Counts of pods and containers that were started, and of failures to.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use agent_plan::pods::{self, Group};
+use k8s_openapi::api::core::v1::Pod;
+
+/// What was started, or failed to be, since the agent began.
+#[derive(Debug, Default)]
+pub(crate) struct Begun {
+    counts: Mutex<Counts>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) pods: u64,
+    pub(crate) pod_failures: u64,
+    /// Of pods with users of their own.
+    pub(crate) user_pods: u64,
+    pub(crate) user_pod_failures: u64,
+    /// By kind.
+    pub(crate) containers: BTreeMap<&'static str, u64>,
+    /// By kind and reason.
+    pub(crate) container_failures: BTreeMap<(&'static str, String), u64>,
+}
+
+impl Begun {
+    pub(crate) fn pod(&self, pod: &Pod) {
+        let mut counts = self.lock();
+        counts.pods += 1;
+        counts.user_pods += u64::from(has_users(pod));
+    }
+
+    pub(crate) fn pod_failed(&self, pod: &Pod) {
+        let mut counts = self.lock();
+        counts.pod_failures += 1;
+        counts.user_pod_failures += u64::from(has_users(pod));
+    }
+
+    pub(crate) fn container(&self, pod: &Pod, name: &str) {
+        *self.lock().containers.entry(kind(pod, name)).or_default() += 1;
+    }
+
+    pub(crate) fn container_failed(&self, pod: &Pod, name: &str, reason: &str) {
+        let mut counts = self.lock();
+        let failures = counts.container_failures.entry((kind(pod, name), reason.to_owned()));
+        *failures.or_default() += 1;
+        counts.user_pod_failures += u64::from(has_users(pod));
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn has_users(pod: &Pod) -> bool {
+    pod.spec.as_ref().is_some_and(|spec| spec.host_users == Some(false))
+}
+
+fn kind(pod: &Pod, name: &str) -> &'static str {
+    match pods::group(pod, name) {
+        Group::Init => "init_container",
+        Group::Main => "container",
+        Group::Ephemeral => "ephemeral_container",
+    }
+}
