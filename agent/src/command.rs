@@ -356,7 +356,8 @@ fn refuse_others(name: &str, state: &Path) -> anyhow::Result<()> {
     let held = std::fs::read_dir(state.join("sandboxes")).is_ok_and(|mut entries| entries.next().is_some());
     anyhow::ensure!(
         !held,
-        "{} still holds pods of the {name} runtime; run `skiff-agent cleanup --runtime={name}` first",
+        "{} still holds pods of the {name} runtime; first run this command with `cleanup` in place of `run`, and with \
+         `--runtime={name}`",
         state.display()
     );
     Ok(())

@@ -253,9 +253,11 @@ pub async fn run(
 
 /// Registers first, then waits for the range that the control plane gives the node.
 async fn start_with_allocated_range(context: &Context) -> Result<Node, Error> {
-    let waiting = "container runtime network not ready: the node has no pod range yet".to_owned();
-    let node = node::register(context).await;
-    let mut node = node::announce_state(context, node, Err(waiting)).await;
+    let mut node = node::register(context).await;
+    if node::ranges(&node).is_none() {
+        let waiting = "container runtime network not ready: the node has no pod range yet".to_owned();
+        node = node::announce_state(context, node, Err(waiting)).await;
+    }
     let ranges: Ranges = loop {
         if let Some(ranges) = node::ranges(&node) {
             break ranges.parse()?;

@@ -354,6 +354,7 @@ pub(crate) enum ImageCommand {
     /// Pull an image from its registry to the node of this machine
     Pull(PullOptions),
     /// List the images of the node of this machine
+    #[command(visible_alias = "ls")]
     List,
     /// Write an image of the node of this machine to an OCI archive that `docker load` takes too
     Export {

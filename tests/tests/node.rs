@@ -82,7 +82,9 @@ impl World {
         let config = Config {
             node_name: "n1".to_owned(),
             state_directory: self.directory.path().to_owned(),
-            pod_cidr: Some(self.ranges.parse().unwrap()),
+            pod_cidr: Some(self.ranges)
+                .filter(|ranges| !ranges.is_empty())
+                .map(|ranges| ranges.parse().unwrap()),
             addresses: self.addresses.iter().map(|address| address.parse().unwrap()).collect(),
             port: 10250,
             max_pods: 110,

@@ -64,7 +64,7 @@ pub(crate) async fn run(context: Arc<Context>, orders: mpsc::Sender<Order>) -> R
     loop {
         let ended = keeper.round().await?;
         if ended.is_empty() {
-            sleep(INTERVAL).await;
+            keeper.rest().await;
         } else {
             keeper.wait_for(&ended).await;
         }
@@ -72,6 +72,17 @@ pub(crate) async fn run(context: Arc<Context>, orders: mpsc::Sender<Order>) -> R
 }
 
 impl Keeper {
+    /// Until the next look: memory that goes fast does not wait for it.
+    async fn rest(&self) {
+        let next = Instant::now() + INTERVAL;
+        while Instant::now() < next {
+            sleep(POLL).await;
+            if self.watch.is_news(&signals::memory(&self.context)) {
+                return;
+            }
+        }
+    }
+
     /// Looks once; answers the pods that have to go.
     async fn round(&mut self) -> Result<Vec<String>, Error> {
         let observations = signals::observe(&self.context).await;

@@ -115,3 +115,27 @@ async fn a_node_tells_when_new_pods_are_kept_away() {
         );
     }
 }
+
+/// An agent that begins anew on a node that has its range does not say for a moment that it has none: all its pods would be unready.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_ready_stays_so_while_its_agent_begins_anew() {
+    use futures::StreamExt as _;
+    use kube::api::{WatchEvent, WatchParams};
+
+    let mut world = World::start().await;
+    let nodes = Api::<Node>::all(world.admin());
+    world.stop_agent().await;
+    let seen = nodes.get("n1").await.unwrap().metadata.resource_version.unwrap();
+    world.ranges = "";
+    world.start_agent().await;
+    let parameters = WatchParams::default().timeout(5);
+    let mut changes = Box::pin(nodes.watch(&parameters, &seen).await.unwrap());
+    let mut ready = Vec::new();
+    while let Some(Ok(change)) = changes.next().await {
+        let WatchEvent::Modified(node) = change else { continue };
+        let conditions = node.status.unwrap().conditions.unwrap();
+        let own = conditions.into_iter().find(|condition| condition.type_ == "Ready");
+        ready.push(own.unwrap().status);
+    }
+    assert!(ready.iter().all(|status| status == "True"), "{ready:?}");
+}

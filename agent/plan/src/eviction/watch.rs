@@ -117,6 +117,15 @@ impl Watch {
         (self.seen.keys().copied().collect(), starved)
     }
 
+    /// Whether something is short now that was not when it was looked last.
+    pub fn is_news(&self, observations: &Observations) -> bool {
+        let mut all = self.thresholds.all.iter().enumerate();
+        all.any(|(number, threshold)| {
+            let observed = observations.get(&threshold.signal);
+            !self.since.contains_key(&number) && observed.is_some_and(|observed| short(threshold, *observed, false))
+        })
+    }
+
     /// Whether what is seen after something was given back is enough for every threshold, what is to be won on top included.
     pub fn is_satisfied(&self, observations: &Observations) -> bool {
         self.thresholds.all.iter().all(|threshold| {
@@ -177,6 +186,22 @@ mod tests {
             told(&mut watch, &disk, 400),
             "[DiskPressure] evict for ephemeral-storage hard=true 5<100"
         );
+    }
+
+    #[test]
+    fn what_was_short_before_is_no_news() {
+        let mut watch = watch(
+            "memory.available<100",
+            "memory.available<200",
+            "memory.available=30s",
+            "",
+        );
+        let observed = |available| left(Signal::MemoryAvailable, available);
+        assert!(!watch.is_news(&observed(200)) && watch.is_news(&observed(199)));
+        told(&mut watch, &observed(199), 0);
+        assert!(!watch.is_news(&observed(100)) && watch.is_news(&observed(99)));
+        told(&mut watch, &observed(99), 10);
+        assert!(!watch.is_news(&observed(1)) && !watch.is_news(&Observations::new()));
     }
 
     #[test]

@@ -81,6 +81,9 @@ pub(super) fn create_v2(mount: &Path, group: &Path, delegate: bool) -> io::Resul
     Ok(())
 }
 
+/// On v2 all processes of such a group are killed for memory, or none.
+pub(crate) const TOGETHER: &str = "memory.oom.group";
+
 pub(super) fn limit_v2(dir: &Path, limits: &Limits) -> io::Result<()> {
     let set = |file: &str, value: Option<String>| match value {
         Some(value) => write(&dir.join(file), &value),
@@ -149,6 +152,18 @@ pub(super) fn children(dir: &Path) -> Vec<PathBuf> {
 }
 
 impl super::Cgroups {
+    /// Has the kernel end all of a container together when memory is short, as upstream does where it can: on v2.
+    pub(crate) fn end_together(&self, group: &Path) -> io::Result<()> {
+        let Some(mount) = self.v2().filter(|_| self.unified()) else {
+            return Ok(());
+        };
+        match write(&mount.join(group).join(TOGETHER), "1") {
+            // A kernel older than 4.19, or no controller of memory.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            written => written,
+        }
+    }
+
     /// Whether huge pages are counted; where they are not, there are none.
     pub(crate) fn has_pages(&self) -> bool {
         const NAME: &str = "hugetlb";
@@ -251,6 +266,7 @@ mod tests {
                 "memory.max",
                 "pids.max",
                 "hugetlb.2MB.max",
+                "memory.oom.group",
             ];
             for file in files {
                 fs::write(dir.join(file), "").unwrap();
@@ -290,6 +306,10 @@ mod tests {
             hugepages: vec![("2MB".to_owned(), 4 << 20), ("1GB".to_owned(), 0)],
         };
         cgroups.limit(group, &limits).unwrap();
+        assert_eq!(read("memory.oom.group"), "");
+        cgroups.end_together(group).unwrap();
+        assert_eq!(read("memory.oom.group"), "1");
+        cgroups.end_together(Path::new("skiff/node/none")).unwrap();
         let all = ["cpu.weight", "cpu.max", "memory.max", "pids.max", "hugetlb.2MB.max"].map(read);
         assert_eq!(all, ["39", "50000 100000", "67108864", "max", "4194304"]);
     }

@@ -21,6 +21,7 @@ use super::logger::{self, Order};
 use super::pause::Process;
 use super::records::Record;
 use super::{Shared, holding, root, sysfs};
+use crate::cgroup::TOGETHER;
 use crate::supervisor::confine::{Place, confine, is_closed};
 use crate::supervisor::memory::TARGET;
 use crate::supervisor::user;
@@ -90,6 +91,9 @@ fn configure(shared: &Shared, record: &Record, spec: &ContainerSpec, mounts: &[M
     if !shared.cgroups.has_pages() {
         drop_no_pages(&mut config);
     }
+    if shared.cgroups.unified() {
+        end_together(&mut config);
+    }
     sysfs::close_alone(&mut config);
     let mut annotations = config.annotations().clone().unwrap_or_default();
     annotations.insert(GROUPING.to_owned(), record.sandbox.id.clone());
@@ -151,6 +155,17 @@ fn bound_swap(config: &mut Spec) {
         linux.set_resources(Some(resources));
         config.set_linux(Some(linux));
     }
+}
+
+/// Has the kernel end all of a container together when memory is short.
+fn end_together(config: &mut Spec) {
+    let mut linux = config.linux().clone().unwrap_or_default();
+    let mut resources = linux.resources().clone().unwrap_or_default();
+    let mut unified = resources.unified().clone().unwrap_or_default();
+    unified.insert(TOGETHER.to_owned(), "1".to_owned());
+    resources.set_unified(Some(unified));
+    linux.set_resources(Some(resources));
+    config.set_linux(Some(linux));
 }
 
 /// Drops limits to no huge pages, which runc has no place for.

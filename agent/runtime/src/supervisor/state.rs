@@ -293,12 +293,13 @@ impl Supervisor {
     fn limit(&self, group: &Path, limits: &Limits) -> io::Result<()> {
         self.cgroups.limit(&self.group, &self.spec.limits)?;
         self.cgroups.limit(group, limits)?;
+        self.cgroups.end_together(group)?;
         let leaf = create::leaf(&self.cgroups, group);
         if leaf == group {
-            Ok(())
-        } else {
-            self.cgroups.limit(&leaf, limits)
+            return Ok(());
         }
+        self.cgroups.limit(&leaf, limits)?;
+        self.cgroups.end_together(&leaf)
     }
 
     fn start(&mut self, id: &str) -> Result<Container, Refusal> {
