@@ -84,8 +84,7 @@ pub struct SandboxSpec {
     /// Settings of the kernel (`net.ipv4.ip_unprivileged_port_start`) and their values, for the pod's own namespaces.
     #[serde(default)]
     pub sysctls: Vec<(String, String)>,
-    /// The first of the 65536 ids of the machine that are the pod's own users and groups (`hostUsers: false`); otherwise its
-    /// users are the machine's. The network namespace must belong to them.
+    /// The first of the machine's 65536 ids that are the pod's own (`hostUsers: false`), to whom its network namespace must belong.
     #[serde(default)]
     pub user_ids: Option<u32>,
     /// The `SELinux` level of the pod's containers. Opaque to the runtime: kept and handed back.
@@ -139,10 +138,11 @@ pub struct ContainerSpec {
     /// A committed snapshot of containerd's, by its name: what [`crate::Containerd`] makes it of.
     #[serde(default)]
     pub snapshot: Option<String>,
-    /// The OCI configuration. `root`, the namespaces and `linux.cgroupsPath` are filled in by the runtime, `process.user` from
-    /// [`ContainerSpec::user`]; a tmpfs at `/dev/shm` becomes the pod's; capabilities, resource limits and `oomScoreAdj` are clamped to what the machine allows.
+    /// The OCI configuration. The runtime fills in `root`, the namespaces, `linux.cgroupsPath`, and `process.user` from [`ContainerSpec::user`];
+    /// a tmpfs at `/dev/shm` becomes the pod's; capabilities, resource limits and `oomScoreAdj` are clamped to what the machine allows.
     pub spec: Spec,
     /// Directories of the image that are made where they are missing, and writable also in a root that is not.
+    #[serde(default)]
     pub volumes: Vec<PathBuf>,
     /// The user to run as.
     pub user: User,

@@ -46,15 +46,29 @@ pub(crate) fn view(layers: &[PathBuf], scratch: &Path) -> io::Result<OwnedFd> {
         let attributes = u32::try_from(nix::libc::MOUNT_ATTR_RDONLY).map_err(io::Error::other)?;
         return Ok(configured(layers, None)?.mount(attributes)?.0);
     }
+    detached(scratch, |target| attach_joined(layers, None, None, target))
+}
+
+/// The layers under a writable directory, mounted nowhere. `scratch` is a name that is free.
+pub(crate) fn open_writable(layers: &[PathBuf], writable: Writable<'_>, scratch: &Path) -> io::Result<OwnedFd> {
+    if one_by_one() {
+        return Ok(configured(layers, Some(writable))?.mount(0)?.0);
+    }
+    detached(scratch, |target| attach_joined(layers, Some(writable), None, target))
+}
+
+/// What is mounted at `scratch`, a name that is free, and then nowhere any more.
+pub(crate) fn detached(scratch: &Path, attach: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<OwnedFd> {
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     fs::create_dir(scratch)?;
-    let viewed = attach_joined(layers, None, None, scratch).and_then(|()| {
+    let root = attach(scratch).and_then(|()| {
         let root = open(scratch, flags, Mode::empty()).map_err(io::Error::from);
         // Who has it open keeps it.
         umount2(scratch, MntFlags::MNT_DETACH)?;
         root
     });
     fs::remove_dir(scratch)?;
-    viewed
+    root
 }
 
 /// Mounts the layers as they are, read-only.

@@ -77,7 +77,7 @@ impl Keeper {
         let next = Instant::now() + INTERVAL;
         while Instant::now() < next {
             sleep(POLL).await;
-            if self.watch.is_news(&signals::memory(&self.context)) {
+            if self.watch.is_news(&signals::observe_memory(&self.context).await) {
                 return;
             }
         }
@@ -92,6 +92,16 @@ impl Keeper {
             *shown = pressures;
             news
         });
+        if let Some(starved) = starved
+            .as_ref()
+            .filter(|starved| starved.signal.pressure() == Pressure::Memory)
+        {
+            // It does not wait for disks.
+            let ended = self.reclaim(starved).await?;
+            if !ended.is_empty() {
+                return Ok(ended);
+            }
+        }
         let mut ended = Vec::new();
         for (pod, message) in self.storage.exceeding(&self.context).await {
             if self.evict(&pod, message, eviction::AT_ONCE, false).await? {
@@ -103,8 +113,8 @@ impl Keeper {
         }
         self.images.turn(&self.context).await;
         match starved {
-            Some(starved) => self.reclaim(&starved).await,
-            None => Ok(ended),
+            Some(starved) if starved.signal.pressure() != Pressure::Memory => self.reclaim(&starved).await,
+            Some(_) | None => Ok(ended),
         }
     }
 

@@ -36,8 +36,14 @@ fn observe_now(context: &Context) -> Observations {
     all
 }
 
-/// Memory alone, which takes next to no time.
-pub(super) fn memory(context: &Context) -> Observations {
+/// Looks at memory alone.
+pub(super) async fn observe_memory(context: &Arc<Context>) -> Observations {
+    let context = Arc::clone(context);
+    let looked = tokio::task::spawn_blocking(move || memory(&context)).await;
+    looked.unwrap_or_default()
+}
+
+fn memory(context: &Context) -> Observations {
     let mut all = Observations::new();
     if let Some(used) = context.parts.runtime.usage(None).working_set {
         let capacity = context.machine.memory_bytes;

@@ -100,7 +100,9 @@ impl Worker {
             }
             Err(failure) => {
                 let Failure { reason, messages } = failure;
-                self.context.begun.pod_failed(&self.pod);
+                if pods::deletion_grace(&self.pod).is_none() {
+                    self.context.begun.pod_failed(&self.pod);
+                }
                 warn!(pod = %self.id(), reason, ?messages, "no sandbox");
                 for message in messages {
                     let recorder = &self.context.recorder;

@@ -226,6 +226,11 @@ impl Worker {
     fn image_failed(&mut self, container: &str, wanted: &Wanted, failure: &Failure) {
         let Wanted { name, .. } = wanted;
         warn!(pod = %self.id(), image = shown(name), reason = failure.reason, message = failure.message, "no image");
+        // To a kubelet, pulling is a part of the start.
+        self.context.begun.container(&self.pod, container);
+        self.context
+            .begun
+            .container_failed(&self.pod, container, &failure.reason);
         let delay = match self.memory(container).image {
             Image::Failed { delay, .. } | Image::Pulling { delay } => delay,
             Image::Unknown | Image::Present => 0,

@@ -323,7 +323,7 @@ fn assemble(
         oci::SpecError::NoCommand
         | oci::SpecError::WorkingDirectory(_)
         | oci::SpecError::Seccomp(_)
-        | oci::SpecError::Volumes(_)
+        | oci::SpecError::Volumes(..)
         | oci::SpecError::Invalid(_) => Failure::creation(error.to_string()),
     })?;
     let logs = context.log_directory(pod);

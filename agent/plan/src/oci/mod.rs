@@ -17,8 +17,9 @@ use serde_json::{Value, json};
 use crate::environment::{self, Environment, ReferenceError, Sources, Surroundings};
 use crate::resources;
 
-/// An image does not declare more volumes than these.
+/// An image does not declare more volumes than these, and their paths are not longer in all.
 const MOST_VOLUMES: usize = 128;
+const MOST_PATHS: usize = 16 << 10;
 
 /// What the image says about its program.
 #[derive(Clone, Debug, Default)]
@@ -122,9 +123,11 @@ pub enum SpecError {
     /// A relative path where an absolute one is needed.
     #[error("working directory {0:?} is not absolute")]
     WorkingDirectory(String),
-    /// The image declares so many.
-    #[error("the image declares {0} volumes, {MOST_VOLUMES} at most are made")]
-    Volumes(usize),
+    /// The image declares so many, with paths of so many bytes.
+    #[error(
+        "the image declares {0} volumes with {1} bytes of paths; {MOST_VOLUMES} with {MOST_PATHS} at most are made"
+    )]
+    Volumes(usize, usize),
     /// The file of a seccomp profile holds something else; the text is the decoder's.
     #[error("the seccomp profile is not valid: {0}")]
     Seccomp(String),
@@ -184,11 +187,12 @@ pub fn build(inputs: &Inputs<'_>) -> Result<Spec, SpecError> {
 
 /// The directories that an image says its containers write to (`Volumes`).
 pub fn volumes<'a>(declared: impl Iterator<Item = &'a String>) -> Result<Vec<PathBuf>, SpecError> {
-    let volumes: Vec<PathBuf> = declared.map(PathBuf::from).collect();
-    if volumes.len() > MOST_VOLUMES {
-        return Err(SpecError::Volumes(volumes.len()));
+    let declared: Vec<&String> = declared.collect();
+    let bytes = declared.iter().map(|path| path.len()).sum();
+    if declared.len() > MOST_VOLUMES || bytes > MOST_PATHS {
+        return Err(SpecError::Volumes(declared.len(), bytes));
     }
-    Ok(volumes)
+    Ok(declared.into_iter().map(PathBuf::from).collect())
 }
 
 /// The image's entry point and command, replaced by the container's: a command of its own drops the image's arguments too.
@@ -369,6 +373,16 @@ mod tests {
             .iter()
             .map(|(name, value)| format!("{name}={value}"))
             .collect()
+    }
+
+    #[test]
+    fn attack_05_the_volumes_of_an_image_are_bounded() {
+        let few: Vec<String> = vec!["/data".to_owned(); MOST_VOLUMES];
+        assert_eq!(volumes(few.iter()).unwrap().len(), MOST_VOLUMES);
+        let many = vec!["/data".to_owned(); MOST_VOLUMES + 1];
+        assert_eq!(volumes(many.iter()), Err(SpecError::Volumes(MOST_VOLUMES + 1, 5 * 129)));
+        let long = ["/a".repeat(1 << 19)];
+        assert_eq!(volumes(long.iter()), Err(SpecError::Volumes(1, 1 << 20)));
     }
 
     #[test]

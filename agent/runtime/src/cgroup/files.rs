@@ -166,10 +166,18 @@ impl super::Cgroups {
 
     /// Whether huge pages are counted; where they are not, there are none.
     pub(crate) fn has_pages(&self) -> bool {
-        const NAME: &str = "hugetlb";
+        self.controller("hugetlb").is_some() || self.has_unified("hugetlb")
+    }
+
+    /// Whether v2 rules alone, and over memory.
+    pub(crate) fn ends_together(&self) -> bool {
+        self.has_unified("memory")
+    }
+
+    fn has_unified(&self, name: &str) -> bool {
         let unified = self.v2().filter(|_| self.unified());
         let all = unified.and_then(|mount| fs::read_to_string(mount.join("cgroup.controllers")).ok());
-        self.controller(NAME).is_some() || all.is_some_and(|all| all.split_whitespace().any(|own| own == NAME))
+        all.is_some_and(|all| all.split_whitespace().any(|own| own == name))
     }
 
     /// Whether there are processes in this group or below it.

@@ -91,7 +91,7 @@ fn configure(shared: &Shared, record: &Record, spec: &ContainerSpec, mounts: &[M
     if !shared.cgroups.has_pages() {
         drop_no_pages(&mut config);
     }
-    if shared.cgroups.unified() {
+    if shared.cgroups.ends_together() {
         end_together(&mut config);
     }
     sysfs::close_alone(&mut config);

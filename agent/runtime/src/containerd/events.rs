@@ -217,10 +217,14 @@ impl Shared {
             if let Some(found) = found {
                 let started_at = now();
                 found.state = State::Running { pid, started_at };
+                return true;
             }
+            false
         });
-        if let Err(error) = changed {
-            tracing::warn!(container, %error, "a start is not on disk");
+        match changed {
+            Ok(false) => return,
+            Ok(true) => {}
+            Err(error) => tracing::warn!(container, %error, "a start is not on disk"),
         }
         self.watch_first(container, pid);
         self.watch_logger(&sandbox, container, pid);

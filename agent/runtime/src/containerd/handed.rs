@@ -1,4 +1,4 @@
-//! The pipes that a shim hands to the logger that it starts. It keeps an end of each, so that another logger can take them over.
+//! The pipes that a shim hands to the logger that it starts. It keeps the end of each that writes; from there they are opened again.
 
 use std::fs;
 use std::io;
@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use nix::fcntl::{OFlag, open};
+use nix::libc;
 use nix::sys::stat::{Mode, fstat};
 use serde::{Deserialize, Serialize};
 
@@ -41,16 +42,32 @@ pub(super) fn open_again(directory: &Path, terminal: bool) -> io::Result<[OwnedF
     Ok([find(noted.shim, stdout)?, stderr])
 }
 
+/// Holds those that are there, for reading, so that a writer waits while there is no logger.
+pub(super) fn hold(directory: &Path) -> Vec<OwnedFd> {
+    let noted = record::read::<Pipes>(&directory.join(PIPES)).ok().flatten();
+    let noted = noted.iter();
+    noted
+        .flat_map(|noted| noted.pipes.iter().filter_map(|pipe| find(noted.shim, *pipe).ok()))
+        .collect()
+}
+
 fn find(shim: i32, pipe: u64) -> io::Result<OwnedFd> {
     let wanted = format!("pipe:[{pipe}]");
     for entry in fs::read_dir(format!("/proc/{shim}/fd"))? {
         let path = entry?.path();
-        // It may be closed just now.
         if fs::read_link(&path).is_ok_and(|to| to == Path::new(&wanted)) {
-            // Whichever end the shim has there, this is one that reads.
+            // Whichever end the shim has there, this is one that reads. It may be closed just now, and another in its place.
             let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-            return Ok(open(&path, flags, Mode::empty())?);
+            let opened = open(&path, flags, Mode::empty());
+            if let Some(opened) = opened.ok().filter(|opened| is(opened, pipe)) {
+                return Ok(opened);
+            }
         }
     }
     Err(io::ErrorKind::NotFound.into())
+}
+
+fn is(opened: &OwnedFd, pipe: u64) -> bool {
+    let fifo = |found: nix::sys::stat::FileStat| found.st_mode & libc::S_IFMT == libc::S_IFIFO && found.st_ino == pipe;
+    fstat(opened).is_ok_and(fifo)
 }

@@ -38,6 +38,7 @@ mod sysfs;
 mod watch;
 mod writer;
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -127,6 +128,8 @@ struct Shared {
     execs: Semaphore,
     exec_count: AtomicU64,
     ahead: Mutex<Ahead>,
+    /// The containers whose loggers are watched.
+    heard: Mutex<BTreeSet<String>>,
 }
 
 impl Drop for Containerd {
@@ -183,6 +186,7 @@ impl Containerd {
             execs: Semaphore::new(EXECS),
             exec_count: AtomicU64::new(0),
             ahead: Mutex::default(),
+            heard: Mutex::default(),
             config: Config { state_dir, ..config },
         };
         let this = Self {

@@ -12,15 +12,16 @@ use containerd_client::services::v1::snapshots::{
 use containerd_client::types::Mount;
 use nix::fcntl::{AtFlags, OFlag, open};
 use nix::libc;
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::mount::{MsFlags, mount};
 use nix::sys::stat::{Mode, fstat, fstatat};
 use oci_spec::runtime::{Mount as Bound, Spec};
 
 use super::Shared;
 use super::client::{CALL, Meaning, TASK, meaning, or_gone, within};
+use crate::overlay::{self, Writable};
 use crate::supervisor::declared;
 use crate::sys::open_in_root;
-use crate::{Error, Refusal, Written, label, overlay};
+use crate::{Error, Refusal, Written, label};
 
 /// What has this label is kept by itself; containerd looks for the key alone.
 pub(super) const KEPT: &str = "containerd.io/gc.root";
@@ -113,20 +114,10 @@ impl Shared {
 
 /// What the mounts would show, below the writable layer, mounted nowhere. `scratch` is a name that is free.
 pub(super) fn view(mounts: &[Mount], scratch: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let mounted = match layers(mounts)? {
-        Shown::Layers(layers) => return overlay::view(&layers, scratch),
-        Shown::Other(mounted) => mounted,
-    };
-    fs::create_dir(scratch)?;
-    let viewed = attach_other(mounted, scratch).and_then(|()| {
-        let root = open(scratch, flags, Mode::empty());
-        // Who has it open keeps it.
-        umount2(scratch, MntFlags::MNT_DETACH)?;
-        root
-    });
-    fs::remove_dir(scratch)?;
-    Ok(viewed?)
+    match layers(mounts)? {
+        Shown::Layers(layers) => overlay::view(&layers, scratch),
+        Shown::Other(mounted) => overlay::detached(scratch, |target| Ok(attach_other(mounted, target)?)),
+    }
 }
 
 /// Refuses an image that would lead runc elsewhere: it makes links in whatever `/dev` is, be it a directory of the machine, and
@@ -162,32 +153,54 @@ pub(super) fn volumes(
     scratch: &Path,
     wanted: &[PathBuf],
 ) -> Result<Vec<PathBuf>, Refusal> {
-    let failed = |error: io::Error| Refusal::failed("make the image's volumes", &error);
-    let seen = PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd()));
+    let seen = path(root);
     let places = declared::places(&seen, wanted)?;
     if places.iter().all(|place| declared::within(&seen, place).is_dir()) {
         return Ok(places);
     }
-    let mounts = for_task(mounts.to_vec(), None);
-    let [mounted] = mounts.as_slice() else {
-        return Err(failed(io::ErrorKind::Unsupported.into()));
+    let failed = |error: io::Error| Refusal::failed("make the image's volumes", &error);
+    let own = own(mounts, scratch).map_err(failed)?;
+    declared::make(&path(&own), &places, None)?;
+    drop(own);
+    forget_promise(mounts).map_err(failed)?;
+    Ok(places)
+}
+
+/// The path of a directory that is open.
+fn path(directory: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
+}
+
+/// A container's own root, to be written to, mounted nowhere.
+fn own(mounts: &[Mount], scratch: &Path) -> io::Result<OwnedFd> {
+    let (Shown::Layers(layers), [mounted]) = (layers(mounts)?, mounts) else {
+        return overlay::detached(scratch, |target| {
+            let [mounted] = mounts else {
+                return Err(io::ErrorKind::Unsupported.into());
+            };
+            Ok(attach_as(mounted, MsFlags::empty(), target)?)
+        });
     };
-    fs::create_dir(scratch).map_err(failed)?;
-    let made = attach_as(mounted, MsFlags::empty(), scratch).map_err(|error| failed(error.into()));
-    let made = made.and_then(|()| {
-        let made = declared::make(scratch, &places, None);
-        umount2(scratch, MntFlags::empty()).map_err(|error| failed(error.into()))?;
-        made
-    });
-    fs::remove_dir(scratch).map_err(failed)?;
-    mount_again(mounted).map_err(failed)?;
-    made.map(|()| places)
+    match (option(mounted, "upperdir="), option(mounted, "workdir=")) {
+        (Some(upper), Some(work)) => {
+            let (upper, work) = (Path::new(upper), Path::new(work));
+            overlay::open_writable(&layers, Writable { upper, work }, scratch)
+        }
+        // A directory of the container's alone.
+        (_, _) => {
+            let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+            Ok(open(Path::new(&mounted.source), flags, Mode::empty())?)
+        }
+    }
+}
+
+fn option<'a>(mounted: &'a Mount, key: &str) -> Option<&'a str> {
+    mounted.options.iter().find_map(|option| option.strip_prefix(key))
 }
 
 /// Has the kernel mount once more what was mounted without a promise to write it to the disk: the machine has not crashed since.
-fn mount_again(mounted: &Mount) -> io::Result<()> {
-    let mut options = mounted.options.iter();
-    let Some(work) = options.find_map(|option| option.strip_prefix("workdir=")) else {
+fn forget_promise(mounts: &[Mount]) -> io::Result<()> {
+    let Some(work) = mounts.iter().find_map(|mounted| option(mounted, "workdir=")) else {
         return Ok(());
     };
     match fs::remove_dir_all(Path::new(work).join("work/incompat")) {
@@ -229,10 +242,7 @@ fn layers(mounts: &[Mount]) -> io::Result<Shown<'_>> {
         let text = format!("{} mounts", mounts.len());
         return Err(io::Error::new(io::ErrorKind::Unsupported, text));
     };
-    let lower = mounted
-        .options
-        .iter()
-        .find_map(|option| option.strip_prefix("lowerdir="));
+    let lower = option(mounted, "lowerdir=");
     Ok(match (mounted.r#type.as_str(), lower) {
         ("bind" | "rbind", _) => Shown::Layers(vec![PathBuf::from(&mounted.source)]),
         ("overlay", Some(lower)) => Shown::Layers(lower.rsplit(':').map(PathBuf::from).collect()),

@@ -1,15 +1,16 @@
 //! Processes whose end must be noticed: first ones of containers, writers of logs, holders of pid namespaces.
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::events::compare;
-use super::logger;
-use super::{Shared, pause};
+use super::{Shared, handed, logger, pause};
 use crate::{Event, State, sys};
 
 /// containerd tells of an end within this, or it is asked; so often.
@@ -49,14 +50,25 @@ impl Shared {
         })
     }
 
-    /// Replaces the writer of a log that is killed: a container whose output nobody reads stops at a full pipe. Where a shim hands
-    /// over what it takes from a terminal, it gives up if the terminal speaks meanwhile, and that log has no writer again.
+    /// Replaces the writer of a log that is killed. Until there is another, what the container says waits in its pipes: they are
+    /// held open, or it would be told that nobody listens.
     pub(super) fn watch_logger(self: &Arc<Self>, sandbox: &str, container: &str, pid: i32) {
+        if !self.heard().insert(container.to_owned()) {
+            return;
+        }
         let directory = self.container_directory(sandbox, container);
         let (weak, id) = (Arc::downgrade(self), container.to_owned());
         self.spawn(async move {
+            let mut held = None;
             let mut pause = REPLACED.0;
             loop {
+                if held.is_none()
+                    && let Some(shared) = weak.upgrade()
+                {
+                    let own = directory.clone();
+                    let holding = shared.blocking("hold the pipes of a log", move |_| handed::hold(&own));
+                    held = holding.await.ok();
+                }
                 if let Some(process) = logger::process(&directory) {
                     gone(process).await;
                 }
@@ -64,22 +76,38 @@ impl Shared {
                 tokio::time::sleep(pause).await;
                 let Some(shared) = weak.upgrade() else { return };
                 if !shared.is_running(&id, pid) {
+                    shared.heard().remove(&id);
                     return;
                 }
-                tracing::warn!(container = id, "the writer of a log is gone; there is a new one");
-                let own = directory.clone();
-                let started = shared.blocking("start the log's writer", move |shared| {
-                    logger::replace(&shared.logger, &own)
-                });
-                let started = started.await.map_err(|error| error.to_string());
-                if let Err(error) = started.and_then(|started| started.map_err(|error| error.to_string())) {
-                    tracing::warn!(container = id, %error, "a log has no writer");
-                    pause = REPLACED.1.min(pause * 2);
-                } else {
-                    pause = REPLACED.0;
+                if logger::process(&directory).is_some() {
+                    continue;
                 }
+                pause = match shared.replace_logger(&directory).await {
+                    Ok(()) => {
+                        tracing::warn!(container = id, "the writer of a log was gone; there is a new one");
+                        REPLACED.0
+                    }
+                    Err(error) if pause == REPLACED.0 => {
+                        tracing::warn!(container = id, error, "the writer of a log is gone");
+                        pause * 2
+                    }
+                    Err(_) => REPLACED.1.min(pause * 2),
+                };
             }
         });
+    }
+
+    async fn replace_logger(self: &Arc<Self>, directory: &Path) -> Result<(), String> {
+        let directory = directory.to_owned();
+        let replacing = self.blocking("start the log's writer", move |shared| {
+            logger::replace(&shared.logger, &directory)
+        });
+        let replaced = replacing.await.map_err(|error| error.to_string())?;
+        replaced.map_err(|error| error.to_string())
+    }
+
+    fn heard(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A sandbox whose shared pid namespace ends is lost.
