@@ -14,6 +14,7 @@ use clap::Parser;
 use image::Images;
 use kube::config::Kubeconfig;
 use network::{Bridge, Cidr, Cni, Network, Ranges};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use runtime::{Containerd, Embedded, Runtime};
 
 use crate::upkeep::UpkeepArguments;
@@ -237,6 +238,7 @@ impl Arguments {
             }
             RuntimeKind::Containerd => {
                 refuse_others("embedded", &embedded)?;
+                allow_files();
                 let (address, namespace) = (&self.containerd_address, &self.containerd_namespace);
                 let configuration = runtime::ContainerdConfig {
                     snapshotter: self.containerd_snapshotter.clone(),
@@ -361,6 +363,15 @@ fn refuse_others(name: &str, state: &Path) -> anyhow::Result<()> {
         state.display()
     );
     Ok(())
+}
+
+/// What runs in each container is watched through some files; containers themselves are not this process's children.
+fn allow_files() {
+    let raised =
+        getrlimit(Resource::RLIMIT_NOFILE).and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        tracing::warn!(%error, "the agent may open few files only");
+    }
 }
 
 /// Addresses of documentation: they lead where the default route does.

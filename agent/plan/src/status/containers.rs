@@ -125,13 +125,7 @@ fn status(
         state: Some(state),
         last_state: Some(last),
         ready,
-        started: (!added).then(|| {
-            if initial {
-                view.is_running(name)
-            } else {
-                view.is_started(name)
-            }
-        }),
+        started: (!added).then(|| is_started(view, name, initial)),
         restart_count: latest.map_or(0, |instance| i32::try_from(instance.attempt).unwrap_or(i32::MAX)),
         image: latest.map_or_else(
             || container.image.clone().unwrap_or_default(),
@@ -148,6 +142,15 @@ fn status(
         // Where the pod says nothing of it, upstream has no such field yet.
         stop_signal: container.lifecycle.as_ref().and_then(|hooks| hooks.stop_signal.clone()),
         ..ContainerStatus::default()
+    }
+}
+
+/// One of those that run before the others has no startup probe.
+fn is_started(view: &View, name: &str, initial: bool) -> bool {
+    if initial {
+        view.is_running(name)
+    } else {
+        view.is_started(name)
     }
 }
 

@@ -181,17 +181,13 @@ fn own(mounts: &[Mount], scratch: &Path) -> io::Result<OwnedFd> {
             Ok(attach_as(mounted, MsFlags::empty(), target)?)
         });
     };
-    match (option(mounted, "upperdir="), option(mounted, "workdir=")) {
-        (Some(upper), Some(work)) => {
-            let (upper, work) = (Path::new(upper), Path::new(work));
-            overlay::open_writable(&layers, Writable { upper, work }, scratch)
-        }
-        // A directory of the container's alone.
-        (_, _) => {
-            let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-            Ok(open(Path::new(&mounted.source), flags, Mode::empty())?)
-        }
+    if let (Some(upper), Some(work)) = (option(mounted, "upperdir="), option(mounted, "workdir=")) {
+        let (upper, work) = (Path::new(upper), Path::new(work));
+        return overlay::open_writable(&layers, Writable { upper, work }, scratch);
     }
+    // A directory of the container's alone.
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    Ok(open(Path::new(&mounted.source), flags, Mode::empty())?)
 }
 
 fn option<'a>(mounted: &'a Mount, key: &str) -> Option<&'a str> {
