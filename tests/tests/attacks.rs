@@ -67,7 +67,7 @@ fn attack_08_volumes_of_an_image_lead_nowhere() -> anyhow::Result<()> {
     tests::logging();
     let (machine, home) = (Machine::start("volumes")?, tempfile::tempdir()?);
     let image = images::busybox(&machine)?;
-    let volumes = json!({"/../../etc": {}, "../../../root": {}, "/proc/self/root/etc": {}, "/": {}, "/nul\u{0}": {}});
+    let volumes = json!({"/../../etc": {}, "../../../root": {}, "/proc/self/root/etc": {}, "/": {}});
     machine.import(&with_volumes(&images::archive("busybox")?, home.path(), &volumes)?)?;
     let of_machine = || -> anyhow::Result<(Vec<String>, Vec<String>)> {
         let listed = process::run(Command::new("ls").args(["-laR", "/etc", "/root"]))?;
@@ -88,6 +88,13 @@ fn attack_08_volumes_of_an_image_lead_nowhere() -> anyhow::Result<()> {
     let passwd = exec(&machine, "evil", &["cat", "/etc/passwd"])?;
     ensure!(passwd != std::fs::read_to_string("/etc/passwd")?, "{passwd}");
     exec(&machine, "evil", &["touch", "/etc/of-the-image", "/root-of-the-image"])?;
+    let (volumes, other) = (json!({"/nul\u{0}": {}}), tempfile::tempdir()?);
+    machine.import(&with_volumes(&images::archive("busybox")?, other.path(), &volumes)?)?;
+    apply(&machine, "nul", &sleeping(&image))?;
+    eventually("a path that is none is told", || {
+        let said = machine.kubectl(["get", "events"]).map_err(|error| error.to_string())?;
+        if said.contains("mkdir /nul") { Ok(()) } else { Err(said) }
+    })?;
     assert_eq!(of_machine()?, before);
     machine.finish()
 }

@@ -146,7 +146,7 @@ fn it_is_confined(cluster: &Cluster) -> anyhow::Result<()> {
         "NoNewPrivs:\t1",
         "Seccomp:\t2",
         "root is read-only",
-        "data of the image: 0:0 0:0",
+        "made for the image: 0:0",
         "volume is mine",
         "no mount",
     ] {

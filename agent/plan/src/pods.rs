@@ -122,6 +122,11 @@ pub fn is_sidecar(container: &Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }
 
+/// Whether a container of a pod is such a one: a main container may say the same of itself, which makes it none.
+pub fn is_sidecar_of(pod: &Pod, container: &Container) -> bool {
+    is_sidecar(container) && is_init(pod, &container.name)
+}
+
 /// Whether a name belongs to the initial containers.
 pub fn is_init(pod: &Pod, name: &str) -> bool {
     init_containers(pod).iter().any(|container| container.name == name)

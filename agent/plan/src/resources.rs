@@ -238,7 +238,7 @@ pub fn oom_score_adj(pod: &Pod, container: &Container, memory_capacity: i64) -> 
                 main.map(requested_memory).min().unwrap_or(0)
             };
             // A sidecar does not go before the container that it serves.
-            let request = if pods::is_sidecar(container) {
+            let request = if pods::is_sidecar_of(pod, container) {
                 requested_memory(container).max(least())
             } else {
                 requested_memory(container)

@@ -88,7 +88,18 @@ async fn no_huge_pages_can_be_had_everywhere(kind: Kind) {
 async fn root_writes_nothing_where_it_sees_its_control_groups(kind: Kind) {
     let machine = Machine::of(kind, "groups").await;
     machine.sandbox("s").await;
-    machine.run("s", machine.shell("c", "exec sleep 1000")).await;
+    let mut spec = machine.shell("c", "exec sleep 1000");
+    let process = spec.spec.process_mut().as_mut().unwrap();
+    let mut capabilities = process.capabilities().clone().unwrap_or_default();
+    let all = std::collections::HashSet::from([oci_spec::runtime::Capability::DacOverride]);
+    capabilities
+        .set_ambient(None)
+        .set_inheritable(None)
+        .set_bounding(Some(all.clone()))
+        .set_permitted(Some(all.clone()))
+        .set_effective(Some(all));
+    process.set_capabilities(Some(capabilities));
+    machine.run("s", spec).await;
     let script = "for at in /sys /sys/fs/cgroup /sys/fs/cgroup/*/; do busybox mkdir $at/made 2>/dev/null && echo $at; done; \
         busybox ls /sys/fs/cgroup | wc -l";
     let told = machine.exec("s", "c", script, LIMIT).await;

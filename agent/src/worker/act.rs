@@ -169,7 +169,8 @@ impl Worker {
     /// The signal after a preStop hook, if the container still waits for one.
     pub(super) fn after_pre_stop(&mut self, container: &str) {
         let in_turn = self.view.winding_down.is_some()
-            && pods::container(&self.pod, container).is_some_and(|container| pods::is_sidecar(&container));
+            && pods::container(&self.pod, container)
+                .is_some_and(|container| pods::is_sidecar_of(&self.pod, &container));
         let Some(stopping) = &mut self.memory(container).stopping else {
             return;
         };

@@ -13,7 +13,7 @@ const LEAST_GRACE: i64 = 2;
 /// the sandbox. The hooks of all of them run at once.
 pub(super) fn wind_down(pod: &Pod, view: &View, now: Timestamp, grace: i64, plan: &mut Plan) {
     let mut waiting = false;
-    let own = pods::all_containers(pod).filter(|container| !pods::is_sidecar(container));
+    let own = pods::all_containers(pod).filter(|container| !pods::is_sidecar_of(pod, container));
     let added = pods::ephemeral_containers(pod).iter().map(|container| &container.name);
     for name in own.map(|container| &container.name).chain(added) {
         waiting |= stop(view, name, grace, now, plan);

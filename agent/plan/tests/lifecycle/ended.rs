@@ -49,6 +49,22 @@ fn a_container_whose_pod_ends_is_not_waited_for() {
     assert!(world.state("a").terminated.is_some());
 }
 
+/// What makes an initial container a sidecar says nothing but its policy of a main one.
+#[test]
+fn a_main_container_of_its_own_policy_ends_with_its_pod() {
+    let mut world = World::new(
+        r#"{"restartPolicy":"Never","containers":[{"name":"a","restartPolicy":"Always"},{"name":"b"}],"activeDeadlineSeconds":5}"#,
+    );
+    world.settle();
+    world.trace.clear();
+    world.pass(5);
+    world.settle();
+    world.exit("a", 137);
+    world.exit("b", 137);
+    world.settle();
+    world.check(&expect!["stop a 30, stop b 30, tear down => Failed"]);
+}
+
 #[test]
 fn initial_containers_are_shown_as_ended_while_they_run_again() {
     let spec = r#"{"restartPolicy":"OnFailure","containers":[{"name":"a"}],"initContainers":[{"name":"one"}]}"#;
