@@ -358,8 +358,8 @@ fn refuse_others(name: &str, state: &Path) -> anyhow::Result<()> {
     let held = std::fs::read_dir(state.join("sandboxes")).is_ok_and(|mut entries| entries.next().is_some());
     anyhow::ensure!(
         !held,
-        "{} still holds pods of the {name} runtime; first run this command with `cleanup` in place of `run`, and with \
-         `--runtime={name}`",
+        "{} still holds pods of the {name} runtime; first run this command with `cleanup` in place of `run`, and \
+         `--runtime={name}` in place of the other",
         state.display()
     );
     Ok(())

@@ -75,7 +75,10 @@ impl Machine {
             storage_bytes: i64::try_from(storage).unwrap_or(i64::MAX),
             hugepages: hugepages(),
             capabilities: bounding_set(),
-            pids_per_pod: number("/proc/sys/kernel/pid_max").map_or(4096, |most| (most / 8).clamp(1024, 32_768)),
+            pids_per_pod: pids_per_pod(
+                number("/proc/sys/kernel/pid_max"),
+                number("/proc/sys/kernel/threads-max"),
+            ),
             all_users: all_users(&text("/proc/self/uid_map")) && all_users(&text("/proc/self/gid_map")),
             system_uuid: system_uuid.unwrap_or_else(|| machine_id.clone()),
             machine_id,
@@ -118,6 +121,12 @@ impl Machine {
         }
         all
     }
+}
+
+/// An eighth of the numbers that the kernel gives threads, or of those that it has memory for.
+fn pids_per_pod(numbers: Option<i64>, threads: Option<i64>) -> i64 {
+    let most = numbers.into_iter().chain(threads).min();
+    most.map_or(4096, |most| (most / 8).clamp(1024, 32_768))
 }
 
 fn field(text: &str, name: &str) -> Option<i64> {
@@ -170,4 +179,17 @@ fn hugepages() -> BTreeMap<String, i64> {
         sizes.insert(label, pages.saturating_mul(kibibytes).saturating_mul(1024));
     }
     sizes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pids_per_pod;
+
+    #[test]
+    fn a_pod_has_an_eighth_of_what_the_kernel_has_room_for() {
+        assert_eq!(pids_per_pod(Some(4_194_304), Some(15_620)), 1952);
+        assert_eq!(pids_per_pod(Some(32_768), Some(190_000)), 4096);
+        assert_eq!(pids_per_pod(Some(4_194_304), Some(700_000)), 32_768);
+        assert_eq!(pids_per_pod(None, None), 4096);
+    }
 }

@@ -30,6 +30,8 @@ pub(crate) use images::prune;
 /// Between two looks.
 const INTERVAL: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_secs(1);
+/// What was removed from a disk may take this long to be free.
+const SETTLING: Duration = Duration::from_secs(20);
 
 /// What the pods' workers are told.
 #[derive(Debug)]
@@ -67,17 +69,18 @@ pub(crate) async fn run(context: Arc<Context>, orders: mpsc::Sender<Order>) -> R
             keeper.rest().await;
         } else {
             keeper.wait_for(&ended).await;
+            keeper.settle().await;
         }
     }
 }
 
 impl Keeper {
-    /// Until the next look: memory that goes fast does not wait for it.
+    /// Until the next look: what goes fast does not wait for it.
     async fn rest(&self) {
         let next = Instant::now() + INTERVAL;
         while Instant::now() < next {
             sleep(POLL).await;
-            if self.watch.is_news(&signals::observe_memory(&self.context).await) {
+            if self.watch.is_news(&signals::observe(&self.context).await) {
                 return;
             }
         }
@@ -191,12 +194,29 @@ impl Keeper {
         let deadline = deadline.unwrap_or_else(Instant::now);
         while Instant::now() < deadline {
             sleep(POLL).await;
-            let left = uids.iter().any(|uid| self.context.pod_directory(uid).exists());
-            if !left {
+            if uids.iter().any(|uid| self.context.pod_directory(uid).exists()) {
+                continue;
+            }
+            // What containers wrote goes last.
+            let sandboxes = self.context.parts.runtime.sandboxes().await.unwrap_or_default();
+            if !sandboxes.iter().any(|sandbox| uids.contains(&sandbox.pod.uid)) {
                 return;
             }
         }
         warn!(?uids, "evicted pods are not gone yet");
+    }
+
+    /// Waits until a disk has what was removed from it: containerd gives it back some time later. Another pod would not help.
+    async fn settle(&self) {
+        let deadline = Instant::now() + SETTLING;
+        while Instant::now() < deadline {
+            let mut observations = signals::observe(&self.context).await;
+            observations.retain(|signal, _| signal.pressure() == Pressure::Disk);
+            if self.watch.is_satisfied(&observations) {
+                return;
+            }
+            sleep(POLL).await;
+        }
     }
 }
 

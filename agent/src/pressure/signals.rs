@@ -19,7 +19,12 @@ pub(super) async fn observe(context: &Arc<Context>) -> Observations {
 }
 
 fn observe_now(context: &Context) -> Observations {
-    let mut all = memory(context);
+    let mut all = Observations::new();
+    if let Some(used) = context.parts.runtime.usage(None).working_set {
+        let capacity = context.machine.memory_bytes;
+        let available = capacity.saturating_sub(i64::try_from(used).unwrap_or(i64::MAX));
+        all.insert(Signal::MemoryAvailable, Observation { available, capacity });
+    }
     let node = &context.config.state_directory;
     let images = context.image_directory();
     for (directory, space, inodes) in [
@@ -33,23 +38,6 @@ fn observe_now(context: &Context) -> Observations {
         }
     }
     all.extend(processes().map(|seen| (Signal::PidAvailable, seen)));
-    all
-}
-
-/// Looks at memory alone.
-pub(super) async fn observe_memory(context: &Arc<Context>) -> Observations {
-    let context = Arc::clone(context);
-    let looked = tokio::task::spawn_blocking(move || memory(&context)).await;
-    looked.unwrap_or_default()
-}
-
-fn memory(context: &Context) -> Observations {
-    let mut all = Observations::new();
-    if let Some(used) = context.parts.runtime.usage(None).working_set {
-        let capacity = context.machine.memory_bytes;
-        let available = capacity.saturating_sub(i64::try_from(used).unwrap_or(i64::MAX));
-        all.insert(Signal::MemoryAvailable, Observation { available, capacity });
-    }
     all
 }
 

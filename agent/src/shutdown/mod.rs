@@ -31,6 +31,8 @@ const RETRY: Duration = Duration::from_mins(1);
 const POLL: Duration = Duration::from_millis(100);
 /// A bus answers in that time.
 const ANSWER: Duration = Duration::from_secs(5);
+/// Whom its grace period did not suffice is killed then, and that is still to be told.
+const LAST_WORDS: Duration = Duration::from_secs(3);
 /// News that nobody has taken yet.
 const NEWS: usize = 4;
 /// An agent that ends has so long to tell what it has not told yet.
@@ -139,7 +141,7 @@ async fn end_pods(context: &Context, orders: &mpsc::Sender<Order>, grace: Grace)
             let order = Order::End(uid, termination);
             orders.send(order).await.map_err(|_gone| Error::WatchEnded)?;
         }
-        let deadline = Instant::now() + Duration::from_secs(u64::try_from(grace).unwrap_or(0));
+        let deadline = Instant::now() + Duration::from_secs(u64::try_from(grace).unwrap_or(0)) + LAST_WORDS;
         // Told to the API: by then they have ended here.
         let over = |uid: &String| {
             context
