@@ -33,6 +33,15 @@ spec:
 ---
 apiVersion: v1
 kind: Pod
+metadata: {name: deaf, namespace: kube-system}
+spec:
+  priorityClassName: system-node-critical
+  terminationGracePeriodSeconds: 10
+  containers:
+  - {name: main, image: IMAGE, imagePullPolicy: Never, command: [sleep, "1000"]}
+---
+apiVersion: v1
+kind: Pod
 metadata: {name: critical, namespace: kube-system}
 spec:
   priorityClassName: system-node-critical
@@ -151,6 +160,9 @@ fn pods_end_before_the_machine_does() -> anyhow::Result<()> {
     let (plain, critical) = (["pod", "plain"], ["pod", "critical", "-n", "kube-system"]);
     until(&machine, "the plain pod runs", &plain, running)?;
     until(&machine, "the critical pod runs", &critical, running)?;
+    // It has to be killed in the last moment that the pods have.
+    let deaf = ["pod", "deaf", "-n", "kube-system"];
+    until(&machine, "the deaf pod runs", &deaf, running)?;
 
     logind.wait_for_lock()?;
     logind.prepare(true)?;
@@ -159,7 +171,7 @@ fn pods_end_before_the_machine_does() -> anyhow::Result<()> {
         ready["status"] == "False" && ready["message"] == "node is shutting down"
     })?;
     logind.wait_for_release()?;
-    for words in [&plain[..], &critical[..]] {
+    for words in [&plain[..], &deaf[..], &critical[..]] {
         tells_why(&get(&machine, words).map_err(anyhow::Error::msg)?)?;
     }
     ensure!(
