@@ -150,11 +150,16 @@ fn others_are_taken(machine: &Machine, image: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A pod as a whole is given more: its group, and the container that has no limit of its own.
+/// A pod as a whole is given more: its group, and the containers that have no limit of their own, one of which starts anew for it.
+/// Before it has, the pod does not say that all is given: an agent that began meanwhile would forget it.
 fn a_pod_as_a_whole(machine: &Machine, image: &str) -> anyhow::Result<()> {
     let of = |memory: &str| json!({"requests": {"cpu": "100m", "memory": "32Mi"}, "limits": {"cpu": "500m", "memory": memory}});
     let container = json!({"name": "a", "image": image, "command": ["sleep", "100000"]});
-    let spec = json!({"terminationGracePeriodSeconds": 0, "resources": of("64Mi"), "containers": [container]});
+    let anew = json!({
+        "name": "b", "image": image, "command": ["sleep", "100000"],
+        "resizePolicy": [{"resourceName": "memory", "restartPolicy": "RestartContainer"}],
+    });
+    let spec = json!({"terminationGracePeriodSeconds": 0, "resources": of("64Mi"), "containers": [container, anew]});
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "whole"}, "spec": spec});
     let file = machine.state().join("whole.yaml");
     std::fs::write(&file, pod.to_string())?;
@@ -162,18 +167,22 @@ fn a_pod_as_a_whole(machine: &Machine, image: &str) -> anyhow::Result<()> {
     machine.kubectl(["wait", "--for=condition=Ready", "pod/whole", "--timeout=60s"])?;
     let patch = json!({"spec": {"resources": of("96Mi")}}).to_string();
     machine.kubectl(["patch", "pod", "whole", "--subresource", "resize", "-p", &patch])?;
+    let early = std::cell::Cell::new(false);
     eventually("the pod has 96Mi", || {
         let read = || -> anyhow::Result<(Value, String)> {
             let told = machine.kubectl(["get", "pod", "whole", "-o", "json"])?;
             let script = "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null; true";
             Ok((
                 serde_json::from_str(&told)?,
-                machine.kubectl(["exec", "whole", "--", "sh", "-c", script])?,
+                machine.kubectl(["exec", "whole", "-c", "a", "--", "sh", "-c", script])?,
             ))
         };
         let (pod, kept) = read().map_err(|error| format!("{error:#}"))?;
         let status = pod.get("status").cloned().unwrap_or_default();
+        let restarted = status.pointer("/containerStatuses/1/restartCount") == Some(&json!(1));
+        early.set(early.get() || status.get("resources") == Some(&of("96Mi")) && !restarted);
         let given = status.get("resources") == Some(&of("96Mi"))
+            && restarted
             && status.pointer("/allocatedResources/memory") == Some(&json!("32Mi"))
             && status.pointer("/containerStatuses/0/restartCount") == Some(&json!(0));
         if given && !status.to_string().contains("PodResize") && kept.trim() == (96 << 20).to_string() {
@@ -181,6 +190,7 @@ fn a_pod_as_a_whole(machine: &Machine, image: &str) -> anyhow::Result<()> {
         }
         Err(format!("{kept} {status:#}"))
     })?;
+    anyhow::ensure!(!early.get(), "all was given before the container was started anew");
     machine.kubectl(["delete", "pod", "whole"]).map(drop)
 }
 

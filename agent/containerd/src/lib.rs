@@ -12,6 +12,7 @@ use containerd_client::services::v1::events_client::EventsClient;
 use containerd_client::services::v1::images_client::ImagesClient;
 use containerd_client::services::v1::introspection_client::IntrospectionClient;
 use containerd_client::services::v1::leases_client::LeasesClient;
+use containerd_client::services::v1::sandbox::store_client::StoreClient;
 use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
 use containerd_client::services::v1::tasks_client::TasksClient;
 use containerd_client::services::v1::version_client::VersionClient;
@@ -75,6 +76,8 @@ pub enum Meaning {
     Exists,
     /// It is in another state.
     WrongState,
+    /// This containerd has no such call.
+    NoSuchCall,
     /// It may have happened or not.
     Silent,
     /// It must be reported.
@@ -95,13 +98,16 @@ impl Failure {
 
     /// What it means.
     pub fn meaning(&self) -> Meaning {
-        // runc's own words come through as they are.
-        if self.code == Code::NotFound || self.message.contains("process already finished") {
+        // runc's own words come through as they are, and those of containerd's database.
+        let words = ["process already finished", "bucket not found"];
+        if self.code == Code::NotFound || words.iter().any(|words| self.message.contains(words)) {
             Meaning::NotFound
         } else if self.code == Code::AlreadyExists {
             Meaning::Exists
         } else if self.code == Code::FailedPrecondition {
             Meaning::WrongState
+        } else if self.code == Code::Unimplemented {
+            Meaning::NoSuchCall
         } else if matches!(self.code, Code::DeadlineExceeded | Code::Unavailable | Code::Cancelled) || self.is_cut_off()
         {
             Meaning::Silent
@@ -166,6 +172,11 @@ impl Client {
     /// Records of containers.
     pub fn containers(&self) -> ContainersClient<Channel> {
         ContainersClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_LIMIT)
+    }
+
+    /// Records of sandboxes. containerd has them since its version 1.7.
+    pub fn sandboxes(&self) -> StoreClient<Channel> {
+        StoreClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_LIMIT)
     }
 
     /// What happens.

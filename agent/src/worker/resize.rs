@@ -194,8 +194,13 @@ impl Worker {
             .spawn(async move { Done::Resized(carry_out(&*runtime, changes).await) });
     }
 
-    pub(super) fn resized(&mut self, outcome: Resized) {
+    pub(super) fn resized(&mut self, mut outcome: Resized) {
         self.resize.busy = false;
+        let renews = self.view.memory.values().any(|memory| memory.renewal);
+        if renews {
+            // An agent that begins anew sees by it that containers are still to be started again.
+            outcome.given.remove(WHOLE);
+        }
         self.view.actual.extend(outcome.given);
         let Some(progress) = &mut self.view.resize_progress else {
             return;
@@ -213,7 +218,7 @@ impl Worker {
             return;
         }
         // A container that is started anew has it when it is, and says so itself.
-        if self.view.memory.values().any(|memory| memory.renewal) {
+        if renews {
             return;
         }
         let left = resize::changed(&self.view.allocated, &self.view.actual)

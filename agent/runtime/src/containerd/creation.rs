@@ -29,7 +29,7 @@ use crate::{ContainerSpec, Error, Refusal, State, Stdin};
 use crate::{label, record};
 
 /// The shim that every containerd has.
-const SHIM: &str = "io.containerd.runc.v2";
+pub(super) const SHIM: &str = "io.containerd.runc.v2";
 /// How containerd knows an OCI configuration.
 const SPEC: &str = "types.containerd.io/opencontainers/runtime-spec/1/Spec";
 /// The shim puts containers with the same value under one process.

@@ -20,6 +20,8 @@ use crate::{Container, Error, Event, Exit, State};
 
 /// The log of an ended container is waited for so long: what is written to it after that was held up by somebody else.
 const LOG_LIMIT: Duration = Duration::from_millis(500);
+/// What an ended container left running has so long to be gone before its end is told.
+const LEFT_LIMIT: Duration = Duration::from_millis(500);
 /// The topic of the event that tells us that we listen.
 const LISTENING: &str = "/skiff/listening";
 /// Between attempts to reach a containerd that is away: at first, and at most.
@@ -169,7 +171,8 @@ impl Shared {
         };
         let code = i32::try_from(status).unwrap_or(255);
         // Also when it was a child or an exec, at any time, whatever the first process made of that.
-        let oom_killed = self.cgroups.oom_kills(&self.group(&sandbox).join(&container)) > 0;
+        let group = self.group(&sandbox).join(&container);
+        let oom_killed = self.cgroups.oom_kills(&group) > 0;
         let exit = Exit {
             code,
             // The shim says 128 + signal, which a program may say too.
@@ -180,6 +183,12 @@ impl Shared {
         let logger = logger::finish(&self.container_directory(&sandbox, &container));
         let shared = Arc::clone(self);
         self.spawn(async move {
+            // Where processes are shared, with the pod or with the machine, runc does not end all of them for each containerd.
+            let doing = "end what a container left";
+            let ending = shared.blocking(doing, move |shared| shared.cgroups.kill(&group, LEFT_LIMIT));
+            if let Ok(Err(error)) = ending.await {
+                tracing::warn!(container, %error, "what it left lives on");
+            }
             if let Some(logger) = logger {
                 drop(tokio::time::timeout(LOG_LIMIT, gone(logger)).await);
             }

@@ -23,6 +23,7 @@ mod exec;
 mod handed;
 mod holding;
 mod images;
+mod kept;
 mod logger;
 mod methods;
 mod orphans;

@@ -1,5 +1,6 @@
 //! Taking containers and sandboxes apart, in whatever state they are.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -114,8 +115,11 @@ impl Shared {
         let request = self.client.request(DeleteContainerRequest {
             id: container.to_owned(),
         });
-        let deleted = within(CALL, "delete container", self.client.containers().delete(request)).await;
-        or_gone(deleted).map(drop)
+        let mut containers = self.client.containers();
+        let deleting = within(CALL, "delete container", containers.delete(request));
+        let (deleted, forgotten) = tokio::join!(deleting, self.forget_end(container));
+        or_gone(deleted)?;
+        forgotten
     }
 
     async fn remove_task(&self, container: &str) -> Result<(), Error> {
@@ -220,14 +224,16 @@ impl Shared {
         let filters = vec![format!("labels.\"{}\"==\"{}\"", agent_containerd::OWNER, self.owner())];
         let request = self.client.request(ListContainersRequest { filters });
         let listed = within(CALL, "list containers", self.client.containers().list(request)).await?;
-        for stored in listed.containers {
-            if self.records().owner(&stored.id).is_none() {
-                tracing::info!(container = stored.id, "removing a container that belongs to no sandbox");
-                if let Err(error) = self.remove_stored(&stored.id).await {
+        let stored = listed.containers.into_iter().map(|stored| stored.id);
+        let all: BTreeSet<String> = stored.chain(self.kept_ends().await?).collect();
+        for container in all {
+            if self.records().owner(&container).is_none() {
+                tracing::info!(container, "removing a container that belongs to no sandbox");
+                if let Err(error) = self.remove_stored(&container).await {
                     if meaning(&error) != Meaning::WrongState {
                         return Err(error);
                     }
-                    tracing::warn!(container = stored.id, error = chain(&error), "it stays");
+                    tracing::warn!(container, error = chain(&error), "it stays");
                 }
             }
         }

@@ -27,11 +27,8 @@ impl Shared {
         let noted = self.records().begin(sandbox, id);
         let noted = noted.ok_or_else(|| Error::SandboxNotFound(sandbox.to_owned()))?;
         noted.map_err(io_error("write the record of", &self.directory(sandbox)))?;
-        let pid = match self.start_task(id).await {
-            Err(error) if meaning(&error) == Meaning::Silent => self.settle(id, error).await,
-            told => told,
-        };
-        let pid = i32::try_from(pid?).map_err(|error| Refusal::failed("start containerd task", &error))?;
+        let pid = self.start_and_keep(id).await?;
+        let pid = i32::try_from(pid).map_err(|error| Refusal::failed("start containerd task", &error))?;
         failpoint::reach("start told");
         let started_at = now();
         let running = State::Running { pid, started_at };
@@ -52,6 +49,23 @@ impl Shared {
             state: running,
             ..container
         })
+    }
+
+    /// Starts a task and has its end kept. Returns its pid.
+    async fn start_and_keep(&self, id: &str) -> Result<u32, Error> {
+        let (mut kept, started) = tokio::join!(self.keep_end(id), self.start_task(id));
+        let pid = match started {
+            Err(error) if meaning(&error) == Meaning::Silent => {
+                let settled = self.settle(id, error).await?;
+                kept = self.keep_end(id).await;
+                settled
+            }
+            told => told?,
+        };
+        if let Err(error) = kept {
+            tracing::warn!(container = id, %error, "should containerd be away when it ends, nobody will know how it did");
+        }
+        Ok(pid)
     }
 
     async fn start_task(&self, id: &str) -> Result<u32, Error> {

@@ -10,8 +10,10 @@ use std::time::Duration;
 use containerd_client::services::v1::{CloseIoRequest, ResizePtyRequest};
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use oci_spec::runtime::Process;
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::net::unix::pipe;
+use tokio::sync::oneshot;
 
 use super::Shared;
 use super::client::{CALL, or_gone, within};
@@ -20,7 +22,7 @@ use super::process::{Exec, OUTPUTS, Pipes};
 use super::writer::Writer;
 use crate::embedded::io_error;
 use crate::session::{Input, Output, Session, Terminal};
-use crate::{Error, Size, StreamSpec};
+use crate::{Error, Refusal, Size, StreamSpec};
 
 /// A killed program has so long to be gone.
 const DEATH: Duration = Duration::from_secs(5);
@@ -35,7 +37,7 @@ struct Running {
 impl Running {
     /// There until the last reference goes.
     fn exec(&self) -> Result<&Exec, Error> {
-        let gone = || crate::Refusal::ContainerNotFound(String::new());
+        let gone = || Refusal::ContainerNotFound(String::new());
         Ok(self.exec.as_ref().ok_or_else(gone)?)
     }
 }
@@ -136,7 +138,7 @@ impl Terminal for Screen {
 }
 
 impl Shared {
-    /// Starts a program with streams of its own.
+    /// Starts a program with streams of its own. Who asked may go away meanwhile: what was begun then ends with its session.
     pub(super) async fn exec_stream(
         self: &Arc<Self>,
         sandbox: &str,
@@ -144,6 +146,16 @@ impl Shared {
         spec: StreamSpec,
     ) -> Result<Session, Error> {
         let (exec, stored) = Exec::new(self, sandbox, container)?;
+        let (answer, answered) = oneshot::channel();
+        let shared = Arc::clone(self);
+        self.spawn(async move {
+            drop(answer.send(shared.open(exec, stored, spec).await));
+        });
+        let lost = |error: oneshot::error::RecvError| Error::from(Refusal::failed("exec", &error));
+        answered.await.map_err(lost)?
+    }
+
+    async fn open(self: &Arc<Self>, exec: Exec, stored: Process, spec: StreamSpec) -> Result<Session, Error> {
         let begun = self
             .begin(&exec, &adapted(stored, &spec.argv, &[], spec.tty), &spec)
             .await;
@@ -197,7 +209,7 @@ impl Shared {
     async fn begin(
         &self,
         exec: &Exec,
-        process: &oci_spec::runtime::Process,
+        process: &Process,
         spec: &StreamSpec,
     ) -> Result<(i32, Option<pipe::Sender>, Vec<pipe::Receiver>), Error> {
         let [stdout, stderr] = OUTPUTS;

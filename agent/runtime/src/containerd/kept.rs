@@ -1,0 +1,70 @@
+//! What keeps the end of a container that ends while containerd is away. From its version 1.7 on, containerd takes a task that it
+//! finds without processes when it begins for what a failed start has left, and forgets how it ended; unless its store of sandboxes
+//! has the name, too.
+
+use std::collections::HashMap;
+
+use agent_containerd::OWNER;
+use containerd_client::services::v1::sandbox::{StoreCreateRequest, StoreDeleteRequest, StoreListRequest};
+use containerd_client::types::Sandbox;
+use containerd_client::types::sandbox::Runtime;
+
+use super::Shared;
+use super::client::{CALL, Meaning, meaning, within};
+use super::creation::SHIM;
+use crate::Error;
+
+impl Shared {
+    /// To be called for each container that is started, as early as its task is there.
+    pub(super) async fn keep_end(&self, container: &str) -> Result<(), Error> {
+        let sandbox = Sandbox {
+            sandbox_id: container.to_owned(),
+            runtime: Some(Runtime {
+                name: SHIM.to_owned(),
+                options: None,
+            }),
+            labels: HashMap::from([(OWNER.to_owned(), self.owner())]),
+            ..Sandbox::default()
+        };
+        let request = self.client.request(StoreCreateRequest { sandbox: Some(sandbox) });
+        let kept = within(
+            CALL,
+            "keep the end of a container",
+            self.client.sandboxes().create(request),
+        )
+        .await;
+        unless(kept, Meaning::Exists).map(drop)
+    }
+
+    /// The container goes.
+    pub(super) async fn forget_end(&self, container: &str) -> Result<(), Error> {
+        let request = self.client.request(StoreDeleteRequest {
+            sandbox_id: container.to_owned(),
+        });
+        let forgotten = within(
+            CALL,
+            "forget the end of a container",
+            self.client.sandboxes().delete(request),
+        )
+        .await;
+        unless(forgotten, Meaning::NotFound).map(drop)
+    }
+
+    /// The containers of this runtime whose ends are kept.
+    pub(super) async fn kept_ends(&self) -> Result<Vec<String>, Error> {
+        let filters = vec![format!("labels.\"{OWNER}\"==\"{}\"", self.owner())];
+        let request = self.client.request(StoreListRequest { filters });
+        let listed = within(CALL, "list sandboxes", self.client.sandboxes().list(request)).await;
+        let listed = unless(listed, Meaning::NotFound)?.unwrap_or_default();
+        Ok(listed.list.into_iter().map(|sandbox| sandbox.sandbox_id).collect())
+    }
+}
+
+/// Nothing where a call failed for this reason, or because containerd has no such call: it is older, and keeps all ends by itself.
+fn unless<T>(called: Result<T, Error>, reason: Meaning) -> Result<Option<T>, Error> {
+    match called {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) if [reason, Meaning::NoSuchCall].contains(&meaning(&error)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
