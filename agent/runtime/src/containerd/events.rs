@@ -236,7 +236,7 @@ impl Shared {
             Err(error) => tracing::warn!(container, %error, "a start is not on disk"),
         }
         self.watch_first(container, pid);
-        self.watch_logger(&sandbox, container, pid);
+        self.watch_logger((&sandbox, container), pid, None);
     }
 
     /// Writes an end down and tells it, once. `unseen`: since when one ran of whose start nobody knows.

@@ -323,7 +323,7 @@ impl Shared {
         }
         for (sandbox, id, pid) in self.running() {
             self.watch_first(&id, pid);
-            self.watch_logger(&sandbox, &id, pid);
+            self.watch_logger((&sandbox, &id), pid, None);
         }
         let shared = Arc::downgrade(self);
         self.spawn(async move {

@@ -27,6 +27,7 @@ impl Shared {
         let noted = self.records().begin(sandbox, id);
         let noted = noted.ok_or_else(|| Error::SandboxNotFound(sandbox.to_owned()))?;
         noted.map_err(io_error("write the record of", &self.directory(sandbox)))?;
+        let held = self.hold_log(sandbox, id).await;
         let pid = self.start_and_keep(id).await?;
         let pid = i32::try_from(pid).map_err(|error| Refusal::failed("start containerd task", &error))?;
         failpoint::reach("start told");
@@ -44,7 +45,7 @@ impl Shared {
             }
         })?;
         self.watch_first(id, pid);
-        self.watch_logger(sandbox, id, pid);
+        self.watch_logger((sandbox, id), pid, held);
         Ok(Container {
             state: running,
             ..container

@@ -50,24 +50,34 @@ impl Shared {
         })
     }
 
-    /// Replaces the writer of a log that is killed. Until there is another, what the container says waits in its pipes: they are
-    /// held open, or it would be told that nobody listens.
-    pub(super) fn watch_logger(self: &Arc<Self>, sandbox: &str, container: &str, pid: i32) {
+    /// Takes hold of the pipes of a log. While there is no writer, what the container says waits in them; where nobody held them, it
+    /// would be told that nobody listens.
+    pub(super) async fn hold_log(self: &Arc<Self>, sandbox: &str, container: &str) -> Option<Vec<OwnedFd>> {
+        let directory = self.container_directory(sandbox, container);
+        self.blocking("hold the pipes of a log", move |_| handed::hold(&directory))
+            .await
+            .ok()
+    }
+
+    /// Replaces the writer of a log that is killed. `held` is what was taken hold of before the container was started.
+    pub(super) fn watch_logger(
+        self: &Arc<Self>,
+        (sandbox, container): (&str, &str),
+        pid: i32,
+        mut held: Option<Vec<OwnedFd>>,
+    ) {
         if !self.heard().insert(container.to_owned()) {
             return;
         }
         let directory = self.container_directory(sandbox, container);
-        let (weak, id) = (Arc::downgrade(self), container.to_owned());
+        let (weak, of, id) = (Arc::downgrade(self), sandbox.to_owned(), container.to_owned());
         self.spawn(async move {
-            let mut held = None;
             let mut pause = REPLACED.0;
             loop {
                 if held.is_none()
                     && let Some(shared) = weak.upgrade()
                 {
-                    let own = directory.clone();
-                    let holding = shared.blocking("hold the pipes of a log", move |_| handed::hold(&own));
-                    held = holding.await.ok();
+                    held = shared.hold_log(&of, &id).await;
                 }
                 if let Some(process) = logger::process(&directory) {
                     gone(process).await;
