@@ -53,6 +53,7 @@ async fn renew(world: &mut World, daemons: Daemons) -> anyhow::Result<()> {
     if daemons == Daemons::Die {
         world.strike(Victim::ControlPlane).await?;
         world.strike(Victim::Agent).await?;
+        world.agent_serves().await?;
         world.settle().await?;
     }
     Ok(())

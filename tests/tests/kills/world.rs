@@ -243,6 +243,16 @@ impl World {
         Ok(())
     }
 
+    /// Waits for a new agent to have begun: pods that nobody touches look settled before it has.
+    pub(crate) async fn agent_serves(&mut self) -> anyhow::Result<()> {
+        let pods = self.api.pods().await?;
+        let node = pods.values().find_map(|pod| pod["spec"]["nodeName"].as_str());
+        let path = format!("/api/v1/nodes/{}/proxy/healthz", node.unwrap_or_default());
+        let (status, answer) = self.api.ask(&Method::GET, &path, &Value::Null).await?;
+        ensure!(status.is_success(), "{path}: {status} {answer}");
+        Ok(())
+    }
+
     pub(crate) async fn strike(&mut self, victim: Victim) -> anyhow::Result<()> {
         match victim {
             Victim::Agent => {
