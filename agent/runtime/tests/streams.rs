@@ -181,7 +181,7 @@ async fn attack_17_clients_that_vanish_leave_nothing(kind: Kind) {
 async fn a_hundred_programs_run_inside_at_once(kind: Kind) {
     let machine = running(kind, "hundred").await;
     // Each waits for the last one.
-    let script = ": > /tmp/$$; while [ $(ls /tmp | grep -c .) -lt 100 ]; do sleep 0.1; done; echo all";
+    let script = ": > /tmp/$$; while [ $(ls /tmp | grep -c .) -lt 100 ]; do sleep 0.5; done; echo all";
     let patience = Duration::from_mins(1);
     let all = (0..100).map(|_| machine.exec("s", "c", script, patience));
     let said = futures::future::join_all(all).await;

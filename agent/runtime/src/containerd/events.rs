@@ -29,8 +29,7 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::fro
 
 /// Subscribes, then compares: so nothing falls between. Listens until this runtime is dropped.
 pub(super) async fn listen(shared: &Arc<Shared>) -> Result<(), Error> {
-    let mut stream = subscribe(shared).await?;
-    compare(shared).await?;
+    let mut stream = resume(shared).await?;
     // Not a strong reference: the task lives in what it refers to.
     let weak = Arc::downgrade(shared);
     shared.spawn(async move {
@@ -62,9 +61,13 @@ pub(super) async fn listen(shared: &Arc<Shared>) -> Result<(), Error> {
     Ok(())
 }
 
+/// Containers that ended while nobody listened are told before the next event.
 async fn resume(shared: &Arc<Shared>) -> Result<Streaming<Envelope>, Error> {
     let stream = subscribe(shared).await?;
     compare(shared).await?;
+    if let Err(error) = shared.keep_ends().await {
+        tracing::warn!(%error, "should containerd be away again when containers end, nobody will know how they did");
+    }
     Ok(stream)
 }
 

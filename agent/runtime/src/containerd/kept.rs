@@ -2,10 +2,12 @@
 //! finds without processes when it begins for what a failed start has left, and forgets how it ended; unless its store of sandboxes
 //! has the name, too.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use agent_containerd::OWNER;
-use containerd_client::services::v1::sandbox::{StoreCreateRequest, StoreDeleteRequest, StoreListRequest};
+use containerd_client::services::v1::sandbox::{
+    StoreCreateRequest, StoreDeleteRequest, StoreListRequest, StoreListResponse,
+};
 use containerd_client::types::Sandbox;
 use containerd_client::types::sandbox::Runtime;
 
@@ -50,13 +52,31 @@ impl Shared {
         unless(forgotten, Meaning::NotFound).map(drop)
     }
 
-    /// The containers of this runtime whose ends are kept.
-    pub(super) async fn kept_ends(&self) -> Result<Vec<String>, Error> {
+    /// The same for all that run: an earlier agent, or an earlier containerd, did not know of it.
+    pub(super) async fn keep_ends(&self) -> Result<(), Error> {
+        let Some(kept) = self.kept_ends().await? else {
+            return Ok(());
+        };
+        for (_, container, _) in self.running() {
+            if kept.contains(&container) {
+                continue;
+            }
+            self.keep_end(&container).await?;
+            if self.records().owner(&container).is_none() {
+                // It went meanwhile.
+                self.forget_end(&container).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The containers of this runtime whose ends are kept; nothing where containerd need not be told.
+    pub(super) async fn kept_ends(&self) -> Result<Option<BTreeSet<String>>, Error> {
         let filters = vec![format!("labels.\"{OWNER}\"==\"{}\"", self.owner())];
         let request = self.client.request(StoreListRequest { filters });
         let listed = within(CALL, "list sandboxes", self.client.sandboxes().list(request)).await;
-        let listed = unless(listed, Meaning::NotFound)?.unwrap_or_default();
-        Ok(listed.list.into_iter().map(|sandbox| sandbox.sandbox_id).collect())
+        let names = |listed: StoreListResponse| listed.list.into_iter().map(|sandbox| sandbox.sandbox_id).collect();
+        Ok(unless(listed, Meaning::NoSuchCall)?.map(names))
     }
 }
 

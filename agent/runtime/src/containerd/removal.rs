@@ -225,7 +225,7 @@ impl Shared {
         let request = self.client.request(ListContainersRequest { filters });
         let listed = within(CALL, "list containers", self.client.containers().list(request)).await?;
         let stored = listed.containers.into_iter().map(|stored| stored.id);
-        let all: BTreeSet<String> = stored.chain(self.kept_ends().await?).collect();
+        let all: BTreeSet<String> = stored.chain(self.kept_ends().await?.unwrap_or_default()).collect();
         for container in all {
             if self.records().owner(&container).is_none() {
                 tracing::info!(container, "removing a container that belongs to no sandbox");
