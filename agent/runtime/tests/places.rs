@@ -197,3 +197,21 @@ async fn the_root_directory_has_the_owner_that_the_image_says() {
     assert_eq!(String::from_utf8(told.output).unwrap(), "1000:1001\n");
     machine.finish().await;
 }
+
+#[tokio::test]
+async fn a_working_directory_is_made_where_a_link_of_the_image_leads_though_nothing_is_there() {
+    let machine = Machine::of(Kind::Embedded, "workplace").await;
+    machine.sandbox("s").await;
+    let layer = machine.directory.path().join("layer-workplace");
+    common::busybox(&layer);
+    std::fs::create_dir_all(layer.join("var")).unwrap();
+    symlink("../run", layer.join("var/run")).unwrap();
+    let mut spec = machine.shell("c", "exec sleep 1000");
+    spec.layers = vec![layer];
+    let process = spec.spec.process_mut().as_mut().unwrap();
+    process.set_cwd("/var/run/made/here".into());
+    machine.run("s", spec).await;
+    let told = machine.exec("s", "c", "pwd -P; stat -c %u:%a /run/made", LIMIT).await;
+    assert_eq!(String::from_utf8(told.output).unwrap(), "/run/made/here\n0:755\n");
+    machine.finish().await;
+}

@@ -12,8 +12,8 @@ use nix::unistd::{Gid, Uid, fchown};
 use oci_spec::runtime::{Mount, Spec};
 
 use super::program::words;
-use super::stage;
 use super::users::Users;
+use super::{links, stage};
 use crate::Refusal;
 use crate::sys::open_in_root;
 
@@ -33,7 +33,11 @@ pub(super) fn in_volume(spec: &Spec) -> Result<(), Refusal> {
 /// The same where it is the image, or the pod's shared memory, that has none.
 pub(super) fn in_root(rootfs: &Path, spec: &Spec, users: Option<&Users>) -> Result<(), Refusal> {
     match place(spec) {
-        Some((directory, None)) => make(rootfs, directory, users.map(Users::root)),
+        Some((directory, None)) => {
+            // Where a link of the image leads into a mount, the container's own start tells what is not there.
+            let led = links::lead(rootfs, directory).filter(|led| around(spec, led).is_none());
+            make(rootfs, led.as_deref().unwrap_or(directory), users.map(Users::root))
+        }
         Some((directory, Some(mount))) if mount.source().as_deref() == Some(Path::new(stage::MEMORY)) => {
             let memory = Path::new(stage::MEMORY);
             inside(memory, directory, mount.destination(), Writable::By(None))
@@ -50,13 +54,15 @@ pub(super) fn make(rootfs: &Path, directory: &Path, owner: Option<u32>) -> Resul
 /// The working directory and the mount that it lies in.
 fn place(spec: &Spec) -> Option<(&Path, Option<&Mount>)> {
     let directory = spec.process().as_ref()?.cwd();
-    let around = spec
-        .mounts()
-        .iter()
-        .flatten()
+    Some((directory, around(spec, directory)))
+}
+
+/// The mount that a directory lies in, by its name.
+fn around<'a>(spec: &'a Spec, directory: &Path) -> Option<&'a Mount> {
+    let mounts = spec.mounts().iter().flatten();
+    mounts
         .filter(|mount| directory.starts_with(mount.destination()))
-        .max_by_key(|mount| mount.destination().components().count());
-    Some((directory, around))
+        .max_by_key(|mount| mount.destination().components().count())
 }
 
 /// Makes a directory of the container's below `root`, which the container sees at `point`.
