@@ -263,7 +263,7 @@ impl Session {
     async fn authorization(&self, refresh: bool) -> Result<Option<HeaderValue>, RegistryError> {
         let mut known = self.authorization.lock().await;
         if known.is_none() || refresh {
-            *known = self.negotiate().await?;
+            *known = self.negotiate(refresh).await?;
             if let Some(value) = known.as_mut() {
                 value.set_sensitive(true);
             }
@@ -271,8 +271,8 @@ impl Session {
         Ok(known.clone())
     }
 
-    /// Asks the registry how it wants to be asked.
-    async fn negotiate(&self) -> Result<Option<HeaderValue>, RegistryError> {
+    /// Asks the registry how it wants to be asked. One that refuses nothing, neither now nor before (`refused`), is told no password.
+    async fn negotiate(&self, refused: bool) -> Result<Option<HeaderValue>, RegistryError> {
         let mut asked = self.client.get(format!("{}/v2/", self.base())).send().await;
         if let (Plain::Perhaps(known), Err(error)) = (&self.plain, &asked)
             && speaks_no_tls(error, &self.address)
@@ -280,8 +280,10 @@ impl Session {
         {
             asked = self.client.get(format!("{}/v2/", self.base())).send().await;
         }
-        let credentials = self.credentials.as_ref();
-        let Some(challenge) = token::challenge(asked.map_err(RegistryError::Request)?.headers()) else {
+        let asked = asked.map_err(RegistryError::Request)?;
+        let refused = refused || asked.status() == StatusCode::UNAUTHORIZED;
+        let credentials = self.credentials.as_ref().filter(|_| refused);
+        let Some(challenge) = token::challenge(asked.headers()) else {
             return Ok(credentials.and_then(basic));
         };
         let url = challenge

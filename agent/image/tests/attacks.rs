@@ -214,6 +214,32 @@ async fn attack_28_credentials_stay_with_their_host() {
     assert_eq!(chain(&std::io::Error::other("x")), "x");
 }
 
+#[tokio::test]
+async fn attack_28_a_password_is_told_only_to_who_refuses_to_answer_without() {
+    // Neither refuses to tell its version; the second one wants to know who asks for its manifests.
+    for refuses in [false, true] {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let address = serve(move |request| {
+            let told = request.to_lowercase().contains("authorization: basic bwu6c2vjcmv0");
+            sender.send(told).unwrap();
+            if refuses && !told && !request.starts_with("GET /v2/ ") {
+                return b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_vec();
+            }
+            answer("Content-Length: 2\r\n", b"{}")
+        });
+        let (_home, images) = store(quick());
+        let credentials = Credentials {
+            username: "me".to_owned(),
+            password: "secret".to_owned(),
+        };
+        let pulled = images.pull(&format!("{address}/x:1"), &[credentials]).await;
+        let message = pulled.unwrap_err().message();
+        let told: Vec<bool> = receiver.try_iter().collect();
+        assert_eq!(told.contains(&true), refuses, "{told:?} {message}");
+        assert!(!message.contains("401"), "{message}");
+    }
+}
+
 /// A registry with one image of one layer; `blob` answers for that, to a request from this byte on.
 fn one_layer(layer: &[u8], blob: impl Fn(&mut TcpStream, usize) + Send + Sync + 'static) -> String {
     let config = format!(
