@@ -50,6 +50,29 @@ async fn attack_37_ends_while_containerd_is_away_are_told_when_it_is_back_and_no
     machine.finish().await;
 }
 
+/// The one that the shim was started for is gone, as after restarts.
+#[tokio::test]
+async fn attack_25_an_end_that_only_its_shim_knows_is_told_to_the_next_agent() {
+    let mut machine = machine("unread").await;
+    machine.sandbox("s").await;
+    machine.run("s", machine.container("first", &SLEEP)).await;
+    let script = "trap 'exit 7' TERM; echo up; while :; do sleep 0.01; done";
+    let pid = machine.run("s", machine.shell("second", script)).await;
+    eventually("the script runs", || machine.output("second").contains("up")).await;
+    machine.runtime.remove_container("s", "first").await.unwrap();
+    machine.crash().await;
+    kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
+    eventually("it is gone", || !std::path::Path::new(&format!("/proc/{pid}")).exists()).await;
+    machine.reopen().await;
+    let sandbox = machine.runtime.sandboxes().await.unwrap().remove(0);
+    let told = match &sandbox.containers[0].state {
+        State::Exited { exit, .. } => exit.code,
+        State::Created | State::Running { .. } => machine.exit().await.code,
+    };
+    assert_eq!(told, 7);
+    machine.finish().await;
+}
+
 #[tokio::test]
 async fn attack_37_a_containerd_that_hangs_fails_calls_in_time_and_others_go_on() {
     let mut machine = machine("hangs").await;

@@ -136,18 +136,28 @@ fn free_port(address: Ipv4Addr, first: u16) -> anyhow::Result<u16> {
         .with_context(|| format!("no free port from {first} on"))
 }
 
-/// The first /24 of 10.244.0.0/16 that no route covers.
+/// The first /24 of 10.244.0.0/16 that no route covers, but one to where nothing is.
 fn free_range() -> anyhow::Result<String> {
     let routes = fs::read_to_string("/proc/net/route").context("read the routes")?;
-    first_free_range(&routes).context("every range of 10.244.0.0/16 has a route; give one by --pod-cidr")
+    first_free_range(&routes, is_empty_bridge)
+        .context("every range of 10.244.0.0/16 has a route; give one by --pod-cidr")
 }
 
-fn first_free_range(routes: &str) -> Option<String> {
+/// Whether it is a bridge that nothing hangs on, as a CNI plugin leaves it behind: another range would not suit it.
+fn is_empty_bridge(interface: &str) -> bool {
+    let ports = fs::read_dir(Path::new("/sys/class/net").join(interface).join("brif"));
+    ports.is_ok_and(|mut ports| ports.next().is_none())
+}
+
+fn first_free_range(routes: &str, leads_nowhere: impl Fn(&str) -> bool) -> Option<String> {
     let taken: Vec<(u32, u32)> = routes
         .lines()
         .skip(1)
         .filter_map(|line| {
-            let mut words = line.split_whitespace().skip(1);
+            let mut words = line.split_whitespace();
+            if leads_nowhere(words.next()?) {
+                return None;
+            }
             let number = |text: &str| u32::from_str_radix(text, 16).ok().map(u32::from_be);
             let destination = number(words.next()?)?;
             let mask = number(words.nth(5)?)?;
@@ -231,16 +241,20 @@ mod tests {
         let header = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n";
         let default = "eth0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n";
         assert_eq!(
-            first_free_range(&format!("{header}{default}")).unwrap(),
+            first_free_range(&format!("{header}{default}"), |_| false).unwrap(),
             "10.244.0.0/24"
         );
         let first = "skiff0\t0000F40A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
         assert_eq!(
-            first_free_range(&format!("{header}{default}{first}")).unwrap(),
+            first_free_range(&format!("{header}{default}{first}"), |_| false).unwrap(),
             "10.244.1.0/24"
         );
+        assert_eq!(
+            first_free_range(&format!("{header}{default}{first}"), |interface| interface == "skiff0").unwrap(),
+            "10.244.0.0/24"
+        );
         let all = "x\t0000000A\t00000000\t0001\t0\t0\t0\t000000FF\t0\t0\t0\n";
-        assert_eq!(first_free_range(&format!("{header}{all}")), None);
+        assert_eq!(first_free_range(&format!("{header}{all}"), |_| false), None);
     }
 
     #[test]

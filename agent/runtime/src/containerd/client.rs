@@ -1,21 +1,25 @@
 //! Calls to containerd, with this crate's own failures.
 
 use std::path::Path;
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub(super) use agent_containerd::{CALL, Client, Meaning, TASK};
 use tonic::{Response, Status};
 
 use super::Shared;
-use crate::Error;
+use crate::{Error, Info};
 
 impl Shared {
-    /// Whether containerd is there.
+    /// Whether containerd is there. It may be another version than before.
     pub(super) async fn answers(&self) -> Result<(), Error> {
-        let doing = "ask containerd for its version";
-        within(CALL, doing, self.client.version().version(self.client.request(())))
-            .await
-            .map(drop)
+        let info = info(&self.client).await?;
+        *self.info() = info;
+        Ok(())
+    }
+
+    pub(super) fn info(&self) -> MutexGuard<'_, Info> {
+        self.info.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -30,6 +34,16 @@ pub(super) fn connect(address: &Path, namespace: &str) -> Result<Client, Error> 
     Client::new(address, namespace).map_err(|invalid| Error::Invalid {
         what: "containerd namespace",
         value: invalid.0,
+    })
+}
+
+/// Its name and version.
+pub(super) async fn info(client: &Client) -> Result<Info, Error> {
+    let doing = "ask containerd for its version";
+    let told = within(CALL, doing, client.version().version(client.request(()))).await?;
+    Ok(Info {
+        name: "containerd".to_owned(),
+        version: told.version.trim_start_matches('v').to_owned(),
     })
 }
 

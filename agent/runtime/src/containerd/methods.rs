@@ -22,7 +22,7 @@ use crate::{
 
 impl Runtime for Containerd {
     fn info(&self) -> Info {
-        self.shared.info.clone()
+        self.shared.info().clone()
     }
 
     fn sandboxes(&self) -> BoxFuture<'_, Result<Vec<Sandbox>, Error>> {

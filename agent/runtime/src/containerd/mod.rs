@@ -54,7 +54,7 @@ use tokio::task::JoinSet;
 pub use agent_containerd::Failure;
 
 use ahead::Ahead;
-use client::{CALL, Client, connect, within};
+use client::{Client, connect};
 use records::Records;
 
 use crate::cgroup::Cgroups;
@@ -117,7 +117,7 @@ struct Shared {
     spares: Spares,
     cgroups: Cgroups,
     client: Client,
-    info: Info,
+    info: Mutex<Info>,
     /// Cannot be written through what runs it; for processes that containers can see.
     program: Program,
     /// The program's own path, for the shim.
@@ -160,16 +160,7 @@ impl Containerd {
             cgroups,
         } = Opened::at(&config.state_dir, &config.cgroup_root)?;
         let client = connect(&config.address, &config.namespace)?;
-        let version = within(
-            CALL,
-            "ask containerd for its version",
-            client.version().version(client.request(())),
-        )
-        .await?;
-        let info = Info {
-            name: "containerd".to_owned(),
-            version: version.version.trim_start_matches('v').to_owned(),
-        };
+        let info = Mutex::new(client::info(&client).await?);
         let logger = fs::canonicalize(&config.program).map_err(io_error("find", &config.program))?;
         let program = Program::seal(&config.program, &state_dir);
         let (records, unfinished) = Records::open(&sandboxes).map_err(io_error("read", &sandboxes))?;

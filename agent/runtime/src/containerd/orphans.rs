@@ -9,9 +9,13 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use nix::libc;
+use sha2::{Digest as _, Sha256};
 
 use super::logger;
 use crate::sys;
+
+/// Where shims listen, each at a name made from containerd's address, its namespace and the shim's group.
+const SOCKETS: &str = "/run/containerd/s";
 
 /// A shim without a directory of its own and without containers, that answers nobody.
 struct Orphan {
@@ -76,10 +80,27 @@ fn bundles(directory: &Path) -> impl Iterator<Item = PathBuf> {
     let beside = directory.parent().map(fs::read_dir).and_then(Result::ok);
     beside.into_iter().flatten().flatten().filter_map(|entry| {
         // A task's directory whose shim has not told its address yet has a shim of its own with that directory.
-        let address = fs::read(entry.path().join("address")).ok()?;
+        let address = address(&entry.path())?;
         let path = address.strip_prefix(b"unix://").unwrap_or(&address).to_vec();
         Some(PathBuf::from(OsString::from_vec(path)))
     })
+}
+
+/// What the shim of a task told containerd: in a file of its own, or, since containerd's version 2, in a document.
+fn address(bundle: &Path) -> Option<Vec<u8>> {
+    if let Ok(address) = fs::read(bundle.join("address")) {
+        return Some(address);
+    }
+    let document = fs::read(bundle.join("bootstrap.json")).ok()?;
+    let document: serde_json::Value = serde_json::from_slice(&document).ok()?;
+    Some(document.get("address")?.as_str()?.as_bytes().to_vec())
+}
+
+/// Removes the socket of a pod's shim, when the pod has no container any more: since containerd's version 2, shims leave theirs.
+pub(super) fn remove_socket(address: &Path, namespace: &str, group: &str) {
+    let sum = Sha256::digest(address.join(namespace).join(group).as_os_str().as_bytes());
+    // Older ones have removed it themselves.
+    drop(fs::remove_file(Path::new(SOCKETS).join(format!("{sum:x}"))));
 }
 
 /// The path at which a process listens.
@@ -120,4 +141,35 @@ fn has_containers(pid: i32) -> bool {
         let children = fs::read_to_string(thread.path().join("children"));
         children.map_or(true, |children| !children.split_whitespace().all(is_logger))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use super::bundles;
+
+    #[test]
+    fn sockets_of_tasks_are_found_whatever_version_wrote_them_down() {
+        let tasks = tempfile::tempdir().unwrap();
+        for (task, file, text) in [
+            ("old", "address", "unix:///run/containerd/s/1"),
+            (
+                "new",
+                "bootstrap.json",
+                r#"{"version":3,"address":"unix:///run/containerd/s/2","protocol":"ttrpc"}"#,
+            ),
+            ("cut", "bootstrap.json", r#"{"version":3,"addr"#),
+        ] {
+            fs::create_dir(tasks.path().join(task)).unwrap();
+            fs::write(tasks.path().join(task).join(file), text).unwrap();
+        }
+        let mut found: Vec<PathBuf> = bundles(&tasks.path().join("gone")).collect();
+        found.sort();
+        assert_eq!(
+            found,
+            ["1", "2"].map(|name| PathBuf::from("/run/containerd/s").join(name))
+        );
+    }
 }

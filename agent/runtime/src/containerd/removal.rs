@@ -10,7 +10,7 @@ use nix::libc;
 use tokio::sync::OwnedMutexGuard;
 
 use super::client::{CALL, Meaning, TASK, meaning, or_gone, within};
-use super::{Shared, holding, logger};
+use super::{Shared, holding, logger, orphans};
 use crate::embedded::ended;
 use crate::{Container, Error, State};
 
@@ -187,9 +187,13 @@ impl Shared {
         if let Some(pause) = pause {
             pause.end();
         }
-        let (directory, group) = (self.directory(sandbox), self.group(sandbox));
+        let (directory, group, id) = (self.directory(sandbox), self.group(sandbox), sandbox.to_owned());
+        let empty = failures.is_empty();
         let removing = self.blocking("remove the sandbox's files", move |shared| {
             let mut more = Vec::new();
+            if empty {
+                orphans::remove_socket(&shared.config.address, &shared.config.namespace, &id);
+            }
             if let Err(error) = shared.cgroups.kill(&group, DEATH) {
                 more.push(format!("kill processes of {}: {error}", group.display()));
             }
