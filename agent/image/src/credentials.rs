@@ -5,6 +5,7 @@ use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use reqwest::header::HeaderValue;
 use serde::Deserialize;
 
 use crate::reference::{self, Reference};
@@ -16,6 +17,16 @@ pub struct Credentials {
     pub username: String,
     /// Password or token.
     pub password: String,
+}
+
+impl Credentials {
+    /// The value of an `Authorization` header.
+    pub(crate) fn basic(&self) -> Option<HeaderValue> {
+        let encoded = STANDARD.encode(format!("{}:{}", self.username, self.password));
+        let mut value = HeaderValue::from_str(&format!("Basic {encoded}")).ok()?;
+        value.set_sensitive(true);
+        Some(value)
+    }
 }
 
 impl fmt::Debug for Credentials {

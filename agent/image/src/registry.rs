@@ -284,13 +284,13 @@ impl Session {
         let refused = refused || asked.status() == StatusCode::UNAUTHORIZED;
         let credentials = self.credentials.as_ref().filter(|_| refused);
         let Some(challenge) = token::challenge(asked.headers()) else {
-            return Ok(credentials.and_then(basic));
+            return Ok(credentials.and_then(Credentials::basic));
         };
         let url = challenge
             .url(&self.repository, self.is_plain())
             .map_err(RegistryError::Authorize)?;
         let mut request = self.client.get(url);
-        if let Some(authorization) = credentials.and_then(basic) {
+        if let Some(authorization) = credentials.and_then(Credentials::basic) {
             request = request.header(AUTHORIZATION, authorization);
         }
         let response = request.send().await.map_err(RegistryError::Request)?;
@@ -311,15 +311,6 @@ impl Session {
 const USER_AGENT: &str = concat!("skiff-agent/", env!("CARGO_PKG_VERSION"));
 /// For name resolution, connection and handshake together. A pod shows why it waits soon; the back-off asks again.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
-
-fn basic(credentials: &Credentials) -> Option<HeaderValue> {
-    use base64::Engine as _;
-    let Credentials { username, password } = credentials;
-    let encoded = base64::engine::general_purpose::STANDARD.encode(format!("{username}:{password}"));
-    let mut value = HeaderValue::from_str(&format!("Basic {encoded}")).ok()?;
-    value.set_sensitive(true);
-    Some(value)
-}
 
 fn read_authorities(settings: &Registry) -> Result<Vec<Vec<u8>>, RegistryError> {
     let read = |path: &std::path::PathBuf| {
