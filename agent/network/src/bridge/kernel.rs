@@ -6,6 +6,7 @@ use std::path::Path;
 
 use futures::TryStreamExt as _;
 use nix::errno::Errno;
+use nix::net::if_::if_nametoindex;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::AddressHeaderFlags;
 use rtnetlink::packet_route::link::{
@@ -206,8 +207,9 @@ impl Kernel {
 
     /// Whether a link hangs on the bridge.
     pub(super) fn is_port(&self, bridge: &str, name: &str) -> Result<bool, Error> {
+        let found = if_nametoindex(bridge);
+        let bridge = found.map_err(|error| Error::io("find the bridge", Path::new(bridge), error.into()))?;
         self.runtime.block_on(async {
-            let bridge = self.host.index(bridge).await?;
             let link = self.host.link(name).await?;
             Ok(link.is_some_and(|link| link.attributes.contains(&LinkAttribute::Controller(bridge))))
         })

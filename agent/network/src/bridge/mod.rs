@@ -158,12 +158,12 @@ impl Inner {
         failures
     }
 
-    /// Attaches a namespace of our own, or the one at the given place.
-    fn attach(&self, spec: &AttachSpec, place: Option<&Place>) -> Result<Attachment, Error> {
+    /// Attaches a namespace of our own, or the one at the given place. A slot that was taken for it is to be let go of then.
+    fn attach(&self, spec: &AttachSpec, place: Option<&Place>) -> Result<(Attachment, Option<u64>), Error> {
         let sandbox = spec.sandbox_id.as_str();
         names::sandbox(sandbox)?;
         if let Some(known) = self.settled(|leaving| leaving == sandbox).known(sandbox) {
-            return Ok(known);
+            return Ok((known, None));
         }
         // The namespaces of slots belong to the machine's users.
         let slot = if place.is_none() && spec.user_ids.is_none() {
@@ -176,11 +176,11 @@ impl Inner {
             None => self.reserve(spec, place)?,
         };
         let attachment = match reserved {
-            Reservation::Known(attachment) => return Ok(attachment),
+            Reservation::Known(attachment) => return Ok((attachment, None)),
             Reservation::New(attachment) => attachment,
         };
         let connected = match (slot, place) {
-            (Some(slot), _) => namespace::rename(&slots::path(&self.config.state_dir, slot), &attachment.netns),
+            (Some(slot), _) => namespace::hold_too(&slots::path(&self.config.state_dir, slot), &attachment.netns),
             (None, None) => kernel::with(|kernel| kernel.attach(&self.config.bridge, &attachment, spec.user_ids)),
             (None, Some(_)) => kernel::with(|kernel| kernel.join(&self.config.bridge, &attachment)),
         };
@@ -192,9 +192,12 @@ impl Inner {
             }
         });
         match led {
-            Ok(()) => Ok(attachment),
+            Ok(()) => Ok((attachment, slot)),
             Err(failure) => {
                 // What was made of it goes again; the failure that counts is the first.
+                if let Some(slot) = slot {
+                    self.let_slot_go(slot);
+                }
                 if let Err(second) = self.detach(sandbox) {
                     tracing::warn!(sandbox, error = %second, "clean up after a failed attach");
                 }
@@ -324,12 +327,21 @@ impl Network for Bridge {
     }
 
     fn attach(&self, spec: AttachSpec) -> BoxFuture<'_, Result<Attachment, Error>> {
-        self.run(move |inner| {
+        let work = move |inner: &Arc<Inner>| {
             inner.filling.moved();
             let attached = inner.attach(&spec, None);
             inner.filling.moved();
+            if attached.is_err() {
+                slots::fill(inner);
+            }
+            attached.map(|(attachment, slot)| (attachment, Some(slot)))
+        };
+        // The kernel waits for all processors when a mount goes, and the pod need not.
+        self.run_on(&self.inner.workers, work, |inner, slot, _place| {
+            if let Some(slot) = slot {
+                inner.let_slot_go(*slot);
+            }
             slots::fill(inner);
-            attached
         })
     }
 
@@ -344,9 +356,10 @@ impl Network for Bridge {
     fn detach(&self, sandbox_id: &str) -> BoxFuture<'_, Result<(), Error>> {
         let (sandbox, left) = (sandbox_id.to_owned(), sandbox_id.to_owned());
         self.run_on(
+            &self.inner.leavers,
             move |inner| {
                 inner.filling.moved();
-                inner.let_go(&sandbox)
+                inner.let_go(&sandbox).map(|link| ((), link))
             },
             move |inner, link, place| inner.take_away_at_last(&left, link, place),
         )

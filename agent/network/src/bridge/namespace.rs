@@ -123,10 +123,9 @@ pub(super) fn files(folder: &Path) -> Result<Vec<OsString>, Error> {
     }
 }
 
-/// Has a namespace that is held at one path held at another one.
-pub(super) fn rename(from: &Path, to: &Path) -> Result<(), Error> {
+/// Has a namespace that is held at one path held at another one, too.
+pub(super) fn hold_too(from: &Path, to: &Path) -> Result<(), Error> {
     let namespace = File::open(from).map_err(|source| Error::io("open", from, source))?;
     release(to)?;
-    hold(&namespace, to)?;
-    release(from)
+    hold(&namespace, to)
 }

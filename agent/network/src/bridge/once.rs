@@ -9,7 +9,7 @@ impl Bridge {
     }
 
     pub(crate) fn join_now(&self, spec: &AttachSpec, place: &Place) -> Result<Attachment, Error> {
-        self.inner.attach(spec, Some(place))
+        self.inner.attach(spec, Some(place)).map(|(attachment, _)| attachment)
     }
 
     pub(crate) fn detach_now(&self, sandbox: &str) -> Result<(), Error> {

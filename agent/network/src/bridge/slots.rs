@@ -246,6 +246,13 @@ impl Inner {
         failures
     }
 
+    /// Lets go of the namespace of a slot that a pod has taken, which holds it under its own name.
+    pub(super) fn let_slot_go(&self, number: u64) {
+        if let Err(error) = namespace::release(&path(&self.config.state_dir, number)) {
+            tracing::warn!(%error, "a network that was made ahead stays held where it was made");
+        }
+    }
+
     fn remove_slot(&self, number: u64) -> Result<(), Error> {
         let mut failures = Vec::new();
         let unlinked = super::kernel::with(|kernel| kernel.remove_link(&link(number)));

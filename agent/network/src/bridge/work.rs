@@ -22,15 +22,16 @@ impl Bridge {
         })
     }
 
-    /// Detaches: as [`Self::run`], and goes on with what `work` left to be done, if anything, when the caller has been answered.
-    pub(super) fn run_on<T: Send + 'static>(
+    /// The same, and goes on with what `work` left to be done, if anything, when the caller has been answered.
+    pub(super) fn run_on<T: Send + 'static, L: Send + 'static>(
         &self,
-        work: impl FnOnce(&Arc<Inner>) -> Result<Option<T>, Error> + Send + 'static,
-        rest: impl FnOnce(&Arc<Inner>, &T, Option<Place>) + Send + 'static,
-    ) -> BoxFuture<'static, Result<(), Error>> {
-        self.thread(&self.inner.leavers, move |inner, answer, place| {
+        places: &Arc<Semaphore>,
+        work: impl FnOnce(&Arc<Inner>) -> Result<(T, Option<L>), Error> + Send + 'static,
+        rest: impl FnOnce(&Arc<Inner>, &L, Option<Place>) + Send + 'static,
+    ) -> BoxFuture<'static, Result<T, Error>> {
+        self.thread(places, move |inner, answer, place| {
             let (result, left) = match work(inner) {
-                Ok(left) => (Ok(()), left),
+                Ok((result, left)) => (Ok(result), left),
                 Err(error) => (Err(error), None),
             };
             drop(answer.send(result));
