@@ -85,7 +85,28 @@ impl Worker {
     }
 }
 
-/// Makes those that can be made. The volumes are there.
+/// Those that can be made before the pod's volumes are there, and the others.
+pub(super) fn early(plans: Vec<Arc<Plan>>) -> (Vec<Arc<Plan>>, Vec<Arc<Plan>>) {
+    plans.into_iter().partition(|plan| {
+        let container = pods::container(&plan.pod, &plan.container);
+        container.is_some_and(|container| {
+            // What gets a label must be there.
+            let labels = plan.context.se_linux.labels(&plan.pod, &container, &plan.sandbox);
+            matches!(labels, Ok(None)) && !looks_into_volumes(&container)
+        })
+    })
+}
+
+/// Whether the configuration of a container depends on more of its volumes than their places.
+fn looks_into_volumes(container: &Container) -> bool {
+    container.volume_mounts.iter().flatten().any(|mount| {
+        mount.sub_path.as_ref().is_some_and(|path| !path.is_empty())
+            || mount.sub_path_expr.is_some()
+            || mount.mount_propagation.as_deref() == Some("Bidirectional")
+    })
+}
+
+/// Makes those that can be made.
 pub(super) async fn make(plans: Vec<Arc<Plan>>) -> Drafts {
     let mut made = Drafts::new();
     for plan in plans {
@@ -160,6 +181,25 @@ mod tests {
             r#""env":[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"status.podIP"}}}]"#,
         ] {
             assert!(check(own), "{own}");
+        }
+    }
+
+    #[test]
+    fn only_places_of_volumes_are_known_before_they_are_there() {
+        let check = |mount: &str| {
+            let text = format!(r#"{{"name":"c","volumeMounts":[{{"name":"v","mountPath":"/v"{mount}}}]}}"#);
+            let container: Container = serde_json::from_str(&text).unwrap();
+            looks_into_volumes(&container)
+        };
+        for plain in ["", r#","subPath":"""#, r#","mountPropagation":"HostToContainer""#] {
+            assert!(!check(plain), "{plain}");
+        }
+        for deeper in [
+            r#","subPath":"a""#,
+            r#","subPathExpr":"$(A)""#,
+            r#","mountPropagation":"Bidirectional""#,
+        ] {
+            assert!(check(deeper), "{deeper}");
         }
     }
 }

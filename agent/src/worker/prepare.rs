@@ -165,8 +165,11 @@ async fn make(
         (addresses, draft::make(first).await)
     } else {
         let furnished = async {
-            volumes(context, pod, &[], turns).await?;
-            Ok::<_, Failure>(draft::make(first).await)
+            let (early, late) = draft::early(first);
+            let (made, mut drafts) = tokio::join!(volumes(context, pod, &[], turns), draft::make(early));
+            made?;
+            drafts.append(&mut draft::make(late).await);
+            Ok::<_, Failure>(drafts)
         };
         let (addresses, drafts) = tokio::join!(sandboxed, furnished);
         let drafts = drafts?;
