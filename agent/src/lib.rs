@@ -122,7 +122,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         runtime::spread(&path);
     }
     let spare = config.state_directory.join("spare");
-    let spares = runtime::Spares::open(&spare, SPARES).map_err(|source| Error::State { path: spare, source })?;
+    let spares = runtime::Spares::open(&spare, SPARES, &[]).map_err(|source| Error::State { path: spare, source })?;
     let (recorder, sender) = events::channel(parts.client.clone(), &config.node_name, Arc::clone(&parts.clock));
     let machine = machine::Machine::probe(&config.state_directory);
     let capacity = machine.capacity(config.max_pods);

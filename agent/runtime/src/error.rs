@@ -7,6 +7,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Container, State};
 
+/// Why a container was not made and run.
+#[derive(Debug)]
+pub enum NotRun {
+    /// It could not be made, and there is nothing of it.
+    Made(Error),
+    /// It is there, and could not be started.
+    Started(Error),
+}
+
 /// Why a runtime could not do it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

@@ -31,7 +31,7 @@ use tokio::sync::{broadcast, oneshot};
 
 pub use containerd::{Config as ContainerdConfig, Containerd, Failure as ContainerdFailure};
 pub use embedded::{Config, Embedded};
-pub use error::{Error, Refusal};
+pub use error::{Error, NotRun, Refusal};
 pub use model::{
     Class, Container, ContainerSpec, Details, Event, ExecResult, ExecSpec, Exit, Identity, ImageFiles, Info, Limits,
     PodId, Sandbox, SandboxSpec, Size, State, Stdin, StreamSpec, Streams, Usage, User, Written,
@@ -77,6 +77,21 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Runs a created container's program.
     fn start_container(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Result<Container, Error>>;
+
+    /// Makes a container and runs its program; `created` is called when it is made.
+    fn run_container<'a>(
+        &'a self,
+        sandbox: &'a str,
+        spec: ContainerSpec,
+        created: Box<dyn FnOnce() + Send + 'a>,
+    ) -> BoxFuture<'a, Result<Container, NotRun>> {
+        Box::pin(async move {
+            let id = spec.id.clone();
+            self.create_container(sandbox, spec).await.map_err(NotRun::Made)?;
+            created();
+            self.start_container(sandbox, &id).await.map_err(NotRun::Started)
+        })
+    }
 
     /// Sends a signal to a container's first process; SIGKILL reaches all its processes. Signalling an exited container
     /// is a success that does nothing.

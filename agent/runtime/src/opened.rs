@@ -23,7 +23,8 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    pub(crate) fn at(state_dir: &Path, cgroup_root: &str) -> Result<Self, Error> {
+    /// `folders` are made ahead in each sandbox's directory.
+    pub(crate) fn at(state_dir: &Path, cgroup_root: &str, folders: &'static [&'static str]) -> Result<Self, Error> {
         cgroup::check(Path::new(cgroup_root)).map_err(|_invalid| Error::Invalid {
             what: "cgroup root",
             value: cgroup_root.to_owned(),
@@ -38,7 +39,7 @@ impl Opened {
         make(&sandboxes)?;
         spread(&sandboxes);
         let spare = state_dir.join("spare");
-        let spares = Spares::open(&spare, SPARES).map_err(io_error("fill", &spare))?;
+        let spares = Spares::open(&spare, SPARES, folders).map_err(io_error("fill", &spare))?;
         let cgroups = Cgroups::detect().map_err(io_error("read", Path::new("/proc/self/mountinfo")))?;
         Ok(Self {
             state_dir,

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use serde::Serialize;
@@ -12,6 +12,10 @@ use crate::Identity;
 
 /// Replaces a file as a whole; mode 0600. It survives the writer, and after [`settle`] the machine.
 pub(crate) fn write(path: &Path, value: &impl Serialize) -> io::Result<()> {
+    put(path, &serde_json::to_vec(value)?)
+}
+
+fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
     let mut file = OpenOptions::new()
         .write(true)
@@ -19,8 +23,31 @@ pub(crate) fn write(path: &Path, value: &impl Serialize) -> io::Result<()> {
         .truncate(true)
         .mode(0o600)
         .open(&new)?;
-    file.write_all(&serde_json::to_vec(value)?)?;
+    file.write_all(bytes)?;
     fs::rename(&new, path)
+}
+
+/// What [`replace`] finds room in.
+const ROOM: usize = 512;
+
+/// As [`write()`], with room for a somewhat longer value to [`replace`] it.
+pub(crate) fn write_roomy(path: &Path, value: &impl Serialize) -> io::Result<()> {
+    let mut bytes = serde_json::to_vec(value)?;
+    bytes.resize((bytes.len() + ROOM).next_multiple_of(ROOM), b' ');
+    put(path, &bytes)
+}
+
+/// Writes over what [`write_roomy`] wrote, in one piece, if there is room for it. A file that takes another one's place would have
+/// to be on its way to the disk before.
+pub(crate) fn replace(path: &Path, value: &impl Serialize) -> io::Result<()> {
+    let mut bytes = serde_json::to_vec(value)?;
+    let file = OpenOptions::new().write(true).open(path)?;
+    let room = usize::try_from(file.metadata()?.len()).unwrap_or_default();
+    if bytes.len() > room {
+        return put(path, &bytes);
+    }
+    bytes.resize(room, b' ');
+    file.write_all_at(&bytes, 0)
 }
 
 /// Waits until a file that was written is on the disk; one that was removed meanwhile needs nothing.
@@ -55,4 +82,27 @@ pub(crate) fn identity(path: &Path) -> Option<Identity> {
         gid: user.get("gid").and_then(id)?,
         groups: groups.into_iter().flatten().filter_map(id).collect(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn a_record_is_what_was_written_last_whatever_its_length() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("record.json");
+        assert!(replace(&path, &"none").is_err());
+        write_roomy(&path, &"first").unwrap();
+        let file = || fs::metadata(&path).unwrap().ino();
+        let first = file();
+        for (length, same) in [(300, true), (1, true), (5000, false), (1, false)] {
+            let value = "x".repeat(length);
+            replace(&path, &value).unwrap();
+            assert_eq!(read::<String>(&path).unwrap(), Some(value), "{length}");
+            assert_eq!(file() == first, same, "{length}");
+        }
+    }
 }

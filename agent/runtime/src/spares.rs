@@ -14,11 +14,15 @@ use crate::spread::spread;
 
 /// New ones are made when none was taken for so long: pods that start have the disk for themselves.
 const QUIET: Duration = Duration::from_millis(500);
+/// Who makes them stays for so many such times when there are enough: a pod a second shall not have to start a thread each time.
+const LINGER: u32 = 10;
 
-/// Some empty directories, on the disk where they will be needed.
+/// Some directories, on the disk where they will be needed. They hold the directories that were asked for, and nothing else.
 #[derive(Clone, Debug)]
 pub struct Spares {
     home: Arc<Path>,
+    /// Paths of the directories in each, parents first.
+    folders: &'static [&'static str],
     most: usize,
     stock: Arc<Mutex<Stock>>,
 }
@@ -35,8 +39,8 @@ struct Stock {
 }
 
 impl Spares {
-    /// Keeps at most so many in `home`, which is made; those that an earlier process left there count.
-    pub fn open(home: &Path, most: usize) -> io::Result<Self> {
+    /// Keeps at most so many in `home`, which is made; those that an earlier process left there count, whatever they hold.
+    pub fn open(home: &Path, most: usize, folders: &'static [&'static str]) -> io::Result<Self> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(home)?;
         spread(home);
         let mut stock = Stock::default();
@@ -48,6 +52,7 @@ impl Spares {
         }
         let spares = Self {
             home: home.into(),
+            folders,
             most,
             stock: Arc::new(Mutex::new(stock)),
         };
@@ -55,7 +60,7 @@ impl Spares {
         Ok(spares)
     }
 
-    /// Makes a directory, of one that is there if there is one. That it exists already is an error.
+    /// Makes a directory, of one that is there if there is one, else an empty one. That it exists already is an error.
     pub fn make(&self, path: &Path, mode: u32) -> io::Result<()> {
         let spare = {
             let mut stock = self.stock();
@@ -74,7 +79,7 @@ impl Spares {
                     return Err(error);
                 }
                 // Another file system, or somebody has tidied up.
-                Err(_) => drop(fs::remove_dir(&spare)),
+                Err(_) => drop(fs::remove_dir_all(&spare)),
             }
         }
         fs::DirBuilder::new().mode(mode).create(path)
@@ -97,8 +102,8 @@ impl Spares {
         let thread = std::thread::Builder::new().name("spares".to_owned()).spawn(move || {
             if let Err(error) = spares.make_ahead() {
                 tracing::warn!(directory = %spares.home.display(), %error, "a directory could not be made ahead");
+                spares.stock().filling = false;
             }
-            spares.stock().filling = false;
         });
         if let Err(error) = thread {
             tracing::warn!(%error, "directories could not be made ahead");
@@ -107,28 +112,45 @@ impl Spares {
     }
 
     fn make_ahead(&self) -> io::Result<()> {
-        let mut known = None;
+        let (mut known, mut lingered) = (None, 0);
         loop {
             let (taken, number) = {
                 let mut stock = self.stock();
-                // Whoever keeps them is gone, or there are enough.
-                if Arc::strong_count(&self.stock) == 1 || stock.names.len() >= self.most {
+                // Whoever keeps them is gone.
+                if Arc::strong_count(&self.stock) == 1 {
                     return Ok(());
                 }
-                stock.number += 1;
-                (stock.taken, stock.number)
+                let enough = stock.names.len() >= self.most;
+                lingered = if enough { lingered + 1 } else { 0 };
+                if lingered > LINGER {
+                    // Whoever takes one from now on starts another thread.
+                    stock.filling = false;
+                    return Ok(());
+                }
+                stock.number += u64::from(!enough);
+                (stock.taken, (!enough).then_some(stock.number))
             };
-            if known.replace(taken) != Some(taken) {
+            let Some(number) = number.filter(|_| known.replace(taken) == Some(taken)) else {
                 std::thread::park_timeout(QUIET);
                 continue;
-            }
+            };
             let name = PathBuf::from(number.to_string());
-            match fs::DirBuilder::new().mode(0o700).create(self.home.join(&name)) {
+            match self.make_one(&self.home.join(&name)) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
                 Err(_) => {}
                 Ok(()) => self.stock().names.push(name),
             }
         }
+    }
+    fn make_one(&self, path: &Path) -> io::Result<()> {
+        fs::DirBuilder::new().mode(0o700).create(path)?;
+        for folder in self.folders {
+            let folder = path.join(folder);
+            fs::create_dir(&folder)?;
+            // Whatever the mask of who started this process.
+            fs::set_permissions(&folder, fs::Permissions::from_mode(0o755))?;
+        }
+        Ok(())
     }
 }
 
@@ -139,7 +161,7 @@ mod tests {
 
     fn filled(spares: &Spares) {
         let deadline = monotonic() + Duration::from_secs(20);
-        while spares.stock().names.len() < spares.most || spares.stock().filling {
+        while spares.stock().names.len() < spares.most {
             assert!(monotonic() < deadline, "{:?}", spares.stock());
             std::thread::yield_now();
         }
@@ -153,7 +175,7 @@ mod tests {
     fn directories_are_there_before_they_are_needed_and_are_made_again() {
         let folder = tempfile::tempdir().unwrap();
         let home = folder.path().join("spare");
-        let spares = Spares::open(&home, 3).unwrap();
+        let spares = Spares::open(&home, 3, &[]).unwrap();
         filled(&spares);
         assert_eq!(entries(&home), 3);
         for name in ["a", "b", "c", "d", "e"] {
@@ -165,7 +187,7 @@ mod tests {
         filled(&spares);
         assert_eq!(entries(&home), 3);
         drop(spares);
-        let spares = Spares::open(&home, 3).unwrap();
+        let spares = Spares::open(&home, 3, &[]).unwrap();
         spares.make(&folder.path().join("f"), 0o700).unwrap();
         filled(&spares);
         assert_eq!(entries(&home), 3, "what an earlier process left is used");
@@ -175,17 +197,20 @@ mod tests {
     fn what_exists_is_not_replaced_and_what_was_tidied_up_is_not_missed() {
         let folder = tempfile::tempdir().unwrap();
         let home = folder.path().join("spare");
-        let spares = Spares::open(&home, 2).unwrap();
+        let spares = Spares::open(&home, 2, &["in", "in/deeper"]).unwrap();
         filled(&spares);
         let path = folder.path().join("a");
         fs::create_dir(&path).unwrap();
         let error = spares.make(&path, 0o700).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
         for entry in fs::read_dir(&home).unwrap() {
-            fs::remove_dir(entry.unwrap().path()).unwrap();
+            fs::remove_dir_all(entry.unwrap().path()).unwrap();
         }
         spares.make(&folder.path().join("b"), 0o700).unwrap();
-        assert!(folder.path().join("b").is_dir());
+        assert_eq!(entries(&folder.path().join("b")), 0, "made when it was asked for");
+        filled(&spares);
+        spares.make(&folder.path().join("d"), 0o700).unwrap();
+        assert!(folder.path().join("d").join("in").join("deeper").is_dir());
         let error = spares.make(&folder.path().join("none").join("c"), 0o700).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }

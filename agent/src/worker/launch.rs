@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_plan::Timestamp;
-use runtime::{ContainerSpec, Refusal};
+use runtime::{ContainerSpec, NotRun, Refusal};
+use tokio::sync::oneshot;
 use tracing::warn;
 
 use super::adopt;
@@ -32,22 +33,22 @@ pub(super) async fn run(plan: &Arc<Plan>, draft: Option<ContainerSpec>) -> Resul
             message.to_owned(),
         );
     };
-    match parts.runtime.create_container(&plan.sandbox, specification).await {
-        Ok(_) => {
-            event("Created", "Container created");
-            failpoint::reach("created");
-        }
-        Err(error @ runtime::Error::Refused(Refusal::Program(_))) => {
-            event("Created", "Container created");
-            return Err(not_executed(plan, id, image_id, &error));
-        }
-        Err(error) => return Err(refused(plan, &error)),
-    }
-    let asked = aside({
+    let (told, made) = oneshot::channel();
+    let created = || {
+        event("Created", "Container created");
+        failpoint::reach("created");
+        // Nobody listens any more who does not want to know.
+        told.send(()).ok();
+    };
+    let running = parts
+        .runtime
+        .run_container(&plan.sandbox, specification, Box::new(created));
+    let asked = async {
+        made.await.map_err(std::io::Error::other)?;
         let (sandbox, id, runtime) = (plan.sandbox.clone(), id.clone(), Arc::clone(&parts.runtime));
-        move || Ok(runtime.identity(&sandbox, &id))
-    });
-    let (started, asked) = tokio::join!(parts.runtime.start_container(&plan.sandbox, &id), asked);
+        aside(move || Ok(runtime.identity(&sandbox, &id))).await
+    };
+    let (started, asked) = tokio::join!(running, asked);
     match started {
         Ok(container) => {
             event("Started", "Container started");
@@ -59,7 +60,20 @@ pub(super) async fn run(plan: &Arc<Plan>, draft: Option<ContainerSpec>) -> Resul
                 user: asked.ok().flatten().map(adopt::user),
             })
         }
-        Err(error) => {
+        Err(NotRun::Made(error @ runtime::Error::Refused(Refusal::Program(_)))) => {
+            event("Created", "Container created");
+            Err(not_executed(plan, id, image_id, &error))
+        }
+        Err(NotRun::Made(error)) => {
+            // Both were asked for at once.
+            let ran = if error.is_loss() {
+                ran_meanwhile(plan, &id, image_id).await
+            } else {
+                None
+            };
+            Err(ran.unwrap_or_else(|| refused(plan, &error)))
+        }
+        Err(NotRun::Started(error)) => {
             let failure = if error.is_loss() {
                 lost(plan, &id, image_id, &error).await
             } else {
@@ -97,19 +111,22 @@ async fn begin(
 
 /// What had to start it is gone. It counts if it ran all the same.
 async fn lost(plan: &Plan, id: &str, image_id: String, error: &runtime::Error) -> Failure {
-    let now = plan.context.now();
-    if let Some(started_at) = ran(plan, id).await {
-        let exit = adopt::unknown(now, Some(started_at));
-        let mut failure = ended(plan, id.to_owned(), image_id, exit);
-        failure.lost = true;
-        return failure;
-    }
-    Failure {
+    let ran = ran_meanwhile(plan, id, image_id).await;
+    ran.unwrap_or_else(|| Failure {
         reason: "RunContainerError",
         message: image::chain(error),
         instance: None,
         lost: true,
-    }
+    })
+}
+
+/// What became of a container whose start nobody heard of, if it ran.
+async fn ran_meanwhile(plan: &Plan, id: &str, image_id: String) -> Option<Failure> {
+    let started_at = ran(plan, id).await?;
+    let exit = adopt::unknown(plan.context.now(), Some(started_at));
+    let mut failure = ended(plan, id.to_owned(), image_id, exit);
+    failure.lost = true;
+    Some(failure)
 }
 
 /// When it was started, as far as the runtime knows.

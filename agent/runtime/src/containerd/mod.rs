@@ -158,7 +158,7 @@ impl Containerd {
             sandboxes,
             spares,
             cgroups,
-        } = Opened::at(&config.state_dir, &config.cgroup_root)?;
+        } = Opened::at(&config.state_dir, &config.cgroup_root, &[])?;
         let client = connect(&config.address, &config.namespace)?;
         let info = Mutex::new(client::info(&client).await?);
         let logger = fs::canonicalize(&config.program).map_err(io_error("find", &config.program))?;

@@ -12,7 +12,7 @@ use crate::clock::now;
 use crate::protocol::{Answer, Call, Stdio};
 use crate::{
     Connected, Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Identity, ImageFiles, Info, Limits,
-    Refusal, Runtime, Sandbox, SandboxSpec, Session, State, StreamSpec, Streams, Usage, Written,
+    NotRun, Refusal, Runtime, Sandbox, SandboxSpec, Session, State, StreamSpec, Streams, Usage, Written,
 };
 use crate::{overlay, record};
 
@@ -54,6 +54,34 @@ fn limits(spec: &oci_spec::runtime::Spec) -> Limits {
             .map(|limit| (limit.page_size().clone(), limit.limit()))
             .collect(),
     }
+}
+
+/// The request to make a container, and its body.
+fn create(spec: ContainerSpec) -> Result<(Call, Vec<u8>), Error> {
+    check_id("container id", &spec.id)?;
+    if spec.layers.is_empty() {
+        return Err(Error::Invalid {
+            what: "layers",
+            value: String::new(),
+        });
+    }
+    let body = serde_json::to_vec(&spec).map_err(|error| Refusal::failed("encode the container", &error))?;
+    let terminal = spec
+        .spec
+        .process()
+        .as_ref()
+        .and_then(oci_spec::runtime::Process::terminal);
+    let stdio = Stdio {
+        stdin: spec.stdin,
+        terminal: terminal == Some(true),
+    };
+    let call = Call::Create {
+        container: Box::new(described(&spec)),
+        limits: limits(&spec.spec),
+        pid_of: spec.pid_of,
+        stdio,
+    };
+    Ok((call, body))
 }
 
 fn as_container((answer, _): (Answer, Vec<u8>)) -> Result<Container, Error> {
@@ -119,30 +147,32 @@ impl Runtime for Embedded {
     fn create_container(&self, sandbox: &str, spec: ContainerSpec) -> BoxFuture<'_, Result<Container, Error>> {
         let sandbox = sandbox.to_owned();
         async move {
-            check_id("container id", &spec.id)?;
-            if spec.layers.is_empty() {
-                return Err(Error::Invalid {
-                    what: "layers",
-                    value: String::new(),
-                });
-            }
-            let body = serde_json::to_vec(&spec).map_err(|error| Refusal::failed("encode the container", &error))?;
-            let terminal = spec
-                .spec
-                .process()
-                .as_ref()
-                .and_then(oci_spec::runtime::Process::terminal);
-            let stdio = Stdio {
-                stdin: spec.stdin,
-                terminal: terminal == Some(true),
-            };
-            let call = Call::Create {
-                container: Box::new(described(&spec)),
-                limits: limits(&spec.spec),
-                pid_of: spec.pid_of,
-                stdio,
-            };
+            let (call, body) = create(spec)?;
             self.shared.call(&sandbox, call, &body).await.and_then(as_container)
+        }
+        .boxed()
+    }
+
+    /// Both are asked for at once: nobody waits for this process between them.
+    fn run_container<'a>(
+        &'a self,
+        sandbox: &'a str,
+        spec: ContainerSpec,
+        created: Box<dyn FnOnce() + Send + 'a>,
+    ) -> BoxFuture<'a, Result<Container, NotRun>> {
+        async move {
+            let start = Call::Start(spec.id.clone());
+            let (call, body) = create(spec).map_err(NotRun::Made)?;
+            let connection = self.shared.connection(sandbox).map_err(NotRun::Made)?;
+            let making = connection.begin(call, &body, Vec::new()).await;
+            let (_, making) = making.map_err(NotRun::Made)?;
+            let starting = connection.begin(start, &[], Vec::new()).await;
+            let made = connection.outcome(making).await.and_then(as_container);
+            made.map_err(NotRun::Made)?;
+            created();
+            let (_, starting) = starting.map_err(NotRun::Started)?;
+            let started = connection.outcome(starting).await.and_then(as_container);
+            started.map_err(NotRun::Started)
         }
         .boxed()
     }

@@ -39,7 +39,7 @@ use crate::clock::now;
 use crate::opened::Opened;
 use crate::protocol::{Answer, Call};
 use crate::spares::Spares;
-use crate::supervisor::{CONTAINERS, RECORD, SANDBOX, SandboxRecord};
+use crate::supervisor::{CONTAINERS, FOLDERS, RECORD, SANDBOX, SandboxRecord};
 use crate::{Container, Error, Event, Exit, Refusal, Runtime, Sandbox, State, record};
 
 /// A supervisor that does not say within this what there is, is held up.
@@ -142,7 +142,7 @@ impl Embedded {
             sandboxes,
             spares,
             cgroups,
-        } = Opened::at(&config.state_dir, &config.cgroup_root)?;
+        } = Opened::at(&config.state_dir, &config.cgroup_root, &FOLDERS)?;
         let program = Program::seal(&config.program, &state_dir);
         let zygote = Mutex::default();
         let (connections, ended, tasks) = (Mutex::default(), Mutex::default(), Mutex::new(JoinSet::new()));

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -108,15 +108,24 @@ impl Shared {
             .mode(0o600)
             .open(&log)
             .map_err(io_error("open", &log))?;
-        self.order(&directory, &theirs.into(), &log.into()).map_err(failed())?;
         let configuration = Configuration {
             spec,
             cgroup_root: self.config.cgroup_root.clone(),
         };
+        let configuration = protocol::encode(&configuration, &[]).map_err(failed())?;
+        ours.set_nonblocking(true).map_err(failed())?;
+        // It lies there when the supervisor begins, which need not wait for this task's next turn then.
+        let written = match (&ours).write(&configuration) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            result => result,
+        };
+        let rest = configuration.get(written.map_err(failed())?..).unwrap_or_default();
+        self.order(&directory, &theirs.into(), &log.into()).map_err(failed())?;
         let configured = async {
-            ours.set_nonblocking(true)?;
             let mut stream = UnixStream::from_std(ours)?;
-            stream.write_all(&protocol::encode(&configuration, &[])?).await?;
+            if !rest.is_empty() {
+                stream.write_all(rest).await?;
+            }
             Ok::<_, io::Error>(stream)
         };
         let mut stream = in_time(configured).await.map_err(failed())?;

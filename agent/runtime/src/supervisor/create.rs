@@ -285,7 +285,7 @@ fn namespaces(creation: &Creation<'_>, pids: Option<&File>) -> Vec<(LinuxNamespa
 fn make_writable(creation: &Creation<'_>, layers: &[PathBuf], label: Option<&str>) -> io::Result<()> {
     let upper = creation.directory.join(UPPER);
     for made in [&creation.directory.join(ROOTFS), &upper, &creation.directory.join(WORK)] {
-        fs::create_dir(made)?;
+        super::made(fs::create_dir(made))?;
     }
     // What is made or changed there is also looked at as it lies on the disk, when it is executed say.
     label.map_or(Ok(()), |label| label::set(&upper, label))?;

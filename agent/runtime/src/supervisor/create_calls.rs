@@ -6,13 +6,13 @@ use std::os::fd::AsRawFd as _;
 
 use nix::sys::signal::Signal;
 
-use super::RECORD;
 use super::attach;
 use super::confine::PidNamespace;
 use super::create::{self, Creation};
 use super::job::{self, Job, Purpose, Ticket};
 use super::log::LogFile;
 use super::state::{Entry, JOB_LIMIT, Supervisor};
+use super::{FIRST, RECORD};
 use crate::clock::monotonic;
 use crate::protocol::{self, Answer};
 use crate::record;
@@ -36,7 +36,10 @@ impl Supervisor {
         let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
         let log = LogFile::open(&container.log_path).map_err(failed("open the log"))?;
         let (directory, group) = (self.container_directory(&id), self.group.join(&id));
-        fs::create_dir(&directory).map_err(failed("create the container's directory"))?;
+        // Of what was made ahead, if it was and is still there.
+        fs::rename(self.directory.join(FIRST), &directory)
+            .or_else(|_| fs::create_dir(&directory))
+            .map_err(failed("create the container's directory"))?;
         let (ours, [stdin, stdout, stderr]) = attach::stdio(&id, wanted).map_err(failed("make the streams"))?;
         let own_pids = pid_namespace == PidNamespace::Own;
         let leaf = create::leaf(&self.cgroups, &group);
@@ -64,6 +67,7 @@ impl Supervisor {
             own_pids,
             log,
             stdio: ours,
+            start: None,
         };
         let job = job::spawn(
             purpose,
@@ -80,6 +84,17 @@ impl Supervisor {
         Ok(())
     }
 
+    /// Whether a container that is to be started is still being made; it is started when it is there.
+    pub(super) fn start_later(&mut self, ticket: Ticket, id: &str) -> bool {
+        self.jobs.iter_mut().any(|job| match &mut job.purpose {
+            Purpose::Create { container, start, .. } if container.id == id && start.is_none() => {
+                *start = Some(ticket);
+                true
+            }
+            Purpose::Create { .. } | Purpose::Exec(_) | Purpose::Remove { .. } | Purpose::Over(_) => false,
+        })
+    }
+
     pub(super) fn created(&mut self, purpose: Purpose, result: Result<i32, Refusal>) {
         let Purpose::Create {
             ticket,
@@ -88,6 +103,7 @@ impl Supervisor {
             own_pids,
             log,
             stdio,
+            start,
         } = purpose
         else {
             return;
@@ -104,7 +120,7 @@ impl Supervisor {
             Ok((pid, ours)) => {
                 let id = container.id.clone();
                 let path = self.container_directory(&container.id).join(RECORD);
-                let recorded = record::write(&path, &container);
+                let recorded = record::write_roomy(&path, &container);
                 let entry = Entry {
                     container: *container,
                     limits,
@@ -129,8 +145,17 @@ impl Supervisor {
                     // It came to be while everything was being killed.
                     drop(self.signal(&id, Signal::SIGKILL as i32));
                 }
+                if let Some(ticket) = start {
+                    let started = self.start(&id).map(Answer::Container);
+                    self.reply(ticket, started);
+                }
             }
-            Err(refusal) => self.begin_removal(&container.id, vec![ticket], Err(refusal)),
+            Err(refusal) => {
+                if let Some(ticket) = start {
+                    self.reply(ticket, Err(Refusal::ContainerNotFound(container.id.clone())));
+                }
+                self.begin_removal(&container.id, vec![ticket], Err(refusal));
+            }
         }
     }
 }

@@ -29,6 +29,8 @@ pub(super) enum Purpose {
         own_pids: bool,
         log: LogFile,
         stdio: Stdio,
+        /// Who wants it started as soon as it is there.
+        start: Option<Ticket>,
     },
     /// The exec with this key.
     Exec(u64),

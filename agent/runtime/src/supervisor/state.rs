@@ -264,6 +264,7 @@ impl Supervisor {
                     .err()
                     .map(Err)
             }
+            Call::Start(id) if self.start_later(ticket, &id) => None,
             Call::Start(id) => Some(self.start(&id).map(Answer::Container)),
             Call::Limit(limits) => {
                 self.spec.limits = limits;
@@ -302,7 +303,7 @@ impl Supervisor {
         self.cgroups.end_together(&leaf)
     }
 
-    fn start(&mut self, id: &str) -> Result<Container, Refusal> {
+    pub(super) fn start(&mut self, id: &str) -> Result<Container, Refusal> {
         let directory = self.container_directory(id);
         let group = self.group.join(id);
         let entry = self.find(id)?;
@@ -319,12 +320,12 @@ impl Supervisor {
             pid: entry.pid,
             started_at: now(),
         };
-        let told = record::write(&record, &entry.container)
+        let told = record::replace(&record, &entry.container)
             .map_err(|error| Refusal::failed("write the container's record", &error))
             .and_then(|()| tell(id).map_err(|error| Refusal::failed("start container", &error)));
         if let Err(refusal) = told {
             entry.container.state = State::Created;
-            drop(record::write(&record, &entry.container));
+            drop(record::replace(&record, &entry.container));
             return Err(refusal);
         }
         failpoint::reach("start told");

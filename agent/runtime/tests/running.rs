@@ -1,0 +1,64 @@
+//! Containers that are made and run in one go, as the agent does it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test's helpers are tests"
+)]
+#![allow(dead_code, reason = "the shared helpers have more than this uses")]
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::{Kind, Machine, contract};
+use runtime::{Container, ContainerSpec, NotRun, State};
+
+/// Runs a container; whether it was told that it was made, too.
+async fn run(machine: &Machine, spec: ContainerSpec) -> (Result<Container, NotRun>, bool) {
+    let told = AtomicBool::new(false);
+    let created = Box::new(|| told.store(true, Ordering::SeqCst));
+    let ran = machine.runtime.run_container("s", spec, created).await;
+    (ran, told.load(Ordering::SeqCst))
+}
+
+async fn a_container_is_made_and_run_in_one_go(kind: Kind) {
+    let mut machine = Machine::of(kind, "one-go").await;
+    machine.sandbox("s").await;
+    let (ran, told) = run(&machine, machine.shell("c", "echo began; exit 3")).await;
+    let ran = ran.unwrap();
+    assert!(matches!(ran.state, State::Running { .. }) && told, "{ran:?}");
+    let exit = machine.exit().await;
+    assert_eq!((exit.code, machine.output("c").as_str()), (3, "began\n"));
+    let again = machine.runtime.start_container("s", "c").await.unwrap_err().to_string();
+    assert!(again.contains('c'), "{again}");
+    machine.finish().await;
+}
+
+async fn what_cannot_be_made_is_not_run_and_leaves_nothing(kind: Kind) {
+    let machine = Machine::of(kind, "not-run").await;
+    machine.sandbox("s").await;
+    for program in ["/no/such/program", "absent"] {
+        let (ran, told) = run(&machine, machine.container("c", &[program])).await;
+        let Err(NotRun::Made(error)) = ran else {
+            panic!("{ran:?}")
+        };
+        assert!(!told && error.to_string().contains(program), "{error}");
+    }
+    let (ran, _) = run(&machine, machine.container("c", &["/bin/sleep", "1000"])).await;
+    assert!(ran.is_ok(), "the id is free: {ran:?}");
+    let (ran, told) = run(&machine, machine.container("c", &["/bin/sleep", "1000"])).await;
+    assert!(matches!(ran, Err(NotRun::Made(_))) && !told, "it is taken: {ran:?}");
+    let sandboxes = machine.runtime.sandboxes().await.unwrap();
+    let states: Vec<&State> = sandboxes[0].containers.iter().map(|known| &known.state).collect();
+    assert!(
+        matches!(states[..], [State::Running { .. }]),
+        "the other one runs on: {states:?}"
+    );
+    machine.finish().await;
+}
+
+contract!(
+    a_container_is_made_and_run_in_one_go,
+    what_cannot_be_made_is_not_run_and_leaves_nothing,
+);
