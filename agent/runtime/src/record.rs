@@ -29,6 +29,8 @@ fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// What [`replace`] finds room in.
 const ROOM: usize = 512;
+/// What the kernel writes in one piece, whoever is killed.
+const PIECE: usize = 4096;
 
 /// As [`write()`], with room for a somewhat longer value to [`replace`] it.
 pub(crate) fn write_roomy(path: &Path, value: &impl Serialize) -> io::Result<()> {
@@ -43,7 +45,7 @@ pub(crate) fn replace(path: &Path, value: &impl Serialize) -> io::Result<()> {
     let mut bytes = serde_json::to_vec(value)?;
     let file = OpenOptions::new().write(true).open(path)?;
     let room = usize::try_from(file.metadata()?.len()).unwrap_or_default();
-    if bytes.len() > room {
+    if bytes.len() > room || room > PIECE {
         return put(path, &bytes);
     }
     bytes.resize(room, b' ');

@@ -144,6 +144,13 @@ impl Spares {
     }
     fn make_one(&self, path: &Path) -> io::Result<()> {
         fs::DirBuilder::new().mode(0o700).create(path)?;
+        // None of these is counted, nor a half of one.
+        self.furnish(path)
+            .inspect_err(|_| drop(fs::remove_dir_all(path)))
+            .map_err(|error| io::Error::other(format!("furnish {}: {error}", path.display())))
+    }
+
+    fn furnish(&self, path: &Path) -> io::Result<()> {
         for folder in self.folders {
             let folder = path.join(folder);
             fs::create_dir(&folder)?;

@@ -209,10 +209,8 @@ impl Kernel {
     pub(super) fn is_port(&self, bridge: &str, name: &str) -> Result<bool, Error> {
         let found = if_nametoindex(bridge);
         let bridge = found.map_err(|error| Error::io("find the bridge", Path::new(bridge), error.into()))?;
-        self.runtime.block_on(async {
-            let link = self.host.link(name).await?;
-            Ok(link.is_some_and(|link| link.attributes.contains(&LinkAttribute::Controller(bridge))))
-        })
+        let link = self.runtime.block_on(self.host.link(name))?;
+        Ok(link.is_some_and(|link| link.attributes.contains(&LinkAttribute::Controller(bridge))))
     }
 
     /// Makes a namespace and opens a socket in it, on a thread that ends there.

@@ -50,7 +50,7 @@ impl Shared {
     fn furnish(&self, spec: &SandboxSpec) -> Result<Option<pause::Process>, Error> {
         let directory = self.directory(&spec.id);
         let containers = directory.join(records::CONTAINERS);
-        fs::create_dir_all(&containers).map_err(io_error("create", &containers))?;
+        fs::create_dir(&containers).map_err(io_error("create", &containers))?;
         let group = Path::new(&self.config.cgroup_root)
             .join(spec.class.folder())
             .join(&spec.id);

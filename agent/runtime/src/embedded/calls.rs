@@ -84,7 +84,7 @@ fn create(spec: ContainerSpec) -> Result<(Call, Vec<u8>), Error> {
     Ok((call, body))
 }
 
-fn as_container((answer, _): (Answer, Vec<u8>)) -> Result<Container, Error> {
+pub(super) fn as_container((answer, _): (Answer, Vec<u8>)) -> Result<Container, Error> {
     match answer {
         Answer::Container(container) => Ok(container),
         Answer::Done | Answer::Sandbox(_) | Answer::Ready { .. } | Answer::Exec { .. } => Err(unexpected()),
@@ -161,18 +161,10 @@ impl Runtime for Embedded {
         created: Box<dyn FnOnce() + Send + 'a>,
     ) -> BoxFuture<'a, Result<Container, NotRun>> {
         async move {
-            let start = Call::Start(spec.id.clone());
-            let (call, body) = create(spec).map_err(NotRun::Made)?;
             let connection = self.shared.connection(sandbox).map_err(NotRun::Made)?;
-            let making = connection.begin(call, &body, Vec::new()).await;
-            let (_, making) = making.map_err(NotRun::Made)?;
-            let starting = connection.begin(start, &[], Vec::new()).await;
-            let made = connection.outcome(making).await.and_then(as_container);
-            made.map_err(NotRun::Made)?;
-            created();
-            let (_, starting) = starting.map_err(NotRun::Started)?;
-            let started = connection.outcome(starting).await.and_then(as_container);
-            started.map_err(NotRun::Started)
+            let id = spec.id.clone();
+            let (call, body) = create(spec).map_err(NotRun::Made)?;
+            super::run::run(&connection, &id, call, &body, created).await
         }
         .boxed()
     }

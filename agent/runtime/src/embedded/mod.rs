@@ -15,6 +15,7 @@ mod connection;
 mod leftovers;
 mod program;
 mod removal;
+mod run;
 mod streams;
 mod supervise;
 

@@ -285,7 +285,11 @@ fn namespaces(creation: &Creation<'_>, pids: Option<&File>) -> Vec<(LinuxNamespa
 fn make_writable(creation: &Creation<'_>, layers: &[PathBuf], label: Option<&str>) -> io::Result<()> {
     let upper = creation.directory.join(UPPER);
     for made in [&creation.directory.join(ROOTFS), &upper, &creation.directory.join(WORK)] {
-        super::made(fs::create_dir(made))?;
+        match fs::create_dir(made) {
+            // Made ahead.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            created => created?,
+        }
     }
     // What is made or changed there is also looked at as it lies on the disk, when it is executed say.
     label.map_or(Ok(()), |label| label::set(&upper, label))?;

@@ -114,48 +114,50 @@ impl Supervisor {
         }
         let made = result.and_then(|pid| {
             let ours = attach::ours(stdio).map_err(|error| Refusal::failed("take the container's terminal", &error))?;
+            let path = self.container_directory(&container.id).join(RECORD);
+            let recorded = record::write_roomy(&path, &container);
+            recorded.map_err(|error| Refusal::failed("write the container's record", &error))?;
             Ok((pid, ours))
         });
-        match made {
-            Ok((pid, ours)) => {
-                let id = container.id.clone();
-                let path = self.container_directory(&container.id).join(RECORD);
-                let recorded = record::write_roomy(&path, &container);
-                let entry = Entry {
-                    container: *container,
-                    limits,
-                    pid,
-                    own_pids,
-                    killed: false,
-                    outputs: ours.outputs,
-                    log,
-                    removal: Vec::new(),
-                    stdin: ours.stdin,
-                    once: ours.once,
-                    terminal: ours.terminal,
-                    attachments: Vec::new(),
-                };
-                let answer = Answer::Container(entry.container.clone());
-                self.entries.push(entry);
-                match recorded {
-                    Ok(()) => self.reply(ticket, Ok(answer)),
-                    Err(error) => self.reply(ticket, Err(Refusal::failed("write the container's record", &error))),
-                }
-                if self.ending() {
-                    // It came to be while everything was being killed.
-                    drop(self.signal(&id, Signal::SIGKILL as i32));
-                }
-                if let Some(ticket) = start {
-                    let started = self.start(&id).map(Answer::Container);
-                    self.reply(ticket, started);
-                }
-            }
+        let (pid, ours) = match made {
+            Ok(made) => made,
             Err(refusal) => {
-                if let Some(ticket) = start {
-                    self.reply(ticket, Err(Refusal::ContainerNotFound(container.id.clone())));
+                if let Some(start) = start {
+                    self.reply(start, Err(Refusal::ContainerNotFound(container.id.clone())));
                 }
-                self.begin_removal(&container.id, vec![ticket], Err(refusal));
+                return self.begin_removal(&container.id, vec![ticket], Err(refusal));
             }
+        };
+        let id = container.id.clone();
+        let entry = Entry {
+            container: *container,
+            limits,
+            pid,
+            own_pids,
+            killed: false,
+            outputs: ours.outputs,
+            log,
+            removal: Vec::new(),
+            stdin: ours.stdin,
+            once: ours.once,
+            terminal: ours.terminal,
+            attachments: Vec::new(),
+        };
+        let answer = Answer::Container(entry.container.clone());
+        self.entries.push(entry);
+        self.reply(ticket, Ok(answer));
+        let ending = self.ending();
+        if ending {
+            // It came to be while everything was being killed.
+            drop(self.signal(&id, Signal::SIGKILL as i32));
+        }
+        if let Some(start) = start {
+            let started = if ending {
+                Err(self.shutting_down())
+            } else {
+                self.start(&id).map(Answer::Container)
+            };
+            self.reply(start, started);
         }
     }
 }

@@ -74,8 +74,8 @@ pub(crate) const SANDBOX: &str = "sandbox.json";
 pub(crate) const CONTAINERS: &str = "containers";
 /// What becomes the directory of a sandbox's first container.
 pub(crate) const FIRST: &str = "first";
-/// What a sandbox's directory holds when it was made ahead.
-pub(crate) const FOLDERS: [&str; 5] = [CONTAINERS, FIRST, "first/rootfs", "first/upper", "first/work"];
+/// What a sandbox's directory holds when it was made ahead; supervisors of earlier versions do not mind it.
+pub(crate) const FOLDERS: [&str; 4] = [FIRST, "first/rootfs", "first/upper", "first/work"];
 pub(crate) use create::CONFIG;
 /// What a container is and how it ended.
 pub(crate) const RECORD: &str = "record.json";
@@ -212,7 +212,7 @@ fn set_up(
         None => unshare(own).map_err(io::Error::from),
     }
     .map_err(at("unshare namespaces"))?;
-    made(fs::create_dir(CONTAINERS)).map_err(at("create the containers' directory"))?;
+    fs::create_dir(CONTAINERS).map_err(at("create the containers' directory"))?;
     if spec.user_ids.is_none() {
         connected()?;
     }
@@ -252,14 +252,6 @@ fn set_up(
     Ok(state::Supervisor::new(
         directory, spec, sandbox, cgroups, group, empty, users, pause, memory, listener, signals,
     ))
-}
-
-/// A directory may have been made ahead.
-fn made(created: io::Result<()>) -> io::Result<()> {
-    match created {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        created => created,
-    }
 }
 
 /// The one that was made before, unless it must be another's or is not wanted.

@@ -247,8 +247,7 @@ impl Supervisor {
         );
         let refused = begins && self.ending();
         if refused {
-            let (id, state) = (self.sandbox.id.clone(), "shutting down".to_owned());
-            return self.reply(ticket, Err(Refusal::WrongState { id, state }));
+            return self.reply(ticket, Err(self.shutting_down()));
         }
         let result = match call {
             Call::Inspect => Some(Ok(Answer::Sandbox(self.sandbox()))),
@@ -287,6 +286,14 @@ impl Supervisor {
         };
         if let Some(result) = result {
             self.reply(ticket, result);
+        }
+    }
+
+    /// What is begun no more.
+    pub(super) fn shutting_down(&self) -> Refusal {
+        Refusal::WrongState {
+            id: self.sandbox.id.clone(),
+            state: "shutting down".to_owned(),
         }
     }
 

@@ -1,0 +1,75 @@
+//! Making a container and running its program with one wait.
+
+use super::calls::as_container;
+use super::connection::Connection;
+use crate::protocol::Call;
+use crate::{Container, Error, NotRun, Refusal};
+
+/// Asks for both at once; `create` is the request for the first.
+pub(super) async fn run(
+    connection: &Connection,
+    id: &str,
+    create: Call,
+    body: &[u8],
+    created: Box<dyn FnOnce() + Send + '_>,
+) -> Result<Container, NotRun> {
+    let start = || Call::Start(id.to_owned());
+    let making = connection.begin(create, body, Vec::new()).await;
+    let (_, making) = making.map_err(NotRun::Made)?;
+    let starting = connection.begin(start(), &[], Vec::new()).await;
+    let made = connection.outcome(making).await.and_then(as_container);
+    made.map_err(NotRun::Made)?;
+    created();
+    let (_, starting) = starting.map_err(NotRun::Started)?;
+    let started = match connection.outcome(starting).await {
+        // A supervisor of an earlier version, which outlived its agent, knows no container that is still being made.
+        Err(Error::Refused(Refusal::ContainerNotFound(_))) => connection.call(start(), &[]).await,
+        started => started,
+    };
+    started.and_then(as_container).map_err(NotRun::Started)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+    use crate::State;
+    use crate::protocol::Answer;
+
+    fn container(state: State) -> Container {
+        Container {
+            id: "c".to_owned(),
+            name: "c".to_owned(),
+            attempt: 0,
+            image: String::new(),
+            image_id: String::new(),
+            log_path: "/log".into(),
+            annotations: std::collections::BTreeMap::new(),
+            created_at: crate::clock::now(),
+            state,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_supervisor_that_starts_only_what_is_there_is_asked_again() {
+        let (connection, mut frames) = Connection::new("s".to_owned(), File::open("/dev/null").unwrap().into());
+        let running = State::Running {
+            pid: 1,
+            started_at: crate::clock::now(),
+        };
+        let supervisor = async {
+            frames.recv().await.unwrap();
+            frames.recv().await.unwrap();
+            let missing = Refusal::ContainerNotFound("c".to_owned());
+            connection.answer(2, Err(missing), Vec::new());
+            connection.answer(1, Ok(Answer::Container(container(State::Created))), Vec::new());
+            frames.recv().await.unwrap();
+            connection.answer(3, Ok(Answer::Container(container(running.clone()))), Vec::new());
+        };
+        // What is asked for is the same to this supervisor.
+        let ran = run(&connection, "c", Call::Inspect, &[], Box::new(|| ()));
+        let (ran, ()) = tokio::join!(ran, supervisor);
+        assert_eq!(ran.unwrap().state, running);
+    }
+}
