@@ -99,12 +99,11 @@ mod tests {
         assert!(replace(&path, &"none").is_err());
         write_roomy(&path, &"first").unwrap();
         let file = || fs::metadata(&path).unwrap().ino();
-        let first = file();
         for (length, same) in [(300, true), (1, true), (5000, false), (1, false)] {
-            let value = "x".repeat(length);
+            let (before, value) = (file(), "x".repeat(length));
             replace(&path, &value).unwrap();
             assert_eq!(read::<String>(&path).unwrap(), Some(value), "{length}");
-            assert_eq!(file() == first, same, "{length}");
+            assert_eq!(file() == before, same, "{length}");
         }
     }
 }
