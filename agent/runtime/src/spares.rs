@@ -142,6 +142,7 @@ impl Spares {
             }
         }
     }
+
     fn make_one(&self, path: &Path) -> io::Result<()> {
         fs::DirBuilder::new().mode(0o700).create(path)?;
         // None of these is counted, nor a half of one.

@@ -91,8 +91,8 @@ pub(super) fn early(plans: Vec<Arc<Plan>>) -> (Vec<Arc<Plan>>, Vec<Arc<Plan>>) {
         let container = pods::container(&plan.pod, &plan.container);
         container.is_some_and(|container| {
             // What gets a label must be there.
-            let labels = plan.context.se_linux.labels(&plan.pod, &container, &plan.sandbox);
-            matches!(labels, Ok(None)) && !looks_into_volumes(&container)
+            let unlabelled = matches!(plan.context.se_linux.level(&plan.sandbox), Ok(None));
+            unlabelled && !looks_into_volumes(&container)
         })
     })
 }

@@ -32,6 +32,7 @@ pub(super) async fn run(
 #[cfg(test)]
 mod tests {
     use std::fs::File;
+    use std::time::Duration;
 
     use super::*;
     use crate::State;
@@ -69,7 +70,8 @@ mod tests {
         };
         // What is asked for is the same to this supervisor.
         let ran = run(&connection, "c", Call::Inspect, &[], Box::new(|| ()));
-        let (ran, ()) = tokio::join!(ran, supervisor);
+        let both = async { tokio::join!(ran, supervisor) };
+        let (ran, ()) = tokio::time::timeout(Duration::from_secs(10), both).await.unwrap();
         assert_eq!(ran.unwrap().state, running);
     }
 }
