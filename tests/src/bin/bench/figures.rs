@@ -42,6 +42,8 @@ pub(crate) fn milliseconds(time: Duration) -> String {
     let value = time.as_secs_f64() * 1000.0;
     if value < 10.0 {
         format!("{value:.2} ms")
+    } else if value < 100.0 {
+        format!("{value:.1} ms")
     } else {
         format!("{value:.0} ms")
     }
