@@ -68,8 +68,8 @@ pub trait Runtime: Send + Sync + 'static {
     /// goes instead, this fails with [`Error::Unconnected`].
     fn create_sandbox(&self, spec: SandboxSpec, connected: Connected) -> BoxFuture<'_, Result<Sandbox, Error>>;
 
-    /// A container of a sandbox that is being made will probably be created so: what can be made ahead of that may be. It goes with
-    /// the sandbox at the latest.
+    /// A container of a sandbox that is about to be made, or is being made, will probably be created so: what can be made ahead of
+    /// that may be. It goes with the sandbox at the latest.
     fn foresee(&self, _sandbox: &str, _spec: &ContainerSpec) {}
 
     /// Makes a container whose program does not run yet. A failure leaves nothing.

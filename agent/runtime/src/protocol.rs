@@ -17,15 +17,21 @@ const BODY_LIMIT: usize = 4 << 20;
 /// The two lengths.
 pub(crate) const PREFIX: usize = 8;
 
-/// What a new supervisor is told after its configuration, when the pod's network is there.
-pub(crate) const CONNECTED: u8 = b'c';
-
-/// What a new supervisor is told first, as its only frame before requests.
+/// What a new supervisor is told first.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Configuration {
     pub(crate) spec: SandboxSpec,
     /// Root of all our cgroups, relative to each hierarchy.
     pub(crate) cgroup_root: String,
+}
+
+/// What a new supervisor is told after its configuration and before requests.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Early {
+    /// A container that will most likely be created, with the streams that this then says; the body is its `ContainerSpec`.
+    Foresee { container_id: String, stdio: Stdio },
+    /// The pod's network is there. Nothing else comes before requests.
+    Connected,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -65,7 +71,7 @@ pub(crate) enum Call {
 }
 
 /// A container's own streams, besides its output.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Stdio {
     pub(crate) stdin: Stdin,
     pub(crate) terminal: bool,

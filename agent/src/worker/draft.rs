@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use agent_plan::action::Action;
 use agent_plan::observed::Sandbox;
-use agent_plan::{environment, lifecycle, pods, services};
+use agent_plan::{environment, lifecycle, oci, pods, services};
 use api::pod::References;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use runtime::ContainerSpec;
@@ -13,7 +13,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use tracing::debug;
 
 use super::Worker;
-use super::start::{Plan, specification};
+use super::specify::{own_specification, specification};
+use super::start::Plan;
 use crate::services::Services;
 
 /// A pod with more containers has the rest of them configured when they are started.
@@ -85,14 +86,14 @@ impl Worker {
     }
 }
 
-/// Those that can be made before the pod's volumes are there, and the others.
+/// Those that can be made before the pod's volumes are there, of what is our own, and the others.
 pub(super) fn early(plans: Vec<Arc<Plan>>) -> (Vec<Arc<Plan>>, Vec<Arc<Plan>>) {
     plans.into_iter().partition(|plan| {
         let container = pods::container(&plan.pod, &plan.container);
         container.is_some_and(|container| {
             // What gets a label must be there.
             let unlabelled = matches!(plan.context.se_linux.level(&plan.sandbox), Ok(None));
-            unlabelled && !looks_into_volumes(&container)
+            unlabelled && !looks_into_volumes(&container) && oci::localhost_profile(&plan.pod, &container).is_none()
         })
     })
 }
@@ -106,15 +107,21 @@ fn looks_into_volumes(container: &Container) -> bool {
     })
 }
 
-/// Makes those that can be made.
-pub(super) async fn make(plans: Vec<Arc<Plan>>) -> Drafts {
+/// Makes those that can be made; `early` ones are what [`early`] says that they are.
+pub(super) async fn make(plans: Vec<Arc<Plan>>, early: bool) -> Drafts {
     let mut made = Drafts::new();
     for plan in plans {
         let Ok(place) = Arc::clone(&plan.context.drafts).try_acquire_owned() else {
             break;
         };
         let services = plan.context.services.borrow().clone();
-        match specification(&plan).await {
+        // Without another thread's turn in between, the pod's supervisor knows of them when it begins.
+        let specified = if early {
+            Box::pin(own_specification(&plan)).await
+        } else {
+            Box::pin(specification(&plan)).await
+        };
+        match specified {
             Ok(specification) => {
                 plan.context.parts.runtime.foresee(&plan.sandbox, &specification);
                 let name = plan.container.clone();

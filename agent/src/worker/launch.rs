@@ -9,7 +9,8 @@ use tokio::sync::oneshot;
 use tracing::warn;
 
 use super::adopt;
-use super::start::{Plan, Started, specification};
+use super::specify::specification;
+use super::start::{Plan, Started};
 use super::unstarted::{Failure, ended, not_executed, refused};
 use crate::confined::aside;
 use crate::events::Kind;

@@ -25,6 +25,7 @@ mod removal;
 mod reset;
 mod resize;
 mod room;
+mod specify;
 mod start;
 mod unstarted;
 mod update;

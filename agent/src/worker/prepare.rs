@@ -144,37 +144,47 @@ async fn make(
         let addresses = connect(context, pod, spec, id, user_ids).await?;
         // Nobody listens when the sandbox could not be made, which tells why.
         told.send(()).ok();
+        // The supervisor goes on while the files are written.
+        tokio::task::yield_now().await;
         let written = etc::write(context, pod, spec, &directory, &addresses);
         written.map_err(|error| Failure::mount(error.to_string()))?;
         Ok::<_, Failure>(addresses)
     };
+    // `status.podIP` in a downward volume needs the address; everything else does not wait for it.
+    let needs_address = spec.volumes.iter().flatten().any(shows_address);
+    let (early, late) = if needs_address {
+        (Vec::new(), first)
+    } else {
+        draft::early(first)
+    };
+    let created = async {
+        // A supervisor begins at once with what it knows of when it begins.
+        let drafts = draft::make(early, true).await;
+        (context.parts.runtime.create_sandbox(wanted, connected).await, drafts)
+    };
     let sandboxed = async {
         // The supervisor is at work while the network is made.
-        let (made, addresses) = tokio::join!(context.parts.runtime.create_sandbox(wanted, connected), networked);
+        let (addresses, (made, drafts)) = tokio::join!(networked, created);
         let addresses = addresses?;
         made.map_err(|error| Failure::sandbox(&error))?;
         context.reached(pods::uid(pod), Step::Sandbox);
         failpoint::reach("sandboxed");
-        Ok::<_, Failure>(addresses)
+        Ok::<_, Failure>((addresses, drafts))
     };
-    // `status.podIP` in a downward volume needs the address; everything else does not wait for it.
-    let needs_address = spec.volumes.iter().flatten().any(shows_address);
-    let (addresses, drafts) = if needs_address {
-        let addresses = sandboxed.await?;
-        volumes(context, pod, &addresses, turns).await?;
-        (addresses, draft::make(first).await)
+    let furnished = async |addresses: &[IpAddr]| {
+        volumes(context, pod, addresses, turns).await?;
+        Ok::<_, Failure>(draft::make(late, false).await)
+    };
+    let ((addresses, mut drafts), mut others) = if needs_address {
+        let (addresses, drafts) = sandboxed.await?;
+        let others = furnished(&addresses).await?;
+        ((addresses, drafts), others)
     } else {
-        let furnished = async {
-            let (early, late) = draft::early(first);
-            let (made, mut drafts) = tokio::join!(volumes(context, pod, &[], turns), draft::make(early));
-            made?;
-            drafts.append(&mut draft::make(late).await);
-            Ok::<_, Failure>(drafts)
-        };
-        let (addresses, drafts) = tokio::join!(sandboxed, furnished);
-        let drafts = drafts?;
-        (addresses?, drafts)
+        let (sandboxed, furnished) = tokio::join!(sandboxed, furnished(&[]));
+        let others = furnished?;
+        (sandboxed?, others)
     };
+    drafts.append(&mut others);
     Ok(Prepared { addresses, drafts })
 }
 

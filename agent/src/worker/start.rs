@@ -1,32 +1,24 @@
-//! Beginning to start a container, with what it is made of, and what came of it.
+//! Beginning to start a container, and what came of it.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use agent_plan::observed::{self, Instance, Sandbox, State};
 use agent_plan::probe::{Kind as ProbeKind, Probe};
-use agent_plan::{Timestamp, after, environment, oci, pods, user};
-use api::pod::References;
-use k8s_openapi::api::core::v1::{Container, ContainerUser, Pod, PodSpec};
-use runtime::{ContainerSpec, Stdin};
+use agent_plan::{Timestamp, after, pods};
+use k8s_openapi::api::core::v1::{ContainerUser, Pod};
 use tokio::sync::RwLock;
 use tracing::{info, warn};
 
-use super::unstarted::{Failure, named};
+use super::unstarted::Failure;
 use super::{Done, Hook, Worker, adopt, launch};
 use crate::context::Context;
 use crate::events::Kind;
-use crate::services;
-use crate::sources;
 
 const RETRY_SECONDS: i64 = 10;
 const CONFIGURATION_RETRY_SECONDS: i64 = 3;
 const LOST_RETRY_SECONDS: i64 = 1;
-/// A seccomp profile is not larger.
-const PROFILE_BYTES: u64 = 1 << 20;
 
 /// A container whose program runs.
 pub(crate) struct Started {
@@ -44,13 +36,13 @@ pub(super) struct Plan {
     pub(super) image: Arc<image::Image>,
     /// Those that are volumes of the container, by the volumes' names.
     pub(super) volume_images: BTreeMap<String, Arc<image::Image>>,
-    addresses: Vec<IpAddr>,
+    pub(super) addresses: Vec<IpAddr>,
     pub(super) container: String,
     pub(super) attempt: u32,
     /// Held while the container is made: as long, nothing is removed that may tell what became of it.
     pub(super) gate: Arc<RwLock<()>>,
     /// The instance whose processes the container sees.
-    target: Option<Result<String, String>>,
+    pub(super) target: Option<Result<String, String>>,
 }
 
 impl Worker {
@@ -240,159 +232,4 @@ impl Worker {
             .as_ref()
             .map(|probe| Probe::new(ProbeKind::Liveness, probe, since));
     }
-}
-
-pub(super) async fn specification(plan: &Arc<Plan>) -> Result<ContainerSpec, Failure> {
-    let Plan { context, pod, .. } = &**plan;
-    let pid_of = plan.target.clone().transpose().map_err(Failure::configuration)?;
-    let container = &*of(plan)?;
-    let references = References::of_container(container);
-    let sources = if references.is_empty() {
-        environment::Sources::default()
-    } else {
-        let fetched = sources::fetch(context, pods::namespace(pod), &references).await;
-        fetched.map_err(|error| Failure::configuration(error.told()))?
-    };
-    let surroundings = services::surroundings(context, pod, &plan.addresses).await;
-    let surroundings = surroundings.map_err(Failure::configuration)?;
-    let shown = super::image_volumes::mount(plan).await?;
-    let plan = Arc::clone(plan);
-    // All of it is somebody else's: it may be long, and the file systems that it is read from and bound from may not answer.
-    let assembled = tokio::task::spawn_blocking(move || assemble(&plan, sources, &surroundings, &shown, pid_of));
-    let assembled = assembled.await;
-    assembled.unwrap_or_else(|error| Err(Failure::creation(error.to_string())))
-}
-
-fn of(plan: &Plan) -> Result<Cow<'_, Container>, Failure> {
-    let missing = || Failure::configuration(format!("container {} not found in the pod", plan.container));
-    pods::container(&plan.pod, &plan.container).ok_or_else(missing)
-}
-
-/// Blocks.
-fn assemble(
-    plan: &Plan,
-    mut sources: environment::Sources,
-    surroundings: &environment::Surroundings,
-    shown: &BTreeMap<String, PathBuf>,
-    pid_of: Option<String>,
-) -> Result<ContainerSpec, Failure> {
-    let Plan { context, pod, .. } = plan;
-    let container = &*of(plan)?;
-    let spec = pod
-        .spec
-        .as_ref()
-        .ok_or_else(|| Failure::configuration("the pod has no specification".to_owned()))?;
-    sources.files = super::mounts::files(plan, container);
-    let configuration = plan.image.config.config().clone().unwrap_or_default();
-    let image = oci::Image {
-        entrypoint: configuration.entrypoint().clone().unwrap_or_default(),
-        command: configuration.cmd().clone().unwrap_or_default(),
-        environment: configuration.env().clone().unwrap_or_default(),
-        working_directory: configuration.working_dir().clone(),
-    };
-    let volumes = oci::volumes(configuration.volumes().iter().flatten());
-    let volumes = volumes.map_err(|error| Failure::creation(error.to_string()))?;
-    let variables = environment::build(pod, container, &[], &sources, surroundings)
-        .map_err(|error| Failure::configuration(error.to_string()))?;
-    let user = user_of(pod, spec, container, configuration.user().as_deref())?;
-    let labels = context.se_linux.labels(pod, container, &plan.sandbox);
-    let labels = labels.map_err(|why| Failure::creation(format!("failed to generate container spec: {why}")))?;
-    let file_label = labels.as_ref().map(|labels| labels.mount.as_str());
-    let mounts = super::mounts::mounts(plan, container, &variables, shown, file_label)?;
-    let abilities = context.abilities();
-    let seccomp = seccomp_file(context, pod, container)?;
-    let app_armor = context.app_armor.profile(pod, container);
-    let app_armor = app_armor.map_err(|why| {
-        let what = "failed to get container spec opts: failed to generate apparmor spec opts";
-        Failure::creation(format!("{what}: {why}"))
-    })?;
-    let inputs = oci::Inputs {
-        pod,
-        container,
-        image: &image,
-        sources: &sources,
-        surroundings,
-        mounts: &mounts,
-        abilities: &abilities,
-        seccomp: seccomp.as_deref(),
-        app_armor: app_armor.as_deref(),
-        se_linux: labels.as_ref(),
-    };
-    let spec = oci::build(&inputs).map_err(|error| match error {
-        oci::SpecError::Reference(_) => Failure::configuration(error.to_string()),
-        oci::SpecError::NoCommand
-        | oci::SpecError::WorkingDirectory(_)
-        | oci::SpecError::Seccomp(_)
-        | oci::SpecError::Volumes(..)
-        | oci::SpecError::Invalid(_) => Failure::creation(error.to_string()),
-    })?;
-    let logs = context.log_directory(pod);
-    let made = super::prepare::create_within(context, &logs, &container.name);
-    made.map_err(|error| Failure::creation(error.to_string()))?;
-    let logs = logs.join(&container.name);
-    Ok(ContainerSpec {
-        id: format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple()),
-        name: container.name.clone(),
-        attempt: plan.attempt,
-        image: container.image.clone().unwrap_or_default(),
-        image_id: plan.image.image_id().to_owned(),
-        layers: plan.image.layers.clone(),
-        snapshot: plan.image.snapshot.clone(),
-        spec,
-        volumes,
-        user,
-        pid_of,
-        stdin: stdin(container),
-        log_path: logs.join(format!("{}.log", plan.attempt)),
-        annotations: annotations(plan),
-    })
-}
-
-/// The images that the container needs.
-fn annotations(plan: &Plan) -> BTreeMap<String, String> {
-    let mut all = BTreeMap::from([(crate::images::ID.to_owned(), plan.image.id.clone())]);
-    if !plan.volume_images.is_empty() {
-        let ids: Vec<&str> = plan.volume_images.values().map(|image| image.id.as_str()).collect();
-        all.insert(crate::images::SHOWN.to_owned(), ids.join(","));
-    }
-    all
-}
-
-fn stdin(container: &Container) -> Stdin {
-    match (container.stdin, container.stdin_once) {
-        (Some(true), Some(true)) => Stdin::Once,
-        (Some(true), _) => Stdin::Open,
-        (_, _) => Stdin::Closed,
-    }
-}
-
-/// The text of the profile on this node that a container names.
-fn seccomp_file(context: &Context, pod: &Pod, container: &Container) -> Result<Option<Vec<u8>>, Failure> {
-    let Some(file) = oci::localhost_profile(pod, container) else {
-        return Ok(None);
-    };
-    let profiles = context.config.state_directory.join("seccomp");
-    let text = crate::confined::below(&profiles, file, PROFILE_BYTES).map_err(|error| {
-        let path = profiles.join(file);
-        let why = if error.kind() == std::io::ErrorKind::NotFound {
-            format!("open {}: no such file or directory", path.display())
-        } else {
-            error.to_string()
-        };
-        let what = format!("cannot load seccomp profile \"{}\": {why}", path.display());
-        Failure::creation(format!("failed to create container: {what}"))
-    })?;
-    Ok(Some(text))
-}
-
-fn user_of(pod: &Pod, spec: &PodSpec, container: &Container, image: Option<&str>) -> Result<runtime::User, Failure> {
-    let user = user::build(spec, container, image)
-        .map_err(|error| Failure::configuration(named(&error, pod, &container.name)))?;
-    Ok(runtime::User {
-        user: user.user,
-        group: user.group,
-        supplementary: user.supplementary,
-        must_not_be_root: user.must_not_be_root,
-        strict_groups: user.strict_groups,
-    })
 }

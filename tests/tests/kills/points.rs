@@ -30,6 +30,7 @@ const UP: &[&str] = &[
     "volumes made",
     "created",
 ];
+const UP_EMBEDDED: &[&str] = &["container foreseen"];
 const UP_CONTAINERD: &[&str] = &["snapshot made", "container stored", "task made"];
 const RUNNING: &[&str] = &["start told", "started"];
 /// On its way down.
@@ -59,7 +60,7 @@ fn points(parts: Parts) -> Vec<(Way, &'static str)> {
     let (up, down) = if parts.containerd {
         (UP_CONTAINERD, DOWN_CONTAINERD)
     } else {
-        (&[][..], &[][..])
+        (UP_EMBEDDED, &[][..])
     };
     let named = |way: Way, lists: [&'static [&'static str]; 2]| {
         let all = lists.into_iter().flatten();

@@ -56,8 +56,18 @@ fn limits(spec: &oci_spec::runtime::Spec) -> Limits {
     }
 }
 
-/// The request to make a container, and its body.
-fn create(spec: ContainerSpec) -> Result<(Call, Vec<u8>), Error> {
+/// The container's own streams.
+pub(super) fn stdio(spec: &ContainerSpec) -> Stdio {
+    let process = spec.spec.process().as_ref();
+    let terminal = process.and_then(oci_spec::runtime::Process::terminal);
+    Stdio {
+        stdin: spec.stdin,
+        terminal: terminal == Some(true),
+    }
+}
+
+/// What a supervisor is told of a container that it shall make.
+pub(super) fn body(spec: &ContainerSpec) -> Result<Vec<u8>, Error> {
     check_id("container id", &spec.id)?;
     if spec.layers.is_empty() {
         return Err(Error::Invalid {
@@ -65,16 +75,13 @@ fn create(spec: ContainerSpec) -> Result<(Call, Vec<u8>), Error> {
             value: String::new(),
         });
     }
-    let body = serde_json::to_vec(&spec).map_err(|error| Refusal::failed("encode the container", &error))?;
-    let terminal = spec
-        .spec
-        .process()
-        .as_ref()
-        .and_then(oci_spec::runtime::Process::terminal);
-    let stdio = Stdio {
-        stdin: spec.stdin,
-        terminal: terminal == Some(true),
-    };
+    let body = serde_json::to_vec(spec).map_err(|error| Refusal::failed("encode the container", &error))?;
+    Ok(body)
+}
+
+/// The request to make a container, and its body.
+fn create(spec: ContainerSpec) -> Result<(Call, Vec<u8>), Error> {
+    let (body, stdio) = (body(&spec)?, stdio(&spec));
     let call = Call::Create {
         container: Box::new(described(&spec)),
         limits: limits(&spec.spec),
@@ -142,6 +149,10 @@ impl Runtime for Embedded {
             self.shared.create(spec, connected).await
         }
         .boxed()
+    }
+
+    fn foresee(&self, sandbox: &str, spec: &ContainerSpec) {
+        self.shared.foresee(sandbox, spec);
     }
 
     fn create_container(&self, sandbox: &str, spec: ContainerSpec) -> BoxFuture<'_, Result<Container, Error>> {

@@ -10,6 +10,7 @@
 //!
 //! The state on disk and the supervisors are the truth; this process keeps only connections, so that another may take over.
 
+mod ahead;
 mod calls;
 mod connection;
 mod leftovers;
@@ -84,6 +85,7 @@ struct Shared {
     program: Program,
     zygote: Mutex<Option<Zygote>>,
     connections: Mutex<BTreeMap<String, Arc<Connection>>>,
+    foreseen: Mutex<ahead::Foreseen>,
     /// Sandboxes without processes that are about to be removed. Identifiers are not used again.
     ended: Mutex<BTreeSet<String>>,
     events: broadcast::Sender<Event>,
@@ -146,7 +148,8 @@ impl Embedded {
         } = Opened::at(&config.state_dir, &config.cgroup_root, &FOLDERS)?;
         let program = Program::seal(&config.program, &state_dir);
         let zygote = Mutex::default();
-        let (connections, ended, tasks) = (Mutex::default(), Mutex::default(), Mutex::new(JoinSet::new()));
+        let (connections, foreseen, ended) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let tasks = Mutex::new(JoinSet::new());
         let events = broadcast::channel(1024).0;
         let shared = Shared {
             config,
@@ -156,6 +159,7 @@ impl Embedded {
             program,
             zygote,
             connections,
+            foreseen,
             ended,
             events,
             tasks,

@@ -19,7 +19,7 @@ use tokio::process::{Child, Command};
 
 use super::connection::{self, Connection};
 use super::{Shared, io_error, unexpected};
-use crate::protocol::{self, Answer, CONNECTED, Configuration, Message};
+use crate::protocol::{self, Answer, Configuration, Early, Message};
 use crate::supervisor::{self, SOCKET};
 use crate::{Connected, Error, Event, Sandbox, SandboxSpec, sys};
 
@@ -69,8 +69,9 @@ async fn in_time<T>(talk: impl Future<Output = io::Result<T>>) -> io::Result<T> 
 
 /// Tells a supervisor that the network is there, and reads what became of the sandbox.
 async fn tell_connected(stream: &mut UnixStream) -> io::Result<Message> {
+    let connected = protocol::encode(&Early::Connected, &[])?;
     // One that failed meanwhile has said why, and does not listen any more.
-    let told = stream.write_all(&[CONNECTED]).await;
+    let told = stream.write_all(&connected).await;
     let answered = connection::receive(stream).await;
     answered
         .map(|(message, _)| message)
@@ -86,7 +87,10 @@ impl Shared {
             result => result.map_err(io_error("create", &directory))?,
         }
         failpoint::reach("directory made");
-        match self.spawn(spec, connected).await {
+        let spawned = self.spawn(spec, connected).await;
+        // Nobody is told of what came meanwhile.
+        drop(self.take_foreseen(&id));
+        match spawned {
             Ok(sandbox) => Ok(sandbox),
             Err(error) => {
                 if let Err(failure) = self.remove(&id).await {
@@ -112,7 +116,8 @@ impl Shared {
             spec,
             cgroup_root: self.config.cgroup_root.clone(),
         };
-        let configuration = protocol::encode(&configuration, &[]).map_err(failed())?;
+        let mut configuration = protocol::encode(&configuration, &[]).map_err(failed())?;
+        configuration.extend(self.take_foreseen(&id).concat());
         ours.set_nonblocking(true).map_err(failed())?;
         // It lies there when the supervisor begins, which need not wait for this task's next turn then.
         let written = match (&ours).write(&configuration) {

@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 
 use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
+use nix::sched::{CloneFlags, setns};
 use oci_spec::runtime::{LinuxNamespaceType, Spec};
 
 use super::complaints::{Complaints, failed_mount};
 use super::confine::{PidNamespace, Place, confine, is_closed};
+use super::foreseen::Hold;
 use super::groups::View;
 use super::late::Late;
 use super::memory::{self, SharedMemory};
@@ -18,6 +20,7 @@ use super::program::Program;
 use super::sources::Sources;
 use super::stage::{Empty, Machine};
 use super::users::Users;
+use super::workplace::InVolume;
 use super::{attach, declared, exec, groups, masks, shifted, stage, user, workplace};
 use crate::cgroup::Cgroups;
 use crate::overlay::{self, Writable};
@@ -53,6 +56,8 @@ pub(super) struct Creation<'a> {
     pub(super) stderr: OwnedFd,
     /// Whether a socket in the directory waits for a terminal's master.
     pub(super) terminal: bool,
+    /// Where it waits for its pod's network and volumes; none: they are there.
+    pub(super) hold: Option<Hold>,
 }
 
 /// Where a container's first processes go.
@@ -70,26 +75,34 @@ struct Taken {
     machine: Machine,
     memory: Mount,
     layers: Vec<Mount>,
+}
+
+/// What is left to be done when there are a network and volumes.
+struct Rest {
+    /// Numbers on the stage that are taken.
+    taken: usize,
+    rootfs: PathBuf,
     sources: Sources,
+    directory: Option<InVolume>,
 }
 
 /// Makes the container and returns its first process, a child of this one, which waits to be started.
 pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Result<i32, Refusal> {
     let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
-    let mut spec: ContainerSpec =
+    let spec: ContainerSpec =
         serde_json::from_slice(spec).map_err(|error| Refusal::failed("read the container's configuration", &error))?;
-    workplace::in_volume(&spec.spec)?;
     make_writable(&creation, &spec.layers, label::of_mounts(&spec.spec))
         .map_err(failed("make the root file system"))?;
     let mut origins = bound(&spec.spec);
-    let taken = take(&creation, &mut spec)?;
+    let taken = take(&creation, &spec)?;
     let view = enter_group(&creation, &spec.spec, tracked)?;
     let joined = creation
         .pid_namespace
         .open()
         .map_err(failed("open the pid namespace"))?;
     creation.empty.enter().map_err(failed("enter a mount namespace"))?;
-    let (mut config, late) = set_stage(&creation, taken, view, spec, joined.as_ref(), &mut origins)?;
+    let (mut config, rest) = set_stage(&creation, taken, view, spec, joined.as_ref())?;
+    let late = furnish(&creation, rest, &mut config, &mut origins)?;
     masks::turn(&mut config).map_err(|error| Refusal::failed("complete the configuration", &error))?;
     let home = Path::new(stage::HOME);
     let directory = config.process().as_ref().map(|process| process.cwd().clone());
@@ -142,7 +155,7 @@ fn begin_in(config: &mut Spec, directory: PathBuf) {
     }
 }
 
-fn take(creation: &Creation<'_>, spec: &mut ContainerSpec) -> Result<Taken, Refusal> {
+fn take(creation: &Creation<'_>, spec: &ContainerSpec) -> Result<Taken, Refusal> {
     let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
     let memory = match creation.memory {
         Some(memory) => memory.mount(creation.empty),
@@ -157,7 +170,6 @@ fn take(creation: &Creation<'_>, spec: &mut ContainerSpec) -> Result<Taken, Refu
         machine: Machine::take(creation.cgroups).map_err(failed("take what is the machine's"))?,
         memory,
         layers: shifted::layers(creation.users, &spec.layers).map_err(failed("take the image's layers"))?,
-        sources: Sources::take(&mut spec.spec, creation.users)?,
     })
 }
 
@@ -166,17 +178,22 @@ fn set_stage(
     creation: &Creation<'_>,
     taken: Taken,
     view: View,
-    spec: ContainerSpec,
+    mut spec: ContainerSpec,
     pids: Option<&File>,
-    origins: &mut Vec<(PathBuf, PathBuf)>,
-) -> Result<(Spec, Late), Refusal> {
+) -> Result<(Spec, Rest), Refusal> {
     let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
+    let Taken {
+        home: own,
+        machine,
+        memory: shared,
+        layers,
+    } = taken;
     let (home, memory) = (Path::new(stage::HOME), Path::new(stage::MEMORY));
     let rootfs = home.join(ROOTFS);
-    let put = taken.machine.put().and_then(|()| taken.home.attach(home));
-    put.and_then(|()| taken.memory.attach(memory))
+    let put = machine.put().and_then(|()| own.attach(home));
+    put.and_then(|()| shared.attach(memory))
         .map_err(failed("set the stage"))?;
-    mount_rootfs(&taken.layers, label::of_mounts(&spec.spec), home).map_err(failed("mount the root file system"))?;
+    mount_rootfs(&layers, label::of_mounts(&spec.spec), home).map_err(failed("mount the root file system"))?;
     let volumes = declared::places(&rootfs, &spec.volumes)?;
     declared::make(&rootfs, &volumes, creation.users.map(Users::root))?;
     if is_closed(&spec.spec) {
@@ -196,16 +213,50 @@ fn set_stage(
         grouped: true,
         settled: true,
     };
+    let directory = workplace::in_volume(&spec.spec);
+    let sources = Sources::of(&mut spec.spec);
     let mut config = confine(spec.spec, &identity, &place)?;
     label::settle(&mut config);
     workplace::in_root(&rootfs, &config, creation.users)?;
     let viewed = view.put(&mut config);
     viewed.map_err(failed("mount the container's control groups"))?;
-    let first = taken.layers.len();
-    let late = taken
-        .sources
-        .put(first, &mut config, &rootfs, creation.users.is_some(), origins)?;
-    Ok((config, late))
+    let rest = Rest {
+        taken: layers.len(),
+        rootfs,
+        sources,
+        directory,
+    };
+    Ok((config, rest))
+}
+
+/// Mounts what is the pod's, and joins its network, as soon as they are there.
+fn furnish(
+    creation: &Creation<'_>,
+    rest: Rest,
+    config: &mut Spec,
+    origins: &mut Vec<(PathBuf, PathBuf)>,
+) -> Result<Late, Refusal> {
+    let Rest {
+        taken,
+        rootfs,
+        mut sources,
+        directory,
+    } = rest;
+    if let Some(hold) = &creation.hold {
+        hold.wait()
+            .map_err(|error| Refusal::failed("wait for the pod's network", &error))?;
+    }
+    let netns = creation.hold.as_ref().and_then(|hold| hold.netns.as_deref());
+    let found = creation.empty.away(|| {
+        if let Some(netns) = netns {
+            let joined = File::open(netns).and_then(|netns| Ok(setns(netns, CloneFlags::CLONE_NEWNET)?));
+            joined.map_err(|error| Refusal::failed("join the network namespace", &error))?;
+        }
+        directory.as_ref().map_or(Ok(()), InVolume::make)?;
+        sources.take(creation.users)
+    });
+    found.map_err(|error| Refusal::failed("go among the machine's mounts", &error))??;
+    sources.put(taken, config, &rootfs, creation.users.is_some(), origins)
 }
 
 /// Where a container's mounts are, and what of the machine they show.
@@ -246,10 +297,13 @@ fn described(error: &libcontainer::error::LibcontainerError, directory: &Path) -
 fn enter_group(creation: &Creation<'_>, spec: &Spec, tracked: bool) -> Result<View, Refusal> {
     let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
     let (cgroups, leaf) = (creation.cgroups, leaf(creation.cgroups, &creation.group));
-    // Where the supervisor could not make it, this says why.
-    let made = (&creation.grouped)
-        .read_exact(&mut [0])
-        .or_else(|_| cgroups.create(&leaf));
+    let made = (&creation.grouped).read_exact(&mut [0]);
+    let made = match creation.hold {
+        // Whoever is asked for the container says why.
+        Some(_) => made,
+        // Where the supervisor could not make it, this says why.
+        None => made.or_else(|_| cgroups.create(&leaf)),
+    };
     let entered = made.and_then(|()| cgroups.enter(&leaf, tracked));
     entered.map_err(failed("enter the container's cgroup"))?;
     if !groups::every_device(spec) {

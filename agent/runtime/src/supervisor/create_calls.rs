@@ -2,23 +2,122 @@
 
 use std::fs;
 use std::io::{self, Write as _};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, RawFd};
+use std::path::{Path, PathBuf};
 
 use nix::sys::signal::Signal;
 
 use super::attach;
 use super::confine::PidNamespace;
 use super::create::{self, Creation};
-use super::job::{self, Job, Purpose, Ticket};
+use super::foreseen::Hold;
+use super::job::{self, Child, Job, Purpose, Ticket};
 use super::log::LogFile;
-use super::state::{Entry, JOB_LIMIT, Supervisor};
-use super::{FIRST, RECORD};
+use super::memory::SharedMemory;
+use super::stage::Empty;
+use super::state::{Entry, JOB_LIMIT, Stdio, Supervisor};
+use super::users::Users;
+use super::{CONTAINERS, FIRST, RECORD};
+use crate::cgroup::Cgroups;
 use crate::clock::monotonic;
 use crate::protocol::{self, Answer};
 use crate::record;
 use crate::{Container, Limits, Refusal};
 
+/// What all containers of a pod are made with.
+pub(super) struct Ground<'a> {
+    pub(super) cgroups: &'a Cgroups,
+    /// The pod's group, relative to the hierarchies.
+    pub(super) group: &'a Path,
+    /// The sandbox's directory, absolute.
+    pub(super) directory: &'a Path,
+    pub(super) empty: &'a Empty,
+    /// None: the machine's.
+    pub(super) users: Option<&'a Users>,
+    /// None: the machine's.
+    pub(super) memory: Option<&'a SharedMemory>,
+}
+
+/// What a child is to make.
+pub(super) struct Asked<'a> {
+    pub(super) id: &'a str,
+    pub(super) spec: &'a [u8],
+    pub(super) stdio: protocol::Stdio,
+    pub(super) pids: PidNamespace,
+    /// None: it does not wait.
+    pub(super) hold: Option<Hold>,
+}
+
+impl Ground<'_> {
+    /// Forks a child that makes a container; answers our ends of the container's streams, too.
+    pub(super) fn begin(&self, asked: Asked<'_>, foreign: &[RawFd]) -> Result<(Child, Stdio), Refusal> {
+        let directory = self.directory.join(CONTAINERS).join(asked.id);
+        // Of what was made ahead, if it was and is still there.
+        fs::rename(self.directory.join(FIRST), &directory)
+            .or_else(|_| fs::create_dir(&directory))
+            .map_err(|error| Refusal::failed("create the container's directory", &error))?;
+        let begun = self.begin_in(directory.clone(), asked, foreign);
+        if begun.is_err() {
+            // The next try makes it again.
+            trees::remove(&directory).ok();
+        }
+        begun
+    }
+
+    fn begin_in(&self, directory: PathBuf, asked: Asked<'_>, foreign: &[RawFd]) -> Result<(Child, Stdio), Refusal> {
+        let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
+        let Asked {
+            id,
+            spec,
+            stdio: wanted,
+            pids,
+            hold,
+        } = asked;
+        let group = self.group.join(id);
+        let (ours, [stdin, stdout, stderr]) = attach::stdio(id, wanted).map_err(failed("make the streams"))?;
+        let leaf = create::leaf(self.cgroups, &group);
+        let tracking = self.cgroups.open_tracking(&leaf);
+        let (grouped, mut told) = io::pipe().map_err(failed("make a pipe"))?;
+        let foreign = [foreign, &[told.as_raw_fd()]].concat();
+        let creation = Creation {
+            cgroups: self.cgroups,
+            group,
+            grouped,
+            directory,
+            empty: self.empty,
+            pid_namespace: pids,
+            users: self.users,
+            memory: self.memory,
+            stdin,
+            stdout,
+            stderr,
+            terminal: wanted.terminal,
+            hold,
+        };
+        let child = job::spawn(tracking.as_ref(), &foreign, |tracked| {
+            create::create(creation, spec, tracked)
+        });
+        let child = child.map_err(failed("fork"))?;
+        // The child is at work meanwhile. It finds out what is missing, if something is.
+        if self.cgroups.create(&leaf).is_ok() {
+            told.write_all(&[0]).ok();
+        }
+        Ok((child, ours))
+    }
+}
+
 impl Supervisor {
+    fn ground(&self) -> Ground<'_> {
+        Ground {
+            cgroups: &self.cgroups,
+            group: &self.group,
+            directory: &self.directory,
+            empty: &self.empty,
+            users: self.users.as_ref(),
+            memory: self.memory.as_ref(),
+        }
+    }
+
     pub(super) fn create(
         &mut self,
         ticket: Ticket,
@@ -33,54 +132,39 @@ impl Supervisor {
         if self.find(&id).is_ok() || self.jobs.iter().any(making) {
             return Err(Refusal::ContainerExists(id));
         }
-        let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
-        let log = LogFile::open(&container.log_path).map_err(failed("open the log"))?;
-        let (directory, group) = (self.container_directory(&id), self.group.join(&id));
-        // Of what was made ahead, if it was and is still there.
-        fs::rename(self.directory.join(FIRST), &directory)
-            .or_else(|_| fs::create_dir(&directory))
-            .map_err(failed("create the container's directory"))?;
-        let (ours, [stdin, stdout, stderr]) = attach::stdio(&id, wanted).map_err(failed("make the streams"))?;
+        let opened = LogFile::open(&container.log_path);
+        let log = opened.map_err(|error| Refusal::failed("open the log", &error))?;
         let own_pids = pid_namespace == PidNamespace::Own;
-        let leaf = create::leaf(&self.cgroups, &group);
-        let tracking = self.cgroups.open_tracking(&leaf);
-        let (grouped, mut told) = io::pipe().map_err(failed("make a pipe"))?;
-        let foreign = [self.connections(), vec![told.as_raw_fd()]].concat();
-        let creation = Creation {
-            cgroups: &self.cgroups,
-            group,
-            grouped,
-            directory,
-            empty: &self.empty,
-            pid_namespace,
-            users: self.users.as_ref(),
-            memory: self.memory.as_ref(),
-            stdin,
-            stdout,
-            stderr,
-            terminal: wanted.terminal,
-        };
-        let purpose = Purpose::Create {
+        let deadline = monotonic() + JOB_LIMIT;
+        let purpose = |stdio| Purpose::Create {
             ticket,
             container,
             limits,
             own_pids,
             log,
-            stdio: ours,
+            stdio,
             start: None,
         };
-        let job = job::spawn(
-            purpose,
-            monotonic() + JOB_LIMIT,
-            tracking.as_ref(),
-            &foreign,
-            |tracked| create::create(creation, spec, tracked),
-        );
-        self.jobs.push(job.map_err(failed("fork"))?);
-        // The child is at work meanwhile. It finds out what is missing, if something is.
-        if self.cgroups.create(&leaf).is_ok() {
-            told.write_all(&[0]).ok();
-        }
+        let foreseen = self.foreseen(&id, |foreseen| foreseen.is(wanted, &pid_namespace, spec));
+        let job = if let Some(waiting) = foreseen {
+            waiting.turned(deadline, |waited_for| match waited_for {
+                Purpose::Foreseen(foreseen) => purpose(foreseen.go_on()),
+                other @ (Purpose::Create { .. } | Purpose::Exec(_) | Purpose::Remove { .. } | Purpose::Over(_)) => {
+                    other
+                }
+            })
+        } else {
+            let asked = Asked {
+                id: &id,
+                spec,
+                stdio: wanted,
+                pids: pid_namespace,
+                hold: None,
+            };
+            let (child, stdio) = self.ground().begin(asked, &self.connections())?;
+            child.job(deadline, purpose(stdio))
+        };
+        self.jobs.push(job);
         Ok(())
     }
 
@@ -91,7 +175,11 @@ impl Supervisor {
                 *start = Some(ticket);
                 true
             }
-            Purpose::Create { .. } | Purpose::Exec(_) | Purpose::Remove { .. } | Purpose::Over(_) => false,
+            Purpose::Create { .. }
+            | Purpose::Foreseen(_)
+            | Purpose::Exec(_)
+            | Purpose::Remove { .. }
+            | Purpose::Over(_) => false,
         })
     }
 

@@ -117,14 +117,11 @@ impl Supervisor {
             streams,
         };
         let patience = began.deadline.max(monotonic()).min(monotonic() + JOB_LIMIT) + JOB_LIMIT;
-        let job = job::spawn(
-            Purpose::Exec(key),
-            patience,
-            tracking.as_ref(),
-            &self.connections(),
-            |tracked| exec::start(&execution, argv, env, tracked),
-        );
-        self.jobs.push(job.map_err(failed("fork"))?);
+        let child = job::spawn(tracking.as_ref(), &self.connections(), |tracked| {
+            exec::start(&execution, argv, env, tracked)
+        });
+        let child = child.map_err(failed("fork"))?;
+        self.jobs.push(child.job(patience, Purpose::Exec(key)));
         let Began {
             output,
             limit,

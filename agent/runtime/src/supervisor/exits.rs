@@ -8,6 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 
+use super::foreseen::Foreseen;
 use super::job::{Job, Purpose, Ticket};
 use super::state::{Entry, JOB_LIMIT, Kind, Supervisor};
 use super::{CONTAINERS, RECORD, SOCKET};
@@ -92,6 +93,10 @@ impl Supervisor {
         for exec in &mut self.execs {
             exec.deadline = Duration::ZERO;
         }
+        let unasked = |job: &&mut Job| matches!(job.purpose, Purpose::Foreseen(_));
+        for job in self.jobs.iter_mut().filter(unasked) {
+            job.deadline = Duration::ZERO;
+        }
         for id in self
             .entries
             .iter()
@@ -128,6 +133,8 @@ impl Supervisor {
                 }
                 // It became a child of ours just now.
                 Purpose::Over(made) => self.claim(made),
+                // Where it failed, whoever asks for the container finds out why.
+                Purpose::Foreseen(Foreseen { id, .. }) => self.forget(&id),
                 Purpose::Exec(key) => self.exec_started(key, result),
                 Purpose::Remove { tickets, answer } => {
                     let answer = result.and(answer);

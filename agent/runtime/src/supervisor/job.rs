@@ -4,9 +4,13 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::unistd::ForkResult;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, Pid};
 
+use super::foreseen::Foreseen;
 use super::give_back_signals;
 use super::log::LogFile;
 use super::state::Stdio;
@@ -32,6 +36,8 @@ pub(super) enum Purpose {
         /// Who wants it started as soon as it is there.
         start: Option<Ticket>,
     },
+    /// A container that nobody has asked for yet.
+    Foreseen(Foreseen),
     /// The exec with this key.
     Exec(u64),
     /// Afterwards these are answered so, unless the removal itself failed.
@@ -54,29 +60,42 @@ pub(super) struct Job {
     pub(super) deadline: Duration,
 }
 
+/// A child that was forked just now.
+pub(super) struct Child {
+    pid: i32,
+    report: OwnedFd,
+}
+
+impl Child {
+    pub(super) fn job(self, deadline: Duration, purpose: Purpose) -> Job {
+        Job {
+            pid: self.pid,
+            report: self.report,
+            heard: None,
+            purpose,
+            deadline,
+        }
+    }
+}
+
 /// Forks a child, into a v2 group where one is given, that does `work` and reports what came of it; `work` is told whether it
 /// is in that group. The report fits into a pipe, so the child never waits.
 ///
 /// `foreign` descriptors are closed in the child: it and the container that it makes would keep the agent's connection open
 /// when the supervisor is gone.
 pub(super) fn spawn(
-    purpose: Purpose,
-    deadline: Duration,
     group: Option<&OwnedFd>,
     foreign: &[RawFd],
     work: impl FnOnce(bool) -> Result<i32, Refusal>,
-) -> io::Result<Job> {
+) -> io::Result<Child> {
     let (reader, mut writer) = io::pipe()?;
     let reader = OwnedFd::from(reader);
     fcntl(&reader, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     let (forked, inside) = sys::fork_into(group.map(AsFd::as_fd))?;
     match forked {
-        ForkResult::Parent { child } => Ok(Job {
+        ForkResult::Parent { child } => Ok(Child {
             pid: child.as_raw(),
             report: reader,
-            heard: None,
-            purpose,
-            deadline,
         }),
         ForkResult::Child => {
             for fd in foreign {
@@ -95,6 +114,24 @@ pub(super) fn spawn(
 }
 
 impl Job {
+    /// The same child for another purpose.
+    pub(super) fn turned(self, deadline: Duration, turn: impl FnOnce(Purpose) -> Purpose) -> Self {
+        let purpose = turn(self.purpose);
+        Self {
+            purpose,
+            deadline,
+            ..self
+        }
+    }
+
+    /// Kills a child whose work nobody wants any more, and returns when it is gone.
+    pub(super) fn end(self) {
+        let pid = Pid::from_raw(self.pid);
+        // It was not waited for, so the pid is its own.
+        kill(pid, Signal::SIGKILL).ok();
+        while waitpid(pid, None) == Err(Errno::EINTR) {}
+    }
+
     /// Where a report comes that is worth hearing before the child has ended: the kernel takes its mount namespace apart then, and
     /// waits for other processors meanwhile.
     pub(super) fn awaited(&self) -> Option<BorrowedFd<'_>> {

@@ -14,6 +14,7 @@ mod devices;
 mod exec;
 mod exec_calls;
 pub(crate) mod exits;
+mod foreseen;
 mod groups;
 mod job;
 mod kernel;
@@ -42,7 +43,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use nix::sched::{CloneFlags, setns, unshare};
@@ -51,8 +52,11 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::setsid;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use create_calls::Ground;
+use job::Job;
 use memory::SharedMemory;
 use pause::Pause;
 use stage::Empty;
@@ -127,11 +131,14 @@ fn supervise(order: Order, empty: Empty, cgroups: Cgroups) -> ExitCode {
         memory,
     } = order;
     // Otherwise the agent went away before it said what to do.
-    let Ok(configuration) = read_configuration(&mut agent) else {
+    let Ok((configuration, _)) = read_frame(&mut agent) else {
         return ExitCode::FAILURE;
     };
-    let (result, supervisor) = match set_up(&directory, configuration, empty, cgroups, memory, &mut agent) {
-        Ok(supervisor) => {
+    let mut jobs = Vec::new();
+    let set_up = set_up(&directory, configuration, empty, cgroups, memory, &mut agent, &mut jobs);
+    let (result, supervisor) = match set_up {
+        Ok(mut supervisor) => {
+            supervisor.jobs = jobs;
             let (sandbox, supervisor_pid) = (supervisor.sandbox(), nix::unistd::getpid().as_raw());
             (
                 Ok(Answer::Ready {
@@ -141,7 +148,11 @@ fn supervise(order: Order, empty: Empty, cgroups: Cgroups) -> ExitCode {
                 Some(supervisor),
             )
         }
-        Err((doing, error)) => (Err(Refusal::failed(doing, &error)), None),
+        Err((doing, error)) => {
+            // Whoever hears of it removes what they work on.
+            jobs.into_iter().for_each(Job::end);
+            (Err(Refusal::failed(doing, &error)), None)
+        }
     };
     let told = protocol::encode(&Message::Reply { id: 0, result }, &[]).and_then(|frame| agent.write_all(&frame));
     match (supervisor, told) {
@@ -153,20 +164,14 @@ fn supervise(order: Order, empty: Empty, cgroups: Cgroups) -> ExitCode {
     }
 }
 
-fn read_configuration(agent: &mut UnixStream) -> io::Result<Configuration> {
+fn read_frame<Head: DeserializeOwned>(agent: &mut UnixStream) -> io::Result<(Head, Vec<u8>)> {
     let mut buffer = vec![0; protocol::PREFIX];
     agent.read_exact(&mut buffer)?;
     let prefix = buffer.first_chunk().ok_or(io::ErrorKind::UnexpectedEof)?;
     let (head, body) = protocol::lengths(*prefix)?;
     buffer.resize(protocol::PREFIX + head + body, 0);
     agent.read_exact(buffer.get_mut(protocol::PREFIX..).unwrap_or_default())?;
-    let (configuration, _) = protocol::take(&mut buffer)?.ok_or(io::ErrorKind::InvalidData)?;
-    Ok(configuration)
-}
-
-/// Nothing comes when there will be no network.
-fn wait_for_network(agent: &mut UnixStream) -> io::Result<()> {
-    agent.read_exact(&mut [0])
+    Ok(protocol::take(&mut buffer)?.ok_or(io::ErrorKind::InvalidData)?)
 }
 
 type Failure = (&'static str, io::Error);
@@ -182,45 +187,44 @@ fn set_up(
     cgroups: Cgroups,
     memory: Option<SharedMemory>,
     agent: &mut UnixStream,
+    jobs: &mut Vec<Job>,
 ) -> Result<state::Supervisor, Failure> {
     let Configuration { spec, cgroup_root } = configuration;
     // EPERM: it leads a session already.
     setsid().ok();
     umask(Mode::from_bits_truncate(0o022));
-    let mut connected = || wait_for_network(agent).map_err(at("wait for the network"));
+    let mut connected = |ground: Option<&Ground<'_>>| {
+        let connected = foreseen::until_connected(agent, &spec, ground, jobs);
+        connected.map_err(at("wait for the network"))
+    };
     if spec.user_ids.is_some() {
         // By it the pod's users are found.
-        connected()?;
+        connected(None)?;
     }
     let users = own_users(&spec).map_err(at("find the pod's users"))?;
-    let memory = shared_memory(memory, &spec, &empty, users.as_ref());
-    let memory = memory.map_err(at("make the pod's shared memory"))?;
+    let memory = shared_memory(memory, &spec, &empty, users.as_ref()).map_err(at("make the pod's shared memory"))?;
     nix::unistd::chdir(directory).map_err(at("enter the sandbox's directory"))?;
     sys::become_subreaper().map_err(at("become a subreaper"))?;
     // Refused without CAP_SYS_RESOURCE: then it is as likely a victim as its size makes it, which is hardly.
     drop(fs::write("/proc/self/oom_score_adj", "-999"));
     let signals = take_signals().map_err(at("take signals"))?;
-    let root = PathBuf::from(cgroup_root);
-    let group = root.join(spec.class.folder()).join(&spec.id);
+    let group = Path::new(&cgroup_root).join(spec.class.folder()).join(&spec.id);
     cgroups.create(&group).map_err(at("create the pod's cgroup"))?;
     failpoint::reach("group made");
-    let mut own = CloneFlags::empty();
-    own.set(CloneFlags::CLONE_NEWIPC, !spec.host_ipc);
-    own.set(CloneFlags::CLONE_NEWUTS, spec.netns.is_some());
-    match &users {
-        Some(users) => users.unshare(own),
-        None => unshare(own).map_err(io::Error::from),
-    }
-    .map_err(at("unshare namespaces"))?;
+    unshare_own(&spec, users.as_ref()).map_err(at("unshare namespaces"))?;
     fs::create_dir(CONTAINERS).map_err(at("create the containers' directory"))?;
     if spec.user_ids.is_none() {
-        connected()?;
+        let ground = Ground {
+            cgroups: &cgroups,
+            group: &group,
+            directory,
+            empty: &empty,
+            users: None,
+            memory: memory.as_ref(),
+        };
+        connected(Some(&ground))?;
     }
-    if let Some(netns) = &spec.netns {
-        let netns = File::open(netns).map_err(at("open the network namespace"))?;
-        setns(netns, CloneFlags::CLONE_NEWNET).map_err(at("join the network namespace"))?;
-        nix::unistd::sethostname(&spec.hostname).map_err(at("set the host name"))?;
-    }
+    join_network(&spec)?;
     kernel::set(&spec).map_err(at("set what the pod wants of the kernel"))?;
     let pause = if spec.share_process_namespace && !spec.host_pid {
         Some(Pause::start(&empty, users.as_ref()).map_err(at("make the shared pid namespace"))?)
@@ -252,6 +256,23 @@ fn set_up(
     Ok(state::Supervisor::new(
         directory, spec, sandbox, cgroups, group, empty, users, pause, memory, listener, signals,
     ))
+}
+
+fn unshare_own(spec: &SandboxSpec, users: Option<&Users>) -> io::Result<()> {
+    let mut own = CloneFlags::empty();
+    own.set(CloneFlags::CLONE_NEWIPC, !spec.host_ipc);
+    own.set(CloneFlags::CLONE_NEWUTS, spec.netns.is_some());
+    match users {
+        Some(users) => users.unshare(own),
+        None => Ok(unshare(own)?),
+    }
+}
+
+fn join_network(spec: &SandboxSpec) -> Result<(), Failure> {
+    let Some(netns) = &spec.netns else { return Ok(()) };
+    let netns = File::open(netns).map_err(at("open the network namespace"))?;
+    setns(netns, CloneFlags::CLONE_NEWNET).map_err(at("join the network namespace"))?;
+    nix::unistd::sethostname(&spec.hostname).map_err(at("set the host name"))
 }
 
 /// The one that was made before, unless it must be another's or is not wanted.

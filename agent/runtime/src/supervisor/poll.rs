@@ -8,9 +8,9 @@ use std::os::unix::net::UnixStream;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 
-use super::attach;
 use super::job::Ticket;
 use super::state::{Entry, Supervisor};
+use super::{attach, foreseen};
 use crate::clock::now;
 use crate::protocol::{self, Message, Request};
 use crate::sys;
@@ -130,13 +130,14 @@ enum Source {
 }
 
 impl Supervisor {
-    /// The descriptors of the agents' connections, and of those who attached.
+    /// The descriptors of the agents' connections, of those who attached, and what children wait for.
     pub(super) fn connections(&self) -> Vec<RawFd> {
         let clients = self.clients.iter().map(|client| client.stream.as_raw_fd());
         let attached = self.entries.iter().flat_map(|entry| &entry.attachments);
         clients
             .chain([self.listener.as_raw_fd()])
             .chain(attached.flat_map(attach::Attachment::descriptors))
+            .chain(foreseen::signals(&self.jobs))
             .collect()
     }
 

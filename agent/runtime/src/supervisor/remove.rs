@@ -18,6 +18,7 @@ impl Supervisor {
                 state: "being created".to_owned(),
             }));
         }
+        drop(self.foreseen(id, |_| false));
         let kill_first = match self.find(id) {
             Ok(entry) if !matches!(entry.container.state, State::Exited { .. }) => {
                 entry.removal.push(ticket);
@@ -51,11 +52,11 @@ impl Supervisor {
             tickets: tickets.clone(),
             answer,
         };
-        let job = job::spawn(purpose, monotonic() + JOB_LIMIT, None, &self.connections(), |_| {
+        let child = job::spawn(None, &self.connections(), |_| {
             remove_traces(&cgroups, &group, &directory)
         });
-        match job {
-            Ok(job) => self.jobs.push(job),
+        match child {
+            Ok(child) => self.jobs.push(child.job(monotonic() + JOB_LIMIT, purpose)),
             Err(error) => {
                 for ticket in tickets {
                     self.reply(ticket, Err(Refusal::failed("fork", &error)));

@@ -26,22 +26,36 @@ use crate::sys::Mount;
 
 /// Mounts of what the machine has, by the number of the mount that wants them.
 pub(super) struct Sources {
+    /// Those that want something.
+    wanted: Vec<(usize, Wanted)>,
+    /// Whether any mount is open to the machine.
+    open: bool,
     mounts: BTreeMap<usize, Mount>,
 }
 
 impl Sources {
-    /// To be taken before this process leaves the machine's mounts.
-    pub(super) fn take(spec: &mut Spec, users: Option<&Users>) -> Result<Self, Refusal> {
+    /// What a configuration wants.
+    pub(super) fn of(spec: &mut Spec) -> Self {
         let open = settle_whole(spec);
-        let mut taken = BTreeMap::new();
-        for (number, mount) in spec.mounts().iter().flatten().enumerate() {
-            let Some(source) = mount.source().as_deref().filter(|_| late::is_bound(mount)) else {
+        let mounts = spec.mounts().iter().flatten().enumerate();
+        let wanted = mounts.filter(|(_, mount)| late::is_bound(mount));
+        Self {
+            wanted: wanted.map(|(number, mount)| (number, mount.clone())).collect(),
+            open,
+            mounts: BTreeMap::new(),
+        }
+    }
+
+    /// To be taken by a process that is among the machine's mounts.
+    pub(super) fn take(&mut self, users: Option<&Users>) -> Result<(), Refusal> {
+        for (number, mount) in &self.wanted {
+            let Some(source) = mount.source().as_deref() else {
                 continue;
             };
             let failed = |error: io::Error| Refusal::failed(format!("mount {}", source.display()), &error);
             let copy = copied(mount, source).map_err(failed)?;
             if !says(mount, "rshared") {
-                let alone = !open || says(mount, "rprivate");
+                let alone = !self.open || says(mount, "rprivate");
                 let propagation = if alone { libc::MS_PRIVATE } else { libc::MS_SLAVE };
                 copy.propagate(propagation).map_err(failed)?;
             }
@@ -51,9 +65,9 @@ impl Sources {
                     Refusal::failed(format!("map the ids of {from} for {to}"), &error)
                 })?;
             }
-            taken.insert(number, copy);
+            self.mounts.insert(*number, copy);
         }
-        Ok(Self { mounts: taken })
+        Ok(())
     }
 
     /// Mounts them and the file systems of the kernel in the root, leaves what libcontainer must mount in the configuration and

@@ -2,7 +2,7 @@
 //!
 //! A copy of the machine's own would be dearer with every pod of the node, in time and in memory, and is made more than once for
 //! a container. So there is one namespace that is empty but for the directories below, and a creation starts from a copy of that.
-//! What it needs of the machine it takes before, as mounts that are attached nowhere.
+//! What it needs of the machine it takes before, or goes back for, as mounts that are attached nowhere.
 
 use std::fs::{self, File};
 use std::io;
@@ -89,6 +89,15 @@ impl Empty {
         let copy = Mount::copy(Path::new(MEMORY));
         self.leave()?;
         copy
+    }
+
+    /// Does something among the machine's mounts, and comes back to the copy that this process is in, where `/proc` is.
+    pub(super) fn away<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
+        let here = File::open("/proc/self/ns/mnt")?;
+        self.leave()?;
+        let done = work();
+        setns(here, CloneFlags::CLONE_NEWNS)?;
+        Ok(done)
     }
 
     fn leave(&self) -> io::Result<()> {

@@ -17,17 +17,35 @@ use super::{links, stage};
 use crate::Refusal;
 use crate::sys::open_in_root;
 
-/// Makes the working directory where the volume that it lies in has none. No link leads out of it. What is in the way is said in
-/// the words that people know from runc.
-pub(super) fn in_volume(spec: &Spec) -> Result<(), Refusal> {
-    let Some((directory, Some(mount))) = place(spec) else {
-        return Ok(());
-    };
-    match volume(mount) {
-        Some((volume, writable)) => inside(volume, directory, mount.destination(), writable),
-        // A file system that is empty, or the kernel's: nothing can be made there beforehand.
-        None => Ok(()),
+/// A working directory that lies in a volume.
+pub(super) struct InVolume {
+    volume: PathBuf,
+    directory: PathBuf,
+    /// Where the volume is mounted.
+    point: PathBuf,
+    writable: Writable,
+}
+
+impl InVolume {
+    /// Makes it where the volume has none. No link leads out of it. What is in the way is said in the words that people know from
+    /// runc.
+    pub(super) fn make(&self) -> Result<(), Refusal> {
+        inside(&self.volume, &self.directory, &self.point, self.writable)
     }
+}
+
+/// The working directory, if it lies in a volume.
+pub(super) fn in_volume(spec: &Spec) -> Option<InVolume> {
+    let (directory, mount) = place(spec)?;
+    let mount = mount?;
+    // Nothing in a file system that is empty, or the kernel's: nothing can be made there beforehand.
+    let (volume, writable) = volume(mount)?;
+    Some(InVolume {
+        volume: volume.to_owned(),
+        directory: directory.to_owned(),
+        point: mount.destination().clone(),
+        writable,
+    })
 }
 
 /// The same where it is the image, or the pod's shared memory, that has none.

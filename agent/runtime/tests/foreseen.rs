@@ -1,0 +1,240 @@
+//! Containers that a runtime is told of while their sandbox is being made.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test's helpers are tests"
+)]
+#![allow(dead_code, reason = "the shared helpers have more than this uses")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use common::holders::parent;
+use common::remains::{groups, processes};
+use common::{Kind, Machine, contract};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use oci_spec::runtime::MountBuilder;
+use runtime::{ContainerSpec, Error, SandboxSpec};
+use tokio::sync::oneshot::{Sender, channel};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A network namespace that somebody else is in.
+struct Network {
+    process: std::process::Child,
+}
+
+impl Network {
+    async fn new() -> Self {
+        let process = std::process::Command::new("unshare")
+            .args(["--net", "sleep", "1000"])
+            .spawn()
+            .unwrap();
+        let network = Self { process };
+        let ours = fs::read_link("/proc/self/ns/net").unwrap();
+        until("another network", || {
+            fs::read_link(network.path()).is_ok_and(|theirs| theirs != ours)
+        })
+        .await;
+        network
+    }
+
+    fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/ns/net", self.process.id()))
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+async fn until(what: &str, mut there: impl FnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + LIMIT;
+    while !there() {
+        assert!(tokio::time::Instant::now() < deadline, "not yet: {what}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+fn members(machine: &Machine, group: &str) -> Vec<i32> {
+    let all = groups(&format!("{}/kubepods/s/{group}", machine.cgroup_root));
+    let listed = all
+        .iter()
+        .map(|group| fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default());
+    let mut pids: Vec<i32> = listed
+        .flat_map(|text| text.lines().map(|pid| pid.parse().unwrap()).collect::<Vec<i32>>())
+        .collect();
+    pids.sort_unstable();
+    pids.dedup();
+    pids
+}
+
+fn directory(machine: &Machine) -> PathBuf {
+    machine.directory.path().join("state/sandboxes/s/containers/c")
+}
+
+/// Makes the sandbox `s` whose container is foreseen; `then` is what happens when its making has begun, as far as it does.
+async fn sandbox<F: Future<Output = ()>>(
+    machine: &Machine,
+    spec: SandboxSpec,
+    foreseen: &ContainerSpec,
+    then: impl FnOnce(Sender<()>) -> F,
+) -> Result<runtime::Sandbox, Error> {
+    let (told, connected) = channel();
+    machine.runtime.foresee("s", foreseen);
+    let beside = async {
+        let group = format!("{}/kubepods/s", machine.cgroup_root);
+        until("the sandbox's group", || !groups(&group).is_empty()).await;
+        if machine.kind == Kind::Embedded {
+            until("a child at work", || !members(machine, "c").is_empty()).await;
+        }
+        then(told).await;
+    };
+    let (made, ()) = tokio::join!(machine.runtime.create_sandbox(spec, connected), beside);
+    made
+}
+
+async fn run(machine: &Machine, spec: ContainerSpec) {
+    let ran = machine.runtime.run_container("s", spec, Box::new(|| ())).await;
+    ran.unwrap();
+}
+
+/// A container with a volume that is not there yet.
+fn with_volume(machine: &Machine, script: &str) -> ContainerSpec {
+    let mut spec = machine.shell("c", script);
+    let volume = MountBuilder::default()
+        .destination("/v")
+        .typ("bind")
+        .source(machine.directory.path().join("volume"))
+        .options(["rbind".to_owned(), "rprivate".to_owned()])
+        .build()
+        .unwrap();
+    let mut mounts = spec.spec.mounts().clone().unwrap_or_default();
+    mounts.push(volume);
+    spec.spec.set_mounts(Some(mounts));
+    spec
+}
+
+async fn a_foreseen_container_has_the_network_and_the_volumes_that_came_later(kind: Kind) {
+    let mut machine = Machine::of(kind, "foreseen").await;
+    let network = Network::new().await;
+    let place = machine.directory.path().join("netns");
+    let spec = SandboxSpec {
+        netns: Some(place.clone()),
+        ..Machine::sandbox_spec("s")
+    };
+    let script = "cat /v/file; busybox readlink /proc/self/ns/net; hostname; pwd";
+    let mut container = with_volume(&machine, script);
+    let mut process = container.spec.process().clone().unwrap();
+    process.set_cwd("/v/below".into());
+    container.spec.set_process(Some(process));
+    let made = sandbox(&machine, spec, &container, async |told| {
+        let volume = machine.directory.path().join("volume");
+        fs::create_dir(&volume).unwrap();
+        fs::write(volume.join("file"), "later\n").unwrap();
+        symlink(network.path(), &place).unwrap();
+        told.send(()).unwrap();
+    });
+    made.await.unwrap();
+    let own = fs::read_link(network.path()).unwrap();
+    let before = fs::metadata(directory(&machine)).map(|found| found.ino()).ok();
+    run(&machine, container).await;
+    if kind == Kind::Embedded {
+        let after = fs::metadata(directory(&machine)).unwrap().ino();
+        assert_eq!(before, Some(after), "it is the one that was begun");
+    }
+    assert_eq!(machine.exit().await.code, 0);
+    let wanted = format!("later\n{}\npod\n/v/below\n", own.display());
+    assert_eq!(machine.output("c"), wanted);
+    machine.finish().await;
+}
+
+async fn a_container_that_is_not_as_foreseen_is_made_as_it_is_wanted(kind: Kind) {
+    let mut machine = Machine::of(kind, "otherwise").await;
+    let foreseen = machine.shell("c", "echo foreseen");
+    let spec = Machine::sandbox_spec("s");
+    let mut waiting = Vec::new();
+    let made = sandbox(&machine, spec, &foreseen, async |told| {
+        waiting = members(&machine, "c");
+        told.send(()).unwrap();
+    });
+    made.await.unwrap();
+    run(&machine, machine.shell("c", "echo wanted; exec sleep 1000")).await;
+    until("the output", || machine.output("c") == "wanted\n").await;
+    let left: Vec<i32> = members(&machine, "c")
+        .into_iter()
+        .filter(|pid| waiting.contains(pid))
+        .collect();
+    assert_eq!(left, Vec::<i32>::new(), "nobody waits any more");
+    machine.runtime.signal("s", "c", 9).await.unwrap();
+    machine.exit().await;
+    machine.runtime.remove_container("s", "c").await.unwrap();
+    assert!(!directory(&machine).exists());
+    machine.finish().await;
+}
+
+async fn what_is_foreseen_and_cannot_be_made_says_why_when_it_is_asked_for(kind: Kind) {
+    let machine = Machine::of(kind, "unforeseeable").await;
+    let mut broken = machine.shell("c", "echo broken");
+    "nobody-of-that-name".clone_into(&mut broken.user.user);
+    let spec = Machine::sandbox_spec("s");
+    let made = sandbox(&machine, spec, &broken, async |told| told.send(()).unwrap());
+    made.await.unwrap();
+    let refused = machine.runtime.create_container("s", broken).await.unwrap_err();
+    assert!(refused.to_string().contains("nobody-of-that-name"), "{refused}");
+    run(&machine, machine.shell("c", "exec sleep 1000")).await;
+    machine.finish().await;
+}
+
+async fn nothing_is_left_of_what_was_foreseen_for_nothing(kind: Kind) {
+    let machine = Machine::of(kind, "for-nothing").await;
+    let foreseen = machine.shell("c", "exec sleep 1000");
+    // Without a network.
+    let made = sandbox(&machine, Machine::sandbox_spec("s"), &foreseen, async |told| drop(told));
+    let unmade = made.await;
+    assert!(matches!(unmade, Err(Error::Unconnected(_))), "{unmade:?}");
+    assert_eq!(members(&machine, "c"), Vec::<i32>::new());
+    assert!(!machine.directory.path().join("state/sandboxes/s").exists());
+    // Ended before anybody asks for it.
+    let made = sandbox(&machine, Machine::sandbox_spec("s"), &foreseen, async |told| {
+        told.send(()).unwrap();
+    });
+    made.await.unwrap();
+    machine.runtime.remove_container("s", "c").await.unwrap();
+    assert!(!directory(&machine).exists());
+    machine.runtime.remove_sandbox("s").await.unwrap();
+    assert!(!machine.directory.path().join("state/sandboxes/s").exists());
+    machine.finish().await;
+}
+
+contract!(
+    a_container_that_is_not_as_foreseen_is_made_as_it_is_wanted,
+    a_foreseen_container_has_the_network_and_the_volumes_that_came_later,
+    nothing_is_left_of_what_was_foreseen_for_nothing,
+    what_is_foreseen_and_cannot_be_made_says_why_when_it_is_asked_for,
+);
+
+#[tokio::test]
+async fn a_child_that_waits_ends_with_its_supervisor() {
+    let machine = Machine::of(Kind::Embedded, "waiting").await;
+    let foreseen = machine.shell("c", "exec sleep 1000");
+    let made = sandbox(&machine, Machine::sandbox_spec("s"), &foreseen, async |told| {
+        let waiting = members(&machine, "c");
+        kill(Pid::from_raw(parent(waiting[0])), Signal::SIGKILL).unwrap();
+        until("its end", || members(&machine, "c").is_empty()).await;
+        told.send(()).unwrap();
+    });
+    assert!(made.await.is_err());
+    let left = processes(&machine.directory.path().join("state/sandboxes"));
+    assert_eq!(left, Vec::new());
+    machine.finish().await;
+}
