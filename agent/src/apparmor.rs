@@ -60,6 +60,15 @@ impl AppArmor {
         }
     }
 
+    /// Whether that is known without waiting for anybody.
+    pub(crate) fn knows(&self, pod: &Pod, container: &Container) -> bool {
+        match wanted(pod, container, self.machine()) {
+            Ok(Wanted::Nothing) | Err(_) => true,
+            Ok(Wanted::Default) => self.loaded.try_lock().is_ok_and(|loaded| *loaded),
+            Ok(Wanted::Own(_)) => false,
+        }
+    }
+
     fn has(&self, name: &str) -> Result<bool, String> {
         let listing = std::fs::read_to_string(&self.profiles);
         let listing = listing.map_err(|error| format!("open {}: {error}", self.profiles.display()))?;
@@ -111,10 +120,14 @@ mod tests {
 
     use super::*;
 
-    fn asked(machine: &AppArmor, profile: &Value) -> Result<Option<String>, String> {
+    fn asking(profile: &Value) -> Pod {
         let container = json!({"name": "a", "securityContext": {"appArmorProfile": profile}});
         let pod = json!({"metadata": {}, "spec": {"containers": [container]}});
-        let pod: Pod = serde_json::from_value(pod).unwrap();
+        serde_json::from_value(pod).unwrap()
+    }
+
+    fn asked(machine: &AppArmor, profile: &Value) -> Result<Option<String>, String> {
+        let pod = asking(profile);
         machine.profile(&pod, &pod.spec.as_ref().unwrap().containers[0])
     }
 
@@ -132,8 +145,13 @@ mod tests {
             json!({"type": "RuntimeDefault"}),
             json!({"type": "Localhost", "localhostProfile": "own"}),
         );
+        let knows = |profile: &Value| {
+            let pod = asking(profile);
+            machine.knows(&pod, &pod.spec.as_ref().unwrap().containers[0])
+        };
         fs::write(at("enabled"), "N\n").unwrap();
         assert_eq!(asked(&machine, &json!(null)), Ok(None));
+        assert!(knows(&json!(null)));
         fs::write(at("enabled"), "Y\n").unwrap();
         assert_eq!(
             machine.machine(),
@@ -160,11 +178,16 @@ mod tests {
             "cannot load AppArmor profile \"skiff-default\": exit status: 3: no room"
         );
         assert_eq!(asked(&machine, &json!(null)), Ok(None), "who asks for nothing runs");
+        assert!(
+            !knows(&default) && !knows(&own),
+            "a program would have to be waited for"
+        );
         fs::remove_file(&broken).unwrap();
         fs::remove_file(&got).unwrap();
         for profile in [json!(null), default] {
             assert_eq!(asked(&machine, &profile), Ok(Some("skiff-default".to_owned())));
         }
+        assert!(knows(&json!(null)));
         assert_eq!(fs::read_to_string(got).unwrap(), DEFAULT_TEXT);
         fs::write(list, "own (complain)\n").unwrap();
         assert_eq!(asked(&machine, &own), Ok(Some("own".to_owned())));

@@ -224,6 +224,23 @@ contract!(
 );
 
 #[tokio::test]
+async fn a_child_that_died_while_it_waited_is_not_relied_on() {
+    let machine = Machine::of(Kind::Embedded, "died").await;
+    let foreseen = machine.shell("c", "exec sleep 1000");
+    let made = sandbox(&machine, Machine::sandbox_spec("s"), &foreseen, async |told| {
+        told.send(()).unwrap();
+    });
+    made.await.unwrap();
+    for waiting in members(&machine, "c") {
+        kill(Pid::from_raw(waiting), Signal::SIGKILL).unwrap();
+    }
+    until("its end", || members(&machine, "c").is_empty()).await;
+    run(&machine, foreseen).await;
+    assert!(!members(&machine, "c").is_empty());
+    machine.finish().await;
+}
+
+#[tokio::test]
 async fn a_child_that_waits_ends_with_its_supervisor() {
     let machine = Machine::of(Kind::Embedded, "waiting").await;
     let foreseen = machine.shell("c", "exec sleep 1000");

@@ -86,16 +86,27 @@ impl Worker {
     }
 }
 
-/// Those that can be made before the pod's volumes are there, of what is our own, and the others.
+/// Those that can be made before the pod's volumes are there, of what is our own and without waiting, and the others.
 pub(super) fn early(plans: Vec<Arc<Plan>>) -> (Vec<Arc<Plan>>, Vec<Arc<Plan>>) {
     plans.into_iter().partition(|plan| {
         let container = pods::container(&plan.pod, &plan.container);
-        container.is_some_and(|container| {
-            // What gets a label must be there.
-            let unlabelled = matches!(plan.context.se_linux.level(&plan.sandbox), Ok(None));
-            unlabelled && !looks_into_volumes(&container) && oci::localhost_profile(&plan.pod, &container).is_none()
-        })
+        let known = plan.context.services.borrow().is_some();
+        known && container.is_some_and(|container| is_early(plan, &container))
     })
+}
+
+fn is_early(plan: &Plan, container: &Container) -> bool {
+    let Plan { context, pod, .. } = plan;
+    // What gets a label must be there.
+    let unlabelled = matches!(context.se_linux.level(&plan.sandbox), Ok(None));
+    let profiled = oci::localhost_profile(pod, container).is_some() || !context.app_armor.knows(pod, container);
+    unlabelled && !profiled && !sees_devices(container) && !looks_into_volumes(container)
+}
+
+/// Whether it sees those that the machine has when it is made, which a volume may add to.
+fn sees_devices(container: &Container) -> bool {
+    let context = container.security_context.as_ref();
+    context.and_then(|context| context.privileged) == Some(true)
 }
 
 /// Whether the configuration of a container depends on more of its volumes than their places.

@@ -138,7 +138,11 @@ impl Shared {
             // It must not be at work any more when the sandbox is removed: it ends when it reads that nothing will come.
             let ended = async {
                 stream.shutdown().await?;
-                stream.read_to_end(&mut Vec::new()).await
+                match stream.read_to_end(&mut Vec::new()).await {
+                    // It had ended before it read all that it was told.
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(0),
+                    read => read,
+                }
             };
             in_time(ended).await.map_err(failed())?;
             return Err(Error::Unconnected(id));

@@ -243,6 +243,9 @@ impl Supervisor {
             // It is a child that was not waited for; its end is an ordinary failure of its purpose.
             kill(Pid::from_raw(job.pid), Signal::SIGKILL).ok();
             job.deadline = now + JOB_LIMIT;
+            if let Purpose::Foreseen(foreseen) = &mut job.purpose {
+                foreseen.over = true;
+            }
         }
         for exec in self
             .execs

@@ -4,7 +4,7 @@
 //! is left is a short one; when it is not, the child is ended, and what it made is removed.
 
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
-use std::os::fd::{AsRawFd as _, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -32,6 +32,8 @@ pub(super) struct Foreseen {
     wanted: protocol::Stdio,
     streams: Stdio,
     go: PipeWriter,
+    /// It was killed.
+    pub(super) over: bool,
 }
 
 /// Where a child waits.
@@ -105,23 +107,40 @@ fn begin(
         wanted,
         streams,
         go,
+        over: false,
     };
     Ok(child.job(monotonic() + PATIENCE, Purpose::Foreseen(foreseen)))
 }
 
-/// What ends the waiting of children: another child that had it, too, would hold them when the supervisor is gone.
+/// What ends the waiting of children, and the input of their containers: another child that had it, too, would keep it open.
 pub(super) fn signals(jobs: &[Job]) -> Vec<RawFd> {
-    let go = |job: &Job| match &job.purpose {
-        Purpose::Foreseen(foreseen) => Some(foreseen.go.as_raw_fd()),
-        Purpose::Create { .. } | Purpose::Exec(_) | Purpose::Remove { .. } | Purpose::Over(_) => None,
+    let own = |job: &Job| match &job.purpose {
+        Purpose::Foreseen(foreseen) => foreseen.signals(),
+        Purpose::Create { .. } | Purpose::Exec(_) | Purpose::Remove { .. } | Purpose::Over(_) => Vec::new(),
     };
-    jobs.iter().filter_map(go).collect()
+    jobs.iter().flat_map(own).collect()
+}
+
+/// The time of those who wait begins anew: before this nobody could ask for them.
+pub(super) fn wait_on(jobs: Vec<Job>) -> Vec<Job> {
+    let deadline = monotonic() + PATIENCE;
+    jobs.into_iter()
+        .map(|job| job.turned(deadline, |purpose| purpose))
+        .collect()
 }
 
 impl Foreseen {
+    fn signals(&self) -> Vec<RawFd> {
+        let input = match &self.streams {
+            Stdio::Pipes { stdin, .. } => stdin.as_ref().map(AsRawFd::as_raw_fd),
+            Stdio::Terminal { .. } => None,
+        };
+        [Some(self.go.as_raw_fd()), input].into_iter().flatten().collect()
+    }
+
     /// Whether it is this container.
     pub(super) fn is(&self, wanted: protocol::Stdio, pids: &PidNamespace, spec: &[u8]) -> bool {
-        !matches!(pids, PidNamespace::Shared(_)) && self.wanted == wanted && self.spec == spec
+        !self.over && !matches!(pids, PidNamespace::Shared(_)) && self.wanted == wanted && self.spec == spec
     }
 
     /// Lets the child go on; answers our ends of the container's streams.
@@ -138,11 +157,18 @@ impl Supervisor {
         let waits = |job: &Job| matches!(&job.purpose, Purpose::Foreseen(foreseen) if foreseen.id == id);
         let index = self.jobs.iter().position(waits)?;
         let job = self.jobs.swap_remove(index);
-        if matches!(&job.purpose, Purpose::Foreseen(foreseen) if fits(foreseen)) {
+        if matches!(&job.purpose, Purpose::Foreseen(foreseen) if !job.is_over() && fits(foreseen)) {
             return Some(job);
         }
-        job.end();
-        self.forget(id);
+        // Without a quota's leave it would not even die.
+        self.unthrottle(&self.group.join(id));
+        if job.end() {
+            self.forget(id);
+        } else {
+            // Its end will be met; until then it has the directory.
+            self.jobs.push(job);
+        }
+        self.throttle();
         None
     }
 

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::waitpid;
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{ForkResult, Pid};
 
 use super::foreseen::Foreseen;
@@ -16,6 +17,9 @@ use super::log::LogFile;
 use super::state::Stdio;
 use crate::protocol::Answer;
 use crate::{Container, Limits, Refusal, sys};
+
+/// A child that was killed is waited for so long.
+const END_MILLISECONDS: u16 = 2000;
 
 /// Whom to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,12 +128,24 @@ impl Job {
         }
     }
 
-    /// Kills a child whose work nobody wants any more, and returns when it is gone.
-    pub(super) fn end(self) {
+    /// Kills a child whose work nobody wants any more, and waits until it is gone; one that hangs in the kernel is left there.
+    /// Answers whether it is gone.
+    pub(super) fn end(&self) -> bool {
         let pid = Pid::from_raw(self.pid);
         // It was not waited for, so the pid is its own.
+        let Ok(process) = sys::pidfd_open(self.pid) else {
+            return false;
+        };
         kill(pid, Signal::SIGKILL).ok();
-        while waitpid(pid, None) == Err(Errno::EINTR) {}
+        let mut ended = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+        while poll(&mut ended, END_MILLISECONDS) == Err(Errno::EINTR) {}
+        matches!(waitpid(pid, Some(WaitPidFlag::WNOHANG)), Ok(status) if status != WaitStatus::StillAlive)
+    }
+
+    /// Whether it has ended.
+    pub(super) fn is_over(&self) -> bool {
+        let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        waitid(Id::Pid(Pid::from_raw(self.pid)), look).is_ok_and(|status| status != WaitStatus::StillAlive)
     }
 
     /// Where a report comes that is worth hearing before the child has ended: the kernel takes its mount namespace apart then, and

@@ -138,7 +138,7 @@ fn supervise(order: Order, empty: Empty, cgroups: Cgroups) -> ExitCode {
     let set_up = set_up(&directory, configuration, empty, cgroups, memory, &mut agent, &mut jobs);
     let (result, supervisor) = match set_up {
         Ok(mut supervisor) => {
-            supervisor.jobs = jobs;
+            supervisor.jobs = foreseen::wait_on(jobs);
             let (sandbox, supervisor_pid) = (supervisor.sandbox(), nix::unistd::getpid().as_raw());
             (
                 Ok(Answer::Ready {
@@ -150,7 +150,7 @@ fn supervise(order: Order, empty: Empty, cgroups: Cgroups) -> ExitCode {
         }
         Err((doing, error)) => {
             // Whoever hears of it removes what they work on.
-            jobs.into_iter().for_each(Job::end);
+            jobs.iter().map(Job::end).for_each(drop);
             (Err(Refusal::failed(doing, &error)), None)
         }
     };
