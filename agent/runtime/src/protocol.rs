@@ -25,6 +25,9 @@ pub(crate) struct Configuration {
     pub(crate) cgroup_root: String,
 }
 
+/// Containers of one pod that are foreseen.
+pub(crate) const FORESEEN: usize = 4;
+
 /// What a new supervisor is told after its configuration and before requests.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Early {

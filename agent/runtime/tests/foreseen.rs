@@ -14,7 +14,7 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use common::holders::parent;
+use common::holders::{parent, supervisor};
 use common::remains::{groups, processes};
 use common::{Kind, Machine, contract};
 use nix::sys::signal::{Signal, kill};
@@ -231,11 +231,20 @@ async fn a_child_that_died_while_it_waited_is_not_relied_on() {
         told.send(()).unwrap();
     });
     made.await.unwrap();
+    // Whoever would be told of its end hears of the request first.
+    let supervisor = Pid::from_raw(supervisor(&machine, "s"));
+    kill(supervisor, Signal::SIGSTOP).unwrap();
     for waiting in members(&machine, "c") {
         kill(Pid::from_raw(waiting), Signal::SIGKILL).unwrap();
     }
     until("its end", || members(&machine, "c").is_empty()).await;
-    run(&machine, foreseen).await;
+    let told = async {
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        kill(supervisor, Signal::SIGCONT).unwrap();
+    };
+    tokio::join!(run(&machine, foreseen), told);
     assert!(!members(&machine, "c").is_empty());
     machine.finish().await;
 }

@@ -5,10 +5,8 @@ use std::sync::{MutexGuard, PoisonError};
 
 use super::{Shared, calls};
 use crate::ContainerSpec;
-use crate::protocol::{self, Early};
+use crate::protocol::{self, Early, FORESEEN};
 
-/// Containers of one pod that are foreseen.
-const LIMIT: usize = 4;
 /// So much each of them may be: all of them lie in a socket, and nobody waits for its reader.
 const SIZE: usize = 32 << 10;
 
@@ -38,7 +36,7 @@ impl Shared {
         };
         let mut foreseen = self.foreseen();
         let frames = foreseen.entry(sandbox.to_owned()).or_default();
-        if frames.len() < LIMIT {
+        if frames.len() < FORESEEN {
             frames.push(frame);
         }
     }

@@ -12,7 +12,6 @@ use oci_spec::runtime::{LinuxNamespaceType, Spec};
 
 use super::complaints::{Complaints, failed_mount};
 use super::confine::{PidNamespace, Place, confine, is_closed};
-use super::foreseen::Hold;
 use super::groups::View;
 use super::late::Late;
 use super::memory::{self, SharedMemory};
@@ -58,6 +57,20 @@ pub(super) struct Creation<'a> {
     pub(super) terminal: bool,
     /// Where it waits for its pod's network and volumes; none: they are there.
     pub(super) hold: Option<Hold>,
+}
+
+/// Where a child waits.
+pub(super) struct Hold {
+    pub(super) go: PipeReader,
+    /// Its pod's network, which it has to join then; none: the machine's.
+    pub(super) netns: Option<PathBuf>,
+}
+
+impl Hold {
+    /// Waits for the word. None comes from a supervisor that is gone, or does not want the container.
+    pub(super) fn wait(&self) -> io::Result<()> {
+        (&self.go).read_exact(&mut [0])
+    }
 }
 
 /// Where a container's first processes go.

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::sys::wait::{Id, waitid};
 use nix::unistd::Pid;
 
-use super::foreseen::Foreseen;
-use super::job::{Job, Purpose, Ticket};
+use super::job::{Foreseen, Job, LOOK, Purpose, Ticket};
 use super::state::{Entry, JOB_LIMIT, Kind, Supervisor};
 use super::{CONTAINERS, RECORD, SOCKET};
 use crate::cgroup::Cgroups;
@@ -29,10 +28,6 @@ const SETTLE: Duration = Duration::from_millis(100);
 const UNCLAIMED: usize = 256;
 /// The exit code of a process whose own one is not known any more.
 const UNKNOWN: i32 = 255;
-/// Whether a child is there, without waiting for it or taking its exit.
-const LOOK: WaitPidFlag = WaitPidFlag::WEXITED
-    .union(WaitPidFlag::WNOHANG)
-    .union(WaitPidFlag::WNOWAIT);
 
 impl Supervisor {
     pub(super) fn ending(&self) -> bool {

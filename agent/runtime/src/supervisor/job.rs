@@ -1,7 +1,7 @@
 //! Forked children that do the heavy work, and how they report.
 
-use std::io::{self, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::io::{self, PipeWriter, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -11,13 +11,17 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{ForkResult, Pid};
 
-use super::foreseen::Foreseen;
+use super::confine::PidNamespace;
 use super::give_back_signals;
 use super::log::LogFile;
 use super::state::Stdio;
-use crate::protocol::Answer;
+use crate::protocol::{self, Answer};
 use crate::{Container, Limits, Refusal, sys};
 
+/// Whether a child is there, without waiting for it or taking its exit.
+pub(super) const LOOK: WaitPidFlag = WaitPidFlag::WEXITED
+    .union(WaitPidFlag::WNOHANG)
+    .union(WaitPidFlag::WNOWAIT);
 /// A child that was killed is waited for so long.
 const END_MILLISECONDS: u16 = 2000;
 
@@ -26,6 +30,41 @@ const END_MILLISECONDS: u16 = 2000;
 pub(super) struct Ticket {
     pub(super) client: u64,
     pub(super) request: u64,
+}
+
+/// A container that a child has begun and waits for somebody to ask for.
+pub(super) struct Foreseen {
+    pub(super) id: String,
+    /// The configuration that it has.
+    pub(super) spec: Vec<u8>,
+    pub(super) wanted: protocol::Stdio,
+    pub(super) streams: Stdio,
+    pub(super) go: PipeWriter,
+    /// It was killed.
+    pub(super) over: bool,
+}
+
+impl Foreseen {
+    /// What ends the waiting, and the input of the container.
+    pub(super) fn signals(&self) -> Vec<RawFd> {
+        let input = match &self.streams {
+            Stdio::Pipes { stdin, .. } => stdin.as_ref().map(AsRawFd::as_raw_fd),
+            Stdio::Terminal { .. } => None,
+        };
+        [Some(self.go.as_raw_fd()), input].into_iter().flatten().collect()
+    }
+
+    /// Whether it is this container.
+    pub(super) fn is(&self, wanted: protocol::Stdio, pids: &PidNamespace, spec: &[u8]) -> bool {
+        !self.over && !matches!(pids, PidNamespace::Shared(_)) && self.wanted == wanted && self.spec == spec
+    }
+
+    /// Lets the child go on; answers our ends of the container's streams.
+    pub(super) fn go_on(mut self) -> Stdio {
+        // One that is gone is met at its end.
+        self.go.write_all(&[0]).ok();
+        self.streams
+    }
 }
 
 /// What a job is for.
@@ -142,10 +181,9 @@ impl Job {
         matches!(waitpid(pid, Some(WaitPidFlag::WNOHANG)), Ok(status) if status != WaitStatus::StillAlive)
     }
 
-    /// Whether it has ended.
-    pub(super) fn is_over(&self) -> bool {
-        let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        waitid(Id::Pid(Pid::from_raw(self.pid)), look).is_ok_and(|status| status != WaitStatus::StillAlive)
+    /// Whether it has ended, which is not reaped yet.
+    pub(super) fn has_ended(&self) -> bool {
+        waitid(Id::Pid(Pid::from_raw(self.pid)), LOOK).is_ok_and(|status| status != WaitStatus::StillAlive)
     }
 
     /// Where a report comes that is worth hearing before the child has ended: the kernel takes its mount namespace apart then, and

@@ -15,6 +15,7 @@ mod exec;
 mod exec_calls;
 pub(crate) mod exits;
 mod foreseen;
+mod ground;
 mod groups;
 mod job;
 mod kernel;
@@ -55,7 +56,7 @@ use nix::unistd::setsid;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use create_calls::Ground;
+use ground::Ground;
 use job::Job;
 use memory::SharedMemory;
 use pause::Pause;

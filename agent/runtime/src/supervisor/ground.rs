@@ -1,0 +1,100 @@
+//! Children that make containers: what they have, and what they are asked for.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::fd::{AsRawFd as _, RawFd};
+use std::path::{Path, PathBuf};
+
+use super::attach;
+use super::confine::PidNamespace;
+use super::create::{self, Creation, Hold};
+use super::job::{self, Child};
+use super::memory::SharedMemory;
+use super::stage::Empty;
+use super::state::Stdio;
+use super::users::Users;
+use super::{CONTAINERS, FIRST};
+use crate::cgroup::Cgroups;
+use crate::{Refusal, protocol};
+
+/// What all containers of a pod are made with.
+pub(super) struct Ground<'a> {
+    pub(super) cgroups: &'a Cgroups,
+    /// The pod's group, relative to the hierarchies.
+    pub(super) group: &'a Path,
+    /// The sandbox's directory, absolute.
+    pub(super) directory: &'a Path,
+    pub(super) empty: &'a Empty,
+    /// None: the machine's.
+    pub(super) users: Option<&'a Users>,
+    /// None: the machine's.
+    pub(super) memory: Option<&'a SharedMemory>,
+}
+
+/// What a child is to make.
+pub(super) struct Asked<'a> {
+    pub(super) id: &'a str,
+    pub(super) spec: &'a [u8],
+    pub(super) stdio: protocol::Stdio,
+    pub(super) pids: PidNamespace,
+    /// None: it does not wait.
+    pub(super) hold: Option<Hold>,
+}
+
+impl Ground<'_> {
+    /// Forks a child that makes a container; answers our ends of the container's streams, too.
+    pub(super) fn begin(&self, asked: Asked<'_>, foreign: &[RawFd]) -> Result<(Child, Stdio), Refusal> {
+        let directory = self.directory.join(CONTAINERS).join(asked.id);
+        // Of what was made ahead, if it was and is still there.
+        fs::rename(self.directory.join(FIRST), &directory)
+            .or_else(|_| fs::create_dir(&directory))
+            .map_err(|error| Refusal::failed("create the container's directory", &error))?;
+        let begun = self.begin_in(directory.clone(), asked, foreign);
+        if begun.is_err() {
+            // The next try makes it again.
+            trees::remove(&directory).ok();
+        }
+        begun
+    }
+
+    fn begin_in(&self, directory: PathBuf, asked: Asked<'_>, foreign: &[RawFd]) -> Result<(Child, Stdio), Refusal> {
+        let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
+        let Asked {
+            id,
+            spec,
+            stdio: wanted,
+            pids,
+            hold,
+        } = asked;
+        let group = self.group.join(id);
+        let (ours, [stdin, stdout, stderr]) = attach::stdio(id, wanted).map_err(failed("make the streams"))?;
+        let leaf = create::leaf(self.cgroups, &group);
+        let tracking = self.cgroups.open_tracking(&leaf);
+        let (grouped, mut told) = io::pipe().map_err(failed("make a pipe"))?;
+        let foreign = [foreign, &[told.as_raw_fd()]].concat();
+        let creation = Creation {
+            cgroups: self.cgroups,
+            group,
+            grouped,
+            directory,
+            empty: self.empty,
+            pid_namespace: pids,
+            users: self.users,
+            memory: self.memory,
+            stdin,
+            stdout,
+            stderr,
+            terminal: wanted.terminal,
+            hold,
+        };
+        let child = job::spawn(tracking.as_ref(), &foreign, |tracked| {
+            create::create(creation, spec, tracked)
+        });
+        let child = child.map_err(failed("fork"))?;
+        // The child is at work meanwhile. It finds out what is missing, if something is.
+        if self.cgroups.create(&leaf).is_ok() {
+            told.write_all(&[0]).ok();
+        }
+        Ok((child, ours))
+    }
+}
