@@ -166,16 +166,8 @@ async fn attack_12_the_runtimes_program_cannot_be_written_from_a_container() {
     let mut machine = Machine::new("attack-12").await;
     machine.sandbox("s").await;
     // The program that a container is entered with is the supervisor's.
-    let pid = machine.run("s", machine.container("c", &["/bin/sleep", "1000"])).await;
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let supervisor = stat
-        .rsplit_once(')')
-        .unwrap()
-        .1
-        .split_whitespace()
-        .nth(1)
-        .unwrap()
-        .to_owned();
+    machine.run("s", machine.container("c", &["/bin/sleep", "1000"])).await;
+    let supervisor = common::holders::supervisor(&machine, "s");
     let error = fs::OpenOptions::new()
         .write(true)
         .open(format!("/proc/{supervisor}/exe"))

@@ -69,16 +69,7 @@ async fn figures() {
         let at = Instant::now();
         machine.exec(&id, "c", "exit 0", Duration::from_secs(10)).await;
         exec.push(at.elapsed());
-        let line = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        let supervisor: i32 = line
-            .rsplit_once(')')
-            .unwrap()
-            .1
-            .split_whitespace()
-            .nth(1)
-            .unwrap()
-            .parse()
-            .unwrap();
+        let supervisor = common::holders::supervisor(&machine, &id);
         private.push((
             kib(supervisor, "Anonymous"),
             shared_anonymous(supervisor),
