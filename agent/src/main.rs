@@ -26,7 +26,8 @@ fn main() -> ExitCode {
     if let Some(code) = network::plugin(std::env::args_os()) {
         return code;
     }
-    memory::share();
+    // A pod is prepared by this thread while others work on its network and volumes: they would wait for each other.
+    memory::share(2);
     let arguments = command::parse();
     tracing_subscriber::fmt()
         .with_env_filter(

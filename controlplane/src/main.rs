@@ -95,7 +95,7 @@ fn start_log(directives: &str) -> anyhow::Result<()> {
 }
 
 fn run(config: Config) -> anyhow::Result<()> {
-    memory::share();
+    memory::share(1);
     // Requests are short and the store has its own threads: two workers are enough, and cost little when idle.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

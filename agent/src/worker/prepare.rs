@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec, Volume};
 use network::{AttachSpec, PortMapping};
 use runtime::{Class, PodId, SandboxSpec};
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 use tracing::{info, warn};
 use volume::Turns;
 
@@ -158,6 +159,8 @@ async fn make(
         draft::early(first)
     };
     let created = async {
+        // Requests for what the volumes show are written first.
+        others_first().await;
         // A supervisor begins at once with what it knows of when it begins.
         let drafts = draft::make(early, true).await;
         (context.parts.runtime.create_sandbox(wanted, connected).await, drafts)
@@ -180,12 +183,20 @@ async fn make(
         let others = furnished(&addresses).await?;
         ((addresses, drafts), others)
     } else {
-        let (sandboxed, furnished) = tokio::join!(sandboxed, furnished(&[]));
+        // What the volumes show is asked for first.
+        let (furnished, sandboxed) = tokio::join!(furnished(&[]), sandboxed);
         let others = furnished?;
         (sandboxed?, others)
     };
     drafts.append(&mut others);
     Ok(Prepared { addresses, drafts })
+}
+
+/// Lets all tasks run that are ready. What they pass on to each other may wake this one meanwhile, which would end a mere yield.
+async fn others_first() {
+    let mut turn = JoinSet::new();
+    turn.spawn(tokio::task::yield_now());
+    turn.join_next().await;
 }
 
 /// Connects a pod to the network, unless it is in the machine's; answers its addresses.

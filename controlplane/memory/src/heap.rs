@@ -9,16 +9,17 @@ pub(crate) const FREE_AT_REST: usize = 1 << 20;
 #[cfg(target_env = "gnu")]
 const END: libc::c_int = 64 << 20;
 
-/// One heap for all threads. glibc gives each thread one of its own: objects are allocated by one thread and freed by another,
-/// so several heaps end up half empty, which costs more memory than their locks cost time.
-pub fn share() {
+/// So many heaps for all threads. glibc gives each thread one of its own: objects are allocated by one thread and freed by another,
+/// so many heaps end up half empty, which costs more memory than their locks cost time. The first thread has the first one; the
+/// others share the rest, or that one where there is no other.
+pub fn share(heaps: u8) {
     #[cfg(target_env = "gnu")]
     {
         #[expect(unsafe_code, reason = "mallopt has no safe wrapper")]
         // SAFETY: sets numbers; called before any other thread exists.
         let set = unsafe {
             [
-                libc::mallopt(libc::M_ARENA_MAX, 1),
+                libc::mallopt(libc::M_ARENA_MAX, heaps.into()),
                 libc::mallopt(libc::M_TRIM_THRESHOLD, END),
             ]
         };

@@ -43,6 +43,8 @@ impl Zygote {
             .args(arguments)
             .env_clear()
             .envs(failpoint::passed_on())
+            // What the linker would look up in each fork anew.
+            .env("LD_BIND_NOW", "1")
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             .stderr(Stdio::null())

@@ -4,9 +4,11 @@
 //! is left is a short one; when it is not, the child is ended, and what it made is removed.
 
 use std::io;
-use std::os::fd::{AsRawFd as _, RawFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::confine::PidNamespace;
 use super::create::Hold;
@@ -22,17 +24,22 @@ use crate::{Refusal, SandboxSpec};
 /// Nobody will ask for a container any more that nobody has asked for so long.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Reads what the agent says until the pod's network is there, and begins what it foresees where there is a ground for it. That
-/// nothing more comes, because there will be no network, is an error.
-pub(super) fn until_connected(
+/// Reads what the agent says until the pod's network is there, or only what it has said already, and begins what it foresees where
+/// there is a ground for it. Answers whether the network is there. That nothing more comes, because there will be none, is an
+/// error.
+pub(super) fn hear(
     agent: &mut UnixStream,
     spec: &SandboxSpec,
     ground: Option<&Ground<'_>>,
     jobs: &mut Vec<Job>,
-) -> io::Result<()> {
+    wait: bool,
+) -> io::Result<bool> {
     loop {
+        if !wait && poll(&mut [PollFd::new(agent.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO)? == 0 {
+            return Ok(false);
+        }
         let (id, wanted, container) = match read_frame(agent)? {
-            (Early::Connected, _) => return Ok(()),
+            (Early::Connected, _) => return Ok(true),
             (Early::Foresee { container_id, stdio }, body) => (container_id, stdio, body),
         };
         // Those who join a namespace that comes later cannot begin.

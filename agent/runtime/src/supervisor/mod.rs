@@ -194,14 +194,12 @@ fn set_up(
     // EPERM: it leads a session already.
     setsid().ok();
     umask(Mode::from_bits_truncate(0o022));
-    let mut connected = |ground: Option<&Ground<'_>>| {
-        let connected = foreseen::until_connected(agent, &spec, ground, jobs);
-        connected.map_err(at("wait for the network"))
+    let mut hear = |ground: Option<&Ground<'_>>, wait| {
+        let heard = foreseen::hear(agent, &spec, ground, jobs, wait);
+        heard.map_err(at("wait for the network"))
     };
-    if spec.user_ids.is_some() {
-        // By it the pod's users are found.
-        connected(None)?;
-    }
+    // By it the pod's users are found.
+    let mut connected = spec.user_ids.is_some() && hear(None, true)?;
     let users = own_users(&spec).map_err(at("find the pod's users"))?;
     let memory = shared_memory(memory, &spec, &empty, users.as_ref()).map_err(at("make the pod's shared memory"))?;
     nix::unistd::chdir(directory).map_err(at("enter the sandbox's directory"))?;
@@ -210,20 +208,22 @@ fn set_up(
     drop(fs::write("/proc/self/oom_score_adj", "-999"));
     let signals = take_signals().map_err(at("take signals"))?;
     let group = Path::new(&cgroup_root).join(spec.class.folder()).join(&spec.id);
-    cgroups.create(&group).map_err(at("create the pod's cgroup"))?;
-    failpoint::reach("group made");
     unshare_own(&spec, users.as_ref()).map_err(at("unshare namespaces"))?;
     fs::create_dir(CONTAINERS).map_err(at("create the containers' directory"))?;
-    if spec.user_ids.is_none() {
-        let ground = Ground {
-            cgroups: &cgroups,
-            group: &group,
-            directory,
-            empty: &empty,
-            users: None,
-            memory: memory.as_ref(),
-        };
-        connected(Some(&ground))?;
+    let ground = Ground {
+        cgroups: &cgroups,
+        group: &group,
+        directory,
+        empty: &empty,
+        users: users.as_ref(),
+        memory: memory.as_ref(),
+    };
+    // A child does not wait to be forked for what this makes meanwhile.
+    connected = connected || hear(Some(&ground), false)?;
+    cgroups.create(&group).map_err(at("create the pod's cgroup"))?;
+    failpoint::reach("group made");
+    if !connected {
+        hear(Some(&ground), true)?;
     }
     join_network(&spec)?;
     kernel::set(&spec).map_err(at("set what the pod wants of the kernel"))?;
