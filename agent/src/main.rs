@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     if let Some(code) = network::plugin(std::env::args_os()) {
         return code;
     }
-    // A pod is prepared by this thread while others work on its network and volumes: they would wait for each other.
+    // A pod is prepared by this thread while one makes its network: by one heap they would wait for each other.
     memory::share(2);
     let arguments = command::parse();
     tracing_subscriber::fmt()

@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::{Request, Response, Uri};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// What cannot be answered sooner is asked again.
@@ -26,6 +27,14 @@ pub async fn send(client: kube::Client, request: Request<Body>) -> Result<Respon
     timeout(LIMIT, answer).await?
 }
 
+/// Returns when requests that were made before have had their turn to be written, which those are that have a connection. Each
+/// passes several tasks of the client's, which wake the one that waits for it, too: a mere yield would end at that.
+pub(crate) async fn written() {
+    let mut turn = JoinSet::new();
+    turn.spawn(tokio::task::yield_now());
+    turn.join_next().await;
+}
+
 fn is_watch(uri: &Uri) -> bool {
     let mut words = uri.query().unwrap_or_default().split('&');
     words.any(|word| word.starts_with("watch=") && word != "watch=false")
@@ -33,7 +42,12 @@ fn is_watch(uri: &Uri) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::{TcpListener, TcpStream};
+    use std::pin::pin;
+
     use bytes::Bytes;
+    use futures::future::{self, Either};
     use futures::stream;
     use http_body_util::StreamBody;
     use hyper::body::Frame;
@@ -73,5 +87,40 @@ mod tests {
         let client = kube::Client::new(tower::service_fn(good), "default");
         let answer = asked(&client, "/api/v1/nodes/n").await.unwrap();
         assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "{}");
+    }
+
+    /// Answers the first request of the only connection.
+    fn answer_one(listener: &TcpListener) -> TcpStream {
+        let (mut connection, _) = listener.accept().unwrap();
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            connection.read_exact(&mut byte).unwrap();
+            request.extend(byte);
+        }
+        let answer = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+        connection.write_all(answer.as_bytes()).unwrap();
+        connection
+    }
+
+    #[tokio::test]
+    async fn what_was_asked_is_on_its_way_before_other_work() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = format!("http://{}", listener.local_addr().unwrap());
+        let client = crate::connection::open(kube::Config::new(server.parse().unwrap())).unwrap();
+        let answered = tokio::task::spawn_blocking(move || answer_one(&listener));
+        let (answer, connection) = tokio::join!(asked(&client, "/"), answered);
+        answer.unwrap();
+        let mut connection = connection.unwrap();
+        connection.set_nonblocking(true).unwrap();
+        let request = pin!(asked(&client, "/"));
+        let other = pin!(async {
+            written().await;
+            connection.read(&mut [0; 1024])
+        });
+        match future::select(request, other).await {
+            Either::Left((answer, _)) => panic!("{answer:?}"),
+            Either::Right((read, _)) => assert!(read.unwrap() > 0),
+        }
     }
 }

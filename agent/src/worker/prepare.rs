@@ -11,7 +11,6 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec, Volume};
 use network::{AttachSpec, PortMapping};
 use runtime::{Class, PodId, SandboxSpec};
 use tokio::sync::oneshot;
-use tokio::task::JoinSet;
 use tracing::{info, warn};
 use volume::Turns;
 
@@ -23,7 +22,7 @@ use super::{Done, Worker, claims, demands};
 use crate::context::Context;
 use crate::events::Kind;
 use crate::milestones::Step;
-use crate::{sources, tokens};
+use crate::{requests, sources, tokens};
 
 /// A sandbox in which containers can be started.
 pub(crate) struct Prepared {
@@ -159,8 +158,8 @@ async fn make(
         draft::early(first)
     };
     let created = async {
-        // Requests for what the volumes show are written first.
-        others_first().await;
+        // What the volumes show is asked for meanwhile.
+        requests::written().await;
         // A supervisor begins at once with what it knows of when it begins.
         let drafts = draft::make(early, true).await;
         (context.parts.runtime.create_sandbox(wanted, connected).await, drafts)
@@ -183,20 +182,13 @@ async fn make(
         let others = furnished(&addresses).await?;
         ((addresses, drafts), others)
     } else {
-        // What the volumes show is asked for first.
+        // Whose requests come first.
         let (furnished, sandboxed) = tokio::join!(furnished(&[]), sandboxed);
         let others = furnished?;
         (sandboxed?, others)
     };
     drafts.append(&mut others);
     Ok(Prepared { addresses, drafts })
-}
-
-/// Lets all tasks run that are ready. What they pass on to each other may wake this one meanwhile, which would end a mere yield.
-async fn others_first() {
-    let mut turn = JoinSet::new();
-    turn.spawn(tokio::task::yield_now());
-    turn.join_next().await;
 }
 
 /// Connects a pod to the network, unless it is in the machine's; answers its addresses.

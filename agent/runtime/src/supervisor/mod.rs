@@ -198,7 +198,7 @@ fn set_up(
         let heard = foreseen::hear(agent, &spec, ground, jobs, wait);
         heard.map_err(at("wait for the network"))
     };
-    // By it the pod's users are found.
+    // By their network a pod's own users are found.
     let mut connected = spec.user_ids.is_some() && hear(None, true)?;
     let users = own_users(&spec).map_err(at("find the pod's users"))?;
     let memory = shared_memory(memory, &spec, &empty, users.as_ref()).map_err(at("make the pod's shared memory"))?;
@@ -218,7 +218,7 @@ fn set_up(
         users: users.as_ref(),
         memory: memory.as_ref(),
     };
-    // A child does not wait to be forked for what this makes meanwhile.
+    // What is foreseen is begun before the groups are made, which take a while on v1.
     connected = connected || hear(Some(&ground), false)?;
     cgroups.create(&group).map_err(at("create the pod's cgroup"))?;
     failpoint::reach("group made");
