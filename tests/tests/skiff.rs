@@ -47,6 +47,21 @@ fn apply(machine: &Machine, text: &str) -> anyhow::Result<Vec<String>> {
 }
 
 #[test]
+fn the_demo_shows_three_pods_that_answer() -> anyhow::Result<()> {
+    tests::logging();
+    let machine = Machine::start("demo")?;
+    let (folder, programs) = (env!("CARGO_MANIFEST_DIR"), process::programs()?);
+    let mut demo = machine.namespace().command(format!("{folder}/demo"));
+    // As make says it: from where that was called.
+    demo.current_dir(programs.parent().context("a target folder")?);
+    demo.arg("--programs").arg(programs.file_name().context("a profile")?);
+    demo.arg("--state-dir").arg(machine.state());
+    let said = process::run(&mut demo)?;
+    assert_eq!(said.matches("Welcome to nginx!").count(), 3, "{said}");
+    machine.finish()
+}
+
+#[test]
 fn a_deployment_from_apply_to_delete() -> anyhow::Result<()> {
     tests::logging();
     let machine = Machine::start("skiff")?;
