@@ -50,7 +50,8 @@ pub(crate) fn trim(allowed: usize) {
 #[cfg(not(target_env = "gnu"))]
 pub(crate) fn trim(_allowed: usize) {}
 
-#[cfg(all(test, target_env = "gnu"))]
+#[cfg(test)]
+#[cfg(target_env = "gnu")]
 mod tests {
     use std::fs;
     use std::thread;
