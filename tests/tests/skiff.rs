@@ -50,7 +50,7 @@ fn apply(machine: &Machine, text: &str) -> anyhow::Result<Vec<String>> {
 fn the_demo_shows_three_pods_that_answer() -> anyhow::Result<()> {
     tests::logging();
     let machine = Machine::start("demo")?;
-    let (folder, programs) = (env!("CARGO_MANIFEST_DIR"), process::programs()?);
+    let (folder, programs) = (std::env::var("CARGO_MANIFEST_DIR")?, process::programs()?);
     let mut demo = machine.namespace().command(format!("{folder}/demo"));
     // As make says it: from where that was called.
     demo.current_dir(programs.parent().context("a target folder")?);
