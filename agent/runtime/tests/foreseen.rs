@@ -250,6 +250,30 @@ async fn a_child_that_died_while_it_waited_is_not_relied_on() {
 }
 
 #[tokio::test]
+async fn a_container_is_begun_that_is_foreseen_when_its_supervisor_is_at_work() {
+    let mut machine = Machine::of(Kind::Embedded, "late").await;
+    let container = machine.shell("c", "exit 3");
+    let (told, connected) = channel();
+    let making = machine.runtime.create_sandbox(Machine::sandbox_spec("s"), connected);
+    let beside = async {
+        let begun = machine.directory.path().join("state/sandboxes/s/containers");
+        until("a supervisor at work", || begun.exists()).await;
+        machine.runtime.foresee("s", &container);
+        until("a child at work", || !members(&machine, "c").is_empty()).await;
+        told.send(()).unwrap();
+    };
+    let (made, ()) = tokio::join!(making, beside);
+    made.unwrap();
+    // Too late for anybody to be told.
+    machine.runtime.foresee("s", &machine.shell("d", "exit 4"));
+    let before = fs::metadata(directory(&machine)).unwrap().ino();
+    run(&machine, container.clone()).await;
+    assert_eq!(fs::metadata(directory(&machine)).unwrap().ino(), before);
+    assert_eq!(machine.exit().await.code, 3);
+    machine.finish().await;
+}
+
+#[tokio::test]
 async fn a_child_that_waits_ends_with_its_supervisor() {
     let machine = Machine::of(Kind::Embedded, "waiting").await;
     let foreseen = machine.shell("c", "exec sleep 1000");

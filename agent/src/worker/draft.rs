@@ -126,7 +126,7 @@ pub(super) async fn make(plans: Vec<Arc<Plan>>, early: bool) -> Drafts {
             break;
         };
         let services = plan.context.services.borrow().clone();
-        // Without another thread's turn in between, the pod's supervisor knows of them when it begins.
+        // Without another thread's turn in between: the pod's supervisor waits for nothing else when it has made the pod's groups.
         let specified = if early {
             Box::pin(own_specification(&plan)).await
         } else {

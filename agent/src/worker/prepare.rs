@@ -139,9 +139,11 @@ async fn make(
     wanted.user_ids = user_ids;
     wanted.se_linux_level = context.se_linux.level(id).map_err(|why| Failure::sandbox_text(&why))?;
     wanted.sysctls = oci::sysctls(spec, context.machine.all_users).into_iter().collect();
-    let (told, connected) = oneshot::channel();
+    let ((told, connected), (configured, foreseen)) = (oneshot::channel(), oneshot::channel::<()>());
     let networked = async {
         let addresses = connect(context, pod, spec, id, user_ids).await?;
+        // Of what is foreseen the supervisor hears until then.
+        foreseen.await.ok();
         // Nobody listens when the sandbox could not be made, which tells why.
         told.send(()).ok();
         // The supervisor goes on while the files are written.
@@ -158,34 +160,36 @@ async fn make(
         draft::early(first)
     };
     let created = async {
-        // What the volumes show is asked for meanwhile.
-        requests::written().await;
-        // A supervisor begins at once with what it knows of when it begins.
-        let drafts = draft::make(early, true).await;
-        (context.parts.runtime.create_sandbox(wanted, connected).await, drafts)
-    };
-    let sandboxed = async {
-        // The supervisor is at work while the network is made.
-        let (addresses, (made, drafts)) = tokio::join!(networked, created);
-        let addresses = addresses?;
+        let made = context.parts.runtime.create_sandbox(wanted, connected).await;
         made.map_err(|error| Failure::sandbox(&error))?;
         context.reached(pods::uid(pod), Step::Sandbox);
         failpoint::reach("sandboxed");
-        Ok::<_, Failure>((addresses, drafts))
+        Ok(())
+    };
+    let drafted = async {
+        // What the volumes show is asked for meanwhile.
+        requests::written().await;
+        let drafts = draft::make(early, true).await;
+        configured.send(()).ok();
+        drafts
     };
     let furnished = async |addresses: &[IpAddr]| {
         volumes(context, pod, addresses, turns).await?;
         Ok::<_, Failure>(draft::make(late, false).await)
     };
-    let ((addresses, mut drafts), mut others) = if needs_address {
-        let (addresses, drafts) = sandboxed.await?;
+    // The supervisor is at work while the network is made and the containers are configured. What others have to answer comes
+    // first.
+    let (addresses, mut drafts, mut others) = if needs_address {
+        let (made, addresses, drafts) = tokio::join!(created, networked, drafted);
+        let addresses = addresses?;
+        made?;
         let others = furnished(&addresses).await?;
-        ((addresses, drafts), others)
+        (addresses, drafts, others)
     } else {
-        // Whose requests come first.
-        let (furnished, sandboxed) = tokio::join!(furnished(&[]), sandboxed);
-        let others = furnished?;
-        (sandboxed?, others)
+        let (made, furnished, addresses, drafts) = tokio::join!(created, furnished(&[]), networked, drafted);
+        let (others, addresses) = (furnished?, addresses?);
+        made?;
+        (addresses, drafts, others)
     };
     drafts.append(&mut others);
     Ok(Prepared { addresses, drafts })

@@ -1,20 +1,39 @@
-//! What a supervisor is told of with its configuration: containers that will most likely be asked for.
+//! What a supervisor is told of until its pod has a network: containers that will most likely be asked for.
 
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
+
+use tokio::sync::mpsc;
 
 use super::{Shared, calls};
 use crate::ContainerSpec;
 use crate::protocol::{self, Early, FORESEEN};
 
-/// So much each of them may be: all of them lie in a socket, and nobody waits for its reader.
+/// So much each of them may be: all of them fit into a socket's buffer.
 const SIZE: usize = 32 << 10;
 
-/// Frames for supervisors that there are not yet, by their sandboxes' ids.
-pub(super) type Foreseen = BTreeMap<String, Vec<Vec<u8>>>;
+/// Frames for the supervisors of sandboxes that are not made yet.
+pub(super) struct Frames {
+    sender: mpsc::Sender<Vec<u8>>,
+    /// None: somebody makes the sandbox.
+    receiver: Option<mpsc::Receiver<Vec<u8>>>,
+}
+
+impl Default for Frames {
+    fn default() -> Self {
+        let (sender, receiver) = mpsc::channel(FORESEEN);
+        Self {
+            sender,
+            receiver: Some(receiver),
+        }
+    }
+}
+
+/// By the sandboxes' ids.
+pub(super) type Foreseen = BTreeMap<String, Frames>;
 
 impl Shared {
-    fn foreseen(&self) -> MutexGuard<'_, Foreseen> {
+    fn all_foreseen(&self) -> MutexGuard<'_, Foreseen> {
         self.foreseen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -34,15 +53,21 @@ impl Shared {
         let Some(frame) = frame.filter(|frame| frame.len() <= SIZE) else {
             return;
         };
-        let mut foreseen = self.foreseen();
+        let mut foreseen = self.all_foreseen();
+        // More than there is room for, or too late for the supervisor, is not told.
         let frames = foreseen.entry(sandbox.to_owned()).or_default();
-        if frames.len() < FORESEEN {
-            frames.push(frame);
-        }
+        frames.sender.try_send(frame).ok();
     }
 
-    /// What is foreseen of a sandbox; it is forgotten here.
-    pub(super) fn take_foreseen(&self, sandbox: &str) -> Vec<Vec<u8>> {
-        self.foreseen().remove(sandbox).unwrap_or_default()
+    /// What is foreseen of a sandbox that is made now, and what will be.
+    pub(super) fn foreseen(&self, sandbox: &str) -> mpsc::Receiver<Vec<u8>> {
+        let mut foreseen = self.all_foreseen();
+        let frames = foreseen.entry(sandbox.to_owned()).or_default();
+        frames.receiver.take().unwrap_or_else(|| mpsc::channel(1).1)
+    }
+
+    /// Nobody is told of it any more.
+    pub(super) fn forget_foreseen(&self, sandbox: &str) {
+        self.all_foreseen().remove(sandbox);
     }
 }

@@ -37,7 +37,7 @@ impl Shared {
 
     /// Removes a sandbox; success when there is none.
     pub(super) async fn remove(self: &Arc<Self>, id: &str) -> Result<(), Error> {
-        drop(self.take_foreseen(id));
+        self.forget_foreseen(id);
         let ended = if self.ended().contains(id) {
             Ok(())
         } else {

@@ -16,6 +16,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
+use tokio::sync::mpsc;
 
 use super::connection::{self, Connection};
 use super::{Shared, io_error, unexpected};
@@ -69,6 +70,25 @@ async fn in_time<T>(talk: impl Future<Output = io::Result<T>>) -> io::Result<T> 
     talked.map_err(io::Error::from).flatten()
 }
 
+/// Tells a supervisor what is foreseen until the network is there; answers whether it is, and not that there will be none.
+async fn until_connected(
+    stream: &mut UnixStream,
+    mut foreseen: mpsc::Receiver<Vec<u8>>,
+    mut connected: Connected,
+) -> io::Result<bool> {
+    loop {
+        tokio::select! {
+            biased;
+            Some(frame) = foreseen.recv() => match in_time(stream.write_all(&frame)).await {
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err(error),
+                // One that failed meanwhile has said why, which is read later.
+                Ok(()) | Err(_) => {}
+            },
+            told = &mut connected => return Ok(told.is_ok()),
+        }
+    }
+}
+
 /// Tells a supervisor that the network is there, and reads what became of the sandbox.
 async fn tell_connected(stream: &mut UnixStream) -> io::Result<Message> {
     let connected = protocol::encode(&Early::Connected, &[])?;
@@ -90,8 +110,7 @@ impl Shared {
         }
         failpoint::reach("directory made");
         let spawned = self.spawn(spec, connected).await;
-        // Nobody is told of what came meanwhile.
-        drop(self.take_foreseen(&id));
+        self.forget_foreseen(&id);
         match spawned {
             Ok(sandbox) => Ok(sandbox),
             Err(error) => {
@@ -119,7 +138,10 @@ impl Shared {
             cgroup_root: self.config.cgroup_root.clone(),
         };
         let mut configuration = protocol::encode(&configuration, &[]).map_err(failed())?;
-        configuration.extend(self.take_foreseen(&id).concat());
+        let mut foreseen = self.foreseen(&id);
+        while let Ok(frame) = foreseen.try_recv() {
+            configuration.extend(frame);
+        }
         ours.set_nonblocking(true).map_err(failed())?;
         // It lies there when the supervisor begins, which need not wait for this task's next turn then.
         let written = match (&ours).write(&configuration) {
@@ -136,7 +158,8 @@ impl Shared {
             Ok::<_, io::Error>(stream)
         };
         let mut stream = in_time(configured).await.map_err(failed())?;
-        if connected.await.is_err() {
+        let connected = until_connected(&mut stream, foreseen, connected).await;
+        if !connected.map_err(failed())? {
             // It must not be at work any more when the sandbox is removed: it ends when it reads that nothing will come.
             let ended = async {
                 stream.shutdown().await?;

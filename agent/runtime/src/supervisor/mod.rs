@@ -218,7 +218,7 @@ fn set_up(
         users: users.as_ref(),
         memory: memory.as_ref(),
     };
-    // What is foreseen is begun before the groups are made, which take a while on v1.
+    // What is foreseen by now is begun before the groups are made, which take a while on v1.
     connected = connected || hear(Some(&ground), false)?;
     cgroups.create(&group).map_err(at("create the pod's cgroup"))?;
     failpoint::reach("group made");
