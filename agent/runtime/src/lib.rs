@@ -69,8 +69,9 @@ pub trait Runtime: Send + Sync + 'static {
     fn create_sandbox(&self, spec: SandboxSpec, connected: Connected) -> BoxFuture<'_, Result<Sandbox, Error>>;
 
     /// A container of a sandbox that is about to be made, or is being made, will probably be created so: what can be made ahead of
-    /// that may be. It goes with the sandbox at the latest.
-    fn foresee(&self, _sandbox: &str, _spec: &ContainerSpec) {}
+    /// that may be. It goes with the sandbox at the latest. `placed`: whatever it mounts is there, though it may have no contents
+    /// before the container is asked for.
+    fn foresee(&self, _sandbox: &str, _spec: &ContainerSpec, _placed: bool) {}
 
     /// Makes a container whose program does not run yet. A failure leaves nothing.
     fn create_container(&self, sandbox: &str, spec: ContainerSpec) -> BoxFuture<'_, Result<Container, Error>>;

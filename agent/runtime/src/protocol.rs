@@ -32,7 +32,12 @@ pub(crate) const FORESEEN: usize = 4;
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Early {
     /// A container that will most likely be created, with the streams that this then says; the body is its `ContainerSpec`.
-    Foresee { container_id: String, stdio: Stdio },
+    Foresee {
+        container_id: String,
+        stdio: Stdio,
+        /// Whatever it mounts is there, though it may have no contents yet.
+        placed: bool,
+    },
     /// The pod's network is there. Nothing else comes before requests.
     Connected,
 }

@@ -82,7 +82,7 @@ fn directory(machine: &Machine) -> PathBuf {
     machine.directory.path().join("state/sandboxes/s/containers/c")
 }
 
-/// Makes the sandbox `s` whose container is foreseen; `then` is what happens when its making has begun, as far as it does.
+/// Makes the sandbox `s` whose container is foreseen, with its volume if that is there; `then` is what happens when its making has begun, as far as it does.
 async fn sandbox<F: Future<Output = ()>>(
     machine: &Machine,
     spec: SandboxSpec,
@@ -90,7 +90,8 @@ async fn sandbox<F: Future<Output = ()>>(
     then: impl FnOnce(Sender<()>) -> F,
 ) -> Result<runtime::Sandbox, Error> {
     let (told, connected) = channel();
-    machine.runtime.foresee("s", foreseen);
+    let placed = machine.directory.path().join("volume").exists();
+    machine.runtime.foresee("s", foreseen, placed);
     let beside = async {
         let group = format!("{}/kubepods/s", machine.cgroup_root);
         until("the sandbox's group", || !groups(&group).is_empty()).await;
@@ -258,14 +259,14 @@ async fn a_container_is_begun_that_is_foreseen_when_its_supervisor_is_at_work() 
     let beside = async {
         let begun = machine.directory.path().join("state/sandboxes/s/containers");
         until("a supervisor at work", || begun.exists()).await;
-        machine.runtime.foresee("s", &container);
+        machine.runtime.foresee("s", &container, false);
         until("a child at work", || !members(&machine, "c").is_empty()).await;
         told.send(()).unwrap();
     };
     let (made, ()) = tokio::join!(making, beside);
     made.unwrap();
     // Too late for anybody to be told.
-    machine.runtime.foresee("s", &machine.shell("d", "exit 4"));
+    machine.runtime.foresee("s", &machine.shell("d", "exit 4"), false);
     let before = fs::metadata(directory(&machine)).unwrap().ino();
     run(&machine, container.clone()).await;
     assert_eq!(fs::metadata(directory(&machine)).unwrap().ino(), before);
@@ -286,5 +287,68 @@ async fn a_child_that_waits_ends_with_its_supervisor() {
     assert!(made.await.is_err());
     let left = processes(&machine.directory.path().join("state/sandboxes"));
     assert_eq!(left, Vec::new());
+    machine.finish().await;
+}
+
+/// Makes the sandbox `s` whose container has a volume, and waits until the container is made, for which nobody has asked.
+async fn made_ahead(machine: &Machine, spec: SandboxSpec, container: &ContainerSpec) -> Vec<i32> {
+    fs::create_dir(machine.directory.path().join("volume")).unwrap();
+    let made = sandbox(machine, spec, container, async |told| told.send(()).unwrap());
+    made.await.unwrap();
+    let state = directory(machine).join("oci");
+    let waits = |pid: &i32| {
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        name.starts_with("youki:[2:INIT]")
+    };
+    until("a container that waits to be started", || {
+        state.exists() && members(machine, "c").iter().any(waits)
+    })
+    .await;
+    members(machine, "c")
+}
+
+#[tokio::test]
+async fn a_container_is_made_before_it_is_asked_for_when_its_volumes_have_their_places() {
+    let mut machine = Machine::of(Kind::Embedded, "placed").await;
+    let network = Network::new().await;
+    let spec = SandboxSpec {
+        netns: Some(network.path()),
+        ..Machine::sandbox_spec("s")
+    };
+    let script = "cat /v/file; busybox readlink /proc/self/ns/net; ls /sys/class/net; \
+                  busybox grep Cpus_allowed_list /proc/self/status";
+    let container = with_volume(&machine, script);
+    let ahead = made_ahead(&machine, spec, &container).await;
+    fs::write(machine.directory.path().join("volume/file"), "later\n").unwrap();
+    let started = machine.runtime.run_container("s", container, Box::new(|| ())).await;
+    let runtime::State::Running { pid, .. } = started.unwrap().state else {
+        panic!("it does not run");
+    };
+    assert!(ahead.contains(&pid), "{pid} is none of {ahead:?}");
+    assert_eq!(machine.exit().await.code, 0);
+    let own = fs::read_link(network.path()).unwrap();
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let processors = status.lines().find(|line| line.starts_with("Cpus_allowed_list"));
+    let wanted = format!("later\n{}\nlo\n{}\n", own.display(), processors.unwrap());
+    assert_eq!(machine.output("c"), wanted);
+    machine.finish().await;
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_a_container_that_was_made_before_anybody_asked_for_it() {
+    let mut machine = Machine::of(Kind::Embedded, "unasked").await;
+    let foreseen = with_volume(&machine, "exec sleep 1000");
+    made_ahead(&machine, Machine::sandbox_spec("s"), &foreseen).await;
+    // Another one is wanted in its place.
+    run(&machine, machine.shell("c", "echo wanted")).await;
+    assert_eq!(machine.exit().await.code, 0);
+    assert_eq!(machine.output("c"), "wanted\n");
+    machine.runtime.remove_sandbox("s").await.unwrap();
+    fs::remove_dir(machine.directory.path().join("volume")).unwrap();
+    made_ahead(&machine, Machine::sandbox_spec("s"), &foreseen).await;
+    machine.runtime.remove_container("s", "c").await.unwrap();
+    assert_eq!(members(&machine, "c"), Vec::<i32>::new());
+    assert!(!directory(&machine).exists());
+    machine.runtime.remove_sandbox("s").await.unwrap();
     machine.finish().await;
 }

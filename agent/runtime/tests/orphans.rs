@@ -110,8 +110,10 @@ async fn until_writable(machine: &Machine, wanted: &[&str]) {
 async fn a_root_file_system_that_was_made_ahead_is_its_containers_or_goes_with_the_sandbox() {
     let mut machine = Machine::of(Kind::Containerd, "ahead").await;
     let wanted = machine.container("comes", &SLEEP);
-    machine.runtime.foresee("s", &wanted);
-    machine.runtime.foresee("s", &machine.container("stays-away", &SLEEP));
+    machine.runtime.foresee("s", &wanted, false);
+    machine
+        .runtime
+        .foresee("s", &machine.container("stays-away", &SLEEP), false);
     until_writable(&machine, &["comes", "stays-away"]).await;
     machine.sandbox("s").await;
     machine.run("s", wanted).await;
@@ -119,7 +121,7 @@ async fn a_root_file_system_that_was_made_ahead_is_its_containers_or_goes_with_t
     machine.runtime.remove_sandbox("s").await.unwrap();
     assert_eq!(writable(&machine), Vec::<String>::new());
     // Nor is it left by an agent that ends before.
-    machine.runtime.foresee("t", &machine.container("lost", &SLEEP));
+    machine.runtime.foresee("t", &machine.container("lost", &SLEEP), false);
     until_writable(&machine, &["lost"]).await;
     machine.crash().await;
     machine.reopen().await;

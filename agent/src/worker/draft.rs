@@ -118,8 +118,18 @@ fn looks_into_volumes(container: &Container) -> bool {
     })
 }
 
-/// Makes those that can be made; `early` ones are what [`early`] says that they are.
-pub(super) async fn make(plans: Vec<Arc<Plan>>, early: bool) -> Drafts {
+/// When drafts are made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum When {
+    /// Before the pod's volumes are there, of what [`early`] says can be; `placed`: with all that they mount, it may be empty.
+    Early {
+        placed: bool,
+    },
+    Late,
+}
+
+/// Makes those that can be made.
+pub(super) async fn make(plans: Vec<Arc<Plan>>, when: When) -> Drafts {
     let mut made = Drafts::new();
     for plan in plans {
         let Ok(place) = Arc::clone(&plan.context.drafts).try_acquire_owned() else {
@@ -127,14 +137,17 @@ pub(super) async fn make(plans: Vec<Arc<Plan>>, early: bool) -> Drafts {
         };
         let services = plan.context.services.borrow().clone();
         // Without another thread's turn in between: the pod's supervisor waits for nothing else when it has made the pod's groups.
-        let specified = if early {
-            Box::pin(own_specification(&plan)).await
-        } else {
-            Box::pin(specification(&plan)).await
+        let specified = match when {
+            When::Early { .. } => Box::pin(own_specification(&plan)).await,
+            When::Late => Box::pin(specification(&plan)).await,
         };
         match specified {
             Ok(specification) => {
-                plan.context.parts.runtime.foresee(&plan.sandbox, &specification);
+                let placed = when == When::Early { placed: true };
+                plan.context
+                    .parts
+                    .runtime
+                    .foresee(&plan.sandbox, &specification, placed);
                 let name = plan.container.clone();
                 let draft = Draft {
                     plan,

@@ -10,7 +10,19 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use crate::context::Context;
 use crate::events::Kind;
 
-/// Writes `hosts`, `resolv.conf` and `hostname`.
+/// Those that [`write`] writes.
+const NAMES: [&str; 3] = ["hosts", "resolv.conf", "hostname"];
+
+/// Makes them empty: a container can be made that shows them.
+pub(super) fn place(directory: &Path) -> std::io::Result<()> {
+    let etc = directory.join("etc");
+    NAMES.iter().try_for_each(|name| {
+        let file = std::fs::File::options().create(true).append(true).open(etc.join(name));
+        file.map(drop)
+    })
+}
+
+/// Writes `hosts`, `resolv.conf` and `hostname` in place.
 pub(super) fn write(
     context: &Context,
     pod: &Pod,

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tracing::{info, warn};
 use volume::Turns;
 
-use super::draft::{self, Drafts};
+use super::draft::{self, Drafts, When};
 use super::etc;
 use super::removal::remove_sandbox;
 use super::start::Plan;
@@ -169,13 +169,14 @@ async fn make(
     let drafted = async {
         // What the volumes show is asked for meanwhile.
         requests::written().await;
-        let drafts = draft::make(early, true).await;
+        let placed = !early.is_empty() && place(context, pod, spec, &directory, turns);
+        let drafts = draft::make(early, When::Early { placed }).await;
         configured.send(()).ok();
         drafts
     };
     let furnished = async |addresses: &[IpAddr]| {
         volumes(context, pod, addresses, turns).await?;
-        Ok::<_, Failure>(draft::make(late, false).await)
+        Ok::<_, Failure>(draft::make(late, When::Late).await)
     };
     // The supervisor is at work while the network is made and the containers are configured. What others have to answer comes
     // first.
@@ -193,6 +194,16 @@ async fn make(
     };
     drafts.append(&mut others);
     Ok(Prepared { addresses, drafts })
+}
+
+/// Makes what containers mount of the pod's, empty; answers whether all of it is there. Whoever fills it tells what is wrong.
+fn place(context: &Context, pod: &Pod, spec: &PodSpec, directory: &Path, turns: &Turns) -> bool {
+    let has_volumes = spec.volumes.as_ref().is_some_and(|volumes| !volumes.is_empty());
+    let volumes = || {
+        let placed = context.volumes.place(turns, pod, &context.surroundings(&[]));
+        placed.is_ok_and(|placed| placed)
+    };
+    etc::place(directory).is_ok() && (!has_volumes || volumes())
 }
 
 /// Connects a pod to the network, unless it is in the machine's; answers its addresses.

@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use agent_plan::environment::{Sources, Surroundings};
 use agent_plan::{pods, storage};
-use k8s_openapi::api::core::v1::{Pod, Volume};
+use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};
 use nix::unistd::{Gid, chown};
 
 pub use error::Error;
@@ -112,6 +112,25 @@ impl Volumes {
         turn.use_for(|| self.make(pod, sources, surroundings))
     }
 
+    /// Makes the places of a pod's volumes where these are all that matters until they are prepared; answers whether every volume
+    /// has its place then. Nothing is made any more once the volumes are removed.
+    pub fn place(&self, turns: &Turns, pod: &Pod, surroundings: &Surroundings) -> Result<bool, Error> {
+        let state = turns.hold();
+        let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+        if state.removed || volumes.clone().any(|volume| !is_ours(volume)) {
+            return Ok(false);
+        }
+        for volume in volumes {
+            let directory = self.volume_directory(pod, volume)?;
+            let placed = match &volume.empty_dir {
+                Some(empty) => make_empty(&directory, empty, pod, surroundings),
+                None => self.make_place(&directory, pod, volume),
+            };
+            placed.map_err(|error| error.of(&volume.name))?;
+        }
+        Ok(true)
+    }
+
     fn make(&self, pod: &Pod, sources: &Sources, surroundings: &Surroundings) -> Result<(), Error> {
         let volumes = pod
             .spec
@@ -154,10 +173,8 @@ impl Volumes {
         if is_claim(volume) {
             return claims::mount(&self.root, &self.claiming, &directory, pod, volume, sources);
         }
-        let group = fs_group(pod);
         if let Some(empty) = &volume.empty_dir {
-            let allocatable = surroundings.allocatable.get("memory").map(|milli| milli / 1000);
-            return empty::make(&directory, empty, group, pod, allocatable);
+            return make_empty(&directory, empty, pod, surroundings);
         }
         let payload = payload::build(pod, volume, sources, surroundings, left)
             .map_err(|source| Error::Payload {
@@ -165,20 +182,27 @@ impl Volumes {
                 source,
             })?
             .ok_or_else(|| Error::Unsupported(volume.name.clone()))?;
-        if self.secrets_in_memory && is_secret(volume) {
-            memory::mount(&self.memory_directory(pod)?)?;
-        }
-        if !directory.exists() {
-            make_directory(&directory)?;
-            chown(&directory, None, group).map_err(|error| io_error("chown", &directory, error))?;
-            set_mode(&directory, empty::mode(group))?;
-        }
+        self.make_place(&directory, pod, volume)?;
         let points = points.get(&volume.name);
         let make = || points.map_or(Ok(()), |points| nested::make(&directory, points, &payload));
         make()?;
-        atomic::write(&directory, &payload, group)?;
+        atomic::write(&directory, &payload, fs_group(pod))?;
         // What had the name of a mount point may have gone only now.
         make()
+    }
+
+    /// The directory of a volume with contents from the API.
+    fn make_place(&self, directory: &Path, pod: &Pod, volume: &Volume) -> Result<(), Error> {
+        if self.secrets_in_memory && is_secret(volume) {
+            memory::mount(&self.memory_directory(pod)?)?;
+        }
+        if directory.exists() {
+            return Ok(());
+        }
+        let group = fs_group(pod);
+        make_directory(directory)?;
+        chown(directory, None, group).map_err(|error| io_error("chown", directory, error))?;
+        set_mode(directory, empty::mode(group))
     }
 
     fn volume_directory(&self, pod: &Pod, volume: &Volume) -> Result<PathBuf, Error> {
@@ -302,6 +326,21 @@ fn mounts_below(directory: &Path, failures: &mut Vec<String>) -> Vec<PathBuf> {
 
 fn is_claim(volume: &Volume) -> bool {
     volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some()
+}
+
+/// Whether a volume is nobody's before it is prepared.
+fn is_ours(volume: &Volume) -> bool {
+    is_secret(volume) || volume.config_map.is_some() || volume.empty_dir.is_some()
+}
+
+fn make_empty(
+    directory: &Path,
+    volume: &EmptyDirVolumeSource,
+    pod: &Pod,
+    surroundings: &Surroundings,
+) -> Result<(), Error> {
+    let allocatable = surroundings.allocatable.get("memory").map(|milli| milli / 1000);
+    empty::make(directory, volume, fs_group(pod), pod, allocatable)
 }
 
 /// Whether a volume shows what must not lie on a disk, or what is upstream never there.

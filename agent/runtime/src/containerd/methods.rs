@@ -51,7 +51,7 @@ impl Runtime for Containerd {
         .boxed()
     }
 
-    fn foresee(&self, sandbox: &str, spec: &ContainerSpec) {
+    fn foresee(&self, sandbox: &str, spec: &ContainerSpec, _placed: bool) {
         self.shared.prepare_ahead(sandbox, spec);
     }
 

@@ -38,13 +38,14 @@ impl Shared {
     }
 
     /// Keeps it until the sandbox is made, or removed.
-    pub(super) fn foresee(&self, sandbox: &str, spec: &ContainerSpec) {
+    pub(super) fn foresee(&self, sandbox: &str, spec: &ContainerSpec, placed: bool) {
         if self.connections().contains_key(sandbox) {
             return;
         }
         let early = Early::Foresee {
             container_id: spec.id.clone(),
             stdio: calls::stdio(spec),
+            placed,
         };
         // Nobody relies on it: what is wrong with a container is told when it is asked for.
         let frame = calls::body(spec)

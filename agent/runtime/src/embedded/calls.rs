@@ -151,8 +151,8 @@ impl Runtime for Embedded {
         .boxed()
     }
 
-    fn foresee(&self, sandbox: &str, spec: &ContainerSpec) {
-        self.shared.foresee(sandbox, spec);
+    fn foresee(&self, sandbox: &str, spec: &ContainerSpec, placed: bool) {
+        self.shared.foresee(sandbox, spec, placed);
     }
 
     fn create_container(&self, sandbox: &str, spec: ContainerSpec) -> BoxFuture<'_, Result<Container, Error>> {

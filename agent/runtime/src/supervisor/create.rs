@@ -7,20 +7,20 @@ use std::path::{Path, PathBuf};
 
 use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
-use nix::sched::{CloneFlags, setns};
 use oci_spec::runtime::{LinuxNamespaceType, Spec};
 
 use super::complaints::{Complaints, failed_mount};
 use super::confine::{PidNamespace, Place, confine, is_closed};
-use super::groups::View;
+use super::groups::{Access, View};
+use super::hold::Hold;
 use super::late::Late;
 use super::memory::{self, SharedMemory};
 use super::program::Program;
-use super::sources::Sources;
+use super::sources::{Last, Sources};
 use super::stage::{Empty, Machine};
 use super::users::Users;
 use super::workplace::InVolume;
-use super::{attach, declared, exec, groups, masks, shifted, stage, user, workplace};
+use super::{attach, declared, depth, exec, groups, masks, processors, shifted, stage, user, workplace};
 use crate::cgroup::Cgroups;
 use crate::overlay::{self, Writable};
 use crate::sys::Mount;
@@ -56,21 +56,7 @@ pub(super) struct Creation<'a> {
     /// Whether a socket in the directory waits for a terminal's master.
     pub(super) terminal: bool,
     /// Where it waits for its pod's network and volumes; none: they are there.
-    pub(super) hold: Option<Hold>,
-}
-
-/// Where a child waits.
-pub(super) struct Hold {
-    pub(super) go: PipeReader,
-    /// Its pod's network, which it has to join then; none: the machine's.
-    pub(super) netns: Option<PathBuf>,
-}
-
-impl Hold {
-    /// Waits for the word. None comes from a supervisor that is gone, or does not want the container.
-    pub(super) fn wait(&self) -> io::Result<()> {
-        (&self.go).read_exact(&mut [0])
-    }
+    pub(super) hold: Option<&'a Hold>,
 }
 
 /// Where a container's first processes go.
@@ -90,8 +76,12 @@ struct Taken {
     layers: Vec<Mount>,
 }
 
-/// What is left to be done when there are a network and volumes.
+/// What is left to be done when there are volumes.
 struct Rest {
+    /// Whether it is to be done now, because only the places of volumes matter.
+    placed: bool,
+    /// What the container may do with its groups; none: it does not see them.
+    access: Option<Access>,
     /// Numbers on the stage that are taken.
     taken: usize,
     rootfs: PathBuf,
@@ -108,14 +98,15 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
         .map_err(failed("make the root file system"))?;
     let mut origins = bound(&spec.spec);
     let taken = take(&creation, &spec)?;
-    let view = enter_group(&creation, &spec.spec, tracked)?;
+    let any_device = groups::every_device(&spec.spec);
     let joined = creation
         .pid_namespace
         .open()
         .map_err(failed("open the pid namespace"))?;
     creation.empty.enter().map_err(failed("enter a mount namespace"))?;
-    let (mut config, rest) = set_stage(&creation, taken, view, spec, joined.as_ref())?;
-    let late = furnish(&creation, rest, &mut config, &mut origins)?;
+    let (mut config, rest) = set_stage(&creation, taken, spec, joined.as_ref())?;
+    let access = rest.access;
+    let (last, late) = furnish(&creation, rest, &mut config, &mut origins)?;
     masks::turn(&mut config).map_err(|error| Refusal::failed("complete the configuration", &error))?;
     let home = Path::new(stage::HOME);
     let directory = config.process().as_ref().map(|process| process.cwd().clone());
@@ -129,6 +120,10 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
     write(&config)?;
     label::next_program(&config)?;
     stage::close().map_err(failed("close the mount namespace"))?;
+    // The supervisor makes them meanwhile.
+    enter_groups(&creation, access, any_device, tracked)?;
+    creation.hold.map_or(Ok(()), |hold| hold.connect(creation.empty))?;
+    last.put(&origins)?;
     let complaints = Complaints::new().map_err(failed("make a file for complaints"))?;
     let build = || {
         ContainerBuilder::new(OCI.to_owned(), SyscallType::default())
@@ -190,7 +185,6 @@ fn take(creation: &Creation<'_>, spec: &ContainerSpec) -> Result<Taken, Refusal>
 fn set_stage(
     creation: &Creation<'_>,
     taken: Taken,
-    view: View,
     mut spec: ContainerSpec,
     pids: Option<&File>,
 ) -> Result<(Spec, Rest), Refusal> {
@@ -226,14 +220,17 @@ fn set_stage(
         grouped: true,
         settled: true,
     };
+    let held = creation.hold.filter(|_| creation.users.is_none());
+    let placed = held.is_some_and(|hold| hold.placed) && !depth::is_looked_into(&spec.spec);
     let directory = workplace::in_volume(&spec.spec);
     let sources = Sources::of(&mut spec.spec);
     let mut config = confine(spec.spec, &identity, &place)?;
     label::settle(&mut config);
     workplace::in_root(&rootfs, &config, creation.users)?;
-    let viewed = view.put(&mut config);
-    viewed.map_err(failed("mount the container's control groups"))?;
+    let access = groups::show(&mut config);
     let rest = Rest {
+        placed,
+        access,
         taken: layers.len(),
         rootfs,
         sources,
@@ -242,29 +239,26 @@ fn set_stage(
     Ok((config, rest))
 }
 
-/// Mounts what is the pod's, and joins its network, as soon as they are there.
+/// Mounts what is the pod's as soon as it is there.
 fn furnish(
     creation: &Creation<'_>,
     rest: Rest,
     config: &mut Spec,
     origins: &mut Vec<(PathBuf, PathBuf)>,
-) -> Result<Late, Refusal> {
+) -> Result<(Last, Late), Refusal> {
     let Rest {
+        placed,
+        access: _,
         taken,
         rootfs,
         mut sources,
         directory,
     } = rest;
-    if let Some(hold) = &creation.hold {
-        hold.wait()
-            .map_err(|error| Refusal::failed("wait for the pod's network", &error))?;
+    if let Some(hold) = creation.hold.filter(|_| !placed) {
+        let asked = hold.until_asked();
+        asked.map_err(|error| Refusal::failed("wait to be asked for the container", &error))?;
     }
-    let netns = creation.hold.as_ref().and_then(|hold| hold.netns.as_deref());
     let found = creation.empty.away(|| {
-        if let Some(netns) = netns {
-            let joined = File::open(netns).and_then(|netns| Ok(setns(netns, CloneFlags::CLONE_NEWNET)?));
-            joined.map_err(|error| Refusal::failed("join the network namespace", &error))?;
-        }
         directory.as_ref().map_or(Ok(()), InVolume::make)?;
         sources.take(creation.users)
     });
@@ -306,11 +300,34 @@ fn described(error: &libcontainer::error::LibcontainerError, directory: &Path) -
     }
 }
 
-/// Puts this process, and so all that it forks, where the container shall be; answers what the container sees of it.
-fn enter_group(creation: &Creation<'_>, spec: &Spec, tracked: bool) -> Result<View, Refusal> {
+/// Puts this process, and so all that it forks, where the container shall be, and on the stage what the container sees of it.
+fn enter_groups(
+    creation: &Creation<'_>,
+    access: Option<Access>,
+    any_device: bool,
+    tracked: bool,
+) -> Result<(), Refusal> {
+    let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
+    let taken = creation
+        .empty
+        .away(|| take_groups(creation, access, any_device, tracked));
+    let view = taken.map_err(failed("go among the machine's mounts"))??;
+    let put = view.map_or(Ok(()), View::put);
+    put.map_err(failed("mount the container's control groups"))
+}
+
+fn take_groups(
+    creation: &Creation<'_>,
+    access: Option<Access>,
+    any_device: bool,
+    tracked: bool,
+) -> Result<Option<View>, Refusal> {
     let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
     let (cgroups, leaf) = (creation.cgroups, leaf(creation.cgroups, &creation.group));
     let made = (&creation.grouped).read_exact(&mut [0]);
+    // Whoever moved this process has done so by now, or is gone.
+    let back = processors::come_back();
+    back.map_err(|error| failed("use every processor")(error.into()))?;
     let made = match creation.hold {
         // Whoever is asked for the container says why.
         Some(_) => made,
@@ -319,11 +336,12 @@ fn enter_group(creation: &Creation<'_>, spec: &Spec, tracked: bool) -> Result<Vi
     };
     let entered = made.and_then(|()| cgroups.enter(&leaf, tracked));
     entered.map_err(failed("enter the container's cgroup"))?;
-    if !groups::every_device(spec) {
+    if !any_device {
         let confined = cgroups.confine_devices(&creation.group);
         confined.map_err(failed("confine the container's devices"))?;
     }
-    View::take(cgroups, &leaf, spec).map_err(failed("take the container's control groups"))
+    let view = access.map(|access| View::take(cgroups, &leaf, access));
+    view.transpose().map_err(failed("take the container's control groups"))
 }
 
 /// libcontainer has an older nix.

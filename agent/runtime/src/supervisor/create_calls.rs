@@ -56,7 +56,10 @@ impl Supervisor {
         let foreseen = self.foreseen(&id, |foreseen| foreseen.is(wanted, &pid_namespace, spec));
         let job = if let Some(waiting) = foreseen {
             waiting.turned(deadline, |waited_for| match waited_for {
-                Purpose::Foreseen(foreseen) => purpose(foreseen.go_on()),
+                Purpose::Foreseen(mut foreseen) => {
+                    foreseen.go_on();
+                    purpose(foreseen.streams)
+                }
                 other @ (Purpose::Create { .. } | Purpose::Exec(_) | Purpose::Remove { .. } | Purpose::Over(_)) => {
                     other
                 }

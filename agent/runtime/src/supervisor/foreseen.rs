@@ -1,7 +1,9 @@
 //! Containers whose making begins before anybody asks for them, while the network and the volumes of their pod are made.
 //!
 //! A child goes as far as it can without those, and waits. When it is asked for the very container that was foreseen, the way that
-//! is left is a short one; when it is not, the child is ended, and what it made is removed.
+//! is left is a short one; when it is not, the child is ended, and what it made is removed. Where the places of all volumes are
+//! there from the beginning, the network is all that it needs: then the container is whole but for its start, and the child says
+//! so and waits, so that nothing of it is anybody's yet.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
@@ -11,9 +13,9 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::confine::PidNamespace;
-use super::create::Hold;
 use super::exits::remove_traces;
 use super::ground::{Asked, Ground};
+use super::hold::Hold;
 use super::job::{Foreseen, Job, Purpose};
 use super::read_frame;
 use super::state::Supervisor;
@@ -38,16 +40,23 @@ pub(super) fn hear(
         if !wait && poll(&mut [PollFd::new(agent.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO)? == 0 {
             return Ok(false);
         }
-        let (id, wanted, container) = match read_frame(agent)? {
+        let (asked, container) = match read_frame(agent)? {
             (Early::Connected, _) => return Ok(true),
-            (Early::Foresee { container_id, stdio }, body) => (container_id, stdio, body),
+            (
+                Early::Foresee {
+                    container_id,
+                    stdio,
+                    placed,
+                },
+                body,
+            ) => ((container_id, stdio, placed), body),
         };
         // Those who join a namespace that comes later cannot begin.
         let joins = spec.share_process_namespace && !spec.host_pid;
         if let Some(ground) = ground.filter(|_| !joins && jobs.len() < FORESEEN) {
             let foreign = [signals(jobs), vec![agent.as_raw_fd()]].concat();
             // What fails is told when the container is asked for.
-            jobs.extend(begin(spec, ground, id, wanted, container, foreign).ok());
+            jobs.extend(begin(spec, ground, asked, container, foreign).ok());
             failpoint::reach("container foreseen");
         }
     }
@@ -56,17 +65,13 @@ pub(super) fn hear(
 fn begin(
     spec: &SandboxSpec,
     ground: &Ground<'_>,
-    id: String,
-    wanted: protocol::Stdio,
+    (id, wanted, placed): (String, protocol::Stdio, bool),
     container: Vec<u8>,
     mut foreign: Vec<RawFd>,
 ) -> Result<Job, Refusal> {
     let (ours, go) = io::pipe().map_err(|error| Refusal::failed("make a pipe", &error))?;
     foreign.push(go.as_raw_fd());
-    let hold = Hold {
-        go: ours,
-        netns: spec.netns.clone(),
-    };
+    let hold = Hold::new(ours, spec.netns.clone(), placed);
     let pids = if spec.host_pid {
         PidNamespace::Host
     } else {
@@ -98,6 +103,15 @@ pub(super) fn signals(jobs: &[Job]) -> Vec<RawFd> {
         Purpose::Create { .. } | Purpose::Exec(_) | Purpose::Remove { .. } | Purpose::Over(_) => Vec::new(),
     };
     jobs.iter().flat_map(own).collect()
+}
+
+/// Tells children that their pod's network is there.
+pub(super) fn connect(jobs: &mut [Job]) {
+    for job in jobs {
+        if let Purpose::Foreseen(foreseen) = &mut job.purpose {
+            foreseen.go_on();
+        }
+    }
 }
 
 /// The time of those who wait begins anew: before this nobody could ask for them.

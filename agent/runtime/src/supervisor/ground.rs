@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 
 use super::attach;
 use super::confine::PidNamespace;
-use super::create::{self, Creation, Hold};
+use super::create::{self, Creation};
+use super::hold::Hold;
 use super::job::{self, Child};
 use super::memory::SharedMemory;
 use super::stage::Empty;
 use super::state::Stdio;
 use super::users::Users;
-use super::{CONTAINERS, FIRST};
+use super::{CONTAINERS, FIRST, processors};
 use crate::cgroup::Cgroups;
 use crate::{Refusal, protocol};
 
@@ -85,12 +86,15 @@ impl Ground<'_> {
             stdout,
             stderr,
             terminal: wanted.terminal,
-            hold,
+            hold: hold.as_ref(),
         };
-        let child = job::spawn(tracking.as_ref(), &foreign, |tracked| {
-            create::create(creation, spec, tracked)
+        let work = |tracked| create::create(creation, spec, tracked);
+        let child = job::spawn_lingering(tracking.as_ref(), &foreign, work, || {
+            // Of a supervisor that is gone, nothing is worth waiting for.
+            hold.as_ref().map_or(Ok(()), Hold::until_asked).ok();
         });
         let child = child.map_err(failed("fork"))?;
+        processors::send_away(child.pid);
         // The child is at work meanwhile. It finds out what is missing, if something is.
         if self.cgroups.create(&leaf).is_ok() {
             told.write_all(&[0]).ok();

@@ -28,9 +28,28 @@ pub(super) fn every_device(spec: &Spec) -> bool {
     rules.is_some_and(|rules| rules.iter().any(all))
 }
 
-/// The container's own groups, for what a configuration mounts as `cgroup`.
+/// Has a configuration find the container's own groups on the stage, where it mounts them; answers whether it does, and whether
+/// it may write to them.
+pub(super) fn show(spec: &mut Spec) -> Option<Access> {
+    let mut mounts = spec.mounts().clone().unwrap_or_default();
+    let wanted = mounts.iter().find(|mount| is_view(mount))?;
+    let writable = wanted.options().iter().flatten().any(|option| option == "rw");
+    for mount in mounts.iter_mut().filter(|mount| is_view(mount)) {
+        bind(mount, PathBuf::from(VIEW));
+    }
+    spec.set_mounts(Some(mounts));
+    Some(if writable { Access::Write } else { Access::Read })
+}
+
+/// What a container may do with its own groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    Read,
+    Write,
+}
+
+/// The container's own groups.
 pub(super) enum View {
-    Unwanted,
     /// v2 alone.
     One(Mount),
     /// Each hierarchy by the name of its directory, and the attributes of the folder that they are in.
@@ -38,14 +57,13 @@ pub(super) enum View {
 }
 
 impl View {
-    /// To be taken before this process leaves the machine's mounts.
-    pub(super) fn take(cgroups: &Cgroups, leaf: &Path, spec: &Spec) -> io::Result<Self> {
-        let Some(wanted) = spec.mounts().iter().flatten().find(|mount| is_view(mount)) else {
-            return Ok(Self::Unwanted);
-        };
-        let writable = wanted.options().iter().flatten().any(|option| option == "rw");
+    /// To be taken by a process that is among the machine's mounts.
+    pub(super) fn take(cgroups: &Cgroups, leaf: &Path, access: Access) -> io::Result<Self> {
         let protection = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
-        let protection = protection | if writable { 0 } else { libc::MOUNT_ATTR_RDONLY };
+        let protection = match access {
+            Access::Write => protection,
+            Access::Read => protection | libc::MOUNT_ATTR_RDONLY,
+        };
         let copy = |group: &Path| {
             let copy = stage::private(group)?;
             copy.protect(protection)?;
@@ -61,11 +79,10 @@ impl View {
         Ok(Self::Each(all.collect::<io::Result<_>>()?, protection))
     }
 
-    /// Puts it on the stage, as the machine itself has its groups, and has the configuration find it.
-    pub(super) fn put(self, spec: &mut Spec) -> io::Result<()> {
+    /// Puts it on the stage, as the machine itself has its groups.
+    pub(super) fn put(self) -> io::Result<()> {
         let view = Path::new(VIEW);
         match self {
-            Self::Unwanted => return Ok(()),
             Self::One(group) => group.attach(view)?,
             Self::Each(all, protection) => {
                 let folder = FileSystem::open("tmpfs")?;
@@ -86,11 +103,6 @@ impl View {
                 folder.protect(protection)?;
             }
         }
-        let mut mounts = spec.mounts().clone().unwrap_or_default();
-        for mount in mounts.iter_mut().filter(|mount| is_view(mount)) {
-            bind(mount, view.to_owned());
-        }
-        spec.set_mounts(Some(mounts));
         Ok(())
     }
 }

@@ -59,11 +59,10 @@ impl Foreseen {
         !self.over && !matches!(pids, PidNamespace::Shared(_)) && self.wanted == wanted && self.spec == spec
     }
 
-    /// Lets the child go on; answers our ends of the container's streams.
-    pub(super) fn go_on(mut self) -> Stdio {
+    /// Tells the child what it waits for next: first that the network is there, then that its container is asked for.
+    pub(super) fn go_on(&mut self) {
         // One that is gone is met at its end.
         self.go.write_all(&[0]).ok();
-        self.streams
     }
 }
 
@@ -105,7 +104,7 @@ pub(super) struct Job {
 
 /// A child that was forked just now.
 pub(super) struct Child {
-    pid: i32,
+    pub(super) pid: i32,
     report: OwnedFd,
 }
 
@@ -131,6 +130,16 @@ pub(super) fn spawn(
     foreign: &[RawFd],
     work: impl FnOnce(bool) -> Result<i32, Refusal>,
 ) -> io::Result<Child> {
+    spawn_lingering(group, foreign, work, || ())
+}
+
+/// The same for a child whose end is waited for longer than its report: when it has made something, it does `last` after that.
+pub(super) fn spawn_lingering(
+    group: Option<&OwnedFd>,
+    foreign: &[RawFd],
+    work: impl FnOnce(bool) -> Result<i32, Refusal>,
+    last: impl FnOnce(),
+) -> io::Result<Child> {
     let (reader, mut writer) = io::pipe()?;
     let reader = OwnedFd::from(reader);
     fcntl(&reader, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
@@ -151,6 +160,9 @@ pub(super) fn spawn(
             };
             let report = serde_json::to_vec(&result).unwrap_or_default();
             let told = writer.write_all(&report);
+            if result.is_ok() {
+                last();
+            }
             sys::exit_now(i32::from(told.is_err()))
         }
     }

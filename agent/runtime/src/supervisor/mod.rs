@@ -10,6 +10,7 @@ pub(crate) mod confine;
 pub(crate) mod create;
 mod create_calls;
 pub(crate) mod declared;
+mod depth;
 mod devices;
 mod exec;
 mod exec_calls;
@@ -17,6 +18,7 @@ pub(crate) mod exits;
 mod foreseen;
 mod ground;
 mod groups;
+mod hold;
 mod job;
 mod kernel;
 mod late;
@@ -27,6 +29,7 @@ pub(crate) mod memory;
 mod pause;
 mod places;
 mod poll;
+mod processors;
 pub(crate) mod program;
 mod remove;
 mod shifted;
@@ -112,6 +115,7 @@ pub fn main() -> ExitCode {
         Ok(cgroups) => cgroups,
         Err(error) => return broken("read the cgroup layout", &error),
     };
+    processors::look();
     match zygote::serve(&empty) {
         Ok(Some(order)) => supervise(order, empty, cgroups),
         Ok(None) => ExitCode::SUCCESS,
@@ -227,6 +231,7 @@ fn set_up(
     }
     join_network(&spec)?;
     kernel::set(&spec).map_err(at("set what the pod wants of the kernel"))?;
+    foreseen::connect(jobs);
     let pause = if spec.share_process_namespace && !spec.host_pid {
         Some(Pause::start(&empty, users.as_ref()).map_err(at("make the shared pid namespace"))?)
     } else {

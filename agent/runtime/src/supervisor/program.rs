@@ -94,12 +94,22 @@ fn find(program: &str, environment: &[String]) -> Result<PathBuf, String> {
 
 /// The first executable file of that name in the directories of `PATH`.
 pub(super) fn search(program: &str, environment: &[String]) -> Option<PathBuf> {
-    let path = environment.iter().find_map(|entry| entry.strip_prefix("PATH="));
-    let mut candidates = path
-        .unwrap_or(PATH)
-        .split(':')
-        .map(|directory| Path::new(directory).join(program));
+    let mut candidates = candidates(program, environment);
     candidates.find(|path| !program.is_empty() && check(path).is_ok())
+}
+
+fn candidates(program: &str, environment: &[String]) -> impl Iterator<Item = PathBuf> {
+    let path = environment.iter().find_map(|entry| entry.strip_prefix("PATH="));
+    let directories = path.unwrap_or(PATH).split(':');
+    directories.map(move |directory| Path::new(directory).join(program))
+}
+
+/// Where a program may be.
+pub(super) fn places(program: &str, environment: &[String]) -> Vec<PathBuf> {
+    if program.contains('/') {
+        return vec![PathBuf::from(program)];
+    }
+    candidates(program, environment).collect()
 }
 
 /// Whether this process may execute a file.

@@ -71,8 +71,8 @@ impl Sources {
     }
 
     /// Mounts them and the file systems of the kernel in the root, leaves what libcontainer must mount in the configuration and
-    /// its sources on the stage, `first` being the first free number there; answers what comes after it. `origins` tell where
-    /// sources came from, by where they are mounted.
+    /// its sources on the stage, `first` being the first free number there; answers what comes last, and what
+    /// comes after libcontainer. `origins` tell where sources came from, by where they are mounted.
     pub(super) fn put(
         mut self,
         first: usize,
@@ -80,10 +80,11 @@ impl Sources {
         rootfs: &Path,
         own_users: bool,
         origins: &mut Vec<(PathBuf, PathBuf)>,
-    ) -> Result<Late, Refusal> {
+    ) -> Result<(Last, Late), Refusal> {
         let opened = Root::open(rootfs);
         let mut root = opened.map_err(|error| Refusal::failed("open the root file system", &error))?;
-        let (mut held_back, mut left) = (Late::default(), Vec::new());
+        let (mut held_back, mut left, mut last) = (Late::default(), Vec::new(), Vec::new());
+        let mut latest: Vec<PathBuf> = Vec::new();
         let late = late::is_wanted(spec);
         let places = links::follow(rootfs, spec, &self.mounts, late)?;
         let mounts = spec.mounts().clone().unwrap_or_default().into_iter();
@@ -110,13 +111,38 @@ impl Sources {
                 }
                 mount.set_destination(place);
                 left.push(mount);
+            } else if is_last(&mount) || latest.iter().any(|point| place.starts_with(point)) {
+                latest.push(place.clone());
+                last.push((mount, copy, place));
             } else {
                 let mounted = mount_in(&mut root, &mount, copy, &place);
                 mounted.map_err(|error| failed_at(&mount, &error, origins))?;
             }
         }
         spec.set_mounts(Some(left));
-        Ok(held_back)
+        Ok((Last { root, mounts: last }, held_back))
+    }
+}
+
+/// Whether it shows the network or the control groups of who mounts it.
+fn is_last(mount: &Wanted) -> bool {
+    let groups = mount.source().as_deref() == Some(Path::new(stage::VIEW));
+    groups || mount.typ().as_deref() == Some("sysfs")
+}
+
+/// What is mounted by who is in the container's network and groups: what shows them, and whatever lies in that.
+pub(super) struct Last {
+    root: Root,
+    mounts: Vec<(Wanted, Option<Mount>, PathBuf)>,
+}
+
+impl Last {
+    pub(super) fn put(mut self, origins: &[(PathBuf, PathBuf)]) -> Result<(), Refusal> {
+        for (mount, copy, place) in self.mounts {
+            let mounted = mount_in(&mut self.root, &mount, copy, &place);
+            mounted.map_err(|error| failed_at(&mount, &error, origins))?;
+        }
+        Ok(())
     }
 }
 

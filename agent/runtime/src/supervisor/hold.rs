@@ -1,0 +1,63 @@
+//! Where a child waits that makes a container ahead.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{self, PipeReader, Read as _};
+use std::path::PathBuf;
+
+use nix::sched::{CloneFlags, setns};
+
+use super::stage::Empty;
+use crate::Refusal;
+
+/// How many words have come when the network is there, and when the container is asked for.
+const CONNECTED: u8 = 1;
+const ASKED: u8 = 2;
+
+/// The supervisor's words, and what they are waited for with.
+pub(super) struct Hold {
+    words: PipeReader,
+    heard: Cell<u8>,
+    /// The pod's network, which is joined when it is there; none: the machine's.
+    netns: Option<PathBuf>,
+    /// Whatever the container mounts is there, though it may have no contents yet.
+    pub(super) placed: bool,
+}
+
+impl Hold {
+    pub(super) fn new(words: PipeReader, netns: Option<PathBuf>, placed: bool) -> Self {
+        Self {
+            words,
+            heard: Cell::new(0),
+            netns,
+            placed,
+        }
+    }
+
+    /// Waits until somebody asks for the container. Nobody does when the supervisor is gone, or does not want it: an error.
+    pub(super) fn until_asked(&self) -> io::Result<()> {
+        self.until(ASKED)
+    }
+
+    /// Waits for the pod's network, and joins it.
+    pub(super) fn connect(&self, empty: &Empty) -> Result<(), Refusal> {
+        let there = self.until(CONNECTED);
+        there.map_err(|error| Refusal::failed("wait for the pod's network", &error))?;
+        let Some(netns) = &self.netns else { return Ok(()) };
+        let joined = empty.away(|| {
+            let netns = File::open(netns)?;
+            Ok::<_, io::Error>(setns(netns, CloneFlags::CLONE_NEWNET)?)
+        });
+        joined
+            .flatten()
+            .map_err(|error| Refusal::failed("join the network namespace", &error))
+    }
+
+    fn until(&self, words: u8) -> io::Result<()> {
+        while self.heard.get() < words {
+            (&self.words).read_exact(&mut [0])?;
+            self.heard.set(self.heard.get() + 1);
+        }
+        Ok(())
+    }
+}

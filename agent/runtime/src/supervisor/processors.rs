@@ -1,0 +1,85 @@
+//! On which processor a child begins that works beside its parent.
+//!
+//! The kernel leaves a child where its parent is unless another processor is idle, and in a virtual machine one that sleeps may count
+//! as taken. Then the child waits until its parent does, though there is a processor for it.
+
+use std::fs;
+use std::sync::OnceLock;
+
+use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use nix::unistd::Pid;
+
+/// Whether children may be moved.
+static MOVABLE: OnceLock<bool> = OnceLock::new();
+
+/// Finds out whether this process, and so those that it forks, may use every processor: whoever is kept on some of them is not to
+/// be moved, for nobody could tell what to go back to.
+pub(super) fn look() {
+    MOVABLE.get_or_init(|| {
+        let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+        let allowed = sched_getaffinity(Pid::from_raw(0)).map(|set| members(&set));
+        matches!((count(online.trim()), allowed), (Some(online), Ok(allowed)) if online > 1 && online == allowed)
+    });
+}
+
+fn movable() -> bool {
+    MOVABLE.get() == Some(&true)
+}
+
+fn members(set: &CpuSet) -> usize {
+    (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu) == Ok(true)).count()
+}
+
+/// How many processors a list of the kernel names: `0-3,5`.
+fn count(list: &str) -> Option<usize> {
+    let ranges = list.split(',').map(|range| {
+        let (from, to) = range.split_once('-').unwrap_or((range, range));
+        let (from, to): (usize, usize) = (from.parse().ok()?, to.parse().ok()?);
+        Some(to.checked_sub(from)? + 1)
+    });
+    ranges.sum()
+}
+
+/// Every processor that there is or will be.
+fn all() -> CpuSet {
+    let mut set = CpuSet::new();
+    for cpu in 0..CpuSet::count() {
+        // Within the set's size.
+        set.set(cpu).ok();
+    }
+    set
+}
+
+/// Has a child that was forked just now run on another processor than this one. It must [`come_back`] when this has returned.
+pub(super) fn send_away(child: i32) {
+    if !movable() {
+        return;
+    }
+    let mut others = all();
+    let here = sched_getcpu().and_then(|here| others.unset(here));
+    // Where it cannot be moved it waits.
+    here.and_then(|()| sched_setaffinity(Pid::from_raw(child), &others))
+        .ok();
+}
+
+/// Lets this process, and so the container that it makes, run on every processor.
+pub(super) fn come_back() -> nix::Result<()> {
+    if movable() {
+        sched_setaffinity(Pid::from_raw(0), &all())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::count;
+
+    #[test]
+    fn processors_are_counted_as_the_kernel_lists_them() {
+        assert_eq!(count("0"), Some(1));
+        assert_eq!(count("0-3,5,8-9"), Some(7));
+        for bad in ["", "x", "3-1", "0-"] {
+            assert_eq!(count(bad), None, "{bad}");
+        }
+    }
+}
