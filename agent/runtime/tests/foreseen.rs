@@ -10,7 +10,7 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -350,5 +350,31 @@ async fn nothing_is_left_of_a_container_that_was_made_before_anybody_asked_for_i
     assert_eq!(members(&machine, "c"), Vec::<i32>::new());
     assert!(!directory(&machine).exists());
     machine.runtime.remove_sandbox("s").await.unwrap();
+    machine.finish().await;
+}
+
+#[tokio::test]
+async fn a_container_that_needed_the_contents_of_its_volumes_is_made_with_them() {
+    let mut machine = Machine::of(Kind::Embedded, "linked").await;
+    let (layer, volume) = (
+        machine.directory.path().join("links"),
+        machine.directory.path().join("volume"),
+    );
+    fs::create_dir(&layer).unwrap();
+    fs::create_dir(&volume).unwrap();
+    symlink("/v/run.sh", layer.join("run")).unwrap();
+    let mut container = with_volume(&machine, "");
+    container.layers.push(layer);
+    let mut process = container.spec.process().clone().unwrap();
+    process.set_args(Some(vec!["/run".to_owned()]));
+    container.spec.set_process(Some(process));
+    let made = sandbox(&machine, Machine::sandbox_spec("s"), &container, async |told| {
+        told.send(()).unwrap();
+    });
+    made.await.unwrap();
+    fs::write(volume.join("run.sh"), "#!/bin/sh\nexit 7\n").unwrap();
+    fs::set_permissions(volume.join("run.sh"), fs::Permissions::from_mode(0o755)).unwrap();
+    run(&machine, container).await;
+    assert_eq!(machine.exit().await.code, 7);
     machine.finish().await;
 }

@@ -113,13 +113,16 @@ impl Volumes {
     }
 
     /// Makes the places of a pod's volumes where these are all that matters until they are prepared; answers whether every volume
-    /// has its place then. Nothing is made any more once the volumes are removed.
+    /// has its place then. Nothing is made any more once the volumes are removed, nor while somebody prepares them: nobody is waited
+    /// for.
     pub fn place(&self, turns: &Turns, pod: &Pod, surroundings: &Surroundings) -> Result<bool, Error> {
-        let state = turns.hold();
         let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-        if state.removed || volumes.clone().any(|volume| !is_ours(volume)) {
+        if volumes.clone().any(|volume| !is_ours(volume)) {
             return Ok(false);
         }
+        let Some(_state) = turns.try_hold().filter(|state| !state.removed) else {
+            return Ok(false);
+        };
         for volume in volumes {
             let directory = self.volume_directory(pod, volume)?;
             let placed = match &volume.empty_dir {

@@ -6,7 +6,7 @@ use super::RECORD;
 use super::attach;
 use super::confine::PidNamespace;
 use super::ground::{Asked, Ground};
-use super::job::{Job, Purpose, Ticket};
+use super::job::{Again, Job, Purpose, Ticket};
 use super::log::LogFile;
 use super::state::{Entry, JOB_LIMIT, Supervisor};
 use crate::clock::monotonic;
@@ -44,7 +44,7 @@ impl Supervisor {
         let log = opened.map_err(|error| Refusal::failed("open the log", &error))?;
         let own_pids = pid_namespace == PidNamespace::Own;
         let deadline = monotonic() + JOB_LIMIT;
-        let purpose = |stdio| Purpose::Create {
+        let purpose = |stdio, again| Purpose::Create {
             ticket,
             container,
             limits,
@@ -52,13 +52,19 @@ impl Supervisor {
             log,
             stdio,
             start: None,
+            again,
         };
         let foreseen = self.foreseen(&id, |foreseen| foreseen.is(wanted, &pid_namespace, spec));
         let job = if let Some(waiting) = foreseen {
             waiting.turned(deadline, |waited_for| match waited_for {
                 Purpose::Foreseen(mut foreseen) => {
                     foreseen.go_on();
-                    purpose(foreseen.streams)
+                    let again = Again {
+                        spec: foreseen.spec,
+                        wanted,
+                        pids: pid_namespace,
+                    };
+                    purpose(foreseen.streams, Some(Box::new(again)))
                 }
                 other @ (Purpose::Create { .. } | Purpose::Exec(_) | Purpose::Remove { .. } | Purpose::Over(_)) => {
                     other
@@ -73,7 +79,7 @@ impl Supervisor {
                 hold: None,
             };
             let (child, stdio) = self.ground().begin(asked, &self.connections())?;
-            child.job(deadline, purpose(stdio))
+            child.job(deadline, purpose(stdio, None))
         };
         self.jobs.push(job);
         Ok(())
@@ -94,7 +100,64 @@ impl Supervisor {
         })
     }
 
+    /// Makes a container anew that could not be made ahead.
+    fn create_again(
+        &mut self,
+        purpose: Purpose,
+        result: Result<i32, Refusal>,
+    ) -> Option<(Purpose, Result<i32, Refusal>)> {
+        let Purpose::Create {
+            ticket,
+            container,
+            limits,
+            own_pids,
+            log,
+            start,
+            again: Some(again),
+            ..
+        } = purpose
+        else {
+            return Some((purpose, result));
+        };
+        self.forget(&container.id);
+        let asked = Asked {
+            id: &container.id,
+            spec: &again.spec,
+            stdio: again.wanted,
+            pids: again.pids,
+            hold: None,
+        };
+        match self.ground().begin(asked, &self.connections()) {
+            Ok((child, stdio)) => {
+                let purpose = Purpose::Create {
+                    ticket,
+                    container,
+                    limits,
+                    own_pids,
+                    log,
+                    stdio,
+                    start,
+                    again: None,
+                };
+                self.jobs.push(child.job(monotonic() + JOB_LIMIT, purpose));
+            }
+            Err(refusal) => {
+                if let Some(start) = start {
+                    self.reply(start, Err(Refusal::ContainerNotFound(container.id.clone())));
+                }
+                self.begin_removal(&container.id, vec![ticket], Err(refusal));
+            }
+        }
+        None
+    }
+
     pub(super) fn created(&mut self, purpose: Purpose, result: Result<i32, Refusal>) {
+        let both = if result.is_err() && !self.ending() {
+            self.create_again(purpose, result)
+        } else {
+            Some((purpose, result))
+        };
+        let Some((purpose, result)) = both else { return };
         let Purpose::Create {
             ticket,
             container,
@@ -103,6 +166,7 @@ impl Supervisor {
             log,
             stdio,
             start,
+            again: _,
         } = purpose
         else {
             return;

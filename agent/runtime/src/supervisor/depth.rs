@@ -1,6 +1,6 @@
 //! Whether a container can be made while its volumes have no contents.
 
-use std::path::Path;
+use std::path::{Component, Path};
 
 use oci_spec::runtime::Spec;
 
@@ -12,7 +12,7 @@ pub(super) fn is_looked_into(spec: &Spec) -> bool {
     let mounts = spec.mounts().as_deref().unwrap_or_default();
     let inside = |path: &Path, point: &Path| path != point && path.starts_with(point);
     let process = spec.process().as_ref();
-    let directory = process.map(oci_spec::runtime::Process::cwd);
+    let directory = process.map(|process| process.cwd().as_path());
     let argv = process.and_then(|process| process.args().as_deref());
     let program = argv.and_then(<[String]>::first).map_or("", String::as_str);
     let environment = process.and_then(|process| process.env().as_deref()).unwrap_or_default();
@@ -21,8 +21,15 @@ pub(super) fn is_looked_into(spec: &Spec) -> bool {
         let point = mount.destination();
         mounts.iter().any(|other| inside(other.destination(), point))
             || directory.is_some_and(|directory| directory.starts_with(point))
-            || searched.iter().any(|place| place.starts_with(point))
+            || searched.iter().any(|place| is_within(place, directory, point))
     })
+}
+
+/// Whether a program lies in a volume as far as its path tells. Links of the image are not seen: then the container is made once
+/// more.
+fn is_within(program: &Path, directory: Option<&Path>, point: &Path) -> bool {
+    let program = directory.map_or_else(|| program.to_owned(), |directory| directory.join(program));
+    program.components().any(|part| part == Component::ParentDir) || program.starts_with(point)
 }
 
 #[cfg(test)]
@@ -62,6 +69,8 @@ mod tests {
             r#",{"destination":"/v/w","type":"tmpfs","source":"tmpfs"}]"#.to_owned(),
             run("/v/run.sh", "/", ""),
             run("./run.sh", "/v", ""),
+            run("v/run.sh", "/", ""),
+            run("/srv/../v/run.sh", "/", ""),
             run("sh", "/", r#""PATH=/bin:/v/bin""#),
             run("/bin/sh", "/v/deeper", ""),
         ] {

@@ -129,7 +129,10 @@ impl Supervisor {
                 // It became a child of ours just now.
                 Purpose::Over(made) => self.claim(made),
                 // Where it failed, whoever asks for the container finds out why.
-                Purpose::Foreseen(Foreseen { id, .. }) => self.forget(&id),
+                Purpose::Foreseen(Foreseen { id, .. }) => {
+                    self.forget(&id);
+                    self.throttle();
+                }
                 Purpose::Exec(key) => self.exec_started(key, result),
                 Purpose::Remove { tickets, answer } => {
                     let answer = result.and(answer);

@@ -146,6 +146,8 @@ impl Supervisor {
     /// Removes what a child left that made a container ahead.
     pub(super) fn forget(&self, id: &str) {
         let (directory, group) = (self.container_directory(id), self.group.join(id));
+        // Without a quota's leave a container that nobody asked for would not even die.
+        self.unthrottle(&group);
         // Who makes the container meets what is left.
         drop(remove_traces(&self.cgroups, &group, &directory));
     }

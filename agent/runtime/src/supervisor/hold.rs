@@ -3,8 +3,10 @@
 use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, PipeReader, Read as _};
+use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, setns};
 
 use super::stage::Empty;
@@ -41,7 +43,12 @@ impl Hold {
 
     /// Waits for the pod's network, and joins it.
     pub(super) fn connect(&self, empty: &Empty) -> Result<(), Refusal> {
-        let there = self.until(CONNECTED);
+        let there = self.until(CONNECTED).and_then(|()| {
+            if self.is_alone()? {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            Ok(())
+        });
         there.map_err(|error| Refusal::failed("wait for the pod's network", &error))?;
         let Some(netns) = &self.netns else { return Ok(()) };
         let joined = empty.away(|| {
@@ -59,5 +66,13 @@ impl Hold {
             self.heard.set(self.heard.get() + 1);
         }
         Ok(())
+    }
+
+    /// What a supervisor said before it was gone stays to be read.
+    fn is_alone(&self) -> io::Result<bool> {
+        let mut ends = [PollFd::new(self.words.as_fd(), PollFlags::POLLIN)];
+        poll(&mut ends, PollTimeout::ZERO)?;
+        let found = ends.first().and_then(PollFd::revents).unwrap_or(PollFlags::empty());
+        Ok(self.heard.get() < ASKED && found.contains(PollFlags::POLLHUP) && !found.contains(PollFlags::POLLIN))
     }
 }

@@ -66,6 +66,13 @@ impl Foreseen {
     }
 }
 
+/// What a container is made from.
+pub(super) struct Again {
+    pub(super) spec: Vec<u8>,
+    pub(super) wanted: protocol::Stdio,
+    pub(super) pids: PidNamespace,
+}
+
 /// What a job is for.
 pub(super) enum Purpose {
     Create {
@@ -77,6 +84,8 @@ pub(super) enum Purpose {
         stdio: Stdio,
         /// Who wants it started as soon as it is there.
         start: Option<Ticket>,
+        /// Its making may have failed because its volumes had no contents yet: then it is made once more.
+        again: Option<Box<Again>>,
     },
     /// A container that nobody has asked for yet.
     Foreseen(Foreseen),
