@@ -10,8 +10,8 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use crate::context::Context;
 use crate::events::Kind;
 
-/// Those that [`write`] writes.
-const NAMES: [&str; 3] = ["hosts", "resolv.conf", "hostname"];
+/// Those that [`write()`] writes.
+pub(super) const NAMES: [&str; 3] = ["hosts", "hostname", "resolv.conf"];
 
 /// Makes them empty: a container can be made that shows them.
 pub(super) fn place(directory: &Path) -> std::io::Result<()> {

@@ -7,6 +7,7 @@ use agent_plan::environment::{self, Environment, File, Files};
 use agent_plan::{oci, pods};
 use k8s_openapi::api::core::v1::Container;
 
+use super::etc;
 use super::prepare::create_directories;
 use super::start::Plan;
 use super::unstarted::Failure;
@@ -39,7 +40,7 @@ pub(super) fn mounts(
     }
     let fixed = container.security_context.as_ref();
     let fixed = fixed.and_then(|context| context.read_only_root_filesystem) == Some(true);
-    for file in ["hosts", "hostname", "resolv.conf"] {
+    for file in etc::NAMES {
         let destination = format!("/etc/{file}");
         if !mounts.iter().any(|mount| mount.destination == destination) {
             let source = directory.join("etc").join(file);
