@@ -12,16 +12,18 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Pod;
 use runtime::{Session, StreamSpec, Streams};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 
 use super::mux::{CREATION, Idle, Outgoing, QUEUE, Sink, drive};
 use super::remote::{self, Client, Outcome};
+use super::signs::Signs;
 use super::spdy::{self, Opened};
 use super::websocket::{self, Form};
 use super::{VERSION, agreed, disagreed, refused, versions};
 use crate::context::Context;
 use crate::serve::logs::parameters;
-use crate::serve::upgrade::{self, Io};
+use crate::serve::upgrade;
 
 const WEBSOCKET: [&str; 6] = [
     "v5.channel.k8s.io",
@@ -192,15 +194,20 @@ fn answer(
     }
 }
 
+/// The program is started meanwhile, but says nothing before the client is ready.
 async fn serve(
     client: Client,
+    ready: impl Future<Output = ()>,
     begin: Result<Begin, Missing>,
     outcome: impl FnOnce(Result<i32, runtime::Error>) -> Outcome,
 ) {
-    let session = match begin {
-        Ok(begin) => begin().await,
-        Err((_, text)) => Err(format!("unable to upgrade connection: {text}")),
+    let session = async {
+        match begin {
+            Ok(begin) => begin().await,
+            Err((_, text)) => Err(format!("unable to upgrade connection: {text}")),
+        }
     };
+    let (session, ()) = tokio::join!(session, ready);
     match session {
         Ok(session) => remote::join(client, session, outcome).await,
         Err(because) => remote::refuse(client, because).await,
@@ -242,7 +249,7 @@ fn over_websocket(
 }
 
 async fn websocket_session(
-    io: Io,
+    io: impl AsyncRead + AsyncWrite + Unpin,
     form: Form,
     statuses: bool,
     wanted: Wanted,
@@ -273,16 +280,20 @@ async fn websocket_session(
     };
     drop(queue);
     let (sink, stream) = websocket::open(io).await.split();
+    let signs = Signs::default();
+    let stream = stream.inspect(|message| signs.see(message));
     let idle = Idle::new();
     let work = async {
-        // Clients take an empty message as the sign that all is well.
-        let first = client
-            .stdout
-            .as_ref()
-            .or(client.stderr.as_ref())
-            .unwrap_or(&client.error);
-        first.send(Bytes::new()).await.ok();
-        serve(client, begin, outcome).await;
+        let first = client.stdout.as_ref().or(client.stderr.as_ref());
+        let first = first.unwrap_or(&client.error).clone();
+        let ready = async {
+            if form.ends {
+                signs.settled(&first).await;
+            }
+            // Clients take an empty message as the sign that all is well.
+            first.send(Bytes::new()).await.ok();
+        };
+        serve(client, ready, begin, outcome).await;
     };
     drive(
         &idle,
@@ -322,7 +333,7 @@ fn over_spdy(
         let last = queue.clone();
         let work = async {
             if let Some(client) = gather(&mut opened, &wanted, version).await {
-                serve(client, Ok(begin), outcome).await;
+                serve(client, std::future::ready(()), Ok(begin), outcome).await;
             }
             // A client that stays silent would hold the connection up.
             last.send(Outgoing::Over).await.ok();
@@ -370,3 +381,6 @@ async fn gather(opened: &mut mpsc::Receiver<Opened>, wanted: &Wanted, version: &
         statuses: version.starts_with("v4") || version.starts_with("v5"),
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,6 +9,7 @@ pub(crate) mod fuzzing;
 pub(in crate::serve) mod log;
 mod mux;
 mod remote;
+mod signs;
 mod spdy;
 mod websocket;
 

@@ -27,6 +27,8 @@ pub(super) enum Outgoing {
     End(u32),
     /// A whole frame of the transport's own.
     Frame(Bytes),
+    /// A client that reads answers it.
+    Ping,
     /// Nothing comes any more.
     Over,
 }

@@ -138,6 +138,7 @@ pub(super) async fn write(
         idle.touch();
         let message = match next {
             Outgoing::Data(channel, bytes) => encode(form, channel, &bytes),
+            Outgoing::Ping => Message::Ping(Bytes::new()),
             // Only clients end single channels.
             Outgoing::End(_) | Outgoing::Frame(_) => continue,
             Outgoing::Over => break,

@@ -193,6 +193,8 @@ pub(super) async fn write(
             },
             Outgoing::End(id) => stream.write_all(&frame::data(id, frame::FIN, 0)).await,
             Outgoing::Frame(bytes) => stream.write_all(&bytes).await,
+            // Its streams are there when it is talked to.
+            Outgoing::Ping => continue,
             Outgoing::Over => break,
         };
         written.map_err(|_closed| Gone)?;
