@@ -5,14 +5,12 @@ use std::time::Duration;
 
 use agent_plan::Timestamp;
 use runtime::{ContainerSpec, NotRun, Refusal};
-use tokio::sync::oneshot;
 use tracing::warn;
 
 use super::adopt;
 use super::specify::specification;
 use super::start::{Plan, Started};
 use super::unstarted::{Failure, ended, not_executed, refused};
-use crate::confined::aside;
 use crate::events::Kind;
 
 /// A start that takes longer before it comes to the runtime does not hold up those of other pods.
@@ -34,22 +32,17 @@ pub(super) async fn run(plan: &Arc<Plan>, draft: Option<ContainerSpec>) -> Resul
             message.to_owned(),
         );
     };
-    let (told, made) = oneshot::channel();
+    let mut identity = None;
     let created = || {
         event("Created", "Container created");
         failpoint::reach("created");
-        // Nobody listens any more who does not want to know.
-        told.send(()).ok();
+        // Of a file that was written just now, and so lies in memory.
+        identity = parts.runtime.identity(&plan.sandbox, &id);
     };
     let running = parts
         .runtime
         .run_container(&plan.sandbox, specification, Box::new(created));
-    let asked = async {
-        made.await.map_err(std::io::Error::other)?;
-        let (sandbox, id, runtime) = (plan.sandbox.clone(), id.clone(), Arc::clone(&parts.runtime));
-        aside(move || Ok(runtime.identity(&sandbox, &id))).await
-    };
-    let (started, asked) = tokio::join!(running, asked);
+    let started = running.await;
     match started {
         Ok(container) => {
             event("Started", "Container started");
@@ -58,7 +51,7 @@ pub(super) async fn run(plan: &Arc<Plan>, draft: Option<ContainerSpec>) -> Resul
             Ok(Started {
                 instance,
                 sandbox: plan.sandbox.clone(),
-                user: asked.ok().flatten().map(adopt::user),
+                user: identity.map(adopt::user),
             })
         }
         Err(NotRun::Made(error @ runtime::Error::Refused(Refusal::Program(_)))) => {
