@@ -2,8 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nix::errno::Errno;
 use oci_spec::runtime::Spec;
@@ -76,11 +75,6 @@ pub(crate) fn set(path: &Path, label: &str) -> io::Result<()> {
         Err(rustix::io::Errno::NOTSUP) => Ok(()),
         labelled => Ok(labelled?),
     }
-}
-
-/// The same of a mount that is attached nowhere.
-pub(crate) fn set_root(mount: &OwnedFd, label: &str) -> io::Result<()> {
-    set(&PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd())), label)
 }
 
 #[cfg(test)]

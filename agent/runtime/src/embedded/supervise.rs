@@ -48,7 +48,6 @@ impl Zygote {
             .env("LD_BIND_NOW", "1")
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
             .spawn()?;
         Ok(Self { orders, process })
     }

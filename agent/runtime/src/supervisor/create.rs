@@ -17,7 +17,7 @@ use super::late::Late;
 use super::memory::{self, SharedMemory};
 use super::program::Program;
 use super::sources::{Last, Sources};
-use super::stage::{Empty, Machine};
+use super::stage::Stage;
 use super::users::Users;
 use super::workplace::InVolume;
 use super::{attach, declared, depth, exec, groups, masks, processors, shifted, stage, user, workplace};
@@ -49,7 +49,7 @@ pub(super) struct Creation<'a> {
     pub(super) users: Option<&'a Users>,
     /// None: the machine's.
     pub(super) memory: Option<&'a SharedMemory>,
-    pub(super) empty: &'a Empty,
+    pub(super) stage: &'a Stage,
     pub(super) stdin: OwnedFd,
     pub(super) stdout: OwnedFd,
     pub(super) stderr: OwnedFd,
@@ -71,8 +71,8 @@ pub(super) fn leaf(cgroups: &Cgroups, group: &Path) -> PathBuf {
 /// What a creation has taken of the machine before it leaves the machine's mounts.
 struct Taken {
     home: Mount,
-    machine: Machine,
-    memory: Mount,
+    /// The machine's; none: the pod's is on its stage.
+    memory: Option<Mount>,
     layers: Vec<Mount>,
 }
 
@@ -103,7 +103,10 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
         .pid_namespace
         .open()
         .map_err(failed("open the pid namespace"))?;
-    creation.empty.enter().map_err(failed("enter a mount namespace"))?;
+    let entered = creation
+        .memory
+        .map_or_else(|| creation.stage.enter(), SharedMemory::enter);
+    entered.map_err(failed("enter a mount namespace"))?;
     let (mut config, rest) = set_stage(&creation, taken, spec, joined.as_ref())?;
     let access = rest.access;
     let (last, late) = furnish(&creation, rest, &mut config, &mut origins)?;
@@ -122,7 +125,10 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
     stage::close().map_err(failed("close the mount namespace"))?;
     // The supervisor makes them meanwhile.
     enter_groups(&creation, access, any_device, tracked)?;
-    creation.hold.map_or(Ok(()), |hold| hold.connect(creation.empty))?;
+    creation.hold.map_or(Ok(()), |hold| hold.connect(creation.stage))?;
+    // Whoever moved this process has done so by now, or is gone.
+    let back = processors::come_back();
+    back.map_err(|error| failed("use every processor")(error.into()))?;
     last.put(&origins)?;
     let complaints = Complaints::new().map_err(failed("make a file for complaints"))?;
     let build = || {
@@ -165,18 +171,11 @@ fn begin_in(config: &mut Spec, directory: PathBuf) {
 
 fn take(creation: &Creation<'_>, spec: &ContainerSpec) -> Result<Taken, Refusal> {
     let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
-    let memory = match creation.memory {
-        Some(memory) => memory.mount(creation.empty),
-        None => stage::private(Path::new(memory::TARGET)),
-    };
-    let memory = memory.map_err(failed("find the pod's shared memory"))?;
-    if let Some(label) = label::of_mounts(&spec.spec).filter(|_| creation.memory.is_some()) {
-        label::set_root(&memory.0, label).map_err(failed("label the pod's shared memory"))?;
-    }
+    let is_machines = creation.memory.is_none();
+    let memory = is_machines.then(|| stage::private(Path::new(memory::TARGET)));
     Ok(Taken {
         home: stage::private(&creation.directory).map_err(failed("take the container's directory"))?,
-        machine: Machine::take(creation.cgroups).map_err(failed("take what is the machine's"))?,
-        memory,
+        memory: memory.transpose().map_err(failed("find the machine's shared memory"))?,
         layers: shifted::layers(creation.users, &spec.layers).map_err(failed("take the image's layers"))?,
     })
 }
@@ -191,16 +190,19 @@ fn set_stage(
     let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
     let Taken {
         home: own,
-        machine,
         memory: shared,
         layers,
     } = taken;
     let (home, memory) = (Path::new(stage::HOME), Path::new(stage::MEMORY));
     let rootfs = home.join(ROOTFS);
-    let put = machine.put().and_then(|()| own.attach(home));
-    put.and_then(|()| shared.attach(memory))
+    let put = own.attach(home);
+    put.and_then(|()| shared.map_or(Ok(()), |shared| shared.attach(memory)))
         .map_err(failed("set the stage"))?;
-    mount_rootfs(&layers, label::of_mounts(&spec.spec), home).map_err(failed("mount the root file system"))?;
+    let label = label::of_mounts(&spec.spec);
+    if let Some(label) = label.filter(|_| creation.memory.is_some()) {
+        label::set(memory, label).map_err(failed("label the pod's shared memory"))?;
+    }
+    mount_rootfs(&layers, label, home).map_err(failed("mount the root file system"))?;
     let volumes = declared::places(&rootfs, &spec.volumes)?;
     declared::make(&rootfs, &volumes, creation.users.map(Users::root))?;
     if is_closed(&spec.spec) {
@@ -258,7 +260,7 @@ fn furnish(
         let asked = hold.until_asked();
         asked.map_err(|error| Refusal::failed("wait to be asked for the container", &error))?;
     }
-    let found = creation.empty.away(|| {
+    let found = creation.stage.away(|| {
         directory.as_ref().map_or(Ok(()), InVolume::make)?;
         sources.take(creation.users)
     });
@@ -309,7 +311,7 @@ fn enter_groups(
 ) -> Result<(), Refusal> {
     let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
     let taken = creation
-        .empty
+        .stage
         .away(|| take_groups(creation, access, any_device, tracked));
     let view = taken.map_err(failed("go among the machine's mounts"))??;
     let put = view.map_or(Ok(()), View::put);
@@ -325,9 +327,6 @@ fn take_groups(
     let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
     let (cgroups, leaf) = (creation.cgroups, leaf(creation.cgroups, &creation.group));
     let made = (&creation.grouped).read_exact(&mut [0]);
-    // Whoever moved this process has done so by now, or is gone.
-    let back = processors::come_back();
-    back.map_err(|error| failed("use every processor")(error.into()))?;
     let made = match creation.hold {
         // Whoever is asked for the container says why.
         Some(_) => made,

@@ -20,7 +20,7 @@ impl Supervisor {
             cgroups: &self.cgroups,
             group: &self.group,
             directory: &self.directory,
-            empty: &self.empty,
+            stage: &self.stage,
             users: self.users.as_ref(),
             memory: self.memory.as_ref(),
         }

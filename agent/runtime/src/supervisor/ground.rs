@@ -11,7 +11,7 @@ use super::create::{self, Creation};
 use super::hold::Hold;
 use super::job::{self, Child};
 use super::memory::SharedMemory;
-use super::stage::Empty;
+use super::stage::Stage;
 use super::state::Stdio;
 use super::users::Users;
 use super::{CONTAINERS, FIRST, processors};
@@ -25,7 +25,7 @@ pub(super) struct Ground<'a> {
     pub(super) group: &'a Path,
     /// The sandbox's directory, absolute.
     pub(super) directory: &'a Path,
-    pub(super) empty: &'a Empty,
+    pub(super) stage: &'a Stage,
     /// None: the machine's.
     pub(super) users: Option<&'a Users>,
     /// None: the machine's.
@@ -78,7 +78,7 @@ impl Ground<'_> {
             group,
             grouped,
             directory,
-            empty: self.empty,
+            stage: self.stage,
             pid_namespace: pids,
             users: self.users,
             memory: self.memory,

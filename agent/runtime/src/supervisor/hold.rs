@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, setns};
 
-use super::stage::Empty;
+use super::stage::Stage;
 use crate::Refusal;
 
 /// How many words have come when the network is there, and when the container is asked for.
@@ -42,7 +42,7 @@ impl Hold {
     }
 
     /// Waits for the pod's network, and joins it.
-    pub(super) fn connect(&self, empty: &Empty) -> Result<(), Refusal> {
+    pub(super) fn connect(&self, stage: &Stage) -> Result<(), Refusal> {
         let there = self.until(CONNECTED).and_then(|()| {
             if self.is_alone()? {
                 return Err(io::ErrorKind::UnexpectedEof.into());
@@ -51,7 +51,7 @@ impl Hold {
         });
         there.map_err(|error| Refusal::failed("wait for the pod's network", &error))?;
         let Some(netns) = &self.netns else { return Ok(()) };
-        let joined = empty.away(|| {
+        let joined = stage.away(|| {
             let netns = File::open(netns)?;
             Ok::<_, io::Error>(setns(netns, CloneFlags::CLONE_NEWNET)?)
         });

@@ -5,21 +5,21 @@ use std::os::fd::OwnedFd;
 
 use nix::libc;
 
-use super::stage::Empty;
-use crate::sys::{FileSystem, Mount};
+use super::stage::{self, Stage};
+use crate::sys::FileSystem;
 
 /// Where containers have it.
 pub(crate) const TARGET: &str = "/dev/shm";
 /// What other runtimes and the kubelet give a pod.
 const SIZE: &[u8] = b"64m";
 
-/// The file system is mounted in a namespace of its own, which holds nothing else. So the machine has no mount that a crash
-/// could leave behind, and it goes with the last process that uses it.
+/// The file system is mounted in a copy of the stage, from which the pod's containers are made. So the machine has no mount that a
+/// crash could leave behind, and it goes with the last process that uses it.
 pub(super) struct SharedMemory(OwnedFd);
 
 impl SharedMemory {
     /// Makes it, for a user and group of the machine. This process's working directory becomes the root.
-    pub(super) fn make(empty: &Empty, owner: u32) -> io::Result<Self> {
+    pub(super) fn make(stage: &Stage, owner: u32) -> io::Result<Self> {
         let attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
         let memory = FileSystem::open("tmpfs")?;
         memory.set("source", b"shm")?;
@@ -30,11 +30,11 @@ impl SharedMemory {
             memory.set("gid", owner.to_string().as_bytes())?;
         }
         let memory = memory.mount(u32::try_from(attributes).map_err(io::Error::other)?)?;
-        empty.hold(&memory).map(Self)
+        stage.with_memory(&memory).map(Self)
     }
 
-    /// Another mount of it, to be attached. This process's working directory becomes the root.
-    pub(super) fn mount(&self, empty: &Empty) -> io::Result<Mount> {
-        empty.held(&self.0)
+    /// Moves this process into a copy of the stage that has it. Its working directory becomes the root.
+    pub(super) fn enter(&self) -> io::Result<()> {
+        stage::enter_copy(&self.0)
     }
 }

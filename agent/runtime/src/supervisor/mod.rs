@@ -4,6 +4,7 @@
 //! agent. Everything that libcontainer does happens in short-lived forks of it. It ends when it is told to, or when no agent can
 //! find it any more.
 
+mod ahead;
 mod attach;
 mod complaints;
 pub(crate) mod confine;
@@ -50,20 +51,19 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::ExitCode;
 
-use nix::sched::{CloneFlags, setns, unshare};
+use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::stat::{Mode, umask};
-use nix::unistd::setsid;
-
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use ahead::Ready;
 use ground::Ground;
 use job::Job;
 use memory::SharedMemory;
 use pause::Pause;
-use stage::Empty;
+use stage::Stage;
 use users::Users;
 use zygote::Order;
 pub(crate) use zygote::order;
@@ -72,7 +72,7 @@ use crate::cgroup::Cgroups;
 use crate::clock::now;
 use crate::protocol::{self, Answer, Configuration, Message};
 use crate::record;
-use crate::{Refusal, Sandbox, SandboxSpec, sys};
+use crate::{Refusal, Sandbox, SandboxSpec};
 
 /// The socket in the sandbox's directory.
 pub(crate) const SOCKET: &str = "supervisor.sock";
@@ -106,18 +106,18 @@ pub(crate) struct SandboxRecord {
 /// Forked, supervisors share all memory that they do not write, relocated tables of the program above all, and a new one is
 /// there in less than a millisecond.
 pub fn main() -> ExitCode {
-    let empty = match Empty::make() {
-        Ok(empty) => empty,
-        Err(error) => return broken("make an empty mount namespace", &error),
-    };
     // The table of the machine's mounts grows with its pods: it is read once.
     let cgroups = match Cgroups::detect() {
         Ok(cgroups) => cgroups,
         Err(error) => return broken("read the cgroup layout", &error),
     };
+    let stage = match Stage::make(&cgroups) {
+        Ok(stage) => stage,
+        Err(error) => return broken("make a mount namespace", &error),
+    };
     processors::look();
-    match zygote::serve(&empty) {
-        Ok(Some(order)) => supervise(order, empty, cgroups),
+    match zygote::serve(&stage) {
+        Ok(Some(order)) => supervise(order, stage, cgroups),
         Ok(None) => ExitCode::SUCCESS,
         Err(error) => broken("make supervisors", &error),
     }
@@ -129,18 +129,19 @@ fn broken(doing: &str, error: &io::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn supervise(order: Order, empty: Empty, cgroups: Cgroups) -> ExitCode {
+fn supervise(order: Order, stage: Stage, cgroups: Cgroups) -> ExitCode {
     let Order {
         directory,
         mut agent,
-        memory,
+        ready,
     } = order;
     // Otherwise the agent went away before it said what to do.
     let Ok((configuration, _)) = read_frame(&mut agent) else {
         return ExitCode::FAILURE;
     };
     let mut jobs = Vec::new();
-    let set_up = set_up(&directory, configuration, empty, cgroups, memory, &mut agent, &mut jobs);
+    let set_up =
+        ready.and_then(|ready| set_up(&directory, configuration, stage, cgroups, ready, &mut agent, &mut jobs));
     let (result, supervisor) = match set_up {
         Ok(mut supervisor) => {
             supervisor.jobs = foreseen::wait_on(jobs);
@@ -188,37 +189,31 @@ fn at<Source: Into<io::Error>>(doing: &'static str) -> impl Fn(Source) -> Failur
 fn set_up(
     directory: &Path,
     configuration: Configuration,
-    empty: Empty,
+    stage: Stage,
     cgroups: Cgroups,
-    memory: Option<SharedMemory>,
+    mut ready: Ready,
     agent: &mut UnixStream,
     jobs: &mut Vec<Job>,
 ) -> Result<state::Supervisor, Failure> {
     let Configuration { spec, cgroup_root } = configuration;
-    // EPERM: it leads a session already.
-    setsid().ok();
-    umask(Mode::from_bits_truncate(0o022));
     let mut hear = |ground: Option<&Ground<'_>>, wait| {
-        let heard = foreseen::hear(agent, &spec, ground, jobs, wait);
-        heard.map_err(at("wait for the network"))
+        foreseen::hear(agent, &spec, ground, jobs, wait).map_err(at("wait for the network"))
     };
     // By their network a pod's own users are found.
     let mut connected = spec.user_ids.is_some() && hear(None, true)?;
     let users = own_users(&spec).map_err(at("find the pod's users"))?;
-    let memory = shared_memory(memory, &spec, &empty, users.as_ref()).map_err(at("make the pod's shared memory"))?;
+    let memory = shared_memory(ready.memory.take(), &spec, &stage, users.as_ref())
+        .map_err(at("make the pod's shared memory"))?;
     nix::unistd::chdir(directory).map_err(at("enter the sandbox's directory"))?;
-    sys::become_subreaper().map_err(at("become a subreaper"))?;
-    // Refused without CAP_SYS_RESOURCE: then it is as likely a victim as its size makes it, which is hardly.
-    drop(fs::write("/proc/self/oom_score_adj", "-999"));
-    let signals = take_signals().map_err(at("take signals"))?;
     let group = Path::new(&cgroup_root).join(spec.class.folder()).join(&spec.id);
-    unshare_own(&spec, users.as_ref()).map_err(at("unshare namespaces"))?;
+    let settled = ready.settle(&spec, users.as_ref());
+    settled.map_err(at("settle in namespaces"))?;
     fs::create_dir(CONTAINERS).map_err(at("create the containers' directory"))?;
     let ground = Ground {
         cgroups: &cgroups,
         group: &group,
         directory,
-        empty: &empty,
+        stage: &stage,
         users: users.as_ref(),
         memory: memory.as_ref(),
     };
@@ -233,7 +228,7 @@ fn set_up(
     kernel::set(&spec).map_err(at("set what the pod wants of the kernel"))?;
     foreseen::connect(jobs);
     let pause = if spec.share_process_namespace && !spec.host_pid {
-        Some(Pause::start(&empty, users.as_ref()).map_err(at("make the shared pid namespace"))?)
+        Some(Pause::start(&stage, users.as_ref()).map_err(at("make the shared pid namespace"))?)
     } else {
         None
     };
@@ -260,18 +255,18 @@ fn set_up(
     failpoint::reach("sandbox recorded");
     let directory = directory.to_owned();
     Ok(state::Supervisor::new(
-        directory, spec, sandbox, cgroups, group, empty, users, pause, memory, listener, signals,
+        directory,
+        spec,
+        sandbox,
+        cgroups,
+        group,
+        stage,
+        users,
+        pause,
+        memory,
+        listener,
+        ready.signals,
     ))
-}
-
-fn unshare_own(spec: &SandboxSpec, users: Option<&Users>) -> io::Result<()> {
-    let mut own = CloneFlags::empty();
-    own.set(CloneFlags::CLONE_NEWIPC, !spec.host_ipc);
-    own.set(CloneFlags::CLONE_NEWUTS, spec.netns.is_some());
-    match users {
-        Some(users) => users.unshare(own),
-        None => Ok(unshare(own)?),
-    }
 }
 
 fn join_network(spec: &SandboxSpec) -> Result<(), Failure> {
@@ -285,13 +280,13 @@ fn join_network(spec: &SandboxSpec) -> Result<(), Failure> {
 fn shared_memory(
     made: Option<SharedMemory>,
     spec: &SandboxSpec,
-    empty: &Empty,
+    stage: &Stage,
     users: Option<&Users>,
 ) -> io::Result<Option<SharedMemory>> {
     match (made, users) {
         _ if spec.host_ipc => Ok(None),
         (Some(made), None) => Ok(Some(made)),
-        (_, users) => SharedMemory::make(empty, users.map_or(0, Users::root)).map(Some),
+        (_, users) => SharedMemory::make(stage, users.map_or(0, Users::root)).map(Some),
     }
 }
 

@@ -9,7 +9,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction};
 use nix::unistd::{ForkResult, Pid, dup2_stdin};
 
-use super::stage::{self, Empty};
+use super::stage::{self, Stage};
 use super::users::Users;
 use crate::sys::{self, FileSystem};
 
@@ -21,12 +21,12 @@ pub(super) struct Pause {
 }
 
 impl Pause {
-    pub(super) fn start(empty: &Empty, users: Option<&Users>) -> io::Result<Self> {
+    pub(super) fn start(stage: &Stage, users: Option<&Users>) -> io::Result<Self> {
         let (mut reader, mut writer) = io::pipe()?;
         let (line, lifeline) = io::pipe()?;
         match sys::fork()? {
             ForkResult::Child => {
-                let made = seclude(empty)
+                let made = seclude(stage)
                     .and_then(|()| users.map_or(Ok(()), Users::enter))
                     .and_then(|()| unshare(CloneFlags::CLONE_NEWPID).map_err(io::Error::from))
                     .and_then(|()| sys::fork());
@@ -58,8 +58,8 @@ impl Pause {
 }
 
 /// Leaves this process, which the containers see and may be allowed to trace, nothing of the machine's files.
-fn seclude(empty: &Empty) -> io::Result<()> {
-    empty.enter()?;
+fn seclude(stage: &Stage) -> io::Result<()> {
+    stage.enter()?;
     let nothing = FileSystem::open("tmpfs")?;
     nothing.set("source", b"empty")?;
     nothing.set("mode", b"0555")?;

@@ -1,8 +1,11 @@
 //! Where a container is made: a mount namespace that holds only what this takes.
 //!
 //! A copy of the machine's own would be dearer with every pod of the node, in time and in memory, and is made more than once for
-//! a container. So there is one namespace that is empty but for the directories below, and a creation starts from a copy of that.
-//! What it needs of the machine it takes before, or goes back for, as mounts that are attached nowhere.
+//! a container. So there is one namespace with the directories below and what libcontainer looks at, and a creation starts from a
+//! copy of that. What else it needs of the machine it takes before, or goes back for, as mounts that are attached nowhere.
+//!
+//! What libcontainer looks at is the machine's as it was when the agent started, and in use as long as there are pods: `/proc`,
+//! `/sys`, `/dev` and the second hierarchy of groups, which are there for good.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,6 +22,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::{chdir, pivot_root};
 
 use super::groups;
+use crate::cgroup::Cgroups;
 use crate::sys::{FileSystem, Mount};
 
 /// The container's directory.
@@ -31,18 +35,21 @@ pub(super) const MEMORY: &str = "/memory";
 const FOLDERS: &str = "/folders";
 /// Files by number: sources.
 const FILES: &str = "/files";
-/// Those parts of the machine that libcontainer looks at.
+/// Those parts of the machine that libcontainer looks at, without what else is mounted in them.
 const MACHINE: [&str; 3] = ["/proc", "/sys", "/dev"];
 
-/// The empty namespace, and the way back from it.
-pub(super) struct Empty {
+/// The namespace that copies are made of, and the way back from it.
+pub(super) struct Stage {
     namespace: OwnedFd,
     machine: OwnedFd,
 }
 
-impl Empty {
+impl Stage {
     /// Made once, by the process that supervisors are forked from, which stays where it is.
-    pub(super) fn make() -> io::Result<Self> {
+    pub(super) fn make(cgroups: &Cgroups) -> io::Result<Self> {
+        let parts = MACHINE.iter().map(|part| Ok((part, private(Path::new(part))?)));
+        let parts = parts.collect::<io::Result<Vec<_>>>()?;
+        let groups = groups::Root::take(cgroups)?;
         let (own, machine) = (own_namespaces()?, namespace(&own_namespaces()?)?);
         let root = FileSystem::open("tmpfs")?;
         root.set("source", b"stage")?;
@@ -56,7 +63,11 @@ impl Empty {
                 // Whoever is root of a container goes through them, whatever the mask of who started the agent.
                 fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
             }
+            for (part, mount) in &parts {
+                mount.attach(Path::new(part))?;
+            }
             groups::write_decoy()?;
+            groups.put()?;
             Ok(namespace)
         });
         setns(&machine, CloneFlags::CLONE_NEWNS)?;
@@ -68,27 +79,17 @@ impl Empty {
 
     /// Moves this process into a copy. Its working directory becomes the root.
     pub(super) fn enter(&self) -> io::Result<()> {
-        setns(&self.namespace, CloneFlags::CLONE_NEWNS)?;
-        Ok(unshare(CloneFlags::CLONE_NEWNS)?)
+        enter_copy(&self.namespace)
     }
 
-    /// Makes a copy for a mount at [`MEMORY`]; this process is back among the machine's mounts afterwards.
-    pub(super) fn hold(&self, memory: &Mount) -> io::Result<OwnedFd> {
-        let own = own_namespaces()?;
-        let held = self.enter().and_then(|()| {
+    /// Makes a copy with a mount at [`MEMORY`]; this process is back among the machine's mounts afterwards.
+    pub(super) fn with_memory(&self, memory: &Mount) -> io::Result<OwnedFd> {
+        let made = self.enter().and_then(|()| {
             memory.attach(Path::new(MEMORY))?;
-            namespace(&own)
+            File::open("/proc/self/ns/mnt").map(OwnedFd::from)
         });
         self.leave()?;
-        held
-    }
-
-    /// A mount of what such a copy holds, to be attached elsewhere.
-    pub(super) fn held(&self, holder: &OwnedFd) -> io::Result<Mount> {
-        setns(holder, CloneFlags::CLONE_NEWNS)?;
-        let copy = Mount::copy(Path::new(MEMORY));
-        self.leave()?;
-        copy
+        made
     }
 
     /// Does something among the machine's mounts, and comes back to the copy that this process is in, where `/proc` is.
@@ -103,6 +104,12 @@ impl Empty {
     fn leave(&self) -> io::Result<()> {
         Ok(setns(&self.machine, CloneFlags::CLONE_NEWNS)?)
     }
+}
+
+/// Moves this process into a copy of a namespace. Its working directory becomes the root.
+pub(super) fn enter_copy(namespace: &OwnedFd) -> io::Result<()> {
+    setns(namespace, CloneFlags::CLONE_NEWNS)?;
+    Ok(unshare(CloneFlags::CLONE_NEWNS)?)
 }
 
 /// The directory of this process's namespaces: after a change of mounts there is no path to it.
@@ -124,31 +131,6 @@ pub(super) fn become_root(root: &Mount, somewhere: &Path) -> io::Result<()> {
     pivot_root(".", ".")?;
     umount2(".", MntFlags::MNT_DETACH)?;
     Ok(())
-}
-
-/// What of the machine itself is on every stage.
-pub(super) struct Machine {
-    parts: Vec<(&'static str, Mount)>,
-    groups: groups::Root,
-}
-
-impl Machine {
-    pub(super) fn take(cgroups: &crate::cgroup::Cgroups) -> io::Result<Self> {
-        let parts = MACHINE
-            .iter()
-            .map(|part| private(Path::new(part)).map(|mount| (*part, mount)));
-        Ok(Self {
-            parts: parts.collect::<io::Result<_>>()?,
-            groups: groups::Root::take(cgroups)?,
-        })
-    }
-
-    pub(super) fn put(&self) -> io::Result<()> {
-        for (part, mount) in &self.parts {
-            mount.attach(Path::new(part))?;
-        }
-        self.groups.put()
-    }
 }
 
 /// A mount that tells the machine nothing of what is mounted below it.

@@ -17,7 +17,7 @@ use super::log::{Lines, LogFile, Stream};
 use super::memory::SharedMemory;
 use super::pause::Pause;
 use super::poll::Client;
-use super::stage::Empty;
+use super::stage::Stage;
 use super::users::Users;
 use super::{CONTAINERS, RECORD};
 use crate::cgroup::Cgroups;
@@ -110,7 +110,7 @@ pub(super) struct Supervisor {
     pub(super) sandbox: Sandbox,
     pub(super) cgroups: Cgroups,
     pub(super) group: PathBuf,
-    pub(super) empty: Empty,
+    pub(super) stage: Stage,
     /// None: the machine's.
     pub(super) users: Option<Users>,
     pub(super) pause: Option<Pause>,
@@ -151,7 +151,7 @@ impl Supervisor {
         sandbox: Sandbox,
         cgroups: Cgroups,
         group: PathBuf,
-        empty: Empty,
+        stage: Stage,
         users: Option<Users>,
         pause: Option<Pause>,
         memory: Option<SharedMemory>,
@@ -159,14 +159,14 @@ impl Supervisor {
         signals: SignalFd,
     ) -> Self {
         let (clients, entries, execs, jobs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let (unclaimed, unsettled, stale, shutdown, ended, keys) = (Vec::new(), Vec::new(), Vec::new(), None, false, 0);
+        let (unclaimed, unsettled, shutdown, ended, keys) = (Vec::new(), Vec::new(), None, false, 0);
         Self {
             directory,
             spec,
             sandbox,
             cgroups,
             group,
-            empty,
+            stage,
             users,
             pause,
             memory,
@@ -178,7 +178,7 @@ impl Supervisor {
             jobs,
             unclaimed,
             unsettled,
-            stale,
+            stale: Vec::new(),
             shutdown,
             ended,
             keys,

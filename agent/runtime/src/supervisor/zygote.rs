@@ -16,8 +16,10 @@ use nix::sys::socket::{
 };
 use nix::unistd::{ForkResult, dup2_stderr, dup2_stdin, dup2_stdout, setsid};
 
+use super::ahead::Ready;
 use super::memory::SharedMemory;
-use super::stage::Empty;
+use super::stage::Stage;
+use super::{Failure, at};
 use crate::sys;
 
 /// Longest path of a sandbox's directory.
@@ -33,8 +35,8 @@ pub(super) struct Order {
     pub(super) directory: PathBuf,
     /// The agent that ordered it.
     pub(super) agent: UnixStream,
-    /// Shared memory of the machine's root, where it was made before.
-    pub(super) memory: Option<SharedMemory>,
+    /// What the process is that got the order.
+    pub(super) ready: Result<Ready, Failure>,
 }
 
 /// Orders a supervisor: sends its directory, its socket and its standard error.
@@ -55,7 +57,7 @@ pub(crate) fn order(zygote: &OwnedFd, directory: &Path, agent: &OwnedFd, log: &O
 /// Has a child for each order; returns the order in the child, and nothing when the agent is gone. One child is there before it
 /// is needed, with what nearly every pod wants: a fork, and what a new process touches first, take longer than the rest that a
 /// supervisor does before its pod has a network.
-pub(super) fn serve(empty: &Empty) -> io::Result<Option<Order>> {
+pub(super) fn serve(stage: &Stage) -> io::Result<Option<Order>> {
     let orders = take_over_stdin()?;
     // EPERM: it leads a session already.
     setsid().ok();
@@ -69,7 +71,7 @@ pub(super) fn serve(empty: &Empty) -> io::Result<Option<Order>> {
                 Forked::Child(own) => {
                     // Only the process that forks hears of all orders.
                     drop(orders);
-                    return be_spare(&own, empty);
+                    return be_spare(&own, stage);
                 }
                 Forked::Parent(made) => spare = made,
             }
@@ -88,7 +90,7 @@ pub(super) fn serve(empty: &Empty) -> io::Result<Option<Order>> {
         match sys::fork() {
             Ok(ForkResult::Child) => {
                 drop(orders);
-                return begin(directory, agent, log, None).map(Some);
+                return begin(directory, agent, log, get_ready()).map(Some);
             }
             // Without a child the socket is closed here, and the agent sees that.
             Ok(ForkResult::Parent { .. }) | Err(_) => {}
@@ -119,23 +121,28 @@ fn begin_spare() -> Forked {
 }
 
 /// Waits for the order to be the supervisor of a pod.
-fn be_spare(orders: &OwnedFd, empty: &Empty) -> io::Result<Option<Order>> {
-    setsid().ok();
+fn be_spare(orders: &OwnedFd, stage: &Stage) -> io::Result<Option<Order>> {
+    // Who failed is not there when it is needed: the one that is made then says why, if it fails, too.
+    let Ok(mut ready) = get_ready() else { return Ok(None) };
     // Where it cannot be made, the pod's supervisor says why.
-    let memory = SharedMemory::make(empty, 0).ok();
+    ready.memory = SharedMemory::make(stage, 0).ok();
     let Some((directory, agent, log)) = receive(orders)? else {
         return Ok(None);
     };
-    begin(directory, agent, log, memory).map(Some)
+    begin(directory, agent, log, Ok(ready)).map(Some)
 }
 
-fn begin(directory: PathBuf, agent: OwnedFd, log: OwnedFd, memory: Option<SharedMemory>) -> io::Result<Order> {
-    children(SigHandler::SigDfl, SaFlags::empty())?;
+fn get_ready() -> Result<Ready, Failure> {
+    children(SigHandler::SigDfl, SaFlags::empty()).map_err(at("take signals"))?;
+    Ready::get()
+}
+
+fn begin(directory: PathBuf, agent: OwnedFd, log: OwnedFd, ready: Result<Ready, Failure>) -> io::Result<Order> {
     dup2_stderr(log)?;
     Ok(Order {
         directory,
         agent: UnixStream::from(agent),
-        memory,
+        ready,
     })
 }
 

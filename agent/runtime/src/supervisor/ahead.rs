@@ -1,0 +1,82 @@
+//! What a supervisor does before it knows its pod: what nearly every pod wants.
+
+use std::fs::{self, File};
+use std::io;
+
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::signalfd::SignalFd;
+use nix::sys::stat::{Mode, umask};
+use nix::unistd::setsid;
+
+use super::memory::SharedMemory;
+use super::users::Users;
+use super::{Failure, at, take_signals};
+use crate::{SandboxSpec, sys};
+
+/// Namespaces that each supervisor begins with of its own.
+const OWN: CloneFlags = CloneFlags::CLONE_NEWIPC.union(CloneFlags::CLONE_NEWUTS);
+
+/// Those of the machine, to which those go back whose pods want them.
+pub(super) struct Machine {
+    ipc: File,
+    uts: File,
+}
+
+impl Machine {
+    /// Of this process.
+    fn find() -> io::Result<Self> {
+        Ok(Self {
+            ipc: File::open("/proc/self/ns/ipc")?,
+            uts: File::open("/proc/self/ns/uts")?,
+        })
+    }
+
+    fn join(&self, wanted: CloneFlags) -> io::Result<()> {
+        for (namespace, flag) in [
+            (&self.ipc, CloneFlags::CLONE_NEWIPC),
+            (&self.uts, CloneFlags::CLONE_NEWUTS),
+        ] {
+            if wanted.contains(flag) {
+                setns(namespace, flag)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A process that can hold any pod.
+pub(super) struct Ready {
+    pub(super) signals: SignalFd,
+    /// Shared memory of the machine's root, where it was made before.
+    pub(super) memory: Option<SharedMemory>,
+    machine: Machine,
+}
+
+impl Ready {
+    /// Makes this process one.
+    pub(super) fn get() -> Result<Self, Failure> {
+        // EPERM: it leads a session already.
+        setsid().ok();
+        umask(Mode::from_bits_truncate(0o022));
+        sys::become_subreaper().map_err(at("become a subreaper"))?;
+        // Refused without CAP_SYS_RESOURCE: then it is as likely a victim as its size makes it, which is hardly.
+        drop(fs::write("/proc/self/oom_score_adj", "-999"));
+        let machine = Machine::find().map_err(at("find the machine's namespaces"))?;
+        unshare(OWN).map_err(at("unshare namespaces"))?;
+        Ok(Self {
+            signals: take_signals().map_err(at("take signals"))?,
+            memory: None,
+            machine,
+        })
+    }
+
+    /// Keeps those of its own namespaces that the pod wants, and goes back to the machine's others.
+    pub(super) fn settle(&self, spec: &SandboxSpec, users: Option<&Users>) -> io::Result<()> {
+        let mut own = CloneFlags::empty();
+        own.set(CloneFlags::CLONE_NEWIPC, !spec.host_ipc);
+        own.set(CloneFlags::CLONE_NEWUTS, spec.netns.is_some());
+        self.machine.join(OWN.difference(own))?;
+        // Those of a pod with users of its own belong to them.
+        users.map_or(Ok(()), |users| users.unshare(own))
+    }
+}
