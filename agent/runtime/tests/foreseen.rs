@@ -368,13 +368,30 @@ async fn a_container_that_needed_the_contents_of_its_volumes_is_made_with_them()
     let mut process = container.spec.process().clone().unwrap();
     process.set_args(Some(vec!["/run".to_owned()]));
     container.spec.set_process(Some(process));
+    let mut child = 0;
     let made = sandbox(&machine, Machine::sandbox_spec("s"), &container, async |told| {
+        until("a child at work", || !members(&machine, "c").is_empty()).await;
+        child = members(&machine, "c")[0];
+        kill(Pid::from_raw(child), Signal::SIGSTOP).unwrap();
         told.send(()).unwrap();
     });
     made.await.unwrap();
-    fs::write(volume.join("run.sh"), "#!/bin/sh\nexit 7\n").unwrap();
-    fs::set_permissions(volume.join("run.sh"), fs::Permissions::from_mode(0o755)).unwrap();
-    run(&machine, container).await;
+    let fails = async {
+        // Who answers this has heard of the container, too.
+        machine.runtime.signal("s", "nobody", 9).await.unwrap_err();
+        let supervisor = Pid::from_raw(parent(child));
+        kill(supervisor, Signal::SIGSTOP).unwrap();
+        kill(Pid::from_raw(child), Signal::SIGCONT).unwrap();
+        until("a child that failed", || {
+            let status = fs::read_to_string(format!("/proc/{child}/status")).unwrap();
+            status.contains("State:\tZ")
+        })
+        .await;
+        fs::write(volume.join("run.sh"), "#!/bin/sh\nexit 7\n").unwrap();
+        fs::set_permissions(volume.join("run.sh"), fs::Permissions::from_mode(0o755)).unwrap();
+        kill(supervisor, Signal::SIGCONT).unwrap();
+    };
+    tokio::join!(run(&machine, container), fails);
     assert_eq!(machine.exit().await.code, 7);
     machine.finish().await;
 }
