@@ -205,6 +205,10 @@ async fn containers_of_a_pod_share_their_memory_and_no_other_pod_does(kind: Kind
         std::fs::read_link("/proc/self/ns/ipc").unwrap().to_str(),
         Some(host.trim())
     );
+    // Without a network of its own a pod has the machine's names.
+    let uts = ask("s", "one", "ls -l /proc/self/ns/uts | tr ' ' '\\n' | grep uts:").await;
+    let own = std::fs::read_link("/proc/self/ns/uts").unwrap();
+    assert_eq!(own.to_str(), Some(uts.trim()));
     machine.finish().await;
 }
 

@@ -55,6 +55,7 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::stat::{Mode, umask};
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
