@@ -295,13 +295,12 @@ async fn made_ahead(machine: &Machine, spec: SandboxSpec, container: &ContainerS
     fs::create_dir(machine.directory.path().join("volume")).unwrap();
     let made = sandbox(machine, spec, container, async |told| told.send(()).unwrap());
     made.await.unwrap();
-    let state = directory(machine).join("oci");
     let waits = |pid: &i32| {
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         name.starts_with("youki:[2:INIT]")
     };
     until("a container that waits to be started", || {
-        state.exists() && members(machine, "c").iter().any(waits)
+        members(machine, "c").iter().any(waits)
     })
     .await;
     members(machine, "c")

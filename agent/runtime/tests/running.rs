@@ -9,10 +9,20 @@
 
 mod common;
 
+use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use common::holders::supervisor;
+use common::remains::groups;
 use common::{Kind, Machine, contract};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use runtime::{Container, ContainerSpec, NotRun, State};
+use tokio::time::Instant;
+
+/// The name of a container's first process that has not been told to run the program.
+const WAITING: &str = "youki:[2:INIT]\n";
 
 /// Runs a container; whether it was told that it was made, too.
 async fn run(machine: &Machine, spec: ContainerSpec) -> (Result<Container, NotRun>, bool) {
@@ -55,6 +65,40 @@ async fn what_cannot_be_made_is_not_run_and_leaves_nothing(kind: Kind) {
         matches!(states[..], [State::Running { .. }]),
         "the other one runs on: {states:?}"
     );
+    machine.finish().await;
+}
+
+#[tokio::test]
+async fn a_container_that_was_only_made_does_not_run_when_its_supervisor_is_gone() {
+    let machine = Machine::of(Kind::Embedded, "only-made").await;
+    machine.sandbox("s").await;
+    let made = machine
+        .runtime
+        .create_container("s", machine.shell("c", ": > /ran"))
+        .await;
+    made.unwrap();
+    let directory = machine.directory.path().join("state/sandboxes/s/containers/c");
+    let entries = fs::read_dir(&directory).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+    names.sort_unstable();
+    let ours = ["config.json", "record.json", "rootfs", "upper", "work"];
+    assert_eq!(names, ours, "what libcontainer notes for itself is not on the disk");
+    // The child that made it may be there still.
+    let group = groups(&format!("{}/kubepods/s/c", machine.cgroup_root));
+    let waits = |pid: &str| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == WAITING);
+    let first = group.iter().find_map(|group| {
+        let listed = fs::read_to_string(group.join("cgroup.procs")).ok()?;
+        listed.lines().find(|pid| waits(pid)).map(str::to_owned)
+    });
+    let first = first.unwrap();
+    kill(Pid::from_raw(supervisor(&machine, "s")), Signal::SIGKILL).unwrap();
+    // The runtime, which would kill it, has no turn meanwhile.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(300) {
+        assert!(waits(&first), "it runs");
+        std::thread::yield_now();
+    }
+    assert!(!directory.join("upper/ran").exists());
     machine.finish().await;
 }
 

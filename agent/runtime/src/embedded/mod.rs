@@ -5,7 +5,7 @@
 //!   sandbox.json                 what it is, and its supervisor's pid
 //!   supervisor.sock              0600; one frame protocol, see `protocol`
 //!   containers/CID/record.json   what it is, where it is in its life, how it ended
-//!   containers/CID/{config.json,oci/,rootfs/,upper/,work/}
+//!   containers/CID/{config.json,rootfs/,upper/,work/}
 //! ```
 //!
 //! The state on disk and the supervisors are the truth; this process keeps only connections, so that another may take over.

@@ -158,6 +158,32 @@ impl Visit for Complaint {
     }
 }
 
+/// What the container's first process failed at.
+pub(super) fn init_failed(why: &str) -> Refusal {
+    Refusal::Program(format!("error during container init: {why}"))
+}
+
+/// What libcontainer says of a working directory that it cannot enter.
+const NOT_ENTERED: &str = "failed to unix syscall";
+
+/// libcontainer's error, without that of its clean-up: the supervisor cleans up.
+pub(super) fn described(error: &libcontainer::error::LibcontainerError, directory: &Path) -> Refusal {
+    let text = error.to_string();
+    let cause = text.split(". error during cleanup:").next().unwrap_or_default();
+    // libcontainer looks for the program while it creates, and hands the init process's words through as text.
+    if let Some((_, why)) = cause.split_once("exec process failed with error ") {
+        let why = why.strip_prefix("error in executing process : ").unwrap_or(why);
+        // It was made where nothing is in the way: a link that leads nowhere is.
+        let nowhere = format!("mkdir {}: file exists", directory.display());
+        let why = if why == NOT_ENTERED { &nowhere } else { why };
+        return init_failed(why);
+    }
+    Refusal::Failed {
+        doing: "create container".to_owned(),
+        cause: cause.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,11 +5,12 @@ use std::io::{self, PipeReader, Read as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use libcontainer::container::Container;
 use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
 use oci_spec::runtime::{LinuxNamespaceType, Spec};
 
-use super::complaints::{Complaints, failed_mount};
+use super::complaints::{Complaints, described, failed_mount, init_failed};
 use super::confine::{PidNamespace, Place, confine, is_closed};
 use super::groups::{Access, View};
 use super::hold::Hold;
@@ -18,6 +19,7 @@ use super::memory::{self, SharedMemory};
 use super::program::Program;
 use super::sources::{Last, Sources};
 use super::stage::Stage;
+use super::starter::{self, Starter};
 use super::users::Users;
 use super::workplace::InVolume;
 use super::{attach, declared, depth, exec, groups, masks, processors, shifted, stage, user, workplace};
@@ -26,8 +28,6 @@ use crate::overlay::{self, Writable};
 use crate::sys::Mount;
 use crate::{ContainerSpec, Refusal, label, record};
 
-/// The name that libcontainer knows every container by: its directory below the container's own.
-pub(super) const OCI: &str = "oci";
 /// The completed configuration.
 pub(crate) const CONFIG: &str = "config.json";
 /// The root file system, and where its changes are, in the container's directory.
@@ -55,6 +55,8 @@ pub(super) struct Creation<'a> {
     pub(super) stderr: OwnedFd,
     /// Whether a socket in the directory waits for a terminal's master.
     pub(super) terminal: bool,
+    /// To be connected when there is a first process.
+    pub(super) starter: &'a Starter,
     /// Where it waits for its pod's network and volumes; none: they are there.
     pub(super) hold: Option<&'a Hold>,
 }
@@ -132,8 +134,8 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
     last.put(&origins)?;
     let complaints = Complaints::new().map_err(failed("make a file for complaints"))?;
     let build = || {
-        ContainerBuilder::new(OCI.to_owned(), SyscallType::default())
-            .with_root_path(home)?
+        ContainerBuilder::new(starter::NAME.to_owned(), SyscallType::default())
+            .with_root_path(stage::STATE)?
             .with_stdin(creation.stdin)
             .with_stdout(creation.stdout)
             .with_stderr(creation.stderr)
@@ -150,17 +152,24 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
         let cause = failed_mount(&complaints.heard(), mounts, &origins);
         cause.map_or_else(|| described(&error, &directory), |cause| init_failed(&cause))
     })?;
-    let none = || Refusal::Failed {
-        doing: "create container".to_owned(),
-        cause: "it has no process".to_owned(),
-    };
-    let pid = container.pid().map(nix_pid).ok_or_else(none)?;
+    let pid = first_process(&container, creation.starter)?;
     if hidden {
         begin_in(&mut config, directory);
         write(&config)?;
     }
     late.attach(pid, creation.users)?;
     Ok(pid)
+}
+
+/// What a container begins with, once it can be told to.
+fn first_process(container: &Container, starter: &Starter) -> Result<i32, Refusal> {
+    let connected = starter.connect();
+    connected.map_err(|error| Refusal::failed("reach the container's first process", &error))?;
+    let none = || Refusal::Failed {
+        doing: "create container".to_owned(),
+        cause: "it has no process".to_owned(),
+    };
+    container.pid().map(nix_pid).ok_or_else(none)
 }
 
 fn begin_in(config: &mut Spec, directory: PathBuf) {
@@ -196,7 +205,8 @@ fn set_stage(
     let (home, memory) = (Path::new(stage::HOME), Path::new(stage::MEMORY));
     let rootfs = home.join(ROOTFS);
     let put = own.attach(home);
-    put.and_then(|()| shared.map_or(Ok(()), |shared| shared.attach(memory)))
+    put.and_then(|()| starter::make_room())
+        .and_then(|()| shared.map_or(Ok(()), |shared| shared.attach(memory)))
         .map_err(failed("set the stage"))?;
     let label = label::of_mounts(&spec.spec);
     if let Some(label) = label.filter(|_| creation.memory.is_some()) {
@@ -274,32 +284,6 @@ fn bound(spec: &Spec) -> Vec<(PathBuf, PathBuf)> {
     mounts
         .filter_map(|mount| Some((mount.destination().clone(), mount.source().clone()?)))
         .collect()
-}
-
-/// What the container's first process failed at.
-fn init_failed(why: &str) -> Refusal {
-    Refusal::Program(format!("error during container init: {why}"))
-}
-
-/// What libcontainer says of a working directory that it cannot enter.
-const NOT_ENTERED: &str = "failed to unix syscall";
-
-/// libcontainer's error, without that of its clean-up: the supervisor cleans up.
-fn described(error: &libcontainer::error::LibcontainerError, directory: &Path) -> Refusal {
-    let text = error.to_string();
-    let cause = text.split(". error during cleanup:").next().unwrap_or_default();
-    // libcontainer looks for the program while it creates, and hands the init process's words through as text.
-    if let Some((_, why)) = cause.split_once("exec process failed with error ") {
-        let why = why.strip_prefix("error in executing process : ").unwrap_or(why);
-        // It was made where nothing is in the way: a link that leads nowhere is.
-        let nowhere = format!("mkdir {}: file exists", directory.display());
-        let why = if why == NOT_ENTERED { &nowhere } else { why };
-        return init_failed(why);
-    }
-    Refusal::Failed {
-        doing: "create container".to_owned(),
-        cause: cause.to_owned(),
-    }
 }
 
 /// Puts this process, and so all that it forks, where the container shall be, and on the stage what the container sees of it.

@@ -5,7 +5,7 @@ use nix::sys::signal::Signal;
 use super::RECORD;
 use super::attach;
 use super::confine::PidNamespace;
-use super::ground::{Asked, Ground};
+use super::ground::{Asked, Ends, Ground};
 use super::job::{Again, Job, Purpose, Ticket};
 use super::log::LogFile;
 use super::state::{Entry, JOB_LIMIT, Supervisor};
@@ -44,13 +44,13 @@ impl Supervisor {
         let log = opened.map_err(|error| Refusal::failed("open the log", &error))?;
         let own_pids = pid_namespace == PidNamespace::Own;
         let deadline = monotonic() + JOB_LIMIT;
-        let purpose = |stdio, again| Purpose::Create {
+        let purpose = |ends, again| Purpose::Create {
             ticket,
             container,
             limits,
             own_pids,
             log,
-            stdio,
+            ends,
             start: None,
             again,
         };
@@ -64,7 +64,7 @@ impl Supervisor {
                         wanted,
                         pids: pid_namespace,
                     };
-                    purpose(foreseen.streams, Some(Box::new(again)))
+                    purpose(foreseen.ends, Some(Box::new(again)))
                 }
                 other @ (Purpose::Create { .. } | Purpose::Exec(_) | Purpose::Remove { .. } | Purpose::Over(_)) => {
                     other
@@ -78,8 +78,8 @@ impl Supervisor {
                 pids: pid_namespace,
                 hold: None,
             };
-            let (child, stdio) = self.ground().begin(asked, &self.connections())?;
-            child.job(deadline, purpose(stdio, None))
+            let (child, ends) = self.ground().begin(asked, &self.connections())?;
+            child.job(deadline, purpose(ends, None))
         };
         self.jobs.push(job);
         Ok(())
@@ -128,14 +128,14 @@ impl Supervisor {
             hold: None,
         };
         match self.ground().begin(asked, &self.connections()) {
-            Ok((child, stdio)) => {
+            Ok((child, ends)) => {
                 let purpose = Purpose::Create {
                     ticket,
                     container,
                     limits,
                     own_pids,
                     log,
-                    stdio,
+                    ends,
                     start,
                     again: None,
                 };
@@ -164,7 +164,7 @@ impl Supervisor {
             limits,
             own_pids,
             log,
-            stdio,
+            ends: Ends { streams, starter },
             start,
             again: _,
         } = purpose
@@ -176,7 +176,8 @@ impl Supervisor {
             return self.begin_removal(&container.id, Vec::new(), Ok(Answer::Done));
         }
         let made = result.and_then(|pid| {
-            let ours = attach::ours(stdio).map_err(|error| Refusal::failed("take the container's terminal", &error))?;
+            let ours = attach::ours(streams);
+            let ours = ours.map_err(|error| Refusal::failed("take the container's terminal", &error))?;
             let path = self.container_directory(&container.id).join(RECORD);
             let recorded = record::write_roomy(&path, &container);
             recorded.map_err(|error| Refusal::failed("write the container's record", &error))?;
@@ -204,6 +205,7 @@ impl Supervisor {
             stdin: ours.stdin,
             once: ours.once,
             terminal: ours.terminal,
+            starter: Some(starter),
             attachments: Vec::new(),
         };
         let answer = Answer::Container(entry.container.clone());

@@ -84,12 +84,12 @@ fn begin(
         pids,
         hold: Some(hold),
     };
-    let (child, streams) = ground.begin(asked, &foreign)?;
+    let (child, ends) = ground.begin(asked, &foreign)?;
     let foreseen = Foreseen {
         id,
         spec: container,
         wanted,
-        streams,
+        ends,
         go,
         over: false,
     };

@@ -12,6 +12,7 @@ use super::hold::Hold;
 use super::job::{self, Child};
 use super::memory::SharedMemory;
 use super::stage::Stage;
+use super::starter::Starter;
 use super::state::Stdio;
 use super::users::Users;
 use super::{CONTAINERS, FIRST, processors};
@@ -42,9 +43,15 @@ pub(super) struct Asked<'a> {
     pub(super) hold: Option<Hold>,
 }
 
+/// Our ends of what leads to a container.
+pub(super) struct Ends {
+    pub(super) streams: Stdio,
+    pub(super) starter: Starter,
+}
+
 impl Ground<'_> {
-    /// Forks a child that makes a container; answers our ends of the container's streams, too.
-    pub(super) fn begin(&self, asked: Asked<'_>, foreign: &[RawFd]) -> Result<(Child, Stdio), Refusal> {
+    /// Forks a child that makes a container; answers our ends of what leads to the container, too.
+    pub(super) fn begin(&self, asked: Asked<'_>, foreign: &[RawFd]) -> Result<(Child, Ends), Refusal> {
         let directory = self.directory.join(CONTAINERS).join(asked.id);
         // Of what was made ahead, if it was and is still there.
         fs::rename(self.directory.join(FIRST), &directory)
@@ -58,7 +65,7 @@ impl Ground<'_> {
         begun
     }
 
-    fn begin_in(&self, directory: PathBuf, asked: Asked<'_>, foreign: &[RawFd]) -> Result<(Child, Stdio), Refusal> {
+    fn begin_in(&self, directory: PathBuf, asked: Asked<'_>, foreign: &[RawFd]) -> Result<(Child, Ends), Refusal> {
         let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
         let Asked {
             id,
@@ -68,7 +75,8 @@ impl Ground<'_> {
             hold,
         } = asked;
         let group = self.group.join(id);
-        let (ours, [stdin, stdout, stderr]) = attach::stdio(id, wanted).map_err(failed("make the streams"))?;
+        let (streams, [stdin, stdout, stderr]) = attach::stdio(id, wanted).map_err(failed("make the streams"))?;
+        let starter = Starter::new().map_err(failed("make a socket"))?;
         let leaf = create::leaf(self.cgroups, &group);
         let tracking = self.cgroups.open_tracking(&leaf);
         let (grouped, mut told) = io::pipe().map_err(failed("make a pipe"))?;
@@ -86,6 +94,7 @@ impl Ground<'_> {
             stdout,
             stderr,
             terminal: wanted.terminal,
+            starter: &starter,
             hold: hold.as_ref(),
         };
         let work = |tracked| create::create(creation, spec, tracked);
@@ -99,6 +108,6 @@ impl Ground<'_> {
         if self.cgroups.create(&leaf).is_ok() {
             told.write_all(&[0]).ok();
         }
-        Ok((child, ours))
+        Ok((child, Ends { streams, starter }))
     }
 }

@@ -13,6 +13,7 @@ use nix::unistd::{ForkResult, Pid};
 
 use super::confine::PidNamespace;
 use super::give_back_signals;
+use super::ground::Ends;
 use super::log::LogFile;
 use super::state::Stdio;
 use crate::protocol::{self, Answer};
@@ -38,7 +39,7 @@ pub(super) struct Foreseen {
     /// The configuration that it has.
     pub(super) spec: Vec<u8>,
     pub(super) wanted: protocol::Stdio,
-    pub(super) streams: Stdio,
+    pub(super) ends: Ends,
     pub(super) go: PipeWriter,
     /// It was killed.
     pub(super) over: bool,
@@ -47,7 +48,7 @@ pub(super) struct Foreseen {
 impl Foreseen {
     /// What ends the waiting, and the input of the container.
     pub(super) fn signals(&self) -> Vec<RawFd> {
-        let input = match &self.streams {
+        let input = match &self.ends.streams {
             Stdio::Pipes { stdin, .. } => stdin.as_ref().map(AsRawFd::as_raw_fd),
             Stdio::Terminal { .. } => None,
         };
@@ -81,7 +82,7 @@ pub(super) enum Purpose {
         limits: Limits,
         own_pids: bool,
         log: LogFile,
-        stdio: Stdio,
+        ends: Ends,
         /// Who wants it started as soon as it is there.
         start: Option<Ticket>,
         /// Its making may have failed because its volumes had no contents yet: then it is made once more.

@@ -37,6 +37,7 @@ mod shifted;
 pub(crate) mod sink;
 mod sources;
 mod stage;
+mod starter;
 mod state;
 mod terminal;
 pub(crate) mod user;

@@ -31,6 +31,8 @@ pub(super) const HOME: &str = "/container";
 pub(super) const VIEW: &str = "/view";
 /// The pod's shared memory.
 pub(super) const MEMORY: &str = "/memory";
+/// libcontainer's directory.
+pub(super) const STATE: &str = "/state";
 /// Directories by number: layers and sources.
 const FOLDERS: &str = "/folders";
 /// Files by number: sources.
@@ -58,7 +60,7 @@ impl Stage {
         unshare(CloneFlags::CLONE_NEWNS)?;
         let made = namespace(&own).and_then(|namespace| {
             become_root(&root, Path::new("/proc"))?;
-            for folder in MACHINE.iter().chain(&[HOME, VIEW, MEMORY, FOLDERS, FILES]) {
+            for folder in MACHINE.iter().chain(&[HOME, VIEW, MEMORY, STATE, FOLDERS, FILES]) {
                 fs::create_dir(folder)?;
                 // Whoever is root of a container goes through them, whatever the mask of who started the agent.
                 fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;

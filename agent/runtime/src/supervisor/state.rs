@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,13 +11,14 @@ use nix::sys::signalfd::SignalFd;
 
 use super::attach::Attachment;
 use super::confine::PidNamespace;
-use super::create::{self, OCI};
+use super::create;
 use super::job::{Job, Ticket};
 use super::log::{Lines, LogFile, Stream};
 use super::memory::SharedMemory;
 use super::pause::Pause;
 use super::poll::Client;
 use super::stage::Stage;
+use super::starter::Starter;
 use super::users::Users;
 use super::{CONTAINERS, RECORD};
 use crate::cgroup::Cgroups;
@@ -75,6 +76,8 @@ pub(super) struct Entry {
     pub(super) once: bool,
     /// The terminal's master.
     pub(super) terminal: Option<OwnedFd>,
+    /// None: it has been started.
+    pub(super) starter: Option<Starter>,
     pub(super) attachments: Vec<Attachment>,
 }
 
@@ -329,24 +332,20 @@ impl Supervisor {
         };
         let told = record::replace(&record, &entry.container)
             .map_err(|error| Refusal::failed("write the container's record", &error))
-            .and_then(|()| tell(id).map_err(|error| Refusal::failed("start container", &error)));
+            .and_then(|()| {
+                let starter = entry.starter.as_ref();
+                let starter = starter.ok_or_else(|| Refusal::wrong_state(&entry.container))?;
+                starter
+                    .tell()
+                    .map_err(|error| Refusal::failed("start container", &error))
+            });
         if let Err(refusal) = told {
             entry.container.state = State::Created;
             drop(record::replace(&record, &entry.container));
             return Err(refusal);
         }
+        entry.starter = None;
         failpoint::reach("start told");
         Ok(entry.container.clone())
     }
-}
-
-/// Lets a container's program go.
-fn tell(id: &str) -> io::Result<()> {
-    // Relative to the sandbox's directory, which this process is in: a socket's path is short.
-    let socket = Path::new(CONTAINERS)
-        .join(id)
-        .join(OCI)
-        .join(libcontainer::notify_socket::NOTIFY_FILE);
-    let mut stream = UnixStream::connect(socket)?;
-    io::Write::write_all(&mut stream, b"start container")
 }

@@ -1,0 +1,66 @@
+//! How a container that has been made is told to run its program.
+//!
+//! libcontainer has the first process listen at a socket in libcontainer's own directory. That is on a file system which goes with
+//! the creation, not on the disk: what is made there from within the container's memory group leaves pages in the kernel's cache
+//! that keep the group, long after it was removed, and thousands of such groups make every new one slower.
+//!
+//! Nobody but those who make the container finds the socket, so the child connects there what the supervisor has kept an end of.
+
+use std::io::{self, Write as _};
+use std::net::Shutdown;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+
+use super::stage;
+use crate::sys::FileSystem;
+
+/// The name that libcontainer knows every container by, in the directory of its creation.
+pub(super) const NAME: &str = "oci";
+/// More than libcontainer writes.
+const SIZE: &[u8] = b"1m";
+
+/// An end of a connection to the first process, which runs the program when it reads an end of what is said, whatever was said.
+/// It has inherited this end, too: so it waits on when the supervisor is gone.
+pub(super) struct Starter(UnixStream);
+
+impl Starter {
+    /// Made by the supervisor, before it forks the child that connects it.
+    pub(super) fn new() -> io::Result<Self> {
+        let end = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+        Ok(Self(end.into()))
+    }
+
+    /// In the child, when the first process listens.
+    pub(super) fn connect(&self) -> io::Result<()> {
+        let socket = Path::new(stage::STATE)
+            .join(NAME)
+            .join(libcontainer::notify_socket::NOTIFY_FILE);
+        match connect(self.0.as_raw_fd(), &UnixAddr::new(&socket)?) {
+            // It has been killed meanwhile: its exit tells.
+            Err(Errno::ECONNREFUSED) => Ok(()),
+            connected => Ok(connected?),
+        }
+    }
+
+    /// Lets the program go. Others have this end as well, so merely closing it would not.
+    pub(super) fn tell(&self) -> io::Result<()> {
+        (&self.0).write_all(b"start container")?;
+        self.0.shutdown(Shutdown::Write)
+    }
+}
+
+/// Puts the file system for libcontainer's directory on the stage.
+pub(super) fn make_room() -> io::Result<()> {
+    let attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
+    let room = FileSystem::open("tmpfs")?;
+    room.set("source", b"state")?;
+    room.set("size", SIZE)?;
+    room.set("mode", b"0700")?;
+    let room = room.mount(u32::try_from(attributes).map_err(io::Error::other)?)?;
+    room.attach(Path::new(stage::STATE))
+}
