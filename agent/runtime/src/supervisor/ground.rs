@@ -9,11 +9,10 @@ use super::attach;
 use super::confine::PidNamespace;
 use super::create::{self, Creation};
 use super::hold::Hold;
-use super::job::{self, Child};
+use super::job::{self, Child, Ends};
 use super::memory::SharedMemory;
 use super::stage::Stage;
 use super::starter::Starter;
-use super::state::Stdio;
 use super::users::Users;
 use super::{CONTAINERS, FIRST, processors};
 use crate::cgroup::Cgroups;
@@ -41,12 +40,6 @@ pub(super) struct Asked<'a> {
     pub(super) pids: PidNamespace,
     /// None: it does not wait.
     pub(super) hold: Option<Hold>,
-}
-
-/// Our ends of what leads to a container.
-pub(super) struct Ends {
-    pub(super) streams: Stdio,
-    pub(super) starter: Starter,
 }
 
 impl Ground<'_> {

@@ -13,8 +13,8 @@ use nix::unistd::{ForkResult, Pid};
 
 use super::confine::PidNamespace;
 use super::give_back_signals;
-use super::ground::Ends;
 use super::log::LogFile;
+use super::starter::Starter;
 use super::state::Stdio;
 use crate::protocol::{self, Answer};
 use crate::{Container, Limits, Refusal, sys};
@@ -31,6 +31,12 @@ const END_MILLISECONDS: u16 = 2000;
 pub(super) struct Ticket {
     pub(super) client: u64,
     pub(super) request: u64,
+}
+
+/// Our ends of what leads to a container.
+pub(super) struct Ends {
+    pub(super) streams: Stdio,
+    pub(super) starter: Starter,
 }
 
 /// A container that a child has begun and waits for somebody to ask for.
