@@ -74,10 +74,16 @@ impl Archive {
     }
 }
 
+/// Bytes of a member's name; longer ones name nothing of an image, and all are held at the same time.
+const NAME: usize = 4096;
+
 fn locate(file: &File, limits: &Limits) -> Result<BTreeMap<String, Member>, UnpackError> {
     let mut members = BTreeMap::new();
     let source = io::BufReader::new(file);
     for_each_entry(source, limits.entries.min(100_000), |entry, _| {
+        if entry.path.len().max(entry.link.len()) > NAME {
+            return Ok(());
+        }
         let Ok(name) = std::str::from_utf8(&entry.path) else {
             return Ok(());
         };

@@ -80,7 +80,7 @@ pub struct Limits {
     pub directory_bytes: u64,
     /// Time for unpacking one layer.
     pub unpack_time: Duration,
-    /// Time for a whole pull.
+    /// Time for a whole pull, but for that in which it only waits for the layers of others.
     pub pull_time: Duration,
     /// Time in which a registry must send something.
     pub read_timeout: Duration,
@@ -90,7 +90,8 @@ pub struct Limits {
     pub pace_time: Duration,
     /// Tries of one request, the first included.
     pub attempts: u32,
-    /// Layers downloaded and unpacked at the same time, over all pulls.
+    /// Layers downloaded and unpacked at the same time, over all pulls. One pull has at most half of them, one registry one more than
+    /// that.
     pub parallel_layers: usize,
 }
 
@@ -111,7 +112,8 @@ impl Default for Limits {
             pace_bytes: 64 << 10,
             pace_time: Duration::from_mins(1),
             attempts: 4,
-            parallel_layers: 4,
+            // Four of them for one registry, three for one pull, as containerd has it.
+            parallel_layers: 6,
         }
     }
 }

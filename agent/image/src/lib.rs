@@ -33,6 +33,7 @@ mod pull;
 pub mod reference;
 mod registry;
 mod retries;
+mod slots;
 mod store;
 mod token;
 mod unpack;

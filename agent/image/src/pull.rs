@@ -18,6 +18,7 @@ use crate::manifest::{self, Descriptor, Document};
 use crate::reference::Reference;
 use crate::registry::{RegistryError, Session};
 use crate::retries::Retries;
+use crate::slots::{Queue, Waits};
 use crate::store::Images;
 
 /// What a pull brought.
@@ -80,8 +81,9 @@ impl Images {
 
     async fn pull_bounded(&self, reference: &Reference, credentials: &[Credentials]) -> Result<Pulled, PullError> {
         let bound = self.inner.config.limits.pull_time;
-        let pull = Box::pin(self.pull_now(reference, credentials));
-        tokio::time::timeout(bound, pull).await.unwrap_or_else(|_| {
+        let waits: Arc<Waits> = Arc::default();
+        let pull = Box::pin(self.pull_now(reference, credentials, &waits));
+        waits.bounded(bound, pull).await.unwrap_or_else(|| {
             Err(PullError::Deadline {
                 image: reference.to_string(),
                 seconds: bound.as_secs(),
@@ -89,7 +91,12 @@ impl Images {
         })
     }
 
-    async fn pull_now(&self, reference: &Reference, credentials: &[Credentials]) -> Result<Pulled, PullError> {
+    async fn pull_now(
+        &self,
+        reference: &Reference,
+        credentials: &[Credentials],
+        waits: &Arc<Waits>,
+    ) -> Result<Pulled, PullError> {
         let image = || reference.to_string();
         let failed = |error| match error {
             LayerError::Content(source) => PullError::Fetch {
@@ -113,7 +120,8 @@ impl Images {
         let (_, diff_ids) = manifest::parse_config(&config_json, layers.len()).map_err(|error| fetch(error.into()))?;
         let chains = manifest::chain_ids(&diff_ids);
         let wanted = wanted(&layers, &diff_ids, &chains);
-        self.fetch_layers(&Arc::new(session), &hold, wanted)
+        let queue = Arc::new(self.inner.slots.queue(session.address(), waits));
+        self.fetch_layers(&Arc::new(session), &hold, &queue, wanted)
             .await
             .map_err(|error| match error {
                 FetchError::Registry(source) => fetch(source),
@@ -262,6 +270,7 @@ impl Images {
         &self,
         session: &Arc<Session>,
         hold: &Arc<Hold>,
+        queue: &Arc<Queue>,
         wanted: Vec<Wanted>,
     ) -> Result<(), FetchError> {
         let mut missing: Vec<BoxFuture<'static, Result<Staged, FetchError>>> = Vec::new();
@@ -278,25 +287,45 @@ impl Images {
                     .boxed(),
                 ),
                 (Have::Blob | Have::Nothing, _) => {
-                    let (images, session, hold) = (self.clone(), Arc::clone(session), Arc::clone(hold));
-                    missing.push(async move { images.fetch_layer(&session, &hold, wanted).await }.boxed());
+                    let (images, session) = (self.clone(), Arc::clone(session));
+                    let (hold, queue) = (Arc::clone(hold), Arc::clone(queue));
+                    missing.push(async move { images.fetch_layer(&session, &hold, &queue, wanted).await }.boxed());
                 }
             }
         }
-        let mut fetched = stream::iter(missing).buffered(self.inner.config.limits.parallel_layers.max(1));
-        while let Some(staged) = fetched.try_next().await? {
-            self.inner.place(hold, staged).await?;
-        }
+        let mut fetched = stream::iter(missing).buffered(self.inner.slots.of_pull());
+        // The image's layers are its bound.
+        let (fetching, mut staged) = tokio::sync::mpsc::unbounded_channel();
+        let fetch = async move {
+            while let Some(layer) = fetched.try_next().await? {
+                // Who receives it stays as long as this does.
+                drop(fetching.send(layer));
+            }
+            Ok::<(), FetchError>(())
+        };
+        // On its own: downloads that stood still meanwhile would keep their slots from others, and look like slow registries.
+        let place = Box::pin(async {
+            while let Some(layer) = staged.recv().await {
+                self.inner.place(hold, layer).await?;
+            }
+            Ok::<(), FetchError>(())
+        });
+        futures::future::try_join(fetch, place).await?;
         Ok(())
     }
 
-    async fn fetch_layer(&self, session: &Session, hold: &Hold, wanted: Wanted) -> Result<Staged, FetchError> {
+    async fn fetch_layer(
+        &self,
+        session: &Session,
+        hold: &Hold,
+        queue: &Queue,
+        wanted: Wanted,
+    ) -> Result<Staged, FetchError> {
         let io = |error| FetchError::Registry(ContentError::io("create a directory")(error).into());
         let Some(descriptor) = &wanted.descriptor else {
             return Err(FetchError::Registry(ContentError::Missing(wanted.name).into()));
         };
-        // The semaphore is never closed.
-        let _slot = self.inner.slots.acquire().await;
+        let _slot = self.inner.slots.acquire(queue).await;
         let directory = self.inner.staging().map_err(io)?;
         let path = directory.path().join("blob");
         download(session, descriptor, &path, &self.inner.config.limits).await?;

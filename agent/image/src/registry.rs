@@ -154,6 +154,11 @@ impl Session {
         self.credentials.as_ref()
     }
 
+    /// The host that it asks.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
     /// `host` is the registry of the reference or one of its mirrors.
     pub(crate) fn new(
         config: &Config,

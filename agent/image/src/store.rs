@@ -26,6 +26,7 @@ use crate::index::Record;
 use crate::layer::{Blob, Documents, Have, Hold, LayerError, Staged, Wanted, blocking};
 use crate::own::Own;
 use crate::reference::{self, Reference};
+use crate::slots::Slots;
 use crate::{manifest, names, pull, unpack};
 
 /// The images of a node. Cheap to clone; one process at a time has a directory open.
@@ -42,7 +43,7 @@ pub(crate) struct Inner {
     /// Held by who changes the images.
     changing: Arc<tokio::sync::Mutex<()>>,
     kept: Kept,
-    pub(crate) slots: tokio::sync::Semaphore,
+    pub(crate) slots: Slots,
     pub(crate) flights: pull::Flights,
     _lock: File,
 }
@@ -139,7 +140,7 @@ impl Images {
     }
 
     fn assembled(directory: &Path, config: Config, kept: Kept, records: Vec<Record>, lock: File) -> Self {
-        let slots = tokio::sync::Semaphore::new(config.limits.parallel_layers.max(1));
+        let slots = Slots::new(config.limits.parallel_layers);
         let inner = Inner {
             directory: directory.to_owned(),
             config,

@@ -164,6 +164,50 @@ fn attack_05_bombs_end_at_a_bound() {
 }
 
 #[test]
+fn attack_05_headers_that_extend_a_member_do_not_pile_up() {
+    // A record begins with its own length, which has six digits here.
+    let rest = format!(" SCHILY.xattr.user.note={}\n", "v".repeat(400 << 10));
+    let record = format!("{}{rest}", rest.len() + 6);
+    let name = [b'n'; 4096];
+    let header = |kind: u8| Member {
+        kind,
+        name: b"extends",
+        link: b"",
+        mode: 0o644,
+        data: if b"LK".contains(&kind) {
+            name.as_slice()
+        } else {
+            record.as_bytes()
+        },
+    };
+    let text = "1048576 bytes in extended headers of one member";
+    let (names, links) = ("L".repeat(257), "KL".repeat(129));
+    for kinds in ["xxx", "ggg", "xgx", names.as_str(), links.as_str()] {
+        let mut members: Vec<Member<'_>> = kinds.bytes().map(header).collect();
+        refused(&members, text);
+        members.push(file("a", ""));
+        refused(&members, text);
+    }
+    // Each member has as much of them as any other.
+    let mut members = Vec::new();
+    for number in ["1", "2", "3"] {
+        members.extend("xg".bytes().map(header));
+        members.push(file(number, ""));
+    }
+    examine(archive(&members).as_slice(), &Limits::default()).unwrap();
+    // Nothing is read of what is too long by its own account.
+    for kind in ["x", "g"] {
+        let mut stream = archive(&kind.bytes().map(header).collect::<Vec<_>>());
+        let mut claims = tar::Header::from_byte_slice(&stream[..512]).clone();
+        claims.set_size(8 << 30);
+        claims.set_cksum();
+        stream[..512].copy_from_slice(claims.as_bytes());
+        let told = crate::chain(&examine(stream.as_slice(), &Limits::default()).unwrap_err());
+        assert!(told.contains(text), "{kind}: {told}");
+    }
+}
+
+#[test]
 fn attack_05_time_is_bounded() {
     let limits = Limits {
         unpack_time: Duration::ZERO,

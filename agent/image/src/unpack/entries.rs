@@ -47,8 +47,9 @@ pub(crate) enum EntryKind {
 
 /// Bytes of a name or link target. Linux takes no more.
 const PATH_LIMIT: u64 = 4096;
-/// Bytes of a PAX header; Linux allows 64 KiB for one extended attribute.
-const PAX_LIMIT: u64 = 1 << 20;
+/// Bytes of the headers that extend one member, all together; Linux allows 64 KiB for one extended attribute.
+const EXTENSION_LIMIT: u64 = 1 << 20;
+const EXTENSION_UNIT: &str = "bytes in extended headers of one member";
 
 /// Headers and data fill blocks of so many bytes.
 const BLOCK: u64 = 512;
@@ -71,15 +72,18 @@ pub(crate) fn for_each_entry<R: Read>(
         let kind = header.entry_type();
         if kind.is_gnu_longname() {
             extension.path = Some(members.data(size, |data| read_name(data))?);
+            extension.count(size)?;
         } else if kind.is_gnu_longlink() {
             extension.link = Some(members.data(size, |data| read_name(data))?);
-        } else if kind.is_pax_local_extensions() || kind.is_pax_global_extensions() {
-            let records = members.data(size, |data| {
-                read_bounded(data, PAX_LIMIT, "bytes in an extended header")
-            })?;
-            if kind.is_pax_local_extensions() {
-                extension.read_records(&records)?;
-            }
+            extension.count(size)?;
+        } else if kind.is_pax_global_extensions() {
+            // Nothing that may stand there matters for a layer.
+            extension.count(size)?;
+            members.data(size, |_| Ok(()))?;
+        } else if kind.is_pax_local_extensions() {
+            extension.count(size)?;
+            let records = members.data(size, |data| read_bounded(data, EXTENSION_LIMIT, EXTENSION_UNIT))?;
+            extension.read_records(&records)?;
         } else {
             let entry = std::mem::take(&mut extension).into_entry(&header, members.position)?;
             members.data(entry.size, |data| visit(&entry, data))?;
@@ -174,9 +178,23 @@ struct Extension {
     modified: Option<(i64, u32)>,
     sparse: bool,
     attributes: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Bytes of the headers.
+    bytes: u64,
 }
 
 impl Extension {
+    /// Counts a header by what it claims to hold, before that is kept: headers pile up until their member comes.
+    fn count(&mut self, size: u64) -> Result<(), UnpackError> {
+        self.bytes = self.bytes.saturating_add(size);
+        if self.bytes > EXTENSION_LIMIT {
+            return Err(UnpackError::Limit {
+                limit: EXTENSION_LIMIT,
+                unit: EXTENSION_UNIT,
+            });
+        }
+        Ok(())
+    }
+
     /// Reads `LENGTH KEY=VALUE\n` records. Values are bytes, line feeds included.
     fn read_records(&mut self, mut records: &[u8]) -> Result<(), UnpackError> {
         while !records.is_empty() {
