@@ -178,9 +178,9 @@ pub trait Network: Send + Sync + 'static {
     /// come free a little later, when the kernel has let go of it.
     fn detach(&self, sandbox_id: &str) -> BoxFuture<'_, Result<(), Error>>;
 
-    /// Why no sandbox can be attached now, where that is known.
-    fn unready(&self) -> Option<&'static str> {
-        None
+    /// Why no sandbox can be attached now, where that is known. The answer comes within a few seconds.
+    fn unready(&self) -> BoxFuture<'_, Option<String>> {
+        futures::future::ready(None).boxed()
     }
 
     /// Leads what pods and the node send to a Service's address to where the API server listens. A later call replaces an

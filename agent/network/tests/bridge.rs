@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::{address, attach, greeting, inside, ip, listen, machine, nft_tables, open};
-use network::{AttachSpec, Bridge, Network as _, PortMapping};
+use network::{AttachSpec, Attachment, Bridge, Network as _, PortMapping};
 
 #[tokio::test]
 async fn pods_reach_each_other_and_the_machine() {
@@ -278,6 +278,21 @@ async fn impossible_ids_and_ranges_are_refused() {
     network.stop().await.unwrap();
 }
 
+const WAY_FROM_LOOPBACK: &str = "/proc/sys/net/ipv4/conf/skiff-test/route_localnet";
+
+fn way_from_loopback() -> String {
+    std::fs::read_to_string(WAY_FROM_LOOPBACK).unwrap().trim().to_owned()
+}
+
+/// What a pod's own namespace has against sending to the node's loopback is gone.
+fn take_loopback_for_the_nodes(pod: &Attachment) {
+    inside(pod, || {
+        ip("addr del 127.0.0.1/8 dev lo");
+        ip("route add 127.0.0.0/8 via 10.77.4.1 dev eth0");
+        std::fs::write("/proc/sys/net/ipv4/conf/eth0/route_localnet", "1").unwrap();
+    });
+}
+
 /// A port of the node leads to its pod from the node, from its loopback and from other pods, over a restart, and no longer than
 /// the pod is there; no pod comes to the node's loopback by that way.
 #[tokio::test]
@@ -325,20 +340,30 @@ async fn attack_30_ports_of_the_node_lead_to_pods_and_not_back() {
     network.start("10.77.4.0/24".parse().unwrap()).await.unwrap();
     check("after a restart");
 
+    take_loopback_for_the_nodes(&other);
     let private = open_at("127.0.0.1:84");
     listen(private);
-    let reached = inside(&other, move || {
-        ip("addr del 127.0.0.1/8 dev lo");
-        ip("route add 127.0.0.0/8 via 10.77.4.1 dev eth0");
-        std::fs::write("/proc/sys/net/ipv4/conf/eth0/route_localnet", "1").unwrap();
-        TcpStream::connect_timeout(&private, Duration::from_secs(1)).is_ok()
-    });
-    assert!(!reached, "the node's loopback is its own");
-
+    let is_closed = |when: &str| {
+        let reached = inside(&other, move || {
+            TcpStream::connect_timeout(&private, Duration::from_secs(1)).is_ok()
+        });
+        assert!(!reached, "the node's loopback is its own {when}");
+    };
+    is_closed("while a port leads to a pod");
     network.detach("web").await.unwrap();
+    is_closed("after the last one");
+    assert_eq!(way_from_loopback(), "0");
     let gone = open_at("172.30.0.1:8080");
     assert!(TcpStream::connect_timeout(&gone, Duration::from_secs(1)).is_err());
     assert!(!nft_tables().contains("_ports"), "{}", nft_tables());
+
+    // What another process left open without a guard.
+    drop(network);
+    std::fs::write(WAY_FROM_LOOPBACK, "1").unwrap();
+    let network = open(folder.path());
+    network.start("10.77.4.0/24".parse().unwrap()).await.unwrap();
+    is_closed("after the next start");
+    assert_eq!(way_from_loopback(), "0");
     network.stop().await.unwrap();
     assert_eq!(nft_tables(), "");
 }

@@ -3,133 +3,15 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod machine;
+
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
-use network::{AttachSpec, Attachment, Cni, CniConfig, Error, Network as _, PortMapping};
-use nix::sched::{CloneFlags, unshare};
+use machine::{Machine, cause, inside, run, spec};
+use network::{AttachSpec, Network as _, PortMapping};
 use serde_json::{Value, json};
-
-struct Machine {
-    folder: tempfile::TempDir,
-}
-
-impl Machine {
-    /// This thread, and the programs that it starts, are in a new namespace.
-    fn new() -> Self {
-        unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace; these tests need root");
-        run("ip", "link set lo up");
-        let machine = Self {
-            folder: tempfile::tempdir().unwrap(),
-        };
-        for folder in ["conf", "bin", "ipam"] {
-            fs::create_dir(machine.path(folder)).unwrap();
-        }
-        machine
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn open(&self) -> Cni {
-        Cni::open(CniConfig {
-            state_dir: self.path("state"),
-            conf_dir: self.path("conf"),
-            bin_dirs: vec![self.path("bin"), "/usr/lib/cni".into()],
-            time_limit: Duration::from_secs(5),
-        })
-        .unwrap()
-    }
-
-    /// A plugin that is a shell script; what it is called for is in the file `calls`.
-    fn plugin(&self, name: &str, script: &str) {
-        let calls = self.path("calls");
-        let text = format!(
-            "#!/bin/sh\necho \"$CNI_COMMAND netns=$CNI_NETNS\" >>{}\n{script}\n",
-            calls.display()
-        );
-        let path = self.path("bin").join(name);
-        fs::write(&path, text).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    }
-
-    /// The plugin `sticky` lets nothing go while this file is there.
-    fn sticky(&self) -> PathBuf {
-        let marker = self.path("stuck");
-        let refuse = format!("[ $CNI_COMMAND = DEL ] && [ -e {} ] && exit 7; cat", marker.display());
-        self.plugin("sticky", &refuse);
-        marker
-    }
-
-    fn calls(&self) -> Vec<String> {
-        let text = fs::read_to_string(self.path("calls")).unwrap_or_default();
-        text.lines().map(str::to_owned).collect()
-    }
-
-    fn commands(&self) -> Vec<String> {
-        let first = |call: &String| call.split(' ').next().unwrap().to_owned();
-        self.calls().iter().map(first).collect()
-    }
-
-    fn bridge(&self) -> Value {
-        json!({"type": "bridge", "bridge": "cni-test", "isGateway": true,
-            "ipam": {"type": "host-local", "dataDir": self.path("ipam"), "ranges": [[{"subnet": "10.77.0.0/24"}]],
-                "routes": [{"dst": "0.0.0.0/0"}]}})
-    }
-
-    fn configure(&self, version: &str, plugins: &[Value]) {
-        let list = json!({"cniVersion": version, "name": "pods", "plugins": plugins});
-        fs::write(self.path("conf").join("10-pods.conflist"), list.to_string()).unwrap();
-    }
-
-    /// Addresses that host-local has given away.
-    fn held(&self) -> Vec<String> {
-        let entries = fs::read_dir(self.path("ipam").join("pods"))
-            .into_iter()
-            .flatten()
-            .flatten();
-        let names = entries.map(|entry| entry.file_name().into_string().unwrap());
-        names.filter(|name| name.starts_with("10.")).collect()
-    }
-
-    fn is_clean(&self) {
-        assert_eq!(self.held(), Vec::<String>::new());
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        assert!(!mounts.contains(self.folder.path().to_str().unwrap()), "{mounts}");
-        // The kernel takes the interfaces of a namespace apart a moment after its end.
-        let gone = (0..400).any(|_| {
-            std::thread::park_timeout(Duration::from_millis(10));
-            !run("ip", "-o link").contains("veth")
-        });
-        assert!(gone, "{}", run("ip", "-o link"));
-    }
-}
-
-fn run(program: &str, words: &str) -> String {
-    let output = Command::new(program).args(words.split(' ')).output().unwrap();
-    let (stdout, stderr) = (output.stdout, String::from_utf8_lossy(&output.stderr).into_owned());
-    assert!(output.status.success(), "{program} {words}: {stderr}");
-    String::from_utf8(stdout).unwrap()
-}
-
-fn spec(sandbox: &str) -> AttachSpec {
-    AttachSpec {
-        sandbox_id: sandbox.to_owned(),
-        ..AttachSpec::default()
-    }
-}
-
-fn inside(attachment: &Attachment, words: &str) -> String {
-    run("nsenter", &format!("--net={} {words}", attachment.netns.display()))
-}
-
-fn cause(error: &Error) -> String {
-    error.to_string()
-}
+use tokio::time::Instant;
 
 #[tokio::test]
 async fn the_standard_plugins_connect_pods_and_are_remembered() {
@@ -255,11 +137,82 @@ async fn attack_42_a_missing_plugin() {
 async fn without_a_valid_list_the_network_is_not_ready() {
     let machine = Machine::new();
     let network = machine.open();
-    assert_eq!(network.unready(), Some("cni plugin not initialized"));
+    assert_eq!(network.unready().await.as_deref(), Some("cni plugin not initialized"));
     fs::write(machine.path("conf").join("00-bad.conflist"), "{").unwrap();
-    assert_eq!(network.unready(), Some("cni plugin not initialized"));
+    assert_eq!(network.unready().await.as_deref(), Some("cni plugin not initialized"));
     machine.configure("1.0.0", &[machine.bridge()]);
-    assert_eq!(network.unready(), None);
+    assert_eq!(network.unready().await, None);
+}
+
+/// What plugins said counts for a while, and that is over now.
+async fn later() {
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(6)).await;
+    tokio::time::resume();
+}
+
+#[tokio::test]
+async fn while_a_plugin_says_that_it_is_not_ready_the_network_is_not() {
+    let machine = Machine::new();
+    let marker = machine.path("down");
+    let refusal = json!({"code": 50, "msg": "no daemon", "details": "it was stopped"});
+    let status = format!(
+        "[ $CNI_COMMAND = STATUS ] && [ -e {} ] && echo '{refusal}' && exit 1; exit 0",
+        marker.display()
+    );
+    machine.plugin("modern", &status);
+    fs::write(&marker, "").unwrap();
+    machine.configure("1.0.0", &[json!({"type": "modern"})]);
+    let network = machine.open();
+    assert_eq!(network.unready().await, None);
+    assert!(
+        machine.commands().is_empty(),
+        "an older version does not have the question"
+    );
+    machine.configure("1.1.0", &[json!({"type": "modern"})]);
+    for _ in 0..3 {
+        assert_eq!(network.unready().await.as_deref(), Some("no daemon; it was stopped"));
+    }
+    assert_eq!(machine.commands(), ["STATUS"], "not asked each time");
+    fs::remove_file(&marker).unwrap();
+    later().await;
+    assert_eq!(network.unready().await, None);
+    fs::write(&marker, "").unwrap();
+    later().await;
+    assert_eq!(network.unready().await.as_deref(), Some("no daemon; it was stopped"));
+    machine.configure("1.1.0", &[json!({"type": "nowhere"})]);
+    let missing = network.unready().await.unwrap();
+    assert!(
+        missing.starts_with("failed to find plugin \"nowhere\" in path ["),
+        "{missing}"
+    );
+}
+
+#[tokio::test]
+async fn attack_42_a_plugin_that_hangs_when_it_is_asked_holds_up_nobody() {
+    let machine = Machine::new();
+    machine.plugin("modern", "exit 0");
+    machine.configure("1.1.0", &[json!({"type": "modern"})]);
+    let network = machine.open();
+    assert_eq!(network.unready().await, None);
+    machine.plugin("modern", "sleep 7655");
+    later().await;
+    let asked = Instant::now();
+    assert_eq!(
+        network.unready().await,
+        None,
+        "what it said before counts until it is killed"
+    );
+    assert!(asked.elapsed() < Duration::from_secs(4), "{:?}", asked.elapsed());
+    let mut said = None;
+    while said.is_none() && asked.elapsed() < Duration::from_secs(20) {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        said = network.unready().await;
+    }
+    assert_eq!(said.as_deref(), Some("no answer within 5s"));
+    assert_eq!(machine.commands(), ["STATUS", "STATUS"], "one at a time");
+    let all = run("ps", "-eo args");
+    assert!(!all.contains("sleep 7655"), "{all}");
 }
 
 #[tokio::test]

@@ -223,7 +223,7 @@ pub(crate) async fn health(context: &Context) -> Result<(), String> {
     if !lacking.is_empty() {
         return Err(format!("missing cgroup controllers: {}", lacking.join(", ")));
     }
-    if let Some(why) = context.parts.network.unready() {
+    if let Some(why) = context.parts.network.unready().await {
         return Err(format!(
             "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:Network plugin \
              returns error: {why}"

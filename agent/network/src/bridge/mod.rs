@@ -4,6 +4,7 @@
 //! happens. A new namespace is entered by a thread that does nothing else and ends in it: no other work, least of all the
 //! removal of what a failed attachment left, is ever done in the wrong one.
 
+mod flows;
 pub(crate) mod kernel;
 mod leaving;
 mod masquerade;
@@ -134,19 +135,7 @@ impl Inner {
         settings::forward(ranges)?;
         kernel::with(|kernel| kernel.prepare(&self.config.bridge, ranges))?;
         masquerade::replace(&self.config.bridge, ranges, &self.config.direct)?;
-        self.lead_ports()
-    }
-
-    fn lead_ports(&self) -> Result<(), Error> {
-        let _guard = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
-        let (ranges, attachments) = {
-            let records = self.records();
-            (records.ranges(), records.attachments())
-        };
-        match ranges {
-            Some(ranges) => ports::replace(&self.config.bridge, ranges, &attachments),
-            None => Ok(()),
-        }
+        self.lead_ports(&[])
     }
 
     /// Takes away what is there for all pods of the ranges; what failed.
@@ -188,7 +177,7 @@ impl Inner {
             if attachment.ports.is_empty() {
                 Ok(())
             } else {
-                self.lead_ports()
+                self.lead_ports(&attachment.ports)
             }
         });
         match led {
@@ -243,14 +232,14 @@ impl Inner {
             if !records.leaving.begin(sandbox) {
                 return Ok(None);
             }
-            (records.link(sandbox), records.leads_ports(sandbox))
+            (records.link(sandbox), records.ports(sandbox))
         };
         let mut failures = Vec::new();
         let path = namespace::path(&self.config.state_dir, sandbox);
         note(&mut failures, namespace::release(&path));
         failpoint::reach("released");
-        if led {
-            note(&mut failures, self.lead_ports());
+        if !led.is_empty() {
+            note(&mut failures, self.lead_ports(&led));
         }
         if !failures.is_empty() {
             self.stay(sandbox);

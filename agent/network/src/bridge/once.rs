@@ -24,9 +24,4 @@ impl Bridge {
     pub(crate) fn is_connected(sandbox: &str) -> Result<bool, Error> {
         kernel::with(|kernel| kernel.is_connected(sandbox))
     }
-
-    /// Whether there are addresses of these ranges for one more.
-    pub(crate) fn has_room(&self, ranges: Ranges) -> bool {
-        self.inner.records().free(ranges).is_some()
-    }
 }

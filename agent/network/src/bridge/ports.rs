@@ -1,29 +1,60 @@
 //! Ports of the node that lead to pods: one nft table for each family, made anew from the records at each change of them.
 
 use std::collections::BTreeMap;
+use std::sync::PoisonError;
 
 use super::masquerade::{self, Family, nft};
-use super::settings;
-use crate::{Attachment, Cidr, Error, Ranges};
+use super::{Inner, flows, settings};
+use crate::{Attachment, Cidr, Error, PortMapping, Ranges};
 
 fn table(bridge: &str) -> String {
     format!("{}_ports", masquerade::table(bridge))
 }
 
-/// Makes the tables say what the attachments say, in one transaction; without any port there is none.
-pub(super) fn replace(bridge: &str, ranges: Ranges, attachments: &[Attachment]) -> Result<(), Error> {
+impl Inner {
+    /// Has the ports of the node lead where the records say, the changed ones also for who has sent to them all the time.
+    pub(super) fn lead_ports(&self, changed: &[PortMapping]) -> Result<(), Error> {
+        let guard = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
+        let (ranges, attachments) = {
+            let records = self.records();
+            (records.ranges(), records.attachments())
+        };
+        if let Some(ranges) = ranges {
+            replace(&self.config.bridge, ranges, &attachments)?;
+        }
+        drop(guard);
+        if let Err(error) = flows::forget(changed) {
+            tracing::warn!(%error, "datagrams to a port of the node may go where it led before");
+        }
+        Ok(())
+    }
+}
+
+/// Makes the tables say what the attachments say, in one transaction; without any port there is none. The way from the node's
+/// loopback is opened after the guard of the way back is there, and closed before that goes.
+fn replace(bridge: &str, ranges: Ranges, attachments: &[Attachment]) -> Result<(), Error> {
     let mut script = masquerade::gone(&table(bridge), Some(ranges));
+    let mut guarded = false;
     for (family, range) in masquerade::families(ranges) {
         let (own, any) = elements(attachments, family.v6);
         if own.is_empty() && any.is_empty() {
             continue;
         }
-        if !family.v6 {
-            settings::reach_loopback(bridge)?;
-        }
+        guarded |= !family.v6;
         script.push_str(&made(bridge, family, range, (&own, &any)));
     }
-    nft(&script)
+    if !guarded {
+        settings::reach_loopback(bridge, false)?;
+        return nft(&script);
+    }
+    let done = nft(&script).and_then(|()| settings::reach_loopback(bridge, true));
+    if done.is_err()
+        && let Err(error) = settings::reach_loopback(bridge, false)
+    {
+        // Nobody knows whether there is a guard.
+        tracing::warn!(%error, "the way from the node's loopback to pods could not be closed");
+    }
+    done
 }
 
 type Elements = BTreeMap<String, String>;
@@ -81,8 +112,9 @@ fn made(bridge: &str, family: Family, range: Cidr, (own, any): (&Elements, &Elem
     )
 }
 
-/// Removes the tables. Success when there is none.
+/// Removes the tables. Success when there is none. The guard stays for as long as the way is open.
 pub(super) fn remove(bridge: &str, ranges: Option<Ranges>) -> Result<(), Error> {
+    settings::reach_loopback(bridge, false)?;
     nft(&masquerade::gone(&table(bridge), ranges))
 }
 

@@ -11,7 +11,7 @@ use super::leaving::Leaving;
 use super::slots::{self, Slots};
 use super::{Place, names, namespace};
 use crate::files::{read, read_whole, remove, write};
-use crate::{AttachSpec, Attachment, Cidr, Error, Ranges};
+use crate::{AttachSpec, Attachment, Cidr, Error, PortMapping, Ranges};
 
 /// The records of one state folder, all in memory too.
 pub(super) struct Records {
@@ -146,11 +146,10 @@ impl Records {
         all.map(|(_, record)| record.attachment.clone()).collect()
     }
 
-    /// Whether ports of the node lead to the sandbox.
-    pub(super) fn leads_ports(&self, sandbox: &str) -> bool {
-        self.attachments
-            .get(sandbox)
-            .is_some_and(|known| !known.attachment.ports.is_empty())
+    /// The ports of the node that lead to the sandbox.
+    pub(super) fn ports(&self, sandbox: &str) -> Vec<PortMapping> {
+        let known = self.attachments.get(sandbox);
+        known.map(|known| known.attachment.ports.clone()).unwrap_or_default()
     }
 
     /// Reserves an address for a sandbox, on disk before it is used.

@@ -88,10 +88,14 @@ fn of_interface(name: &str, v6: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// Lets what the node sends to a port of its own loopback leave for the bridge.
-pub(super) fn reach_loopback(bridge: &str) -> Result<(), Error> {
+/// Whether what the node sends to a port of its own loopback may leave for the bridge. By itself that opens the loopback to all
+/// who are on the bridge, too. A bridge that is not there has no way to close.
+pub(super) fn reach_loopback(bridge: &str, may: bool) -> Result<(), Error> {
     let path = PathBuf::from(V4).join("conf").join(bridge).join("route_localnet");
-    set(&path, "1")
+    match set(&path, if may { "1" } else { "0" }) {
+        Err(Error::Io { source, .. }) if !may && source.kind() == ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
 }
 
 fn read(path: &Path) -> Result<String, Error> {

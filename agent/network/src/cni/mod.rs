@@ -9,6 +9,7 @@ mod outcome;
 mod plugin;
 mod records;
 mod running;
+mod status;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,6 +26,7 @@ use crate::{AttachSpec, Attachment, Cidr, Error, Network, Ranges};
 use list::List;
 use plugin::{Failure, Verb};
 use records::{Record, Records};
+use status::Status;
 
 /// The pod's interface.
 const INTERFACE: &str = "eth0";
@@ -59,6 +61,7 @@ struct Inner {
     turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     workers: Semaphore,
     ranges: Mutex<Option<Ranges>>,
+    status: Status,
 }
 
 impl Cni {
@@ -72,6 +75,7 @@ impl Cni {
                 turns: Mutex::default(),
                 workers: Semaphore::new(WORKERS),
                 ranges: Mutex::default(),
+                status: Status::default(),
             }),
             tasks: Arc::default(),
         })
@@ -357,9 +361,8 @@ impl Network for Cni {
         self.run(move |inner| async move { inner.detach(sandbox).await })
     }
 
-    fn unready(&self) -> Option<&'static str> {
-        let found = self.inner.first_valid(|_, _| ());
-        found.is_none().then_some("cni plugin not initialized")
+    fn unready(&self) -> BoxFuture<'_, Option<String>> {
+        self.problem().boxed()
     }
 
     fn stop(&self) -> BoxFuture<'_, Result<(), Error>> {

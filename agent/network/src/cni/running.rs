@@ -57,6 +57,18 @@ impl Inner {
         }
     }
 
+    /// What plugins are told that are asked about the node as a whole.
+    pub(super) fn of_the_node(&self) -> Surroundings {
+        Surroundings {
+            folders: self.config.bin_dirs.clone(),
+            container: String::new(),
+            netns: PathBuf::new(),
+            interface: INTERFACE,
+            arguments: String::new(),
+            limit: self.config.time_limit,
+        }
+    }
+
     /// Runs the plugins one after another; the last result. Deleting goes backwards, and on past failures.
     pub(super) async fn run_list(&self, verb: Verb, list: &List, record: &Record) -> Result<Option<Value>, Failure> {
         let around = self.surroundings(record);
@@ -114,38 +126,28 @@ impl Inner {
 
     /// Tells plugins which attachments there are, so that they drop all others, and asks whether they are ready.
     pub(super) async fn look_after(&self, list: &List) {
+        if list.collect {
+            self.collect(list).await;
+        }
+        self.ask_status(list).await;
+    }
+
+    async fn collect(&self, list: &List) {
         let valid: Vec<Value> = self
             .records()
             .all()
             .iter()
             .map(|record| json!({"containerID": record.spec.sandbox_id, "ifname": INTERFACE}))
             .collect();
-        let around = Surroundings {
-            folders: self.config.bin_dirs.clone(),
-            container: String::new(),
-            netns: PathBuf::new(),
-            interface: INTERFACE,
-            arguments: String::new(),
-            limit: self.config.time_limit,
-        };
-        for verb in [Verb::Collect, Verb::Status] {
-            if verb == Verb::Collect && !list.collect {
-                continue;
+        let around = self.of_the_node();
+        for plugin in &list.plugins {
+            let kind = plugin.get("type").and_then(Value::as_str).unwrap_or_default();
+            let mut request = list.request(plugin, &Capabilities::default(), None);
+            if let Value::Object(request) = &mut request {
+                request.insert("cni.dev/valid-attachments".to_owned(), valid.clone().into());
             }
-            for plugin in &list.plugins {
-                let kind = plugin.get("type").and_then(Value::as_str).unwrap_or_default();
-                let mut request = list.request(plugin, &Capabilities::default(), None);
-                if let (Verb::Collect, Value::Object(request)) = (verb, &mut request) {
-                    request.insert("cni.dev/valid-attachments".to_owned(), valid.clone().into());
-                }
-                if let Err(problem) = plugin::run(verb, kind, request.to_string().as_bytes(), &around).await {
-                    tracing::warn!(
-                        plugin = kind,
-                        verb = verb.word(),
-                        %problem,
-                        "a network plugin is not ready"
-                    );
-                }
+            if let Err(problem) = plugin::run(Verb::Collect, kind, request.to_string().as_bytes(), &around).await {
+                tracing::warn!(plugin = kind, %problem, "a network plugin did not drop what nobody has any more");
             }
         }
     }

@@ -24,7 +24,7 @@ use nix::fcntl::{Flock, FlockArg};
 use serde_json::{Value, json};
 
 use crate::bridge::{Bridge, Config, Place};
-use crate::{AttachSpec, Attachment, Error};
+use crate::{AttachSpec, Attachment};
 use answer::{Code, Refusal};
 use asked::{Asked, Environment};
 
@@ -83,7 +83,8 @@ fn answer(environment: &Environment, input: &str) -> Result<Option<Value>, Refus
             .map_err(Refusal::from),
         "CHECK" => check(&bridge, environment, &asked).map(|()| None),
         "GC" => collect(&bridge, &asked).map(|()| None),
-        "STATUS" => status(&bridge, &asked).map(|()| None),
+        // It could be opened. That all addresses are given is told with ADD: a node that is not ready loses the pods that it has.
+        "STATUS" => Ok(None),
         other => Err(Refusal::plain(
             Code::Environment,
             format!("CNI_COMMAND {other:?} is none of ADD, DEL, CHECK, GC, STATUS and VERSION"),
@@ -151,13 +152,4 @@ fn collect(bridge: &Bridge, asked: &Asked) -> Result<(), Refusal> {
         return Ok(());
     }
     Err(Refusal::plain(Code::Io, failures.join("; ")))
-}
-
-/// Whether one more container could be attached.
-fn status(bridge: &Bridge, asked: &Asked) -> Result<(), Refusal> {
-    let ranges = asked.ranges()?;
-    if bridge.has_room(ranges) {
-        return Ok(());
-    }
-    Err(Refusal::plain(Code::Unavailable, Error::Exhausted(ranges).to_string()))
 }

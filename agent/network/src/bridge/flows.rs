@@ -1,0 +1,326 @@
+//! What the kernel remembers of datagrams: it decides once for each flow where it goes, and keeps to that for as long as
+//! something is sent. Where a port leads to another pod by now, that is one that is gone.
+//!
+//! The messages are those of `linux/netfilter/nfnetlink_conntrack.h`: attributes within attributes, numbers in network order.
+
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, connect, recv, send, setsockopt, socket,
+    sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike as _};
+use rtnetlink::packet_core::{
+    NLA_HEADER_SIZE, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer, NlasIterator,
+};
+
+use crate::{Error, PortMapping};
+
+/// The kernel answers at once; in seconds.
+const SILENCE: i64 = 5;
+/// The kernel says no more than this at once.
+const LARGEST: usize = 32 << 10;
+/// Of a message, before what it says.
+const HEADER: usize = 16;
+/// Begins what each message says: the address family, and what means nothing here.
+const PREAMBLE: usize = 4;
+
+// Kinds of messages.
+const ENTRY: u16 = 0x100;
+const LIST: u16 = 0x101;
+const DELETE: u16 = 0x102;
+
+// Attributes of an entry.
+const ORIGINAL: u16 = 1;
+const STATUS: u16 = 3;
+const ID: u16 = 12;
+const ZONE: u16 = 18;
+
+// Attributes of `ORIGINAL`, and theirs.
+const ADDRESSES: u16 = 1;
+const TO_V4: u16 = 2;
+const TO_V6: u16 = 4;
+const TRANSPORT: u16 = 2;
+const PROTOCOL: u16 = 1;
+const TO_PORT: u16 = 3;
+
+const UDP: u8 = 17;
+
+// Bits of `STATUS`: who sends, or whom it goes to, was translated.
+const FROM_ANOTHER: u32 = 1 << 4;
+const TO_ANOTHER: u32 = 1 << 5;
+
+/// Has the kernel forget where flows of datagrams to these ports of the node go: with the next one it decides anew. Where it
+/// remembers nothing there is nothing to do.
+pub(super) fn forget(ports: &[PortMapping]) -> Result<(), Error> {
+    let ports: Vec<&PortMapping> = ports.iter().filter(|port| port.protocol == "UDP").collect();
+    if ports.is_empty() {
+        return Ok(());
+    }
+    let mut failed = None;
+    let ended = match forget_listed(&ports, &mut failed) {
+        // A kernel without such a table, or where nobody may ask for it.
+        Err(Errno::EPROTONOSUPPORT | Errno::EOPNOTSUPP | Errno::EINVAL | Errno::ENOENT) => Ok(()),
+        ended => ended,
+    };
+    ended.and(failed.map_or(Ok(()), Err)).map_err(|errno| Error::Kernel {
+        doing: "forget flows to a port of the node",
+        cause: errno.to_string(),
+    })
+}
+
+/// Goes through all flows and past those that cannot be forgotten, the first failure of which is noted. There are as many as
+/// the kernel's own limit lets in.
+fn forget_listed(ports: &[&PortMapping], failed: &mut Option<Errno>) -> Result<(), Errno> {
+    let (listing, forgetting) = (Socket::open()?, Socket::open()?);
+    // Those of all families.
+    listing.ask(LIST, NLM_F_DUMP, &[0; PREAMBLE])?;
+    let mut buffer = vec![0_u8; LARGEST];
+    loop {
+        for (kind, said) in messages(listing.hear(&mut buffer)?) {
+            match kind {
+                NLMSG_DONE | NLMSG_ERROR => return outcome(said),
+                ENTRY => {
+                    if let Some(name) = name(said, ports)
+                        && let Err(errno) = forgetting.forget(&name)
+                    {
+                        *failed = failed.or(Some(errno));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+struct Socket(OwnedFd);
+
+impl Socket {
+    fn open() -> Result<Self, Errno> {
+        let (kind, flags) = (SockType::Raw, SockFlag::SOCK_CLOEXEC);
+        let socket = socket(AddressFamily::Netlink, kind, flags, SockProtocol::NetlinkNetFilter)?;
+        setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::seconds(SILENCE))?;
+        // Nobody but the kernel is heard then.
+        connect(socket.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
+        Ok(Self(socket))
+    }
+
+    fn ask(&self, kind: u16, flags: u16, body: &[u8]) -> Result<(), Errno> {
+        let length = u32::try_from(HEADER.saturating_add(body.len())).map_err(|_large| Errno::EMSGSIZE)?;
+        let mut message = length.to_ne_bytes().to_vec();
+        message.extend(kind.to_ne_bytes());
+        message.extend((flags | NLM_F_REQUEST).to_ne_bytes());
+        // Its number and ours: there is one question at a time.
+        message.extend([0_u8; 8]);
+        message.extend(body);
+        send(self.0.as_raw_fd(), &message, MsgFlags::empty()).map(drop)
+    }
+
+    fn hear<'a>(&self, buffer: &'a mut [u8]) -> Result<&'a [u8], Errno> {
+        let length = loop {
+            match recv(self.0.as_raw_fd(), buffer, MsgFlags::MSG_TRUNC) {
+                Err(Errno::EINTR) => {}
+                heard => break heard?,
+            }
+        };
+        buffer.get(..length).ok_or(Errno::EMSGSIZE)
+    }
+
+    /// Success too when the flow has ended by itself.
+    fn forget(&self, name: &[u8]) -> Result<(), Errno> {
+        self.ask(DELETE, NLM_F_ACK, name)?;
+        let mut buffer = [0_u8; 4096];
+        match messages(self.hear(&mut buffer)?).next() {
+            Some((NLMSG_ERROR, said)) => match outcome(said) {
+                Err(Errno::ENOENT) => Ok(()),
+                outcome => outcome,
+            },
+            Some(_) | None => Err(Errno::EBADMSG),
+        }
+    }
+}
+
+/// The messages that came at once: of which kind each is, and what it says.
+fn messages(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let message = NetlinkBuffer::new_checked(rest).ok()?;
+        let length = usize::try_from(message.length()).ok()?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((message.message_type(), message.payload()))
+    })
+}
+
+/// What the last message of an answer says: the number of a failure, negative, or none.
+fn outcome(said: &[u8]) -> Result<(), Errno> {
+    let number = said.first_chunk::<4>().map(|number| i32::from_ne_bytes(*number));
+    match number.ok_or(Errno::EBADMSG)? {
+        0 => Ok(()),
+        number => Err(Errno::from_raw(number.saturating_neg())),
+    }
+}
+
+/// What tells a flow from all others, as the kernel wants it told; nothing of one that goes to none of these ports.
+fn name(entry: &[u8], ports: &[&PortMapping]) -> Option<Vec<u8>> {
+    let (preamble, attributes) = entry.split_at_checked(PREAMBLE)?;
+    let original = value(attributes, ORIGINAL)?;
+    let (addresses, transport) = (value(original, ADDRESSES)?, value(original, TRANSPORT)?);
+    if value(transport, PROTOCOL)? != [UDP] {
+        return None;
+    }
+    let port = u16::from_be_bytes(*value(transport, TO_PORT)?.first_chunk::<2>()?);
+    let v4 = || Some(IpAddr::from(*value(addresses, TO_V4)?.first_chunk::<4>()?));
+    let v6 = || Some(IpAddr::from(*value(addresses, TO_V6)?.first_chunk::<16>()?));
+    let address = v4().or_else(v6)?;
+    let leads = |mapping: &&PortMapping| {
+        let at = mapping
+            .host_address
+            .is_none_or(|own| own == address || (own.is_unspecified() && own.is_ipv6() == address.is_ipv6()));
+        mapping.host_port == port && at
+    };
+    let status = value(attributes, STATUS).and_then(|bits| bits.first_chunk::<4>());
+    let status = status.map_or(0, |bits| u32::from_be_bytes(*bits));
+    // What pods send to the same port of others leaves under the node's address: that was never ours.
+    let is_left_alone = status & (FROM_ANOTHER | TO_ANOTHER) == FROM_ANOTHER;
+    if is_left_alone || !ports.iter().any(leads) {
+        return None;
+    }
+    let mut name = vec![*preamble.first()?, 0, 0, 0];
+    // Without the first of these it would be the name of all flows; it was found above.
+    for kind in [ORIGINAL, ID, ZONE] {
+        name.extend(whole(attributes, kind).unwrap_or_default());
+        name.resize(name.len().next_multiple_of(4), 0);
+    }
+    Some(name)
+}
+
+/// The first attribute of this kind, with its own header.
+fn whole(attributes: &[u8], kind: u16) -> Option<&[u8]> {
+    let mut all = NlasIterator::new(attributes).flatten();
+    let found = all.find(|attribute| attribute.kind() == kind)?;
+    let length = usize::from(found.length());
+    found.into_inner().get(..length)
+}
+
+fn value(attributes: &[u8], kind: u16) -> Option<&[u8]> {
+    whole(attributes, kind)?.get(NLA_HEADER_SIZE..)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use nix::errno::Errno;
+    use rtnetlink::packet_core::{NLA_F_NESTED, NLA_HEADER_SIZE};
+
+    use super::{
+        ADDRESSES, FROM_ANOTHER, ID, ORIGINAL, PROTOCOL, STATUS, TO_ANOTHER, TO_PORT, TO_V4, TO_V6, TRANSPORT, UDP,
+        messages, name, outcome,
+    };
+    use crate::PortMapping;
+
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(NLA_HEADER_SIZE + value.len()).unwrap();
+        let mut all = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+        all.extend(value);
+        all.resize(all.len().next_multiple_of(4), 0);
+        all
+    }
+
+    fn nested(kind: u16, parts: &[Vec<u8>]) -> Vec<u8> {
+        attribute(kind | NLA_F_NESTED, &parts.concat())
+    }
+
+    fn original(to: &str, protocol: u8, port: u16) -> Vec<u8> {
+        let addresses = match to.parse::<IpAddr>().unwrap() {
+            IpAddr::V4(to) => [attribute(1, &[10, 0, 0, 9]), attribute(TO_V4, &to.octets())],
+            IpAddr::V6(to) => [attribute(3, &[1; 16]), attribute(TO_V6, &to.octets())],
+        };
+        let transport = [
+            attribute(PROTOCOL, &[protocol]),
+            attribute(2, &[9, 9]),
+            attribute(TO_PORT, &port.to_be_bytes()),
+        ];
+        nested(
+            ORIGINAL,
+            &[nested(ADDRESSES, &addresses), nested(TRANSPORT, &transport)],
+        )
+    }
+
+    fn entry(original: &[u8], status: u32) -> Vec<u8> {
+        let (status, id) = (attribute(STATUS, &status.to_be_bytes()), attribute(ID, &[1, 2, 3, 4]));
+        let parts: [&[u8]; 4] = [&[2, 0, 0, 0], original, &status, &id];
+        parts.concat()
+    }
+
+    fn port(host_port: u16, host_address: Option<&str>) -> PortMapping {
+        PortMapping {
+            host_port,
+            container_port: 53,
+            protocol: "UDP".to_owned(),
+            host_address: host_address.map(|address| address.parse().unwrap()),
+        }
+    }
+
+    #[test]
+    fn flows_to_a_port_are_told_from_others() {
+        let (any, own, v6) = (port(5353, None), port(5354, Some("10.0.0.1")), port(5355, Some("::")));
+        let ports = [&any, &own, &v6];
+        let is_found = |to: &str, protocol: u8, port: u16, status: u32| {
+            name(&entry(&original(to, protocol, port), status), &ports).is_some()
+        };
+        for (to, port, found) in [
+            ("10.0.0.1", 5353, true),
+            ("fd00::1", 5353, true),
+            ("10.0.0.1", 53, false),
+            ("10.0.0.1", 5354, true),
+            ("10.0.0.2", 5354, false),
+            ("fd00::1", 5355, true),
+            ("10.0.0.1", 5355, false),
+        ] {
+            assert_eq!(is_found(to, UDP, port, 0), found, "{to} {port}");
+        }
+        assert!(!is_found("10.0.0.1", 6, 5353, 0), "of TCP");
+        assert!(is_found("10.0.0.1", UDP, 5353, TO_ANOTHER));
+        assert!(is_found("10.0.0.1", UDP, 5353, TO_ANOTHER | FROM_ANOTHER));
+        assert!(!is_found("10.0.0.1", UDP, 5353, FROM_ANOTHER), "what only leaves");
+    }
+
+    #[test]
+    fn a_flow_is_never_named_by_less_than_its_ends() {
+        let (any, flow) = (port(5353, None), original("10.0.0.1", UDP, 5353));
+        let whole = entry(&flow, 0);
+        let (preamble, id) = (vec![2, 0, 0, 0], attribute(ID, &[1, 2, 3, 4]));
+        assert_eq!(name(&whole, &[&any]), Some([preamble, flow.clone(), id].concat()));
+        for end in 0..whole.len() {
+            let cut = name(&whole[..end], &[&any]);
+            assert!(cut.is_none_or(|cut| cut[4..].starts_with(&flow)), "cut at {end}");
+        }
+        for at in 0..whole.len() {
+            for byte in [0, 1, 3, 0xff] {
+                let mut changed = whole.clone();
+                changed[at] = byte;
+                let named = name(&changed, &[&any]);
+                assert!(named.is_none_or(|named| named.len() >= flow.len()), "{byte} at {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn answers_end_with_a_number() {
+        assert_eq!(outcome(&0_i32.to_ne_bytes()), Ok(()));
+        assert_eq!(outcome(&(-2_i32).to_ne_bytes()), Err(Errno::ENOENT));
+        assert_eq!(outcome(&[0, 0]), Err(Errno::EBADMSG));
+        let header = |length: u32| {
+            let (length, rest) = (length.to_ne_bytes().to_vec(), vec![3, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+            [length, rest].concat()
+        };
+        let two = [header(20), vec![7; 4], header(16)].concat();
+        let kinds: Vec<_> = messages(&two).map(|(kind, said)| (kind, said.len())).collect();
+        let kind = u16::from_ne_bytes([3, 0]);
+        assert_eq!(kinds, [(kind, 4), (kind, 0)]);
+        assert_eq!(messages(&header(17)).count(), 0, "longer than what came");
+        assert_eq!(messages(&header(0)).count(), 0);
+    }
+}
