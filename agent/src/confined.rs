@@ -2,21 +2,40 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::fd::AsFd;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::{self, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::stat::Mode;
 
 /// Opens a regular file; a link, a pipe or a device is refused without being touched.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
-    let flags = OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
-    let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
-    if file.metadata()?.is_file() {
-        Ok(file)
-    } else {
-        Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
+    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let found = fcntl::open(path, flags, Mode::empty())?;
+    reopen(&File::from(found))
+}
+
+/// What there is at a path below a directory; no link leads out. It is not opened: a pipe would wait for somebody who writes to
+/// it, and a device may do anything.
+pub(crate) fn find(directory: &Path, path: &str) -> io::Result<File> {
+    let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
+    let root = fcntl::open(directory, flags | OFlag::O_DIRECTORY, Mode::empty())?;
+    let how = OpenHow::new()
+        .flags(flags)
+        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    Ok(File::from(openat2(&root, path, how)?))
+}
+
+/// Opens what was found, when it is a regular file: that very one, whatever has taken its place since.
+pub(crate) fn reopen(found: &File) -> io::Result<File> {
+    if !found.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
+    // Who holds a lease on it is not waited for.
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(OFlag::O_NONBLOCK.bits());
+    options.open(format!("/proc/self/fd/{}", found.as_raw_fd()))
 }
 
 /// Does what may wait for a disk where nothing else waits for it.
@@ -36,20 +55,10 @@ pub(crate) fn tail(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
 
 /// A regular file below a directory, at most so many bytes of it; no link leads out.
 pub(crate) fn below(directory: &Path, path: &str, bytes: u64) -> io::Result<Vec<u8>> {
-    let root = OpenOptions::new()
-        .read(true)
-        .custom_flags((OFlag::O_PATH | OFlag::O_DIRECTORY).bits())
-        .open(directory)?;
-    let how = OpenHow::new()
-        .flags(OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)
-        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    let file = File::from(openat2(root.as_fd(), path, how)?);
-    let found = file.metadata()?;
-    if !found.is_file() || found.len() > bytes {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "not a regular file of a fair size",
-        ));
+    let file = reopen(&find(directory, path)?)?;
+    if file.metadata()?.len() > bytes {
+        let what = format!("a file of more than {bytes} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
     let mut contents = Vec::new();
     file.take(bytes).read_to_end(&mut contents)?;
@@ -58,7 +67,66 @@ pub(crate) fn below(directory: &Path, path: &str, bytes: u64) -> io::Result<Vec<
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+    use nix::sys::stat::{SFlag, makedev, mknod};
+
     use super::*;
+
+    /// It is refused for what it is: an attempt to open it would fail otherwise, or not at all.
+    fn refused(directory: &Path, name: &str) {
+        let path = directory.join(name);
+        for error in [
+            open(&path).expect_err("opened"),
+            tail(&path, 16).expect_err("read"),
+            below(directory, name, 16).expect_err("read"),
+        ] {
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{name}: {error}");
+        }
+    }
+
+    #[test]
+    fn attack_13_what_is_no_regular_file_is_not_even_opened() {
+        let home = tempfile::tempdir().expect("a directory");
+        let home = home.path();
+        std::fs::write(home.join("log"), "own").expect("written");
+        std::os::unix::fs::symlink("log", home.join("link")).expect("linked");
+        assert_eq!(tail(&home.join("log"), 2).expect("read"), b"wn");
+        assert!(open(&home.join("link")).is_err(), "a link");
+        // Nobody can open a socket, nor a device of a kind that the kernel does not know.
+        let _socket = UnixListener::bind(home.join("socket")).expect("bound");
+        mknod(&home.join("device"), SFlag::S_IFCHR, Mode::S_IRWXU, makedev(4095, 1)).expect("made");
+        for name in ["socket", "device", "."] {
+            refused(home, name);
+        }
+    }
+
+    #[test]
+    fn attack_13_who_writes_to_a_pipe_does_not_notice_that_it_is_refused() {
+        let home = tempfile::tempdir().expect("a directory");
+        let pipe = home.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, Mode::S_IRWXU).expect("made");
+        let opened = |options: &mut OpenOptions| {
+            let options = options.custom_flags(OFlag::O_NONBLOCK.bits());
+            options.open(&pipe).expect("opened")
+        };
+        let reader = opened(OpenOptions::new().read(true));
+        let writer = opened(OpenOptions::new().write(true));
+        drop(reader);
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).expect("made");
+        let event = EpollEvent::new(EpollFlags::EPOLLOUT | EpollFlags::EPOLLET, 0);
+        epoll.add(&writer, event).expect("added");
+        let noticed = || {
+            let mut events = [EpollEvent::empty()];
+            epoll.wait(&mut events, EpollTimeout::ZERO).expect("asked")
+        };
+        assert_eq!((noticed(), noticed()), (1, 0), "there is no reader any more");
+        refused(home.path(), "pipe");
+        assert_eq!(noticed(), 0, "it was opened");
+        drop(opened(OpenOptions::new().read(true)));
+        assert_eq!(noticed(), 1, "who opens it is noticed");
+    }
 
     #[test]
     fn attack_18_profiles_are_read_below_their_directory_only() {

@@ -1,19 +1,24 @@
 //! GET requests of probes and hooks.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
+use agent_plan::pods;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::rt::TokioIo;
-use k8s_openapi::api::core::v1::HTTPGetAction;
+use k8s_openapi::api::core::v1::{HTTPGetAction, Pod};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-use super::{OUTPUT_BYTES, join, plain, tls};
+use super::names::{self, Way};
+use super::{OUTPUT_BYTES, join, tls, undialled};
 
 /// Redirects that are followed within a host.
 const REDIRECTS: usize = 10;
+/// What is said of a server that does not answer in time.
+const LATE: &str = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)";
 /// What is said of a server that does not speak TLS.
 const PLAIN: &str = "http: server gave HTTP response to HTTPS client";
 
@@ -116,17 +121,31 @@ impl Target {
 }
 
 /// One GET; redirects to the same host are followed. The failure is in the words of the field.
-pub(crate) async fn get(target: &Target, limit: Duration) -> Result<Answer, String> {
-    match tokio::time::timeout(limit, follow(target)).await {
-        Ok(answer) => answer,
-        Err(_) => Err("context deadline exceeded (Client.Timeout exceeded while awaiting headers)".to_owned()),
-    }
+pub(crate) async fn get(pod: &Pod, target: &Target, limit: Duration) -> Result<Answer, String> {
+    let answer = attempt(pod, target, limit).await;
+    answer.unwrap_or_else(|| Err(LATE.to_owned()))
 }
 
-async fn follow(target: &Target) -> Result<Answer, String> {
+/// The same; nothing when it could not be tried, because other pods have too many hosts looked up.
+pub(super) async fn attempt(pod: &Pod, target: &Target, limit: Duration) -> Option<Result<Answer, String>> {
+    let way = names::way(pods::uid(pod), &target.authority(), limit).await?;
+    let answer = tokio::time::timeout(limit, follow(target, way)).await;
+    Some(answer.unwrap_or_else(|_late| Err(LATE.to_owned())))
+}
+
+async fn follow(target: &Target, way: Way) -> Result<Answer, String> {
     let mut target = target.clone();
+    let authority = target.authority();
+    let mut addresses = way
+        .addresses(&authority)
+        .await
+        .map_err(|error| undialled(&authority, &error))?;
     for _ in 0..=REDIRECTS {
-        let answer = request(&target).await?;
+        // Redirects stay on the host, but they may lead to another port.
+        for address in &mut addresses {
+            address.set_port(target.port);
+        }
+        let answer = request(&target, &addresses).await?;
         let next = answer
             .location
             .as_deref()
@@ -139,11 +158,10 @@ async fn follow(target: &Target) -> Result<Answer, String> {
     Err(format!("stopped after {REDIRECTS} redirects"))
 }
 
-async fn request(target: &Target) -> Result<Answer, String> {
-    let address = join(&target.host, target.port);
-    let stream = TcpStream::connect(&address)
+async fn request(target: &Target, addresses: &[SocketAddr]) -> Result<Answer, String> {
+    let stream = TcpStream::connect(addresses)
         .await
-        .map_err(|error| format!("dial tcp {address}: connect: {}", plain(&error)))?;
+        .map_err(|error| undialled(&target.authority(), &error))?;
     if !target.secure {
         return exchange(stream, target).await;
     }

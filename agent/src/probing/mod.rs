@@ -2,6 +2,7 @@
 
 mod grpc;
 mod http;
+mod names;
 mod places;
 mod tls;
 
@@ -12,7 +13,6 @@ use agent_plan::pods;
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Pod, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use runtime::ExecSpec;
-use tokio::net::TcpStream;
 
 use crate::context::Context;
 
@@ -83,7 +83,10 @@ pub(crate) async fn run(subject: &Subject<'_>, probe: &Probe) -> Outcome {
     }
     if let Some(action) = &probe.http_get {
         return match subject.target(action, PROBE_AGENT) {
-            Ok(target) => judge(&target, get(&target, limit).await),
+            Ok(target) => {
+                let answer = http::attempt(subject.pod, &target, limit).await;
+                answer.map_or(Outcome::Untried, |answer| judge(&target, answer))
+            }
             Err(error) => Outcome::Error(error),
         };
     }
@@ -93,9 +96,12 @@ pub(crate) async fn run(subject: &Subject<'_>, probe: &Probe) -> Outcome {
             Err(error) => return Outcome::Error(error),
         };
         let address = join(&host(action.host.as_deref(), subject.addresses), port);
-        return match tokio::time::timeout(limit, TcpStream::connect(&address)).await {
+        let Some(way) = names::way(pods::uid(subject.pod), &address, limit).await else {
+            return Outcome::Untried;
+        };
+        return match tokio::time::timeout(limit, way.connect(&address)).await {
             Ok(Ok(_)) => Outcome::Success,
-            Ok(Err(error)) => Outcome::Failure(format!("dial tcp {address}: connect: {}", plain(&error))),
+            Ok(Err(error)) => Outcome::Failure(undialled(&address, &error)),
             Err(_) => Outcome::Failure(format!("dial tcp {address}: i/o timeout")),
         };
     }
@@ -197,10 +203,11 @@ fn port(container: &Container, wanted: &IntOrString) -> Result<u16, String> {
         .ok_or_else(|| format!("invalid port number: {number}"))
 }
 
-fn plain(error: &std::io::Error) -> String {
-    if error.kind() == std::io::ErrorKind::ConnectionRefused {
+fn undialled(address: &str, error: &std::io::Error) -> String {
+    let why = if error.kind() == std::io::ErrorKind::ConnectionRefused {
         "connection refused".to_owned()
     } else {
         error.to_string()
-    }
+    };
+    format!("dial tcp {address}: connect: {why}")
 }

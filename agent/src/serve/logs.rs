@@ -59,13 +59,9 @@ pub(super) async fn answer(
     };
     let directory = context.log_directory(pod).join(&container);
     let path = directory.join(format!("{attempt}.log"));
-    let opening = path.clone();
-    let file = match confined::aside(move || confined::open(&opening)).await {
+    let file = match opened(&path).await {
         Ok(file) => Arc::new(file),
-        Err(error) => {
-            debug!(path = %path.display(), %error, "a log cannot be read");
-            return (StatusCode::NOT_FOUND, "the log cannot be read\n").into_response();
-        }
+        Err(refusal) => return refusal.into_response(),
     };
     let (sink, stream) = mpsc::channel::<Result<Bytes, io::Error>>(AHEAD);
     let run = Run {
@@ -97,6 +93,16 @@ pub(super) async fn answer(
         return streams::log::answer(request, body);
     }
     ([("Content-Type", "text/plain")], body).into_response()
+}
+
+/// The file of a log. A container may have put something else there.
+async fn opened(path: &FilePath) -> Result<File, (StatusCode, &'static str)> {
+    let opening = path.to_owned();
+    let opened = confined::aside(move || confined::open(&opening)).await;
+    opened.map_err(|error| {
+        debug!(path = %path.display(), %error, "a log cannot be read");
+        (StatusCode::NOT_FOUND, "the log cannot be read\n")
+    })
 }
 
 pub(super) fn parameters(query: &str) -> Vec<(String, String)> {
@@ -298,8 +304,36 @@ fn seek_to_tail(mut file: &File, lines: u64) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::io::Read as _;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
 
-    use super::{File, successor};
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
+    use super::{File, FilePath, StatusCode, opened, successor};
+
+    #[tokio::test]
+    async fn attack_13_a_log_replaced_by_a_link_or_fifo_is_not_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, victim) = (directory.path().join("0.log"), directory.path().join("victim"));
+        std::fs::write(&victim, "secret").unwrap();
+        std::fs::write(&path, "own").unwrap();
+        let followed = opened(&path).await.unwrap();
+        let put: [fn(&FilePath, &FilePath); 4] = [
+            |path, victim| symlink(victim, path).unwrap(),
+            |path, _| mkfifo(path, Mode::S_IRWXU).unwrap(),
+            |path, _| drop(UnixListener::bind(path).unwrap()),
+            |path, _| std::fs::create_dir(path).unwrap(),
+        ];
+        for put in put {
+            std::fs::remove_file(&path).unwrap();
+            put(&path, &victim);
+            let (code, text) = opened(&path).await.unwrap_err();
+            assert_eq!((code, text), (StatusCode::NOT_FOUND, "the log cannot be read\n"));
+            // Who reads on is not led away either.
+            assert!(successor(&path, &followed).is_err());
+        }
+    }
 
     #[test]
     fn a_log_that_was_rotated_more_than_once_goes_on_in_its_next_file() {

@@ -3,7 +3,6 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::fd::OwnedFd;
 use std::path::Path as FilePath;
 
 use axum::body::Body;
@@ -12,12 +11,12 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::stream;
 use nix::dir::Dir;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
-use nix::sys::stat::{Mode, SFlag, fstat};
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tracing::debug;
 
-use crate::confined::aside;
+use crate::confined::{self, aside};
 
 /// Where they are.
 const DIRECTORY: &str = "/var/log";
@@ -76,40 +75,20 @@ async fn answer(path: String) -> Response {
 
 /// Looks below a directory. Blocks.
 fn find(directory: &FilePath, path: &str) -> io::Result<Found> {
-    let root = open(
-        directory,
-        OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
-        Mode::empty(),
-    )?;
     let path = path.trim_matches('/');
     let path = if path.is_empty() { "." } else { path };
-    // A pipe would wait for somebody who writes to it, a device may do anything: neither is opened before it is known.
-    let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS;
-    let look = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(resolve);
-    let found: OwnedFd = openat2(&root, path, look)?;
-    let kind = fstat(&found)?.st_mode & SFlag::S_IFMT.bits();
-    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-    if kind == SFlag::S_IFDIR.bits() {
-        let opened = openat2(
-            &root,
-            path,
-            OpenHow::new().flags(flags | OFlag::O_DIRECTORY).resolve(resolve),
-        )?;
-        return Ok(Found::Directory(entries(Dir::from_fd(opened)?)?));
+    let found = confined::find(directory, path)?;
+    if found.metadata()?.is_dir() {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let directory = Dir::openat(&found, ".", flags, Mode::empty())?;
+        return Ok(Found::Directory(entries(directory)?));
     }
-    if kind != SFlag::S_IFREG.bits() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-    }
-    let mut file = File::from(openat2(&root, path, OpenHow::new().flags(flags).resolve(resolve))?);
-    let about = file.metadata()?;
-    // It may have been replaced in between.
-    if !about.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-    }
+    let mut file = confined::reopen(&found)?;
+    let length = file.metadata()?.len();
     let mut begin = Vec::new();
     Read::by_ref(&mut file).take(SNIFFED as u64).read_to_end(&mut begin)?;
     file.seek(SeekFrom::Start(0))?;
-    Ok(Found::File(file, about.len(), begin))
+    Ok(Found::File(file, length, begin))
 }
 
 fn entries(mut directory: Dir) -> io::Result<Vec<String>> {
@@ -164,6 +143,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use futures::TryStreamExt as _;
+    use nix::sys::stat::SFlag;
 
     use super::*;
 

@@ -148,13 +148,13 @@ async fn run(subject: &Subject<'_>, handler: &LifecycleHandler, limit: Duration)
     if let Some(action) = &handler.http_get {
         let target = subject.target(action, probing::HOOK_AGENT)?;
         // Whatever it answers: that it does is enough. A server without TLS is asked without.
-        let Err(error) = probing::get(&target, limit).await else {
+        let Err(error) = probing::get(subject.pod, &target, limit).await else {
             return Ok(());
         };
         let Some(insecure) = target.insecure(&error) else {
             return Err(error);
         };
-        if probing::get(&insecure, limit).await.is_err() {
+        if probing::get(subject.pod, &insecure, limit).await.is_err() {
             return Err(error);
         }
         let host = insecure.authority();

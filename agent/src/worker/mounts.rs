@@ -1,6 +1,7 @@
 //! What a container finds in its file system besides its image.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
 
 use agent_plan::environment::{self, Environment, File, Files};
@@ -15,6 +16,8 @@ use crate::confined;
 
 /// A file of variables is not larger.
 const FILE_BYTES: u64 = 1 << 20;
+/// All files of one container's variables together are not longer: they are held at the same time.
+const FILES_BYTES: usize = 4 << 20;
 
 /// Volumes and the files that every container gets.
 pub(super) fn mounts(
@@ -84,7 +87,7 @@ pub(super) fn mounts(
 
 /// What there is of the files that the container's variables name. Other containers wrote them.
 pub(super) fn files(plan: &Plan, container: &Container) -> Files {
-    let read = |volume: &str, path: &str| {
+    gather(environment::wanted(container), |volume, path| {
         let volumes = &plan.context.volumes;
         let directory = match volumes.empty_directory(&plan.pod, volume) {
             Ok(Some(directory)) => directory,
@@ -96,11 +99,27 @@ pub(super) fn files(plan: &Plan, container: &Container) -> Files {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => File::Absent,
             Err(error) => File::Unreadable(error.to_string()),
         }
+    })
+}
+
+/// Reads each file once. After the first one that there is no room for, none is read any more.
+fn gather<'w>(wanted: impl Iterator<Item = (&'w str, &'w str)>, read: impl Fn(&str, &str) -> File) -> Files {
+    let too_long = || {
+        let what = "the files of the container's environment variables have more than";
+        File::Unreadable(format!("{what} {FILES_BYTES} bytes together"))
     };
-    let wanted = environment::wanted(container);
-    wanted
-        .map(|(volume, path)| ((volume.to_owned(), path.to_owned()), read(volume, path)))
-        .collect()
+    let mut files = Files::new();
+    let mut room = FILES_BYTES;
+    for (volume, path) in wanted {
+        let Entry::Vacant(place) = files.entry((volume.to_owned(), path.to_owned())) else {
+            continue;
+        };
+        let file = if room > 0 { read(volume, path) } else { too_long() };
+        let length = if let File::Text(text) = &file { text.len() } else { 0 };
+        place.insert(if length <= room { file } else { too_long() });
+        room = room.saturating_sub(length);
+    }
+    files
 }
 
 /// Only what the node shares can a container share with it.
@@ -130,4 +149,35 @@ pub(super) fn termination_log(pod_directory: &Path, container: &str, attempt: u3
         .join("containers")
         .join(container)
         .join(attempt.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn attack_files_of_variables_are_held_up_to_a_limit() {
+        let paths: Vec<String> = (0..20_000).map(|number| number.to_string()).collect();
+        let wanted = || paths.iter().flat_map(|path| [("v", path.as_str()); 2]);
+        let file = |files: &Files, path: &str| files.get(&("v".to_owned(), path.to_owned())).cloned();
+        let reads = Cell::new(0);
+        let read = |length: usize| {
+            reads.set(reads.get() + 1);
+            File::Text("x".repeat(length))
+        };
+        let files = gather(wanted(), |_, _| read(3 << 19));
+        let texts = files.values().filter(|file| matches!(file, File::Text(_)));
+        assert_eq!((files.len(), texts.count(), reads.get()), (paths.len(), 2, 3));
+        let Some(File::Unreadable(why)) = file(&files, "19999") else {
+            panic!("the last one was read");
+        };
+        assert!(why.ends_with("have more than 4194304 bytes together"), "{why}");
+        // Short ones are all there, each read once for however many variables.
+        reads.set(0);
+        let files = gather(wanted(), |_, _| read(7));
+        assert_eq!(file(&files, "19999"), Some(File::Text("xxxxxxx".to_owned())));
+        assert_eq!(reads.get(), paths.len());
+    }
 }

@@ -31,8 +31,8 @@ pub(super) struct Location {
     /// Its sandbox, for messages.
     pub(super) sandbox: String,
     /// Its network namespace; nothing where it is the node's.
-    netns: Option<PathBuf>,
-    address: Option<IpAddr>,
+    pub(super) netns: Option<PathBuf>,
+    pub(super) address: Option<IpAddr>,
 }
 
 /// Finds a pod on the network, by what the node made for it and not by what the API says.

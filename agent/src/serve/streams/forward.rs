@@ -28,8 +28,10 @@ const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
 const WEBSOCKET: [&str; 4] = [TUNNEL, "v4.channel.k8s.io", "v4.base64.channel.k8s.io", ""];
 /// Ports of one request over WebSocket: channels have numbers of one byte.
 const PORTS: usize = 100;
-/// Connections of one client at the same time.
+/// Connections of one client at the same time, with those of which half is there.
 const PAIRS: usize = 1024;
+/// Bytes of what says that two streams belong together: clients count their connections.
+const ID: usize = 64;
 /// Connections to pods of all clients: each takes a descriptor of the agent's.
 static DIALLED: Semaphore = Semaphore::const_new(4096);
 /// The time that what a client still sends has after the pod has closed.
@@ -212,17 +214,22 @@ async fn pairs(mut opened: mpsc::Receiver<Opened>, location: Arc<Location>) {
     loop {
         tokio::select! {
             stream = opened.recv() => {
-                let Some(stream) = stream else { return };
-                let known = |name: &str| stream.headers.get(name).cloned().unwrap_or_default();
-                let (kind, id, number) = (known("streamtype"), request_id(&stream), port(&known("port")));
-                let proper = matches!(kind.as_str(), "data" | "error") && running.len() < PAIRS;
-                let (Ok(port), true) = (number, proper) else {
+                let Some(mut stream) = stream else { return };
+                // They may be long, and nothing of them is needed for as long as the stream waits.
+                let headers = std::mem::take(&mut stream.headers);
+                let told = |name: &str| headers.get(name).map_or("", String::as_str);
+                let kind = told("streamtype");
+                let id = request_id(told("requestid"), kind, stream.sink.id);
+                let proper = matches!(kind, "data" | "error") && id.len() <= ID;
+                let (Ok(port), true) = (port(told("port")), proper) else {
                     stream.reset().await;
                     continue;
                 };
                 match waiting.remove(&id) {
+                    // The other half of one that waits takes no more room.
+                    None if waiting.len() + running.len() >= PAIRS => stream.reset().await,
                     None => {
-                        let since = Instant::now();
+                        let (since, kind) = (Instant::now(), kind.to_owned());
                         waiting.insert(id, Waiting { since, kind, stream });
                     }
                     Some(other) if other.kind == kind => {
@@ -245,17 +252,12 @@ async fn pairs(mut opened: mpsc::Receiver<Opened>, location: Arc<Location>) {
 }
 
 /// What joins the two streams of a connection. Old clients do not say, but open them one after the other.
-fn request_id(stream: &Opened) -> String {
-    let told = stream.headers.get("requestid").filter(|id| !id.is_empty());
-    told.cloned().unwrap_or_else(|| {
-        let data = stream.headers.get("streamtype").is_some_and(|kind| kind == "data");
-        let first = if data {
-            stream.sink.id.saturating_sub(2)
-        } else {
-            stream.sink.id
-        };
-        first.to_string()
-    })
+fn request_id(told: &str, kind: &str, stream: u32) -> String {
+    match (told, kind) {
+        ("", "data") => stream.saturating_sub(2).to_string(),
+        ("", _) => stream.to_string(),
+        (told, _) => told.to_owned(),
+    }
 }
 
 /// SPDY inside the messages of a WebSocket.
@@ -335,18 +337,4 @@ async fn channels(io: Io, form: Form, ports: Vec<u16>, location: Arc<Location>) 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{port, ports};
-
-    #[test]
-    fn ports_are_read_as_upstream_does() {
-        assert_eq!(ports("port=80&port=443,8080"), Ok(vec![80, 443, 8080]));
-        assert_eq!(ports(""), Err("query parameter \"port\" is required".to_owned()));
-        assert_eq!(
-            ports("port="),
-            Err("query parameter \"port\" cannot be empty".to_owned())
-        );
-        assert_eq!(port("0"), Err("port \"0\" must be > 0".to_owned()));
-        assert!(port("65536").is_err() && port("x").is_err());
-    }
-}
+mod tests;

@@ -1,16 +1,18 @@
 //! What the transports of streams have in common: several streams over one connection, all queues bounded.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 
 /// Chunks that wait in one direction of one stream, and for the connection.
 pub(super) const QUEUE: usize = 8;
 /// Most bytes of a chunk.
 pub(super) const CHUNK: usize = 32 << 10;
+/// Bytes from a client that wait in all streams of its connection together.
+const WAITING: usize = 4 << 20;
 /// The time for a client to open its streams.
 pub(super) const CREATION: Duration = Duration::from_secs(30);
 /// A connection without any traffic ends after this.
@@ -59,6 +61,39 @@ impl Sink {
 /// One stream from the client: its chunks, to its end.
 pub(super) type Source = mpsc::Receiver<Bytes>;
 
+/// The room for what a client has sent and nobody has used yet. It may open many streams, and have none of them read.
+#[derive(Debug)]
+pub(super) struct Room(Arc<Semaphore>);
+
+/// A chunk in its place.
+struct Held {
+    chunk: Bytes,
+    #[expect(dead_code, reason = "it is held")]
+    place: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.chunk
+    }
+}
+
+impl Room {
+    pub(super) fn new() -> Self {
+        Self(Arc::new(Semaphore::new(WAITING)))
+    }
+
+    /// Waits for room, which the chunk takes for as long as anybody has it. One that is larger than all there is has all of it.
+    pub(super) async fn hold(&self, chunk: Bytes) -> Bytes {
+        let length = u32::try_from(chunk.len().min(WAITING)).unwrap_or(0);
+        match Arc::clone(&self.0).acquire_many_owned(length).await {
+            Ok(place) => Bytes::from_owner(Held { chunk, place }),
+            // Nobody closes it.
+            Err(_closed) => chunk,
+        }
+    }
+}
+
 /// When the last traffic was.
 #[derive(Debug)]
 pub(super) struct Idle(Mutex<Instant>);
@@ -104,4 +139,29 @@ pub(super) async fn drive(
     }
     // A connection that is closed before the client's last bytes were read is reset, and what it has not read is lost.
     tokio::time::timeout(LINGER, read).await.ok();
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn what_waits_in_all_streams_together_is_bounded() {
+        let room = Room::new();
+        let hold = |length: usize| room.hold(Bytes::from(vec![1_u8; length])).now_or_never();
+        let mut kept: Vec<Bytes> = std::iter::from_fn(|| hold(CHUNK)).collect();
+        assert_eq!(kept.iter().map(Bytes::len).sum::<usize>(), WAITING);
+        assert!(hold(1).is_none());
+        // A part of a chunk keeps the whole one.
+        let part = kept.pop().map(|chunk| chunk.slice(1..2));
+        assert!(hold(1).is_none());
+        drop(part);
+        assert_eq!(hold(CHUNK).map(|chunk| chunk.len()), Some(CHUNK));
+        // What is larger than all the room needs all of it.
+        assert!(hold(2 * WAITING).is_none());
+        kept.clear();
+        assert_eq!(hold(2 * WAITING).map(|chunk| chunk.len()), Some(2 * WAITING));
+    }
 }

@@ -17,7 +17,7 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tracing::debug;
 
-use super::mux::{Gone, Idle, Outgoing};
+use super::mux::{Gone, Idle, Outgoing, Room};
 
 /// Says that a channel is at its end, in the fifth version.
 const END: u8 = 255;
@@ -78,6 +78,7 @@ pub(super) async fn read(
     mut channels: BTreeMap<u8, mpsc::Sender<Bytes>>,
     idle: &Idle,
 ) {
+    let room = Room::new();
     while let Some(message) = stream.next().await {
         idle.touch();
         let bytes = match message {
@@ -97,7 +98,7 @@ pub(super) async fn read(
             continue;
         }
         if let Some(sender) = channels.get(&channel)
-            && sender.send(bytes).await.is_err()
+            && sender.send(room.hold(bytes).await).await.is_err()
         {
             channels.remove(&channel);
         }

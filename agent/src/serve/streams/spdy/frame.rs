@@ -151,17 +151,29 @@ pub(super) fn window_update(stream: u32, length: usize) -> Bytes {
     make(WINDOW_UPDATE, &numbers(stream, u32::try_from(length).unwrap_or(0)))
 }
 
-/// Accepts a stream, without headers. Their block is compressed by stored blocks, which keep no state; the first one of a
+/// Ends a payload with a block of no headers. It is compressed by stored blocks, which keep no state; the first one of a
 /// connection begins with the head of the whole.
-pub(super) fn reply(stream: u32, first: bool) -> Bytes {
+fn without_headers(mut payload: Vec<u8>, first: bool) -> Vec<u8> {
     /// A stored block with the number 0, and an empty one that makes readers hand on what came before.
     const NONE: [u8; 14] = [0, 4, 0, 0xfb, 0xff, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
-    let mut payload = stream.to_be_bytes().to_vec();
     if first {
         payload.extend([0x78, 0x01]);
     }
     payload.extend(NONE);
-    make(SYN_REPLY, &payload)
+    payload
+}
+
+/// Accepts a stream.
+pub(super) fn reply(stream: u32, first: bool) -> Bytes {
+    make(SYN_REPLY, &without_headers(stream.to_be_bytes().to_vec(), first))
+}
+
+/// Opens a stream, as a client does. It belongs to no other one and has no priority.
+#[cfg(test)]
+pub(super) fn open(stream: u32, first: bool) -> Bytes {
+    let mut payload = numbers(stream, 0).to_vec();
+    payload.extend([0, 0]);
+    make(SYN_STREAM, &without_headers(payload, first))
 }
 
 /// Says goodbye: `stream` was the last one taken.

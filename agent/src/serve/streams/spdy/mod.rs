@@ -9,12 +9,12 @@ mod inflate;
 use std::collections::BTreeMap;
 use std::io;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, BufWriter};
 use tokio::sync::mpsc;
 use tracing::debug;
 
-use super::mux::{CHUNK, Gone, Idle, Outgoing, QUEUE, Sink, Source};
+use super::mux::{CHUNK, Gone, Idle, Outgoing, QUEUE, Room, Sink, Source};
 use frame::{Control, Head, Headers};
 use inflate::Inflater;
 
@@ -45,6 +45,7 @@ struct Reader<'a, Stream> {
     newest: u32,
     outgoing: mpsc::Sender<Outgoing>,
     opened: mpsc::Sender<Opened>,
+    room: Room,
     idle: &'a Idle,
 }
 
@@ -62,6 +63,7 @@ pub(super) async fn read(
         newest: 0,
         outgoing,
         opened,
+        room: Room::new(),
         idle,
     };
     if let Err(error) = reader.run().await {
@@ -99,11 +101,12 @@ impl<Stream: AsyncRead + Unpin> Reader<'_, Stream> {
         let mut left = length;
         while left > 0 {
             let part = left.min(CHUNK);
-            let mut chunk = BytesMut::zeroed(part);
+            let mut chunk = vec![0; part];
             self.stream.read_exact(&mut chunk).await?;
             left -= part;
             if let Some(sender) = self.open.get(&stream) {
-                if sender.send(chunk.freeze()).await.is_err() {
+                let chunk = self.room.hold(chunk.into()).await;
+                if sender.send(chunk).await.is_err() {
                     // Nobody reads it any more.
                     self.open.remove(&stream);
                 }
@@ -211,6 +214,35 @@ mod tests {
     use tokio::io::AsyncReadExt;
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn attack_streams_that_nobody_reads_hold_few_bytes_together() {
+        let (near, mut far) = tokio::io::duplex(CHUNK);
+        let (queue, mut outgoing) = mpsc::channel(QUEUE);
+        let (sender, mut opened) = mpsc::channel(QUEUE);
+        let (idle, chunk, mut taken) = (Idle::new(), vec![0; CHUNK], 0);
+        let talk = async {
+            for stream in (1..128).step_by(2) {
+                far.write_all(&frame::open(stream, stream == 1)).await.unwrap();
+                // Those that are at their end count as well.
+                for flags in [0, 0, 0, 0, 0, 0, 0, frame::FIN] {
+                    far.write_all(&frame::data(stream, flags, CHUNK)).await.unwrap();
+                    far.write_all(&chunk).await.unwrap();
+                    taken += chunk.len();
+                }
+            }
+        };
+        let keep = async {
+            let mut kept = Vec::new();
+            while let Some(stream) = opened.recv().await {
+                kept.push(stream);
+            }
+        };
+        let forget = async { while outgoing.recv().await.is_some() {} };
+        let all = async { tokio::join!(read(near, queue, sender, &idle), talk, keep, forget) };
+        let ended = tokio::time::timeout(std::time::Duration::from_secs(1), all).await;
+        assert!(ended.is_err() && taken > 3 << 20 && taken < 5 << 20, "{taken} bytes");
+    }
 
     #[tokio::test]
     async fn the_server_says_goodbye_while_the_client_is_silent() {
