@@ -14,6 +14,8 @@ use start::Started;
 
 #[path = "../../agent/runtime/tests/common/daemon.rs"]
 mod daemon;
+#[path = "pressure/memory.rs"]
+mod memory;
 #[path = "containers/start.rs"]
 mod start;
 
@@ -258,7 +260,7 @@ fn a_full_disk_costs_unused_images_and_then_the_pod_that_fills_it() -> anyhow::R
     machine.kubectl(["wait", "--for=condition=Ready", "pod/modest", "--timeout=60s"])?;
     let layers = || anyhow::Ok(std::fs::read_dir(machine.state().join("agent/images/layers"))?.count());
     let before = layers()?;
-    let fill = "dd if=/dev/zero of=/it bs=1M count=270";
+    let fill = "until [ -e /go ]; do sleep 0.1; done; dd if=/dev/zero of=/it bs=1M count=270";
     apply(&machine, "greedy", &[pod("greedy", &run("a", fill))])?;
     machine.kubectl(["wait", "--for=condition=Ready", "pod/greedy", "--timeout=60s"])?;
     // Images that were imported are kept for as long as they have a name. One of these is in use all the same.
@@ -271,6 +273,7 @@ fn a_full_disk_costs_unused_images_and_then_the_pod_that_fills_it() -> anyhow::R
                 .arg(socket),
         )?;
     }
+    machine.kubectl(["exec", "greedy", "--", "touch", "/go"])?;
     until(
         &machine,
         "DiskPressure",
@@ -291,76 +294,4 @@ fn a_full_disk_costs_unused_images_and_then_the_pod_that_fills_it() -> anyhow::R
     )?;
     machine.kubectl(["exec", "modest", "--", "true"])?;
     machine.finish()
-}
-
-fn short_of_memory(machine: &Machine) -> anyhow::Result<()> {
-    let image = images::busybox(machine)?;
-    let run = |script: &str, more: &str| {
-        format!("containers: [{{name: a, image: \"{image}\", command: [sh, -c, \"{script}; sleep 100000\"]{more}}}]")
-    };
-    let requests = ", resources: {requests: {memory: 128Mi}}";
-    let hold = "dd if=/dev/zero of=/dev/shm/it bs=1M count=32";
-    let vital = format!("priorityClassName: system-node-critical, {}", run("true", ""));
-    until(
-        machine,
-        "MemoryPressure",
-        "node.kubernetes.io/memory-pressure",
-        ("True", true),
-    )?;
-    let (node, tolerated) = (node_name(machine)?, "tolerations: [{operator: Exists}]");
-    let pods = [
-        pod("vital", &format!("nodeName: {node}, {vital}")),
-        pod("hog", &format!("nodeName: {node}, {tolerated}, {}", run(hold, ""))),
-        pod("modest", &format!("nodeName: {node}, {}", run(hold, requests))),
-        pod("refused", &format!("nodeName: {node}, {}", run("true", ""))),
-    ];
-    apply(machine, "pods", &pods)?;
-    let (reason, message) = failed(machine, "refused")?;
-    ensure!(reason == "Evicted", "{reason}: {message}");
-    ensure!(
-        message == "Pod was rejected: The node had condition: [MemoryPressure]. ",
-        "{message}"
-    );
-    let (reason, message) = failed(machine, "hog")?;
-    ensure!(reason == "Evicted", "{reason}: {message}");
-    ensure!(
-        message.starts_with("The node was low on resource: memory. Threshold quantity: "),
-        "{message}"
-    );
-    let end = "request is 0, has larger consumption of memory. ";
-    ensure!(
-        message.contains("Container a was using ") && message.ends_with(end),
-        "{message}"
-    );
-    let (reason, message) = failed(machine, "modest")?;
-    ensure!(
-        reason == "Evicted" && !message.contains("larger consumption"),
-        "{reason}: {message}"
-    );
-    ensure!(phase(machine, "vital")? == "Running", "never a critical one");
-    let ended = |name: &str| -> anyhow::Result<String> {
-        let path = "/status/containerStatuses/0/state/terminated/finishedAt";
-        Ok(text(&read(machine, &["pod", name])?, path).to_owned())
-    };
-    ensure!(
-        ended("hog")? < ended("modest")?,
-        "who uses more than it asked for goes first"
-    );
-    Ok(())
-}
-
-/// There is never so much memory left.
-const SHORT: [(&str, &str); 2] = [
-    ("SKIFF_EVICTION_SOFT", "memory.available<99.9%"),
-    ("SKIFF_EVICTION_SOFT_GRACE_PERIOD", "memory.available=30s"),
-];
-
-#[test]
-fn short_memory_costs_the_pod_that_uses_most_beyond_its_request() -> anyhow::Result<()> {
-    with(Parts::default(), &SHORT, "memory", short_of_memory)
-}
-
-#[test]
-fn short_memory_costs_the_same_pod_with_containerd() -> anyhow::Result<()> {
-    with(CONTAINERD, &SHORT, "memory", short_of_memory)
 }

@@ -27,13 +27,29 @@ impl Used {
     }
 }
 
-/// What a pod has on the node's disk.
+/// What a container wrote.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ContainerUse {
+    /// To its root file system.
+    pub layer: Used,
+    /// To its log.
+    pub log: Used,
+}
+
+impl ContainerUse {
+    /// Both together, as limits count them.
+    pub const fn total(self) -> Used {
+        self.layer.plus(self.log)
+    }
+}
+
+/// What a pod has on the node's disks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DiskUse {
     /// Its volumes that take their space from the node's disk.
     pub volumes: BTreeMap<String, Used>,
-    /// What its containers wrote: writable layer and log.
-    pub containers: BTreeMap<String, Used>,
+    /// What its containers wrote.
+    pub containers: BTreeMap<String, ContainerUse>,
     /// What it wrote to the files that the node gives it: `/etc/hosts` and the like, and last messages.
     pub own: Used,
 }
@@ -41,8 +57,19 @@ pub struct DiskUse {
 impl DiskUse {
     /// Everything.
     pub fn total(&self) -> Used {
-        let all = self.volumes.values().chain(self.containers.values());
-        all.fold(self.own, |sum, one| sum.plus(*one))
+        self.layers().plus(self.files())
+    }
+
+    /// The writable layers, which may be on another file system than the rest.
+    pub fn layers(&self) -> Used {
+        let layers = self.containers.values().map(|own| own.layer);
+        layers.fold(Used::default(), Used::plus)
+    }
+
+    /// That rest: logs, volumes, and the files that the node gives it.
+    pub fn files(&self) -> Used {
+        let logs = self.containers.values().map(|own| own.log);
+        logs.chain(self.volumes.values().copied()).fold(self.own, Used::plus)
     }
 }
 
@@ -91,7 +118,7 @@ pub fn exceeded(pod: &Pod, used: &DiskUse) -> Option<String> {
         pods::main_containers(pod).iter().find_map(|container| {
             let limit = own_limit(container)?;
             let name = &container.name;
-            over(used.containers.get(name)?.bytes, limit)
+            over(used.containers.get(name)?.total().bytes, limit)
                 .then(|| format!("Container {name} exceeded its local ephemeral storage limit \"{limit}\". "))
         })
     };
@@ -134,9 +161,13 @@ mod tests {
             bytes: kibibytes << 10,
             inodes: 1,
         };
+        let wrote = |kibibytes: i64| ContainerUse {
+            layer: own(kibibytes / 2),
+            log: own(kibibytes - kibibytes / 2),
+        };
         DiskUse {
             volumes: BTreeMap::from([("data".to_owned(), own(volume))]),
-            containers: BTreeMap::from([("a".to_owned(), own(a)), ("b".to_owned(), own(b))]),
+            containers: BTreeMap::from([("a".to_owned(), wrote(a)), ("b".to_owned(), wrote(b))]),
             own: Used::default(),
         }
     }

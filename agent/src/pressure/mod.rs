@@ -11,7 +11,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_plan::eviction::{self, Candidate, Pressure, Starved, Used, Watch};
+use agent_plan::eviction::{self, Candidate, Contents, Layout, Pressure, Starved, Used, Watch};
 use agent_plan::observed::Termination;
 use agent_plan::pods;
 use k8s_openapi::api::core::v1::Pod;
@@ -55,10 +55,15 @@ struct Keeper {
 
 /// Keeps the node able to work for ever.
 pub(crate) async fn run(context: Arc<Context>, orders: mpsc::Sender<Order>) -> Result<Infallible, Error> {
+    let upkeep = &context.config.upkeep;
+    let mut thresholds = upkeep.thresholds.clone();
+    if upkeep.enforce {
+        thresholds = thresholds.enforced();
+    }
     let mut keeper = Keeper {
-        watch: Watch::new(context.config.upkeep.thresholds.clone()),
+        watch: Watch::new(thresholds),
         storage: storage::Storage::default(),
-        images: images::Collector::new(context.config.upkeep.images),
+        images: images::Collector::new(upkeep.images),
         evicted: evicted::Evicted::default(),
         context,
         orders,
@@ -127,12 +132,12 @@ impl Keeper {
         let message = format!("Attempting to reclaim {resource}");
         warn!(signal = starved.signal.name(), available = %starved.available, "{message}");
         self.context.node_event(Kind::Warning, "EvictionThresholdMet", message);
-        if starved.signal.pressure() == Pressure::Disk {
-            self.order(Order::Shed).await?;
-            self.images.remove_all_unused(&self.context).await;
-            if self.watch.is_satisfied(&signals::observe(&self.context).await) {
-                return Ok(Vec::new());
-            }
+        let layout = match starved.signal.pressure() {
+            Pressure::Disk => signals::layout(&self.context).await,
+            Pressure::Memory | Pressure::Pid => Layout::default(),
+        };
+        if self.give_back(layout.contents(starved.signal)).await? {
+            return Ok(Vec::new());
         }
         let Some(look) = self.context.look().await else {
             return Ok(Vec::new());
@@ -146,7 +151,7 @@ impl Keeper {
             };
             candidates.push(candidate(pod, disk));
         }
-        eviction::rank(&mut candidates, starved.signal);
+        eviction::rank(&mut candidates, starved.signal, layout);
         let longest = self.watch.thresholds().longest_grace;
         let grace = |pod: &Pod| {
             if starved.hard {
@@ -162,6 +167,26 @@ impl Keeper {
         }
         warn!(signal = starved.signal.name(), "no pod can be ended");
         Ok(Vec::new())
+    }
+
+    /// Gives a file system back what nobody needs of it; answers whether that is enough.
+    async fn give_back(&mut self, contents: Contents) -> Result<bool, Error> {
+        if !contents.can_shrink() {
+            return Ok(false);
+        }
+        if contents.layers {
+            self.order(Order::Shed).await?;
+        }
+        if contents.images {
+            self.images.remove_all_unused(&self.context).await;
+        }
+        let enough = self.watch.is_satisfied(&signals::observe(&self.context).await);
+        if enough || !contents.layers {
+            return Ok(enough);
+        }
+        // Containers are removed meanwhile, by the workers of their pods.
+        sleep(POLL).await;
+        Ok(self.watch.is_satisfied(&signals::observe(&self.context).await))
     }
 
     /// Ends a pod, unless the node must run it at any price or it is on its way already. Answers whether it goes.

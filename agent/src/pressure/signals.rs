@@ -1,9 +1,11 @@
 //! What there is left of memory, disks and processes. A few reads of the kernel's files.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use agent_plan::eviction::{Observation, Observations, Signal};
+use agent_plan::eviction::{Layout, Observation, Observations, Signal};
+use agent_plan::resources;
 
 use crate::context::Context;
 
@@ -21,9 +23,12 @@ pub(super) async fn observe(context: &Arc<Context>) -> Observations {
 fn observe_now(context: &Context) -> Observations {
     let mut all = Observations::new();
     if let Some(used) = context.parts.runtime.usage(None).working_set {
-        let capacity = context.machine.memory_bytes;
-        let available = capacity.saturating_sub(i64::try_from(used).unwrap_or(i64::MAX));
-        all.insert(Signal::MemoryAvailable, Observation { available, capacity });
+        all.insert(Signal::MemoryAvailable, left(context.machine.memory_bytes, used));
+    }
+    if let Some(capacity) = memory_of_pods(context)
+        && let Some(used) = context.parts.runtime.usage_of_all().working_set
+    {
+        all.insert(Signal::AllocatableMemoryAvailable, left(capacity, used));
     }
     let node = &context.config.state_directory;
     let images = context.image_directory();
@@ -39,6 +44,41 @@ fn observe_now(context: &Context) -> Observations {
     }
     all.extend(processes().map(|seen| (Signal::PidAvailable, seen)));
     all
+}
+
+/// What is left of so much memory.
+fn left(capacity: i64, used: u64) -> Observation {
+    let available = capacity.saturating_sub(i64::try_from(used).unwrap_or(i64::MAX));
+    Observation {
+        available: available.max(0),
+        capacity,
+    }
+}
+
+/// The bytes that all pods are held to together, where they are.
+fn memory_of_pods(context: &Context) -> Option<i64> {
+    let upkeep = &context.config.upkeep;
+    let capacity = upkeep
+        .enforce
+        .then(|| context.machine.capacity(context.config.max_pods))?;
+    resources::together(&capacity, &upkeep.reserved).memory
+}
+
+/// Which file systems hold what. Where that cannot be seen, one holds everything.
+pub(super) async fn layout(context: &Arc<Context>) -> Layout {
+    let context = Arc::clone(context);
+    let looked = tokio::task::spawn_blocking(move || layout_now(&context)).await;
+    looked.ok().flatten().unwrap_or_default()
+}
+
+fn layout_now(context: &Context) -> Option<Layout> {
+    let device = |directory: &Path| Some(std::fs::metadata(directory).ok()?.dev());
+    let node = device(&context.config.state_directory)?;
+    let images = device(&context.image_directory())?;
+    // containerd keeps writable layers beside its images, the agent where all else of the pods is.
+    let beside_images = context.scheme() == "containerd";
+    let layers = if beside_images { images } else { node };
+    Some(Layout::of(node, images, layers))
 }
 
 /// A file system.

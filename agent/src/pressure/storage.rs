@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_plan::pods;
-use agent_plan::storage::{self, DiskUse, Used};
+use agent_plan::storage::{self, ContainerUse, DiskUse, Used};
 use k8s_openapi::api::core::v1::Pod;
 use runtime::Written;
 use tokio::task::{AbortHandle, JoinSet};
@@ -101,12 +101,12 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Containers with their logs, as limits count them.
+    /// Containers with their logs.
     pub(crate) fn together(self) -> DiskUse {
         let logs = &self.logs;
         let with_log = |(name, layer): (String, Used)| {
             let log = logs.get(&name).copied().unwrap_or_default();
-            (name, layer.plus(log))
+            (name, ContainerUse { layer, log })
         };
         DiskUse {
             containers: self.layers.into_iter().map(with_log).collect(),

@@ -14,14 +14,15 @@ pub fn message(starved: &Starved, pod: &Pod, used: &Used) -> String {
         starved.threshold, starved.available
     );
     let amounts: Vec<(&str, i64)> = match starved.signal {
-        Signal::MemoryAvailable => used
+        Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable => used
             .containers
             .iter()
             .map(|(name, bytes)| (name.as_str(), *bytes))
             .collect(),
+        // Logs and writable layers alike, whichever file system they are on.
         Signal::NodefsAvailable | Signal::ImagefsAvailable => {
             let disk = used.disk.iter().flat_map(|disk| &disk.containers);
-            disk.map(|(name, own)| (name.as_str(), own.bytes)).collect()
+            disk.map(|(name, own)| (name.as_str(), own.total().bytes)).collect()
         }
         Signal::NodefsInodesFree | Signal::ImagefsInodesFree | Signal::PidAvailable => Vec::new(),
     };
@@ -46,9 +47,21 @@ pub fn message(starved: &Starved, pod: &Pod, used: &Used) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use serde_json::json;
 
     use super::*;
+    use crate::storage::{self, ContainerUse, DiskUse};
+
+    fn starved(signal: Signal) -> Starved {
+        Starved {
+            signal,
+            hard: true,
+            threshold: Quantity::parse("100Mi").unwrap(),
+            available: Quantity::bytes(54 << 20),
+        }
+    }
 
     #[test]
     fn it_names_the_containers_that_used_too_much() {
@@ -58,21 +71,43 @@ mod tests {
             {"name": "c"},
         ]}}))
         .unwrap();
-        let starved = Starved {
-            signal: Signal::MemoryAvailable,
-            hard: true,
-            threshold: Quantity::parse("100Mi").unwrap(),
-            available: Quantity::bytes(54 << 20),
-        };
         let used = Used {
             containers: vec![("a".into(), 20 << 20), ("b".into(), 1 << 20), ("c".into(), 3000 << 10)],
             ..Used::default()
         };
-        assert_eq!(
-            message(&starved, &pod, &used),
-            "The node was low on resource: memory. Threshold quantity: 100Mi, available: 54Mi. \
-             Container a was using 20Mi, request is 10Mi, has larger consumption of memory. \
-             Container c was using 3000Ki, request is 0, has larger consumption of memory. "
-        );
+        for signal in [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable] {
+            assert_eq!(
+                message(&starved(signal), &pod, &used),
+                "The node was low on resource: memory. Threshold quantity: 100Mi, available: 54Mi. \
+                 Container a was using 20Mi, request is 10Mi, has larger consumption of memory. \
+                 Container c was using 3000Ki, request is 0, has larger consumption of memory. "
+            );
+        }
+    }
+
+    #[test]
+    fn it_tells_of_all_that_a_container_wrote() {
+        let pod = json!({"spec": {"containers": [{"name": "a"}]}});
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        let bytes = |bytes| storage::Used { bytes, inodes: 1 };
+        let own = ContainerUse {
+            layer: bytes(2 << 20),
+            log: bytes(1 << 20),
+        };
+        let disk = DiskUse {
+            containers: BTreeMap::from([("a".to_owned(), own)]),
+            ..DiskUse::default()
+        };
+        let used = Used {
+            disk: Some(disk),
+            ..Used::default()
+        };
+        for signal in [Signal::NodefsAvailable, Signal::ImagefsAvailable] {
+            assert_eq!(
+                message(&starved(signal), &pod, &used),
+                "The node was low on resource: ephemeral-storage. Threshold quantity: 100Mi, available: 54Mi. \
+                 Container a was using 3Mi, request is 0, has larger consumption of ephemeral-storage. "
+            );
+        }
     }
 }

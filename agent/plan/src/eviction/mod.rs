@@ -1,9 +1,10 @@
 //! What to do when the node runs short of memory, disk or processes: which conditions it shows, which pods it still takes,
 //! and which pod has to go.
 //!
-//! [`Thresholds`] is what the operator says, [`Watch`] remembers what was seen, [`rank()`] chooses the pod and
-//! [`message()`] says why, in upstream's words.
+//! [`Thresholds`] is what the operator says, [`Watch`] remembers what was seen, [`Layout`] says what helps a disk, [`rank()`]
+//! chooses the pod and [`message()`] says why, in upstream's words.
 
+mod layout;
 mod message;
 mod rank;
 mod threshold;
@@ -13,6 +14,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Pod, Toleration};
 
+pub use layout::{Contents, Layout};
 pub use message::message;
 pub use rank::{Candidate, Used, rank};
 pub use threshold::{Amount, InvalidThreshold, Signal, Threshold, Thresholds, parse_duration};

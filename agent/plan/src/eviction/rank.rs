@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::Signal;
+use super::{Contents, Layout, Signal};
 use crate::storage::DiskUse;
 
 /// What a pod uses now; what is not known is missing.
@@ -38,21 +38,20 @@ struct Place {
     above: Reverse<i64>,
 }
 
-fn place(candidate: &Candidate<'_>, signal: Signal) -> Place {
+fn place(candidate: &Candidate<'_>, signal: Signal, contents: Contents) -> Place {
     let spec = candidate.pod.spec.as_ref();
     let request = |resource: &str| {
         let requests = spec.map(api::pod::requests).unwrap_or_default();
         requests.get(resource).map_or(0, |quantity| quantity.value())
     };
     let used = &candidate.used;
-    let disk = used.disk.as_ref();
-    let on_disk = |value: fn(&DiskUse) -> i64| disk.map(value);
+    let on_disk = used.disk.as_ref().map(|disk| contents.of(disk));
     let (amount, requested) = match signal {
-        Signal::MemoryAvailable => (used.memory, request("memory")),
+        Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable => (used.memory, request("memory")),
         Signal::NodefsAvailable | Signal::ImagefsAvailable => {
-            (on_disk(|disk| disk.total().bytes), request("ephemeral-storage"))
+            (on_disk.map(|own| own.bytes), request("ephemeral-storage"))
         }
-        Signal::NodefsInodesFree | Signal::ImagefsInodesFree => (on_disk(|disk| disk.total().inodes), 0),
+        Signal::NodefsInodesFree | Signal::ImagefsInodesFree => (on_disk.map(|own| own.inodes), 0),
         Signal::PidAvailable => (used.processes, 0),
     };
     // Nobody asks for processes, so nobody has more of them than asked for.
@@ -65,16 +64,29 @@ fn place(candidate: &Candidate<'_>, signal: Signal) -> Place {
     }
 }
 
-/// Puts those first that have to go first: who uses more than was asked for, who matters less, who uses most of all.
-pub fn rank(candidates: &mut [Candidate<'_>], signal: Signal) {
-    candidates.sort_by_cached_key(|candidate| place(candidate, signal));
+/// Puts those first that have to go first: who uses more than was asked for, who matters less, who uses most of all. For a
+/// file system only what lies on it counts.
+pub fn rank(candidates: &mut [Candidate<'_>], signal: Signal, layout: Layout) {
+    let contents = layout.contents(signal);
+    candidates.sort_by_cached_key(|candidate| place(candidate, signal, contents));
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use serde_json::json;
 
     use super::*;
+    use crate::storage::{self, ContainerUse};
+
+    fn candidate<'a>(pod: &'a Pod, disk: &DiskUse) -> Candidate<'a> {
+        let used = Used {
+            disk: Some(disk.clone()),
+            ..Used::default()
+        };
+        Candidate { pod, used }
+    }
 
     fn pod(name: &str, priority: i32, request: &str) -> Pod {
         let resources = json!({"requests": {"memory": request, "ephemeral-storage": request}});
@@ -93,10 +105,30 @@ mod tests {
             pod,
             used: used(*amount),
         });
-        let mut candidates: Vec<_> = candidates.collect();
-        rank(&mut candidates, signal);
+        ranked(candidates.collect(), signal, Layout::default())
+    }
+
+    fn ranked(mut candidates: Vec<Candidate<'_>>, signal: Signal, layout: Layout) -> String {
+        rank(&mut candidates, signal, layout);
         let names = candidates.iter().map(|candidate| crate::pods::name(candidate.pod));
         names.collect::<Vec<_>>().join(" ")
+    }
+
+    /// Each file has as many inodes as bytes.
+    fn wrote(layer: i64, log: i64, volume: i64) -> DiskUse {
+        let all = |amount| storage::Used {
+            bytes: amount,
+            inodes: amount,
+        };
+        let own = ContainerUse {
+            layer: all(layer),
+            log: all(log),
+        };
+        DiskUse {
+            containers: BTreeMap::from([("a".to_owned(), own)]),
+            volumes: BTreeMap::from([("data".to_owned(), all(volume))]),
+            own: storage::Used::default(),
+        }
     }
 
     #[test]
@@ -113,7 +145,50 @@ mod tests {
             (&vital, Some(900)),
             (&lost, None),
         ];
-        assert_eq!(order(Signal::MemoryAvailable, &all), "lost large greedy vital modest");
+        for signal in [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable] {
+            assert_eq!(order(signal, &all), "lost large greedy vital modest");
+        }
         assert_eq!(order(Signal::PidAvailable, &all), "lost modest large greedy vital");
+    }
+
+    #[test]
+    fn who_fills_another_file_system_does_not_go_for_it() {
+        let all = [
+            (pod("layers", 0, "3"), wrote(300, 10, 0)),
+            (pod("logs", 0, "1"), wrote(20, 200, 0)),
+            (pod("volumes", 0, "2"), wrote(30, 0, 100)),
+        ];
+        let candidates = || all.iter().map(|(pod, disk)| candidate(pod, disk));
+        let (space, inodes) = (Signal::NodefsAvailable, Signal::NodefsInodesFree);
+        let (image_space, image_inodes) = (Signal::ImagefsAvailable, Signal::ImagefsInodesFree);
+        for (layout, signals, expected) in [
+            (Layout::Together, [space, inodes], "layers logs volumes"),
+            (Layout::Together, [image_space, image_inodes], "layers logs volumes"),
+            (Layout::Apart, [space, inodes], "logs volumes layers"),
+            (Layout::Apart, [image_space, image_inodes], "layers volumes logs"),
+            (Layout::Split, [space, inodes], "layers logs volumes"),
+        ] {
+            for signal in signals {
+                assert_eq!(
+                    ranked(candidates().collect(), signal, layout),
+                    expected,
+                    "{layout:?} {signal:?}"
+                );
+            }
+        }
+        let split = ranked(candidates().collect(), image_space, Layout::Split);
+        assert_eq!(split, "logs volumes layers", "who asked for least");
+    }
+
+    #[test]
+    fn requests_are_compared_with_what_lies_there() {
+        let modest = (pod("modest", 0, "100"), wrote(90, 90, 0));
+        let greedy = (pod("greedy", 9, "10"), wrote(0, 20, 0));
+        let order = |signal, layout| {
+            let candidates = [&greedy, &modest].map(|(pod, disk)| candidate(pod, disk));
+            ranked(candidates.into(), signal, layout)
+        };
+        assert_eq!(order(Signal::NodefsAvailable, Layout::Together), "modest greedy");
+        assert_eq!(order(Signal::NodefsAvailable, Layout::Apart), "greedy modest");
     }
 }

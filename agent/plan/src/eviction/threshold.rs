@@ -11,7 +11,9 @@ use super::Pressure;
 pub enum Signal {
     /// Memory that pods could still use.
     MemoryAvailable,
-    /// Space on the file system of pods, logs and writable layers.
+    /// Memory that is left of what all pods may have together.
+    AllocatableMemoryAvailable,
+    /// Space on the file system of pods and logs.
     NodefsAvailable,
     /// Its inodes.
     NodefsInodesFree,
@@ -24,8 +26,9 @@ pub enum Signal {
 }
 
 impl Signal {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::MemoryAvailable,
+        Self::AllocatableMemoryAvailable,
         Self::NodefsAvailable,
         Self::NodefsInodesFree,
         Self::ImagefsAvailable,
@@ -37,6 +40,7 @@ impl Signal {
     pub const fn name(self) -> &'static str {
         match self {
             Self::MemoryAvailable => "memory.available",
+            Self::AllocatableMemoryAvailable => "allocatableMemory.available",
             Self::NodefsAvailable => "nodefs.available",
             Self::NodefsInodesFree => "nodefs.inodesFree",
             Self::ImagefsAvailable => "imagefs.available",
@@ -48,7 +52,7 @@ impl Signal {
     /// What is short, as messages name it.
     pub const fn resource(self) -> &'static str {
         match self {
-            Self::MemoryAvailable => "memory",
+            Self::MemoryAvailable | Self::AllocatableMemoryAvailable => "memory",
             Self::NodefsAvailable | Self::ImagefsAvailable => "ephemeral-storage",
             Self::NodefsInodesFree | Self::ImagefsInodesFree => "inodes",
             Self::PidAvailable => "pids",
@@ -58,7 +62,7 @@ impl Signal {
     /// The condition of the Node that tells of it.
     pub const fn pressure(self) -> Pressure {
         match self {
-            Self::MemoryAvailable => Pressure::Memory,
+            Self::MemoryAvailable | Self::AllocatableMemoryAvailable => Pressure::Memory,
             Self::NodefsAvailable | Self::NodefsInodesFree | Self::ImagefsAvailable | Self::ImagefsInodesFree => {
                 Pressure::Disk
             }
@@ -69,7 +73,10 @@ impl Signal {
     /// An amount of it, for messages.
     pub fn quantity(self, amount: i64) -> Quantity {
         match self {
-            Self::MemoryAvailable | Self::NodefsAvailable | Self::ImagefsAvailable => Quantity::bytes(amount),
+            Self::MemoryAvailable
+            | Self::AllocatableMemoryAvailable
+            | Self::NodefsAvailable
+            | Self::ImagefsAvailable => Quantity::bytes(amount),
             Self::NodefsInodesFree | Self::ImagefsInodesFree | Self::PidAvailable => Quantity::units(amount),
         }
     }
@@ -247,6 +254,20 @@ impl Thresholds {
         Ok(all)
     }
 
+    /// The same for a node that holds all pods together to a part of its memory: its hard thresholds of memory are those of
+    /// that part as well, so that a pod is evicted before the kernel kills a process of some pod.
+    #[must_use]
+    pub fn enforced(mut self) -> Self {
+        let of_node = |one: &&Threshold| one.signal == Signal::MemoryAvailable && one.grace == 0;
+        let of_pods = |one: &Threshold| Threshold {
+            signal: Signal::AllocatableMemoryAvailable,
+            ..*one
+        };
+        let more: Vec<Threshold> = self.all.iter().filter(of_node).map(of_pods).collect();
+        self.all.splice(..0, more);
+        self
+    }
+
     /// What of `capacity` pods do not get because hard thresholds keep it free.
     pub fn held_back(&self, signal: Signal, capacity: i64) -> i64 {
         let hard = self.all.iter().filter(|one| one.signal == signal && one.grace == 0);
@@ -311,6 +332,37 @@ mod tests {
         ] {
             assert_eq!(parse(hard, soft, ""), Err(expected.to_owned()));
         }
+    }
+
+    #[test]
+    fn all_pods_together_have_the_nodes_hard_thresholds_of_memory() {
+        let all = Thresholds::parse(
+            "memory.available<100Mi,nodefs.available<10%",
+            "memory.available<300Mi",
+            "memory.available=30s",
+            "memory.available=50Mi",
+        );
+        let thresholds = Thresholds {
+            all: all.unwrap(),
+            transition: 0,
+            longest_grace: 0,
+        };
+        let enforced = thresholds.clone().enforced();
+        let shown = |signal: Signal| {
+            let own = enforced.all.iter().filter(|one| one.signal == signal);
+            let own = own.map(|one| (one.value.of(0), one.grace, one.reclaim.map(|more| more.of(0))));
+            own.collect::<Vec<_>>()
+        };
+        let (hard, soft) = ((100 << 20, 0, Some(50 << 20)), (300 << 20, 30_000, Some(50 << 20)));
+        assert_eq!(shown(Signal::AllocatableMemoryAvailable), [hard]);
+        assert_eq!(shown(Signal::MemoryAvailable), [hard, soft]);
+        assert_eq!(enforced.all.len(), thresholds.all.len() + 1);
+        let named = parse("allocatableMemory.available<1Gi", "", "").unwrap();
+        let named = named.iter().map(|one| (one.signal, one.value.of(0)));
+        assert_eq!(
+            named.collect::<Vec<_>>(),
+            [(Signal::AllocatableMemoryAvailable, 1 << 30)]
+        );
     }
 
     #[test]

@@ -232,6 +232,17 @@ mod tests {
     }
 
     #[test]
+    fn the_node_comes_before_what_all_pods_may_have() {
+        let mut watch = watch("allocatableMemory.available<100,memory.available<100", "", "", "");
+        let mut observed = left(Signal::AllocatableMemoryAvailable, 5);
+        let evict = "[MemoryPressure] evict for memory hard=true 5<100";
+        assert_eq!(told(&mut watch, &observed, 0), evict);
+        observed.extend(left(Signal::MemoryAvailable, 7));
+        let evict = "[MemoryPressure] evict for memory hard=true 7<100";
+        assert_eq!(told(&mut watch, &observed, 10), evict);
+    }
+
+    #[test]
     fn memory_comes_first_and_what_is_not_seen_is_not_short() {
         let mut watch = watch("pid.available<10,nodefs.inodesFree<10,memory.available<10", "", "", "");
         let mut observed = left(Signal::MemoryAvailable, 1);

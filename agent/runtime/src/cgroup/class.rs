@@ -12,7 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::Cgroups;
-use crate::{Class, Limits};
+use crate::{Class, Limits, Usage};
 
 /// The group of all pods.
 const PODS: &str = "kubepods";
@@ -41,6 +41,11 @@ impl Cgroups {
         let old = || Some(root.join(sandbox)).filter(|group| self.exists(group));
         let found = places.find(|group| self.exists(group)).or_else(old);
         found.unwrap_or_else(|| root.join(PODS).join(sandbox))
+    }
+
+    /// What all pods have used together: what holds them is not theirs, nor what they are limited in.
+    pub(crate) fn usage_of_pods(&self, root: &str) -> Usage {
+        self.usage(Some(&Path::new(root).join(PODS)))
     }
 
     /// The groups of sandboxes and of what else there is below our root, but for these names.

@@ -272,9 +272,7 @@ impl Runtime for Embedded {
     }
 
     fn usage_of_all(&self) -> Usage {
-        self.shared
-            .cgroups
-            .usage(Some(Path::new(&self.shared.config.cgroup_root)))
+        self.shared.cgroups.usage_of_pods(&self.shared.config.cgroup_root)
     }
 
     fn group(&self, sandbox: &str, container: Option<&str>) -> PathBuf {
