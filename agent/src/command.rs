@@ -11,6 +11,7 @@ use agent::{Config, Parts, clock};
 use agent_plan::files::ClusterDns;
 use anyhow::Context;
 use clap::Parser;
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use image::Images;
 use kube::config::Kubeconfig;
 use network::{Bridge, Cidr, Cni, Network, Ranges};
@@ -131,6 +132,10 @@ pub(crate) struct Arguments {
     /// The cluster's domain
     #[arg(long, default_value = "cluster.local")]
     cluster_domain: String,
+    /// File from which pods take the machine's name servers; an empty one is none. Otherwise `/etc/resolv.conf`, or where that
+    /// names only servers on the loopback, the file in which systemd-resolved or `NetworkManager` tells whom those ask
+    #[arg(long, value_parser = OsStringValueParser::new().map(PathBuf::from))]
+    resolv_conf: Option<PathBuf>,
     /// Directory of image archives that are imported at the start
     #[arg(long)]
     pub(crate) image_dir: Option<PathBuf>,
@@ -198,7 +203,6 @@ impl Arguments {
         }
     }
 
-    /// The images, where the runtime looks for them.
     /// Whether containers of this node are containerd's, and were before.
     pub(crate) fn knows_containerd(&self) -> bool {
         match self.runtime {
@@ -307,6 +311,7 @@ impl Arguments {
                 servers: self.cluster_dns.iter().map(ToString::to_string).collect(),
                 domain: self.cluster_domain.clone(),
             },
+            resolv_conf: self.resolv_conf.clone(),
             server: self.server(),
             secrets_in_memory: true,
             labels: self.node_label.iter().cloned().collect(),

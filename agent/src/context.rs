@@ -71,6 +71,8 @@ pub struct Config {
     pub shutdown: Grace,
     /// Name resolution within the cluster.
     pub dns: ClusterDns,
+    /// The file that tells the machine's name servers, where it is not the usual one; an empty path is that of none.
+    pub resolv_conf: Option<PathBuf>,
     /// Where the API server is, for pods that speak to it by its Service.
     pub server: Option<SocketAddrV4>,
     /// Whether volumes that hold secrets lie in memory. They do, but for simulations, which may not mount.

@@ -34,6 +34,7 @@ mod preempted;
 mod pressure;
 mod probing;
 pub mod requests;
+mod resolver;
 mod rights;
 mod selinux;
 pub mod serve;

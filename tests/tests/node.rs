@@ -82,9 +82,7 @@ impl World {
         let config = Config {
             node_name: "n1".to_owned(),
             state_directory: self.directory.path().to_owned(),
-            pod_cidr: Some(self.ranges)
-                .filter(|ranges| !ranges.is_empty())
-                .map(|ranges| ranges.parse().unwrap()),
+            pod_cidr: (!self.ranges.is_empty()).then(|| self.ranges.parse().unwrap()),
             addresses: self.addresses.iter().map(|address| address.parse().unwrap()).collect(),
             port: 10250,
             max_pods: 110,
@@ -94,6 +92,7 @@ impl World {
                 servers: vec!["10.96.0.10".to_owned()],
                 domain: "cluster.local".to_owned(),
             },
+            resolv_conf: None,
             server: None,
             secrets_in_memory: true,
             labels: std::collections::BTreeMap::new(),

@@ -48,7 +48,7 @@ pub(super) fn write(
         pods::namespace(pod),
         pods::host_network(spec),
         &context.config.dns,
-        &read("/etc/resolv.conf"),
+        &crate::resolver::text(&context.config)?,
     );
     put(&etc.join("resolv.conf"), &text)?;
     for told in omitted {

@@ -26,6 +26,7 @@ pub(super) async fn run(
         upkeep: agent::Upkeep::default(),
         shutdown: agent_plan::shutdown::Grace::default(),
         dns: agent_plan::files::ClusterDns::default(),
+        resolv_conf: None,
         server: None,
         secrets_in_memory: false,
         labels: BTreeMap::new(),

@@ -1,5 +1,7 @@
 //! The text of `/etc/resolv.conf`, within what resolvers bear.
 
+use std::net::IpAddr;
+
 use k8s_openapi::api::core::v1::PodDNSConfig;
 
 /// Name servers, domains, and characters of all domains with what is between them.
@@ -23,6 +25,22 @@ pub struct Resolution {
     pub text: String,
     /// What people are told of what was left out, in upstream's words.
     pub omitted: Vec<String>,
+}
+
+/// Whether a text names servers, and each is one of the machine that has the text: nobody else can ask them.
+pub fn asks_itself(text: &str) -> bool {
+    let servers = Resolver::parse(text).servers;
+    !servers.is_empty() && servers.iter().all(|server| is_loopback(server))
+}
+
+/// Whether a text names a server that others than the machine can ask.
+pub fn asks_others(text: &str) -> bool {
+    Resolver::parse(text).servers.iter().any(|server| !is_loopback(server))
+}
+
+fn is_loopback(server: &str) -> bool {
+    let address = server.split('%').next().unwrap_or_default();
+    address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// `/etc/resolv.conf` of a pod. `node` is the node's own text.

@@ -1,0 +1,95 @@
+//! Which name servers the machine itself has.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use agent_plan::files;
+
+use crate::Config;
+
+/// Where a machine's resolver is set up.
+const USUAL: &str = "/etc/resolv.conf";
+/// Where those who put a server of the machine's own there tell which ones they ask.
+const BEHIND: [&str; 2] = [
+    "/run/systemd/resolve/resolv.conf",
+    "/run/NetworkManager/no-stub-resolv.conf",
+];
+
+/// The text from which pods take the machine's name servers. A file that the operator names must be there.
+pub(crate) fn text(config: &Config) -> io::Result<String> {
+    match &config.resolv_conf {
+        None => Ok(of_machine(|path| fs::read_to_string(path).unwrap_or_default())),
+        Some(none) if none.as_os_str().is_empty() => Ok(nobody(&config.host_addresses())),
+        Some(path) => fs::read_to_string(path)
+            .map_err(|error| io::Error::new(error.kind(), format!("read {}: {error}", path.display()))),
+    }
+}
+
+/// A server that only the machine can ask answers no pod that has a network of its own.
+fn of_machine(read: impl Fn(&str) -> String) -> String {
+    let usual = read(USUAL);
+    if !files::asks_itself(&usual) {
+        return usual;
+    }
+    let others = BEHIND.iter().map(|path| read(path));
+    let other = others.into_iter().find(|text| files::asks_others(text));
+    other.unwrap_or(usual)
+}
+
+/// Pods resolve nothing: each asks itself.
+fn nobody(node: &[IpAddr]) -> String {
+    let own = node.iter().map(|address| {
+        if address.is_ipv6() {
+            IpAddr::from(Ipv6Addr::LOCALHOST)
+        } else {
+            Ipv4Addr::LOCALHOST.into()
+        }
+    });
+    own.map(|own| ["nameserver ".to_owned(), own.to_string(), "\n".to_owned()].concat())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_asked_in_each_family_of_the_node() {
+        let node = ["192.0.2.1", "2001:db8::1"].map(|address| address.parse().unwrap());
+        assert_eq!(nobody(&node), "nameserver 127.0.0.1\nnameserver ::1\n");
+    }
+
+    #[test]
+    fn a_stub_on_the_machine_is_not_what_pods_ask() {
+        let stub = "# a stub\nnameserver 127.0.0.53\noptions edns0 trust-ad\nsearch .\n";
+        let asked = |usual: &str, resolved: &str, manager: &str| {
+            of_machine(|path| {
+                let text = match path {
+                    USUAL => usual,
+                    "/run/systemd/resolve/resolv.conf" => resolved,
+                    "/run/NetworkManager/no-stub-resolv.conf" => manager,
+                    other => panic!("{other} is read"),
+                };
+                text.to_owned()
+            })
+        };
+        let (real, other) = ("nameserver 192.0.2.1\n", "nameserver 2001:db8::1\n");
+        assert_eq!(asked(stub, real, other), real);
+        assert_eq!(asked(stub, "", other), other);
+        assert_eq!(
+            asked(stub, "nameserver ::1\n", "search example.org\n"),
+            stub,
+            "there is nothing better"
+        );
+        assert_eq!(asked("nameserver ::1%lo\n", real, ""), real);
+        for usual in [
+            "nameserver 192.0.2.9\n",
+            "nameserver 127.0.0.1\nnameserver 192.0.2.9\n",
+            "search a.b\n",
+            "",
+        ] {
+            assert_eq!(asked(usual, real, other), usual, "the machine's own is good enough");
+        }
+    }
+}
