@@ -1,5 +1,6 @@
-//! The last failures of containers, and the last pods that the node refused. They outlive the pods, so that somebody who comes
-//! later can still learn what happened: a few files, each with the last ends of one container, or with one refusal.
+//! The last ends of containers that were to run on or to succeed, and the last pods that the node refused. They outlive the pods,
+//! so that somebody who comes later can still learn what happened: a few files, each with the last ends of one container, or
+//! with one refusal.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -13,11 +14,11 @@ use agent_plan::{Timestamp, pods};
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
 
-/// Containers that are remembered; the one whose last failure is the oldest is forgotten first.
+/// Containers that are remembered; the one whose last end is the oldest is forgotten first.
 const CONTAINERS: usize = 128;
 /// Pods whose refusal is remembered. Whoever makes a pod anew whenever it is refused makes many.
 const REFUSALS: usize = 32;
-/// Failures of one container.
+/// Ends of one container.
 const ENDS: usize = 3;
 /// A file that is larger is not ours.
 const BYTES: u64 = 64 << 10;
@@ -41,7 +42,7 @@ pub(crate) struct Story {
     ends: Vec<End>,
 }
 
-/// One failure, or refusal.
+/// One end, or refusal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct End {
@@ -111,7 +112,7 @@ impl Crashes {
         }
     }
 
-    /// Adds a failure of a pod's container, or without one the pod's refusal.
+    /// Adds an end of a pod's container, or without one the pod's refusal.
     pub(crate) fn add(&self, pod: &Pod, container: &str, end: End) -> io::Result<()> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         fs::DirBuilder::new()
@@ -120,7 +121,12 @@ impl Crashes {
             .create(&self.directory)?;
         let path = self.directory.join(format!("{}_{container}.json", pods::uid(pod)));
         let mut story = read(&path).unwrap_or_else(|| begin(pod, container));
+        // Who begins anew may tell once more of an end, with less of it left to be seen.
+        if story.ends.iter().any(|known| known.attempt == end.attempt) {
+            return Ok(());
+        }
         story.ends.push(end);
+        story.ends.sort_by_key(|end| end.attempt);
         let extra = story.ends.len().saturating_sub(ENDS);
         story.ends.drain(..extra);
         let draft = self.directory.join(".draft");
@@ -238,6 +244,9 @@ mod tests {
         for attempt in 0..5 {
             crashes.add(&pod("p"), "c", end(attempt)).expect("added");
         }
+        // What is told once more, or late, changes nothing of that.
+        crashes.add(&pod("p"), "c", end(3)).expect("known");
+        crashes.add(&pod("p"), "c", end(1)).expect("too old");
         let stories = crashes.of("n", "p").expect("read");
         let story = stories.first().expect("one");
         assert_eq!(

@@ -7,6 +7,8 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use anyhow::Context as _;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tests::machine::{Machine, eventually};
 use tests::{images, process};
 
@@ -170,6 +172,43 @@ fn assert_copy(machine: &Machine, home: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The same of an end that no agent saw, of a program that was to run on.
+fn assert_unwatched(machine: &Machine) -> anyhow::Result<()> {
+    let pod = |path: &str| machine.kubectl(["get", "pod", "quits", "-o", &format!("jsonpath={{{path}}}")]);
+    machine.kubectl(["wait", "--for=condition=Ready", "pod/quits", "--timeout=60s"])?;
+    let first = process::container_of(&pod(".metadata.uid")?)?;
+    let agent = Pid::from_raw(machine.daemon("skiff-agent")?);
+    kill(agent, Signal::SIGKILL)?;
+    eventually("the agent is gone", || match machine.daemon("skiff-agent") {
+        Ok(pid) => Err(format!("process {pid}")),
+        Err(_) => Ok(()),
+    })?;
+    kill(Pid::from_raw(first), Signal::SIGTERM)?;
+    let process = Path::new("/proc").join(first.to_string());
+    eventually("its process is gone", || {
+        (!process.exists())
+            .then_some(())
+            .ok_or_else(|| process.display().to_string())
+    })?;
+    machine.skiff(["up"])?;
+    eventually("it was started again", || {
+        match pod(".status.containerStatuses[0].restartCount") {
+            Ok(count) if count == "1" => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })?;
+    machine.kubectl(["delete", "pod", "quits"])?;
+    let said = process::both(&run(machine, &["why", "pod/quits"])?);
+    for wanted in [
+        "Container main was to run on, but ended.",
+        "exit code 0: it finished without a failure.",
+        "    | has quit",
+    ] {
+        assert!(said.contains(wanted), "{wanted}: {said}");
+    }
+    Ok(())
+}
+
 /// What a pod died of is known when it is gone.
 fn assert_why(machine: &Machine) -> anyhow::Result<()> {
     machine.kubectl([
@@ -191,6 +230,7 @@ fn assert_why(machine: &Machine) -> anyhow::Result<()> {
     ] {
         assert!(said.contains(wanted), "{wanted}: {said}");
     }
+    assert_unwatched(machine)?;
     let output = run(machine, &["why", "pod/never"])?;
     let said = process::both(&output);
     assert!(

@@ -12,6 +12,11 @@ use super::{Done, Worker};
 impl Worker {
     /// Rebuilds the view from the runtime, the network and the API.
     pub(crate) fn adopt(&mut self, sandbox: Option<&runtime::Sandbox>, addresses: Option<Vec<std::net::IpAddr>>) {
+        self.rebuild(sandbox, addresses);
+        self.consider_resize();
+    }
+
+    fn rebuild(&mut self, sandbox: Option<&runtime::Sandbox>, addresses: Option<Vec<std::net::IpAddr>>) {
         let active = pods::terminal_phase(&self.pod).is_none();
         let cut_off = addresses.as_ref().is_some_and(Vec::is_empty);
         // Nothing was made in it yet, so the agent that made it may have ended before the pod's volumes and files were whole;
@@ -59,9 +64,14 @@ impl Worker {
             }
             let mut instance = instance(container, now);
             if let State::Exited(exit) = &mut instance.state {
-                exit.message = self
-                    .stored_message(&container.name, &container.id)
-                    .unwrap_or_else(|| self.termination_message(&container.name, container.attempt, exit.code));
+                let known = self.stored_message(&container.name, &container.id);
+                let is_news = known.is_none();
+                exit.message =
+                    known.unwrap_or_else(|| self.termination_message(&container.name, container.attempt, exit.code));
+                if is_news {
+                    // It ended while no agent looked.
+                    self.remember(&container.name, &container.id, container.attempt, exit);
+                }
             }
             let identity = self.context.parts.runtime.identity(&sandbox.id, &container.id);
             let identity = identity.map(|identity| (container.id.clone(), user(identity)));
@@ -82,17 +92,15 @@ impl Worker {
         lifecycle::resume_reset(&self.pod, &mut self.view);
         // What changed while nobody looked is news.
         self.watch_sources();
-        self.consider_resize();
     }
 
+    /// What the API says of an instance that ended, the last one or the one before it; none where it knows of no end.
     fn stored_message(&self, container: &str, id: &str) -> Option<String> {
         let status = pods::stored_status(&self.pod, container)?;
-        let terminated = status.state.as_ref()?.terminated.as_ref()?;
-        terminated
-            .container_id
-            .as_deref()?
-            .ends_with(id)
-            .then(|| terminated.message.clone().unwrap_or_default())
+        let both = [&status.state, &status.last_state].into_iter().flatten();
+        let mut ends = both.filter_map(|state| state.terminated.as_ref());
+        let own = ends.find(|end| end.container_id.as_deref().is_some_and(|known| known.ends_with(id)))?;
+        Some(own.message.clone().unwrap_or_default())
     }
 
     /// Probes of an instance that was started, or ready, before: they are not asked to prove it again.
@@ -163,6 +171,9 @@ impl Worker {
             if has_run(container) && told.is_none_or(|told| container.attempt > told) {
                 let mut instance = instance(container, now);
                 instance.lost = true;
+                if let State::Exited(exit) = &instance.state {
+                    self.remember(&container.name, &container.id, container.attempt, exit);
+                }
                 self.view
                     .instances
                     .entry(container.name.clone())

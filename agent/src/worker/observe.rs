@@ -81,14 +81,15 @@ impl Worker {
             RESET_MESSAGE.clone_into(&mut ended.message);
         }
         info!(pod = %self.id(), container, code = ended.code, reason = ended.reason, "container ended");
-        if ended.code != 0 && pods::deletion_grace(&self.pod).is_none() {
-            self.remember(&container, id, attempt, &ended);
-        }
+        self.remember(&container, id, attempt, &ended);
         self.end(&container, id, &ended);
     }
 
-    /// Keeps how a container failed for who asks when the pod is gone.
-    fn remember(&mut self, container: &str, id: &str, attempt: u32, exit: &Exit) {
+    /// Keeps how a container ended for who asks when the pod is gone, unless that is how it was to end.
+    pub(super) fn remember(&mut self, container: &str, id: &str, attempt: u32, exit: &Exit) {
+        if pods::deletion_grace(&self.pod).is_some() || (exit.code == 0 && self.was_to_end(container)) {
+            return;
+        }
         let sandbox = self.sandbox_id();
         let usage = self.context.parts.runtime.usage(Some((&sandbox, Some(id))));
         let output = self.last_output(container, attempt);
@@ -103,6 +104,17 @@ impl Worker {
             }
             Done::Changed
         });
+    }
+
+    /// Whether a container did what was wanted of it when it ended without a failure.
+    fn was_to_end(&self, container: &str) -> bool {
+        let wanted = pods::container(&self.pod, container);
+        let goes_on = wanted.is_some_and(|wanted| pods::restarts(&self.pod, &wanted, 0));
+        let ends = self.view.winding_down.is_some() || self.view.termination.is_some();
+        let known = self.view.memory.get(container);
+        // One that a probe gave up has failed.
+        let stopped = known.is_some_and(|memory| memory.stopping.is_some() && !memory.revival);
+        !goes_on || ends || stopped
     }
 
     fn log_of(&self, container: &str, attempt: u32) -> std::path::PathBuf {
@@ -200,14 +212,24 @@ impl Worker {
         self.context
             .recorder
             .pod(&self.pod, None, Kind::Normal, "SandboxChanged", message);
-        for instance in self.view.instances.values_mut().flatten() {
-            instance.lost = true;
-            let started_at = match &instance.state {
-                State::Running { since } => Some(*since),
-                State::Created => None,
-                State::Exited(_) => continue,
-            };
-            instance.state = State::Exited(adopt::unknown(now, started_at));
+        let mut ended = Vec::new();
+        for (container, instances) in &mut self.view.instances {
+            for instance in instances {
+                instance.lost = true;
+                let started_at = match &instance.state {
+                    State::Running { since } => Some(*since),
+                    State::Created => None,
+                    State::Exited(_) => continue,
+                };
+                let exit = adopt::unknown(now, started_at);
+                if started_at.is_some() {
+                    ended.push((container.clone(), instance.id.clone(), instance.attempt, exit.clone()));
+                }
+                instance.state = State::Exited(exit);
+            }
+        }
+        for (container, id, attempt, exit) in ended {
+            self.remember(&container, &id, attempt, &exit);
         }
         let uid = pods::uid(&self.pod).to_owned();
         self.context

@@ -5,6 +5,9 @@ use serde_json::Value;
 use super::finding::Finding;
 use crate::api::text_at;
 
+/// The phase of a pod that is not there any more; the API knows no such phase.
+pub(super) const GONE: &str = "Gone";
+
 /// What there is to say of each, in the order in which they start.
 pub(super) fn explain(pod: &Value, warnings: &[&Value]) -> Vec<Finding> {
     let lists = [
@@ -140,10 +143,13 @@ impl Container<'_> {
     }
 
     fn ended(&self, terminated: &Value) -> Option<Finding> {
-        if code(terminated) == 0 {
-            return None;
-        }
-        let finding = Finding::trouble(format!("{} has ended with a failure.", capital(&self.title)));
+        let what = match code(terminated) {
+            // Of pods that are gone only ends are known that nobody wanted.
+            0 if text_at(self.pod, "/status/phase") == GONE => "was to run on, but ended.",
+            0 => return None,
+            _ => "has ended with a failure.",
+        };
+        let finding = Finding::trouble(format!("{} {what}", capital(&self.title)));
         Some(self.end(finding, terminated, false))
     }
 

@@ -122,7 +122,7 @@ fn told(story: &Value, events: &[&Value]) -> String {
     }
     let pod = json!({
         "spec": {"nodeName": "gone", "containers": [{"name": name, "resources": {"limits": limits}}]},
-        "status": {"phase": "Failed", "containerStatuses": [{
+        "status": {"phase": containers::GONE, "containerStatuses": [{
             "name": name, "image": text_at(story, "/image"), "restartCount": end.get("attempt"),
             "state": {"terminated": {
                 "exitCode": end.get("exitCode"), "reason": end.get("reason"), "message": end.get("message"),
@@ -199,6 +199,21 @@ mod tests {
             assert!(text.contains(wanted), "{wanted}: {text}");
         }
         assert!(!text.contains('\u{1b}'), "the terminal is not steered");
+    }
+
+    #[test]
+    fn an_end_without_a_failure_is_told_where_there_should_have_been_none() {
+        let text = told(
+            &json!({"container": "main", "ends": [{"attempt": 7, "exitCode": 0, "reason": "Completed", "output": "bye\n"}]}),
+            &[],
+        );
+        for wanted in [
+            "* Container main was to run on, but ended.",
+            "exit code 0: it finished without a failure.",
+            "-> it ends of its own accord",
+        ] {
+            assert!(text.contains(wanted), "{wanted}: {text}");
+        }
     }
 
     #[test]
