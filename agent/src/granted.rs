@@ -7,23 +7,30 @@ use agent_plan::pods;
 use agent_plan::resize::{self, Resources};
 use k8s_openapi::api::core::v1::Pod;
 
+use crate::wishes::Wishes;
+
 /// By uid, from a pod's first sight until it is forgotten.
 #[derive(Debug, Default)]
-pub(crate) struct Granted(Mutex<BTreeMap<String, Resources>>);
+pub(crate) struct Granted {
+    given: Mutex<BTreeMap<String, Resources>>,
+    /// Who waits to be given more.
+    pub(crate) wishes: Wishes,
+}
 
 impl Granted {
     pub(crate) fn note(&self, uid: &str, resources: &Resources) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(uid.to_owned(), resources.clone());
     }
 
     pub(crate) fn forget(&self, uid: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+        self.given.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+        self.wishes.leave(uid);
     }
 
     /// The pods as they count for the others: a wish takes nothing of the node.
     pub(crate) fn given(&self, pods: Vec<Arc<Pod>>) -> Vec<Arc<Pod>> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         let given = |pod: Arc<Pod>| {
             let changed = all.get(pods::uid(&pod)).and_then(|given| resize::given(&pod, given));
             changed.map_or(pod, Arc::new)

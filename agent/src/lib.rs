@@ -43,6 +43,7 @@ mod shutdown;
 mod sources;
 mod tokens;
 mod users;
+mod wishes;
 mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -105,14 +105,45 @@ fn condition(machine: &Machine, kind: &str) -> anyhow::Result<(String, String)> 
     })
 }
 
+fn apply(machine: &Machine, object: &Value) -> anyhow::Result<()> {
+    let file = machine.state().join("object.json");
+    std::fs::write(&file, object.to_string())?;
+    machine.kubectl(["apply", "-f", &file.display().to_string()]).map(drop)
+}
+
+/// A pod that asks for so many thousandths of a processor.
+fn with_requests(name: &str, image: &str, cpu: i64, class: &str) -> Value {
+    let requests = json!({"requests": {"cpu": format!("{cpu}m")}});
+    let container = json!({"name": "a", "image": image, "command": ["sleep", "100000"], "resources": requests});
+    let spec = json!({"terminationGracePeriodSeconds": 0, "priorityClassName": class, "containers": [container]});
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+}
+
+/// Thousandths of processors that the node has for pods.
+fn allocatable(machine: &Machine) -> anyhow::Result<i64> {
+    let told = machine.kubectl(["get", "nodes", "-o", "jsonpath={.items[0].status.allocatable.cpu}"])?;
+    Ok(told.trim().parse::<i64>()? * 1000)
+}
+
 /// Too much for the node, and too little for what is in use.
 fn what_cannot_be_given(machine: &Machine, image: &str) -> anyhow::Result<()> {
-    resize(machine, "a", "10k", "64Mi")?;
+    let refused = resize(machine, "a", "10k", "64Mi").map_or_else(|error| format!("{error:#}"), |()| String::new());
+    let why = "Node didn't have enough allocatable resources: cpu, requested: 10000300, allocatable: ";
+    ensure!(refused.contains(why), "{refused}");
+    let large = with_requests("large", image, 1000, "");
+    apply(machine, &large)?;
+    machine.kubectl(["wait", "--for=condition=Ready", "pod/large", "--timeout=60s"])?;
+    let wished = allocatable(machine)? - 300 - 500;
+    resize(machine, "a", &format!("{wished}m"), "64Mi")?;
     let (reason, message) = condition(machine, "PodResizePending")?;
-    ensure!(reason == "Infeasible", "{reason}: {message}");
-    let begin = "Node didn't have enough capacity: cpu, requested: 10000300, capacity: ";
-    ensure!(message.starts_with(begin), "{message}");
+    ensure!(reason == "Deferred", "{reason}: {message}");
+    let begin = format!(
+        "Node didn't have enough resource: cpu, requested: {}, used: 1000, capacity: ",
+        wished + 300
+    );
+    ensure!(message.starts_with(&begin), "{message}");
     others_are_taken(machine, image)?;
+    machine.kubectl(["delete", "pod", "large"])?;
     resize(machine, "a", "200m", "4Ki")?;
     let (reason, message) = condition(machine, "PodResizeInProgress")?;
     ensure!(reason == "Error", "{reason}: {message}");
@@ -127,25 +158,24 @@ fn what_cannot_be_given(machine: &Machine, image: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What cannot be given takes nothing of the node: neither the scheduler nor the node itself counts it.
+/// What is not given yet takes nothing of the node, but the scheduler keeps the room for who waits for it.
 fn others_are_taken(machine: &Machine, image: &str) -> anyhow::Result<()> {
     let node = machine.kubectl(["get", "pod", "p", "-o", "jsonpath={.spec.nodeName}"])?;
-    for (name, node) in [("scheduled", json!({})), ("placed", json!({"nodeName": node.trim()}))] {
-        let container = json!({
-            "name": "a", "image": image, "command": ["sleep", "100000"], "resources": {"requests": {"cpu": "10m"}},
-        });
-        let mut spec = json!({"terminationGracePeriodSeconds": 0, "containers": [container]});
-        for (key, value) in node.as_object().into_iter().flatten() {
-            if let Some(spec) = spec.as_object_mut() {
-                spec.insert(key.clone(), value.clone());
-            }
-        }
-        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec});
-        let file = machine.state().join("other.yaml");
-        std::fs::write(&file, pod.to_string())?;
-        machine.kubectl(["apply", "-f", &file.display().to_string()])?;
-        machine.kubectl(["wait", "--for=condition=Ready", &format!("pod/{name}"), "--timeout=60s"])?;
-        machine.kubectl(["delete", "pod", name])?;
+    let mut placed = with_requests("placed", image, 10, "");
+    let spec = placed
+        .get_mut("spec")
+        .and_then(Value::as_object_mut)
+        .context("a spec")?;
+    spec.insert("nodeName".to_owned(), json!(node.trim()));
+    let scheduled = with_requests("scheduled", image, 10, "");
+    for (pod, expected) in [
+        (placed, "pod/placed Ready"),
+        (scheduled, "pod/scheduled PodScheduled=False"),
+    ] {
+        apply(machine, &pod)?;
+        let (name, condition) = expected.split_once(' ').context("a condition")?;
+        machine.kubectl(["wait", &format!("--for=condition={condition}"), name, "--timeout=60s"])?;
+        machine.kubectl(["delete", name])?;
     }
     Ok(())
 }
@@ -194,6 +224,60 @@ fn a_pod_as_a_whole(machine: &Machine, image: &str) -> anyhow::Result<()> {
     machine.kubectl(["delete", "pod", "whole"]).map(drop)
 }
 
+/// Room that comes is given to the most important of those who wait for it, not to whoever asks first.
+fn by_turns(machine: &Machine, image: &str) -> anyhow::Result<()> {
+    let class = json!({
+        "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "vital"}, "value": 1000,
+    });
+    let ready = |name: &str| {
+        let pod = format!("pod/{name}");
+        machine.kubectl(["wait", "--for=condition=Ready", &pod, "--timeout=60s"])
+    };
+    let told = |name: &str| machine.kubectl(["get", "pod", name, "-o", "json"]);
+    // But for what the pod of this test's other parts has.
+    let free = allocatable(machine)? - 400;
+    apply(machine, &class)?;
+    for (name, cpu, class) in [("late", 10, ""), ("first", 10, "vital"), ("large", free - 20, "")] {
+        apply(machine, &with_requests(name, image, cpu, class))?;
+        ready(name)?;
+    }
+    let wished = free - 100;
+    let patch =
+        json!({"spec": {"containers": [{"name": "a", "resources": {"requests": {"cpu": format!("{wished}m")}}}]}});
+    for name in ["late", "first"] {
+        machine.kubectl([
+            "patch",
+            "pod",
+            name,
+            "--subresource",
+            "resize",
+            "-p",
+            &patch.to_string(),
+        ])?;
+        eventually(&format!("{name} waits"), || match told(name) {
+            Ok(pod) if pod.contains("Deferred") => Ok(()),
+            other => Err(format!("{other:?}")),
+        })?;
+    }
+    let given = |name: &str| -> Result<(), String> {
+        let pod: Value = told(name)
+            .and_then(|pod| Ok(serde_json::from_str(&pod)?))
+            .map_err(|error| format!("{error:#}"))?;
+        let own = pod
+            .pointer("/status/containerStatuses/0/resources/requests/cpu")
+            .cloned();
+        (own == Some(json!(format!("{wished}m"))))
+            .then_some(())
+            .ok_or_else(|| format!("{pod:#}"))
+    };
+    machine.kubectl(["delete", "pod", "large"])?;
+    eventually("the more important one has it", || given("first"))?;
+    ensure!(told("late")?.contains("Deferred"), "{}", told("late")?);
+    machine.kubectl(["delete", "pod", "first"])?;
+    eventually("then the other one", || given("late"))?;
+    machine.kubectl(["delete", "pod", "late"]).map(drop)
+}
+
 fn story(machine: &Machine) -> anyhow::Result<()> {
     let image = images::busybox(machine)?;
     let container = |name: &str, more: &str| {
@@ -218,6 +302,8 @@ fn story(machine: &Machine) -> anyhow::Result<()> {
     is_executed_inside(machine)?;
     resize(machine, "a", "200m", "64Mi")?;
     ensure!(has(machine, "a", "200m", "64Mi")? == 0, "without a restart");
+    let whole = read(machine)?.pointer("/status/allocatedResources").cloned();
+    ensure!(whole == Some(json!({"cpu": "300m", "memory": "96Mi"})), "{whole:?}");
     is_told_inside(machine, "a", "64")?;
     ensure!(
         kept_to(machine, "a")? == (64 << 20).to_string(),
@@ -233,6 +319,7 @@ fn story(machine: &Machine) -> anyhow::Result<()> {
 
     what_cannot_be_given(machine, &image)?;
     a_pod_as_a_whole(machine, &image)?;
+    by_turns(machine, &image)?;
 
     // What was given outlives the agent, and holds for the next start.
     let agent = machine.daemon("skiff-agent")?;
@@ -246,7 +333,7 @@ fn story(machine: &Machine) -> anyhow::Result<()> {
     resize(machine, "a", "150m", "40Mi")?;
     has(machine, "a", "150m", "40Mi")?;
     let events = machine.kubectl(["get", "events", "--field-selector", "involvedObject.name=p"])?;
-    for reason in ["ResizeStarted", "ResizeCompleted", "ResizeInfeasible", "ResizeError"] {
+    for reason in ["ResizeStarted", "ResizeCompleted", "ResizeDeferred", "ResizeError"] {
         ensure!(events.contains(reason), "{reason}: {events}");
     }
     let whole = read(machine)?;

@@ -205,6 +205,7 @@ fn value_of(
             .and_then(|name| pods::container(pod, name));
         let divisor = reference.divisor.as_ref().map(|divisor| divisor.0.as_str());
         return resources::field(
+            pod,
             other.as_deref().unwrap_or(container),
             &reference.resource,
             divisor,

@@ -124,6 +124,14 @@ pub fn given(pod: &Pod, allocated: &Resources) -> Option<Pod> {
     Some(pod)
 }
 
+/// Whether a pod asks for more of anything than the same pod with what it was given has.
+pub fn asks_for_more(pod: &Pod, given: &Pod) -> bool {
+    let requests = |pod: &Pod| pod.spec.as_ref().map(api::pod::requests).unwrap_or_default();
+    let given = requests(given);
+    let more = |(name, amount): (&String, &Quantity)| given.get(name).is_none_or(|own| amount > own);
+    requests(pod).iter().any(more)
+}
+
 /// Whether the node can give a pod what it asks for.
 pub fn judge(pod: &Pod, host: &Host) -> Verdict {
     let Some(spec) = &pod.spec else { return Verdict::Fits };

@@ -201,8 +201,10 @@ pub fn pod_limits(spec: &PodSpec) -> Limits {
     }
 }
 
-/// What `resourceFieldRef` gives: the limit or request divided and rounded up; without a limit, what the node can give.
+/// What `resourceFieldRef` gives: the limit or request divided and rounded up; without a limit, that of the pod as a whole, or what
+/// the node can give.
 pub fn field(
+    pod: &Pod,
     container: &Container,
     resource: &str,
     divisor: Option<&str>,
@@ -212,6 +214,10 @@ pub fn field(
     let (kind, name) = resource.split_once('.')?;
     let value = match kind {
         "limits" => get(resources.and_then(|resources| resources.limits.as_ref()), name, milli)
+            .or_else(|| {
+                let whole = pod.spec.as_ref()?.resources.as_ref()?;
+                get(whole.limits.as_ref(), name, milli).filter(|limit| *limit > 0)
+            })
             .or_else(|| allocatable.get(name).copied())?,
         "requests" => get(resources.and_then(|resources| resources.requests.as_ref()), name, milli).unwrap_or(0),
         _ => return None,
@@ -291,6 +297,25 @@ mod tests {
         ] {
             assert_eq!(milli(text), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn a_field_without_a_limit_tells_that_of_the_pod_or_what_the_node_gives() {
+        let pod: Pod = serde_json::from_str(
+            r#"{"spec":{"resources":{"limits":{"cpu":"1250m","memory":"0"}},"containers":[
+                {"name":"a"},{"name":"b","resources":{"limits":{"cpu":"3"}}}]}}"#,
+        )
+        .unwrap();
+        let allocatable = BTreeMap::from([("cpu".to_owned(), 8000), ("memory".to_owned(), 4_096_000)]);
+        let told = |name: &str, resource: &str, divisor: Option<&str>| {
+            let container = pods::container(&pod, name).unwrap();
+            field(&pod, &container, resource, divisor, &allocatable).unwrap()
+        };
+        assert_eq!(told("a", "limits.cpu", None), "2");
+        assert_eq!(told("a", "limits.cpu", Some("1m")), "1250");
+        assert_eq!(told("a", "limits.memory", None), "4096", "none is no limit");
+        assert_eq!(told("a", "requests.cpu", None), "0");
+        assert_eq!(told("b", "limits.cpu", None), "3");
     }
 
     #[test]

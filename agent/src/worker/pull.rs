@@ -182,6 +182,8 @@ impl Worker {
             .collect();
         for container in changed {
             let memory = self.memory(&container);
+            // How the one before fared says nothing of it.
+            memory.back_off = restart::BackOff::default();
             // A pull that is under way comes to an end, and is looked at then.
             if !matches!(memory.image, Image::Pulling { .. }) {
                 memory.image = Image::Unknown;

@@ -16,6 +16,8 @@ use crate::events::Kind;
 
 /// How long after a failure, or while there is no room, it is tried again.
 const RETRY_SECONDS: i64 = 10;
+/// How soon it is tried again where there is room that is another's first.
+const TURN_SECONDS: i64 = 1;
 
 /// How far a worker is with it.
 #[derive(Debug, Default)]
@@ -83,24 +85,55 @@ impl Worker {
     /// Compares what the pod asks for with what it was given.
     pub(super) fn consider_resize(&mut self) {
         self.resize.again = None;
-        let ends = self.view.rejection.is_some() || self.view.termination.is_some();
+        let (ends, now) = (
+            self.view.rejection.is_some() || self.view.termination.is_some(),
+            self.context.now(),
+        );
         if ends || pods::deletion_grace(&self.pod).is_some() || pods::terminal_phase(&self.pod).is_some() {
+            self.context.granted.wishes.leave(pods::uid(&self.pod));
             return;
         }
         let wanted = resize::wanted(&self.pod);
         if resize::changed(&wanted, &self.view.allocated).next().is_none() {
+            self.context.granted.wishes.leave(pods::uid(&self.pod));
             self.view.resize_pending = None;
             self.carry_out_resize();
             return;
         }
         match resize::judge(&self.pod, &self.context.host(&self.pod)) {
+            Verdict::Fits if self.is_anothers_turn(now) => {
+                self.resize.again = Some(after(now, TURN_SECONDS));
+                let message = "Pods that come first wait for the room that there is".to_owned();
+                self.postpone("Deferred", "ResizeDeferred", message);
+            }
             Verdict::Fits => self.grant(wanted),
-            Verdict::Infeasible(message) => self.postpone("Infeasible", "ResizeInfeasible", message),
+            Verdict::Infeasible(message) => {
+                self.context.granted.wishes.leave(pods::uid(&self.pod));
+                self.postpone("Infeasible", "ResizeInfeasible", message);
+            }
             Verdict::Deferred(message) => {
-                self.resize.again = Some(after(self.context.now(), RETRY_SECONDS));
+                self.resize.again = Some(after(now, RETRY_SECONDS));
+                self.context.granted.wishes.wait(&self.pod, now);
                 self.postpone("Deferred", "ResizeDeferred", message);
             }
         }
+    }
+
+    /// Whether somebody who has a better right to the room there is waits for it. Who asks for no more takes none.
+    fn is_anothers_turn(&self, now: Timestamp) -> bool {
+        let given = self.given_pod();
+        if !resize::asks_for_more(&self.pod, &given) {
+            return false;
+        }
+        let others = self.context.granted.wishes.before(&self.pod, now);
+        let mut fitting = others
+            .iter()
+            .filter(|other| resize::judge(other, &self.context.host(other)) == Verdict::Fits);
+        let another = fitting.next().is_some();
+        if another {
+            self.context.granted.wishes.wait(&self.pod, now);
+        }
+        another
     }
 
     /// Tries again what could not be done, when it is time; answers when that is.
@@ -121,6 +154,7 @@ impl Worker {
             }
         }
         self.context.granted.note(pods::uid(&pod), &wanted);
+        self.context.granted.wishes.leave(pods::uid(&pod));
         self.context.pods_changed.notify_one();
         self.tell_of_itself();
         self.view.allocated = wanted;

@@ -306,7 +306,7 @@ fn downward(
             let divisor = reference.divisor.as_ref().map(|divisor| divisor.0.as_str());
             pods::container(pod, name)
                 .and_then(|container| {
-                    resources::field(&container, &reference.resource, divisor, &surroundings.allocatable)
+                    resources::field(pod, &container, &reference.resource, divisor, &surroundings.allocatable)
                 })
                 .ok_or_else(|| ReferenceError::Resource(reference.resource.clone()))?
         } else {

@@ -13,6 +13,7 @@ mod pod_security;
 mod priority;
 mod protection;
 pub(crate) mod quota;
+mod resize;
 mod service;
 mod service_account;
 mod tolerations;
@@ -60,6 +61,7 @@ const VALIDATING: &[(&str, Validating)] = &[
     ("PodSecurity", pod_security::check),
     ("Priority", priority::check_class),
     ("PersistentVolumeClaimResize", classes::may_grow),
+    ("PodResizeValidator", resize::check),
     (OWN, confirm_grant),
 ];
 

@@ -5,15 +5,17 @@ mod containers;
 mod logs;
 mod unlocated;
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use api::pod::ending::Group;
 use api::pod::ephemeral::as_container;
 use k8s_openapi::api::core::v1::{Container, HostIP, Pod, PodIP, PodStatus};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::observed::{Instance, Sandbox, State, View};
-use crate::resize::WHOLE;
+use crate::resize::{self, WHOLE};
 use crate::{Timestamp, lifecycle, pods};
 pub use logs::logged;
 
@@ -83,6 +85,8 @@ pub fn build(pod: &Pod, view: &View, scheme: &str, now: Timestamp) -> PodStatus 
         status.resources = Some(whole.clone());
         let allocated = view.allocated.get(WHOLE).unwrap_or(whole);
         status.allocated_resources.clone_from(&allocated.requests);
+    } else {
+        status.allocated_resources = given_together(pod, view);
     }
     status.conditions = Some(conditions::build(pod, view, &status, now));
     status
@@ -110,6 +114,15 @@ fn without_containers(pod: &Pod, view: &View, old: &PodStatus) -> Option<PodStat
         observed_generation,
         ..old.clone()
     })
+}
+
+/// What of the node all containers together were given for what they ask; nothing where they ask for nothing.
+fn given_together(pod: &Pod, view: &View) -> Option<BTreeMap<String, Quantity>> {
+    let given = resize::given(pod, &view.allocated);
+    let spec = given.as_ref().unwrap_or(pod).spec.as_ref()?;
+    let all = api::pod::container_requests(spec);
+    let told = all.into_iter().map(|(name, amount)| (name, amount.to_text()));
+    Some(told.collect()).filter(|all: &BTreeMap<_, _>| !all.is_empty())
 }
 
 fn addresses(pod: &Pod, view: &View) -> Vec<IpAddr> {

@@ -293,6 +293,60 @@ async fn nothing_but_processor_and_memory_of_a_pod_can_change() {
 }
 
 #[tokio::test]
+async fn a_pod_on_a_node_is_not_given_more_than_the_node_has() {
+    let api = Api::start().await;
+    let asks = |cpu: &str, memory: &str| {
+        let resources = json!({"requests": {"cpu": cpu, "memory": memory}});
+        json!({"spec": {"containers": [{"name": "a", "image": "i:1", "resources": resources}]}})
+    };
+    for (name, node) in [("bound", "n"), ("lost", "none"), ("foreign", "w")] {
+        let mut wanted = pod(name);
+        wanted["spec"]["containers"] = asks("1", "1Gi")["spec"]["containers"].clone();
+        wanted["spec"]["nodeName"] = json!(node);
+        api.post(PODS, &wanted).await;
+    }
+    for (name, system) in [("n", "linux"), ("w", "windows")] {
+        let node = json!({"kind": "Node", "apiVersion": "v1",
+            "metadata": {"name": name, "labels": {"kubernetes.io/os": system}}});
+        api.post("/api/v1/nodes", &node).await;
+        let has = json!({"status": {"allocatable": {"cpu": "2", "memory": "4Gi"}}});
+        let path = format!("/api/v1/nodes/{name}/status");
+        assert_eq!(api.patch(&path, "merge-patch+json", &has).await.code, 200);
+    }
+    let resize = async |name: &str, cpu: &str, memory: &str| {
+        let path = format!("{PODS}/{name}/resize");
+        api.patch(&path, "strategic-merge-patch+json", &asks(cpu, memory)).await
+    };
+    assert_eq!(resize("bound", "2", "4Gi").await.code, 200);
+    let begin = "pods \"bound\" is forbidden: Node didn't have enough allocatable resources: ";
+    for (cpu, memory, end) in [
+        ("2001m", "4Gi", "cpu, requested: 2001, allocatable: 2000"),
+        (
+            "3",
+            "5Gi",
+            "cpu, requested: 3000, allocatable: 2000; memory, requested: 5368709120, allocatable: 4294967296",
+        ),
+    ] {
+        let refused = resize("bound", cpu, memory).await;
+        assert_eq!(refused.code, 403);
+        assert_eq!(refused.message(), format!("{begin}{end}"));
+        assert_eq!(refused.json()["details"]["causes"], json!([{"reason": "NodeCapacity"}]));
+    }
+    let refused = resize("lost", "2", "2Gi").await;
+    assert_eq!(refused.message(), "pods \"lost\" is forbidden: node \"none\" not found");
+    assert_eq!(resize("lost", "1", "1Gi").await.code, 200, "nothing changes");
+    let refused = resize("foreign", "2", "2Gi").await;
+    assert_eq!(
+        refused.message(),
+        "pods \"foreign\" is forbidden: pod resize is only supported on linux nodes, node \"w\" is \"windows\""
+    );
+    assert_eq!(
+        refused.json()["details"]["causes"],
+        json!([{"reason": "UnsupportedPlatform"}])
+    );
+}
+
+#[tokio::test]
 async fn nothing_but_processor_and_memory_of_a_whole_pod_can_change() {
     let api = Api::start().await;
     let mut whole = pod("whole");
