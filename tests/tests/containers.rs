@@ -26,6 +26,8 @@ mod cluster;
 mod daemon;
 #[path = "containers/exchange.rs"]
 mod exchange;
+#[path = "containers/hooks.rs"]
+mod hooks;
 #[path = "containers/image_volumes.rs"]
 mod image_volumes;
 #[path = "containers/messages.rs"]
@@ -288,49 +290,13 @@ fn the_next_agent_adopts(cluster: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Hooks, signals and grace periods at the end.
-fn it_stops(cluster: &Cluster) -> anyhow::Result<()> {
-    cluster.until("polite", "is ready", is_ready)?;
-    cluster.until("deaf", "is ready", is_ready)?;
-    ensure!(
-        cluster.written("polite") == "postStart\n",
-        "{:?}",
-        cluster.written("polite")
-    );
-    cluster.delete(&["polite", "deaf"])?;
-    ensure!(
-        cluster.written("polite") == "postStart\npreStop\nTERM\n",
-        "{:?}",
-        cluster.written("polite")
-    );
-    cluster.delete(&["--all"])?;
-    let agent = cluster.machine.state().join("agent");
-    let (runtime, network) = cluster.parts.folders();
-    let sandboxes = format!("{runtime}/sandboxes");
-    let (held, attached) = (format!("{network}/netns"), format!("{network}/attachments"));
-    eventually("nothing of a pod is left", || {
-        let names = ["pods", "logs", &sandboxes, &held, &attached].map(|folder| {
-            let entries = std::fs::read_dir(agent.join(folder)).into_iter().flatten().flatten();
-            entries
-                .map(|entry| entry.path().display().to_string())
-                .collect::<Vec<_>>()
-        });
-        let left = names.concat();
-        if left.is_empty() {
-            Ok(())
-        } else {
-            Err(format!("{left:?}"))
-        }
-    })
-}
-
 async fn contract(parts: Parts) -> anyhow::Result<()> {
     let cluster = Cluster::start(parts).await?;
     let (nginx, busybox) = (images::nginx(&cluster.machine)?, images::busybox(&cluster.machine)?);
     let host = cluster.folder.path().join("host");
     std::fs::write(host.join("note"), "of the host\n")?;
     cluster.apply(&pods::all(&nginx, &busybox, &host.display().to_string()))?;
-    let all: [Check<'_>; 17] = [
+    let all: [Check<'_>; 19] = [
         ("serving", &it_serves),
         ("limits", &it_is_limited),
         ("classes", &it_is_arranged),
@@ -352,7 +318,9 @@ async fn contract(parts: Parts) -> anyhow::Result<()> {
         ("sharing", &pods_share_what_they_say),
         ("attach", &|cluster| clients_attach(cluster, &busybox)),
         ("adoption", &the_next_agent_adopts),
-        ("stopping", &it_stops),
+        ("gates", &|cluster| hooks::gates_decide(cluster, &busybox)),
+        ("hooks", &|cluster| hooks::the_node_asks_and_waits(cluster, &busybox)),
+        ("stopping", &hooks::it_stops),
         ("images", &|cluster| exchange::images_come_and_go(cluster, &nginx)),
     ];
     for (name, check) in all {

@@ -22,7 +22,8 @@ fn merge(into: &mut Value, more: Value) {
     }
 }
 
-const WAIT: &str = "trap 'exit 0' TERM; while :; do sleep 1000 & wait; done";
+/// Lives until it is told to end.
+pub(crate) const WAIT: &str = "trap 'exit 0' TERM; while :; do sleep 1000 & wait; done";
 
 /// All of them, and what they want to be there. `host` is a folder of the machine.
 pub(crate) fn all(nginx: &str, busybox: &str, host: &str) -> Vec<Value> {

@@ -141,14 +141,17 @@ impl Supervisor {
                 };
                 self.jobs.push(child.job(monotonic() + JOB_LIMIT, purpose));
             }
-            Err(refusal) => {
-                if let Some(start) = start {
-                    self.reply(start, Err(Refusal::ContainerNotFound(container.id.clone())));
-                }
-                self.begin_removal(&container.id, vec![ticket], Err(refusal));
-            }
+            Err(refusal) => self.not_created(&container.id, ticket, start, refusal),
         }
         None
+    }
+
+    /// Removes what there is of a container that could not be made, and answers those who asked for it.
+    fn not_created(&mut self, id: &str, ticket: Ticket, start: Option<Ticket>, refusal: Refusal) {
+        if let Some(start) = start {
+            self.reply(start, Err(Refusal::ContainerNotFound(id.to_owned())));
+        }
+        self.begin_removal(id, vec![ticket], Err(refusal));
     }
 
     pub(super) fn created(&mut self, purpose: Purpose, result: Result<i32, Refusal>) {
@@ -185,12 +188,7 @@ impl Supervisor {
         });
         let (pid, ours) = match made {
             Ok(made) => made,
-            Err(refusal) => {
-                if let Some(start) = start {
-                    self.reply(start, Err(Refusal::ContainerNotFound(container.id.clone())));
-                }
-                return self.begin_removal(&container.id, vec![ticket], Err(refusal));
-            }
+            Err(refusal) => return self.not_created(&container.id, ticket, start, refusal),
         };
         let id = container.id.clone();
         let entry = Entry {

@@ -177,9 +177,15 @@ impl LogFile {
         if self.length >= FILE_LIMIT {
             self.rotate()?;
         }
-        match &mut self.file {
-            Some(file) => file.write_all(records)?,
-            None => return Err(io::Error::from_raw_os_error(libc::EBADF)),
+        let Some(file) = &mut self.file else {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        };
+        if let Err(error) = file.write_all(records) {
+            // Half a record would be the beginning of the next one. Somebody else may have made the file shorter.
+            if file.metadata().is_ok_and(|found| found.len() > self.length) {
+                file.set_len(self.length).ok();
+            }
+            return Err(error);
         }
         self.length += u64::try_from(records.len()).unwrap_or(0);
         Ok(())
@@ -189,6 +195,9 @@ impl LogFile {
 #[cfg(test)]
 mod tests {
     use std::time::SystemTime;
+
+    use nix::mount::{MsFlags, mount};
+    use nix::sched::{CloneFlags, unshare};
 
     use super::{FILE_LIMIT, Lines, LogFile, PART, Stream};
 
@@ -246,6 +255,31 @@ mod tests {
         }
         assert_eq!(sizes.len(), 5);
         assert!(sizes.iter().all(|size| *size < FILE_LIMIT + (1 << 20)), "{sizes:?}");
+    }
+
+    #[test]
+    fn attack_33_a_full_disk_leaves_no_half_of_a_record() {
+        let home = tempfile::tempdir().unwrap();
+        let disk = home.path().join("disk");
+        std::fs::create_dir(&disk).unwrap();
+        let record = [&[b'x'; 2999][..], b"\n"].concat();
+        let tried = || {
+            // Of this thread alone, and gone with it.
+            unshare(CloneFlags::CLONE_NEWNS).unwrap();
+            let none: Option<&str> = None;
+            mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+            mount(Some("disk"), &disk, Some("tmpfs"), MsFlags::empty(), Some("size=32k")).unwrap();
+            let (path, filler) = (disk.join("0.log"), disk.join("filler"));
+            std::fs::write(&filler, vec![0; 8 << 10]).unwrap();
+            let mut log = LogFile::open(&path).unwrap();
+            let written = (0..100).take_while(|_| log.write(&record).is_ok()).count();
+            std::fs::remove_file(&filler).unwrap();
+            log.write(&record).unwrap();
+            (written, std::fs::read(&path).unwrap())
+        };
+        let (written, text) = std::thread::scope(|scope| scope.spawn(tried).join().unwrap());
+        assert!(written > 0 && written < 100, "{written}");
+        assert_eq!(text, record.repeat(written + 1));
     }
 
     #[test]

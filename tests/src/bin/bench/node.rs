@@ -33,7 +33,7 @@ const UNTIL_REST: Duration = Duration::from_secs(20);
 /// More pods than upstream's 110 for a node, with addresses for them.
 pub(crate) fn words(crowd: usize) -> Vec<String> {
     vec![
-        format!("--max-pods={}", crowd + 16),
+        format!("--max-pods={}", crowd.max(BURST) + 16),
         "--pod-cidr=10.244.0.0/21".to_owned(),
     ]
 }
