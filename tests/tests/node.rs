@@ -14,13 +14,15 @@ use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use network::Network;
-use runtime::{Behaviour, Runtime};
+use runtime::Runtime;
 use server::identity::{MASTERS, User, assume};
 use server::{Options, Server};
 use store::Store;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+#[path = "node/back_off.rs"]
+mod back_off;
 #[path = "node/lost.rs"]
 mod lost;
 #[path = "node/preempted.rs"]
@@ -369,31 +371,4 @@ async fn what_is_missing_is_named_and_waited_for() {
     let api: Api<ConfigMap> = Api::default_namespaced(world.admin());
     api.create(&PostParams::default(), &map).await.unwrap();
     world.until("web", is_ready).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_crashing_container_backs_off() {
-    let world = World::start().await;
-    let crash = Behaviour {
-        runs_for: Some(Duration::ZERO),
-        exit_code: 3,
-        ..Behaviour::default()
-    };
-    world.runtime.behave("crash", crash);
-    world
-        .create("web", r#"{"containers":[{"name":"crash","image":"i"}]}"#)
-        .await;
-    let pod = world.until("web", |pod| {
-        let statuses = pod
-            .status
-            .iter()
-            .flat_map(|status| status.container_statuses.iter().flatten());
-        let mut reasons = statuses.filter_map(|status| status.state.as_ref()?.waiting.as_ref()?.reason.clone());
-        reasons.any(|reason| reason == "CrashLoopBackOff")
-    });
-    let pod = pod.await;
-    assert_eq!(restarts(&pod), 1, "the first restart is at once, the second waits");
-    tokio::time::sleep(Duration::from_secs(100)).await;
-    let pod = world.until("web", |_| true).await;
-    assert_eq!(restarts(&pod), 4, "after 10, 30 and 70 seconds");
 }
