@@ -30,7 +30,8 @@ test:
 	@# Some tests run in networks that reach no package.
 	tests/images/build busybox
 	tests/images/build nginx
-	cargo nextest run --locked --workspace
+	@# What a failed test has seen last is not to drown in frames.
+	RUST_BACKTRACE=0 cargo nextest run --locked --workspace
 
 check:
 	.ci/prerequisites --tools

@@ -23,6 +23,8 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Request, Response, Status};
 
+mod leftover;
+
 /// A call that only reads or changes records.
 pub const CALL: Duration = Duration::from_secs(10);
 /// A call that runs the OCI runtime, and perhaps starts a shim before; or one that removes files.
@@ -33,6 +35,8 @@ const MESSAGE_LIMIT: usize = 16 << 20;
 const SHIM_ENDED: &str = "ttrpc: closed";
 /// Whose something in containerd is: the value is the agent's state directory.
 pub const OWNER: &str = "skiff/owner";
+/// What has this label is kept by itself; containerd looks for the key alone.
+pub const KEPT: &str = "containerd.io/gc.root";
 
 /// What containerd answered when it could not do it, or that it did not answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -128,3 +128,37 @@ async fn a_root_file_system_that_was_made_ahead_is_its_containers_or_goes_with_t
     assert_eq!(writable(&machine), Vec::<String>::new());
     machine.finish().await;
 }
+
+/// Directories with the numbers of the next snapshots, as a containerd leaves one when it is killed before it notes a snapshot.
+fn leave_directories(machine: &Machine) {
+    let root = machine.directory.path().join("containerd/root");
+    let snapshots = root.join("io.containerd.snapshotter.v1.overlayfs/snapshots");
+    let number = |entry: fs::DirEntry| entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok());
+    let last = fs::read_dir(&snapshots)
+        .unwrap()
+        .flatten()
+        .filter_map(number)
+        .max()
+        .unwrap();
+    for next in last + 1..=last + 3 {
+        fs::create_dir_all(snapshots.join(next.to_string()).join("fs")).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_directory_that_containerd_left_of_a_snapshot_is_in_the_way_of_no_other() {
+    let machine = Machine::of(Kind::Containerd, "left-snapshot").await;
+    machine.sandbox("s").await;
+    leave_directories(&machine);
+    machine.run("s", machine.container("alone", &SLEEP)).await;
+    // Several at once.
+    leave_directories(&machine);
+    let made = ["first", "second", "third", "fourth"].map(|id| {
+        let wanted = machine.container(id, &SLEEP);
+        machine.runtime.create_container("s", wanted)
+    });
+    for made in futures::future::join_all(made).await {
+        made.unwrap();
+    }
+    machine.finish().await;
+}

@@ -182,18 +182,20 @@ impl Daemon {
             return Ok(());
         }
         let key = lease.unique(chain.hex());
-        let request = self.client.leased(
-            lease.id(),
-            PrepareSnapshotRequest {
-                snapshotter: self.snapshotter.clone(),
-                key: key.clone(),
-                parent: lower.last().map(Digest::to_string).unwrap_or_default(),
-                // The containers' snapshots have our label; this one is the lease's.
-                labels: [].into(),
-            },
-        );
-        let prepared = within(TASK, "prepare a snapshot", self.client.snapshots().prepare(request)).await;
-        let mounts = prepared.map_err(StoreError::from)?.mounts;
+        let prepared = self.client.snapshot("prepare a snapshot", |mut snapshots| {
+            let request = self.client.leased(
+                lease.id(),
+                PrepareSnapshotRequest {
+                    snapshotter: self.snapshotter.clone(),
+                    key: key.clone(),
+                    parent: lower.last().map(Digest::to_string).unwrap_or_default(),
+                    // The containers' snapshots have our label; this one is the lease's.
+                    labels: [].into(),
+                },
+            );
+            async move { snapshots.prepare(request).await }
+        });
+        let mounts = prepared.await.map_err(StoreError::from)?.mounts;
         let unpacked = match self.apply(staged, mounts, limits).await {
             Ok(()) => self.commit(lease, chain, &key).await.map_err(LayerError::from),
             Err(error) => Err(error),

@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use agent_containerd::OWNER;
+use agent_containerd::{KEPT, OWNER};
 use containerd_client::services::v1::snapshots::{MountsRequest, ViewSnapshotRequest};
 use containerd_client::types::Mount;
 
@@ -50,22 +50,26 @@ impl Shared {
     }
 
     async fn view_image(&self, key: &str, parent: String) -> Result<Vec<Mount>, Error> {
-        let labels = [(OWNER, self.owner()), (root::KEPT, "true".to_owned())];
-        let request = self.client.request(ViewSnapshotRequest {
-            snapshotter: self.config.snapshotter.clone(),
-            key: key.to_owned(),
-            parent,
-            labels: labels.map(|(key, value)| (key.to_owned(), value)).into(),
+        let snapshotter = &self.config.snapshotter;
+        let viewed = self.client.snapshot("show a snapshot", |mut snapshots| {
+            let labels = [(OWNER, self.owner()), (KEPT, "true".to_owned())];
+            let request = self.client.request(ViewSnapshotRequest {
+                snapshotter: snapshotter.clone(),
+                key: key.to_owned(),
+                parent: parent.clone(),
+                labels: labels.map(|(key, value)| (key.to_owned(), value)).into(),
+            });
+            async move { snapshots.view(request).await }
         });
-        let mut snapshots = self.client.snapshots();
-        match within(TASK, "show a snapshot", snapshots.view(request)).await {
+        match viewed.await.map_err(Error::from) {
             Ok(viewed) => Ok(viewed.mounts),
             // An earlier attempt came as far.
             Err(error) if meaning(&error) == Meaning::Exists => {
                 let request = self.client.request(MountsRequest {
-                    snapshotter: self.config.snapshotter.clone(),
+                    snapshotter: snapshotter.clone(),
                     key: key.to_owned(),
                 });
+                let mut snapshots = self.client.snapshots();
                 let known = within(TASK, "ask for a snapshot's mounts", snapshots.mounts(request)).await;
                 known.map(|known| known.mounts)
             }

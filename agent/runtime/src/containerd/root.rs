@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use agent_containerd::OWNER;
+use agent_containerd::{KEPT, OWNER};
 use containerd_client::services::v1::snapshots::{
     ListSnapshotsRequest, PrepareSnapshotRequest, RemoveSnapshotRequest, UsageRequest,
 };
@@ -23,9 +23,6 @@ use crate::supervisor::declared;
 use crate::sys::open_in_root;
 use crate::{Error, Refusal, Written, label};
 
-/// What has this label is kept by itself; containerd looks for the key alone.
-pub(super) const KEPT: &str = "containerd.io/gc.root";
-
 impl Shared {
     /// Makes a writable snapshot of an image's. Nothing refers to it before its container does: a label keeps it.
     pub(super) async fn prepare_root(&self, id: &str, image: &str) -> Result<Vec<Mount>, Error> {
@@ -35,16 +32,18 @@ impl Shared {
                 value: String::new(),
             });
         }
-        let prepare = || {
-            let labels = [(OWNER, self.owner()), (KEPT, "true".to_owned())];
-            let request = self.client.request(PrepareSnapshotRequest {
-                snapshotter: self.config.snapshotter.clone(),
-                key: id.to_owned(),
-                parent: image.to_owned(),
-                labels: labels.map(|(key, value)| (key.to_owned(), value)).into(),
+        let prepare = async || {
+            let prepared = self.client.snapshot("prepare a snapshot", |mut snapshots| {
+                let labels = [(OWNER, self.owner()), (KEPT, "true".to_owned())];
+                let request = self.client.request(PrepareSnapshotRequest {
+                    snapshotter: self.config.snapshotter.clone(),
+                    key: id.to_owned(),
+                    parent: image.to_owned(),
+                    labels: labels.map(|(key, value)| (key.to_owned(), value)).into(),
+                });
+                async move { snapshots.prepare(request).await }
             });
-            let mut snapshots = self.client.snapshots();
-            async move { within(TASK, "prepare a snapshot", snapshots.prepare(request)).await }
+            prepared.await.map_err(Error::from)
         };
         match prepare().await {
             // What an earlier attempt of the same name left.
