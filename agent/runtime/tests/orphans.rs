@@ -162,3 +162,33 @@ async fn a_directory_that_containerd_left_of_a_snapshot_is_in_the_way_of_no_othe
     }
     machine.finish().await;
 }
+
+#[tokio::test]
+async fn what_runc_has_begun_goes_with_the_node_and_what_runs_does_not() {
+    let machine = Machine::of(Kind::Containerd, "begun").await;
+    machine.sandbox("s").await;
+    machine.run("s", machine.container("c", &SLEEP)).await;
+    let namespace = Daemon::namespace(&machine.directory.path().join("containerd"));
+    let records = Path::new("/run/containerd/runc").join(namespace);
+    // As one is left when containerd is killed over it.
+    let (begun, old, other) = (records.join("begun"), records.join("old"), records.join("other"));
+    for directory in [&begun, &old, &other] {
+        fs::create_dir(directory).unwrap();
+        nix::unistd::mkfifo(&directory.join("exec.fifo"), Mode::S_IRWXU).unwrap();
+    }
+    // Another runtime's, which has other files.
+    fs::write(other.join("status"), "{}").unwrap();
+    let long_ago = std::time::UNIX_EPOCH;
+    for directory in [&old, &other] {
+        fs::File::open(directory).unwrap().set_modified(long_ago).unwrap();
+    }
+    let next = common::open(machine.kind, machine.directory.path(), &machine.cgroup_root).await;
+    assert!(!old.exists());
+    // It may be another's, who is busy with it.
+    assert!(begun.exists() && records.join("c/state.json").exists());
+    assert!(other.join("status").exists());
+    fs::remove_dir_all(&other).unwrap();
+    drop(next);
+    machine.finish().await;
+    assert!(!begun.exists());
+}

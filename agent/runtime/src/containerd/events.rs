@@ -68,6 +68,7 @@ async fn resume(shared: &Arc<Shared>) -> Result<Streaming<Envelope>, Error> {
     if let Err(error) = shared.keep_ends().await {
         tracing::warn!(%error, "should containerd be away again when containers end, nobody will know how they did");
     }
+    shared.end_orphans_later();
     Ok(stream)
 }
 
@@ -118,6 +119,9 @@ pub(super) async fn compare(shared: &Arc<Shared>) -> Result<(), Error> {
         match tasks.get(&container.id) {
             // containerd ended what an agent's end, or its own, cut off while it was made.
             Some(task) if task.status() == Status::Stopped && !shared.may_have_run(&container) => {
+                shared.abandon(&container.id);
+            }
+            None if begun && container.state == State::Created && shared.is_held_back(&container.id) => {
                 shared.abandon(&container.id);
             }
             Some(task) if task.status() == Status::Stopped => {
@@ -200,15 +204,16 @@ impl Shared {
     }
 
     fn may_have_run(&self, container: &Container) -> bool {
-        let records = self.records();
-        let begun = records
-            .iter()
-            .any(|entry| entry.record.starting.contains(&container.id));
-        begun || container.state != State::Created
+        let begun = {
+            let records = self.records();
+            let mut all = records.iter();
+            all.any(|entry| entry.record.starting.contains(&container.id))
+        };
+        container.state != State::Created || begun && !self.is_held_back(&container.id)
     }
 
     /// A container will not be started any more, and never was.
-    fn abandon(&self, container: &str) {
+    pub(super) fn abandon(&self, container: &str) {
         let Some(sandbox) = self.records().owner(container) else {
             return;
         };
@@ -240,6 +245,28 @@ impl Shared {
         }
         self.watch_first(container, pid);
         self.watch_logger((&sandbox, container), pid, None);
+    }
+
+    /// A container has run whose shim ended before it could say so.
+    pub(super) fn ran_unheard(&self, sandbox: &str, container: &str) {
+        let known = self.change(sandbox, |containers| {
+            let found = containers.iter_mut().find(|known| known.id == container)?;
+            if let State::Exited { started_at, .. } = &mut found.state {
+                // containerd has told of the end, and not that it had begun.
+                started_at.get_or_insert_with(now);
+            }
+            Some(found.clone())
+        });
+        match known {
+            Ok(Some(known)) => {
+                if let State::Exited { exit, .. } = ended(known).state {
+                    let since = exit.finished_at;
+                    self.conclude(container, exit, Some(since));
+                }
+            }
+            Ok(None) => {}
+            Err(error) => tracing::warn!(container, %error, "that it ran is not on disk"),
+        }
     }
 
     /// Writes an end down and tells it, once. `unseen`: since when one ran of whose start nobody knows.

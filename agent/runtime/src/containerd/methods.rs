@@ -2,12 +2,14 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use containerd_client::services::v1::KillRequest;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use nix::libc;
 use tokio::sync::{OwnedMutexGuard, broadcast};
+use tokio::time::Instant;
 
 use super::client::{CALL, or_gone, within};
 use super::records::Record;
@@ -19,6 +21,10 @@ use crate::{
     Connected, Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Identity, ImageFiles, Info, Limits,
     Refusal, Runtime, Sandbox, SandboxSpec, Session, State, StreamSpec, Streams, Usage, Written,
 };
+
+/// containerd has undone a task whose shim has ended within this; it is asked so often.
+const NOTICED: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(20);
 
 impl Runtime for Containerd {
     fn info(&self) -> Info {
@@ -265,15 +271,24 @@ impl Shared {
     /// Sends a signal; success when there is nobody to send it to.
     pub(super) async fn kill(&self, container: &str, signal: i32) -> Result<(), Error> {
         let number = u32::try_from(signal).map_err(|error| Refusal::failed("send a signal", &error))?;
-        let request = self.client.request(KillRequest {
-            container_id: container.to_owned(),
-            exec_id: String::new(),
-            signal: number,
-            // Other processes outlive the first one where the pid namespace is not the container's own.
-            all: signal == libc::SIGKILL,
-        });
-        let killed = within(CALL, "send a signal", self.client.tasks().kill(request)).await;
-        or_gone(killed).map(drop)
+        let deadline = Instant::now() + NOTICED;
+        loop {
+            let request = self.client.request(KillRequest {
+                container_id: container.to_owned(),
+                exec_id: String::new(),
+                signal: number,
+                // Other processes outlive the first one where the pid namespace is not the container's own.
+                all: signal == libc::SIGKILL,
+            });
+            let killed = within(CALL, "send a signal", self.client.tasks().kill(request)).await;
+            match or_gone(killed) {
+                // The task goes with its shim, as soon as containerd has noticed.
+                Err(Error::Containerd { source, .. }) if source.is_end_of_shim() && Instant::now() < deadline => {
+                    tokio::time::sleep(PAUSE).await;
+                }
+                killed => return killed.map(drop),
+            }
+        }
     }
 
     /// Who is to die needs the processor for it: thousands of processes would wait for minutes for what a quota gives them.

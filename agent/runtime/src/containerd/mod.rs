@@ -20,6 +20,7 @@ mod client;
 mod creation;
 mod events;
 mod exec;
+mod gate;
 mod handed;
 mod holding;
 mod images;
@@ -48,13 +49,15 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use containerd_client::services::v1::ListContainersRequest;
 use tokio::sync::{Semaphore, broadcast};
 use tokio::task::JoinSet;
 
 pub use agent_containerd::Failure;
 
 use ahead::Ahead;
-use client::{Client, connect};
+use client::{CALL, Client, connect, within};
+use gate::Gates;
 use records::Records;
 
 use crate::cgroup::Cgroups;
@@ -129,6 +132,8 @@ struct Shared {
     execs: Semaphore,
     exec_count: AtomicU64,
     ahead: Mutex<Ahead>,
+    /// Those of the tasks that are being started.
+    gates: Gates,
     /// The containers whose loggers are watched.
     heard: Mutex<BTreeSet<String>>,
 }
@@ -178,6 +183,7 @@ impl Containerd {
             execs: Semaphore::new(EXECS),
             exec_count: AtomicU64::new(0),
             ahead: Mutex::default(),
+            gates: Gates::default(),
             heard: Mutex::default(),
             config: Config { state_dir, ..config },
         };
@@ -205,6 +211,9 @@ impl Containerd {
                 .map(|error| error.to_string()),
         );
         self.shared.end_orphans().await?;
+        // Nothing of ours is made any more.
+        let aborted = self.shared.remove_aborted(Duration::ZERO).await;
+        failures.extend(aborted.err().map(|error| error.to_string()));
         let root = PathBuf::from(&self.shared.config.cgroup_root);
         failures.extend(self.shared.cgroups.remove(&root));
         if let Some(parent) = root.parent().filter(|parent| !parent.as_os_str().is_empty()) {
@@ -308,7 +317,9 @@ impl Shared {
         }
         self.remove_strays().await?;
         self.remove_stray_roots().await?;
+        self.remove_aborted(orphans::CREATION).await?;
         events::listen(self).await?;
+        self.end_all_unheard().await;
         for id in self.known() {
             self.watch_pause(&id);
         }
@@ -316,22 +327,44 @@ impl Shared {
             self.watch_first(&id, pid);
             self.watch_logger((&sandbox, &id), pid, None);
         }
-        let shared = Arc::downgrade(self);
-        self.spawn(async move {
-            tokio::time::sleep(UNDOING).await;
-            if let Some(shared) = shared.upgrade() {
-                // It has no error of its own.
-                drop(shared.end_orphans().await);
-            }
-        });
         Ok(())
     }
 
-    /// Ends what a crash left in containerd without a record of it.
+    /// Ends the shims that a crash left in containerd without a record of them.
     async fn end_orphans(self: &Arc<Self>) -> Result<(), Error> {
         self.blocking("end shims that serve no task", |shared| {
             orphans::end(&shared.config.address, &shared.config.namespace);
         })
         .await
+    }
+
+    /// Removes what runc has begun that long ago for containers that nobody knows.
+    async fn remove_aborted(self: &Arc<Self>, age: Duration) -> Result<(), Error> {
+        let doing = "remove what runc has begun";
+        let aborted = self.blocking(doing, move |shared| orphans::aborted(&shared.config.namespace, age));
+        let mut aborted = aborted.await?;
+        if aborted.is_empty() {
+            return Ok(());
+        }
+        // Asked after they were seen: whoever makes one has had it there before.
+        let request = self.client.request(ListContainersRequest::default());
+        let listed = within(CALL, "list containers", self.client.containers().list(request)).await?;
+        let known: BTreeSet<String> = listed.containers.into_iter().map(|stored| stored.id).collect();
+        aborted.retain(|(id, _)| !known.contains(id) && self.records().owner(id).is_none());
+        self.blocking(doing, move |_| orphans::remove(&aborted)).await
+    }
+
+    /// Both when containerd has undone what it was killed over.
+    fn end_orphans_later(self: &Arc<Self>) {
+        let shared = Arc::downgrade(self);
+        self.spawn(async move {
+            tokio::time::sleep(UNDOING).await;
+            let Some(shared) = shared.upgrade() else { return };
+            // It has no error of its own.
+            drop(shared.end_orphans().await);
+            if let Err(error) = shared.remove_aborted(orphans::CREATION).await {
+                tracing::warn!(%error, "what runc has begun stays");
+            }
+        });
     }
 }

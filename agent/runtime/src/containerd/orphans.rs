@@ -1,21 +1,32 @@
 //! Shims that serve nobody. containerd starts a shim for the call that creates a task; when the caller dies just then, containerd
 //! takes the task back, but a shim that had not yet told its address lives on, and nothing ever ends it. When it had not yet
 //! opened its log it waits for ever for the log's reader, and with it everything that is later started in its pod.
+//!
+//! And records that runc has only begun: containerd has runc remove them from a directory that is gone, and so it fails.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::libc;
 use sha2::{Digest as _, Sha256};
 
-use super::logger;
+use super::client::TASK;
+use super::{gate, logger};
+use crate::clock::now;
 use crate::sys;
 
 /// Where shims listen, each at a name made from containerd's address, its namespace and the shim's group.
 const SOCKETS: &str = "/run/containerd/s";
+
+/// Where containerd has runc keep its records, a directory for each namespace with one for each container.
+pub(super) const RUNC: &str = "/run/containerd/runc";
+/// Who makes a container waits no longer for it.
+pub(super) const CREATION: Duration = TASK;
 
 /// A shim without a directory of its own and without containers, that answers nobody.
 struct Orphan {
@@ -38,6 +49,37 @@ pub(super) fn end(address: &Path, namespace: &str) {
             && let Some(socket) = orphan.socket
         {
             drop(fs::remove_file(socket));
+        }
+    }
+}
+
+/// runc's directories of containers whose creation seems to be cut off, and that so long ago.
+pub(super) fn aborted(namespace: &str, age: Duration) -> Vec<(String, PathBuf)> {
+    let records = fs::read_dir(Path::new(RUNC).join(namespace));
+    let aborted = records.into_iter().flatten().flatten().filter_map(|entry| {
+        let since = entry.metadata().and_then(|found| found.modified()).ok()?;
+        let old = now().duration_since(since).is_ok_and(|since| since >= age);
+        // Another runtime than runc has other files there.
+        let only_gate = fs::read_dir(entry.path())
+            .ok()?
+            .flatten()
+            .all(|file| file.file_name() == gate::PIPE);
+        let id = entry.file_name().into_string().ok()?;
+        (old && only_gate).then(|| (id, entry.path()))
+    });
+    aborted.collect()
+}
+
+/// Removes them, unless something has come into them.
+pub(super) fn remove(aborted: &[(String, PathBuf)]) {
+    for (id, directory) in aborted {
+        tracing::info!(container = id, "removing what runc has begun");
+        let removed = match fs::remove_file(directory.join(gate::PIPE)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            Ok(()) | Err(_) => fs::remove_dir(directory),
+        };
+        if let Err(error) = removed {
+            tracing::warn!(container = id, %error, "what runc has begun stays");
         }
     }
 }

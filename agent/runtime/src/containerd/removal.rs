@@ -122,9 +122,14 @@ impl Shared {
         forgotten
     }
 
-    async fn remove_task(&self, container: &str) -> Result<(), Error> {
+    /// Kills a container and waits for its end; success when there is none.
+    pub(super) async fn kill_and_wait(&self, container: &str) -> Result<(), Error> {
         self.kill(container, libc::SIGKILL).await?;
-        self.wait(container).await?;
+        self.wait(container).await
+    }
+
+    async fn remove_task(&self, container: &str) -> Result<(), Error> {
+        self.kill_and_wait(container).await?;
         let delete = self.client.request(DeleteTaskRequest {
             container_id: container.to_owned(),
         });

@@ -8,6 +8,7 @@ use containerd_client::types::v1::Status;
 use tokio::time::Instant;
 
 use super::client::{CALL, Meaning, TASK, meaning, or_gone, within};
+use super::gate::{Gate, Starting};
 use super::{Shared, creation};
 use crate::clock::now;
 use crate::embedded::io_error;
@@ -23,12 +24,19 @@ impl Shared {
         if container.state != State::Created {
             return Err(Refusal::wrong_state(&container).into());
         }
+        let gate = self.close_gate(id);
         // On disk first: what ends and has not been about to run never ran.
         let noted = self.records().begin(sandbox, id);
         let noted = noted.ok_or_else(|| Error::SandboxNotFound(sandbox.to_owned()))?;
         noted.map_err(io_error("write the record of", &self.directory(sandbox)))?;
         let held = self.hold_log(sandbox, id).await;
-        let pid = self.start_and_keep(id).await?;
+        let pid = match self.start_and_keep(id, &gate).await {
+            Err(error) if error.is_loss() => {
+                self.end_unheard(sandbox, id, gate.gate()).await;
+                return Err(error);
+            }
+            told => told?,
+        };
         let pid = i32::try_from(pid).map_err(|error| Refusal::failed("start containerd task", &error))?;
         failpoint::reach("start told");
         let started_at = now();
@@ -53,11 +61,11 @@ impl Shared {
     }
 
     /// Starts a task and has its end kept. Returns its pid.
-    async fn start_and_keep(&self, id: &str) -> Result<u32, Error> {
+    async fn start_and_keep(&self, id: &str, gate: &Starting) -> Result<u32, Error> {
         let (mut kept, started) = tokio::join!(self.keep_end(id), self.start_task(id));
         let pid = match started {
             Err(error) if meaning(&error) == Meaning::Silent => {
-                let settled = self.settle(id, error).await?;
+                let settled = self.settle(id, gate, error).await?;
                 kept = self.keep_end(id).await;
                 settled
             }
@@ -79,8 +87,9 @@ impl Shared {
     }
 
     /// containerd went away while it started the task: whether that runs, it says when it is back. The pid, or the failure.
-    async fn settle(&self, id: &str, failure: Error) -> Result<u32, Error> {
+    async fn settle(&self, id: &str, gate: &Starting, failure: Error) -> Result<u32, Error> {
         let deadline = Instant::now() + TASK;
+        let mut refused = None;
         while Instant::now() < deadline {
             let request = self.client.request(GetRequest {
                 container_id: id.to_owned(),
@@ -99,12 +108,50 @@ impl Shared {
             match task.status() {
                 Status::Created => match self.start_task(id).await {
                     Err(error) if meaning(&error) == Meaning::Silent => {}
+                    // The first order may have come to the shim meanwhile.
+                    Err(error) if refused.is_none() => refused = Some(error),
                     told => return told,
                 },
+                // It was ended while it waited.
+                Status::Stopped if gate.gate().is_some_and(|gate| !gate.is_passed()) => return Err(failure),
                 Status::Running | Status::Stopped | Status::Paused | Status::Pausing => return Ok(task.pid),
-                Status::Unknown => return Err(failure),
+                // Its shim takes long to answer.
+                Status::Unknown => tokio::time::sleep(PAUSE).await,
             }
         }
         Err(failure)
+    }
+
+    /// Ends a container that was to be started, of which nobody hears whether it was, and then finds out whether it has run.
+    async fn end_unheard(self: &Arc<Self>, sandbox: &str, id: &str, gate: Option<&Gate>) {
+        if let Err(error) = self.kill_and_wait(id).await {
+            // When containerd is back it tells of it.
+            tracing::warn!(container = id, %error, "whether it has run is not known");
+            return;
+        }
+        match gate {
+            Some(gate) if gate.is_passed() => self.ran_unheard(sandbox, id),
+            Some(_) => self.abandon(id),
+            None => {}
+        }
+    }
+
+    /// Ends what an earlier agent was about to start and what still waits: its order may be on its way, and nobody hears the answer.
+    pub(super) async fn end_all_unheard(self: &Arc<Self>) {
+        let unheard: Vec<(String, String)> = {
+            let records = self.records();
+            let all = records.iter().flat_map(|entry| {
+                let created = entry.record.containers().iter();
+                let created = created.filter(|known| known.state == State::Created);
+                let begun = created.filter(|known| entry.record.starting.contains(&known.id));
+                begun.map(|known| (entry.record.sandbox.id.clone(), known.id.clone()))
+            });
+            all.collect()
+        };
+        let ends = unheard.iter().map(|(sandbox, id)| async move {
+            let gate = self.gate(id);
+            self.end_unheard(sandbox, id, gate.as_ref()).await;
+        });
+        futures::future::join_all(ends).await;
     }
 }

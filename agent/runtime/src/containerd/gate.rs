@@ -1,0 +1,119 @@
+//! The pipe at which runc lets a container's first process wait until its program is to run.
+//!
+//! The process writes to it just before it becomes the program, and both it and runc's directory may be gone soon after. Who has
+//! held the pipe sees by its time whether that has happened, although nobody is left who could be asked.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, open, openat};
+use nix::sys::stat::{Mode, UtimensatFlags, fstat, utimensat};
+use nix::sys::time::TimeSpec;
+
+use super::Shared;
+use super::orphans::RUNC;
+
+pub(super) const PIPE: &str = "exec.fifo";
+/// Nothing that happens now has this time, however coarse the clock of the file system is.
+const BEFORE: TimeSpec = TimeSpec::new(1, 0);
+
+pub(super) enum Gate {
+    /// It was closed when it was taken hold of.
+    Held(OwnedFd),
+    /// runc removes it as soon as the program has been begun.
+    Gone,
+}
+
+impl Gate {
+    /// `anew` forgets what has come through.
+    fn hold(container: &Path, anew: bool) -> io::Result<Self> {
+        let directory = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let container = open(container, directory, Mode::empty())?;
+        let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let pipe = match openat(&container, PIPE, flags, Mode::empty()) {
+            Err(Errno::ENOENT) => return Ok(Self::Gone),
+            pipe => pipe?,
+        };
+        if anew {
+            let same = format!("/proc/self/fd/{}", pipe.as_raw_fd());
+            utimensat(AT_FDCWD, same.as_str(), &BEFORE, &BEFORE, UtimensatFlags::FollowSymlink)?;
+        }
+        Ok(Self::Held(pipe))
+    }
+
+    /// Whether the program has been begun.
+    pub(super) fn is_passed(&self) -> bool {
+        match self {
+            Self::Held(pipe) => fstat(pipe).is_ok_and(|status| status.st_mtime != BEFORE.tv_sec()),
+            Self::Gone => true,
+        }
+    }
+}
+
+/// The gates of the tasks that are being started, each for as long as its start goes on.
+#[derive(Clone, Default)]
+pub(super) struct Gates(Arc<Mutex<BTreeMap<String, Arc<Gate>>>>);
+
+impl Gates {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Gate>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The gate of a task while it is started.
+pub(super) struct Starting {
+    id: String,
+    gate: Option<Arc<Gate>>,
+    all: Gates,
+}
+
+impl Starting {
+    pub(super) fn gate(&self) -> Option<&Gate> {
+        self.gate.as_deref()
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        self.all.lock().remove(&self.id);
+    }
+}
+
+impl Shared {
+    /// Holds the gate of a task that nobody has ordered to run yet. Another runtime than runc may have none.
+    pub(super) fn close_gate(&self, id: &str) -> Starting {
+        let gate = self.hold_gate(id, true).map(Arc::new);
+        if let Some(gate) = &gate {
+            self.gates.lock().insert(id.to_owned(), Arc::clone(gate));
+        }
+        Starting {
+            id: id.to_owned(),
+            gate,
+            all: self.gates.clone(),
+        }
+    }
+
+    /// Holds the gate of a task that an earlier agent may have ordered to run; it closed the gate before.
+    pub(super) fn gate(&self, id: &str) -> Option<Gate> {
+        self.hold_gate(id, false)
+    }
+
+    /// Whether a task that has ended, and that somebody was about to start, is known never to have run.
+    pub(super) fn is_held_back(&self, id: &str) -> bool {
+        let starting = self.gates.lock().get(id).cloned();
+        let gate = starting.or_else(|| self.gate(id).map(Arc::new));
+        gate.is_some_and(|gate| !gate.is_passed())
+    }
+
+    fn hold_gate(&self, id: &str, anew: bool) -> Option<Gate> {
+        let held = Gate::hold(&Path::new(RUNC).join(&self.config.namespace).join(id), anew);
+        if let Err(error) = &held {
+            tracing::debug!(container = id, %error, "whether it has run is known from containerd alone");
+        }
+        held.ok()
+    }
+}
