@@ -165,6 +165,9 @@ impl Dispatcher {
         let addresses = newest
             .as_ref()
             .and_then(|sandbox| leftovers.addresses.remove(&sandbox.id));
+        for lost in sandboxes.iter().filter(|sandbox| sandbox.lost) {
+            worker.remember_started(lost);
+        }
         worker.adopt(newest.as_ref(), addresses);
         let mut earlier: BTreeSet<String> = sandboxes.into_iter().map(|sandbox| sandbox.id).collect();
         earlier.extend(

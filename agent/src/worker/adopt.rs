@@ -159,7 +159,7 @@ impl Worker {
     }
 
     /// Containers of a lost sandbox that ran: the API may not have heard of the last ones.
-    fn remember_started(&mut self, sandbox: &runtime::Sandbox) {
+    pub(crate) fn remember_started(&mut self, sandbox: &runtime::Sandbox) {
         let now = self.context.now();
         if pods::terminal_phase(&self.pod).is_some() {
             return;

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use agent_plan::observed::Sandbox;
 use agent_plan::restart;
+use futures::FutureExt as _;
+use futures::future::OptionFuture;
 use tracing::warn;
 
-use super::removal::remove_sandbox;
+use super::removal::remove_lost;
 use super::{Done, Worker};
 
 impl Worker {
@@ -31,11 +33,12 @@ impl Worker {
             return;
         }
         let (context, gate) = (Arc::clone(&self.context), Arc::clone(&self.gate));
+        let mut heard = Some(self.publisher.heard());
         self.tasks.spawn(async move {
             // Who makes a container in it wants to know what became of that.
             drop(gate.write().await);
             let mut times = 0_u32;
-            while let Err(failures) = remove_sandbox(&context, &id).await {
+            while let Err(failures) = remove_lost(&context, &id, OptionFuture::from(heard.take()).map(drop)).await {
                 warn!(
                     sandbox = id,
                     failures, times, "a lost sandbox could not be removed; it will be tried again"

@@ -1,6 +1,7 @@
 //! Telling the API: one request at a time, only what changed, at once when it matters.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use agent_plan::observed::Sandbox;
 use agent_plan::shift::shift;
@@ -10,6 +11,7 @@ use k8s_openapi::jiff::SignedDuration;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use kube::core::Status;
+use tokio::sync::watch;
 use tracing::{debug, warn};
 
 use super::{Done, Worker, version};
@@ -22,6 +24,8 @@ const LONGEST_GATHER_MILLISECONDS: i64 = 1_000;
 const LOOK_MILLISECONDS: i64 = 200;
 const FIRST_RETRY_MILLISECONDS: i64 = 100;
 const LONGEST_RETRY_MILLISECONDS: i64 = 10_000;
+/// What is to be removed once the API has heard of it waits no longer for that.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The state of the status in the API.
 #[derive(Debug, Default)]
@@ -34,12 +38,22 @@ pub(super) struct Publisher {
     /// When the first change came that is not sent yet.
     gathering_since: Option<Timestamp>,
     retry: Option<(Timestamp, i64)>,
-    current: bool,
+    /// Whether the API has heard of everything.
+    current: watch::Sender<bool>,
     /// How often the sandbox that is being made failed before.
     pub(super) sandbox_failures: u32,
 }
 
 impl Publisher {
+    /// Waits until the API has heard of what is known now, as far as it answers soon.
+    pub(super) fn heard(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.current.send_replace(false);
+        let mut current = self.current.subscribe();
+        async move {
+            drop(tokio::time::timeout(PATIENCE, current.wait_for(|current| *current)).await);
+        }
+    }
+
     /// Whether the API is being told what somebody waits for.
     pub(super) fn is_pressing(&self) -> bool {
         self.in_flight && self.pressing
@@ -55,7 +69,12 @@ impl Publisher {
 impl Worker {
     /// Sends the status if it changed; answers when to look again.
     pub(super) fn publish(&mut self, now: Timestamp) -> Option<Timestamp> {
-        if self.gone || self.publisher.in_flight {
+        if self.gone {
+            // Nobody is to be told any more.
+            self.publisher.current.send_replace(true);
+            return None;
+        }
+        if self.publisher.in_flight {
             return None;
         }
         if let Some((until, _)) = self.publisher.retry
@@ -66,11 +85,11 @@ impl Worker {
         let new = status::build(&self.pod, &self.view, &self.context.scheme(), now);
         let old = self.pod.status.clone().unwrap_or_default();
         let Some(change) = patch::status(pods::uid(&self.pod), &old, &new) else {
-            self.publisher.current = true;
+            self.publisher.current.send_replace(true);
             self.publisher.gathering_since = None;
             return None;
         };
-        self.publisher.current = false;
+        self.publisher.current.send_replace(false);
         let pressing = matters(&old, &new);
         if !pressing {
             let since = *self.publisher.gathering_since.get_or_insert(now);
@@ -124,13 +143,13 @@ impl Worker {
                 // The watch is about to say so too, or another pod has the name.
                 let until = later(self.context.now(), LONGEST_RETRY_MILLISECONDS);
                 self.publisher.retry = Some((until, LONGEST_RETRY_MILLISECONDS));
-                self.publisher.current = true;
+                self.publisher.current.send_replace(true);
             }
             // Nobody would ever be told of a pod that is gone already.
             Err(kube::Error::Api(status)) if self.view.sandbox == Sandbox::Removed && is_refusal(&status) => {
                 warn!(pod = %self.id(), code = status.code, "the final status is refused");
                 self.publisher.retry = None;
-                self.publisher.current = true;
+                self.publisher.current.send_replace(true);
             }
             Err(error) => {
                 let delay = self.hold_back();
@@ -150,7 +169,8 @@ impl Worker {
 
     /// Notes when the API has the status that will never change again. Answers whether that is news.
     pub(super) fn settle_final_status(&mut self) -> bool {
-        let settled = self.publisher.current && !self.publisher.in_flight && self.view.sandbox == Sandbox::Removed;
+        let settled =
+            *self.publisher.current.borrow() && !self.publisher.in_flight && self.view.sandbox == Sandbox::Removed;
         let news = settled && !self.view.final_status_stored;
         self.view.final_status_stored = settled;
         news

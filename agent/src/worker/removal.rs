@@ -4,8 +4,17 @@ use crate::context::Context;
 
 /// Removes a sandbox and its network; goes on past failures.
 pub(super) async fn remove_sandbox(context: &Context, id: &str) -> Result<(), String> {
+    remove_lost(context, id, std::future::ready(())).await
+}
+
+/// The same, but what is written down of it stays until it is `heard`: the next agent would know of it from nowhere else.
+pub(super) async fn remove_lost(context: &Context, id: &str, heard: impl Future<Output = ()>) -> Result<(), String> {
     let ended = end_sandbox(context, id).await;
-    let (removed, detached) = tokio::join!(clear_sandbox(context, id), detach(context, id));
+    let clear = async {
+        heard.await;
+        clear_sandbox(context, id).await
+    };
+    let (removed, detached) = tokio::join!(clear, detach(context, id));
     release(context, id, [ended, removed, detached])
 }
 
