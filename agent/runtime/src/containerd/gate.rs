@@ -15,8 +15,9 @@ use nix::sys::stat::{Mode, UtimensatFlags, fstat, utimensat};
 use nix::sys::time::TimeSpec;
 
 use super::Shared;
-use super::orphans::RUNC;
 
+/// Where containerd has runc keep its records, a directory for each namespace with one for each container.
+pub(super) const RUNC: &str = "/run/containerd/runc";
 pub(super) const PIPE: &str = "exec.fifo";
 /// Nothing that happens now has this time, however coarse the clock of the file system is.
 const BEFORE: TimeSpec = TimeSpec::new(1, 0);

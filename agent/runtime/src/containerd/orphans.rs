@@ -23,8 +23,6 @@ use crate::sys;
 /// Where shims listen, each at a name made from containerd's address, its namespace and the shim's group.
 const SOCKETS: &str = "/run/containerd/s";
 
-/// Where containerd has runc keep its records, a directory for each namespace with one for each container.
-pub(super) const RUNC: &str = "/run/containerd/runc";
 /// Who makes a container waits no longer for it.
 pub(super) const CREATION: Duration = TASK;
 
@@ -55,7 +53,7 @@ pub(super) fn end(address: &Path, namespace: &str) {
 
 /// runc's directories of containers whose creation seems to be cut off, and that so long ago.
 pub(super) fn aborted(namespace: &str, age: Duration) -> Vec<(String, PathBuf)> {
-    let records = fs::read_dir(Path::new(RUNC).join(namespace));
+    let records = fs::read_dir(Path::new(gate::RUNC).join(namespace));
     let aborted = records.into_iter().flatten().flatten().filter_map(|entry| {
         let since = entry.metadata().and_then(|found| found.modified()).ok()?;
         let old = now().duration_since(since).is_ok_and(|since| since >= age);
