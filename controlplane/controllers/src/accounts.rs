@@ -46,8 +46,8 @@ impl Controller for ServiceAccounts {
 
     fn plan(&self, key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
         let mut plan = Plan::default();
-        let there = self.0.partial.get(&SERVICE_ACCOUNTS);
-        if is_alive(&self.0, key) && there.is_some_and(|there| there.get(&Key::new(&key.name, DEFAULT)).is_none()) {
+        let there = self.0.service_accounts.get(&Key::new(&key.name, DEFAULT));
+        if is_alive(&self.0, key) && there.is_none() {
             plan.stage(vec![Step::Create {
                 resource: SERVICE_ACCOUNTS,
                 namespace: key.name.clone(),
@@ -177,8 +177,7 @@ impl TokenSecrets {
             return;
         };
         let namespace = secret.metadata.namespace.as_deref().unwrap_or_default();
-        let accounts = self.caches.partial.get(&SERVICE_ACCOUNTS);
-        let account = accounts.and_then(|accounts| accounts.get(&Key::new(namespace, name)));
+        let account = self.caches.service_accounts.get(&Key::new(namespace, name));
         let uid = account.as_deref().map(uid);
         let wanted = annotation(secret, ACCOUNT_UID).filter(|wanted| !wanted.is_empty());
         let Some(uid) = uid.filter(|uid| wanted.is_none_or(|wanted| wanted == *uid)) else {
@@ -259,7 +258,7 @@ fn plan_bootstrap(secret: &Contents, now: Timestamp, plan: &mut Plan) {
 /// Wakes namespaces, and those whose object of this name changes.
 pub(crate) fn listen<K: Cached>(
     caches: &Caches,
-    objects: Option<&Arc<Cache<K>>>,
+    objects: &Cache<K>,
     name: &'static str,
     measured: &'static str,
 ) -> Arc<Queue<Key>> {
@@ -270,27 +269,25 @@ pub(crate) fn listen<K: Cached>(
             wake.push(Key::of(&namespace.metadata));
         }
     });
-    if let Some(objects) = objects {
-        let wake = queue.clone();
-        objects.listen(move |change| {
-            for metadata in change.sides().map(Object::meta) {
-                if metadata.name() == name {
-                    wake.push(Key::new("", metadata.namespace()));
-                }
+    let wake = queue.clone();
+    objects.listen(move |change| {
+        for metadata in change.sides().map(Object::meta) {
+            if metadata.name() == name {
+                wake.push(Key::new("", metadata.namespace()));
             }
-        });
-    }
+        }
+    });
     queue
 }
 
 /// Wakes the namespaces for their account.
 pub(crate) fn listen_accounts(caches: &Caches) -> Arc<Queue<Key>> {
-    listen(caches, caches.partial.get(&SERVICE_ACCOUNTS), DEFAULT, "serviceaccount")
+    listen(caches, &caches.service_accounts, DEFAULT, "serviceaccount")
 }
 
 /// Wakes the namespaces for their certificate.
 pub(crate) fn listen_certificates(caches: &Caches) -> Arc<Queue<Key>> {
-    listen(caches, Some(&caches.config_maps), CERTIFICATE, "root_ca_cert_publisher")
+    listen(caches, &caches.config_maps, CERTIFICATE, "root_ca_cert_publisher")
 }
 
 /// Wakes Secrets that hold tokens, also when their account changes.
@@ -302,18 +299,16 @@ pub(crate) fn listen_secrets(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
             wake.push(Key::of(&secret.metadata));
         }
     });
-    if let Some(accounts) = caches.partial.get(&SERVICE_ACCOUNTS) {
-        let (wake, all) = (queue.clone(), Arc::downgrade(caches));
-        accounts.listen(move |change| {
-            let Some(caches) = all.upgrade() else { return };
-            for account in change.sides().map(Object::meta) {
-                let entry = crate::kinds::of_account(account.namespace(), account.name());
-                for secret in caches.secrets.indexed(&entry) {
-                    wake.push(Key::of(&secret.metadata));
-                }
+    let (wake, all) = (queue.clone(), Arc::downgrade(caches));
+    caches.service_accounts.listen(move |change| {
+        let Some(caches) = all.upgrade() else { return };
+        for account in change.sides().map(Object::meta) {
+            let entry = crate::kinds::of_account(account.namespace(), account.name());
+            for secret in caches.secrets.indexed(&entry) {
+                wake.push(Key::of(&secret.metadata));
             }
-        });
-    }
+        }
+    });
     queue
 }
 

@@ -31,14 +31,12 @@ const ASK_AGAIN: Duration = Duration::from_mins(1);
 /// Wakes requests that are new or have changed.
 pub(crate) fn listen(caches: &Caches) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("certificate");
-    if let Some(requests) = caches.partial.get(&SIGNING_REQUESTS) {
-        let wake = queue.clone();
-        requests.listen(move |change| {
-            if let Some(metadata) = change.new.map(Object::meta) {
-                wake.push(Key::of(metadata));
-            }
-        });
-    }
+    let wake = queue.clone();
+    caches.signing_requests.listen(move |change| {
+        if let Some(metadata) = change.new.map(Object::meta) {
+            wake.push(Key::of(metadata));
+        }
+    });
     queue
 }
 

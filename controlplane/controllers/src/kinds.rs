@@ -12,14 +12,8 @@ use controlplane_plan::{
 };
 use k8s_openapi::{
     api::{
-        apps::v1::{Deployment, ReplicaSet},
-        coordination::v1::Lease,
-        core::v1::{Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, ResourceQuota, Service},
-        discovery::v1::EndpointSlice,
-        networking::v1::ServiceCIDR,
-        policy::v1::PodDisruptionBudget,
-        rbac::v1::ClusterRole,
-        storage::v1::StorageClass,
+        apps::v1::ReplicaSet,
+        core::v1::{Node, PersistentVolume, PersistentVolumeClaim},
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
@@ -125,32 +119,6 @@ impl Cached for Elder {
         trim_metadata(&mut self.0.metadata);
     }
 }
-
-macro_rules! plain {
-    ($($kind:ty),*) => {$(
-        impl Cached for $kind {
-            type Pool = ();
-
-            fn trim(&mut self) {
-                trim_metadata(&mut self.metadata);
-            }
-        }
-    )*};
-}
-
-plain!(
-    ClusterRole,
-    Deployment,
-    Endpoints,
-    Lease,
-    Namespace,
-    Service,
-    EndpointSlice,
-    ResourceQuota,
-    PodDisruptionBudget,
-    ServiceCIDR,
-    StorageClass
-);
 
 /// The index entry of claims without a volume that ask for a class, and of the class's volumes.
 pub(crate) fn in_class(class: &str) -> String {

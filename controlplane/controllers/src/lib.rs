@@ -3,6 +3,10 @@
 //! Each authenticates as the user that stock Kubernetes gives it, so that authorization and the audit log tell them
 //! apart. What to do is decided in `controlplane-plan`; this crate watches, asks a plan, and performs its steps.
 //!
+//! A new controller is a plan in `controlplane-plan`, a file here with its `listen` and its `Controller`, and a line in the
+//! table of `setup.rs`. A kind that its plan reads is a line in the table of `kinds/caches.rs` (and of `step.rs` in
+//! `controlplane-plan`, where resources have their names).
+//!
 //! All share one watch a kind (`kinds.rs`). A key whose plan did something is planned again only when the caches show
 //! what was done (`driver.rs`), so a lost watch or a lost answer never makes anything twice.
 

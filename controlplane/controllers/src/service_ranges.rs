@@ -6,7 +6,7 @@ use controlplane_plan::{
     objects::{Meta as _, Object as _, name},
     rollout::Failure,
     service_ranges,
-    step::{ADDRESSES, Plan},
+    step::Plan,
 };
 use k8s_openapi::jiff::Timestamp;
 
@@ -26,12 +26,7 @@ impl Controller for ServiceRanges {
         };
         let mut addresses: Vec<IpAddr> = Vec::new();
         if range.metadata.deletion_timestamp.is_some() {
-            let all = self
-                .0
-                .partial
-                .get(&ADDRESSES)
-                .map(|cache| cache.all())
-                .unwrap_or_default();
+            let all = self.0.addresses.all();
             let managed = all.iter().filter(|address| {
                 let labels = address.meta().labels();
                 let by = labels.and_then(|labels| labels.get("ipaddress.kubernetes.io/managed-by"));
@@ -53,16 +48,14 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
             wake.push(Key::of(&range.metadata));
         }
     });
-    if let Some(addresses) = caches.partial.get(&ADDRESSES) {
-        let (wake, all) = (queue.clone(), Arc::downgrade(caches));
-        addresses.listen(move |_change| {
-            let Some(caches) = all.upgrade() else { return };
-            for range in caches.service_ranges.all() {
-                if range.metadata.deletion_timestamp.is_some() {
-                    wake.push(Key::of(&range.metadata));
-                }
+    let (wake, all) = (queue.clone(), Arc::downgrade(caches));
+    caches.addresses.listen(move |_change| {
+        let Some(caches) = all.upgrade() else { return };
+        for range in caches.service_ranges.all() {
+            if range.metadata.deletion_timestamp.is_some() {
+                wake.push(Key::of(&range.metadata));
             }
-        });
-    }
+        }
+    });
     queue
 }

@@ -5,35 +5,27 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use controlplane_plan::step::{self, Resource};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     Clients, Options,
-    accounts::{self, RootCertificates, ServiceAccounts, TokenSecrets},
-    aggregation::{self, Aggregation},
-    cache::{Cache, Key},
-    certificates,
-    deployments::{self, Deployments},
-    disruption::{self, Disruption},
+    accounts::{self, RootCertificates, TokenSecrets},
+    aggregation,
+    cache::Key,
+    certificates, deployments, disruption,
     driver::{self, Context, Controller},
-    endpoints::{self, EndpointSlices, Legacy, Mirror},
-    ephemeral::{self, Ephemeral},
+    endpoints, ephemeral,
     events::{self, Recorder},
     garbage,
-    kinds::{Cached, Caches},
-    namespaces,
-    nodes::{self, Leftovers, Nodes},
+    kinds::Caches,
+    namespaces, nodes,
     protection::{self, Guard},
     provisioner,
     queue::Queue,
-    quotas, reflector,
-    replica_sets::{self, ReplicaSets, ReplicationControllers},
+    quotas, replica_sets,
     scheduler::{self, Scheduler},
-    service_ranges::{self, ServiceRanges},
-    signer, ttl,
-    volumes::{self, Claims, Volumes},
+    service_ranges, signer, ttl, volumes,
 };
 
 /// The namespace of the controllers' service accounts.
@@ -53,7 +45,6 @@ const EPHEMERAL: &str = "ephemeral-volume-controller";
 struct Setup<'a> {
     clients: &'a Clients,
     options: &'a Options,
-    cancel: &'a CancellationToken,
     caches: Arc<Caches>,
     recorder: Recorder,
     tasks: JoinSet<()>,
@@ -77,7 +68,6 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
     let mut setup = Setup {
         clients,
         options,
-        cancel,
         caches: caches.clone(),
         recorder,
         tasks: JoinSet::new(),
@@ -85,56 +75,17 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
     let mut writing = JoinSet::new();
     writing.spawn(writer.run(components(clients, options.version)));
 
-    let queue = deployments::listen(&caches);
-    setup.controller(Deployments(caches.clone()), "deployment-controller", queue);
-    let queue = replica_sets::listen(&caches);
-    setup.controller(ReplicaSets(caches.clone()), "replicaset-controller", queue);
-    let queue = replica_sets::listen_to_elders(&caches);
-    setup.controller(ReplicationControllers(caches.clone()), "replication-controller", queue);
-
-    let queue = aggregation::listen(&caches);
-    setup.controller(Aggregation(caches.clone()), "clusterrole-aggregation-controller", queue);
-    setup.endpoints();
-    setup.accounts();
-    let (garbage, queue) = garbage::listen(&caches);
-    setup.controller(garbage, GARBAGE, queue);
-    let queue = nodes::listen(&caches);
-    setup.controller(
-        Nodes::new(caches.clone(), options.pod_ranges.clone()),
-        "node-controller",
-        queue,
-    );
-    let queue = nodes::listen_leftovers(&caches);
-    setup.controller(Leftovers::new(caches.clone()), "pod-garbage-collector", queue);
-    setup.keepers(&caches);
-    setup.storage(&caches);
+    setup.controllers(&caches);
+    setup.workers(&caches);
+    setup.credentials(&caches);
     let scheduler = Scheduler::listen(&caches);
     options.metrics.watch_scheduler(scheduler.clone());
     let context = setup.context(events::SCHEDULER);
     setup.tasks.spawn(scheduler::run(scheduler, context));
 
     // Watches start last: by now everybody listens.
-    setup.reflect(&caches.deployments, step::DEPLOYMENTS);
-    setup.reflect(&caches.replica_sets, step::REPLICA_SETS);
-    setup.reflect(&caches.replication_controllers, step::REPLICATION_CONTROLLERS);
-    setup.reflect(&caches.pods, step::PODS);
-    setup.reflect(&caches.nodes, step::NODES);
-    setup.reflect(&caches.namespaces, step::NAMESPACES);
-    setup.reflect(&caches.services, step::SERVICES);
-    setup.reflect(&caches.leases, step::LEASES);
-    setup.reflect(&caches.endpoints, step::ENDPOINTS);
-    setup.reflect(&caches.endpoint_slices, step::ENDPOINT_SLICES);
-    setup.reflect(&caches.quotas, step::RESOURCE_QUOTAS);
-    setup.reflect(&caches.budgets, step::DISRUPTION_BUDGETS);
-    setup.reflect(&caches.cluster_roles, step::CLUSTER_ROLES);
-    setup.reflect(&caches.config_maps, step::CONFIG_MAPS);
-    setup.reflect(&caches.secrets, step::SECRETS);
-    setup.reflect(&caches.claims, step::CLAIMS);
-    setup.reflect(&caches.volumes, step::VOLUMES);
-    setup.reflect(&caches.storage_classes, step::STORAGE_CLASSES);
-    setup.reflect(&caches.service_ranges, step::SERVICE_RANGES);
-    for (resource, cache) in &caches.partial {
-        setup.reflect(cache, *resource);
+    for reflecting in caches.reflect_all(&client(clients, options.version, MANAGER), cancel) {
+        setup.tasks.spawn(reflecting);
     }
     Started {
         tasks: setup.tasks,
@@ -144,64 +95,102 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
 }
 
 impl Setup<'_> {
-    /// Starts those that tell what answers for Services.
-    fn endpoints(&mut self) {
-        let caches = self.caches.clone();
-        let queue = endpoints::listen(&caches);
-        self.controller(EndpointSlices(caches.clone()), SLICES, queue);
-        let queue = endpoints::listen_legacy(&caches);
-        self.controller(Legacy(caches.clone()), "endpoint-controller", queue);
-        let queue = endpoints::listen_mirror(&caches);
-        self.controller(Mirror(caches), MIRROR, queue);
+    /// The table of controllers that are a plan: service account, what wakes which keys, the plan.
+    fn controllers(&mut self, caches: &Arc<Caches>) {
+        self.add(
+            "deployment-controller",
+            deployments::listen(caches),
+            deployments::Deployments,
+        );
+        self.add(
+            "replicaset-controller",
+            replica_sets::listen(caches),
+            replica_sets::ReplicaSets,
+        );
+        let queue = replica_sets::listen_to_elders(caches);
+        self.add("replication-controller", queue, replica_sets::ReplicationControllers);
+        self.add(
+            "clusterrole-aggregation-controller",
+            aggregation::listen(caches),
+            aggregation::Aggregation,
+        );
+        self.add(SLICES, endpoints::listen(caches), endpoints::EndpointSlices);
+        self.add(
+            "endpoint-controller",
+            endpoints::listen_legacy(caches),
+            endpoints::Legacy,
+        );
+        self.add(MIRROR, endpoints::listen_mirror(caches), endpoints::Mirror);
+        self.add(
+            "service-account-controller",
+            accounts::listen_accounts(caches),
+            accounts::ServiceAccounts,
+        );
+        self.add(
+            "pod-garbage-collector",
+            nodes::listen_leftovers(caches),
+            nodes::Leftovers::new,
+        );
+        self.add(
+            "disruption-controller",
+            disruption::listen(caches),
+            disruption::Disruption,
+        );
+        self.add(
+            "service-cidrs-controller",
+            service_ranges::listen(caches),
+            service_ranges::ServiceRanges,
+        );
+        self.add(BINDER, volumes::listen_claims(caches), volumes::Claims::new);
+        self.add(BINDER, volumes::listen_volumes(caches), volumes::Volumes::new);
+        self.add(EPHEMERAL, ephemeral::listen(caches), ephemeral::Ephemeral);
+        let (garbage, queue) = garbage::listen(caches);
+        self.add(GARBAGE, queue, |_| garbage);
+        let (ttl, queue) = ttl::listen(caches);
+        self.add("ttl-controller", queue, |_| ttl);
+        let ranges = self.options.pod_ranges.clone();
+        self.add("node-controller", nodes::listen(caches), |caches| {
+            nodes::Nodes::new(caches, ranges)
+        });
     }
 
-    /// Starts those that keep quotas and budgets, and see things out.
-    fn keepers(&mut self, caches: &Arc<Caches>) {
-        let queue = disruption::listen(caches);
-        self.controller(Disruption(caches.clone()), "disruption-controller", queue);
-        let queue = quotas::listen(caches);
-        self.measure(&queue);
-        let context = self.context("resourcequota-controller");
-        self.tasks.spawn(quotas::run(context, queue));
+    /// The table of those with a loop of their own.
+    fn workers(&mut self, caches: &Arc<Caches>) {
+        self.work("resourcequota-controller", quotas::listen(caches), quotas::run);
         for (guard, account) in [
             (Guard::Claims, "pvc-protection-controller"),
             (Guard::Volumes, "pv-protection-controller"),
         ] {
             let queue = protection::listen(caches, guard);
-            self.measure(&queue);
-            let context = self.context(account);
-            self.tasks.spawn(protection::run(context, queue, guard));
+            self.work(account, queue, |context, queue| protection::run(context, queue, guard));
         }
-        let queue = service_ranges::listen(caches);
-        self.controller(ServiceRanges(caches.clone()), "service-cidrs-controller", queue);
-        let (ttl, queue) = ttl::listen(caches);
-        self.controller(ttl, "ttl-controller", queue);
-        let queue = signer::listen(caches);
-        self.measure(&queue);
-        let context = self.context("bootstrap-signer");
-        self.tasks.spawn(signer::run(context, queue));
-        let queue = namespaces::listen(caches);
-        self.measure(&queue);
-        let context = self.context("namespace-controller");
-        self.tasks.spawn(namespaces::run(context, queue));
+        self.work("bootstrap-signer", signer::listen(caches), signer::run);
+        self.work("namespace-controller", namespaces::listen(caches), namespaces::run);
+        self.work(PROVISIONER, provisioner::listen(caches), provisioner::run);
     }
 
-    /// Starts those that bind claims, make volumes, and remove them.
-    fn storage(&mut self, caches: &Arc<Caches>) {
-        let queue = volumes::listen_claims(caches);
-        self.controller(Claims::new(caches.clone()), BINDER, queue);
-        let queue = volumes::listen_volumes(caches);
-        self.controller(Volumes::new(caches.clone()), BINDER, queue);
-        let queue = ephemeral::listen(caches);
-        self.controller(Ephemeral(caches.clone()), EPHEMERAL, queue);
-        let queue = provisioner::listen(caches);
-        self.measure(&queue);
-        let context = self.context(PROVISIONER);
-        self.tasks.spawn(provisioner::run(context, queue));
-    }
-
-    fn measure<T: Ord + Clone + Send + 'static>(&self, queue: &Arc<Queue<T>>) {
-        self.options.metrics.watch(queue.clone());
+    /// Those that give service accounts and nodes what they show.
+    fn credentials(&mut self, caches: &Arc<Caches>) {
+        let Some(credentials) = self.options.credentials.clone() else {
+            return;
+        };
+        let certificate = credentials.certificate.clone();
+        let publisher = |caches| RootCertificates { caches, certificate };
+        self.add(
+            "root-ca-cert-publisher",
+            accounts::listen_certificates(caches),
+            publisher,
+        );
+        let secrets = |caches| TokenSecrets {
+            caches,
+            certificate: credentials.certificate,
+            sign: credentials.sign,
+            asked: Mutex::default(),
+        };
+        self.add(MANAGER, accounts::listen_secrets(caches), secrets);
+        let (certify, names) = (credentials.certify, credentials.names);
+        let certificates = |context, queue| certificates::run(context, queue, certify, names);
+        self.work("certificate-controller", certificates::listen(caches), certificates);
     }
 
     fn context(&self, account: &str) -> Context {
@@ -213,45 +202,21 @@ impl Setup<'_> {
         }
     }
 
-    fn controller<C: Controller>(&mut self, controller: C, account: &str, queue: Arc<Queue<Key>>) {
-        self.measure(&queue);
+    fn add<C: Controller>(&mut self, account: &str, queue: Arc<Queue<Key>>, make: impl FnOnce(Arc<Caches>) -> C) {
+        let controller = Arc::new(make(self.caches.clone()));
+        self.options.metrics.watch(queue.clone());
         let context = self.context(account);
-        self.tasks.spawn(driver::run(Arc::new(controller), context, queue));
+        self.tasks.spawn(driver::run(controller, context, queue));
     }
 
-    /// What service accounts need.
-    fn accounts(&mut self) {
-        let caches = self.caches.clone();
-        let queue = accounts::listen_accounts(&caches);
-        self.controller(ServiceAccounts(caches.clone()), "service-account-controller", queue);
-        let Some(credentials) = self.options.credentials.clone() else {
-            return;
-        };
-        let queue = accounts::listen_certificates(&caches);
-        let publisher = RootCertificates {
-            caches: caches.clone(),
-            certificate: credentials.certificate.clone(),
-        };
-        self.controller(publisher, "root-ca-cert-publisher", queue);
-        let queue = accounts::listen_secrets(&caches);
-        let secrets = TokenSecrets {
-            caches,
-            certificate: credentials.certificate,
-            sign: credentials.sign,
-            asked: Mutex::default(),
-        };
-        self.controller(secrets, MANAGER, queue);
-        let queue = certificates::listen(&self.caches);
-        self.measure(&queue);
-        let context = self.context("certificate-controller");
-        let run = certificates::run(context, queue, credentials.certify, credentials.names);
-        self.tasks.spawn(run);
-    }
-
-    fn reflect<K: Cached>(&mut self, cache: &Arc<Cache<K>>, resource: Resource) {
-        let client = client(self.clients, self.options.version, MANAGER);
-        self.tasks
-            .spawn(reflector::run(cache.clone(), client, resource, self.cancel.clone()));
+    fn work<T, F>(&mut self, account: &str, queue: Arc<Queue<T>>, run: impl FnOnce(Context, Arc<Queue<T>>) -> F)
+    where
+        T: Ord + Clone + Send + 'static,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.options.metrics.watch(queue.clone());
+        let context = self.context(account);
+        self.tasks.spawn(run(context, queue));
     }
 }
 

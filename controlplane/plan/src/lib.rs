@@ -16,6 +16,7 @@ pub mod node_health;
 pub mod objects;
 pub mod placement;
 pub mod pod;
+pub mod pod_template;
 pub mod ranges;
 pub mod replicas;
 pub mod rollout;

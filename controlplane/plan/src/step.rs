@@ -2,7 +2,11 @@
 
 use std::{fmt, time::Duration};
 
-use k8s_openapi::api::core::v1::ObjectReference;
+use api::kind::{Kind, Scope, Scoped};
+use k8s_openapi::api::{
+    apps, authorization, certificates, coordination, core, core::v1::ObjectReference, discovery, networking, policy,
+    rbac, storage,
+};
 use serde_json::Value;
 
 /// A resource that controllers write.
@@ -21,6 +25,17 @@ pub struct Resource {
 }
 
 impl Resource {
+    /// The row of a kind that is served.
+    pub const fn of<K: Kind>() -> Self {
+        Self {
+            group: K::GROUP,
+            version: K::VERSION,
+            kind: K::KIND,
+            plural: K::URL_PATH_SEGMENT,
+            namespaced: matches!(<K::Scope as Scoped>::SCOPE, Scope::Namespaced),
+        }
+    }
+
     /// `apps/v1`, or `v1` for the core group.
     pub fn api_version(&self) -> String {
         if self.group.is_empty() {
@@ -31,128 +46,39 @@ impl Resource {
     }
 }
 
-const fn core(kind: &'static str, plural: &'static str, namespaced: bool) -> Resource {
-    Resource {
-        group: "",
-        version: "v1",
-        kind,
-        plural,
-        namespaced,
-    }
+macro_rules! resources {
+    ($($name:ident = $kind:ty;)*) => {$(
+        #[doc = concat!("`", stringify!($kind), "`.")]
+        pub const $name: Resource = Resource::of::<$kind>();
+    )*};
 }
 
-/// Pods.
-pub const PODS: Resource = core("Pod", "pods", true);
-/// Nodes.
-pub const NODES: Resource = core("Node", "nodes", false);
-/// Namespaces.
-pub const NAMESPACES: Resource = core("Namespace", "namespaces", false);
-/// Services.
-pub const SERVICES: Resource = core("Service", "services", true);
-/// Config maps.
-pub const CONFIG_MAPS: Resource = core("ConfigMap", "configmaps", true);
-/// Secrets.
-pub const SECRETS: Resource = core("Secret", "secrets", true);
-/// Service accounts.
-pub const SERVICE_ACCOUNTS: Resource = core("ServiceAccount", "serviceaccounts", true);
-/// Events.
-pub const EVENTS: Resource = core("Event", "events", true);
-/// Deployments.
-pub const DEPLOYMENTS: Resource = Resource {
-    group: "apps",
-    version: "v1",
-    kind: "Deployment",
-    plural: "deployments",
-    namespaced: true,
-};
-/// Replica sets.
-pub const REPLICA_SETS: Resource = Resource {
-    group: "apps",
-    version: "v1",
-    kind: "ReplicaSet",
-    plural: "replicasets",
-    namespaced: true,
-};
-/// Replication controllers.
-pub const REPLICATION_CONTROLLERS: Resource = core("ReplicationController", "replicationcontrollers", true);
-/// Requests for certificates.
-pub const SIGNING_REQUESTS: Resource = Resource {
-    group: "certificates.k8s.io",
-    version: "v1",
-    kind: "CertificateSigningRequest",
-    plural: "certificatesigningrequests",
-    namespaced: false,
-};
-/// Questions whether somebody may do something.
-pub const ACCESS_REVIEWS: Resource = Resource {
-    group: "authorization.k8s.io",
-    version: "v1",
-    kind: "SubjectAccessReview",
-    plural: "subjectaccessreviews",
-    namespaced: false,
-};
-/// Leases.
-pub const LEASES: Resource = Resource {
-    group: "coordination.k8s.io",
-    version: "v1",
-    kind: "Lease",
-    plural: "leases",
-    namespaced: true,
-};
-/// Claims of volumes.
-pub const CLAIMS: Resource = core("PersistentVolumeClaim", "persistentvolumeclaims", true);
-/// Volumes.
-pub const VOLUMES: Resource = core("PersistentVolume", "persistentvolumes", false);
-/// Classes of volumes.
-pub const STORAGE_CLASSES: Resource = Resource {
-    group: "storage.k8s.io",
-    version: "v1",
-    kind: "StorageClass",
-    plural: "storageclasses",
-    namespaced: false,
-};
-const fn networking(kind: &'static str, plural: &'static str) -> Resource {
-    Resource {
-        group: "networking.k8s.io",
-        version: "v1",
-        kind,
-        plural,
-        namespaced: false,
-    }
+resources! {
+    ACCESS_REVIEWS = authorization::v1::SubjectAccessReview;
+    ADDRESSES = networking::v1::IPAddress;
+    CLAIMS = core::v1::PersistentVolumeClaim;
+    CLUSTER_ROLES = rbac::v1::ClusterRole;
+    CONFIG_MAPS = core::v1::ConfigMap;
+    DEPLOYMENTS = apps::v1::Deployment;
+    DISRUPTION_BUDGETS = policy::v1::PodDisruptionBudget;
+    ENDPOINTS = core::v1::Endpoints;
+    ENDPOINT_SLICES = discovery::v1::EndpointSlice;
+    EVENTS = core::v1::Event;
+    LEASES = coordination::v1::Lease;
+    NAMESPACES = core::v1::Namespace;
+    NODES = core::v1::Node;
+    PODS = core::v1::Pod;
+    REPLICATION_CONTROLLERS = core::v1::ReplicationController;
+    REPLICA_SETS = apps::v1::ReplicaSet;
+    RESOURCE_QUOTAS = core::v1::ResourceQuota;
+    SECRETS = core::v1::Secret;
+    SERVICES = core::v1::Service;
+    SERVICE_ACCOUNTS = core::v1::ServiceAccount;
+    SERVICE_RANGES = networking::v1::ServiceCIDR;
+    SIGNING_REQUESTS = certificates::v1::CertificateSigningRequest;
+    STORAGE_CLASSES = storage::v1::StorageClass;
+    VOLUMES = core::v1::PersistentVolume;
 }
-
-/// Ranges of Services' addresses.
-pub const SERVICE_RANGES: Resource = networking("ServiceCIDR", "servicecidrs");
-/// Addresses of Services.
-pub const ADDRESSES: Resource = networking("IPAddress", "ipaddresses");
-/// Resource quotas.
-pub const RESOURCE_QUOTAS: Resource = core("ResourceQuota", "resourcequotas", true);
-/// Disruption budgets of pods.
-pub const DISRUPTION_BUDGETS: Resource = Resource {
-    group: "policy",
-    version: "v1",
-    kind: "PodDisruptionBudget",
-    plural: "poddisruptionbudgets",
-    namespaced: true,
-};
-/// Cluster roles.
-pub const CLUSTER_ROLES: Resource = Resource {
-    group: "rbac.authorization.k8s.io",
-    version: "v1",
-    kind: "ClusterRole",
-    plural: "clusterroles",
-    namespaced: false,
-};
-/// Addresses behind Services, in the form before slices.
-pub const ENDPOINTS: Resource = core("Endpoints", "endpoints", true);
-/// Endpoint slices.
-pub const ENDPOINT_SLICES: Resource = Resource {
-    group: "discovery.k8s.io",
-    version: "v1",
-    kind: "EndpointSlice",
-    plural: "endpointslices",
-    namespaced: true,
-};
 
 /// One object, as a step names it. The uid keeps a step from touching a namesake.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,4 +1,7 @@
-//! The one cache of each kind.
+//! The table of caches: one cache of each kind that is stored.
+//!
+//! A kind of which plans read more than metadata is a line in [`cached!`]. Every other stored kind is kept as [`Partial`],
+//! for the garbage collector. The line alone makes the field, the watch, and all that goes over every cache.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -9,6 +12,7 @@ use controlplane_plan::{
     replicas::Elder,
     step::{self, Resource},
 };
+use futures::future::BoxFuture;
 use k8s_openapi::api::{
     apps::v1::{Deployment, ReplicaSet},
     coordination::v1::Lease,
@@ -19,9 +23,89 @@ use k8s_openapi::api::{
     rbac::v1::ClusterRole,
     storage::v1::StorageClass,
 };
+use tokio_util::sync::CancellationToken;
 
-use super::{Cached, Contents, Partial};
-use crate::cache::{Cache, Progress};
+use super::{Cached, Contents, Partial, trim_metadata};
+use crate::{
+    cache::{Cache, Progress},
+    reflector,
+};
+
+/// Makes [`Caches`] of rows `field: type = resource`. A type under `plain` is only rid of metadata that nobody reads; one
+/// under `own` has an `impl Cached` that says what is kept, shared and indexed.
+macro_rules! cached {
+    (
+        plain { $($plain:ident: $kind:ty = $named:ident,)* }
+        own { $($own:ident: $type:ty = $resource:ident,)* }
+    ) => {
+        $(impl Cached for $kind {
+            type Pool = ();
+
+            fn trim(&mut self) {
+                trim_metadata(&mut self.metadata);
+            }
+        })*
+
+        /// All caches.
+        pub(crate) struct Caches {
+            $(pub(crate) $plain: Arc<Cache<$kind>>,)*
+            $(pub(crate) $own: Arc<Cache<$type>>,)*
+            all: BTreeMap<Resource, Arc<dyn AnyCache>>,
+        }
+
+        impl Caches {
+            pub(crate) fn new() -> Self {
+                // Events own nothing and are not owned.
+                let stored = stored_kinds().filter(|resource| resource.kind != "Event");
+                let mut all: BTreeMap<_, _> = stored.map(|resource| (resource, Cache::<Partial>::new() as _)).collect();
+                Self {
+                    $($plain: typed(&mut all, step::$named),)*
+                    $($own: typed(&mut all, step::$resource),)*
+                    all,
+                }
+            }
+        }
+
+        /// The resources of the rows.
+        #[cfg(test)]
+        const ROWS: &[Resource] = &[$(step::$named,)* $(step::$resource,)*];
+    };
+}
+
+cached! {
+    plain {
+        budgets: PodDisruptionBudget = DISRUPTION_BUDGETS,
+        cluster_roles: ClusterRole = CLUSTER_ROLES,
+        deployments: Deployment = DEPLOYMENTS,
+        endpoint_slices: EndpointSlice = ENDPOINT_SLICES,
+        endpoints: Endpoints = ENDPOINTS,
+        leases: Lease = LEASES,
+        namespaces: Namespace = NAMESPACES,
+        quotas: ResourceQuota = RESOURCE_QUOTAS,
+        service_ranges: ServiceCIDR = SERVICE_RANGES,
+        services: Service = SERVICES,
+        storage_classes: StorageClass = STORAGE_CLASSES,
+    }
+    own {
+        addresses: Partial = ADDRESSES,
+        claims: PersistentVolumeClaim = CLAIMS,
+        config_maps: Contents = CONFIG_MAPS,
+        nodes: Node = NODES,
+        pods: Pod = PODS,
+        replica_sets: ReplicaSet = REPLICA_SETS,
+        replication_controllers: Elder = REPLICATION_CONTROLLERS,
+        secrets: Contents = SECRETS,
+        service_accounts: Partial = SERVICE_ACCOUNTS,
+        signing_requests: Partial = SIGNING_REQUESTS,
+        volumes: PersistentVolume = VOLUMES,
+    }
+}
+
+fn typed<K: Cached>(all: &mut BTreeMap<Resource, Arc<dyn AnyCache>>, resource: Resource) -> Arc<Cache<K>> {
+    let cache = Cache::new();
+    all.insert(resource, cache.clone());
+    cache
+}
 
 /// What became of an object, whatever its kind: the uid of the one before, and the one that is there now.
 pub(crate) struct Turn<'a> {
@@ -29,19 +113,78 @@ pub(crate) struct Turn<'a> {
     pub(crate) new: Option<Arc<dyn Whatever>>,
 }
 
-fn hear<K: Cached>(
-    cache: &Cache<K>,
-    resource: Resource,
-    listener: impl Fn(&Arc<Resource>, Turn<'_>) + Send + Sync + 'static,
-) {
-    let resource = Arc::new(resource);
-    cache.listen(move |change| {
-        let turn = Turn {
-            old: change.old.map(uid),
-            new: change.kept.map(|kept| Arc::clone(kept) as Arc<dyn Whatever>),
+type Listener = Arc<dyn Fn(&Arc<Resource>, Turn<'_>) + Send + Sync>;
+
+/// A cache, whatever its kind.
+pub(crate) trait AnyCache: Progress {
+    fn hear(&self, resource: Resource, listener: Listener);
+    fn first_list(&self) -> BoxFuture<'_, ()>;
+    fn reflect(
+        self: Arc<Self>,
+        client: kube::Client,
+        resource: Resource,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'static, ()>;
+}
+
+impl<K: Cached> AnyCache for Cache<K> {
+    fn hear(&self, resource: Resource, listener: Listener) {
+        let resource = Arc::new(resource);
+        self.listen(move |change| {
+            let turn = Turn {
+                old: change.old.map(uid),
+                new: change.kept.map(|kept| Arc::clone(kept) as Arc<dyn Whatever>),
+            };
+            listener(&resource, turn);
+        });
+    }
+
+    fn first_list(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.synced())
+    }
+
+    fn reflect(
+        self: Arc<Self>,
+        client: kube::Client,
+        resource: Resource,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'static, ()> {
+        Box::pin(reflector::run(self, client, resource, cancel))
+    }
+}
+
+impl Caches {
+    /// Calls `listener` with every object of every kind that can own or be owned.
+    pub(crate) fn listen_to_all(&self, listener: impl Fn(&Arc<Resource>, Turn<'_>) + Send + Sync + 'static) {
+        let listener: Listener = Arc::new(listener);
+        for (resource, cache) in &self.all {
+            cache.hear(*resource, listener.clone());
+        }
+    }
+
+    /// Waits until every kind has been listed: a plan on half a world would make things twice.
+    pub(crate) async fn synced(&self) {
+        for cache in self.all.values() {
+            cache.first_list().await;
+        }
+    }
+
+    /// The cache of a resource, if it has one.
+    pub(crate) fn of(&self, resource: &Resource) -> Option<&dyn AnyCache> {
+        self.all.get(resource).map(Arc::as_ref)
+    }
+
+    /// What fills each cache until `cancel`.
+    pub(crate) fn reflect_all(
+        &self,
+        client: &kube::Client,
+        cancel: &CancellationToken,
+    ) -> impl Iterator<Item = BoxFuture<'static, ()>> {
+        let reflect = |(resource, cache): (&Resource, &Arc<dyn AnyCache>)| {
+            cache.clone().reflect(client.clone(), *resource, cancel.clone())
         };
-        listener(&resource, turn);
-    });
+        self.all.iter().map(reflect)
+    }
 }
 
 /// A row of the table of kinds.
@@ -60,166 +203,16 @@ pub(crate) fn stored_kinds() -> impl Iterator<Item = Resource> {
     KINDS.iter().filter(|row| row.verbs.are_stored()).map(resource_of)
 }
 
-/// The kinds of which metadata is enough. Events own nothing and are not owned.
-fn partial_kinds() -> impl Iterator<Item = Resource> {
-    const TYPED: [Resource; 19] = [
-        step::CLAIMS,
-        step::VOLUMES,
-        step::STORAGE_CLASSES,
-        step::SERVICE_RANGES,
-        step::CLUSTER_ROLES,
-        step::PODS,
-        step::REPLICA_SETS,
-        step::REPLICATION_CONTROLLERS,
-        step::DEPLOYMENTS,
-        step::NODES,
-        step::NAMESPACES,
-        step::SERVICES,
-        step::LEASES,
-        step::ENDPOINTS,
-        step::ENDPOINT_SLICES,
-        step::RESOURCE_QUOTAS,
-        step::DISRUPTION_BUDGETS,
-        step::CONFIG_MAPS,
-        step::SECRETS,
-    ];
-    stored_kinds().filter(|resource| resource.kind != "Event" && !TYPED.contains(resource))
-}
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
 
-/// All caches.
-pub(crate) struct Caches {
-    pub(crate) pods: Arc<Cache<Pod>>,
-    pub(crate) replica_sets: Arc<Cache<ReplicaSet>>,
-    pub(crate) replication_controllers: Arc<Cache<Elder>>,
-    pub(crate) deployments: Arc<Cache<Deployment>>,
-    pub(crate) nodes: Arc<Cache<Node>>,
-    pub(crate) namespaces: Arc<Cache<Namespace>>,
-    pub(crate) services: Arc<Cache<Service>>,
-    pub(crate) leases: Arc<Cache<Lease>>,
-    pub(crate) endpoints: Arc<Cache<Endpoints>>,
-    pub(crate) endpoint_slices: Arc<Cache<EndpointSlice>>,
-    pub(crate) quotas: Arc<Cache<ResourceQuota>>,
-    pub(crate) budgets: Arc<Cache<PodDisruptionBudget>>,
-    pub(crate) cluster_roles: Arc<Cache<ClusterRole>>,
-    pub(crate) config_maps: Arc<Cache<Contents>>,
-    pub(crate) secrets: Arc<Cache<Contents>>,
-    pub(crate) claims: Arc<Cache<PersistentVolumeClaim>>,
-    pub(crate) volumes: Arc<Cache<PersistentVolume>>,
-    pub(crate) storage_classes: Arc<Cache<StorageClass>>,
-    pub(crate) service_ranges: Arc<Cache<ServiceCIDR>>,
-    /// The kinds of which only metadata is kept.
-    pub(crate) partial: BTreeMap<Resource, Arc<Cache<Partial>>>,
-}
+    use super::*;
 
-impl Caches {
-    pub(crate) fn new() -> Self {
-        Self {
-            pods: Cache::new(),
-            replica_sets: Cache::new(),
-            replication_controllers: Cache::new(),
-            deployments: Cache::new(),
-            nodes: Cache::new(),
-            namespaces: Cache::new(),
-            services: Cache::new(),
-            leases: Cache::new(),
-            endpoints: Cache::new(),
-            endpoint_slices: Cache::new(),
-            quotas: Cache::new(),
-            budgets: Cache::new(),
-            cluster_roles: Cache::new(),
-            config_maps: Cache::new(),
-            secrets: Cache::new(),
-            claims: Cache::new(),
-            volumes: Cache::new(),
-            storage_classes: Cache::new(),
-            service_ranges: Cache::new(),
-            partial: partial_kinds().map(|resource| (resource, Cache::new())).collect(),
-        }
-    }
-
-    /// Calls `listener` with every object of every kind that can own or be owned.
-    pub(crate) fn listen_to_all(&self, listener: impl Fn(&Arc<Resource>, Turn<'_>) + Clone + Send + Sync + 'static) {
-        hear(&self.pods, step::PODS, listener.clone());
-        hear(&self.replica_sets, step::REPLICA_SETS, listener.clone());
-        hear(
-            &self.replication_controllers,
-            step::REPLICATION_CONTROLLERS,
-            listener.clone(),
-        );
-        hear(&self.deployments, step::DEPLOYMENTS, listener.clone());
-        hear(&self.nodes, step::NODES, listener.clone());
-        hear(&self.namespaces, step::NAMESPACES, listener.clone());
-        hear(&self.services, step::SERVICES, listener.clone());
-        hear(&self.leases, step::LEASES, listener.clone());
-        hear(&self.endpoints, step::ENDPOINTS, listener.clone());
-        hear(&self.endpoint_slices, step::ENDPOINT_SLICES, listener.clone());
-        hear(&self.quotas, step::RESOURCE_QUOTAS, listener.clone());
-        hear(&self.budgets, step::DISRUPTION_BUDGETS, listener.clone());
-        hear(&self.cluster_roles, step::CLUSTER_ROLES, listener.clone());
-        hear(&self.config_maps, step::CONFIG_MAPS, listener.clone());
-        hear(&self.secrets, step::SECRETS, listener.clone());
-        hear(&self.claims, step::CLAIMS, listener.clone());
-        hear(&self.volumes, step::VOLUMES, listener.clone());
-        hear(&self.storage_classes, step::STORAGE_CLASSES, listener.clone());
-        hear(&self.service_ranges, step::SERVICE_RANGES, listener.clone());
-        for (resource, cache) in &self.partial {
-            hear(cache, *resource, listener.clone());
-        }
-    }
-
-    /// Waits until every kind has been listed: a plan on half a world would make things twice.
-    pub(crate) async fn synced(&self) {
-        self.pods.synced().await;
-        self.replica_sets.synced().await;
-        self.replication_controllers.synced().await;
-        self.deployments.synced().await;
-        self.nodes.synced().await;
-        self.namespaces.synced().await;
-        self.services.synced().await;
-        self.leases.synced().await;
-        self.endpoints.synced().await;
-        self.endpoint_slices.synced().await;
-        self.quotas.synced().await;
-        self.budgets.synced().await;
-        self.cluster_roles.synced().await;
-        self.config_maps.synced().await;
-        self.secrets.synced().await;
-        self.claims.synced().await;
-        self.volumes.synced().await;
-        self.storage_classes.synced().await;
-        self.service_ranges.synced().await;
-        for cache in self.partial.values() {
-            cache.synced().await;
-        }
-    }
-
-    /// The cache of a resource, if it has one.
-    pub(crate) fn of(&self, resource: &Resource) -> Option<&dyn Progress> {
-        let typed: [(&Resource, &dyn Progress); 19] = [
-            (&step::CLAIMS, &*self.claims),
-            (&step::VOLUMES, &*self.volumes),
-            (&step::STORAGE_CLASSES, &*self.storage_classes),
-            (&step::SERVICE_RANGES, &*self.service_ranges),
-            (&step::CLUSTER_ROLES, &*self.cluster_roles),
-            (&step::PODS, &*self.pods),
-            (&step::REPLICA_SETS, &*self.replica_sets),
-            (&step::REPLICATION_CONTROLLERS, &*self.replication_controllers),
-            (&step::DEPLOYMENTS, &*self.deployments),
-            (&step::NODES, &*self.nodes),
-            (&step::NAMESPACES, &*self.namespaces),
-            (&step::SERVICES, &*self.services),
-            (&step::LEASES, &*self.leases),
-            (&step::ENDPOINTS, &*self.endpoints),
-            (&step::ENDPOINT_SLICES, &*self.endpoint_slices),
-            (&step::RESOURCE_QUOTAS, &*self.quotas),
-            (&step::DISRUPTION_BUDGETS, &*self.budgets),
-            (&step::CONFIG_MAPS, &*self.config_maps),
-            (&step::SECRETS, &*self.secrets),
-        ];
-        let found = typed
-            .into_iter()
-            .find(|(known, _)| *known == resource)
-            .map(|(_, cache)| cache);
-        found.or_else(|| self.partial.get(resource).map(|cache| &**cache as &dyn Progress))
+    #[test]
+    fn each_kind_stands_once() {
+        assert_eq!(BTreeSet::from_iter(ROWS).len(), ROWS.len());
+        let stored: BTreeSet<Resource> = stored_kinds().collect();
+        assert!(ROWS.iter().all(|row| stored.contains(row)), "a row is not stored");
     }
 }

@@ -6,20 +6,16 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use k8s_openapi::{
-    api::{apps::v1::ReplicaSet, core::v1::Pod as Whole},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-    jiff::Timestamp,
-};
-use serde_json::json;
+use k8s_openapi::{api::apps::v1::ReplicaSet, jiff::Timestamp};
 
 pub use self::elder::Elder;
 pub use crate::rollout::Failure;
 use crate::{
     claim::claim,
-    objects::{controlled_by, is_active, is_finished, target},
+    objects::{is_active, is_finished, target},
     pod::Pod,
-    step::{Note, Outcome, PODS, Plan, Resource, Severity, Step, Target},
+    pod_template,
+    step::{PODS, Plan, Resource},
 };
 
 /// Most pods that one plan makes or deletes.
@@ -65,66 +61,18 @@ pub fn plan(snapshot: &Snapshot<'_>, now: Timestamp) -> Plan {
         let limit = if snapshot.failure.is_some() { 1 } else { BURST };
         plan.stage(
             (0..missing.min(limit))
-                .filter_map(|_| create(snapshot.set, &owner))
+                .filter_map(|_| spec.template.as_ref())
+                .map(|template| pod_template::create(&owner, &pod_template::pod(&owner, template)))
                 .collect(),
         );
         let surplus = active.len().saturating_sub(wanted).min(BURST);
         plan.stage(
             order::victims(&active, snapshot.related, surplus, now)
-                .map(|pod| delete(&owner, pod))
+                .map(|pod| pod_template::delete(&owner, pod))
                 .collect(),
         );
     }
     let failure = snapshot.failure.filter(|_| short);
     status::report(snapshot.set, &owner, (&active, terminating), failure, now, &mut plan);
     plan
-}
-
-fn note(owner: &Target, severity: Severity, reason: &'static str, message: &str) -> Note {
-    Note {
-        about: owner.reference(),
-        severity,
-        reason,
-        message: message.to_owned(),
-    }
-}
-
-fn create(set: &ReplicaSet, owner: &Target) -> Option<Step> {
-    let template = set.spec.as_ref()?.template.as_ref()?;
-    let metadata = template.metadata.clone().unwrap_or_default();
-    let pod = Whole {
-        metadata: ObjectMeta {
-            generate_name: Some(format!("{}-", owner.name)),
-            namespace: Some(owner.namespace.clone()),
-            labels: metadata.labels,
-            annotations: metadata.annotations,
-            finalizers: metadata.finalizers,
-            owner_references: Some(vec![controlled_by(owner)]),
-            ..ObjectMeta::default()
-        },
-        spec: template.spec.clone(),
-        status: None,
-    };
-    Some(Step::Create {
-        resource: PODS,
-        namespace: owner.namespace.clone(),
-        body: Box::new(json!(pod)),
-        outcome: Outcome {
-            done: Some(note(owner, Severity::Normal, "SuccessfulCreate", "Created pod: {}")),
-            failed: Some(note(owner, Severity::Warning, "FailedCreate", "Error creating: {}")),
-        },
-    })
-}
-
-fn delete(owner: &Target, pod: &Pod) -> Step {
-    Step::Delete {
-        target: target(PODS, pod),
-        resource_version: None,
-        propagation: None,
-        grace_seconds: None,
-        outcome: Outcome {
-            done: Some(note(owner, Severity::Normal, "SuccessfulDelete", "Deleted pod: {}")),
-            failed: Some(note(owner, Severity::Warning, "FailedDelete", "Error deleting: {}")),
-        },
-    }
 }

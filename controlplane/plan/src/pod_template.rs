@@ -1,0 +1,69 @@
+//! Pods from a template: what every controller that makes and deletes pods has in common
+//! (`pkg/controller/controller_utils.go`).
+
+use k8s_openapi::{
+    api::core::v1::{Pod as Whole, PodTemplateSpec},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use serde_json::json;
+
+use crate::{
+    objects::{controlled_by, target},
+    pod::Pod,
+    step::{Note, Outcome, PODS, Severity, Step, Target},
+};
+
+/// A pod of the template that `owner` controls, with a generated name: the owner's and five random letters.
+pub fn pod(owner: &Target, template: &PodTemplateSpec) -> Whole {
+    let metadata = template.metadata.clone().unwrap_or_default();
+    Whole {
+        metadata: ObjectMeta {
+            generate_name: Some(format!("{}-", owner.name)),
+            namespace: Some(owner.namespace.clone()),
+            labels: metadata.labels,
+            annotations: metadata.annotations,
+            finalizers: metadata.finalizers,
+            owner_references: Some(vec![controlled_by(owner)]),
+            ..ObjectMeta::default()
+        },
+        spec: template.spec.clone(),
+        status: None,
+    }
+}
+
+/// Makes a pod, and tells its owner's events how that went.
+pub fn create(owner: &Target, pod: &Whole) -> Step {
+    Step::Create {
+        resource: PODS,
+        namespace: owner.namespace.clone(),
+        body: Box::new(json!(pod)),
+        outcome: Outcome {
+            done: Some(note(owner, Severity::Normal, "SuccessfulCreate", "Created pod: {}")),
+            failed: Some(note(owner, Severity::Warning, "FailedCreate", "Error creating: {}")),
+        },
+    }
+}
+
+/// Deletes a pod, and tells its owner's events how that went.
+pub fn delete(owner: &Target, pod: &Pod) -> Step {
+    Step::Delete {
+        target: target(PODS, pod),
+        resource_version: None,
+        propagation: None,
+        grace_seconds: None,
+        outcome: Outcome {
+            done: Some(note(owner, Severity::Normal, "SuccessfulDelete", "Deleted pod: {}")),
+            failed: Some(note(owner, Severity::Warning, "FailedDelete", "Error deleting: {}")),
+        },
+    }
+}
+
+/// An event about `owner`.
+pub fn note(owner: &Target, severity: Severity, reason: &'static str, message: impl Into<String>) -> Note {
+    Note {
+        about: owner.reference(),
+        severity,
+        reason,
+        message: message.into(),
+    }
+}
