@@ -51,8 +51,8 @@ fn canonical(host: &str) -> String {
 pub struct Registry {
     /// Hosts (`host[:port]`) that are asked before the registry itself, in order. They get no credentials of the registry.
     pub mirrors: Vec<String>,
-    /// Speak HTTP without TLS. One of this machine's loopback is spoken to so when it turns out to speak no TLS, unless
-    /// `authorities` are given.
+    /// Speak HTTP without TLS. One of this machine's loopback is spoken to so unless `authorities` are given, or it turns out to
+    /// speak TLS alone.
     pub plain_http: bool,
     /// PEM files: authorities that are trusted besides the machine's for what this registry needs, token servers and what it
     /// redirects to included; a certificate that names the registry itself is trusted, and signs, for that host alone.

@@ -10,8 +10,9 @@ use tokio::time::Instant;
 use crate::config::Limits;
 use crate::content::ContentError;
 use crate::digest::Digest;
+use crate::failure::RegistryError;
 use crate::manifest::Descriptor;
-use crate::registry::{RegistryError, Session};
+use crate::registry::Session;
 use crate::retries::Retries;
 
 /// Downloads a blob and checks size and digest. A broken transfer goes on where it broke.

@@ -1,151 +1,39 @@
 //! Reads manifests and blobs from one registry.
 //!
-//! A hostile registry must not choose how much memory an answer takes: each is read to a bound. Redirects to another host
-//! lose the `Authorization` header (reqwest's rule).
+//! A hostile registry must not choose how much memory an answer takes: each is read to a bound. What one origin (scheme, host
+//! and port) is shown as `Authorization`, no other sees.
 
+use std::collections::BTreeMap;
 use std::error::Error;
-use std::io;
 use std::net::IpAddr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue, RANGE, RETRY_AFTER};
-use reqwest::{Response, StatusCode};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RANGE, RETRY_AFTER};
+use reqwest::redirect::Policy;
+use reqwest::{Response, StatusCode, Url};
 use tokio::sync::Mutex;
 
 use crate::authorities;
 use crate::config::{Config, Registry};
 use crate::content::ContentError;
 use crate::credentials::Credentials;
+use crate::failure::RegistryError;
 use crate::manifest;
+use crate::redirects::Redirects;
 use crate::reference::Reference;
-use crate::token::{self, TokenError};
-
-/// A registry did not give what it was asked for.
-#[derive(Debug, thiserror::Error)]
-pub enum RegistryError {
-    /// It has no such image.
-    #[error("{0}: not found")]
-    NotFound(String),
-    /// It wants credentials, or others.
-    #[error("pull access denied, repository does not exist or may require authorization: server message: {0}")]
-    Denied(StatusCode),
-    /// It gave no token.
-    #[error("failed to authorize")]
-    Authorize(#[source] TokenError),
-    /// It answered with another failure.
-    #[error("unexpected status from GET request to {url}: {status}")]
-    Status {
-        /// What was asked for.
-        url: String,
-        /// The answer.
-        status: StatusCode,
-        /// When it wants to be asked again.
-        retry_after: Option<Duration>,
-    },
-    /// It could not be reached, or the connection broke.
-    #[error("failed to do request")]
-    Request(#[source] reqwest::Error),
-    /// It sends a layer, but hardly.
-    #[error("the registry has sent {received} bytes of a layer in {seconds} s")]
-    Slow {
-        /// What came.
-        received: u64,
-        /// In which time.
-        seconds: u64,
-    },
-    /// A certificate authority could not be read.
-    #[error("read the certificate authority {path:?}")]
-    Authority {
-        /// The file.
-        path: std::path::PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// What it gave is not what it should be.
-    #[error(transparent)]
-    Content(#[from] ContentError),
-    /// What was given to be trusted of it cannot be.
-    #[error("trust the certificate authorities")]
-    Trust(#[source] rustls::Error),
-    /// Neither it nor any of its mirrors gave the image.
-    #[error("{}registry {origin:?}", told(.mirrors))]
-    Everywhere {
-        /// The mirrors, in the order in which they were asked.
-        mirrors: Vec<(String, RegistryError)>,
-        /// The registry.
-        origin: String,
-        /// What it answered.
-        source: Box<RegistryError>,
-    },
-}
-
-fn told(mirrors: &[(String, RegistryError)]) -> String {
-    let each = mirrors.iter();
-    let each = each.map(|(host, error)| format!("mirror {host:?}: {}; ", crate::chain(error)));
-    each.collect::<Vec<_>>().concat()
-}
-
-impl RegistryError {
-    /// Whether no connection came about at all.
-    pub(crate) fn is_unreachable(&self) -> bool {
-        matches!(self, Self::Request(error) if error.is_connect())
-    }
-
-    /// With what the mirrors, if any were asked before, answered.
-    pub(crate) fn after_mirrors(self, mirrors: Vec<(String, Self)>, origin: &str) -> Self {
-        if mirrors.is_empty() {
-            return self;
-        }
-        Self::Everywhere {
-            mirrors,
-            origin: origin.to_owned(),
-            source: Box::new(self),
-        }
-    }
-
-    /// Whether another try may go better, and the time that the registry wants to be left alone.
-    pub(crate) fn retry(&self) -> Option<Duration> {
-        match self {
-            Self::Status {
-                status, retry_after, ..
-            } if *status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error() => {
-                Some(retry_after.unwrap_or_default())
-            }
-            // A truncated or garbled transfer.
-            Self::Request(_)
-            | Self::Slow { .. }
-            | Self::Content(ContentError::Digest { .. } | ContentError::Size { .. } | ContentError::Io { .. }) => {
-                Some(Duration::ZERO)
-            }
-            Self::Status { .. }
-            | Self::NotFound(_)
-            | Self::Denied(_)
-            | Self::Authorize(_)
-            | Self::Authority { .. }
-            | Self::Trust(_)
-            | Self::Everywhere { .. }
-            | Self::Content(_) => None,
-        }
-    }
-}
-
-/// Whether a registry is spoken to without TLS.
-enum Plain {
-    Never,
-    Always,
-    /// It is on this machine: when it turns out not to speak TLS.
-    Perhaps(OnceLock<()>),
-}
+use crate::token::{self, Challenge, TokenError};
 
 /// One registry, one repository and one set of credentials, for the time of one pull.
 pub(crate) struct Session {
     client: reqwest::Client,
     address: String,
-    plain: Plain,
+    /// Of a registry on this machine that nothing is configured for: known by its first answer.
+    scheme: OnceLock<&'static str>,
     repository: String,
     credentials: Option<Credentials>,
-    authorization: Mutex<Option<HeaderValue>>,
+    /// By the origin of whom it is shown to.
+    authorization: Mutex<BTreeMap<String, HeaderValue>>,
 }
 
 impl Session {
@@ -169,17 +57,17 @@ impl Session {
         // A second installation fails, and changes nothing.
         drop(rustls::crypto::ring::default_provider().install_default());
         let settings = config.registry(host);
-        let plain = if settings.plain_http {
-            Plain::Always
-        } else if is_loopback(host) && settings.authorities.is_empty() {
-            Plain::Perhaps(OnceLock::new())
-        } else {
-            Plain::Never
-        };
+        let scheme = OnceLock::new();
+        if settings.plain_http {
+            scheme.get_or_init(|| HTTP);
+        } else if !is_loopback(host) || !settings.authorities.is_empty() {
+            scheme.get_or_init(|| HTTPS);
+        }
         let mut builder = reqwest::Client::builder()
             .user_agent(USER_AGENT)
             .connect_timeout(CONNECT_TIMEOUT)
-            .read_timeout(config.limits.read_timeout);
+            .read_timeout(config.limits.read_timeout)
+            .redirect(Policy::none());
         let address = if host == "docker.io" { "index.docker.io" } else { host };
         let given = read_authorities(&settings)?;
         if !given.is_empty() {
@@ -189,24 +77,11 @@ impl Session {
         Ok(Self {
             client: builder.build().map_err(RegistryError::Request)?,
             address: address.to_owned(),
-            plain,
+            scheme,
             repository: image.path().to_owned(),
             credentials: credentials.cloned(),
-            authorization: Mutex::new(None),
+            authorization: Mutex::default(),
         })
-    }
-
-    fn is_plain(&self) -> bool {
-        match &self.plain {
-            Plain::Never => false,
-            Plain::Always => true,
-            Plain::Perhaps(known) => known.get().is_some(),
-        }
-    }
-
-    fn base(&self) -> String {
-        let scheme = if self.is_plain() { "http" } else { "https" };
-        format!("{scheme}://{}", self.address)
     }
 
     /// A manifest or index by tag or digest, of at most `limit` bytes.
@@ -232,31 +107,30 @@ impl Session {
     }
 
     async fn get(&self, path: &str, offset: u64) -> Result<Response, RegistryError> {
-        let mut refreshed = false;
+        let mut redirects = Redirects::default();
+        let mut elsewhere = None;
+        let mut challengers = Vec::new();
         loop {
-            // Known before the first request for anything: it asks how to ask.
-            let authorization = self.authorization(refreshed).await?;
-            let url = format!("{}/v2/{}/{path}", self.base(), self.repository);
-            let mut request = self.client.get(&url).header(ACCEPT, manifest::ACCEPTED.join(", "));
-            if let Some(authorization) = authorization {
-                request = request.header(AUTHORIZATION, authorization);
-            }
-            if offset > 0 {
-                request = request.header(RANGE, format!("bytes={offset}-"));
-            }
-            let response = request.send().await.map_err(RegistryError::Request)?;
+            let (response, shown) = self.send(elsewhere.as_ref(), path, offset).await?;
             let status = response.status();
-            // Tokens expire during long pulls.
-            if status == StatusCode::UNAUTHORIZED && !refreshed {
-                refreshed = true;
+            if let Some(next) = redirects.next(&response).map_err(RegistryError::Redirect)? {
+                elsewhere = Some(next);
                 continue;
+            }
+            // Once for each request: tokens expire during long pulls.
+            let origin = origin(response.url());
+            if status == StatusCode::UNAUTHORIZED && !challengers.contains(&origin) {
+                challengers.push(origin.clone());
+                if self.authorize(origin, response.headers(), shown).await? {
+                    continue;
+                }
             }
             return match status {
                 _ if status.is_success() => Ok(response),
                 StatusCode::NOT_FOUND => Err(RegistryError::NotFound(format!("{}/{path}", self.repository))),
                 StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(RegistryError::Denied(status)),
                 _ => Err(RegistryError::Status {
-                    url,
+                    url: self.url(path),
                     status,
                     retry_after: retry_after(&response),
                 }),
@@ -264,55 +138,120 @@ impl Session {
         }
     }
 
-    /// The value of the `Authorization` header, negotiated once, and again when asked to.
-    async fn authorization(&self, refresh: bool) -> Result<Option<HeaderValue>, RegistryError> {
-        let mut known = self.authorization.lock().await;
-        if known.is_none() || refresh {
-            *known = self.negotiate(refresh).await?;
-            if let Some(value) = known.as_mut() {
-                value.set_sensitive(true);
+    /// Asks the registry, or where it redirected to; also returns the authorization that was shown.
+    async fn send(
+        &self,
+        elsewhere: Option<&Url>,
+        path: &str,
+        offset: u64,
+    ) -> Result<(Response, Option<HeaderValue>), RegistryError> {
+        loop {
+            let unknown = self.scheme.get().is_none();
+            let request = elsewhere.map_or_else(|| self.client.get(self.url(path)), |url| self.client.get(url.clone()));
+            let mut request = request.header(ACCEPT, manifest::ACCEPTED.join(", "));
+            if offset > 0 {
+                request = request.header(RANGE, format!("bytes={offset}-"));
+            }
+            let mut request = request.build().map_err(RegistryError::Request)?;
+            let authorization = self.authorization.lock().await.get(&origin(request.url())).cloned();
+            request
+                .headers_mut()
+                .extend(authorization.clone().map(|value| (AUTHORIZATION, value)));
+            let sent = self.client.execute(request).await;
+            let wants_tls = unknown && wants_tls(&sent, &self.address);
+            if unknown && (wants_tls || sent.is_ok()) {
+                self.scheme.get_or_init(|| if wants_tls { HTTPS } else { HTTP });
+            }
+            if !wants_tls {
+                return Ok((sent.map_err(RegistryError::Request)?, authorization));
             }
         }
-        Ok(known.clone())
     }
 
-    /// Asks the registry how it wants to be asked. One that refuses nothing, neither now nor before (`refused`), is told no password.
-    async fn negotiate(&self, refused: bool) -> Result<Option<HeaderValue>, RegistryError> {
-        let mut asked = self.client.get(format!("{}/v2/", self.base())).send().await;
-        if let (Plain::Perhaps(known), Err(error)) = (&self.plain, &asked)
-            && speaks_no_tls(error, &self.address)
-            && known.set(()).is_ok()
-        {
-            asked = self.client.get(format!("{}/v2/", self.base())).send().await;
+    fn scheme(&self) -> &'static str {
+        self.scheme.get().copied().unwrap_or(HTTP)
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("{}://{}/v2/{}/{path}", self.scheme(), self.address, self.repository)
+    }
+
+    /// The registry's credentials, for itself and where it has tokens made, not for others to which it redirects.
+    fn credentials_at(&self, challenger: &str) -> Option<HeaderValue> {
+        let own = self.url("").parse::<Url>().is_ok_and(|own| origin(&own) == challenger);
+        self.credentials.as_ref().filter(|_| own).and_then(Credentials::basic)
+    }
+
+    /// Takes up the challenge of a refusal, unless another request has done so since `shown` was. Returns whether there is now
+    /// something else to show.
+    ///
+    /// As in containerd (`core/remotes/docker/authorizer.go`), each answer's challenge counts, redirected ones too. Credentials
+    /// are for who has refused to answer without.
+    async fn authorize(
+        &self,
+        challenger: String,
+        headers: &HeaderMap,
+        shown: Option<HeaderValue>,
+    ) -> Result<bool, RegistryError> {
+        let mut known = self.authorization.lock().await;
+        if known.get(&challenger) != shown.as_ref() {
+            return Ok(true);
         }
-        let asked = asked.map_err(RegistryError::Request)?;
-        let refused = refused || asked.status() == StatusCode::UNAUTHORIZED;
-        let credentials = self.credentials.as_ref().filter(|_| refused);
-        let Some(challenge) = token::challenge(asked.headers()) else {
-            return Ok(credentials.and_then(Credentials::basic));
+        let credentials = self.credentials_at(&challenger);
+        let mut value = match token::challenge(headers) {
+            Some(challenge) => self.fetch_token(&challenge, credentials).await?,
+            None => match credentials {
+                Some(credentials) => credentials,
+                None => return Ok(false),
+            },
         };
-        let url = challenge
-            .url(&self.repository, self.is_plain())
+        value.set_sensitive(true);
+        let news = shown.as_ref() != Some(&value);
+        known.insert(challenger, value);
+        Ok(news)
+    }
+
+    async fn fetch_token(
+        &self,
+        challenge: &Challenge,
+        mut credentials: Option<HeaderValue>,
+    ) -> Result<HeaderValue, RegistryError> {
+        let kind = if credentials.is_some() { "oauth" } else { "anonymous" };
+        let mut redirects = Redirects::default();
+        let mut url = challenge
+            .url(&self.repository, self.scheme() == HTTP)
             .map_err(RegistryError::Authorize)?;
-        let mut request = self.client.get(url);
-        if let Some(authorization) = credentials.and_then(Credentials::basic) {
-            request = request.header(AUTHORIZATION, authorization);
+        loop {
+            let mut request = self.client.get(url.clone());
+            if let Some(credentials) = &credentials {
+                request = request.header(AUTHORIZATION, credentials);
+            }
+            let response = request.send().await.map_err(RegistryError::Request)?;
+            if let Some(next) = redirects.next(&response).map_err(RegistryError::Redirect)? {
+                credentials = credentials.filter(|_| origin(&next) == origin(&url));
+                url = next;
+                continue;
+            }
+            if response.status() != StatusCode::OK {
+                // Does not echo the body: a user who names an internal URL could read it (SSRF).
+                return Err(RegistryError::Authorize(TokenError::Status {
+                    kind,
+                    url: token::shown(response.url()),
+                    status: response.status(),
+                }));
+            }
+            let answer = read_bounded(response, "token", token::LIMIT).await?;
+            return token::read(&answer).map_err(RegistryError::Authorize);
         }
-        let response = request.send().await.map_err(RegistryError::Request)?;
-        if response.status() != StatusCode::OK {
-            // Nothing of what it says: whoever names it could have us read it to them.
-            return Err(RegistryError::Authorize(TokenError::Status {
-                kind: if credentials.is_some() { "oauth" } else { "anonymous" },
-                url: token::shown(response.url()),
-                status: response.status(),
-            }));
-        }
-        let answer = read_bounded(response, "token", token::LIMIT).await?;
-        let token = token::read(&answer).map_err(RegistryError::Authorize)?;
-        Ok(Some(token))
     }
 }
 
+fn origin(url: &Url) -> String {
+    url.origin().ascii_serialization()
+}
+
+const HTTP: &str = "http";
+const HTTPS: &str = "https";
 const USER_AGENT: &str = concat!("skiff-agent/", env!("CARGO_PKG_VERSION"));
 /// For name resolution, connection and handshake together. A pod shows why it waits soon; the back-off asks again.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
@@ -347,28 +286,26 @@ fn retry_after(response: &Response) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-/// Whether nobody speaks TLS where a connection went: the answer is none, or does not come, or nobody listens where TLS has its
-/// place. A certificate that is not trusted is another matter.
-fn speaks_no_tls(error: &reqwest::Error, address: &str) -> bool {
-    if error.is_connect() && error.is_timeout() {
-        return true;
-    }
-    let without_port = !address.ends_with(|last: char| last.is_ascii_digit()) || address.parse::<IpAddr>().is_ok();
-    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
-    while let Some(known) = cause {
-        let of_system = known.downcast_ref::<io::Error>();
-        let refused = of_system.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
-        let foreign = matches!(known.downcast_ref(), Some(rustls::Error::InvalidMessage(_)));
-        if foreign || refused && without_port {
-            return true;
+/// Whether what answers plain HTTP on this machine speaks TLS: it says that the request is bad, as TLS servers do, or answers with
+/// something else than HTTP; or nobody listens where plain HTTP has its place.
+fn wants_tls(sent: &reqwest::Result<Response>, address: &str) -> bool {
+    let error = match sent {
+        Ok(response) => {
+            // A registry's own refusal is a document.
+            let kind = response.headers().get(CONTENT_TYPE);
+            let document = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+            return response.status() == StatusCode::BAD_REQUEST && !document;
         }
-        cause = match of_system {
-            // What it wraps; its source is only that one's source.
-            Some(error) => error.get_ref().map(|inner| -> &(dyn Error + 'static) { inner }),
-            None => known.source(),
-        };
+        Err(error) => error,
+    };
+    let without_port = !address.ends_with(|last: char| last.is_ascii_digit()) || address.parse::<IpAddr>().is_ok();
+    if error.is_connect() {
+        return without_port;
     }
-    false
+    let causes = std::iter::successors(error.source(), |cause: &&(dyn Error + 'static)| (**cause).source());
+    causes
+        .filter_map(<dyn Error>::downcast_ref::<hyper::Error>)
+        .any(hyper::Error::is_parse)
 }
 
 /// Whether a registry is on this machine.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::config::Limits;
-use crate::registry::RegistryError;
+use crate::failure::RegistryError;
 
 /// The tries of one request: `loop { match attempt { Err(error) => retries.after(error).await?, … } }`.
 pub(crate) struct Retries {

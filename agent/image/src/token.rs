@@ -1,5 +1,7 @@
 //! Tokens: a registry names the place where they are to be had, which is as hostile as the registry is.
 
+use std::collections::BTreeSet;
+
 use http_auth::parser::ChallengeParser;
 use reqwest::header::{HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use reqwest::{StatusCode, Url};
@@ -35,6 +37,7 @@ pub enum TokenError {
 pub(crate) struct Challenge {
     realm: String,
     service: Option<String>,
+    scope: String,
 }
 
 #[derive(Deserialize)]
@@ -62,12 +65,13 @@ pub(crate) fn challenge(headers: &HeaderMap) -> Option<Challenge> {
         Some(Challenge {
             realm: value("realm")?,
             service: value("service"),
+            scope: value("scope").unwrap_or_default(),
         })
     })
 }
 
 impl Challenge {
-    /// What has to be asked for a token to read a repository. Only a registry that is not encrypted itself may name a place
+    /// What has to be asked for a token to read a repository, and for what else the challenge names. Only a registry that is not encrypted itself may name a place
     /// that is not.
     pub(crate) fn url(&self, repository: &str, plain: bool) -> Result<Url, TokenError> {
         let refused = || TokenError::Realm(self.realm.chars().take(SHOWN).collect());
@@ -75,9 +79,10 @@ impl Challenge {
         if url.scheme() != "https" && !(plain && url.scheme() == "http") {
             return Err(refused());
         }
-        let scope = format!("repository:{repository}:pull");
+        let own = format!("repository:{repository}:pull");
+        let scopes: BTreeSet<&str> = self.scope.split_whitespace().chain([own.as_str()]).collect();
         url.query_pairs_mut()
-            .append_pair("scope", &scope)
+            .extend_pairs(scopes.iter().map(|scope| ("scope", scope)))
             .extend_pairs(self.service.iter().map(|service| ("service", service)));
         Ok(url)
     }
@@ -126,6 +131,11 @@ mod tests {
                 false
             ),
             Ok(format!("https://auth.example/token?{query}&service=registry.example"))
+        );
+        let scope = r#"Bearer realm="https://y/t",scope="repository:team/app:pull repository:team/base:pull""#;
+        assert_eq!(
+            asked(scope, false),
+            Ok(format!("https://y/t?{query}&scope=repository%3Ateam%2Fbase%3Apull"))
         );
         let plain = r#"bearer Realm="http://127.0.0.1/t?a=b""#;
         assert_eq!(asked(plain, true), Ok(format!("http://127.0.0.1/t?a=b&{query}")));

@@ -15,8 +15,11 @@ use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use agent_image::{Credentials, Digest, chain};
-use support::{DockerRegistry, answer, busybox, layers_of, nothing_staged, quick, serve, serve_by_hand, store};
+use agent_image::{Digest, chain};
+use support::{
+    DockerRegistry, answer, busybox, layers_of, me, nothing_staged, quick, redirect, refusal, serve, serve_by_hand,
+    store,
+};
 use tokio::time::Instant;
 
 #[tokio::test]
@@ -64,11 +67,11 @@ async fn attack_06_a_manifest_is_read_to_a_bound() {
 #[tokio::test]
 async fn attack_06_tokens_are_read_to_a_bound_and_refusals_are_not_repeated() {
     let denial = |place: &str| {
-        let realm = format!("WWW-Authenticate: Bearer realm=\"http://{place}/t\",service=\"s\"\r\n");
-        let head = format!("HTTP/1.1 401 Unauthorized\r\n{realm}Content-Length: 0\r\nConnection: close\r\n\r\n");
-        head.into_bytes()
+        refusal(&format!(
+            "WWW-Authenticate: Bearer realm=\"http://{place}/t\",service=\"s\"\r\n"
+        ))
     };
-    let refusal = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 6\r\nConnection: close\r\n\r\nhidden";
+    let forbidden = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 6\r\nConnection: close\r\n\r\nhidden";
     for (place, text) in [
         (
             serve(|_| answer("", &vec![b' '; 64 << 20])),
@@ -76,7 +79,7 @@ async fn attack_06_tokens_are_read_to_a_bound_and_refusals_are_not_repeated() {
         ),
         (serve(|_| answer("Content-Length: 2\r\n", b"{}")), "the answer is none"),
         (
-            serve(|_| refusal.to_vec()),
+            serve(|_| forbidden.to_vec()),
             "failed to authorize: failed to fetch anonymous token: unexpected status from GET request to http://127.0.0.1",
         ),
     ] {
@@ -95,17 +98,13 @@ async fn attack_06_tokens_are_read_to_a_bound_and_refusals_are_not_repeated() {
     });
     let address = serve(move |request| {
         if request.to_lowercase().contains("authorization: bearer good") {
-            refusal.to_vec()
+            forbidden.to_vec()
         } else {
             denial(&place)
         }
     });
     let (_home, images) = store(quick());
-    let credentials = Credentials {
-        username: "me".to_owned(),
-        password: "secret".to_owned(),
-    };
-    let error = images.pull(&format!("{address}/x:1"), &[credentials]).await;
+    let error = images.pull(&format!("{address}/x:1"), &[me()]).await;
     let message = error.unwrap_err().message();
     assert!(message.ends_with("server message: 403 Forbidden"), "{message}");
 }
@@ -194,45 +193,33 @@ async fn attack_28_credentials_stay_with_their_host() {
         sender.send(request.to_lowercase().contains("authorization")).unwrap();
         answer("Content-Length: 2\r\n", b"{}")
     });
-    let redirect = serve(move |request| {
-        if request.starts_with("GET /v2/ ") {
-            return b"HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Basic realm=\"x\"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_vec();
+    let registry = serve(move |request| {
+        if !request.to_lowercase().contains("authorization") {
+            return refusal("WWW-Authenticate: Basic realm=\"x\"\r\n");
         }
-        let host = other.replace("127.0.0.1", "localhost");
-        format!("HTTP/1.1 307 Temporary Redirect\r\nLocation: http://{host}/elsewhere\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").into_bytes()
+        redirect(&format!("http://{}/elsewhere", other.replace("127.0.0.1", "localhost")))
     });
     let (_home, images) = store(quick());
-    let credentials = Credentials {
-        username: "me".to_owned(),
-        password: "secret".to_owned(),
-    };
-    images
-        .pull(&format!("{redirect}/x:1"), &[credentials])
-        .await
-        .unwrap_err();
+    images.pull(&format!("{registry}/x:1"), &[me()]).await.unwrap_err();
     assert!(!receiver.recv().unwrap(), "the other host saw no credentials");
     assert_eq!(chain(&std::io::Error::other("x")), "x");
 }
 
 #[tokio::test]
 async fn attack_28_a_password_is_told_only_to_who_refuses_to_answer_without() {
-    // Neither refuses to tell its version; the second one wants to know who asks for its manifests.
+    // The second one wants to know who asks for its manifests.
     for refuses in [false, true] {
         let (sender, receiver) = std::sync::mpsc::channel();
         let address = serve(move |request| {
             let told = request.to_lowercase().contains("authorization: basic bwu6c2vjcmv0");
             sender.send(told).unwrap();
-            if refuses && !told && !request.starts_with("GET /v2/ ") {
-                return b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_vec();
+            if refuses && !told {
+                return refusal("");
             }
             answer("Content-Length: 2\r\n", b"{}")
         });
         let (_home, images) = store(quick());
-        let credentials = Credentials {
-            username: "me".to_owned(),
-            password: "secret".to_owned(),
-        };
-        let pulled = images.pull(&format!("{address}/x:1"), &[credentials]).await;
+        let pulled = images.pull(&format!("{address}/x:1"), &[me()]).await;
         let message = pulled.unwrap_err().message();
         let told: Vec<bool> = receiver.try_iter().collect();
         assert_eq!(told.contains(&true), refuses, "{told:?} {message}");
@@ -364,10 +351,7 @@ async fn attack_28_a_registry_that_is_silent_or_lies_about_lengths_is_given_up()
 async fn attack_28_a_registry_that_is_busy_is_asked_again_so_often_and_no_sooner_than_it_says() {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&asked);
-    let address = serve(move |request| {
-        if request.starts_with("GET /v2/ ") {
-            return answer("Content-Length: 2\r\n", b"{}");
-        }
+    let address = serve(move |_| {
         seen.lock().unwrap().push(Instant::now());
         b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_vec()
     });

@@ -132,9 +132,9 @@ async fn a_registrys_own_certificate_is_enough() {
     assert!(refused.contains("invalid peer certificate"), "{refused}");
 }
 
-/// On loopback, HTTP does for a registry that speaks no TLS, and not for one whose certificate nobody trusts.
+/// On loopback, HTTP does for a registry that speaks no TLS; one that speaks nothing else needs a trusted certificate.
 #[tokio::test]
-async fn a_loopback_registry_that_is_not_trusted_gets_no_plain_request() {
+async fn a_loopback_registry_that_speaks_tls_alone_is_asked_so_and_must_be_trusted() {
     let home = tempfile::tempdir().unwrap();
     certificates(home.path());
     let place = home.path().display();

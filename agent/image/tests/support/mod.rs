@@ -3,11 +3,11 @@
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test binary uses a part")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use agent_image::{Config, Images, Limits};
+use agent_image::{Config, Credentials, Images, Limits};
 
 /// A registry that ends with the test.
 pub struct DockerRegistry {
@@ -143,11 +143,8 @@ pub fn serve_by_hand(serve: impl Fn(&str, &mut TcpStream) + Send + Sync + 'stati
                 let mut byte = [0_u8; 1];
                 while !request.ends_with(b"\r\n\r\n") && connection.read(&mut byte).is_ok_and(|read| read > 0) {
                     request.extend_from_slice(&byte);
-                    // A client that begins with TLS is told so, as servers do.
+                    // As servers do that know no TLS.
                     if request == [0x16] {
-                        connection.write_all(b"HTTP/1.0 400 Bad Request\r\n\r\n").ok();
-                        connection.shutdown(Shutdown::Write).ok();
-                        drop(connection.read_to_end(&mut request));
                         return;
                     }
                 }
@@ -156,6 +153,24 @@ pub fn serve_by_hand(serve: impl Fn(&str, &mut TcpStream) + Send + Sync + 'stati
         }
     });
     address
+}
+
+/// A refusal with these challenges.
+pub fn refusal(headers: &str) -> Vec<u8> {
+    format!("HTTP/1.1 401 Unauthorized\r\n{headers}Content-Length: 0\r\nConnection: close\r\n\r\n").into_bytes()
+}
+
+pub fn redirect(location: &str) -> Vec<u8> {
+    format!("HTTP/1.1 307 Temporary Redirect\r\nLocation: {location}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        .into_bytes()
+}
+
+/// The user `me` with the password `secret`: `Basic bWU6c2VjcmV0`.
+pub fn me() -> Credentials {
+    Credentials {
+        username: "me".to_owned(),
+        password: "secret".to_owned(),
+    }
 }
 
 pub fn answer(headers: &str, body: &[u8]) -> Vec<u8> {
