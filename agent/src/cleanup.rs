@@ -32,6 +32,8 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         },
         Err(error) => failures.push(format!("{error:#}")),
     }
+    let led = arguments.remove_service_proxy();
+    failures.extend(led.err().map(|error| image::chain(&error)));
     let volumes = Volumes::new(arguments.state_dir.join("pods"), true);
     match volumes.pods() {
         Ok(pods) => {

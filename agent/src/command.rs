@@ -1,7 +1,7 @@
 //! The command line.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, ToSocketAddrs as _, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +18,8 @@ use network::{Bridge, Cidr, Cni, Network, Ranges};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use runtime::{Containerd, Embedded, Runtime};
 
+use crate::addresses::{ANYWHERE, ANYWHERE_V6, source};
+use crate::proxying::ProxyArguments;
 use crate::upkeep::UpkeepArguments;
 
 /// A CNI plugin has so long to answer.
@@ -123,6 +125,8 @@ pub(crate) struct Arguments {
     max_pods: u32,
     #[command(flatten)]
     upkeep: UpkeepArguments,
+    #[command(flatten)]
+    proxy: ProxyArguments,
     /// Label of the Node, KEY=VALUE; may be repeated
     #[arg(long, value_parser = pair)]
     node_label: Vec<(String, String)>,
@@ -278,6 +282,11 @@ impl Arguments {
         }
     }
 
+    /// Removes what leads to Services on this machine.
+    pub(crate) fn remove_service_proxy(&self) -> Result<(), network::Error> {
+        network::services::remove(&network::services::table(&self.bridge))
+    }
+
     pub(crate) fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
@@ -299,6 +308,7 @@ impl Arguments {
             self.address.clone()
         };
         Ok(Config {
+            service_proxy: self.proxy.service_proxy(&self.bridge, &addresses),
             node_name: self.node_name.clone(),
             state_directory: std::fs::canonicalize(&self.state_dir).context("find the state directory")?,
             pod_cidr: self.pod_cidr,
@@ -377,24 +387,4 @@ fn allow_files() {
     if let Err(error) = raised {
         tracing::warn!(%error, "the agent may open few files only");
     }
-}
-
-/// Addresses of documentation: they lead where the default route does.
-const ANYWHERE: &str = "192.0.2.1:9";
-const ANYWHERE_V6: &str = "[2001:db8::1]:9";
-
-/// The own address on the way to a target; nothing is sent.
-fn source(target: &str) -> Option<IpAddr> {
-    let mut targets: Vec<SocketAddr> = target.to_socket_addrs().ok()?.collect();
-    targets.sort_by_key(SocketAddr::is_ipv6);
-    targets.into_iter().find_map(|target| {
-        let any: IpAddr = if target.is_ipv6() {
-            Ipv6Addr::UNSPECIFIED.into()
-        } else {
-            Ipv4Addr::UNSPECIFIED.into()
-        };
-        let socket = UdpSocket::bind((any, 0)).ok()?;
-        socket.connect(target).ok()?;
-        Some(socket.local_addr().ok()?.ip())
-    })
 }

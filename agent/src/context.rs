@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddrV4};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use agent_plan::Timestamp;
@@ -40,7 +40,7 @@ use crate::pressure::Order;
 use crate::rights::Rights;
 use crate::selinux::SeLinux;
 use crate::serve::{Access, Asking, Looks, Probes};
-use crate::services::Services;
+use crate::services::{Programmed, ServiceProxy, Services};
 use crate::tokens::Tokens;
 use crate::users::UserIds;
 
@@ -77,6 +77,8 @@ pub struct Config {
     pub server: Option<SocketAddrV4>,
     /// Whether volumes that hold secrets lie in memory. They do, but for simulations, which may not mount.
     pub secrets_in_memory: bool,
+    /// How traffic is led to Services; not at all where it is absent.
+    pub service_proxy: Option<ServiceProxy>,
     /// Labels of the Node besides the usual ones.
     pub labels: BTreeMap<String, String>,
 }
@@ -167,6 +169,7 @@ pub struct Context {
     pub(crate) users: UserIds,
     /// Nothing until they are listed.
     pub(crate) services: watch::Sender<Option<Arc<Services>>>,
+    pub(crate) programmed: Programmed,
     pub(crate) recorder: Recorder,
     pub(crate) machine: crate::machine::Machine,
     /// What pods may use of it.
@@ -300,17 +303,18 @@ impl Context {
         self.config.state_directory.join("logs").join(name)
     }
 
+    fn locked_pods(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Pod>>> {
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn remember(&self, pod: &Arc<Pod>) {
         let uid = agent_plan::pods::uid(pod).to_owned();
-        self.pods
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(uid, Arc::clone(pod));
+        self.locked_pods().insert(uid, Arc::clone(pod));
         self.pods_changed.notify_one();
     }
 
     pub(crate) fn forget(&self, uid: &str) {
-        self.pods.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+        self.locked_pods().remove(uid);
         self.discounted
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -365,15 +369,11 @@ impl Context {
     }
 
     pub(crate) fn known_pod(&self, uid: &str) -> Option<Arc<Pod>> {
-        self.pods
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(uid)
-            .cloned()
+        self.locked_pods().get(uid).cloned()
     }
 
     pub(crate) fn pod(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
-        let known = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.locked_pods();
         let wanted =
             |pod: &&Arc<Pod>| agent_plan::pods::namespace(pod) == namespace && agent_plan::pods::name(pod) == name;
         known.values().find(wanted).cloned()
@@ -390,11 +390,6 @@ impl Context {
     }
 
     pub(crate) fn known_pods(&self) -> Vec<Arc<Pod>> {
-        self.pods
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .values()
-            .cloned()
-            .collect()
+        self.locked_pods().values().cloned().collect()
     }
 }

@@ -62,6 +62,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 pub use context::{Clock, Config, Context, Parts, Upkeep};
+pub use services::ServiceProxy;
 
 const PULLS: usize = 4;
 const STARTS: usize = 8;
@@ -146,6 +147,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         tokens: tokens::Tokens::default(),
         users: users::UserIds::new(&config.state_directory),
         services: watch::Sender::new(None),
+        programmed: services::Programmed::default(),
         pulls: Semaphore::new(PULLS),
         app_armor: apparmor::AppArmor::default(),
         se_linux: selinux::SeLinux::default(),

@@ -1,8 +1,10 @@
 //! `skiff-agent`: the node agent.
 
+mod addresses;
 mod cleanup;
 mod command;
 mod patience;
+mod proxying;
 mod renewal;
 mod upkeep;
 

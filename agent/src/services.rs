@@ -1,132 +1,101 @@
-//! The Services as the API shows them: containers are told of them, and the server's own is made reachable.
+//! The Services and EndpointSlices as the API shows them, followed in one place: containers are told of them, and the kernel leads
+//! traffic to them.
 
-use std::collections::BTreeMap;
+mod health;
+mod kernel;
+mod known;
+
 use std::convert::Infallible;
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
-use std::pin::pin;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use agent_plan::environment::Surroundings;
 use agent_plan::{pods, services};
-use futures::StreamExt;
-use k8s_openapi::api::core::v1::{Pod, Service, ServicePort, ServiceSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Api;
+use futures::stream::{BoxStream, SelectAll};
+use futures::{FutureExt as _, StreamExt as _};
+use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::ServiceCIDR;
 use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt, watcher as watch};
-use tracing::{debug, info, warn};
+use kube::runtime::{WatchStreamExt as _, watcher as watch};
+use kube::{Api, Client, Resource};
+use network::Cidr;
+use serde::de::DeserializeOwned;
+use tracing::debug;
 
 use crate::Error;
 use crate::context::Context;
+use kernel::Kernel;
+pub(crate) use kernel::Programmed;
+use known::Known;
+pub(crate) use known::Services;
 
 /// How long a container waits for the first list of Services.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// By namespace and name, in that order.
-pub(crate) type Services = BTreeMap<(String, String), Arc<Service>>;
+/// How traffic is led to Services.
+#[derive(Clone, Debug)]
+pub struct ServiceProxy {
+    /// Name of the kernel's tables, unique on the machine.
+    pub table: String,
+    /// The node's addresses that have the ports of Services; all but those of the loopback where it is empty.
+    pub node_ports: Vec<Cidr>,
+}
 
-/// What is kept of a Service.
-fn trimmed(service: Service) -> ((String, String), Arc<Service>) {
-    let place = (
-        service.metadata.namespace.unwrap_or_default(),
-        service.metadata.name.unwrap_or_default(),
-    );
-    let spec = service.spec.unwrap_or_default();
-    let port = |port: ServicePort| ServicePort {
-        name: port.name,
-        port: port.port,
-        protocol: port.protocol,
-        ..ServicePort::default()
-    };
-    let kept = Service {
-        metadata: ObjectMeta {
-            namespace: Some(place.0.clone()),
-            name: Some(place.1.clone()),
-            ..ObjectMeta::default()
-        },
-        spec: Some(ServiceSpec {
-            cluster_ip: spec.cluster_ip,
-            ports: spec.ports.map(|ports| ports.into_iter().map(port).collect()),
-            ..ServiceSpec::default()
-        }),
-        status: None,
-    };
-    (place, Arc::new(kept))
+/// A change that was heard of.
+enum Heard {
+    Service(Box<Event<Service>>),
+    Slice(Event<EndpointSlice>),
+    Range(Event<ServiceCIDR>),
+}
+
+type Watched = BoxStream<'static, Result<Heard, watcher::Error>>;
+
+fn changes<K>(client: &Client, heard: fn(Event<K>) -> Heard) -> Watched
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+{
+    let api: Api<K> = Api::all(client.clone());
+    let changes = watch(api, watcher::Config::default()).default_backoff();
+    changes.map(move |change| change.map(heard)).boxed()
 }
 
 /// Follows the Services for ever.
 pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
-    let api: Api<Service> = Api::all(context.parts.client.clone());
-    let mut changes = pin!(watch(api, watcher::Config::default()).default_backoff());
-    let mut listed = Services::new();
-    let mut reached = None;
-    while let Some(change) = changes.next().await {
-        match change {
-            Ok(Event::Init) => listed.clear(),
-            Ok(Event::InitApply(service)) => listed.extend([trimmed(service)]),
-            Ok(Event::InitDone) => {
-                let all = std::mem::take(&mut listed);
-                context.services.send_replace(Some(Arc::new(all)));
+    let client = &context.parts.client;
+    let mut all = SelectAll::from_iter([changes(client, |change| Heard::Service(Box::new(change)))]);
+    let mut kernel = Kernel::open(&context);
+    if kernel.is_some() {
+        all.push(changes(client, Heard::Slice));
+        all.push(changes(client, Heard::Range));
+    }
+    let mut known = Known::default();
+    loop {
+        let change = match &mut kernel {
+            Some(kernel) => tokio::select! {
+                change = all.next() => change,
+                () = kernel.disturbed() => {
+                    kernel.program(&context, &mut known).await;
+                    continue;
+                }
+            },
+            None => all.next().await,
+        };
+        let mut next = Some(change);
+        // What came together becomes one transaction.
+        while let Some(change) = next {
+            match change {
+                Some(Ok(change)) => known.hear(&context, change),
+                Some(Err(error)) => debug!(error = image::chain(&error), "a watch of Services is interrupted"),
+                None => return Err(Error::WatchEnded),
             }
-            Ok(Event::Apply(service)) => alter(&context, |all| all.extend([trimmed(service)])),
-            Ok(Event::Delete(service)) => {
-                let (place, _) = trimmed(service);
-                alter(&context, |all| drop(all.remove(&place)));
-            }
-            Err(error) => debug!(error = image::chain(&error), "the watch of Services is interrupted"),
+            next = all.next().now_or_never();
         }
-        reach_server(&context, &mut reached).await;
-    }
-    Err(Error::WatchEnded)
-}
-
-fn alter(context: &Context, change: impl FnOnce(&mut Services)) {
-    context.services.send_modify(|services| {
-        change(Arc::make_mut(services.get_or_insert_default()));
-    });
-}
-
-/// Leads the address of the Service `kubernetes` to where the server really is.
-async fn reach_server(context: &Context, reached: &mut Option<SocketAddrV4>) {
-    let Some(server) = server(context) else { return };
-    let place = ("default".to_owned(), "kubernetes".to_owned());
-    let service = context
-        .services
-        .borrow()
-        .as_ref()
-        .and_then(|all| all.get(&place).cloned());
-    let wanted = service.and_then(|service| {
-        let address: Ipv4Addr = services::address(&service)?.parse().ok()?;
-        let port = service.spec.as_ref()?.ports.as_ref()?.first()?.port;
-        Some(SocketAddrV4::new(address, u16::try_from(port).ok()?))
-    });
-    let Some(wanted) = wanted.filter(|wanted| *reached != Some(*wanted)) else {
-        return;
-    };
-    match context.parts.network.redirect(wanted, server).await {
-        Ok(led) => {
-            info!(led, service = %wanted, %server, "the address of the server's Service");
-            *reached = Some(wanted);
+        if let Some(kernel) = &mut kernel {
+            kernel.program(&context, &mut known).await;
         }
-        Err(error) => warn!(
-            error = image::chain(&error),
-            "the server is not reachable by its Service"
-        ),
     }
-}
-
-/// Where pods reach the server. They have a loopback address of their own: the machine's is another one for them.
-fn server(context: &Context) -> Option<SocketAddrV4> {
-    let server = context.config.server?;
-    if !server.ip().is_loopback() {
-        return Some(server);
-    }
-    let own = context.config.addresses.iter().find_map(|address| match address {
-        IpAddr::V4(address) if !address.is_loopback() => Some(*address),
-        IpAddr::V4(_) | IpAddr::V6(_) => None,
-    });
-    own.map(|own| SocketAddrV4::new(own, server.port()))
 }
 
 /// What the node contributes to the environment of a pod's containers; the text says why it cannot be told.
@@ -137,8 +106,13 @@ pub(crate) async fn surroundings(context: &Context, pod: &Pod, addresses: &[IpAd
     let unread = || "services have not yet been read at least once, cannot construct envs".to_owned();
     let all = all.ok_or_else(unread)?;
     let links = pod.spec.as_ref().and_then(|spec| spec.enable_service_links);
-    let all = all.values().map(Arc::as_ref);
     let mut surroundings = context.surroundings(addresses);
-    surroundings.services = services::variables(all, pods::namespace(pod), links.unwrap_or(true));
+    surroundings.services = variables(&all, pod, links);
     Ok(surroundings)
+}
+
+/// The variables that tell a pod of Services.
+pub(crate) fn variables(all: &Services, pod: &Pod, links: Option<bool>) -> Vec<(String, String)> {
+    let all = all.iter().map(|(name, service)| (name, &**service));
+    services::variables(all, pods::namespace(pod), links.unwrap_or(true))
 }

@@ -96,6 +96,7 @@ impl World {
             },
             resolv_conf: None,
             server: None,
+            service_proxy: None,
             secrets_in_memory: true,
             labels: std::collections::BTreeMap::new(),
         };

@@ -10,9 +10,10 @@ mod files;
 pub mod fuzzing;
 mod plugin;
 mod ranges;
+pub mod services;
 mod sim;
 
-use std::net::{IpAddr, SocketAddrV4};
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use futures::FutureExt as _;
@@ -80,6 +81,15 @@ pub struct Attachment {
     /// Ports of the node that lead to the pod, where this network leads them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortMapping>,
+}
+
+/// The node's pods, for those who lead traffic to and from them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// Where their addresses are from.
+    pub ranges: Ranges,
+    /// The node's interface that leads to them.
+    pub interface: String,
 }
 
 /// Why the network could not do it.
@@ -183,10 +193,9 @@ pub trait Network: Send + Sync + 'static {
         futures::future::ready(None).boxed()
     }
 
-    /// Leads what pods and the node send to a Service's address to where the API server listens. A later call replaces an
-    /// earlier one. `false` where the network leaves Services to others.
-    fn redirect(&self, _service: SocketAddrV4, _server: SocketAddrV4) -> BoxFuture<'_, Result<bool, Error>> {
-        futures::future::ready(Ok(false)).boxed()
+    /// Which pods this network connects, where it knows that of them all.
+    fn served(&self) -> Option<Served> {
+        None
     }
 
     /// Removes everything that this network made on the machine. Success when there is nothing.

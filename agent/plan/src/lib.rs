@@ -19,6 +19,7 @@ pub mod oci;
 pub mod patch;
 pub mod pods;
 pub mod probe;
+pub mod proxy;
 pub mod reserve;
 pub mod resize;
 pub mod resources;

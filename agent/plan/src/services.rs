@@ -1,86 +1,73 @@
 //! The environment variables by which a container finds Services: the server's own for all, those of its namespace for
 //! pods that want them.
 
-use k8s_openapi::api::core::v1::{Service, ServicePort};
+use std::net::IpAddr;
+
+use crate::proxy::{Name, Port, Service};
 
 /// Whose Service `kubernetes` every container is told of.
 const EVERYBODYS: (&str, &str) = ("default", "kubernetes");
 
 /// The variables of a pod's containers. `services` are in the order of their keys.
 pub fn variables<'a>(
-    services: impl Iterator<Item = &'a Service>,
+    services: impl Iterator<Item = (&'a Name, &'a Service)>,
     namespace: &str,
     links: bool,
 ) -> Vec<(String, String)> {
-    let mut chosen: Vec<&Service> = Vec::new();
+    let mut chosen: Vec<(&str, &Service)> = Vec::new();
     let mut everybodys = None;
-    for service in services {
-        let place = service.metadata.namespace.as_deref().unwrap_or_default();
-        let name = service.metadata.name.as_deref().unwrap_or_default();
-        if address(service).is_none() {
+    for ((place, name), service) in services {
+        if service.cluster_ips.is_empty() {
             continue;
         }
-        if (place, name) == EVERYBODYS {
-            everybodys = Some(service);
+        if (place.as_str(), name.as_str()) == EVERYBODYS {
+            everybodys = Some((name.as_str(), service));
         } else if links && place == namespace {
-            chosen.push(service);
+            chosen.push((name, service));
         }
     }
     // A Service of that name in the pod's own namespace stands for the server's.
-    let hidden = chosen
-        .iter()
-        .any(|service| service.metadata.name.as_deref() == Some(EVERYBODYS.1));
+    let hidden = chosen.iter().any(|(name, _)| *name == EVERYBODYS.1);
     chosen.extend(everybodys.filter(|_| !hidden));
-    chosen.into_iter().flat_map(of_service).collect()
+    let each = chosen.into_iter();
+    each.flat_map(|(name, service)| of_service(name, service)).collect()
 }
 
-/// The Service's address, if it has one that can be spoken to.
-pub fn address(service: &Service) -> Option<&str> {
-    let address = service.spec.as_ref()?.cluster_ip.as_deref()?;
-    (!address.is_empty() && address != "None").then_some(address)
-}
-
-fn of_service(service: &Service) -> Vec<(String, String)> {
-    let ports = service.spec.as_ref().and_then(|spec| spec.ports.as_deref());
-    let (Some(host), Some([first, further @ ..])) = (address(service), ports) else {
+fn of_service(name: &str, service: &Service) -> Vec<(String, String)> {
+    let (Some(host), [first, further @ ..]) = (service.cluster_ips.first(), &*service.ports) else {
         return Vec::new();
     };
-    let name = spelled(service.metadata.name.as_deref().unwrap_or_default());
+    let name = spelled(name);
     let mut variables = vec![
-        (format!("{name}_SERVICE_HOST"), host.to_owned()),
+        (format!("{name}_SERVICE_HOST"), host.to_string()),
         (format!("{name}_SERVICE_PORT"), first.port.to_string()),
     ];
     for port in [first].into_iter().chain(further) {
-        if let Some(own) = port.name.as_deref().filter(|own| !own.is_empty()) {
-            variables.push((format!("{name}_SERVICE_PORT_{}", spelled(own)), port.port.to_string()));
+        if !port.name.is_empty() {
+            let key = format!("{name}_SERVICE_PORT_{}", spelled(&port.name));
+            variables.push((key, port.port.to_string()));
         }
     }
-    variables.push((format!("{name}_PORT"), url(host, first)));
+    variables.push((format!("{name}_PORT"), url(*host, first)));
     for port in [first].into_iter().chain(further) {
-        let protocol = protocol(port);
-        let prefix = format!("{name}_PORT_{}_{}", port.port, protocol.to_uppercase());
+        let protocol = port.protocol.name();
+        let prefix = format!("{name}_PORT_{}_{protocol}", port.port);
         variables.extend([
-            (prefix.clone(), url(host, port)),
+            (prefix.clone(), url(*host, port)),
             (format!("{prefix}_PROTO"), protocol.to_lowercase()),
             (format!("{prefix}_PORT"), port.port.to_string()),
-            (format!("{prefix}_ADDR"), host.to_owned()),
+            (format!("{prefix}_ADDR"), host.to_string()),
         ]);
     }
     variables
 }
 
-fn protocol(port: &ServicePort) -> &str {
-    let protocol = port.protocol.as_deref().unwrap_or_default();
-    if protocol.is_empty() { "TCP" } else { protocol }
-}
-
-fn url(host: &str, port: &ServicePort) -> String {
-    let host = if host.contains(':') {
-        format!("[{host}]")
-    } else {
-        host.to_owned()
+fn url(host: IpAddr, port: &Port) -> String {
+    let host = match host {
+        IpAddr::V4(host) => host.to_string(),
+        IpAddr::V6(host) => format!("[{host}]"),
     };
-    format!("{}://{host}:{}", protocol(port).to_lowercase(), port.port)
+    format!("{}://{host}:{}", port.protocol.name().to_lowercase(), port.port)
 }
 
 fn spelled(name: &str) -> String {
@@ -93,14 +80,15 @@ mod tests {
     use expect_test::expect;
     use serde_json::json;
 
-    fn service(namespace: &str, name: &str, address: &str, ports: &serde_json::Value) -> Service {
-        serde_json::from_value(json!({"metadata": {"namespace": namespace, "name": name},
-            "spec": {"clusterIP": address, "ports": ports}}))
-        .unwrap()
+    fn service(namespace: &str, name: &str, address: &str, ports: &serde_json::Value) -> (Name, Service) {
+        let service = json!({"metadata": {"namespace": namespace, "name": name},
+            "spec": {"clusterIP": address, "ports": ports}});
+        Service::new(&serde_json::from_value(service).unwrap())
     }
 
-    fn shown(services: &[Service], namespace: &str, links: bool) -> String {
-        let variables = variables(services.iter(), namespace, links);
+    fn shown(services: &[(Name, Service)], namespace: &str, links: bool) -> String {
+        let services = services.iter().map(|(name, service)| (name, service));
+        let variables = variables(services, namespace, links);
         let all = variables.iter().map(|(name, value)| format!("{name}={value}\n"));
         all.collect::<Vec<_>>().concat()
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use agent_plan::{Timestamp, pods};
@@ -18,6 +18,7 @@ use super::prometheus::{Family, answer, labels, number};
 use crate::begun::Counts;
 use crate::context::Context;
 use crate::preempted::Preempted;
+use crate::services::Programmed;
 
 /// How long it is waited for the file systems of volumes: one of them may not answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -37,6 +38,7 @@ pub(super) async fn metrics(State(context): State<Arc<Context>>) -> Response {
     all.extend(volumes(&context).await);
     all.push(preemptions(&context.preempted));
     all.extend(begun(&context.begun.counts()));
+    all.extend(programmed(&context.programmed));
     all.extend(process());
     all.push(start_time());
     for family in all {
@@ -115,6 +117,32 @@ fn begun(counts: &Counts) -> [Family<'static>; 6] {
             "counter",
             "kubelet_started_containers_errors_total",
             "[ALPHA] Cumulative number of errors when starting containers",
+            failures,
+        ),
+    ]
+}
+
+/// Under the names that kube-proxy has for them.
+fn programmed(programmed: &Programmed) -> [Family<'static>; 2] {
+    let read = |counter: &AtomicU64| number(counter.load(Ordering::Relaxed));
+    let syncs = read(&programmed.syncs);
+    let took = [
+        (format!("_bucket{}", labels(&[("le", "+Inf")])), Some(syncs)),
+        ("_sum".to_owned(), Some(read(&programmed.micros) / 1e6)),
+        ("_count".to_owned(), Some(syncs)),
+    ];
+    let failures = [(String::new(), Some(read(&programmed.failures)))];
+    [
+        Family::new(
+            "histogram",
+            "kubeproxy_sync_proxy_rules_duration_seconds",
+            "[ALPHA] SyncProxyRules latency in seconds",
+            took,
+        ),
+        Family::new(
+            "counter",
+            "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
+            "[ALPHA] Cumulative proxy nftables sync failures",
             failures,
         ),
     ]

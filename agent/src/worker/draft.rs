@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use agent_plan::action::Action;
 use agent_plan::observed::Sandbox;
-use agent_plan::{environment, lifecycle, oci, pods, services};
+use agent_plan::{environment, lifecycle, oci, pods};
 use api::pod::References;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use runtime::ContainerSpec;
@@ -15,7 +15,7 @@ use tracing::debug;
 use super::Worker;
 use super::specify::{own_specification, specification};
 use super::start::Plan;
-use crate::services::Services;
+use crate::services::{self, Services};
 
 /// A pod with more containers has the rest of them configured when they are started.
 const LIMIT: usize = 4;
@@ -181,10 +181,7 @@ fn shows_the_same(plan: &Plan, before: Option<&Arc<Services>>) -> bool {
         return false;
     };
     let links = plan.pod.spec.as_ref().and_then(|spec| spec.enable_service_links);
-    let told = |all: &Services| {
-        let all = all.values().map(Arc::as_ref);
-        services::variables(all, pods::namespace(&plan.pod), links.unwrap_or(true))
-    };
+    let told = |all: &Services| services::variables(all, &plan.pod, links);
     Arc::ptr_eq(before, &now) || told(before) == told(&now)
 }
 

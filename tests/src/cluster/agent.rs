@@ -28,6 +28,7 @@ pub(super) async fn run(
         dns: agent_plan::files::ClusterDns::default(),
         resolv_conf: None,
         server: None,
+        service_proxy: None,
         secrets_in_memory: false,
         labels: BTreeMap::new(),
     };

@@ -34,16 +34,20 @@ const DELETE: u16 = 0x102;
 
 // Attributes of an entry.
 const ORIGINAL: u16 = 1;
+const REPLY: u16 = 2;
 const STATUS: u16 = 3;
 const ID: u16 = 12;
 const ZONE: u16 = 18;
 
-// Attributes of `ORIGINAL`, and theirs.
+// Attributes of `ORIGINAL` and `REPLY`, and theirs.
 const ADDRESSES: u16 = 1;
+const FROM_V4: u16 = 1;
+const FROM_V6: u16 = 3;
 const TO_V4: u16 = 2;
 const TO_V6: u16 = 4;
 const TRANSPORT: u16 = 2;
 const PROTOCOL: u16 = 1;
+const FROM_PORT: u16 = 2;
 const TO_PORT: u16 = 3;
 
 const UDP: u8 = 17;
@@ -52,28 +56,42 @@ const UDP: u8 = 17;
 const FROM_ANOTHER: u32 = 1 << 4;
 const TO_ANOTHER: u32 = 1 << 5;
 
-/// Has the kernel forget where flows of datagrams to these ports of the node go: with the next one it decides anew. Where it
-/// remembers nothing there is nothing to do.
+/// A flow of datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Flow {
+    /// Whom the first one was sent to.
+    pub(crate) to: (IpAddr, u16),
+    /// Who answers.
+    pub(crate) from: Option<(IpAddr, u16)>,
+    status: u32,
+}
+
+/// Has the kernel forget where flows of datagrams to these ports of the node go: with the next one it decides anew.
 pub(super) fn forget(ports: &[PortMapping]) -> Result<(), Error> {
     let ports: Vec<&PortMapping> = ports.iter().filter(|port| port.protocol == "UDP").collect();
     if ports.is_empty() {
         return Ok(());
     }
+    forget_those(&|flow| leads(flow, &ports))
+}
+
+/// Has the kernel forget these flows. Where it remembers nothing there is nothing to do.
+pub(crate) fn forget_those(which: &dyn Fn(&Flow) -> bool) -> Result<(), Error> {
     let mut failed = None;
-    let ended = match forget_listed(&ports, &mut failed) {
+    let ended = match forget_listed(which, &mut failed) {
         // A kernel without such a table, or where nobody may ask for it.
         Err(Errno::EPROTONOSUPPORT | Errno::EOPNOTSUPP | Errno::EINVAL | Errno::ENOENT) => Ok(()),
         ended => ended,
     };
     ended.and(failed.map_or(Ok(()), Err)).map_err(|errno| Error::Kernel {
-        doing: "forget flows to a port of the node",
+        doing: "forget flows of datagrams",
         cause: errno.to_string(),
     })
 }
 
 /// Goes through all flows and past those that cannot be forgotten, the first failure of which is noted. There are as many as
 /// the kernel's own limit lets in.
-fn forget_listed(ports: &[&PortMapping], failed: &mut Option<Errno>) -> Result<(), Errno> {
+fn forget_listed(which: &dyn Fn(&Flow) -> bool, failed: &mut Option<Errno>) -> Result<(), Errno> {
     let (listing, forgetting) = (Socket::open()?, Socket::open()?);
     // Those of all families.
     listing.ask(LIST, NLM_F_DUMP, &[0; PREAMBLE])?;
@@ -83,7 +101,7 @@ fn forget_listed(ports: &[&PortMapping], failed: &mut Option<Errno>) -> Result<(
             match kind {
                 NLMSG_DONE | NLMSG_ERROR => return outcome(said),
                 ENTRY => {
-                    if let Some(name) = name(said, ports)
+                    if let Some(name) = name(said, which)
                         && let Err(errno) = forgetting.forget(&name)
                     {
                         *failed = failed.or(Some(errno));
@@ -161,29 +179,42 @@ fn outcome(said: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// What tells a flow from all others, as the kernel wants it told; nothing of one that goes to none of these ports.
-fn name(entry: &[u8], ports: &[&PortMapping]) -> Option<Vec<u8>> {
-    let (preamble, attributes) = entry.split_at_checked(PREAMBLE)?;
-    let original = value(attributes, ORIGINAL)?;
-    let (addresses, transport) = (value(original, ADDRESSES)?, value(original, TRANSPORT)?);
+/// Whether a flow is to one of these ports.
+fn leads(flow: &Flow, ports: &[&PortMapping]) -> bool {
+    let (address, port) = flow.to;
+    // What pods send to the same port of others leaves under the node's address: that was never ours.
+    let is_left_alone = flow.status & (FROM_ANOTHER | TO_ANOTHER) == FROM_ANOTHER;
+    !is_left_alone
+        && ports.iter().any(|mapping| {
+            let at = mapping
+                .host_address
+                .is_none_or(|own| own == address || (own.is_unspecified() && own.is_ipv6() == address.is_ipv6()));
+            mapping.host_port == port && at
+        })
+}
+
+/// One end of a flow as one of its directions tells it.
+fn end(tuple: &[u8], (v4, v6, port): (u16, u16, u16)) -> Option<(IpAddr, u16)> {
+    let (addresses, transport) = (value(tuple, ADDRESSES)?, value(tuple, TRANSPORT)?);
     if value(transport, PROTOCOL)? != [UDP] {
         return None;
     }
-    let port = u16::from_be_bytes(*value(transport, TO_PORT)?.first_chunk::<2>()?);
-    let v4 = || Some(IpAddr::from(*value(addresses, TO_V4)?.first_chunk::<4>()?));
-    let v6 = || Some(IpAddr::from(*value(addresses, TO_V6)?.first_chunk::<16>()?));
-    let address = v4().or_else(v6)?;
-    let leads = |mapping: &&PortMapping| {
-        let at = mapping
-            .host_address
-            .is_none_or(|own| own == address || (own.is_unspecified() && own.is_ipv6() == address.is_ipv6()));
-        mapping.host_port == port && at
-    };
+    let port = u16::from_be_bytes(*value(transport, port)?.first_chunk::<2>()?);
+    let v4 = || Some(IpAddr::from(*value(addresses, v4)?.first_chunk::<4>()?));
+    let v6 = || Some(IpAddr::from(*value(addresses, v6)?.first_chunk::<16>()?));
+    Some((v4().or_else(v6)?, port))
+}
+
+/// What tells a flow from all others, as the kernel wants it told; nothing of one that is not wanted.
+fn name(entry: &[u8], which: &dyn Fn(&Flow) -> bool) -> Option<Vec<u8>> {
+    let (preamble, attributes) = entry.split_at_checked(PREAMBLE)?;
     let status = value(attributes, STATUS).and_then(|bits| bits.first_chunk::<4>());
-    let status = status.map_or(0, |bits| u32::from_be_bytes(*bits));
-    // What pods send to the same port of others leaves under the node's address: that was never ours.
-    let is_left_alone = status & (FROM_ANOTHER | TO_ANOTHER) == FROM_ANOTHER;
-    if is_left_alone || !ports.iter().any(leads) {
+    let flow = Flow {
+        to: end(value(attributes, ORIGINAL)?, (TO_V4, TO_V6, TO_PORT))?,
+        from: value(attributes, REPLY).and_then(|reply| end(reply, (FROM_V4, FROM_V6, FROM_PORT))),
+        status: status.map_or(0, |bits| u32::from_be_bytes(*bits)),
+    };
+    if !which(&flow) {
         return None;
     }
     let mut name = vec![*preamble.first()?, 0, 0, 0];
@@ -215,8 +246,8 @@ mod tests {
     use rtnetlink::packet_core::{NLA_F_NESTED, NLA_HEADER_SIZE};
 
     use super::{
-        ADDRESSES, FROM_ANOTHER, ID, ORIGINAL, PROTOCOL, STATUS, TO_ANOTHER, TO_PORT, TO_V4, TO_V6, TRANSPORT, UDP,
-        messages, name, outcome,
+        ADDRESSES, FROM_ANOTHER, Flow, ID, ORIGINAL, PROTOCOL, STATUS, TO_ANOTHER, TO_PORT, TO_V4, TO_V6, TRANSPORT,
+        UDP, leads, messages, name, outcome,
     };
     use crate::PortMapping;
 
@@ -268,7 +299,10 @@ mod tests {
         let (any, own, v6) = (port(5353, None), port(5354, Some("10.0.0.1")), port(5355, Some("::")));
         let ports = [&any, &own, &v6];
         let is_found = |to: &str, protocol: u8, port: u16, status: u32| {
-            name(&entry(&original(to, protocol, port), status), &ports).is_some()
+            name(&entry(&original(to, protocol, port), status), &|flow| {
+                leads(flow, &ports)
+            })
+            .is_some()
         };
         for (to, port, found) in [
             ("10.0.0.1", 5353, true),
@@ -291,17 +325,18 @@ mod tests {
     fn a_flow_is_never_named_by_less_than_its_ends() {
         let (any, flow) = (port(5353, None), original("10.0.0.1", UDP, 5353));
         let whole = entry(&flow, 0);
+        let wanted = |flow: &Flow| leads(flow, &[&any]);
         let (preamble, id) = (vec![2, 0, 0, 0], attribute(ID, &[1, 2, 3, 4]));
-        assert_eq!(name(&whole, &[&any]), Some([preamble, flow.clone(), id].concat()));
+        assert_eq!(name(&whole, &wanted), Some([preamble, flow.clone(), id].concat()));
         for end in 0..whole.len() {
-            let cut = name(&whole[..end], &[&any]);
+            let cut = name(&whole[..end], &wanted);
             assert!(cut.is_none_or(|cut| cut[4..].starts_with(&flow)), "cut at {end}");
         }
         for at in 0..whole.len() {
             for byte in [0, 1, 3, 0xff] {
                 let mut changed = whole.clone();
                 changed[at] = byte;
-                let named = name(&changed, &[&any]);
+                let named = name(&changed, &wanted);
                 assert!(named.is_none_or(|named| named.len() >= flow.len()), "{byte} at {at}");
             }
         }

@@ -12,7 +12,7 @@ use rtnetlink::packet_route::address::AddressHeaderFlags;
 use rtnetlink::packet_route::link::{
     AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoVeth, LinkAttribute, LinkExtentMask, LinkMessage,
 };
-use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkUnspec, LinkVeth};
+use rtnetlink::{Handle, LinkBridgePort, LinkUnspec, LinkVeth};
 use tokio::task::JoinSet;
 
 use super::routes::{self, hardware_address, last_resort, mtu};
@@ -137,7 +137,7 @@ impl Kernel {
                 mtu = mtu.into_iter().chain(own).min();
             }
             if host.link(bridge).await?.is_none() {
-                let made = links.add(LinkBridge::new(bridge).build()).execute().await;
+                let made = links.add(routes::bridge(bridge)).execute().await;
                 accept(made, Errno::EEXIST, "create the bridge")?;
             }
             settings::of_bridge(bridge, ranges.of_family(true).is_some())?;

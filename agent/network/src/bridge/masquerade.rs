@@ -1,8 +1,6 @@
-//! One nft table for each bridge and family: what leaves the pods' range carries the node's address, and what is for the
-//! API server's Service reaches the server.
+//! One nft table for each bridge and family: what leaves the pods' range carries the node's address.
 
 use std::io::Write as _;
-use std::net::SocketAddrV4;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -76,25 +74,6 @@ fn made(bridge: &str, family: Family, range: Cidr, direct: &[Cidr]) -> String {
              }}
          }}\n"
     )
-}
-
-/// Leads connections to `service` to `server` instead, and none to where an earlier call led them.
-pub(super) fn redirect(bridge: &str, service: SocketAddrV4, server: SocketAddrV4) -> Result<(), Error> {
-    let table = table(bridge);
-    let rule = format!(
-        "ip daddr {} tcp dport {} dnat to {server}",
-        service.ip(),
-        service.port()
-    );
-    nft(&format!(
-        "add table ip {table}
-         add chain ip {table} prerouting {{ type nat hook prerouting priority dstnat; policy accept; }}
-         add chain ip {table} output {{ type nat hook output priority -100; policy accept; }}
-         flush chain ip {table} prerouting
-         flush chain ip {table} output
-         add rule ip {table} prerouting {rule}
-         add rule ip {table} output {rule}\n"
-    ))
 }
 
 /// Removes the tables that there may be for these ranges. Success when there is none.

@@ -4,7 +4,7 @@
 //! happens. A new namespace is entered by a thread that does nothing else and ends in it: no other work, least of all the
 //! removal of what a failed attachment left, is ever done in the wrong one.
 
-mod flows;
+pub(crate) mod flows;
 pub(crate) mod kernel;
 mod leaving;
 mod masquerade;
@@ -14,12 +14,11 @@ mod once;
 mod ports;
 mod records;
 mod routes;
-mod settings;
+pub(crate) mod settings;
 mod slots;
 mod users;
 mod work;
 
-use std::net::SocketAddrV4;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -28,7 +27,7 @@ use futures::FutureExt as _;
 use futures::future::{BoxFuture, ready};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::{AttachSpec, Attachment, Cidr, Error, Network, Ranges};
+use crate::{AttachSpec, Attachment, Cidr, Error, Network, Ranges, Served};
 use records::{Records, Reservation};
 
 /// Threads that may work on the kernel's tables at once; the kernel itself lets in one at a time.
@@ -354,11 +353,10 @@ impl Network for Bridge {
         )
     }
 
-    fn redirect(&self, service: SocketAddrV4, server: SocketAddrV4) -> BoxFuture<'_, Result<bool, Error>> {
-        self.run(move |inner| {
-            masquerade::redirect(&inner.config.bridge, service, server)?;
-            Ok(true)
-        })
+    fn served(&self) -> Option<Served> {
+        let ranges = self.inner.records().ranges()?;
+        let interface = self.inner.config.bridge.clone();
+        Some(Served { ranges, interface })
     }
 
     fn stop(&self) -> BoxFuture<'_, Result<(), Error>> {

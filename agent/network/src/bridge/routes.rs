@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use rtnetlink::RouteMessageBuilder;
 use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteType};
+use rtnetlink::{LinkBridge, RouteMessageBuilder};
 
 use crate::Cidr;
 
@@ -25,6 +25,12 @@ pub(super) fn last_resort(range: Cidr) -> RouteMessage {
             .priority(LAST_RESORT)
             .build(),
     }
+}
+
+/// A new bridge. What pods on it answer each other passes the node's rules too: a Service's address must be put back into it.
+pub(super) fn bridge(name: &str) -> LinkMessage {
+    let bridge = LinkBridge::new(name).nf_call_iptables(true);
+    bridge.nf_call_ip6tables(true).build()
 }
 
 /// The default route of a pod.

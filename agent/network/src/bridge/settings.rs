@@ -29,7 +29,7 @@ pub(super) fn forward(ranges: Ranges) -> Result<(), Error> {
 }
 
 /// Whether the kernel knows of addresses of version 6.
-pub(super) fn has_ipv6() -> bool {
+pub(crate) fn has_ipv6() -> bool {
     Path::new(V6).exists()
 }
 

@@ -1,0 +1,271 @@
+//! Messages to nftables, byte by byte: `linux/netfilter/nf_tables.h`. Attributes lie within attributes, their numbers are in network
+//! order; keys, marks and what is compared are as the kernel's registers have them.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use rtnetlink::packet_core::{NLA_F_NESTED, NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUEST};
+
+/// The part of the netfilter socket that nftables is.
+const SUBSYSTEM: u16 = 10;
+const BEGIN: u16 = 16;
+const END: u16 = 17;
+
+/// What a message is about.
+#[derive(Clone, Copy)]
+pub(super) enum Kind {
+    NewTable = 0,
+    DeleteTable = 2,
+    NewChain = 3,
+    NewRule = 6,
+    DeleteRule = 8,
+    NewSet = 9,
+    NewElement = 12,
+    DeleteElement = 14,
+}
+
+/// The longest list of elements in one message: its length has 16 bits.
+const LONGEST_LIST: usize = 60_000;
+
+/// A family of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Family {
+    V4 = 2,
+    V6 = 10,
+}
+
+impl Family {
+    pub(super) const fn of(v6: bool) -> Self {
+        if v6 { Self::V6 } else { Self::V4 }
+    }
+
+    pub(super) const fn is_ipv6(self) -> bool {
+        matches!(self, Self::V6)
+    }
+
+    /// How many bytes an address has.
+    pub(super) const fn width(self) -> u32 {
+        if self.is_ipv6() { 16 } else { 4 }
+    }
+}
+
+/// Attributes one after the other.
+#[derive(Clone, Default)]
+pub(super) struct Attributes(pub(super) Vec<u8>);
+
+impl Attributes {
+    pub(super) const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    pub(super) fn bytes(mut self, kind: u16, value: &[u8]) -> Self {
+        self.push(kind, value);
+        self
+    }
+
+    pub(super) fn text(self, kind: u16, value: &str) -> Self {
+        let mut value = value.as_bytes().to_vec();
+        value.push(0);
+        self.bytes(kind, &value)
+    }
+
+    pub(super) fn number(self, kind: u16, value: u32) -> Self {
+        self.bytes(kind, &value.to_be_bytes())
+    }
+
+    pub(super) fn nest(self, kind: u16, inner: &Self) -> Self {
+        self.bytes(kind | NLA_F_NESTED, &inner.0)
+    }
+
+    /// Nothing here is longer than a length can say: lists are cut before.
+    fn push(&mut self, kind: u16, value: &[u8]) {
+        let length = u16::try_from(value.len().saturating_add(4)).unwrap_or(u16::MAX);
+        self.0.extend(length.to_ne_bytes());
+        self.0.extend(kind.to_ne_bytes());
+        self.0.extend(value);
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// A value in a register or an element.
+pub(super) fn value(bytes: &[u8]) -> Attributes {
+    Attributes::new().bytes(1, bytes)
+}
+
+/// Where a packet goes on.
+#[derive(Clone, Copy)]
+pub(super) enum Verdict<'a> {
+    Drop,
+    Return,
+    Goto(&'a str),
+    Jump(&'a str),
+}
+
+/// A verdict as data.
+pub(super) fn verdict(verdict: Verdict<'_>) -> Attributes {
+    let (code, chain): (i32, _) = match verdict {
+        Verdict::Drop => (0, None),
+        Verdict::Jump(chain) => (-3, Some(chain)),
+        Verdict::Goto(chain) => (-4, Some(chain)),
+        Verdict::Return => (-5, None),
+    };
+    let said = Attributes::new().bytes(1, &code.to_be_bytes());
+    let said = chain.map_or(said.clone(), |chain| said.text(2, chain));
+    Attributes::new().nest(2, &said)
+}
+
+/// The bytes of an address.
+pub(super) fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+/// An element of a set or map.
+pub(super) struct Item {
+    key: Vec<u8>,
+    key_end: Option<Vec<u8>>,
+    data: Option<Attributes>,
+}
+
+impl Item {
+    pub(super) const fn new(key: Vec<u8>) -> Self {
+        Self {
+            key,
+            key_end: None,
+            data: None,
+        }
+    }
+
+    pub(super) fn up_to(self, key_end: Vec<u8>) -> Self {
+        Self {
+            key_end: Some(key_end),
+            ..self
+        }
+    }
+
+    pub(super) fn with(self, data: Attributes) -> Self {
+        Self {
+            data: Some(data),
+            ..self
+        }
+    }
+
+    fn write(&self, list: &mut Attributes) {
+        let mut own = Attributes::new().nest(1, &value(&self.key));
+        if let Some(data) = &self.data {
+            own = own.nest(2, data);
+        }
+        if let Some(end) = &self.key_end {
+            own = own.nest(10, &value(end));
+        }
+        list.push(1 | NLA_F_NESTED, &own.0);
+    }
+}
+
+/// Messages of one transaction: all of it happens, or nothing.
+pub(super) struct Batch {
+    bytes: Vec<u8>,
+    sequence: u32,
+    /// Where the last message begins.
+    last: usize,
+}
+
+impl Batch {
+    pub(super) fn new() -> Self {
+        let mut batch = Self {
+            bytes: Vec::new(),
+            sequence: 0,
+            last: 0,
+        };
+        batch.message(BEGIN, 0, 0, SUBSYSTEM, &Attributes::new());
+        batch
+    }
+
+    fn message(&mut self, kind: u16, flags: u16, family: u8, about: u16, attributes: &Attributes) {
+        self.sequence += 1;
+        self.last = self.bytes.len();
+        let length = u32::try_from(attributes.len().saturating_add(20)).unwrap_or(u32::MAX);
+        self.bytes.extend(length.to_ne_bytes());
+        self.bytes.extend(kind.to_ne_bytes());
+        self.bytes.extend((flags | NLM_F_REQUEST).to_ne_bytes());
+        self.bytes.extend(self.sequence.to_ne_bytes());
+        self.bytes.extend([0; 4]);
+        self.bytes.extend([family, 0]);
+        self.bytes.extend(about.to_be_bytes());
+        self.bytes.extend(&attributes.0);
+    }
+
+    pub(super) fn add(&mut self, kind: Kind, family: Family, attributes: &Attributes) {
+        let flags = match kind {
+            Kind::NewTable | Kind::NewChain | Kind::NewSet | Kind::NewElement => NLM_F_CREATE,
+            Kind::NewRule => NLM_F_CREATE | NLM_F_APPEND,
+            Kind::DeleteTable | Kind::DeleteRule | Kind::DeleteElement => 0,
+        };
+        self.message(SUBSYSTEM << 8 | kind as u16, flags, family as u8, 0, attributes);
+    }
+
+    /// The bytes to send, and the number of the message that the kernel acknowledges when all is done. Older kernels acknowledge no
+    /// end of a transaction, so it is the last one within.
+    pub(super) fn finish(mut self) -> (Vec<u8>, u32) {
+        let acknowledged = self.sequence;
+        let flags = self.last.saturating_add(6);
+        if let Some(byte) = self
+            .bytes
+            .get_mut(flags..)
+            .and_then(|flags| flags.first_chunk_mut::<2>())
+        {
+            *byte = (u16::from_ne_bytes(*byte) | NLM_F_ACK).to_ne_bytes();
+        }
+        self.message(END, 0, 0, SUBSYSTEM, &Attributes::new());
+        (self.bytes, acknowledged)
+    }
+}
+
+/// Elements on their way into a transaction, a list for each set. They are written as they come: there may be very many.
+pub(super) struct Lists<'a> {
+    kind: Kind,
+    table: &'a str,
+    open: BTreeMap<(Family, &'static str), Attributes>,
+}
+
+impl<'a> Lists<'a> {
+    pub(super) const fn new(kind: Kind, table: &'a str) -> Self {
+        Self {
+            kind,
+            table,
+            open: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn push(&mut self, batch: &mut Batch, (family, set): (Family, &'static str), item: &Item) {
+        let list = self.open.entry((family, set)).or_default();
+        item.write(list);
+        if list.len() > LONGEST_LIST {
+            let whole = std::mem::take(list);
+            self.write(batch, (family, set), &whole);
+        }
+    }
+
+    pub(super) fn close(mut self, batch: &mut Batch) {
+        for (place, list) in std::mem::take(&mut self.open) {
+            if !list.is_empty() {
+                self.write(batch, place, &list);
+            }
+        }
+    }
+
+    fn write(&self, batch: &mut Batch, (family, set): (Family, &str), list: &Attributes) {
+        let whole = Attributes::new().text(1, self.table).text(2, set).nest(3, list);
+        batch.add(self.kind, family, &whole);
+    }
+}

@@ -1,0 +1,262 @@
+//! Services by nftables, in tables of our own: what `agent_plan::proxy` decides becomes elements of maps, by raw netlink.
+//!
+//! Every change is one transaction of a few elements. Nothing is ever listed: after a start, a failure or a change by somebody else
+//! all is emptied and filled again, in one transaction too, past which connections go on.
+
+mod message;
+mod route;
+mod rule;
+mod sets;
+mod skeleton;
+mod socket;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use agent_plan::proxy::{Change, Datagrams, Element, Key, Value};
+
+use crate::bridge::{flows, settings};
+use crate::{Cidr, Error, Served};
+use message::{Attributes, Batch, Family, Item, Kind, Lists, Verdict, octets, value, verdict};
+use skeleton::Skeleton;
+use socket::Socket;
+pub use socket::Watch;
+
+/// What the tables are called, and whose traffic they lead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Name of the tables, unique in this network namespace.
+    pub table: String,
+    /// This node's pods, where they are known. Who else asks is masqueraded.
+    pub pods: Option<Served>,
+    /// Ranges of Services: what pods send to an address in them that no Service has ends here.
+    pub services: Vec<Cidr>,
+    /// The node's addresses that have the ports of Services; where it is empty all but those of the loopback.
+    pub node_ports: Vec<Cidr>,
+}
+
+impl Config {
+    /// Tells connections of this table from those of another cluster on the same machine.
+    fn tag(&self) -> u32 {
+        let hash = self.table.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+            (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+        });
+        1 + hash % 255
+    }
+}
+
+/// The name of the tables of the cluster that has this bridge.
+pub fn table(bridge: &str) -> String {
+    format!("skiff_{}_services", bridge.replace('-', "_"))
+}
+
+/// What is made when the first group needs it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Made {
+    Class(u8),
+    Timeout(u32),
+}
+
+/// The tables of this network namespace.
+pub struct Services {
+    config: Config,
+    socket: Socket,
+    made: BTreeSet<(Family, Made)>,
+}
+
+/// The families that the kernel has.
+fn families() -> impl Iterator<Item = Family> {
+    let v6 = settings::has_ipv6().then_some(Family::V6);
+    std::iter::once(Family::V4).chain(v6)
+}
+
+impl Services {
+    /// Opens a way to the kernel; nothing is changed yet.
+    pub fn open(config: Config) -> Result<Self, Error> {
+        Ok(Self {
+            config,
+            socket: Socket::open().map_err(refused)?,
+            made: BTreeSet::new(),
+        })
+    }
+
+    /// Whose traffic is led.
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Takes other ranges; [`Services::refill`] makes them count.
+    pub fn configure(&mut self, config: Config) {
+        self.config = config;
+    }
+
+    /// Hears of changes by others from now on.
+    pub fn watch(&self) -> std::io::Result<Watch> {
+        Watch::open(self.socket.id(), self.config.table.clone())
+    }
+
+    /// Makes the tables hold these elements and nothing else, whatever they held.
+    pub fn refill<I: Iterator<Item = (Element, Value)>>(&mut self, elements: impl Fn() -> I) -> Result<(), Error> {
+        let emptied = self.fill(false, elements());
+        // Made by another version, or not by us.
+        emptied.or_else(|_refused| self.fill(true, elements()))
+    }
+
+    fn fill(&mut self, fresh: bool, elements: impl Iterator<Item = (Element, Value)>) -> Result<(), Error> {
+        let mut batch = Batch::new();
+        self.made.clear();
+        for family in families() {
+            let config = &self.config;
+            let batch = &mut batch;
+            Skeleton { config, family, batch }.make(fresh);
+        }
+        let all = elements.map(|(element, value)| Change::Add(element, value));
+        self.write(&mut batch, all);
+        self.commit(batch)?;
+        self.reach()
+    }
+
+    /// The node itself needs a way to Services of the families that its pods have.
+    fn reach(&self) -> Result<(), Error> {
+        let Some(pods) = &self.config.pods else { return Ok(()) };
+        let ranges = self.config.services.iter();
+        let mut ranges = ranges.filter(|range| pods.ranges.of_family(range.is_ipv6()).is_some());
+        ranges.try_for_each(|range| route::reach(*range, &pods.interface))
+    }
+
+    /// Carries out a few changes. After a failure nothing has changed, and [`Services::refill`] is due.
+    pub fn change(&mut self, changes: &[Change]) -> Result<(), Error> {
+        let mut batch = Batch::new();
+        self.write(&mut batch, changes.iter().copied());
+        self.commit(batch)
+    }
+
+    fn commit(&mut self, batch: Batch) -> Result<(), Error> {
+        let done = self.socket.commit(batch).map_err(refused);
+        if done.is_err() {
+            self.made.clear();
+        }
+        done
+    }
+
+    /// Removals come before all that is added.
+    fn write(&mut self, batch: &mut Batch, changes: impl Iterator<Item = Change>) {
+        let table = self.config.table.clone();
+        let v6 = families().any(Family::is_ipv6);
+        let (mut gone, mut come) = (
+            Lists::new(Kind::DeleteElement, &table),
+            Lists::new(Kind::NewElement, &table),
+        );
+        let mut removing = true;
+        for change in changes {
+            let (element, value) = match change {
+                Change::Remove(element) => (element, None),
+                Change::Add(element, value) => (element, Some(value)),
+            };
+            if element.v6 && !v6 {
+                continue;
+            }
+            let family = Family::of(element.v6);
+            let (set, item) = item(element.key, value);
+            match value {
+                None => gone.push(batch, (family, set), &item),
+                Some(value) => {
+                    if std::mem::take(&mut removing) {
+                        let before = std::mem::replace(&mut gone, Lists::new(Kind::DeleteElement, &table));
+                        before.close(batch);
+                    }
+                    self.prepare(batch, family, value);
+                    come.push(batch, (family, set), &item);
+                }
+            }
+        }
+        gone.close(batch);
+        come.close(batch);
+    }
+
+    /// Makes the chains that a value leads to.
+    fn prepare(&mut self, batch: &mut Batch, family: Family, value: Value) {
+        let made = match value {
+            Value::Mark(mark) => Made::Class(mark.to_be_bytes().last().copied().unwrap_or_default()),
+            Value::Seconds(seconds) => Made::Timeout(seconds),
+            Value::Nothing | Value::Endpoint(..) => return,
+        };
+        if self.made.insert((family, made)) {
+            let config = &self.config;
+            let mut skeleton = Skeleton { config, family, batch };
+            match made {
+                Made::Class(class) => skeleton.add_class(class),
+                Made::Timeout(seconds) => skeleton.add_timeout(seconds),
+            }
+        }
+    }
+}
+
+/// Has the kernel forget flows of datagrams that go where they should not.
+pub fn forget(datagrams: &Datagrams) -> Result<(), Error> {
+    flows::forget_those(&|flow| flow.from.is_some_and(|from| datagrams.is_stale(flow.to, from)))
+}
+
+/// Removes the tables. Success when there is none.
+pub fn remove(table: &str) -> Result<(), Error> {
+    let mut batch = Batch::new();
+    for family in families() {
+        let named = Attributes::new().text(1, table);
+        batch.add(Kind::NewTable, family, &named);
+        batch.add(Kind::DeleteTable, family, &named);
+    }
+    let socket = Socket::open().map_err(refused)?;
+    socket.commit(batch).map_err(refused)
+}
+
+fn refused(errno: nix::errno::Errno) -> Error {
+    Error::Kernel {
+        doing: "change the tables of Services",
+        cause: errno.to_string(),
+    }
+}
+
+/// An element as the kernel knows it, and its set. What is removed is named by its key alone.
+fn item(key: Key, data: Option<Value>) -> (&'static str, Item) {
+    let (set, item) = match key {
+        Key::Front(address, protocol, port) => ("front", at(Some(address), protocol.number(), port)),
+        Key::Outer(address, protocol, port) => ("outer", at(Some(address), protocol.number(), port)),
+        Key::OuterLocal(address, protocol, port) => ("outer_local", at(Some(address), protocol.number(), port)),
+        Key::NodePort(protocol, port) => ("node_ports", at(None, protocol.number(), port)),
+        Key::NodePortLocal(protocol, port) => ("node_ports_local", at(None, protocol.number(), port)),
+        Key::ClusterIp(address) => ("cluster_ips", octets(address)),
+        Key::Slot(group, number) => ("slots", [group.to_ne_bytes(), number.to_ne_bytes()].concat()),
+        Key::Hairpin(group, address) => ("hairpins", [of(group, address), octets(address)].concat()),
+        Key::Source(group, first, last) => {
+            let item = Item::new(of(group, first)).up_to(of(group, last));
+            return ("sources", item);
+        }
+        Key::Member(group, address, port) => ("members", [of(group, address), padded(port).to_vec()].concat()),
+        Key::Timeout(group) => ("timeouts", group.to_ne_bytes().to_vec()),
+    };
+    let item = Item::new(item);
+    let item = match data {
+        None | Some(Value::Nothing) => item,
+        Some(Value::Mark(mark)) => item.with(skeleton::mark(mark)),
+        Some(Value::Endpoint(address, port)) => {
+            let endpoint = [octets(address), padded(port).to_vec()].concat();
+            item.with(value(&endpoint))
+        }
+        Some(Value::Seconds(seconds)) => item.with(verdict(Verdict::Goto(&skeleton::timeout(seconds)))),
+    };
+    (set, item)
+}
+
+fn padded(port: u16) -> [u8; 4] {
+    let [high, low] = port.to_be_bytes();
+    [high, low, 0, 0]
+}
+
+fn of(group: u32, address: IpAddr) -> Vec<u8> {
+    [group.to_ne_bytes().to_vec(), octets(address)].concat()
+}
+
+fn at(address: Option<IpAddr>, protocol: u8, port: u16) -> Vec<u8> {
+    let address = address.map(octets).unwrap_or_default();
+    [address, vec![protocol, 0, 0, 0], padded(port).to_vec()].concat()
+}

@@ -1,0 +1,288 @@
+//! Rules as lists of expressions on the kernel's 32-bit registers. A packet for which one of them finds nothing, or whose
+//! comparison fails, leaves the rule.
+
+use std::net::IpAddr;
+
+use super::message::{Attributes, Family, Verdict, octets, value, verdict};
+use crate::Cidr;
+
+/// Register 0 for 32 bits; there are 16 of them. An address of version 6 takes four.
+pub(super) const R0: u32 = 8;
+
+/// Keys of what is known about a connection.
+const CT_STATE: u32 = 0;
+const CT_STATUS: u32 = 2;
+const CT_MARK: u32 = 3;
+
+const META_L4PROTO: u32 = 16;
+
+/// Types of addresses, as routes tell them.
+const FIB_TYPE: u32 = 3;
+const FIB_SOURCE: u32 = 1;
+const FIB_DESTINATION: u32 = 2;
+const LOCAL: u32 = 2;
+
+const EQUAL: u32 = 0;
+const UNEQUAL: u32 = 1;
+
+/// Ports are chosen at random: two connections at once never want the same.
+const FULLY_RANDOM: u32 = 0x10;
+
+/// An end of a packet's way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Source,
+    Destination,
+}
+
+/// A rule under construction.
+#[derive(Clone)]
+pub(super) struct Rule {
+    family: Family,
+    expressions: Attributes,
+}
+
+impl Rule {
+    pub(super) const fn new(family: Family) -> Self {
+        Self {
+            family,
+            expressions: Attributes::new(),
+        }
+    }
+
+    pub(super) const fn expressions(&self) -> &Attributes {
+        &self.expressions
+    }
+
+    fn with(mut self, name: &str, data: &Attributes) -> Self {
+        let expression = Attributes::new().text(1, name).nest(2, data);
+        self.expressions = self.expressions.nest(1, &expression);
+        self
+    }
+
+    /// Registers that an address takes.
+    pub(super) const fn words(&self) -> u32 {
+        self.family.width() / 4
+    }
+
+    fn conntrack(self, key: u32, register: u32) -> Self {
+        self.with("ct", &Attributes::new().number(1, register).number(2, key))
+    }
+
+    fn mask(self, register: u32, mask: u32, flip: u32) -> Self {
+        let data = Attributes::new()
+            .number(1, register)
+            .number(2, register)
+            .number(3, 4)
+            .nest(4, &value(&mask.to_ne_bytes()))
+            .nest(5, &value(&flip.to_ne_bytes()));
+        self.with("bitwise", &data)
+    }
+
+    fn compare(self, register: u32, how: u32, with: &[u8]) -> Self {
+        let data = Attributes::new()
+            .number(1, register)
+            .number(2, how)
+            .nest(3, &value(with));
+        self.with("cmp", &data)
+    }
+
+    /// Loads the connection's mark, or some bits of it.
+    pub(super) fn mark(self, register: u32, mask: u32) -> Self {
+        self.conntrack(CT_MARK, register).mask(register, mask, 0)
+    }
+
+    /// Stores a register as the connection's mark.
+    pub(super) fn set_mark(self, register: u32) -> Self {
+        self.with("ct", &Attributes::new().number(2, CT_MARK).number(4, register))
+    }
+
+    /// Keeps some bits of the mark and sets others.
+    pub(super) fn change_mark(self, register: u32, keep: u32, set: u32) -> Self {
+        self.conntrack(CT_MARK, register)
+            .mask(register, keep & !set, set)
+            .set_mark(register)
+    }
+
+    /// Only connections with one of these bits in their mark.
+    pub(super) fn marked(self, bits: u32) -> Self {
+        self.mark(R0, bits).compare(R0, UNEQUAL, &[0; 4])
+    }
+
+    /// Only connections without these bits.
+    pub(super) fn unmarked(self, bits: u32) -> Self {
+        self.mark(R0, bits).compare(R0, EQUAL, &[0; 4])
+    }
+
+    /// Only connections whose bits are these.
+    pub(super) fn marked_as(self, mask: u32, bits: u32) -> Self {
+        self.mark(R0, mask).compare(R0, EQUAL, &bits.to_ne_bytes())
+    }
+
+    /// The opposite.
+    pub(super) fn not_marked_as(self, mask: u32, bits: u32) -> Self {
+        self.mark(R0, mask).compare(R0, UNEQUAL, &bits.to_ne_bytes())
+    }
+
+    /// Only connections whose destination was not translated.
+    pub(super) fn untranslated(self) -> Self {
+        self.conntrack(CT_STATUS, R0)
+            .mask(R0, 1 << 5, 0)
+            .compare(R0, EQUAL, &[0; 4])
+    }
+
+    /// Only the first packets of connections.
+    pub(super) fn new_connection(self) -> Self {
+        self.conntrack(CT_STATE, R0)
+            .mask(R0, 1 << 3, 0)
+            .compare(R0, UNEQUAL, &[0; 4])
+    }
+
+    /// Loads an address.
+    pub(super) fn address(self, end: End, register: u32) -> Self {
+        let offset = match (self.family, end) {
+            (Family::V4, End::Source) => 12,
+            (Family::V4, End::Destination) => 16,
+            (Family::V6, End::Source) => 8,
+            (Family::V6, End::Destination) => 24,
+        };
+        let width = self.family.width();
+        self.payload(register, 1, offset, width)
+    }
+
+    /// Loads the port that the packet is for. Packets without ports leave the rule, or find nothing for their protocol.
+    pub(super) fn port(self, register: u32) -> Self {
+        self.payload(register, 2, 2, 2)
+    }
+
+    fn payload(self, register: u32, base: u32, offset: u32, length: u32) -> Self {
+        let data = Attributes::new()
+            .number(1, register)
+            .number(2, base)
+            .number(3, offset)
+            .number(4, length);
+        self.with("payload", &data)
+    }
+
+    pub(super) fn protocol(self, register: u32) -> Self {
+        self.with("meta", &Attributes::new().number(1, register).number(2, META_L4PROTO))
+    }
+
+    /// Only packets of this protocol.
+    pub(super) fn of_protocol(self, number: u8) -> Self {
+        self.protocol(R0).compare(R0, EQUAL, &[number])
+    }
+
+    /// Only packets with an address of the range, or of no such range.
+    pub(super) fn within(self, end: End, range: Cidr, inside: bool) -> Self {
+        let mask = mask(range);
+        let width = self.family.width();
+        let data = Attributes::new()
+            .number(1, R0)
+            .number(2, R0)
+            .number(3, width)
+            .nest(4, &value(&mask))
+            .nest(5, &value(&vec![0; mask.len()]));
+        let how = if inside { EQUAL } else { UNEQUAL };
+        let rule = self.address(end, R0).with("bitwise", &data);
+        rule.compare(R0, how, &octets(range.network()))
+    }
+
+    /// Only packets whose address is the node's own.
+    pub(super) fn locally(self, end: End) -> Self {
+        let which = match end {
+            End::Source => FIB_SOURCE,
+            End::Destination => FIB_DESTINATION,
+        };
+        let data = Attributes::new().number(1, R0).number(2, FIB_TYPE).number(3, which);
+        self.with("fib", &data).compare(R0, EQUAL, &LOCAL.to_ne_bytes())
+    }
+
+    /// Looks up what lies from a register on; what is found goes where `to` says.
+    pub(super) fn lookup(self, set: &str, from: u32, to: Option<u32>) -> Self {
+        let data = Attributes::new().text(1, set).number(2, from);
+        let data = to.map_or(data.clone(), |to| data.number(3, to));
+        self.with("lookup", &data)
+    }
+
+    /// Only packets that are not in the set.
+    pub(super) fn missing(self, set: &str, from: u32) -> Self {
+        self.with("lookup", &Attributes::new().text(1, set).number(2, from).number(5, 1))
+    }
+
+    /// A number below `modulus`, of no order.
+    pub(super) fn random(self, register: u32, modulus: u32) -> Self {
+        let data = Attributes::new().number(1, register).number(2, modulus).number(3, 1);
+        self.with("numgen", &data)
+    }
+
+    /// Refreshes an entry of a map that packets fill, or makes it.
+    pub(super) fn learn(self, map: &str, (key, data): (u32, u32), seconds: u32) -> Self {
+        let milliseconds = u64::from(seconds) * 1000;
+        let data = Attributes::new()
+            .text(1, map)
+            .number(3, 1)
+            .number(4, key)
+            .number(5, data)
+            .bytes(6, &milliseconds.to_be_bytes());
+        self.with("dynset", &data)
+    }
+
+    /// Removes an entry of such a map.
+    pub(super) fn unlearn(self, map: &str, (key, data): (u32, u32)) -> Self {
+        let data = Attributes::new()
+            .text(1, map)
+            .number(3, 2)
+            .number(4, key)
+            .number(5, data);
+        self.with("dynset", &data)
+    }
+
+    /// Leads the connection to the address that lies from a register on, with the port behind it.
+    pub(super) fn lead(self, register: u32) -> Self {
+        let data = Attributes::new()
+            .number(1, 1)
+            .number(2, self.family as u32)
+            .number(3, register)
+            .number(5, register + self.words());
+        self.with("nat", &data)
+    }
+
+    pub(super) fn masquerade(self) -> Self {
+        self.with("masq", &Attributes::new().number(1, FULLY_RANDOM))
+    }
+
+    /// Refuses a connection of TCP.
+    pub(super) fn reset(self) -> Self {
+        self.with("reject", &Attributes::new().number(1, 1).bytes(2, &[0]))
+    }
+
+    /// Says that nobody listens at the port.
+    pub(super) fn unreachable(self) -> Self {
+        let code = if self.family.is_ipv6() { 4 } else { 3 };
+        self.with("reject", &Attributes::new().number(1, 0).bytes(2, &[code]))
+    }
+
+    pub(super) fn verdict(self, said: Verdict<'_>) -> Self {
+        let data = Attributes::new().number(1, 0).nest(2, &verdict(said));
+        self.with("immediate", &data)
+    }
+
+    pub(super) fn go(self, chain: &str) -> Self {
+        self.verdict(Verdict::Goto(chain))
+    }
+}
+
+/// The bits that all addresses of a range share, as bytes.
+fn mask(range: Cidr) -> Vec<u8> {
+    let width: u8 = if range.is_ipv6() { 128 } else { 32 };
+    let host = u32::from(width.saturating_sub(range.prefix));
+    let bits = u128::MAX.checked_shl(host).unwrap_or_default();
+    match range.address {
+        IpAddr::V4(_) => {
+            let [.., a, b, c, d] = bits.to_be_bytes();
+            vec![a, b, c, d]
+        }
+        IpAddr::V6(_) => bits.to_be_bytes().to_vec(),
+    }
+}

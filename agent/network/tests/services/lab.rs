@@ -1,0 +1,284 @@
+//! A machine with pods and somebody outside, and Services on it.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_plan::proxy::{Input, Name, Node, Proxy, Service, Slice};
+use network::services::{Config, Services};
+use network::{Attachment, Bridge, Network as _};
+use nix::sched::{CloneFlags, setns, unshare};
+use serde_json::{Value, json};
+
+use crate::common::{address, attach, inside, ip, machine, open};
+
+/// Where pods serve.
+pub(crate) const PORT: u16 = 8080;
+pub(crate) const TABLE: &str = "skiff_test_services";
+/// The node's and a stranger's address on the link between them.
+pub(crate) const NODE: &str = "172.30.0.1";
+pub(crate) const STRANGER: &str = "172.30.0.9";
+
+pub(crate) struct Lab {
+    folder: tempfile::TempDir,
+    pub(crate) network: Bridge,
+    pub(crate) tables: Services,
+    pub(crate) proxy: Proxy,
+    /// Where the stranger is.
+    outside: File,
+    pub(crate) pods: BTreeMap<&'static str, Attachment>,
+}
+
+/// Who asks.
+#[derive(Clone, Copy)]
+pub(crate) enum From {
+    Node,
+    Outside,
+    Pod(&'static str),
+}
+
+impl Lab {
+    /// Pods `web`, `db` and `client`, of which the first two say their names to who asks, and whom they see.
+    pub(crate) async fn new() -> Self {
+        let folder = machine();
+        let outside = outside();
+        let network = open(folder.path());
+        let ranges = "10.77.0.0/24,fd00:77::/64".parse().unwrap();
+        network.start(ranges).await.unwrap();
+        let mut pods = BTreeMap::new();
+        for name in ["web", "db", "client"] {
+            pods.insert(name, attach(&network, name).await);
+        }
+        for name in ["web", "db"] {
+            serve(&pods[name], name);
+        }
+        let tables = Services::open(config(&network, TABLE)).unwrap();
+        let node = Node {
+            name: "n1".to_owned(),
+            zone: None,
+            addresses: vec![NODE.parse().unwrap()],
+        };
+        let mut lab = Self {
+            folder,
+            network,
+            tables,
+            proxy: Proxy::new(node),
+            outside,
+            pods,
+        };
+        lab.fill();
+        lab
+    }
+
+    /// Has the tables hold what the plan says.
+    pub(crate) fn fill(&mut self) {
+        fill(&mut self.tables, &self.proxy);
+    }
+
+    /// Makes a Service of this name with these fields; its endpoints as `POD`, or as `ADDRESS NODE`.
+    pub(crate) fn service(&mut self, name: &str, spec: &Value, endpoints: &[&str]) {
+        self.service_with(name, spec, &json!({}), endpoints);
+    }
+
+    pub(crate) fn service_with(&mut self, name: &str, spec: &Value, status: &Value, endpoints: &[&str]) {
+        let (name, input) = self.input_with(name, spec, status, endpoints);
+        self.update(name, input);
+    }
+
+    /// What is known of a Service.
+    pub(crate) fn input(&self, name: &str, spec: &Value, endpoints: &[&str]) -> (Name, Input) {
+        self.input_with(name, spec, &json!({}), endpoints)
+    }
+
+    fn input_with(&self, name: &str, spec: &Value, status: &Value, endpoints: &[&str]) -> (Name, Input) {
+        let object = json!({"metadata": {"namespace": "t", "name": name}, "spec": spec, "status": status});
+        let (name, service) = Service::new(&serde_json::from_value(object).unwrap());
+        let slices = [false, true].map(|v6| Arc::new(self.slice(&name, v6, endpoints)));
+        let input = Input {
+            service: Some(Arc::new(service)),
+            slices: slices.into(),
+        };
+        (name, input)
+    }
+
+    pub(crate) fn remove(&mut self, name: &str) {
+        self.update(("t".to_owned(), name.to_owned()), Input::default());
+    }
+
+    fn update(&mut self, name: Name, input: Input) {
+        let update = self.proxy.update(BTreeMap::from([(name, input)]));
+        self.tables.change(&update.changes).unwrap();
+        if let Some(datagrams) = update.datagrams {
+            network::services::forget(&datagrams).unwrap();
+        }
+    }
+
+    fn slice(&self, service: &Name, v6: bool, endpoints: &[&str]) -> Slice {
+        let endpoint = |text: &&str| {
+            let (name, node) = text.split_once(' ').unwrap_or((text, "n1"));
+            let held = self.pods.get(name).map(|pod| &pod.addresses);
+            let held = held.and_then(|held| held.iter().find(|held| held.is_ipv6() == v6));
+            let address = held.map_or_else(|| name.to_owned(), |held| held.address.to_string());
+            json!({"addresses": [address], "nodeName": node})
+        };
+        let ports = json!([{"port": PORT}, {"port": PORT, "protocol": "UDP"}]);
+        let slice = json!({
+            "metadata": {"namespace": "t", "name": "s", "labels": {"kubernetes.io/service-name": service.1}},
+            "addressType": if v6 { "IPv6" } else { "IPv4" },
+            "ports": ports,
+            "endpoints": endpoints.iter().map(endpoint).collect::<Vec<_>>(),
+        });
+        Slice::new(&serde_json::from_value(slice).unwrap(), "n1").unwrap().1
+    }
+
+    pub(crate) fn pod(&self, name: &str) -> IpAddr {
+        address(&self.pods[name])
+    }
+
+    fn run<T: Send + 'static>(&self, from: From, work: impl FnOnce() -> T + Send + 'static) -> T {
+        match from {
+            From::Node => work(),
+            From::Outside => at(self.outside.try_clone().unwrap(), work),
+            From::Pod(name) => inside(&self.pods[name], work),
+        }
+    }
+
+    /// Who answers, and whom it saw: `web 10.77.0.4`. Otherwise why nobody does.
+    pub(crate) fn ask(&self, from: From, to: &str) -> String {
+        let to: SocketAddr = to.parse().unwrap();
+        self.run(from, move || {
+            connect(to).unwrap_or_else(|error| error.kind().to_string())
+        })
+    }
+
+    /// The same by one datagram from a port of its own.
+    pub(crate) fn send(&self, from: From, to: &str) -> String {
+        let sender = self.sender(from, to);
+        send(&sender)
+    }
+
+    /// Somebody who goes on sending from one port.
+    pub(crate) fn sender(&self, from: From, to: &str) -> UdpSocket {
+        let to: SocketAddr = to.parse().unwrap();
+        self.run(from, move || {
+            let any = if to.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
+            let socket = UdpSocket::bind(any).unwrap();
+            socket.connect(to).unwrap();
+            socket.set_read_timeout(Some(Duration::from_millis(400))).unwrap();
+            socket
+        })
+    }
+
+    pub(crate) async fn end(mut self) {
+        network::services::remove(TABLE).unwrap();
+        self.network.stop().await.unwrap();
+        self.pods.clear();
+        let left = crate::common::nft_tables();
+        assert_eq!(left, "");
+        drop(self.folder);
+    }
+}
+
+/// As an agent does, on a thread that waits for nothing else.
+pub(crate) fn fill(tables: &mut Services, proxy: &Proxy) {
+    std::thread::scope(|scope| {
+        let filled = scope.spawn(|| tables.refill(|| proxy.all()));
+        filled.join().unwrap().unwrap();
+    });
+}
+
+pub(crate) fn config(network: &Bridge, table: &str) -> Config {
+    Config {
+        table: table.to_owned(),
+        pods: network.served(),
+        services: vec!["10.96.0.0/16".parse().unwrap(), "fd96::/112".parse().unwrap()],
+        node_ports: Vec::new(),
+    }
+}
+
+/// Says what is sent back, or why nothing is.
+pub(crate) fn send(sender: &UdpSocket) -> String {
+    let mut said = [0; 64];
+    let length = sender.send(b"who").and_then(|_| sender.recv(&mut said));
+    length.map_or_else(
+        |error| error.kind().to_string(),
+        |length| String::from_utf8_lossy(&said[..length]).into_owned(),
+    )
+}
+
+/// Waits until something is so.
+pub(crate) fn eventually(what: &str, mut is: impl FnMut() -> bool) {
+    let seen = (0..1000).any(|_| {
+        let seen = is();
+        if !seen {
+            std::thread::park_timeout(Duration::from_millis(10));
+        }
+        seen
+    });
+    assert!(seen, "{what}");
+}
+
+fn connect(to: SocketAddr) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(2))?;
+    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Says its name, and whom it sees, to all who ask.
+fn serve(pod: &Attachment, name: &'static str) {
+    for held in &pod.addresses {
+        let at = SocketAddr::from((held.address, PORT));
+        let (listener, socket) = inside(pod, move || {
+            (TcpListener::bind(at).unwrap(), UdpSocket::bind(at).unwrap())
+        });
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let mut stream = stream;
+                let peer = stream.peer_addr().unwrap().ip();
+                drop(write!(stream, "{name} {peer}"));
+            }
+        });
+        std::thread::spawn(move || {
+            let mut asked = [0; 16];
+            while let Ok((_, from)) = socket.recv_from(&mut asked) {
+                drop(socket.send_to(format!("{name} {}", from.ip()).as_bytes(), from));
+            }
+        });
+    }
+}
+
+fn at<T: Send + 'static>(namespace: File, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let thread = std::thread::spawn(move || {
+        setns(namespace, CloneFlags::CLONE_NEWNET).unwrap();
+        work()
+    });
+    thread.join().unwrap()
+}
+
+/// Moves the other end of the machine's link into a namespace of its own, with a way to the node.
+fn outside() -> File {
+    let made = std::thread::spawn(|| {
+        unshare(CloneFlags::CLONE_NEWNET).unwrap();
+        ip("link set lo up");
+        File::open("/proc/thread-self/ns/net").unwrap()
+    });
+    let namespace = made.join().unwrap();
+    let path = format!("/proc/{}/fd/{}", std::process::id(), namespace.as_raw_fd());
+    ip(&format!("link set up1 netns {path}"));
+    at(namespace.try_clone().unwrap(), || {
+        ip("addr add 172.30.0.9/24 dev up1");
+        ip("-6 addr add fd00:30::9/64 dev up1 nodad");
+        ip("link set up1 up");
+        for route in ["10.96.0.0/16", "203.0.113.0/24"] {
+            ip(&format!("route add {route} via 172.30.0.1"));
+        }
+    });
+    ip("-6 addr add fd00:30::1/64 dev up0 nodad");
+    namespace
+}

@@ -1,0 +1,339 @@
+//! Services with real traffic, as root, in network namespaces of their own.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+#![allow(dead_code, reason = "the shared helpers have more than this uses")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod lab;
+
+use std::collections::BTreeSet;
+
+use lab::{From, Lab, NODE, STRANGER, TABLE, config, eventually, send};
+use network::services::Services;
+use serde_json::json;
+
+const REFUSED: &str = "connection refused";
+/// Nobody says anything.
+const SILENT: &[&str] = &["timed out", "operation would block"];
+
+const CLIENT: From = From::Pod("client");
+
+#[tokio::test]
+async fn a_cluster_address_is_reached_by_pods_by_itself_and_by_the_node() {
+    let mut lab = Lab::new().await;
+    let ports = json!([{"port": 80}, {"name": "", "port": 53, "protocol": "UDP"}]);
+    lab.service(
+        "web",
+        &json!({"clusterIPs": ["10.96.0.20", "fd96::20"], "ports": ports}),
+        &["web"],
+    );
+    let (web, client) = (lab.pod("web"), lab.pod("client"));
+    assert_eq!(lab.ask(CLIENT, "10.96.0.20:80"), format!("web {client}"));
+    assert_eq!(lab.send(CLIENT, "10.96.0.20:53"), format!("web {client}"));
+    assert_eq!(lab.ask(From::Node, "10.96.0.20:80"), "web 10.77.0.1");
+    assert_eq!(lab.ask(From::Pod("web"), "10.96.0.20:80"), "web 10.77.0.1", "itself");
+    assert!(lab.ask(CLIENT, "[fd96::20]:80").starts_with("web fd00:77::"));
+    assert!(lab.send(CLIENT, "[fd96::20]:53").starts_with("web fd00:77::"));
+    assert!(lab.ask(From::Pod("web"), "[fd96::20]:80").starts_with("web fd00:77::1"));
+    assert_eq!(lab.ask(From::Outside, "10.96.0.20:80"), "web 10.77.0.1", "from outside");
+    assert_ne!(web, client);
+    lab.end().await;
+}
+
+#[tokio::test]
+async fn who_asks_in_vain_is_told_at_once() {
+    let mut lab = Lab::new().await;
+    let ports = json!([{"port": 80, "nodePort": 30080}, {"name": "", "port": 53, "protocol": "UDP"}]);
+    let spec = json!({"clusterIPs": ["10.96.0.20", "fd96::20"], "ports": ports});
+    lab.service("web", &spec, &[]);
+    for from in [CLIENT, From::Node] {
+        assert_eq!(lab.ask(from, "10.96.0.20:80"), REFUSED, "no endpoint");
+        assert_eq!(lab.ask(from, "10.96.0.20:81"), REFUSED, "another port");
+        assert_eq!(lab.ask(from, "[fd96::20]:80"), REFUSED, "of version 6");
+    }
+    assert_eq!(lab.ask(From::Outside, "172.30.0.1:30080"), REFUSED);
+    let socket = lab.sender(CLIENT, "10.96.0.20:53");
+    assert_eq!(send(&socket), REFUSED);
+    let unknown = lab.ask(CLIENT, "10.96.0.21:80");
+    assert!(SILENT.contains(&unknown.as_str()), "no Service at all: {unknown}");
+    // The first endpoint answers who was refused, from the same port too.
+    lab.service("web", &spec, &["web"]);
+    assert_eq!(lab.ask(CLIENT, "10.96.0.20:80"), format!("web {}", lab.pod("client")));
+    assert!(send(&socket).starts_with("web"));
+    lab.end().await;
+}
+
+#[tokio::test]
+async fn ports_of_the_node_lead_from_everywhere() {
+    let mut lab = Lab::new().await;
+    let ports =
+        json!([{"port": 80, "nodePort": 30080}, {"name": "", "port": 53, "protocol": "UDP", "nodePort": 30053}]);
+    lab.service(
+        "web",
+        &json!({"clusterIPs": ["10.96.0.20", "fd96::20"], "ports": ports}),
+        &["web"],
+    );
+    for from in [CLIENT, From::Pod("web"), From::Node, From::Outside] {
+        for address in [NODE, "10.77.0.1", "[fd00:30::1]"] {
+            if matches!(from, From::Outside) && address == "10.77.0.1" {
+                continue;
+            }
+            let answer = lab.ask(from, &format!("{address}:30080"));
+            assert!(
+                answer == "web 10.77.0.1" || answer.starts_with("web fd00:77::1"),
+                "{address}: {answer}"
+            );
+            let answer = lab.send(from, &format!("{address}:30053"));
+            assert!(answer.starts_with("web"), "{address}: {answer}");
+        }
+    }
+    assert_eq!(
+        lab.ask(From::Node, "127.0.0.1:30080"),
+        REFUSED,
+        "the loopback is the node's own"
+    );
+    let mut only = config(&lab.network, TABLE);
+    only.node_ports = vec!["10.77.0.0/24".parse().unwrap()];
+    lab.tables.configure(only);
+    lab.fill();
+    assert_eq!(lab.ask(CLIENT, "10.77.0.1:30080"), "web 10.77.0.1");
+    assert_eq!(lab.ask(CLIENT, "172.30.0.1:30080"), REFUSED, "an address that has none");
+    lab.end().await;
+}
+
+#[tokio::test]
+async fn the_policy_local_shows_the_client_and_keeps_to_the_node() {
+    let mut lab = Lab::new().await;
+    let spec = json!({"clusterIP": "10.96.0.20", "ports": [{"port": 80, "nodePort": 30080}], "type": "LoadBalancer",
+        "externalTrafficPolicy": "Local", "internalTrafficPolicy": "Cluster"});
+    let status = json!({"loadBalancer": {"ingress": [{"ip": "203.0.113.7"}]}});
+    let elsewhere = format!("{} n2", lab.pod("db"));
+    lab.service_with("web", &spec, &status, &["web", &elsewhere]);
+    for _ in 0..8 {
+        for at in ["172.30.0.1:30080", "203.0.113.7:80"] {
+            assert_eq!(lab.ask(From::Outside, at), format!("web {STRANGER}"), "{at}");
+        }
+    }
+    let answers = |from: From, at: &str| (0..40).map(|_| lab.ask(from, at)).collect::<BTreeSet<String>>();
+    for from in [CLIENT, From::Node] {
+        let names: BTreeSet<String> = answers(from, "172.30.0.1:30080")
+            .iter()
+            .map(|answer| answer.split(' ').next().unwrap().to_owned())
+            .collect();
+        assert_eq!(
+            names,
+            BTreeSet::from(["db".to_owned(), "web".to_owned()]),
+            "all for our own"
+        );
+    }
+    lab.service_with("web", &spec, &status, &[&elsewhere]);
+    for at in ["172.30.0.1:30080", "203.0.113.7:80"] {
+        let answer = lab.ask(From::Outside, at);
+        assert!(SILENT.contains(&answer.as_str()), "none here: {answer}");
+        assert!(lab.ask(CLIENT, at).starts_with("db"), "{at}");
+    }
+    let inner = json!({"clusterIP": "10.96.0.20", "ports": [{"port": 80}], "internalTrafficPolicy": "Local"});
+    lab.service("web", &inner, &["web", &elsewhere]);
+    assert!((0..8).all(|_| lab.ask(CLIENT, "10.96.0.20:80").starts_with("web")));
+    lab.service("web", &inner, &[&elsewhere]);
+    let answer = lab.ask(CLIENT, "10.96.0.20:80");
+    assert!(SILENT.contains(&answer.as_str()), "none here: {answer}");
+    lab.end().await;
+}
+
+#[tokio::test]
+async fn only_source_ranges_may_ask_a_balancers_address() {
+    let mut lab = Lab::new().await;
+    let spec = |ranges: &[&str]| {
+        json!({"clusterIP": "10.96.0.20", "ports": [{"port": 80, "nodePort": 30080}], "type": "LoadBalancer",
+            "externalIPs": ["203.0.113.8"], "loadBalancerSourceRanges": ranges})
+    };
+    let status = json!({"loadBalancer": {"ingress": [{"ip": "203.0.113.7"}]}});
+    lab.service_with("web", &spec(&["172.30.0.0/29", "192.168.0.0/16"]), &status, &["web"]);
+    let answer = lab.ask(From::Outside, "203.0.113.7:80");
+    assert!(SILENT.contains(&answer.as_str()), "{answer}");
+    for open in ["203.0.113.8:80", "172.30.0.1:30080"] {
+        assert_eq!(lab.ask(From::Outside, open), "web 10.77.0.1", "{open}");
+    }
+    lab.service_with("web", &spec(&["172.30.0.8/29"]), &status, &["web"]);
+    assert_eq!(lab.ask(From::Outside, "203.0.113.7:80"), "web 10.77.0.1");
+    lab.end().await;
+}
+
+#[tokio::test]
+async fn a_client_stays_with_its_endpoint_until_that_is_gone() {
+    let mut lab = Lab::new().await;
+    for (address, family) in [("10.96.0.20", "four"), ("[fd96::20]", "six")] {
+        let spec = json!({"clusterIPs": ["10.96.0.20", "fd96::20"], "ports": [{"port": 80}],
+            "sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 600}}});
+        lab.service("web", &spec, &["web", "db"]);
+        let at = format!("{address}:80");
+        let name = |answer: String| answer.split(' ').next().unwrap().to_owned();
+        let ask = |lab: &Lab| name(lab.ask(CLIENT, &at));
+        let first = ask(&lab);
+        let all: BTreeSet<String> = (0..30).map(|_| ask(&lab)).collect();
+        assert_eq!(all, BTreeSet::from([first.clone()]), "{family}");
+        let other = if first == "web" { "db" } else { "web" };
+        lab.service("web", &spec, &[other]);
+        assert_eq!(ask(&lab), other, "{family}: the endpoint is gone");
+        lab.service("web", &spec, &["web", "db"]);
+        let all: BTreeSet<String> = (0..30).map(|_| ask(&lab)).collect();
+        assert_eq!(
+            all,
+            BTreeSet::from([other.to_owned()]),
+            "{family}: it stays where it went"
+        );
+        // A new agent remembers too.
+        lab.fill();
+        let all: BTreeSet<String> = (0..30).map(|_| ask(&lab)).collect();
+        assert_eq!(all, BTreeSet::from([other.to_owned()]), "{family}: after a start");
+        lab.remove("web");
+    }
+    lab.end().await;
+}
+
+#[tokio::test]
+async fn datagrams_follow_the_endpoints_and_connections_stay() {
+    let mut lab = Lab::new().await;
+    let ports = json!([{"port": 80}, {"name": "", "port": 53, "protocol": "UDP", "nodePort": 30053}]);
+    let spec = json!({"clusterIPs": ["10.96.0.20", "fd96::20"], "ports": ports});
+    lab.service("web", &spec, &["web"]);
+    let senders = ["10.96.0.20:53", "172.30.0.1:30053", "[fd96::20]:53"].map(|to| lab.sender(CLIENT, to));
+    let all = |name: &str| senders.iter().all(|sender| send(sender).starts_with(name));
+    assert!(all("web"));
+    lab.service("web", &spec, &["db"]);
+    eventually("datagrams go to the endpoint that is there", || all("db"));
+    lab.service("web", &spec, &["db", "web"]);
+    assert!(all("db"), "flows to an endpoint that stays are left alone");
+    lab.end().await;
+}
+
+#[tokio::test]
+async fn what_others_change_is_heard_and_mended() {
+    let mut lab = Lab::new().await;
+    lab.service(
+        "web",
+        &json!({"clusterIP": "10.96.0.20", "ports": [{"port": 80}]}),
+        &["web"],
+    );
+    let mut watch = lab.tables.watch().unwrap();
+    let nft = |words: &str| {
+        let done = std::process::Command::new("nft").args(words.split(' ')).status();
+        assert!(done.unwrap().success(), "nft {words}");
+    };
+    // Our own changes are not others'.
+    lab.service(
+        "web",
+        &json!({"clusterIP": "10.96.0.20", "ports": [{"port": 80}]}),
+        &["db"],
+    );
+    nft("add table ip somebody-else");
+    let limit = std::time::Duration::from_millis(300);
+    assert!(
+        tokio::time::timeout(limit, watch.changed()).await.is_err(),
+        "nobody changed our tables"
+    );
+    let flush = format!("flush chain ip {TABLE} lookup");
+    let delete = format!("delete table ip {TABLE}");
+    for words in [flush.as_str(), delete.as_str(), "flush ruleset"] {
+        nft(words);
+        let heard = tokio::time::timeout(std::time::Duration::from_secs(5), watch.changed()).await;
+        heard.expect(words).unwrap();
+        lab.fill();
+        watch = lab.tables.watch().unwrap();
+        let answer = lab.ask(CLIENT, "10.96.0.20:80");
+        assert!(answer.starts_with("db"), "{words}: {answer}");
+    }
+    lab.end().await;
+}
+
+#[tokio::test]
+async fn two_clusters_with_the_same_addresses_lead_their_own_pods() {
+    let mut lab = Lab::new().await;
+    let mut other = config(&lab.network, "skiff_other_services");
+    other.pods.as_mut().unwrap().ranges = "10.78.0.0/24".parse().unwrap();
+    let mut second = Services::open(other).unwrap();
+    let web = json!({"clusterIP": "10.96.0.20", "ports": [{"port": 80}]});
+    lab.service("web", &web, &["db"]);
+    lab::fill(&mut second, &lab.proxy);
+    lab.service("web", &web, &["web"]);
+    // A pod of the other cluster, which would be on a bridge of its own.
+    common::inside(&lab.pods["client"], || {
+        common::ip("addr add 10.78.0.9/24 dev eth0");
+    });
+    common::ip("addr add 10.78.0.1/24 dev skiff-test");
+    let client = lab.pod("client");
+    assert_eq!(
+        lab.ask(CLIENT, "10.96.0.20:80"),
+        format!("web {client}"),
+        "neither asks nor masquerades for the other"
+    );
+    let foreign = common::inside(&lab.pods["client"], || {
+        let socket = nix_connect("10.78.0.9", "10.96.0.20:80");
+        socket.unwrap_or_else(|error| error.to_string())
+    });
+    assert_eq!(foreign, "db 10.78.0.9");
+    assert!(
+        lab.ask(From::Node, "10.96.0.20:80").starts_with("db"),
+        "the node asks the one that came last"
+    );
+    network::services::remove("skiff_other_services").unwrap();
+    lab.end().await;
+}
+
+/// Asks from a certain address of its own.
+fn nix_connect(from: &str, to: &str) -> std::io::Result<String> {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, socket};
+    use std::io::Read as _;
+    use std::os::fd::AsRawFd as _;
+    let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), None)?;
+    let from: SockaddrIn = format!("{from}:0").parse().unwrap();
+    let to: SockaddrIn = to.parse().unwrap();
+    bind(socket.as_raw_fd(), &from)?;
+    connect(socket.as_raw_fd(), &to)?;
+    let mut text = String::new();
+    std::net::TcpStream::from(socket).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// The cost of much: 10,000 Services with two endpoints each, and of one endpoint more or less.
+#[tokio::test]
+async fn ten_thousand_services_cost_little() {
+    let mut lab = Lab::new().await;
+    let services = (0..10_000_u32).map(|number| {
+        let address = std::net::Ipv4Addr::from(0x0a60_0100 + number);
+        let spec = json!({"clusterIP": address.to_string(), "ports": [{"port": 80}]});
+        lab.input(&format!("s{number}"), &spec, &["10.1.0.1 n2", "10.1.0.2 n2"])
+    });
+    let inputs = services.collect();
+    lab.proxy.update(inputs);
+    let begun = tokio::time::Instant::now();
+    lab.fill();
+    let cold = begun.elapsed();
+    let begun = tokio::time::Instant::now();
+    lab.fill();
+    let again = begun.elapsed();
+    let spec = json!({"clusterIP": "10.96.1.0", "ports": [{"port": 80}]});
+    let times = (0..20).map(|turn| {
+        let begun = tokio::time::Instant::now();
+        lab.service("s0", &spec, &["10.1.0.1 n2", &format!("10.1.1.{turn} n2")]);
+        begun.elapsed()
+    });
+    let mut times: Vec<_> = times.collect();
+    times.sort();
+    println!(
+        "10,000 Services of two endpoints: {cold:?}, again {again:?}; one endpoint: {:?} (median)",
+        times[10]
+    );
+    assert!(cold.as_secs() < 3, "{cold:?}");
+    assert!(times[10].as_millis() < 20, "{times:?}");
+    lab.service("s0", &spec, &["web"]);
+    assert!(lab.ask(CLIENT, "10.96.1.0:80").starts_with("web"));
+    lab.end().await;
+}

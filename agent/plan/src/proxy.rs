@@ -1,0 +1,298 @@
+//! Service proxying: Services and EndpointSlices become elements of the kernel's maps.
+//!
+//! [`Proxy`] remembers what each Service contributes and answers a change with the few elements that differ. What the maps are for
+//! stands where they are made, in the network crate's `services`.
+
+mod elements;
+mod object;
+#[cfg(test)]
+mod tests;
+mod topology;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use elements::{Address, Elements};
+pub use elements::{Change, DROP, Element, GROUP, Key, REFUSE, Value, flags, slots};
+pub use object::{Endpoint, External, Hints, Name, Place, Port, Protocol, Service, Slice, SlicePort, name};
+
+/// As many ports of Services as the group's bits in a mark can tell apart: each has a group of all its endpoints and one of the
+/// node's own.
+const MOST_PORTS: u32 = 1 << 19;
+
+/// The node that traffic is led from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    /// Its name, which endpoints and their hints refer to.
+    pub name: String,
+    /// `topology.kubernetes.io/zone`.
+    pub zone: Option<String>,
+    /// Its own addresses.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// A Service and what answers for it, as the API shows them now.
+#[derive(Clone, Debug, Default)]
+pub struct Input {
+    /// Absent when it was deleted.
+    pub service: Option<Arc<Service>>,
+    /// Its EndpointSlices.
+    pub slices: Vec<Arc<Slice>>,
+}
+
+/// A Service that is proxied.
+#[derive(Debug)]
+struct Known {
+    service: Arc<Service>,
+    slices: Vec<Arc<Slice>>,
+    /// The number of each port.
+    numbers: Vec<(Protocol, u16, u32)>,
+}
+
+/// Who wants an address from outside: the oldest Service gets it.
+type Claims = BTreeMap<Address, BTreeSet<(i64, Name)>>;
+
+/// What is to be done about a change.
+#[derive(Debug, Default)]
+pub struct Update {
+    /// The elements that differ, those that go first.
+    pub changes: Vec<Change>,
+    /// Where datagrams may go now, when that has changed.
+    pub datagrams: Option<Datagrams>,
+}
+
+/// How many of a Service's endpoints are ready on this node, for load balancers that ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HealthCheck {
+    /// The Service.
+    pub service: Name,
+    /// Ready endpoints of the node.
+    pub endpoints: usize,
+}
+
+/// The state of the proxy.
+#[derive(Debug, Default)]
+pub struct Proxy {
+    node: Node,
+    known: BTreeMap<Name, Known>,
+    claims: Claims,
+    /// Those with a `healthCheckNodePort`.
+    checked: BTreeSet<Name>,
+    next: u32,
+    freed: VecDeque<u32>,
+}
+
+impl Proxy {
+    /// A proxy without Services.
+    pub fn new(node: Node) -> Self {
+        Self {
+            node,
+            ..Self::default()
+        }
+    }
+
+    /// The node as it is now; `true` if that changes where traffic goes, so that everything is to be programmed again.
+    pub fn see_node(&mut self, node: Node) -> bool {
+        let differs = self.node != node;
+        self.node = node;
+        differs
+    }
+
+    /// Takes changed Services in.
+    pub fn update(&mut self, inputs: BTreeMap<Name, Input>) -> Update {
+        let mut affected: BTreeSet<Name> = inputs.keys().cloned().collect();
+        for (name, input) in &inputs {
+            let before = self.known.get(name).map(|known| &*known.service);
+            let services = before.into_iter().chain(input.service.as_deref());
+            for address in services.flat_map(elements::outer) {
+                let others = self.claims.get(&address).into_iter().flatten();
+                affected.extend(others.map(|(_, name)| name.clone()));
+            }
+        }
+        let mut before = self.elements(affected.iter());
+        let mut datagrams = self.take_datagrams(affected.iter());
+        for (name, input) in inputs {
+            self.replace(name, input);
+        }
+        let after = self.elements(affected.iter());
+        let changes = elements::difference(&mut before, &after);
+        let now = self.take_datagrams(affected.iter());
+        let concerned = !datagrams.is_empty() || !now.is_empty();
+        datagrams.succeed(now);
+        Update {
+            datagrams: (concerned && !changes.is_empty()).then_some(datagrams),
+            changes,
+        }
+    }
+
+    /// Every element that there is to be, Service by Service.
+    pub fn all(&self) -> impl Iterator<Item = (Element, Value)> + '_ {
+        self.known.keys().flat_map(|name| self.elements([name].into_iter()))
+    }
+
+    /// Where datagrams to each Service may go.
+    pub fn datagrams(&self) -> Datagrams {
+        self.take_datagrams(self.known.keys())
+    }
+
+    /// How many Services are proxied.
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Whether no Service is proxied.
+    pub fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    /// The ports at which load balancers ask for Services.
+    pub fn health_checks(&self) -> BTreeMap<u16, HealthCheck> {
+        let checked = self.checked.iter().filter_map(|name| {
+            let known = self.known.get(name)?;
+            let port = known.service.external.as_ref()?.health_port?;
+            let v6 = known.service.cluster_ips.first()?.is_ipv6();
+            let slices = known.slices.iter().filter(|slice| slice.v6 == v6);
+            let own = slices
+                .flat_map(|slice| slice.endpoints.iter())
+                .filter(|endpoint| endpoint.place == Place::Here && endpoint.ready);
+            let own: BTreeSet<IpAddr> = own.map(|endpoint| endpoint.address).collect();
+            let check = HealthCheck {
+                service: name.clone(),
+                endpoints: own.len(),
+            };
+            Some((port, check))
+        });
+        checked.collect()
+    }
+
+    fn elements<'a>(&self, names: impl Iterator<Item = &'a Name>) -> Elements {
+        let mut all = Elements::new();
+        for name in names {
+            if let Some(known) = self.known.get(name) {
+                let owns = |address: &Address| {
+                    let first = self.claims.get(address).and_then(BTreeSet::first);
+                    first.is_some_and(|(_, first)| first == name)
+                };
+                elements::contribute(&self.node, known, &owns, &mut all);
+            }
+        }
+        all
+    }
+
+    fn take_datagrams<'a>(&self, names: impl Iterator<Item = &'a Name>) -> Datagrams {
+        let mut all = Datagrams::default();
+        for known in names.filter_map(|name| self.known.get(name)) {
+            all.learn(known);
+        }
+        all
+    }
+
+    fn replace(&mut self, name: Name, input: Input) {
+        let before = self.known.remove(&name);
+        self.checked.remove(&name);
+        if let Some(before) = &before {
+            let claim = (before.service.created, name.clone());
+            for address in elements::outer(&before.service) {
+                if let Some(claims) = self.claims.get_mut(&address) {
+                    claims.remove(&claim);
+                    if claims.is_empty() {
+                        self.claims.remove(&address);
+                    }
+                }
+            }
+        }
+        let mut numbers = before.map(|before| before.numbers).unwrap_or_default();
+        let service = input.service.filter(|service| service.proxied);
+        let ports = service.as_ref().map(|service| &service.ports);
+        let wanted = |protocol: Protocol, port: u16| {
+            let mut ports = ports.into_iter().flatten();
+            ports.any(|known| (known.protocol, known.port) == (protocol, port))
+        };
+        let freed = numbers.extract_if(.., |(protocol, port, _)| !wanted(*protocol, *port));
+        self.freed.extend(freed.map(|(_, _, number)| number));
+        let Some(service) = service else { return };
+        for port in &service.ports {
+            let known = |number: &(Protocol, u16, u32)| (number.0, number.1) == (port.protocol, port.port);
+            if !numbers.iter().any(known)
+                && let Some(number) = self.number()
+            {
+                numbers.push((port.protocol, port.port, number));
+            }
+        }
+        for address in elements::outer(&service) {
+            let claims = self.claims.entry(address).or_default();
+            claims.insert((service.created, name.clone()));
+        }
+        if service
+            .external
+            .as_ref()
+            .is_some_and(|external| external.health_port.is_some())
+        {
+            self.checked.insert(name.clone());
+        }
+        let known = Known {
+            service,
+            slices: input.slices,
+            numbers,
+        };
+        self.known.insert(name, known);
+    }
+
+    /// A number that no port has. Freed ones wait until all others were given: the kernel may remember what they stood for.
+    fn number(&mut self) -> Option<u32> {
+        if self.next < MOST_PORTS {
+            self.next += 1;
+            Some(self.next - 1)
+        } else {
+            self.freed.pop_front()
+        }
+    }
+}
+
+/// Where datagrams to Services may go. Connections are left to their ends, but who only sends would send to nobody for ever:
+/// `pkg/proxy/conntrack/cleanup.go`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Datagrams {
+    /// By the Service's address and port.
+    addresses: BTreeMap<(IpAddr, u16), BTreeSet<(IpAddr, u16)>>,
+    /// By the node's port.
+    node_ports: BTreeMap<u16, BTreeSet<(IpAddr, u16)>>,
+}
+
+impl Datagrams {
+    fn is_empty(&self) -> bool {
+        self.addresses.is_empty() && self.node_ports.is_empty()
+    }
+
+    fn learn(&mut self, known: &Known) {
+        let service = &known.service;
+        for port in service.ports.iter().filter(|port| port.protocol == Protocol::Udp) {
+            for v6 in service.families() {
+                let endpoints = elements::endpoints(known, port, v6);
+                let serving = endpoints.iter().filter(|(endpoint, _)| endpoint.serving);
+                let serving: BTreeSet<_> = serving.map(|(endpoint, port)| (endpoint.address, *port)).collect();
+                for address in service.addresses().filter(|address| address.is_ipv6() == v6) {
+                    self.addresses.insert((address, port.port), serving.clone());
+                }
+                if port.node_port != 0 {
+                    self.node_ports.entry(port.node_port).or_default().extend(serving);
+                }
+            }
+        }
+    }
+
+    /// What held before, as it is now: nobody answers where nothing is said any more.
+    fn succeed(&mut self, now: Self) {
+        self.addresses.values_mut().for_each(BTreeSet::clear);
+        self.node_ports.values_mut().for_each(BTreeSet::clear);
+        self.addresses.extend(now.addresses);
+        self.node_ports.extend(now.node_ports);
+    }
+
+    /// Whether a flow `to` a Service, which `from` answers, goes where it should not.
+    pub fn is_stale(&self, to: (IpAddr, u16), from: (IpAddr, u16)) -> bool {
+        let serving = self.addresses.get(&to).or_else(|| self.node_ports.get(&to.1));
+        serving.is_some_and(|serving| !serving.contains(&from))
+    }
+}

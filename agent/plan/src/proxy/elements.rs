@@ -1,0 +1,366 @@
+//! Elements of the kernel's maps, and which of them a Service contributes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use super::object::{Place, Port, Protocol, Service};
+use super::topology::{self, Target, Uses};
+use super::{Known, Node};
+
+/// The bits of a mark that tell the group of endpoints.
+pub const GROUP: u32 = 0x0fff_ff00;
+/// The class of a group without endpoints: who asks is refused.
+pub const REFUSE: u8 = 0;
+/// The class of a group that has endpoints only on other nodes, where the policy says `Local`.
+pub const DROP: u8 = 255;
+
+/// The bits of a mark above those of the group.
+pub mod flags {
+    /// The node's address becomes the source: the answer must come back this way.
+    pub const MASQUERADE: u32 = 0x1000_0000;
+    /// What comes from outside goes to the group that the companion map tells.
+    pub const LOCAL: u32 = 0x2000_0000;
+    /// A client stays with its endpoint.
+    pub const AFFINITY: u32 = 0x4000_0000;
+    /// Only some sources may pass.
+    pub const RANGES: u32 = 0x8000_0000;
+}
+
+/// The largest class whose groups have as many slots as endpoints.
+const EXACT: u32 = 240;
+/// How many slots the groups of a class have.
+pub const fn slots(class: u8) -> u32 {
+    let class = class as u32;
+    if class <= EXACT {
+        class
+    } else {
+        EXACT << (class - EXACT)
+    }
+}
+
+/// The class of groups of so many endpoints. Where there are more than the classes can tell apart, endpoints fill the slots in
+/// turns.
+fn class(endpoints: usize) -> u8 {
+    let enough = |class: &u8| usize::try_from(slots(*class)).is_ok_and(|slots| slots >= endpoints);
+    (1..DROP).find(enough).unwrap_or(DROP - 1)
+}
+
+/// A place of a map or set of one family's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Element {
+    /// The family.
+    pub v6: bool,
+    /// The map and the key in it.
+    pub key: Key,
+}
+
+/// An address, protocol and port that Services are reached at.
+pub(super) type Address = (IpAddr, Protocol, u16);
+
+/// Keys of the maps and sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Key {
+    /// At a cluster's own address: the mark of who asks there.
+    Front(IpAddr, Protocol, u16),
+    /// At an address from outside: the mark.
+    Outer(IpAddr, Protocol, u16),
+    /// The same for what comes from outside when the policy is `Local`.
+    OuterLocal(IpAddr, Protocol, u16),
+    /// At a port of the node: the mark.
+    NodePort(Protocol, u16),
+    /// The same for what comes from outside when the policy is `Local`.
+    NodePortLocal(Protocol, u16),
+    /// A cluster's own address, where other ports are refused.
+    ClusterIp(IpAddr),
+    /// The endpoint of a group that has this number.
+    Slot(u32, u32),
+    /// An endpoint of a group that may ask itself.
+    Hairpin(u32, IpAddr),
+    /// The first and last address that may ask a group.
+    Source(u32, IpAddr, IpAddr),
+    /// An endpoint of a group with affinity.
+    Member(u32, IpAddr, u16),
+    /// How long the clients of a group stay.
+    Timeout(u32),
+}
+
+/// What is said at a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Only that it is there.
+    Nothing,
+    /// A mark: flags, group and class.
+    Mark(u32),
+    /// An endpoint.
+    Endpoint(IpAddr, u16),
+    /// A time.
+    Seconds(u32),
+}
+
+/// What is to be done to an element. Values cannot be changed in place: they go and come in one transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It goes.
+    Remove(Element),
+    /// It comes.
+    Add(Element, Value),
+}
+
+pub(super) type Elements = BTreeMap<Element, Value>;
+
+/// The way from one state to another. What is the same is taken from `before`.
+pub(super) fn difference(before: &mut Elements, after: &Elements) -> Vec<Change> {
+    let mut come = Vec::new();
+    for (element, value) in after {
+        if before.get(element) == Some(value) {
+            before.remove(element);
+        } else {
+            come.push(Change::Add(*element, *value));
+        }
+    }
+    let gone = before.keys().map(|element| Change::Remove(*element));
+    gone.chain(come).collect()
+}
+
+/// Where a Service is reached from outside, but for ports of the node.
+pub(super) fn outer(service: &Service) -> impl Iterator<Item = Address> + '_ {
+    let external = service.external.iter().filter(|_| service.proxied);
+    let addresses = external.flat_map(|external| external.addresses.iter().chain(&external.balancers));
+    addresses.flat_map(|address| {
+        let ports = service.ports.iter();
+        ports.map(|port| (*address, port.protocol, port.port))
+    })
+}
+
+/// The endpoints of a port, each once; of two that say different things the ready one counts.
+pub(super) fn endpoints<'a>(known: &'a Known, port: &Port, v6: bool) -> Vec<Target<'a>> {
+    let mut all: BTreeMap<(IpAddr, u16), Target<'a>> = BTreeMap::new();
+    for slice in known.slices.iter().filter(|slice| slice.v6 == v6) {
+        let numbers = slice.ports.iter();
+        for own in numbers.filter(|own| own.name == port.name && own.protocol == port.protocol) {
+            for endpoint in &slice.endpoints {
+                let target = all.entry((endpoint.address, own.port)).or_insert((endpoint, own.port));
+                if endpoint.ready && !target.0.ready {
+                    *target = (endpoint, own.port);
+                }
+            }
+        }
+    }
+    all.into_values().collect()
+}
+
+/// The elements of a Service. `owns` tells whether it is the one that gets an address from outside.
+pub(super) fn contribute(node: &Node, known: &Known, owns: &dyn Fn(&Address) -> bool, elements: &mut Elements) {
+    for port in &known.service.ports {
+        let number = known
+            .numbers
+            .iter()
+            .find(|of| (of.0, of.1) == (port.protocol, port.port));
+        let Some((_, _, number)) = number else { continue };
+        for v6 in known.service.families() {
+            let mut contribution = Contribution {
+                node,
+                service: &known.service,
+                port,
+                v6,
+                cluster: Group::new(*number << 1),
+                local: Group::new(*number << 1 | 1),
+                any: false,
+                elements,
+            };
+            contribution.add(&endpoints(known, port, v6), owns);
+        }
+    }
+}
+
+/// A group of endpoints.
+#[derive(Clone, Copy)]
+struct Group {
+    /// Its bits in a mark.
+    bits: u32,
+    class: u8,
+}
+
+impl Group {
+    const fn new(number: u32) -> Self {
+        Self {
+            bits: number << 8 & GROUP,
+            class: REFUSE,
+        }
+    }
+
+    const fn mark(self, flags: u32) -> u32 {
+        self.bits | self.class as u32 | flags
+    }
+}
+
+/// One port of a Service in one family.
+struct Contribution<'a> {
+    node: &'a Node,
+    service: &'a Service,
+    port: &'a Port,
+    v6: bool,
+    cluster: Group,
+    local: Group,
+    /// There are endpoints somewhere.
+    any: bool,
+    elements: &'a mut Elements,
+}
+
+impl Contribution<'_> {
+    fn add(&mut self, endpoints: &[Target<'_>], owns: &dyn Fn(&Address) -> bool) {
+        let (external, local) = (self.service.is_external(), self.service.external_local());
+        let uses = Uses {
+            cluster: !self.service.internal_local || external,
+            local: self.service.internal_local || (external && local),
+        };
+        let chosen = topology::choose(endpoints, uses, self.node);
+        self.any = chosen.any;
+        self.cluster = self.fill(self.cluster, &chosen.cluster);
+        self.local = self.fill(self.local, &chosen.local);
+        self.add_front();
+        self.add_outer(owns);
+        self.add_node_port();
+    }
+
+    fn put(&mut self, key: Key, value: Value) {
+        self.elements.insert(Element { v6: self.v6, key }, value);
+    }
+
+    /// Names the endpoints of a group.
+    fn fill(&mut self, group: Group, endpoints: &[Target<'_>]) -> Group {
+        if endpoints.is_empty() {
+            return group;
+        }
+        let class = class(endpoints.len());
+        for (slot, (endpoint, port)) in (0..slots(class)).zip(endpoints.iter().cycle()) {
+            self.put(Key::Slot(group.bits, slot), Value::Endpoint(endpoint.address, *port));
+        }
+        for (endpoint, port) in endpoints {
+            if endpoint.place != Place::Elsewhere {
+                self.put(Key::Hairpin(group.bits, endpoint.address), Value::Nothing);
+            }
+            if self.service.affinity.is_some() {
+                self.put(Key::Member(group.bits, endpoint.address, *port), Value::Nothing);
+            }
+        }
+        if let Some(seconds) = self.service.affinity {
+            self.put(Key::Timeout(group.bits), Value::Seconds(seconds));
+        }
+        Group { class, ..group }
+    }
+
+    fn affinity(&self) -> u32 {
+        self.service.affinity.map_or(0, |_| flags::AFFINITY)
+    }
+
+    /// The node's own endpoints: none here means silence if there are some elsewhere.
+    fn local_mark(&self, flags: u32) -> u32 {
+        let class = match self.local.class {
+            REFUSE if self.any => DROP,
+            class => class,
+        };
+        Group { class, ..self.local }.mark(flags | self.affinity())
+    }
+
+    fn add_front(&mut self) {
+        let mark = if self.service.internal_local {
+            self.local_mark(0)
+        } else {
+            self.cluster.mark(self.affinity())
+        };
+        let (service, v6) = (self.service, self.v6);
+        for address in service.cluster_ips.iter().filter(|address| address.is_ipv6() == v6) {
+            self.put(Key::ClusterIp(*address), Value::Nothing);
+            let key = Key::Front(*address, self.port.protocol, self.port.port);
+            self.put(key, Value::Mark(mark));
+        }
+    }
+
+    /// The marks of who comes from outside: of all, and where the policy says so of those who are not the node's own.
+    fn outer_marks(&self) -> (u32, Option<u32>) {
+        if !self.any {
+            return (self.cluster.mark(0), None);
+        }
+        if !self.service.external_local() {
+            return (self.cluster.mark(flags::MASQUERADE | self.affinity()), None);
+        }
+        let own = self.cluster.mark(flags::LOCAL | self.affinity());
+        (own, Some(self.local_mark(flags::LOCAL)))
+    }
+
+    fn add_outer(&mut self, owns: &dyn Fn(&Address) -> bool) {
+        let service = self.service;
+        let Some(external) = service.external.as_deref() else {
+            return;
+        };
+        let (mark, local) = self.outer_marks();
+        let v6 = self.v6;
+        let of_family = |address: &&IpAddr| address.is_ipv6() == v6;
+        let ranges: Vec<_> = external
+            .ranges
+            .iter()
+            .filter(|(first, _)| of_family(&first))
+            .copied()
+            .collect();
+        let restricted = |address: &IpAddr| !ranges.is_empty() && external.balancers.contains(address);
+        let addresses = external.addresses.iter().chain(&external.balancers);
+        let addresses: BTreeSet<IpAddr> = addresses.filter(of_family).copied().collect();
+        for address in addresses {
+            let (protocol, port) = (self.port.protocol, self.port.port);
+            if !owns(&(address, protocol, port)) {
+                continue;
+            }
+            let limited = if restricted(&address) { flags::RANGES } else { 0 };
+            self.put(Key::Outer(address, protocol, port), Value::Mark(mark | limited));
+            if let Some(local) = local {
+                self.put(Key::OuterLocal(address, protocol, port), Value::Mark(local));
+            }
+        }
+        if external.balancers.iter().any(restricted) {
+            self.add_ranges(ranges, &external.balancers);
+        }
+    }
+
+    /// Where a node may ask, it may do so by the balancer's address too, which it may have itself.
+    fn add_ranges(&mut self, mut ranges: Vec<(IpAddr, IpAddr)>, balancers: &[IpAddr]) {
+        let own = self
+            .node
+            .addresses
+            .iter()
+            .filter(|address| address.is_ipv6() == self.v6);
+        let mut may = own.filter(|own| ranges.iter().any(|(first, last)| first <= *own && *own <= last));
+        if may.next().is_some() {
+            let of_family = balancers.iter().filter(|address| address.is_ipv6() == self.v6);
+            ranges.extend(of_family.map(|address| (*address, *address)));
+        }
+        for (first, last) in merged(ranges) {
+            self.put(Key::Source(self.cluster.bits, first, last), Value::Nothing);
+        }
+    }
+
+    fn add_node_port(&mut self) {
+        let (protocol, port) = (self.port.protocol, self.port.node_port);
+        if port == 0 {
+            return;
+        }
+        let (mark, local) = self.outer_marks();
+        self.put(Key::NodePort(protocol, port), Value::Mark(mark));
+        if let Some(local) = local {
+            self.put(Key::NodePortLocal(protocol, port), Value::Mark(local));
+        }
+    }
+}
+
+/// Ranges none of which has an address of another: the kernel refuses those that overlap.
+fn merged(mut ranges: Vec<(IpAddr, IpAddr)>) -> Vec<(IpAddr, IpAddr)> {
+    ranges.sort_unstable();
+    let mut all: Vec<(IpAddr, IpAddr)> = Vec::new();
+    for (first, last) in ranges {
+        match all.last_mut() {
+            Some(before) if first <= before.1 => before.1 = before.1.max(last),
+            Some(_) | None => all.push((first, last)),
+        }
+    }
+    all
+}

@@ -1,0 +1,386 @@
+//! Services and EndpointSlices as a node keeps them: trimmed to what it decides by.
+
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::api::discovery::v1 as discovery;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+/// Namespace and name.
+pub type Name = (String, String);
+
+/// Names the Service of an EndpointSlice.
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// Names another proxy than the cluster's own.
+const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
+/// `sessionAffinityConfig.clientIP.timeoutSeconds` where it is absent.
+const AFFINITY_SECONDS: u32 = 10_800;
+
+/// The protocol of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Protocol {
+    /// TCP
+    Tcp,
+    /// UDP
+    Udp,
+    /// SCTP
+    Sctp,
+}
+
+impl Protocol {
+    fn new(text: Option<&str>) -> Self {
+        match text {
+            Some("UDP") => Self::Udp,
+            Some("SCTP") => Self::Sctp,
+            Some(_) | None => Self::Tcp,
+        }
+    }
+
+    /// The number in the header of IP.
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+            Self::Sctp => 132,
+        }
+    }
+
+    /// The name in the API.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Sctp => "SCTP",
+        }
+    }
+}
+
+/// A Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// `spec.clusterIPs`; none of a headless Service, nor of one with an external name.
+    pub cluster_ips: Box<[IpAddr]>,
+    /// `spec.ports`
+    pub ports: Box<[Port]>,
+    /// How it is reached from outside, if it is.
+    pub external: Option<Box<External>>,
+    /// For how many seconds a client stays with an endpoint.
+    pub affinity: Option<u32>,
+    /// `internalTrafficPolicy: Local`
+    pub internal_local: bool,
+    /// Whether traffic to it is led by this proxy.
+    pub proxied: bool,
+    /// `metadata.creationTimestamp` in seconds.
+    pub created: i64,
+}
+
+/// A port of a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Empty where it has none.
+    pub name: Box<str>,
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The number at the Service's addresses.
+    pub port: u16,
+    /// The number at the nodes' addresses, or 0.
+    pub node_port: u16,
+}
+
+/// The ways from outside to a Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct External {
+    /// `externalTrafficPolicy: Local`
+    pub local: bool,
+    /// `spec.externalIPs`
+    pub addresses: Vec<IpAddr>,
+    /// Addresses of `status.loadBalancer.ingress` at which packets arrive unchanged.
+    pub balancers: Vec<IpAddr>,
+    /// `loadBalancerSourceRanges` as first and last address; all may pass where it is empty.
+    pub ranges: Vec<(IpAddr, IpAddr)>,
+    /// `healthCheckNodePort`
+    pub health_port: Option<u16>,
+}
+
+impl Service {
+    /// Its name and what is kept of it.
+    pub fn new(service: &core::Service) -> (Name, Self) {
+        let spec = service.spec.as_ref();
+        let external_name = spec.and_then(|spec| spec.type_.as_deref()) == Some("ExternalName");
+        let first = spec.and_then(|spec| spec.cluster_ip.as_ref());
+        let further = spec
+            .and_then(|spec| spec.cluster_ips.as_ref())
+            .filter(|all| !all.is_empty());
+        let named = further.map_or_else(|| first.into_iter().collect(), |all| all.iter().collect::<Vec<_>>());
+        let cluster_ips: Box<[IpAddr]> = if external_name {
+            Box::default()
+        } else {
+            named.into_iter().filter_map(|text| text.parse().ok()).collect()
+        };
+        let ports = spec.and_then(|spec| spec.ports.as_ref()).into_iter().flatten();
+        let labels = service.metadata.labels.as_ref();
+        let created = service.metadata.creation_timestamp.as_ref();
+        let kept = Self {
+            proxied: !cluster_ips.is_empty() && labels.is_none_or(|labels| !labels.contains_key(PROXY_NAME)),
+            cluster_ips,
+            ports: ports.filter_map(Port::new).collect(),
+            external: External::new(service).map(Box::new),
+            affinity: spec.and_then(affinity),
+            internal_local: spec.and_then(|spec| spec.internal_traffic_policy.as_deref()) == Some("Local"),
+            created: created.map_or(0, |created| created.0.as_second()),
+        };
+        (name(&service.metadata), kept)
+    }
+
+    /// The families that it has an address of.
+    pub fn families(&self) -> impl Iterator<Item = bool> + '_ {
+        [false, true]
+            .into_iter()
+            .filter(|v6| self.cluster_ips.iter().any(|address| address.is_ipv6() == *v6))
+    }
+
+    /// Every address of it.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        let external = self.external.iter();
+        let outer = external.flat_map(|external| external.addresses.iter().chain(&external.balancers));
+        self.cluster_ips.iter().chain(outer).copied()
+    }
+
+    /// Whether something leads to it besides its own address.
+    pub(super) fn is_external(&self) -> bool {
+        let outer = |external: &External| !external.addresses.is_empty() || !external.balancers.is_empty();
+        self.external.as_deref().is_some_and(outer) || self.ports.iter().any(|port| port.node_port != 0)
+    }
+
+    /// Whether what comes from outside goes to the node's own endpoints alone.
+    pub(super) fn external_local(&self) -> bool {
+        self.external.as_ref().is_some_and(|external| external.local)
+    }
+}
+
+impl Port {
+    fn new(port: &core::ServicePort) -> Option<Self> {
+        Some(Self {
+            name: port.name.as_deref().unwrap_or_default().into(),
+            protocol: Protocol::new(port.protocol.as_deref()),
+            port: u16::try_from(port.port).ok()?,
+            node_port: u16::try_from(port.node_port.unwrap_or_default()).ok()?,
+        })
+    }
+}
+
+impl External {
+    /// Nothing of a Service that is only reached by its own address. Ports of the node need no more to be said unless a policy is
+    /// set for them.
+    fn new(service: &core::Service) -> Option<Self> {
+        let spec = service.spec.as_ref()?;
+        let type_ = spec.type_.as_deref().unwrap_or_default();
+        let ranges = spec.load_balancer_source_ranges.iter().flatten();
+        let ranges: Vec<_> = ranges.filter_map(|text| range(text.trim())).collect();
+        let ingress = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+        let ingress = ingress
+            .and_then(|balancer| balancer.ingress.as_ref())
+            .into_iter()
+            .flatten();
+        let vips = ingress.filter(|ingress| ingress.ip_mode.as_deref().unwrap_or("VIP") == "VIP");
+        let addresses = spec.external_ips.iter().flatten();
+        let made = Self {
+            // pkg/api/service/util.go: ExternallyAccessible
+            local: spec.external_traffic_policy.as_deref() == Some("Local"),
+            addresses: addresses.filter_map(|text| text.parse().ok()).collect(),
+            balancers: vips.filter_map(|ingress| ingress.ip.as_ref()?.parse().ok()).collect(),
+            // As upstream, a range of everything is as good as none, for its family.
+            ranges: [false, true]
+                .into_iter()
+                .flat_map(|v6| of_family(&ranges, v6))
+                .collect(),
+            health_port: None,
+        };
+        let checked = (type_ == "LoadBalancer" && made.local)
+            .then_some(spec.health_check_node_port)
+            .flatten();
+        let health_port = checked
+            .and_then(|port| u16::try_from(port).ok())
+            .filter(|port| *port != 0);
+        let made = Self { health_port, ..made };
+        (made != Self::default()).then_some(made)
+    }
+}
+
+fn of_family(ranges: &[(IpAddr, IpAddr)], v6: bool) -> Vec<(IpAddr, IpAddr)> {
+    let of_family = ranges.iter().filter(|(first, _)| first.is_ipv6() == v6);
+    let mut ranges: Vec<_> = of_family.copied().collect();
+    let is_all = |(first, last): &(IpAddr, IpAddr)| bits(*first) == 0 && bits(*last) == bits_of(v6, u128::MAX);
+    if ranges.iter().any(is_all) {
+        ranges.clear();
+    }
+    ranges
+}
+
+const fn bits_of(v6: bool, bits: u128) -> u128 {
+    if v6 { bits } else { bits & 0xffff_ffff }
+}
+
+fn bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => address.to_bits().into(),
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}
+
+/// The first and the last address of a CIDR.
+fn range(text: &str) -> Option<(IpAddr, IpAddr)> {
+    let (address, length) = text.split_once('/')?;
+    let (address, length): (IpAddr, u32) = (address.parse().ok()?, length.parse().ok()?);
+    let width: u32 = if address.is_ipv6() { 128 } else { 32 };
+    let host = u128::MAX
+        .checked_shr(128_u32.checked_sub(width.checked_sub(length)?)?)
+        .unwrap_or_default();
+    let (first, last) = (bits(address) & !host, bits(address) | host);
+    Some(match address {
+        IpAddr::V4(_) => {
+            let narrow = |bits: u128| u32::try_from(bits).ok().map(|bits| IpAddr::V4(bits.into()));
+            (narrow(first)?, narrow(last)?)
+        }
+        IpAddr::V6(_) => (IpAddr::V6(first.into()), IpAddr::V6(last.into())),
+    })
+}
+
+fn affinity(spec: &core::ServiceSpec) -> Option<u32> {
+    if spec.session_affinity.as_deref() != Some("ClientIP") {
+        return None;
+    }
+    let config = spec.session_affinity_config.as_ref();
+    let seconds = config.and_then(|config| config.client_ip.as_ref()?.timeout_seconds);
+    let seconds = seconds.and_then(|seconds| u32::try_from(seconds).ok());
+    Some(seconds.unwrap_or(AFFINITY_SECONDS))
+}
+
+/// The name of an object.
+pub fn name(metadata: &ObjectMeta) -> Name {
+    (
+        metadata.namespace.clone().unwrap_or_default(),
+        metadata.name.clone().unwrap_or_default(),
+    )
+}
+
+/// An EndpointSlice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// The name of its Service, in the same namespace.
+    pub service: Box<str>,
+    /// The family of its addresses.
+    pub v6: bool,
+    /// The ports of each endpoint.
+    pub ports: Box<[SlicePort]>,
+    /// The endpoints.
+    pub endpoints: Box<[Endpoint]>,
+}
+
+/// A port of endpoints.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlicePort {
+    /// The name of the Service's port.
+    pub name: Box<str>,
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The number at the endpoints.
+    pub port: u16,
+}
+
+/// An endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Its first address; the others have no meaning.
+    pub address: IpAddr,
+    /// `conditions.ready`
+    pub ready: bool,
+    /// `conditions.serving`
+    pub serving: bool,
+    /// `conditions.terminating`
+    pub terminating: bool,
+    /// Where it is.
+    pub place: Place,
+    /// Who it is meant for, if that is said.
+    pub hints: Option<Box<Hints>>,
+}
+
+/// Where an endpoint is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// On this node.
+    Here,
+    /// On another one.
+    Elsewhere,
+    /// Nobody says.
+    Unknown,
+}
+
+/// Who an endpoint is meant for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hints {
+    /// `hints.forNodes`
+    pub nodes: Vec<String>,
+    /// `hints.forZones`
+    pub zones: Vec<String>,
+}
+
+impl Slice {
+    /// Its name and what is kept of it. Nothing of one that is of no Service, or whose addresses are names.
+    pub fn new(slice: &discovery::EndpointSlice, node: &str) -> Option<(Name, Self)> {
+        let v6 = match slice.address_type.as_str() {
+            "IPv4" => false,
+            "IPv6" => true,
+            _ => return None,
+        };
+        let service = slice.metadata.labels.as_ref()?.get(SERVICE_NAME)?;
+        let port = |port: &discovery::EndpointPort| {
+            Some(SlicePort {
+                name: port.name.as_deref().unwrap_or_default().into(),
+                protocol: Protocol::new(port.protocol.as_deref()),
+                port: u16::try_from(port.port?).ok()?,
+            })
+        };
+        let kept = Self {
+            service: service.as_str().into(),
+            v6,
+            ports: slice.ports.iter().flatten().filter_map(port).collect(),
+            endpoints: slice
+                .endpoints
+                .iter()
+                .flatten()
+                .filter_map(|endpoint| Endpoint::new(endpoint, v6, node))
+                .collect(),
+        };
+        Some((name(&slice.metadata), kept))
+    }
+}
+
+impl Endpoint {
+    fn new(endpoint: &discovery::Endpoint, v6: bool, node: &str) -> Option<Self> {
+        let address: IpAddr = endpoint.addresses.first()?.parse().ok()?;
+        // Nobody shall be led to the node's own loopback.
+        if address.is_ipv6() != v6 || address.is_loopback() || address.is_unspecified() || address.is_multicast() {
+            return None;
+        }
+        let conditions = endpoint.conditions.as_ref();
+        let hints = endpoint.hints.as_ref().map(|hints| Hints {
+            nodes: hints.for_nodes.iter().flatten().map(|node| node.name.clone()).collect(),
+            zones: hints.for_zones.iter().flatten().map(|zone| zone.name.clone()).collect(),
+        });
+        let place = match endpoint.node_name.as_deref() {
+            Some(name) if name == node => Place::Here,
+            Some(_) => Place::Elsewhere,
+            None => Place::Unknown,
+        };
+        // pkg/proxy/endpointslicecache.go: what is not said is as for a pod that answers.
+        Some(Self {
+            address,
+            ready: conditions.and_then(|known| known.ready).unwrap_or(true),
+            serving: conditions.and_then(|known| known.serving).unwrap_or(true),
+            terminating: conditions.and_then(|known| known.terminating).unwrap_or(false),
+            place,
+            hints: hints.filter(|hints| *hints != Hints::default()).map(Box::new),
+        })
+    }
+}

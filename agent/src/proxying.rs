@@ -1,0 +1,65 @@
+//! The part of the command line that says how traffic is led to Services. Names and values are those of kube-proxy.
+
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use agent::ServiceProxy;
+use network::{Cidr, ParseCidrError};
+
+/// What leads to Services.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum ProxyKind {
+    /// Tables of nftables of this program's own
+    Nftables,
+    /// Something else on this machine, or nothing
+    None,
+}
+
+/// Where the ports of Services are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NodePortAddress {
+    Primary,
+    Range(Cidr),
+}
+
+impl FromStr for NodePortAddress {
+    type Err = ParseCidrError;
+
+    fn from_str(text: &str) -> Result<Self, ParseCidrError> {
+        if text == "primary" {
+            return Ok(Self::Primary);
+        }
+        text.parse().map(Self::Range)
+    }
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ProxyArguments {
+    /// What leads pods and the node to Services
+    #[arg(long, value_enum, default_value = "nftables")]
+    service_proxy: ProxyKind,
+    /// Ranges of the node's addresses that have the ports of Services, or `primary` for those of --address; may be repeated.
+    /// Otherwise all but those of the loopback
+    #[arg(long, value_delimiter = ',')]
+    nodeport_addresses: Vec<NodePortAddress>,
+}
+
+impl ProxyArguments {
+    pub(crate) fn service_proxy(&self, bridge: &str, addresses: &[IpAddr]) -> Option<ServiceProxy> {
+        if self.service_proxy == ProxyKind::None {
+            return None;
+        }
+        let own = addresses.iter().map(|address| Cidr {
+            address: *address,
+            prefix: if address.is_ipv4() { 32 } else { 128 },
+        });
+        let node_ports = self.nodeport_addresses.iter().flat_map(|place| match place {
+            NodePortAddress::Primary => own.clone().collect(),
+            NodePortAddress::Range(range) => vec![*range],
+        });
+        Some(ServiceProxy {
+            table: network::services::table(bridge),
+            node_ports: node_ports.collect(),
+        })
+    }
+}

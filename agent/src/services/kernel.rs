@@ -1,0 +1,199 @@
+//! Keeps the kernel's tables of Services as the plan has them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use agent_plan::proxy::{Change, Datagrams, Node, Proxy};
+use network::services::{Config, Services, Watch};
+use tokio::time::{Instant, sleep_until};
+use tracing::{info, warn};
+
+use super::health::HealthChecks;
+use super::known::Known;
+use crate::context::Context;
+
+/// So many elements at once are filled in anew with all others, unheard by ourselves.
+const MANY: usize = 1000;
+/// Between two tries to fill all in.
+const RETRY: Duration = Duration::from_secs(1);
+/// Somebody else's changes within this time are mended together.
+const SETTLE: Duration = Duration::from_millis(20);
+
+/// How often the tables were changed, for the metrics.
+#[derive(Debug, Default)]
+pub(crate) struct Programmed {
+    /// Transactions.
+    pub(crate) syncs: AtomicU64,
+    /// All transactions took so many microseconds together.
+    pub(crate) micros: AtomicU64,
+    /// Transactions that the kernel refused.
+    pub(crate) failures: AtomicU64,
+}
+
+/// Both change hands while the kernel works.
+struct Parts {
+    proxy: Proxy,
+    tables: Services,
+}
+
+pub(super) struct Kernel {
+    /// Nothing after a thread that had them ended badly.
+    parts: Option<Parts>,
+    watch: Option<Watch>,
+    /// Whether all has been filled in once.
+    filled: bool,
+    /// When all is to be filled in again.
+    due: Option<Instant>,
+    health: HealthChecks,
+}
+
+impl Kernel {
+    /// Nothing where Services are left to another proxy.
+    pub(super) fn open(context: &Context) -> Option<Self> {
+        let wanted = context.config.service_proxy.as_ref()?;
+        let config = Config {
+            table: wanted.table.clone(),
+            pods: context.parts.network.served(),
+            services: Vec::new(),
+            node_ports: wanted.node_ports.clone(),
+        };
+        let tables = match Services::open(config) {
+            Ok(tables) => tables,
+            Err(error) => {
+                warn!(error = image::chain(&error), "nothing leads to Services");
+                return None;
+            }
+        };
+        let proxy = Proxy::new(node(context));
+        Some(Self {
+            parts: Some(Parts { proxy, tables }),
+            watch: None,
+            filled: false,
+            due: None,
+            health: HealthChecks::new(),
+        })
+    }
+
+    /// Returns when all is to be filled in: somebody else changed the tables, or it failed a while ago.
+    pub(super) async fn disturbed(&mut self) {
+        match (&mut self.watch, self.due) {
+            (_, Some(due)) => sleep_until(due).await,
+            (Some(watch), None) => {
+                if let Err(error) = watch.changed().await {
+                    warn!(%error, "changes of the tables of Services by others are not heard");
+                }
+                warn!("somebody else changed the tables of Services; they are filled again");
+                self.due = Some(Instant::now() + SETTLE);
+                sleep_until(Instant::now() + SETTLE).await;
+            }
+            (None, None) => std::future::pending().await,
+        }
+    }
+
+    /// Brings the kernel up to date.
+    pub(super) async fn program(&mut self, context: &Context, known: &mut Known) {
+        let Some(inputs) = known.take_changed(context) else {
+            return;
+        };
+        let Some(parts) = &mut self.parts else { return };
+        let update = parts.proxy.update(inputs);
+        let moved = parts.proxy.see_node(node(context));
+        let config = Config {
+            pods: context.parts.network.served(),
+            services: known.ranges(),
+            ..parts.tables.config().clone()
+        };
+        let other = config != *parts.tables.config();
+        if other {
+            parts.tables.configure(config);
+        }
+        let retrying = self.due.is_some_and(|due| due > Instant::now());
+        let again = self.due.is_some() && !retrying;
+        let all = !self.filled || again || moved || other || update.changes.len() > MANY;
+        if all || (!retrying && !update.changes.is_empty()) {
+            self.carry_out(context, update.changes, all).await;
+        }
+        let datagrams = if all {
+            self.parts.as_ref().map(|parts| parts.proxy.datagrams())
+        } else {
+            update.datagrams
+        };
+        if let Some(datagrams) = datagrams {
+            forget(datagrams).await;
+        }
+        if let Some(parts) = &self.parts {
+            self.health.serve(parts.proxy.health_checks());
+        }
+    }
+
+    async fn carry_out(&mut self, context: &Context, changes: Vec<Change>, all: bool) {
+        let Some(mut parts) = self.parts.take() else { return };
+        if all {
+            // It would hear of each element.
+            self.watch = None;
+        }
+        let begun = Instant::now();
+        let work = move || {
+            let done = if all {
+                parts.tables.refill(|| parts.proxy.all())
+            } else {
+                let done = parts.tables.change(&changes);
+                done.or_else(|error| {
+                    warn!(
+                        error = image::chain(&error),
+                        "a change of Services was refused; all are filled in"
+                    );
+                    parts.tables.refill(|| parts.proxy.all())
+                })
+            };
+            (parts, done)
+        };
+        let (parts, done) = match tokio::task::spawn_blocking(work).await {
+            Ok(done) => done,
+            Err(error) => {
+                tracing::error!(%error, "nothing leads to Services any more");
+                return;
+            }
+        };
+        let programmed = &context.programmed;
+        programmed.syncs.fetch_add(1, Ordering::Relaxed);
+        let micros = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        programmed.micros.fetch_add(micros, Ordering::Relaxed);
+        self.due = None;
+        if let Err(error) = done {
+            warn!(error = image::chain(&error), "Services are not led as they should be");
+            programmed.failures.fetch_add(1, Ordering::Relaxed);
+            self.due = Some(Instant::now() + RETRY);
+        } else if all {
+            self.filled = true;
+            info!(services = parts.proxy.len(), took = ?begun.elapsed(), "all Services are led");
+        }
+        if self.watch.is_none() {
+            self.watch = parts
+                .tables
+                .watch()
+                .map_err(|error| warn!(%error, "others are not watched"))
+                .ok();
+        }
+        self.parts = Some(parts);
+    }
+}
+
+async fn forget(datagrams: Datagrams) {
+    let work = move || network::services::forget(&datagrams);
+    if let Ok(Err(error)) = tokio::task::spawn_blocking(work).await {
+        warn!(
+            error = image::chain(&error),
+            "datagrams may go to endpoints that are gone"
+        );
+    }
+}
+
+fn node(context: &Context) -> Node {
+    let labels = context.node().and_then(|node| node.metadata.labels.clone());
+    Node {
+        name: context.config.node_name.clone(),
+        zone: labels.and_then(|mut labels| labels.remove("topology.kubernetes.io/zone")),
+        addresses: context.config.addresses.clone(),
+    }
+}

@@ -1,0 +1,225 @@
+//! What is known of Services and their endpoints, and which of them have changed since somebody looked.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddrV4};
+use std::sync::Arc;
+
+use agent_plan::proxy::{Endpoint, Input, Name, Place, Protocol, Service, Slice, SlicePort, name};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::ServiceCIDR;
+use kube::runtime::watcher::Event;
+use network::Cidr;
+
+use super::Heard;
+use crate::context::Context;
+
+/// By namespace and name, in that order.
+pub(crate) type Services = BTreeMap<Name, Arc<Service>>;
+
+/// Up to so many Services are looked for one by one.
+const FEW: usize = 16;
+
+/// The API server's own Service.
+const SERVER: (&str, &str) = ("default", "kubernetes");
+
+/// Objects while they are listed, and whether they ever were.
+struct Listing<T> {
+    listed: BTreeMap<Name, T>,
+    complete: bool,
+}
+
+impl<T> Default for Listing<T> {
+    fn default() -> Self {
+        Self {
+            listed: BTreeMap::new(),
+            complete: false,
+        }
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Known {
+    /// They are in the context, where others look.
+    services: Listing<Arc<Service>>,
+    slices: Listing<Arc<Slice>>,
+    all_slices: BTreeMap<Name, Arc<Slice>>,
+    ranges: BTreeMap<String, Vec<Cidr>>,
+    /// Services that something has changed about.
+    changed: BTreeSet<Name>,
+}
+
+impl Known {
+    pub(super) fn hear(&mut self, context: &Context, change: Heard) {
+        match change {
+            Heard::Service(change) => self.hear_of_service(context, *change),
+            Heard::Slice(change) => self.hear_of_slice(context, change),
+            Heard::Range(change) => self.hear_of_range(change),
+        }
+    }
+
+    fn hear_of_service(&mut self, context: &Context, change: Event<k8s_openapi::api::core::v1::Service>) {
+        let alter = |change: &dyn Fn(&mut Services)| {
+            context
+                .services
+                .send_modify(|services| change(Arc::make_mut(services.get_or_insert_default())));
+        };
+        match change {
+            Event::Init => self.services.listed.clear(),
+            Event::InitApply(service) => {
+                let (name, service) = Service::new(&service);
+                self.services.listed.insert(name, Arc::new(service));
+            }
+            Event::InitDone => {
+                let all = std::mem::take(&mut self.services.listed);
+                self.services.complete = true;
+                let before = context.services.borrow().clone().unwrap_or_default();
+                self.changed.extend(before.keys().chain(all.keys()).cloned());
+                context.services.send_replace(Some(Arc::new(all)));
+            }
+            Event::Apply(service) => {
+                let (name, service) = Service::new(&service);
+                let service = Arc::new(service);
+                self.changed.insert(name.clone());
+                alter(&|all| drop(all.insert(name.clone(), Arc::clone(&service))));
+            }
+            Event::Delete(service) => {
+                let name = name(&service.metadata);
+                alter(&|all| drop(all.remove(&name)));
+                self.changed.insert(name);
+            }
+        }
+    }
+
+    fn hear_of_slice(&mut self, context: &Context, change: Event<EndpointSlice>) {
+        let trim = |slice: &EndpointSlice| Slice::new(slice, &context.config.node_name);
+        match change {
+            Event::Init => self.slices.listed.clear(),
+            Event::InitApply(slice) => {
+                let kept = trim(&slice).map(|(name, slice)| (name, Arc::new(slice)));
+                self.slices.listed.extend(kept);
+            }
+            Event::InitDone => {
+                let all = std::mem::take(&mut self.slices.listed);
+                self.slices.complete = true;
+                for ((namespace, _), slice) in self.all_slices.iter().chain(&all) {
+                    self.changed.insert((namespace.clone(), slice.service.to_string()));
+                }
+                self.all_slices = all;
+            }
+            Event::Apply(slice) => {
+                let own = name(&slice.metadata);
+                let kept = trim(&slice).map(|(_, slice)| slice);
+                self.replace(own, kept);
+            }
+            Event::Delete(slice) => self.replace(name(&slice.metadata), None),
+        }
+    }
+
+    /// A slice may be another Service's from now on.
+    fn replace(&mut self, own: Name, slice: Option<Slice>) {
+        let before = self.all_slices.remove(&own);
+        if before.as_deref() != slice.as_ref() {
+            let services = before.as_deref().into_iter().chain(slice.as_ref());
+            let services = services.map(|slice| (own.0.clone(), slice.service.to_string()));
+            self.changed.extend(services);
+        }
+        if let Some(slice) = slice {
+            self.all_slices.insert(own, Arc::new(slice));
+        }
+    }
+
+    fn hear_of_range(&mut self, change: Event<ServiceCIDR>) {
+        let own = |range: &ServiceCIDR| range.metadata.name.clone().unwrap_or_default();
+        match change {
+            Event::Init | Event::InitDone => {}
+            Event::InitApply(range) | Event::Apply(range) => {
+                let named = range.spec.iter().flat_map(|spec| spec.cidrs.iter().flatten());
+                let all = named.filter_map(|text| text.parse().ok()).collect();
+                self.ranges.insert(own(&range), all);
+            }
+            Event::Delete(range) => drop(self.ranges.remove(&own(&range))),
+        }
+    }
+
+    /// The ranges that Services have their addresses from.
+    pub(super) fn ranges(&self) -> Vec<Cidr> {
+        self.ranges.values().flatten().copied().collect()
+    }
+
+    /// What has changed since the last call; nothing before all is known, and `None` then.
+    pub(super) fn take_changed(&mut self, context: &Context) -> Option<BTreeMap<Name, Input>> {
+        if !self.services.complete || !self.slices.complete {
+            return None;
+        }
+        let changed = std::mem::take(&mut self.changed);
+        let services = context.services.borrow().clone().unwrap_or_default();
+        let mut inputs: BTreeMap<Name, Input> = BTreeMap::new();
+        for name in changed {
+            let input = Input {
+                service: services.get(&name).cloned(),
+                slices: Vec::new(),
+            };
+            inputs.insert(name, input);
+        }
+        self.add_slices(&mut inputs);
+        if let Some(input) = inputs.get_mut(&(SERVER.0.to_owned(), SERVER.1.to_owned()))
+            && input.slices.is_empty()
+        {
+            input.slices.extend(server(context).map(own_slice).map(Arc::new));
+        }
+        Some(inputs)
+    }
+
+    fn add_slices(&self, inputs: &mut BTreeMap<Name, Input>) {
+        if inputs.len() > FEW {
+            for ((namespace, _), slice) in &self.all_slices {
+                if let Some(input) = inputs.get_mut(&(namespace.clone(), slice.service.to_string())) {
+                    input.slices.push(Arc::clone(slice));
+                }
+            }
+            return;
+        }
+        for ((namespace, service), input) in inputs {
+            let neighbours = self.all_slices.range((namespace.clone(), String::new())..);
+            let neighbours = neighbours.take_while(|((place, _), _)| place == namespace);
+            let own = neighbours.filter(|(_, slice)| *slice.service == **service);
+            input.slices.extend(own.map(|(_, slice)| Arc::clone(slice)));
+        }
+    }
+}
+
+/// Where the server says of itself that only its own machine reaches it, pods of that machine do so by the node's address.
+fn own_slice(server: SocketAddrV4) -> Slice {
+    let endpoint = Endpoint {
+        address: IpAddr::V4(*server.ip()),
+        ready: true,
+        serving: true,
+        terminating: false,
+        place: Place::Unknown,
+        hints: None,
+    };
+    let port = SlicePort {
+        name: "https".into(),
+        protocol: Protocol::Tcp,
+        port: server.port(),
+    };
+    Slice {
+        service: SERVER.1.into(),
+        v6: false,
+        ports: [port].into(),
+        endpoints: [endpoint].into(),
+    }
+}
+
+/// Where pods reach the server. They have a loopback address of their own: the machine's is another one for them.
+fn server(context: &Context) -> Option<SocketAddrV4> {
+    let server = context.config.server?;
+    if !server.ip().is_loopback() {
+        return Some(server);
+    }
+    let own = context.config.addresses.iter().find_map(|address| match address {
+        IpAddr::V4(address) if !address.is_loopback() => Some(*address),
+        IpAddr::V4(_) | IpAddr::V6(_) => None,
+    });
+    own.map(|own| SocketAddrV4::new(own, server.port()))
+}

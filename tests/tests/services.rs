@@ -1,0 +1,173 @@
+//! Services on a real node: Deployments that are exposed are reached from pods, from the node and at its ports, through rollouts,
+//! restarts and whatever others do to the kernel's tables.
+
+#![allow(clippy::panic, reason = "a test fails by panicking")]
+
+use anyhow::{Context as _, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tests::machine::{Machine, eventually};
+use tests::{images, process};
+
+const OBJECTS: &str = r#"
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 30
+      containers:
+      - name: nginx
+        image: NGINX
+        imagePullPolicy: Never
+        ports: [{containerPort: 80}]
+        readinessProbe: {httpGet: {port: 80}, periodSeconds: 1}
+        lifecycle: {preStop: {sleep: {seconds: 2}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: client}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - {name: shell, image: IMAGE, imagePullPolicy: Never, command: [sleep, "100000"]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  type: NodePort
+  selector: {app: web}
+  ports: [{port: 8080, targetPort: 80, nodePort: 30080}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: nobody}
+spec: {selector: {app: nobody}, ports: [{port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: by-hand}
+spec: {ports: [{port: 80}]}
+"#;
+
+const SLICE: &str = r#"
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: by-hand-1, labels: {kubernetes.io/service-name: by-hand}}
+addressType: IPv4
+ports: [{port: 80}]
+endpoints: [{addresses: [ADDRESS]}]
+"#;
+
+fn apply(machine: &Machine, objects: &str) -> anyhow::Result<()> {
+    let file = machine.state().join("objects.yaml");
+    std::fs::write(&file, objects)?;
+    machine.kubectl(["apply", "-f", &file.display().to_string()])?;
+    Ok(())
+}
+
+fn cluster_ip(machine: &Machine, service: &str) -> anyhow::Result<String> {
+    let path = "jsonpath={.spec.clusterIP}";
+    machine.kubectl(["get", "service", service, "-o", path])
+}
+
+/// What a pod gets by HTTP, or why it gets nothing. The shell's own client is none: it asks for names of numbers.
+fn from_pod(machine: &Machine, address: &str) -> anyhow::Result<String> {
+    let (host, port) = address.rsplit_once(':').unwrap_or((address, "80"));
+    let asked = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {host} {port}");
+    machine.kubectl(["exec", "client", "--", "sh", "-c", &asked])
+}
+
+fn welcomes(text: &str) -> bool {
+    text.contains("nginx")
+}
+
+fn reached(machine: &Machine, address: &str) -> anyhow::Result<()> {
+    eventually(&format!("the node reaches {address}"), || {
+        let text = machine.fetch(&format!("http://{address}/"));
+        let text = text.map_err(|error| format!("{error:#}"))?;
+        if welcomes(&text) { Ok(()) } else { Err(text) }
+    })
+}
+
+#[test]
+fn exposed_deployments_are_reached_whatever_happens() -> anyhow::Result<()> {
+    let machine = Machine::start("services")?;
+    let (busybox, nginx) = (images::busybox(&machine)?, images::nginx(&machine)?);
+    apply(&machine, &OBJECTS.replace("NGINX", &nginx).replace("IMAGE", &busybox))?;
+    machine.kubectl(["rollout", "status", "deployment/web", "--timeout=60s"])?;
+    machine.kubectl(["wait", "pod/client", "--for=condition=Ready", "--timeout=60s"])?;
+    let web = format!("{}:8080", cluster_ip(&machine, "web")?);
+    reached(&machine, &web)?;
+    reached(&machine, "172.30.0.1:30080")?;
+    for address in [web.as_str(), "172.30.0.1:30080"] {
+        ensure!(welcomes(&from_pod(&machine, address)?), "from a pod to {address}");
+    }
+    let nobody = from_pod(&machine, &cluster_ip(&machine, "nobody")?);
+    let refusal = format!("{:#}", nobody.err().context("nobody answers")?);
+    ensure!(refusal.contains("Connection refused"), "{refusal}");
+
+    let by_hand = cluster_ip(&machine, "by-hand")?;
+    let pod = "jsonpath={.items[0].status.podIP}";
+    let pod = machine.kubectl(["get", "pods", "-l", "app=web", "-o", pod])?;
+    apply(&machine, &SLICE.replace("ADDRESS", &pod))?;
+    reached(&machine, &by_hand)?;
+
+    // The API server itself.
+    let asked = "nc -w 5 $KUBERNETES_SERVICE_HOST $KUBERNETES_SERVICE_PORT </dev/null && echo reached";
+    let server = machine.kubectl(["exec", "client", "--", "sh", "-c", asked])?;
+    ensure!(server.trim() == "reached", "{server}");
+
+    rolls_without_loss(&machine, &web)?;
+    survives(&machine, &web)?;
+    machine.kubectl(["delete", "service", "web"])?;
+    eventually("nothing leads to what is deleted", || {
+        match machine.fetch(&format!("http://{web}/")) {
+            Ok(text) => Err(text),
+            Err(_) => Ok(()),
+        }
+    })?;
+    machine.finish()
+}
+
+/// A rollout costs nobody a request.
+fn rolls_without_loss(machine: &Machine, web: &str) -> anyhow::Result<()> {
+    let (host, port) = web.split_once(':').context("a port")?;
+    let asking = format!(
+        "i=0; while [ $i -lt 150 ]; do
+             printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {host} {port} | grep -q nginx || echo lost
+             i=$((i+1)); usleep 20000
+         done; echo done"
+    );
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| machine.kubectl(["exec", "client", "--", "sh", "-c", &asking]));
+        machine.kubectl(["rollout", "restart", "deployment/web"])?;
+        machine.kubectl(["rollout", "status", "deployment/web", "--timeout=60s"])?;
+        let told = asking
+            .join()
+            .map_err(|_panic| anyhow::anyhow!("the client panicked"))??;
+        ensure!(told.trim() == "done", "{told}");
+        Ok(())
+    })
+}
+
+/// Neither the agent's end nor somebody else's flush is the end of the way.
+fn survives(machine: &Machine, web: &str) -> anyhow::Result<()> {
+    let flush = |what: &str| process::run(machine.namespace().command("nft").args(what.split(' ')));
+    flush("flush ruleset")?;
+    reached(machine, web)?;
+    kill(Pid::from_raw(machine.daemon("skiff-agent")?), Signal::SIGKILL)?;
+    ensure!(welcomes(&machine.fetch(&format!("http://{web}/"))?), "without an agent");
+    ensure!(
+        welcomes(&machine.fetch("http://172.30.0.1:30080/")?),
+        "without an agent"
+    );
+    machine.skiff(["up"])?;
+    reached(machine, web)?;
+    Ok(())
+}
