@@ -1,8 +1,9 @@
 //! The admission chain: what is filled in, and what must hold beyond the object itself, before an object is stored.
 //!
-//! [`MUTATING`] steps run first, then the kind's own rules, then [`VALIDATING`] steps, each list in upstream's order.
-//! Steps see the store, never change it; every step may run again on its own result, because a commit whose ground has
-//! moved meanwhile starts over.
+//! [`MUTATING`] steps run first, then what the server derives is filled in, last of it what it
+//! [hands out](ALLOCATING); then come the kind's own rules, then [`VALIDATING`] steps, each list in
+//! upstream's order. Steps see the store, never change it; every step may run again on its own
+//! result, because a commit whose ground has moved meanwhile starts over.
 
 mod certificates;
 mod classes;
@@ -36,7 +37,7 @@ pub(crate) use service_account::await_account;
 type Mutating = fn(&mut Review<'_>, &mut dyn Object) -> Result<(), Failure>;
 type Validating = fn(&mut Review<'_>, &dyn Object) -> Result<(), Failure>;
 
-/// Each under the name of upstream's plugin; what upstream does elsewhere has none of those.
+/// Each under the name of upstream's plugin.
 const MUTATING: &[(&str, Mutating)] = &[
     ("NamespaceLifecycle", namespace::check),
     ("LimitRanger", limits::fill_in),
@@ -50,9 +51,10 @@ const MUTATING: &[(&str, Mutating)] = &[
     ("RuntimeClass", classes::of_runtime),
     ("DefaultIngressClass", classes::of_ingress),
     ("PodTopologyLabels", topology::label),
-    (OWN, service::allocate),
-    (OWN, certificates::note),
 ];
+
+/// Steps that upstream leaves to the kinds' strategies and allocators, after admission.
+const ALLOCATING: &[Mutating] = &[service::allocate, certificates::note];
 
 const VALIDATING: &[(&str, Validating)] = &[
     ("CertificateApproval", certificates::check),
@@ -128,6 +130,14 @@ impl<'a> Review<'a> {
         outcome
     }
 
+    /// Hands out what the prepared object needs of the cluster.
+    ///
+    /// # Errors
+    /// 422, 500
+    pub(crate) fn allocate(&mut self, object: &mut dyn Object) -> Result<(), Failure> {
+        ALLOCATING.iter().try_for_each(|step| step(self, object))
+    }
+
     /// Says no to what the cluster does not allow.
     ///
     /// # Errors
@@ -176,13 +186,23 @@ impl<'a> Review<'a> {
 
     /// 403 about the object.
     fn forbid(&self, object: &dyn Object, because: impl Into<String>) -> Failure {
-        let name = object.metadata().name.clone().unwrap_or_default();
         Failure::Forbidden {
-            target: Some(self.context.target(&name)),
+            target: Some(self.context.target(shown_name(object))),
             because: because.into(),
             causes: Vec::new(),
         }
     }
+}
+
+/// The name in messages about an object, which may have none yet (`extractResourceName` in
+/// `staging/src/k8s.io/apiserver/pkg/admission/errors.go`).
+fn shown_name(object: &dyn Object) -> &str {
+    let metadata = object.metadata();
+    let names = [&metadata.name, &metadata.generate_name].into_iter().flatten();
+    names
+        .map(String::as_str)
+        .find(|name| !name.is_empty())
+        .unwrap_or("Unknown")
 }
 
 /// `NodeRestriction` for new objects.

@@ -40,10 +40,11 @@ fn items_of<'a>(range: &'a LimitRange, kind: &'a str) -> impl Iterator<Item = &'
     items.filter(move |item| item.type_ == kind)
 }
 
-/// Fills in requests and limits that a new pod's containers leave out.
+/// Fills in requests and limits that containers leave out, of pods that are new or resized.
 #[expect(clippy::unnecessary_wraps, reason = "a step of the chain")]
 pub(super) fn fill_in(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(), Failure> {
-    if !review.is_new() {
+    let goes = |old: &dyn Object| old.metadata().deletion_timestamp.is_some();
+    if !(review.is_new() || review.part == Part::Resize) || review.old.is_some_and(goes) {
         return Ok(());
     }
     let Some(pod) = object.as_any_mut().downcast_mut::<Pod>() else {

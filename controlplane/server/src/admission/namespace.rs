@@ -4,7 +4,7 @@ use api::Object;
 use k8s_openapi::api::core::v1::Namespace;
 use store::{Key, Seen};
 
-use super::Review;
+use super::{Review, shown_name};
 use crate::bootstrap;
 use crate::context::Context;
 use crate::failure::{Cause, Failure, GroupResource, Target};
@@ -46,8 +46,7 @@ fn find(context: &Context) -> Result<Option<store::Entry>, Failure> {
 /// Nothing is created in a namespace that does not exist or is going away.
 pub(super) fn check(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(), Failure> {
     if review.is_new() {
-        let name = object.metadata().name.clone().unwrap_or_default();
-        review.terms.within = may_create(review.context, &name)?;
+        review.terms.within = may_create(review.context, shown_name(object))?;
     }
     Ok(())
 }

@@ -170,21 +170,28 @@ fn prepare<'a>(
         Part::Decided => return Ok(review),
         Part::Object => {
             registration.set_defaults(new);
-            registration.prepare_update(new, old);
             review.mutate(new)?;
+            registration.prepare_update(new, old);
+            review.allocate(new)?;
             registration.validate_update(new, old)
         }
         Part::Status => {
             registration.set_defaults(new);
-            registration.prepare_status(new, old);
             review.mutate(new)?;
+            registration.prepare_status(new, old);
+            review.allocate(new)?;
             registration.validate_status(new, old)
         }
         Part::EphemeralContainers => of_pods(new, old, api::pod::ephemeral::update)?,
-        Part::Resize => of_pods(new, old, api::pod::resize::update)?,
-        Part::Own => {
-            registration.prepare_own(new, old);
+        Part::Resize => {
+            registration.set_defaults(new);
             review.mutate(new)?;
+            of_pods(new, old, api::pod::resize::update)?
+        }
+        Part::Own => {
+            review.mutate(new)?;
+            registration.prepare_own(new, old);
+            review.allocate(new)?;
             registration.validate_own(new, old)
         }
     };

@@ -20,7 +20,7 @@ use crate::options::{FieldValidation, WriteOptions};
 use crate::respond::Response;
 use crate::shape;
 use crate::verbs::amend::{Amendment, Changed, Part, amend, check_name};
-use crate::verbs::create::{Stored, modified, store_applied};
+use crate::verbs::create::{Stored, modified, store_new};
 
 /// How often it is tried again when others create or delete the same object.
 const ATTEMPTS: usize = 8;
@@ -226,7 +226,7 @@ async fn create(context: &mut Context, applying: &Applying) -> Result<Bytes, Fai
         .authorizer
         .check(&context.user, &Attributes::of(&info, ""))?;
     let managed = applied.managed.to_json();
-    match store_applied(context, object, managed, applying.options.dry_run).await? {
+    match store_new(context, object, Some(managed), applying.options.dry_run).await? {
         Stored::Entry(entry) => object::external(context.registration, &entry),
         Stored::DryRun(mut object, managed) => Ok(object::unstored(&mut *object, None, &managed)),
     }

@@ -34,7 +34,7 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     context.warnings.extend(owners::once(read.object.metadata_mut(), false));
     context.notes.request = Some(read.json);
     context.notes.sent = Identity::of(read.object.metadata());
-    let bytes = match store_new(context, read.object, options.dry_run).await? {
+    let bytes = match store_new(context, read.object, None, options.dry_run).await? {
         Stored::Entry(entry) => object::external(context.registration, &entry)?,
         Stored::DryRun(mut object, managed) => object::unstored(&mut *object, None, &managed),
     };
@@ -50,10 +50,12 @@ pub(crate) enum Stored {
     DryRun(Box<dyn Object>, String),
 }
 
-/// Everything between decoding and the answer.
+/// Everything between decoding and the answer. `managed` is the text of the managed fields of an
+/// object that is applied.
 pub(crate) async fn store_new(
     context: &mut Context,
     mut object: Box<dyn Object>,
+    managed: Option<String>,
     dry_run: bool,
 ) -> Result<Stored, Failure> {
     check_identity(context, &mut *object)?;
@@ -61,77 +63,59 @@ pub(crate) async fn store_new(
     managers::check(context, name.as_deref().unwrap_or_default(), sent.as_deref())?;
     admission::may_configure(context, &*object, None)?;
     admission::await_account(context, &*object).await;
-    if !draws_name(&*object) {
-        let managed = begin(context, &mut *object, None);
-        return finish(context, object, managed, dry_run).await;
-    }
-    for _ in 0..NAME_ATTEMPTS {
-        let mut attempt = object.clone_box();
-        draw_name(&mut *attempt);
-        let managed = begin(context, &mut *attempt, None);
-        match finish(context, attempt, managed, dry_run).await {
-            Err(Failure::AlreadyExists { .. }) => {}
-            outcome => return outcome,
-        }
-    }
-    Err(Failure::AlreadyExists {
-        target: context.target(&object.metadata().generate_name.clone().unwrap_or_default()),
-        going: false,
-    })
-}
-
-/// The same for an object that is applied: its name is known and its managers, too.
-pub(crate) async fn store_applied(
-    context: &mut Context,
-    mut object: Box<dyn Object>,
-    managed: String,
-    dry_run: bool,
-) -> Result<Stored, Failure> {
-    check_identity(context, &mut *object)?;
-    admission::may_configure(context, &*object, None)?;
-    let managed = begin(context, &mut *object, Some(managed));
+    let managed = begin(context, &mut *object, managed);
     finish(context, object, managed, dry_run).await
 }
 
 async fn finish(context: &Context, sent: Box<dyn Object>, managed: String, dry_run: bool) -> Result<Stored, Failure> {
-    let registration = context.registration;
-    let name = sent.metadata().name.clone().unwrap_or_default();
+    let mut names = if draws_name(&*sent) { NAME_ATTEMPTS } else { 1 };
     let _turn = quota::turn(context).await;
     for _ in 0..ATTEMPTS {
         // What the chain hands out in vain is not asked for by the client.
         let mut object = sent.clone_box();
-        let terms = admit(context, &mut *object, &name)?;
+        let terms = admit(context, &mut *object)?;
+        let name = object.metadata().name.clone().unwrap_or_default();
         let key = context.key(&name)?;
-        if dry_run {
-            if context.store().get(&key).is_some() {
-                return Err(exists(context, &name));
+        let outcome = if dry_run {
+            if context.store().get(&key).is_none() {
+                return Ok(Stored::DryRun(object, managed));
             }
-            return Ok(Stored::DryRun(object, managed));
-        }
-        let (value, attributes) = object::encode_bounded(registration, &mut *object, &managed, 0)?;
-        let write = Write::Create {
-            key,
-            value,
-            attributes,
-            within: terms.within,
+            Err(CommitError::Exists)
+        } else {
+            let (value, attributes) = object::encode_bounded(context.registration, &mut *object, &managed, 0)?;
+            let write = Write::Create {
+                key,
+                value,
+                attributes,
+                within: terms.within,
+            };
+            context.store().commit_with(write, terms.also).await
         };
-        match context.store().commit_with(write, terms.also).await {
+        match outcome {
             Ok(entry) => return Ok(Stored::Entry(entry)),
+            Err(CommitError::Exists) if names > 1 => names -= 1,
             // What the chain saw has changed: it looks again.
             Err(CommitError::Moved { .. } | CommitError::Accompanying { .. }) => {}
             Err(error) => return Err(commit_failure(context, &name, &error)),
         }
     }
-    Err(modified(context, &name))
+    Err(modified(context, sent.metadata().name.as_deref().unwrap_or_default()))
 }
 
-/// Passes a new object through the chain and its kind's own rules.
-fn admit(context: &Context, object: &mut dyn Object, name: &str) -> Result<Terms, Failure> {
+/// Passes a new object through the chain and its kind's own rules. As upstream
+/// (`staging/src/k8s.io/apiserver/pkg/endpoints/handlers/create.go`,
+/// `registry/generic/registry/store.go`), the mutating steps see what the client sent with its
+/// defaults; all that the server derives is derived from their result.
+fn admit(context: &Context, object: &mut dyn Object) -> Result<Terms, Failure> {
     let registration = context.registration;
     let mut review = Review::of_new(context);
     review.mutate(object)?;
+    identify(context, object);
+    registration.prepare_create(object);
+    review.allocate(object)?;
     let found = registration.validate(object);
     if !found.is_empty() {
+        let name = object.metadata().name.as_deref().unwrap_or_default();
         return Err(Failure::invalid(registration.group, registration.kind, name, &found));
     }
     review.warnings.extend(registration.warnings(object, None));
@@ -221,21 +205,30 @@ pub(crate) fn check_namespace(context: &Context, own: Option<&str>) -> Result<()
     }
 }
 
-/// Fills in what the server alone decides; the text is that of the object's managed fields, if they are not given: they
-/// are of what the client sent with its defaults, not of what the server adds.
+/// Drops what a client may not say of a new object and fills in its defaults; the text is that of
+/// the object's managed fields, if they are not given: they are of what the client sent with its
+/// defaults, not of what the server adds.
 fn begin(context: &Context, object: &mut dyn Object, managed: Option<String>) -> String {
     let metadata = object.metadata_mut();
-    metadata.uid = Some(Uuid::new_v4().to_string());
-    metadata.creation_timestamp = Some(Time(context.now()));
     metadata.deletion_timestamp = None;
     metadata.deletion_grace_period_seconds = None;
     metadata.self_link = None;
     metadata.managed_fields = None;
     metadata.generation = None;
     context.registration.set_defaults(object);
-    let managed = managed.unwrap_or_else(|| managers::of_new(context, object));
-    context.registration.prepare_create(object);
-    managed
+    managed.unwrap_or_else(|| managers::of_new(context, object))
+}
+
+/// Fills in what tells the object from all others.
+fn identify(context: &Context, object: &mut dyn Object) {
+    let draws = draws_name(object);
+    let metadata = object.metadata_mut();
+    metadata.uid = Some(Uuid::new_v4().to_string());
+    metadata.creation_timestamp = Some(Time(context.now()));
+    if draws {
+        let prefix = metadata.generate_name.as_deref().unwrap_or_default();
+        metadata.name = Some(api::names::generate(prefix, rand::random()));
+    }
 }
 
 fn draws_name(object: &dyn Object) -> bool {
@@ -245,10 +238,4 @@ fn draws_name(object: &dyn Object) -> bool {
             .generate_name
             .as_deref()
             .is_some_and(|prefix| !prefix.is_empty())
-}
-
-fn draw_name(object: &mut dyn Object) {
-    let metadata = object.metadata_mut();
-    let prefix = metadata.generate_name.as_deref().unwrap_or_default();
-    metadata.name = Some(api::names::generate(prefix, rand::random()));
 }

@@ -39,6 +39,74 @@ async fn what_containers_leave_out_is_filled_in() {
 }
 
 #[tokio::test]
+async fn what_is_filled_in_counts_for_the_class_of_a_pod() {
+    let api = Api::start().await;
+    let made = api.post(PODS, &asking(&json!({}))).await.json();
+    assert_eq!(made["status"]["qosClass"], "BestEffort");
+    range(
+        &api,
+        &json!([{"type": "Container", "default": {"cpu": "500m", "memory": "64Mi"}, "defaultRequest": {"cpu": "100m"}}]),
+    )
+    .await;
+    let made = api.post(&format!("{PODS}?dryRun=All"), &asking(&json!({}))).await;
+    assert_eq!(made.code, StatusCode::CONFLICT, "{}", made.text());
+    let mut other = asking(&json!({}));
+    other["metadata"] = json!({"generateName": "q-"});
+    for (requests, class) in [
+        (json!({}), "Burstable"),
+        (json!({"requests": {"cpu": "500m"}}), "Guaranteed"),
+    ] {
+        other["spec"]["containers"][0]["resources"] = requests;
+        let made = api.post(PODS, &other).await.json();
+        assert_eq!(made["status"]["qosClass"], class, "{made}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_resize_leaves_out_is_filled_in_too() {
+    let api = Api::start().await;
+    let sent = asking(&json!({"requests": {"cpu": "100m", "memory": "64Mi"}}));
+    api.post(PODS, &sent).await;
+    range(&api, &json!([{"type": "Container", "default": {"cpu": "500m"}}])).await;
+    let change = json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "200m"}}}]}});
+    let path = format!("{PODS}/p/resize");
+    let resized = api.patch(&path, "strategic-merge-patch+json", &change).await;
+    assert_eq!(resized.code, StatusCode::OK, "{}", resized.text());
+    assert_eq!(
+        resized.json()["spec"]["containers"][0]["resources"],
+        json!({"limits": {"cpu": "500m"}, "requests": {"cpu": "200m", "memory": "64Mi"}})
+    );
+}
+
+#[tokio::test]
+async fn what_is_filled_in_by_an_update_is_no_change() {
+    let api = Api::start().await;
+    let made = api.post(PODS, &pod("p")).await.json();
+    let mut same = made.clone();
+    let spec = same["spec"].as_object_mut().unwrap();
+    assert!(spec.remove("tolerations").is_some());
+    let put = api.put(&format!("{PODS}/p"), &same).await;
+    assert_eq!(put.code, StatusCode::OK, "{}", put.text());
+    assert_eq!(put.json()["metadata"]["generation"], made["metadata"]["generation"]);
+}
+
+#[tokio::test]
+async fn what_refuses_a_pod_before_it_has_a_name_shows_the_beginning_of_it() {
+    let api = Api::start().await;
+    let mut nameless = pod("");
+    nameless["metadata"] = json!({"generateName": "web-"});
+    nameless["spec"]["priorityClassName"] = json!("none");
+    let refused = api.post(PODS, &nameless).await;
+    assert_eq!(
+        (refused.code, refused.message()),
+        (
+            StatusCode::FORBIDDEN,
+            "pods \"web-\" is forbidden: no PriorityClass with name none was found".to_owned()
+        )
+    );
+}
+
+#[tokio::test]
 async fn what_is_out_of_bounds_is_refused() {
     let api = Api::start().await;
     range(
