@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 pub(crate) use api::kinds::service::validation::NODE_PORTS;
-use api::kinds::service::{needs_cluster_ip, needs_health_port, needs_node_ports};
+use api::kinds::service::{needs_cluster_ip, needs_health_port};
 use api::{Registration, find};
 use k8s_openapi::api::core::v1::{Service, ServiceSpec};
 use k8s_openapi::api::networking::v1::{IPAddress, IPAddressSpec, ParentReference};
@@ -43,7 +43,8 @@ impl Claims {
     /// refuses it.
     pub(crate) fn of(spec: &ServiceSpec) -> Self {
         let addresses = spec.cluster_ips.iter().flatten().filter(|_| needs_cluster_ip(spec));
-        let ports = spec.ports.iter().flatten().filter_map(|port| port.node_port);
+        let ports = spec.ports.iter().flatten().filter(|_| has_node_ports(spec));
+        let ports = ports.filter_map(|port| port.node_port);
         let health = spec.health_check_node_port.filter(|_| needs_health_port(spec));
         Self {
             addresses: addresses.filter_map(|address| address.parse().ok()).collect(),
@@ -134,21 +135,17 @@ pub(crate) fn release_all(store: &Store, service: &Service) -> Vec<Write> {
     release(store, &claims)
 }
 
-/// A port that nobody holds, nor the claims.
-pub(crate) fn free_port(store: &Store, claims: &Claims) -> Option<i32> {
+/// A port that nobody holds and that is not among those.
+pub(crate) fn free_port(store: &Store, taken: &BTreeSet<i32>) -> Option<i32> {
     let first = NODE_PORTS.start() + ASKED_FOR;
     let count = NODE_PORTS.end() - first + 1;
     let start = i32::from(rand::random::<u16>()) % count;
     let drawn = (0..count).map(|step| first + (start + step) % count);
     let mut all = drawn.chain(*NODE_PORTS.start()..first);
-    all.find(|port| !claims.ports.contains(port) && port_key(*port).is_some_and(|key| store.get(&key).is_none()))
+    all.find(|port| !taken.contains(port) && port_key(*port).is_some_and(|key| store.get(&key).is_none()))
 }
 
-/// Whether the spec wants something that it does not have yet.
-pub(crate) fn lacks(spec: &ServiceSpec) -> bool {
-    let address = needs_cluster_ip(spec) && spec.cluster_ip.as_ref().is_none_or(String::is_empty);
-    let mut ports = spec.ports.iter().flatten();
-    let port = needs_node_ports(spec) && ports.any(|port| port.node_port.is_none());
-    let health = needs_health_port(spec) && spec.health_check_node_port.unwrap_or(0) == 0;
-    address || port || health
+/// Whether ports of nodes may be a Service's.
+pub(crate) fn has_node_ports(spec: &ServiceSpec) -> bool {
+    matches!(spec.type_.as_deref(), Some("NodePort" | "LoadBalancer"))
 }

@@ -1,10 +1,9 @@
 //! Service: one address for many pods. What is its own is here; addresses and node ports are handed out by the server.
 
+pub mod families;
 mod update;
 pub mod validation;
 mod warnings;
-
-use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{LoadBalancerStatus, Service, ServicePort, ServiceSpec, ServiceStatus};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -73,7 +72,8 @@ impl Kind for Service {
             text(&mut spec.external_traffic_policy, "Cluster");
         }
         if needs_cluster_ip(spec) {
-            inside(spec);
+            text(&mut spec.internal_traffic_policy, "Cluster");
+            spec.cluster_ip = spec.cluster_ip.take().filter(|address| !address.is_empty());
         }
         let status = self.status.get_or_insert_default();
         let balancer = status.load_balancer.get_or_insert_default();
@@ -89,6 +89,9 @@ impl Kind for Service {
             load_balancer: Some(LoadBalancerStatus::default()),
             ..ServiceStatus::default()
         });
+        if let Some(spec) = &mut self.spec {
+            update::agree(spec, None);
+        }
     }
 
     fn prepare_update(&mut self, old: &Self) {
@@ -113,15 +116,14 @@ impl Kind for Service {
     fn validate(&self) -> Vec<Invalid> {
         self.spec
             .as_ref()
-            .map_or_else(|| vec![Invalid::required("spec", "")], validation::validate)
+            .map_or_else(Vec::new, |spec| validation::validate(spec, None))
     }
 
     fn validate_update(&self, old: &Self) -> Vec<Invalid> {
-        let mut errors = self.validate();
-        if let (Some(new), Some(old)) = (&self.spec, &old.spec) {
-            errors.extend(validation::validate_update(new, old));
+        match (&self.spec, &old.spec) {
+            (Some(new), Some(old)) => validation::validate_update(new, old),
+            (_, _) => self.validate(),
         }
-        errors
     }
 
     fn validate_status(&self, _old: &Self) -> Vec<Invalid> {
@@ -175,32 +177,6 @@ fn port(port: &mut ServicePort) {
         port.target_port = Some(IntOrString::Int(port.port));
     }
     port.node_port = port.node_port.filter(|number| *number != 0);
-}
-
-/// Defaults of a service that has an address inside the cluster, or is headless.
-fn inside(spec: &mut ServiceSpec) {
-    text(&mut spec.internal_traffic_policy, "Cluster");
-    spec.cluster_ip = spec.cluster_ip.take().filter(|address| !address.is_empty());
-    if let (Some(address), true) = (&spec.cluster_ip, spec.cluster_ips.as_ref().is_none_or(Vec::is_empty)) {
-        spec.cluster_ips = Some(vec![address.clone()]);
-    }
-    // Without a selector, a headless service's endpoints may be of any family.
-    let any_family = is_headless(spec) && spec.selector.as_ref().is_none_or(BTreeMap::is_empty);
-    let policy = if any_family { "RequireDualStack" } else { "SingleStack" };
-    text(&mut spec.ip_family_policy, policy);
-    let single = spec.ip_family_policy.as_deref() == Some("SingleStack");
-    let families = spec.ip_families.get_or_insert_default();
-    if families.is_empty() {
-        families.push("IPv4".to_owned());
-    }
-    if any_family && !single && families.len() == 1 {
-        let other = if families.iter().any(|family| family == "IPv4") {
-            "IPv6"
-        } else {
-            "IPv4"
-        };
-        families.push(other.to_owned());
-    }
 }
 
 fn kind(service: &Service) -> &str {

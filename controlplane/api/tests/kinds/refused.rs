@@ -309,7 +309,6 @@ fn services() {
         &json!({"spec": {"ports": [{"port": 80}, {"port": 80, "name": "a", "nodePort": 1}]}}),
         &[
             "spec.ports[0].name: Required value",
-            "spec.ports[1].nodePort: Invalid value: 1: provided port is not in the valid range. The range of valid ports is 30000-32767",
             "spec.ports[1]: Duplicate value: {\"Name\":\"\",\"Protocol\":\"TCP\",\"AppProtocol\":null,\"Port\":80,\"TargetPort\":0,\"NodePort\":0}",
         ],
     );

@@ -17,12 +17,6 @@ fn new_objects() {
             "spec.ports[0].nodePort: Forbidden: may not be used when `type` is 'ClusterIP'",
         ),
         (
-            "",
-            "services",
-            json!({"spec": {"ipFamilies": ["IPv6"]}}),
-            "spec.ipFamilies[0]: Invalid value: \"IPv6\": not configured on this cluster",
-        ),
-        (
             "batch",
             "jobs",
             json!({"spec": {"template": {"spec": {"restartPolicy": null}}, "podFailurePolicy": null}}),

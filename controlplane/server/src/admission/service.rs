@@ -1,10 +1,12 @@
-//! Services get their addresses and node ports before they are stored.
+//! Services get their addresses and node ports before they are stored, and before the rules of the
+//! kind are asked, as upstream does it (`pkg/registry/core/service/storage/alloc.go`).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
-use api::kinds::service::{needs_cluster_ip, needs_health_port, needs_node_ports};
+use api::kinds::service::{families, is_headless, needs_cluster_ip, needs_health_port, needs_node_ports};
 use api::{Invalid, Object};
-use k8s_openapi::api::core::v1::{Service, ServiceSpec};
+use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use store::Store;
 
 use super::Review;
@@ -21,20 +23,34 @@ pub(super) fn allocate(review: &mut Review<'_>, object: &mut dyn Object) -> Resu
         return Ok(());
     }
     let old = review.old.and_then(|old| old.as_any().downcast_ref::<Service>());
-    let held = old
-        .and_then(|old| old.spec.as_ref())
-        .map(Claims::of)
-        .unwrap_or_default();
+    let old = old.and_then(|old| old.spec.as_ref());
+    let held = old.map(Claims::of).unwrap_or_default();
     let metadata = service.metadata.clone();
+    let name = metadata.name.as_deref().unwrap_or_default();
     let Some(spec) = &mut service.spec else { return Ok(()) };
     let store = review.context.store();
-    let own = Range::new(review.context.server.options.service_range);
-    let ranges = services::ranges(store, own);
-    check(store, spec, &held, &ranges).map_err(|found| invalid(metadata.name.as_deref(), &found))?;
-    check_health(store, spec, &held)?;
-    if services::lacks(spec) {
-        fill_address(store, spec, &ranges)?;
-        fill_ports(store, spec)?;
+    let found = families::init(spec, old);
+    if !found.is_empty() {
+        return Err(Failure::invalid("", "Service", name, &found));
+    }
+    if needs_cluster_ip(spec) && !is_headless(spec) && old.is_none_or(|old| !needs_cluster_ip(old)) {
+        let own = Range::new(review.context.server.options.service_range);
+        address(store, spec, &services::ranges(store, own), name)?;
+    }
+    let mut ports = Ports {
+        store,
+        name,
+        asked: Claims::of(spec).ports,
+        taken: BTreeSet::new(),
+    };
+    if services::has_node_ports(spec) {
+        match old {
+            None => ports.of_new(spec)?,
+            Some(old) => ports.of_changed(spec, old)?,
+        }
+    }
+    if needs_health_port(spec) && old.is_none_or(|old| !needs_health_port(old)) {
+        ports.of_health(spec)?;
     }
     let wanted = Claims::of(spec);
     for address in wanted.addresses.difference(&held.addresses) {
@@ -52,107 +68,139 @@ pub(super) fn allocate(review: &mut Review<'_>, object: &mut dyn Object) -> Resu
     Ok(())
 }
 
-fn invalid(name: Option<&str>, found: &Invalid) -> Failure {
-    let name = name.unwrap_or_default();
+fn invalid(name: &str, found: &Invalid) -> Failure {
     Failure::invalid("", "Service", name, std::slice::from_ref(found))
 }
 
-/// What a client chose must be there to be had.
-fn check(store: &Store, spec: &ServiceSpec, held: &Claims, ranges: &[Range]) -> Result<(), Invalid> {
-    let chosen = Claims::of(spec);
-    let taken = |key: Option<store::Key>| key.is_some_and(|key| store.get(&key).is_some());
-    for address in chosen.addresses.difference(&held.addresses) {
-        let because = if !ranges.iter().any(|range| range.has(*address)) {
-            "the provided network does not match the current range"
-        } else if taken(services::address_key(*address)) {
-            "provided IP is already allocated"
-        } else {
-            continue;
-        };
-        let list = serde_json::to_string(&spec.cluster_ips).unwrap_or_default();
-        let detail = format!("failed to allocate IP {address}: {because}");
-        return Err(Invalid::rendered("spec.clusterIPs", list, detail));
-    }
-    for (index, port) in spec.ports.iter().flatten().enumerate() {
-        let Some(number) = port.node_port.filter(|number| !held.ports.contains(number)) else {
-            continue;
-        };
-        if chosen.ports.contains(&number) && taken(services::port_key(number)) {
-            let field = format!("spec.ports[{index}].nodePort");
-            return Err(Invalid::value(field, number, "provided port is already allocated"));
-        }
-    }
-    Ok(())
-}
-
-/// The port that a client chose for checks of a node's health must be to be had too. Upstream says so as of a fault of its own.
-fn check_health(store: &Store, spec: &ServiceSpec, held: &Claims) -> Result<(), Failure> {
-    let chosen = spec
-        .health_check_node_port
-        .filter(|number| *number != 0 && needs_health_port(spec));
-    let Some(number) = chosen.filter(|number| !held.ports.contains(number)) else {
+/// The address that a client chose must be to be had; one is drawn where there is none.
+fn address(store: &Store, spec: &mut ServiceSpec, ranges: &[Range], name: &str) -> Result<(), Failure> {
+    let chosen = spec.cluster_ips.as_ref().and_then(|list| list.first());
+    let Some(chosen) = chosen.and_then(|address| address.parse::<Ipv4Addr>().ok()) else {
+        let address = services::pick(store, ranges).ok_or_else(|| {
+            Failure::internal(format!(
+                "failed to allocate a serviceIP for Service {name:?}: range is full"
+            ))
+        })?;
+        spec.cluster_ip = Some(address.to_string());
+        spec.cluster_ips = Some(vec![address.to_string()]);
         return Ok(());
     };
-    let because = if !services::NODE_PORTS.contains(&number) {
-        let (first, last) = (services::NODE_PORTS.start(), services::NODE_PORTS.end());
-        format!("provided port is not in the valid range. The range of valid ports is {first}-{last}")
-    } else if services::port_key(number).is_some_and(|key| store.get(&key).is_some()) {
-        "provided port is already allocated".to_owned()
+    let because = if !ranges.iter().any(|range| range.has(chosen)) {
+        "the provided network does not match the current range"
+    } else if services::address_key(chosen).is_some_and(|key| store.get(&key).is_some()) {
+        "provided IP is already allocated"
     } else {
         return Ok(());
     };
-    Err(Failure::internal(format!(
-        "failed to allocate requested HealthCheck NodePort {number}: {because}"
-    )))
+    let list = serde_json::to_string(&spec.cluster_ips).unwrap_or_default();
+    let detail = format!("failed to allocate IP {chosen}: {because}");
+    Err(invalid(name, &Invalid::rendered("spec.clusterIPs", list, detail)))
 }
 
-fn fill_address(store: &Store, spec: &mut ServiceSpec, ranges: &[Range]) -> Result<(), Failure> {
-    let unset = spec.cluster_ip.as_ref().is_none_or(String::is_empty);
-    let listed = spec.cluster_ips.as_ref().is_some_and(|list| !list.is_empty());
-    // IPv6 alone cannot be had: validation says so.
-    let first = spec.ip_families.as_ref().and_then(|families| families.first());
-    if !needs_cluster_ip(spec) || !unset || listed || first.is_some_and(|family| family != "IPv4") {
-        return Ok(());
+/// Ports of nodes that are handed out to one Service at once.
+struct Ports<'a> {
+    store: &'a Store,
+    name: &'a str,
+    /// Those that the spec names.
+    asked: BTreeSet<i32>,
+    /// Those that were taken or drawn.
+    taken: BTreeSet<i32>,
+}
+
+impl Ports<'_> {
+    /// Takes a port that a client chose.
+    fn take(&mut self, number: i32) -> Result<(), String> {
+        if !services::NODE_PORTS.contains(&number) {
+            let (first, last) = (services::NODE_PORTS.start(), services::NODE_PORTS.end());
+            let range = "provided port is not in the valid range. The range of valid ports is";
+            return Err(format!("{range} {first}-{last}"));
+        }
+        let is_taken = services::port_key(number).is_some_and(|key| self.store.get(&key).is_some());
+        if is_taken || !self.taken.insert(number) {
+            return Err("provided port is already allocated".to_owned());
+        }
+        Ok(())
     }
-    let address: Ipv4Addr = services::pick(store, ranges)
-        .ok_or_else(|| Failure::internal("failed to allocate a serviceIP: range is full"))?;
-    spec.cluster_ip = Some(address.to_string());
-    spec.cluster_ips = Some(vec![address.to_string()]);
-    Ok(())
-}
 
-fn fill_ports(store: &Store, spec: &mut ServiceSpec) -> Result<(), Failure> {
-    let full = || Failure::internal("failed to allocate a nodePort: range is full");
-    let mut claims = Claims::of(spec);
-    if needs_node_ports(spec) {
+    fn take_for(&mut self, index: usize, number: i32) -> Result<(), Failure> {
+        let field = format!("spec.ports[{index}].nodePort");
+        self.take(number)
+            .map_err(|because| invalid(self.name, &Invalid::value(field, number, because)))
+    }
+
+    fn draw(&mut self, what: &str) -> Result<i32, Failure> {
+        let avoided = self.taken.union(&self.asked).copied().collect();
+        let number = services::free_port(self.store, &avoided)
+            .ok_or_else(|| Failure::internal(format!("failed to allocate a {what}: range is full")))?;
+        self.taken.insert(number);
+        Ok(number)
+    }
+
+    /// Ports of a new Service (`initNodePorts`): one number of a node serves the same port in
+    /// several protocols.
+    fn of_new(&mut self, spec: &mut ServiceSpec) -> Result<(), Failure> {
+        let draws = needs_node_ports(spec);
         let mut ports = spec.ports.take().unwrap_or_default();
-        for index in 0..ports.len() {
-            let Some((number, protocol)) = ports
-                .get(index)
-                .filter(|port| port.node_port.is_none())
-                .map(|port| (port.port, port.protocol.clone()))
-            else {
-                continue;
-            };
-            // One number of a node serves the same port in several protocols.
-            let shared = ports
-                .iter()
-                .filter(|other| other.port == number && other.protocol != protocol)
-                .find_map(|other| other.node_port);
-            let chosen = shared
-                .or_else(|| services::free_port(store, &claims))
-                .ok_or_else(full)?;
-            claims.ports.insert(chosen);
-            if let Some(port) = ports.get_mut(index) {
-                port.node_port = Some(chosen);
+        let mut chosen: BTreeMap<i32, i32> = BTreeMap::new();
+        for port in ports.iter().rev() {
+            chosen.extend(port.node_port.map(|number| (port.port, number)));
+        }
+        let mut known = BTreeMap::new();
+        for (index, port) in ports.iter_mut().enumerate() {
+            match (port.node_port, known.get(&port.port).copied()) {
+                (None, _) if !draws => continue,
+                (None, Some(shared)) => port.node_port = Some(shared),
+                (Some(number), Some(shared)) if number == shared => {}
+                (Some(number), Some(_)) => self.take_for(index, number)?,
+                (_, None) => {
+                    let number = match chosen.get(&port.port) {
+                        Some(number) => self.take_for(index, *number).map(|()| *number)?,
+                        None => self.draw("nodePort")?,
+                    };
+                    port.node_port = Some(number);
+                    known.insert(port.port, number);
+                }
             }
         }
         spec.ports = Some(ports).filter(|ports| !ports.is_empty());
+        Ok(())
     }
-    if needs_health_port(spec) && spec.health_check_node_port.unwrap_or(0) == 0 {
-        spec.health_check_node_port = Some(services::free_port(store, &claims).ok_or_else(full)?);
+
+    /// Ports of a Service that is changed (`updateNodePorts`).
+    fn of_changed(&mut self, spec: &mut ServiceSpec, old: &ServiceSpec) -> Result<(), Failure> {
+        let draws = needs_node_ports(spec);
+        let number = |port: &ServicePort| port.node_port;
+        let before: BTreeSet<i32> = old.ports.iter().flatten().filter_map(number).collect();
+        let mut seen = BTreeSet::new();
+        for (index, port) in spec.ports.iter_mut().flatten().enumerate() {
+            let number = match port.node_port {
+                None if !draws => continue,
+                None => self.draw("nodePort")?,
+                Some(number) if before.contains(&number) || self.taken.contains(&number) => number,
+                Some(number) => self.take_for(index, number).map(|()| number)?,
+            };
+            port.node_port = Some(number);
+            let protocol = port.protocol.clone().unwrap_or_default();
+            let message = format!("duplicate nodePort: {{{protocol} {number}}}");
+            if !seen.insert((protocol, number)) {
+                return Err(Failure::Unexpected { message });
+            }
+        }
+        Ok(())
     }
-    Ok(())
+
+    /// The port for checks of a node's health. Upstream speaks of it as of a fault of its own.
+    fn of_health(&mut self, spec: &mut ServiceSpec) -> Result<(), Failure> {
+        match spec.health_check_node_port.filter(|number| *number != 0) {
+            None => spec.health_check_node_port = Some(self.draw("HealthCheck NodePort 0")?),
+            Some(number) => self.take(number).map_err(|because| {
+                Failure::internal(format!(
+                    "failed to allocate requested HealthCheck NodePort {number}: {because}"
+                ))
+            })?,
+        }
+        Ok(())
+    }
 }
 
 /// Changes of other objects that go with the end of an object.

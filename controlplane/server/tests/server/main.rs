@@ -33,6 +33,7 @@ mod quotas;
 mod restrictions;
 mod roles;
 mod round_trips;
+mod service_changes;
 mod service_ranges;
 mod services;
 mod shutdown;

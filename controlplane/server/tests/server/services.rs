@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 pub(crate) const SERVICES: &str = "/api/v1/namespaces/default/services";
 const ADDRESSES: &str = "/apis/networking.k8s.io/v1/ipaddresses";
 
-fn service(name: &str, spec: &Value) -> Value {
+pub(crate) fn service(name: &str, spec: &Value) -> Value {
     let mut spec = spec.clone();
     if spec["ports"].is_null() {
         spec["ports"] = json!([{"port": 80}]);
@@ -220,7 +220,10 @@ async fn services_made_at_once_share_nothing() {
     assert_eq!((ports.len(), held(&api).await.len()), (29, 29));
     let full = create(&api, "full", &spec).await;
     assert_eq!(full.code, StatusCode::INTERNAL_SERVER_ERROR);
-    assert!(full.message().contains("range is full"), "{}", full.message());
+    assert_eq!(
+        full.message(),
+        "Internal error occurred: failed to allocate a serviceIP for Service \"full\": range is full"
+    );
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{LoadBalancerIngress, Service, ServicePort, ServiceSpec};
 
-use super::{is, is_headless, is_reachable_from_outside, needs_cluster_ip, needs_health_port};
+use super::{families, is, is_headless, is_reachable_from_outside, needs_cluster_ip, needs_health_port};
 use crate::invalid::Invalid;
 use crate::names;
 use crate::validation::metadata::labels;
@@ -14,9 +14,13 @@ use crate::validation::{self, each, one_of, one_of_or_none, port_or_name, requir
 pub const NODE_PORTS: std::ops::RangeInclusive<i32> = 30000..=32767;
 
 const FOR_EXTERNAL_NAME: &str = "may not be set for ExternalName services";
+const CLASS: &str = "spec.loadBalancerClass";
+const UNCHANGEABLE: &str = "may not change once set";
 const FOR_LOAD_BALANCER: &str = "may only be used when `type` is 'LoadBalancer'";
 
-pub(super) fn validate(spec: &ServiceSpec) -> Vec<Invalid> {
+/// Rules for a spec, in the order of upstream's `validateService`
+/// (`pkg/apis/core/validation/validation.go`).
+pub(super) fn validate(spec: &ServiceSpec, old: Option<&ServiceSpec>) -> Vec<Invalid> {
     let mut errors = Vec::new();
     let ports = spec.ports.as_deref().unwrap_or_default();
     if ports.is_empty() && !is_headless(spec) && !is(spec, "ExternalName") {
@@ -28,25 +32,29 @@ pub(super) fn validate(spec: &ServiceSpec) -> Vec<Invalid> {
             errors.push(Invalid::value("spec.clusterIPs[0]", "None", detail));
         }
     }
-    if needs_cluster_ip(spec) {
-        addresses(&mut errors, spec);
-    } else {
+    if !needs_cluster_ip(spec) {
         external_name(&mut errors, spec);
     }
-    all_ports(&mut errors, spec, ports);
+    all_ports(&mut errors, ports);
     errors.extend(labels(spec.selector.as_ref(), "spec.selector"));
     session(&mut errors, spec);
+    errors.extend(families::related(spec, old));
+    let known = old.and_then(|old| old.external_ips.as_deref()).unwrap_or_default();
     for (index, address) in spec.external_ips.iter().flatten().enumerate() {
         let field = format!("spec.externalIPs[{index}]");
         let before = errors.len();
-        validation::address(&mut errors, &field, address);
+        if !known.contains(address) {
+            validation::address(&mut errors, &field, address);
+        }
         if errors.len() == before {
             validation::endpoint_address(&mut errors, &field, address);
         }
     }
     let kinds = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
     one_of(&mut errors, "spec.type", spec.type_.as_deref(), &kinds);
-    balancer(&mut errors, spec);
+    ports_beside_each_other(&mut errors, spec, ports);
+    balancer(&mut errors, spec, old);
+    class(&mut errors, spec);
     policies(&mut errors, spec);
     errors
 }
@@ -74,67 +82,8 @@ fn external_name(errors: &mut Vec<Invalid>, spec: &ServiceSpec) {
     }
 }
 
-/// Families and addresses; the cluster has IPv4 only.
-fn addresses(errors: &mut Vec<Invalid>, spec: &ServiceSpec) {
-    let families = spec.ip_families.as_deref().unwrap_or_default();
-    let list = spec.cluster_ips.as_deref().unwrap_or_default();
-    let free = is_headless(spec) && spec.selector.as_ref().is_none_or(std::collections::BTreeMap::is_empty);
-    for (index, family) in families.iter().enumerate() {
-        let field = format!("spec.ipFamilies[{index}]");
-        if family != "IPv4" && family != "IPv6" {
-            errors.push(Invalid::not_supported(field.as_str(), family, &["IPv4", "IPv6"]));
-        } else if family == "IPv6" && !free {
-            errors.push(Invalid::value(field.as_str(), family, "not configured on this cluster"));
-        }
-        if families.iter().take(index).any(|other| other == family) {
-            errors.push(Invalid::duplicate(field, family));
-        }
-    }
-    let policies = ["PreferDualStack", "RequireDualStack", "SingleStack"];
-    let policy = spec.ip_family_policy.as_deref();
-    one_of_or_none(errors, "spec.ipFamilyPolicy", policy, &policies);
-    if policy == Some("RequireDualStack") && !free {
-        let detail = "this cluster is not configured for dual-stack services";
-        errors.push(Invalid::value("spec.ipFamilyPolicy", "RequireDualStack", detail));
-    }
-    let rendered = || serde_json::to_string(list).unwrap_or_default();
-    if list.len() > 2 {
-        errors.push(Invalid::rendered(
-            "spec.clusterIPs",
-            rendered(),
-            "may only hold up to 2 values",
-        ));
-    }
-    match (
-        list.first(),
-        spec.cluster_ip.as_ref().filter(|address| !address.is_empty()),
-    ) {
-        (None, Some(_)) => errors.push(Invalid::required("spec.clusterIPs", "")),
-        (Some(_), None) => {
-            let detail = "must be empty when `clusterIP` is not specified";
-            errors.push(Invalid::rendered("spec.clusterIPs", rendered(), detail));
-        }
-        (Some(first), own) if own != Some(first) => {
-            let detail = "first value must match `clusterIP`";
-            errors.push(Invalid::rendered("spec.clusterIPs", rendered(), detail));
-        }
-        (None | Some(_), _) => {}
-    }
-    for (index, address) in list.iter().enumerate() {
-        let field = format!("spec.clusterIPs[{index}]");
-        if address == "None" && index == 0 {
-            if list.len() > 1 {
-                let detail = "'None' must be the first and only value";
-                errors.push(Invalid::rendered("spec.clusterIPs", rendered(), detail));
-            }
-        } else {
-            validation::address(errors, &field, address);
-        }
-    }
-}
-
-fn all_ports(errors: &mut Vec<Invalid>, spec: &ServiceSpec, ports: &[ServicePort]) {
-    let (mut named, mut numbered, mut outside) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+fn all_ports(errors: &mut Vec<Invalid>, ports: &[ServicePort]) {
+    let mut named = BTreeSet::new();
     for (index, item) in ports.iter().enumerate() {
         let path = format!("spec.ports[{index}]");
         let name = item.name.as_deref().unwrap_or_default();
@@ -149,27 +98,42 @@ fn all_ports(errors: &mut Vec<Invalid>, spec: &ServiceSpec, ports: &[ServicePort
                 errors.push(Invalid::duplicate(field, name));
             }
         }
-        one_port(errors, spec, item, &path);
-        let protocol = item.protocol.as_deref();
-        if let Some(number) = item.node_port
-            && !outside.insert((number, protocol))
-        {
-            errors.push(Invalid::duplicate(format!("{path}.nodePort"), number));
-        }
-        if !numbered.insert((item.port, protocol)) {
-            let protocol = protocol.unwrap_or_default();
-            let mut error = Invalid::duplicate(path, "");
-            // Upstream shows its own form of a port that has nothing but these two.
-            error.value = Some(format!(
-                r#"{{"Name":"","Protocol":"{protocol}","AppProtocol":null,"Port":{},"TargetPort":0,"NodePort":0}}"#,
-                item.port
-            ));
-            errors.push(error);
-        }
+        one_port(errors, item, &path);
     }
 }
 
-fn one_port(errors: &mut Vec<Invalid>, spec: &ServiceSpec, item: &ServicePort, path: &str) {
+/// A number of a node may be given to each protocol once, and so may a port of the service.
+fn ports_beside_each_other(errors: &mut Vec<Invalid>, spec: &ServiceSpec, ports: &[ServicePort]) {
+    let (mut numbered, mut outside) = (BTreeSet::new(), BTreeSet::new());
+    let all = || {
+        ports
+            .iter()
+            .enumerate()
+            .map(|(index, item)| (format!("spec.ports[{index}]"), item))
+    };
+    let given = || all().filter_map(|(path, item)| Some((format!("{path}.nodePort"), item, item.node_port?)));
+    if is(spec, "ClusterIP") {
+        let detail = "may not be used when `type` is 'ClusterIP'";
+        errors.extend(given().map(|(field, _, _)| Invalid::forbidden(field, detail)));
+    }
+    for (field, item, number) in given() {
+        if !outside.insert((number, &item.protocol)) {
+            errors.push(Invalid::duplicate(field, number));
+        }
+    }
+    for (path, item) in all().filter(|(_, item)| !numbered.insert((item.port, &item.protocol))) {
+        let protocol = item.protocol.as_deref().unwrap_or_default();
+        let mut error = Invalid::duplicate(path, "");
+        // Upstream shows its own form of a port that has nothing but these two.
+        error.value = Some(format!(
+            r#"{{"Name":"","Protocol":"{protocol}","AppProtocol":null,"Port":{},"TargetPort":0,"NodePort":0}}"#,
+            item.port
+        ));
+        errors.push(error);
+    }
+}
+
+fn one_port(errors: &mut Vec<Invalid>, item: &ServicePort, path: &str) {
     validation::port(errors, &format!("{path}.port"), item.port);
     let protocols = ["SCTP", "TCP", "UDP"];
     one_of(
@@ -184,15 +148,6 @@ fn one_port(errors: &mut Vec<Invalid>, spec: &ServiceSpec, item: &ServicePort, p
     if let Some(protocol) = item.app_protocol.as_deref() {
         let messages = names::qualified_name(protocol);
         each(errors, &format!("{path}.appProtocol"), protocol, messages);
-    }
-    let Some(number) = item.node_port else { return };
-    let field = format!("{path}.nodePort");
-    if is(spec, "ClusterIP") {
-        let detail = "may not be used when `type` is 'ClusterIP'";
-        errors.push(Invalid::forbidden(field, detail));
-    } else if !NODE_PORTS.contains(&number) {
-        let detail = "provided port is not in the valid range. The range of valid ports is 30000-32767";
-        errors.push(Invalid::value(field, number, detail));
     }
 }
 
@@ -211,30 +166,34 @@ fn session(errors: &mut Vec<Invalid>, spec: &ServiceSpec) {
     }
 }
 
-fn balancer(errors: &mut Vec<Invalid>, spec: &ServiceSpec) {
-    let set = [
-        (
-            "loadBalancerSourceRanges",
-            spec.load_balancer_source_ranges
-                .as_ref()
-                .is_some_and(|list| !list.is_empty()),
-        ),
-        ("loadBalancerClass", spec.load_balancer_class.is_some()),
-        (
-            "allocateLoadBalancerNodePorts",
-            spec.allocate_load_balancer_node_ports.is_some(),
-        ),
-    ];
-    if !is(spec, "LoadBalancer") {
-        for (field, _) in set.into_iter().filter(|(_, set)| *set) {
-            errors.push(Invalid::forbidden(format!("spec.{field}"), FOR_LOAD_BALANCER));
+fn balancer(errors: &mut Vec<Invalid>, spec: &ServiceSpec, old: Option<&ServiceSpec>) {
+    // Upstream writes the field so.
+    const RANGES: &str = "spec.LoadBalancerSourceRanges";
+    let ranges = |spec: &ServiceSpec| spec.load_balancer_source_ranges.clone().unwrap_or_default();
+    let (own, known) = (ranges(spec), old.map(ranges).unwrap_or_default());
+    let is_other = !is(spec, "LoadBalancer");
+    if is_other && !own.is_empty() {
+        errors.push(Invalid::forbidden(RANGES, FOR_LOAD_BALANCER));
+    }
+    for (index, range) in own.iter().map(|range| range.trim()).enumerate() {
+        if !known.iter().any(|known| known.trim() == range) {
+            validation::plain_range(errors, &format!("{RANGES}[{index}]"), range);
         }
     }
-    for (index, own) in spec.load_balancer_source_ranges.iter().flatten().enumerate() {
-        validation::plain_range(errors, &format!("spec.loadBalancerSourceRanges[{index}]"), own.trim());
+    if is_other && spec.allocate_load_balancer_node_ports.is_some() {
+        let field = "spec.allocateLoadBalancerNodePorts";
+        errors.push(Invalid::forbidden(field, FOR_LOAD_BALANCER));
     }
-    if let Some(class) = spec.load_balancer_class.as_deref() {
-        each(errors, "spec.loadBalancerClass", class, names::qualified_name(class));
+}
+
+fn class(errors: &mut Vec<Invalid>, spec: &ServiceSpec) {
+    let Some(class) = spec.load_balancer_class.as_deref() else {
+        return;
+    };
+    if is(spec, "LoadBalancer") {
+        each(errors, CLASS, class, names::qualified_name(class));
+    } else {
+        errors.push(Invalid::forbidden(CLASS, FOR_LOAD_BALANCER));
     }
 }
 
@@ -267,26 +226,28 @@ fn policies(errors: &mut Vec<Invalid>, spec: &ServiceSpec) {
     one_of_or_none(errors, "spec.trafficDistribution", distribution, &distributions);
 }
 
+/// Rules for a change, in the order of upstream's `ValidateServiceUpdate`.
 pub(super) fn validate_update(new: &ServiceSpec, old: &ServiceSpec) -> Vec<Invalid> {
     let mut errors = Vec::new();
-    let set = old.cluster_ip.as_ref().is_some_and(|address| !address.is_empty());
-    if needs_cluster_ip(new) && needs_cluster_ip(old) && set && new.cluster_ip != old.cluster_ip {
-        let value = serde_json::to_string(&new.cluster_ips.clone().unwrap_or_default()).unwrap_or_default();
-        errors.push(Invalid::rendered(
-            "spec.clusterIPs[0]",
-            value,
-            "may not change once set",
-        ));
+    let (own, known) = (&new.cluster_ips, old.cluster_ips.as_deref().unwrap_or_default());
+    let keeps = needs_cluster_ip(new) && needs_cluster_ip(old);
+    for (index, address) in known.iter().enumerate().filter(|_| keeps) {
+        if own.as_ref().and_then(|own| own.get(index)) != Some(address) {
+            let value = serde_json::to_string(own).unwrap_or_default();
+            let field = format!("spec.clusterIPs[{index}]");
+            errors.push(Invalid::rendered(field, value, UNCHANGEABLE));
+        }
     }
     if is(new, "LoadBalancer") && is(old, "LoadBalancer") && new.load_balancer_class != old.load_balancer_class {
-        let class = new.load_balancer_class.as_deref().unwrap_or_default();
-        let detail = "may not change once set";
-        errors.push(Invalid::value("spec.loadBalancerClass", class, detail));
+        let class = serde_json::to_string(&new.load_balancer_class).unwrap_or_default();
+        errors.push(Invalid::rendered(CLASS, class, UNCHANGEABLE));
     }
+    class(&mut errors, new);
     let is_kept = new.health_check_node_port.unwrap_or(0) == old.health_check_node_port.unwrap_or(0);
     if needs_health_port(old) && needs_health_port(new) && !is_kept {
         errors.push(Invalid::forbidden("spec.healthCheckNodePort", validation::IMMUTABLE));
     }
+    errors.extend(validate(new, Some(old)));
     errors
 }
 

@@ -1,0 +1,178 @@
+//! Addresses and their families, in upstream's order: before anything is handed out
+//! (`initIPFamilyFields` in `pkg/registry/core/service/storage/alloc.go`). The cluster has IPv4
+//! only.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::ServiceSpec;
+
+use super::{is_headless, needs_cluster_ip};
+use crate::invalid::Invalid;
+use crate::validation::{self, one_of_or_none};
+
+const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
+const SINGLE: &str = "SingleStack";
+const DUAL: &str = "RequireDualStack";
+const POLICY: &str = "spec.ipFamilyPolicy";
+
+fn list(of: Option<&Vec<String>>) -> &[String] {
+    of.map_or(&[], Vec::as_slice)
+}
+
+fn rendered(of: Option<&Vec<String>>) -> String {
+    serde_json::to_string(&of).unwrap_or_default()
+}
+
+/// Fills in policy and families of a service that has an address inside the cluster, or says why
+/// they do not fit.
+pub fn init(spec: &mut ServiceSpec, old: Option<&ServiceSpec>) -> Vec<Invalid> {
+    if !needs_cluster_ip(spec) {
+        return Vec::new();
+    }
+    // Without a selector, a headless service's endpoints may be of any family.
+    let is_free = spec.cluster_ip.as_deref() == Some("None") && spec.selector.as_ref().is_none_or(BTreeMap::is_empty);
+    let usual = if is_free { DUAL } else { SINGLE };
+    let before = old.and_then(|old| old.ip_family_policy.clone());
+    let policy = spec
+        .ip_family_policy
+        .get_or_insert_with(|| before.unwrap_or_else(|| usual.to_owned()))
+        .clone();
+    let mut errors = related(spec, old);
+    if !errors.is_empty() {
+        return errors;
+    }
+    if let Some(old) = old {
+        reduce(&mut errors, spec, old, &policy);
+    }
+    let pairs = [(&spec.cluster_ips, "cluster IPs"), (&spec.ip_families, "IP families")];
+    for (_, what) in pairs
+        .into_iter()
+        .filter(|(own, _)| policy == SINGLE && list(own.as_ref()).len() == 2)
+    {
+        let detail = format!("must be 'RequireDualStack' or 'PreferDualStack' when multiple {what} are specified");
+        errors.push(Invalid::value(POLICY, &policy, detail));
+    }
+    infer(&mut errors, spec);
+    if !errors.is_empty() {
+        return errors;
+    }
+    let families = spec.ip_families.get_or_insert_default();
+    if is_free {
+        if families.is_empty() {
+            families.push("IPv4".to_owned());
+        }
+        if families.len() == 1 && policy != SINGLE {
+            let other = FAMILIES
+                .iter()
+                .find(|family| !families.iter().any(|own| own == *family));
+            families.extend(other.map(|other| (*other).to_owned()));
+        }
+        return errors;
+    }
+    if policy == DUAL {
+        let detail = "this cluster is not configured for dual-stack services";
+        errors.push(Invalid::value(POLICY, &policy, detail));
+    }
+    for (index, family) in families.iter().enumerate().filter(|(_, family)| *family == "IPv6") {
+        let field = format!("spec.ipFamilies[{index}]");
+        errors.push(Invalid::value(field, family, "not configured on this cluster"));
+    }
+    if families.is_empty() {
+        families.push("IPv4".to_owned());
+    }
+    errors
+}
+
+/// Drops the second ones of a service that is to have one, and refuses that they are taken away
+/// otherwise.
+fn reduce(errors: &mut Vec<Invalid>, spec: &mut ServiceSpec, old: &ServiceSpec, policy: &str) {
+    let pairs = [
+        (&mut spec.cluster_ips, &old.cluster_ips, "cluster IP"),
+        (&mut spec.ip_families, &old.ip_families, "IP family"),
+    ];
+    for (own, old, what) in pairs {
+        if policy == SINGLE {
+            if own == old
+                && let Some(own) = own
+            {
+                own.truncate(1);
+            }
+        } else if !list(own.as_ref()).is_empty() && list(own.as_ref()).len() < list(old.as_ref()).len() {
+            let detail = format!("must be 'SingleStack' to release the secondary {what}");
+            errors.push(Invalid::value(POLICY, policy, detail));
+        }
+    }
+}
+
+/// The families of addresses that come without them.
+fn infer(errors: &mut Vec<Invalid>, spec: &mut ServiceSpec) {
+    let known = list(spec.ip_families.as_ref()).len();
+    let own = list(spec.cluster_ips.as_ref()).iter().enumerate();
+    for (index, address) in own.take_while(|(_, address)| *address != "None").skip(known) {
+        if address.contains(':') {
+            let field = format!("spec.clusterIPs[{index}]");
+            let detail = "IPv6 is not configured on this cluster";
+            errors.push(Invalid::rendered(field, rendered(spec.cluster_ips.as_ref()), detail));
+        } else {
+            spec.ip_families.get_or_insert_default().push("IPv4".to_owned());
+        }
+    }
+}
+
+/// Rules for addresses, families and policy beside each other
+/// (`ValidateServiceClusterIPsRelatedFields` in `pkg/apis/core/validation/validation.go`).
+pub(super) fn related(spec: &ServiceSpec, old: Option<&ServiceSpec>) -> Vec<Invalid> {
+    let mut errors = Vec::new();
+    if !needs_cluster_ip(spec) {
+        return errors;
+    }
+    let (own, families) = (list(spec.cluster_ips.as_ref()), list(spec.ip_families.as_ref()));
+    let whole = |detail: &str| Invalid::rendered("spec.clusterIPs", rendered(spec.cluster_ips.as_ref()), detail);
+    match (own.first(), spec.cluster_ip.as_ref().filter(|own| !own.is_empty())) {
+        (None, Some(_)) => errors.push(Invalid::required("spec.clusterIPs", "")),
+        (Some(_), None) => errors.push(whole("must be empty when `clusterIP` is not specified")),
+        (Some(first), Some(own)) if own != first => errors.push(whole("first value must match `clusterIP`")),
+        (None | Some(_), _) => {}
+    }
+    for (index, family) in families.iter().enumerate() {
+        let field = format!("spec.ipFamilies[{index}]");
+        one_of_or_none(&mut errors, &field, Some(family), &FAMILIES);
+        if families.iter().take(index).any(|other| other == family) {
+            errors.push(Invalid::duplicate(field, family));
+        }
+    }
+    let policies = ["PreferDualStack", DUAL, SINGLE];
+    one_of_or_none(&mut errors, POLICY, spec.ip_family_policy.as_deref(), &policies);
+    let before = old.map(|old| list(old.cluster_ips.as_ref())).unwrap_or_default();
+    let mut are_valid = true;
+    for (index, address) in own.iter().enumerate() {
+        let known = errors.len();
+        if index == 0 && address == "None" {
+            if own.len() > 1 {
+                errors.push(whole("'None' must be the first and only value"));
+            }
+        } else if !before.contains(address) {
+            validation::address(&mut errors, &format!("spec.clusterIPs[{index}]"), address);
+        }
+        are_valid &= errors.len() == known;
+    }
+    if own.len() > 2 {
+        errors.push(whole("may only hold up to 2 values"));
+    }
+    if !are_valid {
+        return errors;
+    }
+    let sixes = own.iter().filter(|address| address.contains(':')).count();
+    if own.len() > 1 && (sixes == 0 || sixes == own.len()) {
+        errors.push(whole("may specify no more than one IP for each IP family"));
+    }
+    let both = own.iter().zip(families).enumerate().filter(|_| !is_headless(spec));
+    for (index, (address, family)) in both {
+        if address.contains(':') != (family == "IPv6") {
+            let family = if family == "IPv6" { family } else { "IPv4" };
+            let detail = format!("expected an {family} value as indicated by `ipFamilies[{index}]`");
+            errors.push(Invalid::value(format!("spec.clusterIPs[{index}]"), address, detail));
+        }
+    }
+    errors
+}
