@@ -22,10 +22,32 @@ pub struct Finding {
     pub detail: String,
 }
 
-/// A rule: from which version on it holds, and what it finds.
+type Evaluation = fn(&Pod<'_>) -> Option<Finding>;
+
+/// A rule of a level, by upstream's name of it.
 struct Check {
+    id: &'static str,
+    /// The first version that has it.
     since: u32,
-    check: fn(&Pod<'_>) -> Option<Finding>,
+    /// The rule of `baseline` that it replaces, from the same version on.
+    replaces: Option<&'static str>,
+    check: Evaluation,
+}
+
+impl Check {
+    const fn new(id: &'static str, since: u32, check: Evaluation) -> Self {
+        Self {
+            id,
+            since,
+            replaces: None,
+            check,
+        }
+    }
+
+    const fn instead_of(mut self, id: &'static str) -> Self {
+        self.replaces = Some(id);
+        self
+    }
 }
 
 /// A pod as the checks see it.
@@ -42,21 +64,21 @@ pub fn evaluate(demand: Demand, metadata: &ObjectMeta, spec: &PodSpec) -> Vec<Fi
         spec,
         version: demand.version,
     };
-    let checks = match demand.level {
+    let stricter = match demand.level {
         Level::Privileged => return Vec::new(),
-        Level::Baseline => [baseline::CHECKS, baseline::OVERLAPPING],
-        Level::Restricted => [baseline::CHECKS, restricted::CHECKS],
+        Level::Baseline => &[],
+        Level::Restricted => restricted::CHECKS,
     };
-    let mut found: Vec<Finding> = checks
-        .into_iter()
-        .flatten()
-        .filter(|check| demand.version.reaches(check.since))
-        .filter_map(|check| (check.check)(&pod))
+    // As in upstream's `populate` (`staging/src/k8s.io/pod-security-admission/policy/registry.go`).
+    let holds = |check: &&Check| demand.version.reaches(check.since);
+    let replaced: Vec<&str> = stricter
+        .iter()
+        .filter(holds)
+        .filter_map(|check| check.replaces)
         .collect();
-    if demand.level == Level::Baseline {
-        found.sort_by_key(|finding| baseline::rank(finding.reason));
-    }
-    found
+    let own = baseline::CHECKS.iter().filter(|check| !replaced.contains(&check.id));
+    let checks = own.chain(stricter).filter(holds);
+    checks.filter_map(|check| (check.check)(&pod)).collect()
 }
 
 /// The findings as one text: `hostPort (container "c" uses hostPort 80), privileged (…)`.

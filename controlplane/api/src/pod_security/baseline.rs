@@ -6,81 +6,21 @@ use k8s_openapi::api::core::v1::{SELinuxOptions, WindowsSecurityContextOptions};
 
 use super::{Check, Finding, Pod, containers, host, plural, quoted, setters, sorted};
 
-/// Rules that `restricted` has, too.
+/// In the order of their names.
 pub(super) const CHECKS: &[Check] = &[
-    Check {
-        since: 0,
-        check: app_armor,
-    },
-    Check {
-        since: 0,
-        check: host::host_namespaces,
-    },
-    Check {
-        since: 0,
-        check: host::host_ports,
-    },
-    Check {
-        since: 34,
-        check: host::hosts,
-    },
-    Check {
-        since: 0,
-        check: privileged,
-    },
-    Check {
-        since: 0,
-        check: proc_mount,
-    },
-    Check {
-        since: 0,
-        check: se_linux,
-    },
-    Check {
-        since: 0,
-        check: sysctls,
-    },
-    Check {
-        since: 0,
-        check: windows_host_process,
-    },
+    Check::new("appArmorProfile", 0, app_armor),
+    Check::new("capabilities_baseline", 0, capabilities),
+    Check::new("hostNamespaces", 0, host::host_namespaces),
+    Check::new("hostPathVolumes", 0, host::host_paths),
+    Check::new("hostPorts", 0, host::host_ports),
+    Check::new("hostProbesAndHostLifecycle", 34, host::hosts),
+    Check::new("privileged", 0, privileged),
+    Check::new("procMount", 0, proc_mount),
+    Check::new("seLinuxOptions", 0, se_linux),
+    Check::new("seccompProfile_baseline", 0, seccomp),
+    Check::new("sysctls", 0, sysctls),
+    Check::new("windowsHostProcess", 0, windows_host_process),
 ];
-
-/// Rules that `restricted` has stricter ones for.
-pub(super) const OVERLAPPING: &[Check] = &[
-    Check {
-        since: 0,
-        check: capabilities,
-    },
-    Check {
-        since: 0,
-        check: host::host_paths,
-    },
-    Check {
-        since: 19,
-        check: seccomp,
-    },
-];
-
-/// Where a finding stands among those of the level.
-pub(super) fn rank(reason: &str) -> usize {
-    const ORDER: [&str; 13] = [
-        "forbidden AppArmor profile",
-        "forbidden AppArmor profiles",
-        "non-default capabilities",
-        "host namespaces",
-        "hostPath volumes",
-        "hostPort",
-        "probe or lifecycle host",
-        "privileged",
-        "procMount",
-        "seLinuxOptions",
-        "seccompProfile",
-        "forbidden sysctls",
-        "hostProcess",
-    ];
-    ORDER.iter().position(|own| *own == reason).unwrap_or(ORDER.len())
-}
 
 const CAPABILITIES: [&str; 13] = [
     "AUDIT_WRITE",
@@ -112,6 +52,7 @@ const SYSCTLS: [(&str, u32); 12] = [
     ("net.ipv4.tcp_rmem", 32),
     ("net.ipv4.tcp_wmem", 32),
 ];
+const SECCOMP: &str = "seccomp.security.alpha.kubernetes.io/";
 const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 pub(super) fn finding(reason: &'static str, detail: String) -> Finding {
@@ -190,8 +131,13 @@ fn privileged(pod: &Pod<'_>) -> Option<Finding> {
 
 fn proc_mount(pod: &Pod<'_>) -> Option<Finding> {
     if pod.has_own_users() {
-        return None;
+        None
+    } else {
+        proc_mount_always(pod)
     }
+}
+
+pub(super) fn proc_mount_always(pod: &Pod<'_>) -> Option<Finding> {
     let mount = |context: Option<&k8s_openapi::api::core::v1::SecurityContext>| {
         let mount = context.and_then(|context| context.proc_mount.clone());
         mount.filter(|mount| mount != "Default")
@@ -260,8 +206,33 @@ pub(super) fn is_bad_profile(kind: &str) -> bool {
     !matches!(kind, "RuntimeDefault" | "Localhost")
 }
 
+/// Annotations that named profiles before there were fields.
+fn seccomp_annotations(pod: &Pod<'_>) -> Option<Finding> {
+    let own = pod
+        .containers()
+        .map(|container| format!("container.{SECCOMP}{}", container.name));
+    let names: BTreeSet<String> = own.chain([format!("{SECCOMP}pod")]).collect();
+    let annotations = pod.metadata.annotations.iter().flatten();
+    let bad = annotations.filter(|(name, value)| {
+        let allowed = matches!(value.as_str(), "runtime/default" | "docker/default") || value.starts_with("localhost/");
+        names.contains(*name) && !allowed
+    });
+    let bad: Vec<String> = bad.map(|(name, value)| format!("{name}={value:?}")).collect();
+    (!bad.is_empty()).then(|| {
+        let detail = format!(
+            "forbidden {} {}",
+            plural(bad.len(), "annotation", "annotations"),
+            bad.join(", ")
+        );
+        finding("seccompProfile", detail)
+    })
+}
+
 /// Who sets a seccomp profile that is not allowed.
 pub(super) fn seccomp(pod: &Pod<'_>) -> Option<Finding> {
+    if !pod.version.reaches(19) {
+        return seccomp_annotations(pod);
+    }
     let own = pod
         .spec
         .security_context

@@ -5,31 +5,15 @@ use serde_json::Value;
 
 use super::{Check, Finding, Pod, baseline, containers, plural, quoted, setters, sorted};
 
+/// In the order of their names.
 pub(super) const CHECKS: &[Check] = &[
-    Check {
-        since: 8,
-        check: escalation,
-    },
-    Check {
-        since: 22,
-        check: capabilities,
-    },
-    Check {
-        since: 0,
-        check: volumes,
-    },
-    Check {
-        since: 0,
-        check: run_as_non_root,
-    },
-    Check {
-        since: 23,
-        check: run_as_user,
-    },
-    Check {
-        since: 19,
-        check: seccomp,
-    },
+    Check::new("allowPrivilegeEscalation", 8, escalation),
+    Check::new("capabilities_restricted", 22, capabilities).instead_of("capabilities_baseline"),
+    Check::new("procMount_restricted", 35, baseline::proc_mount_always).instead_of("procMount"),
+    Check::new("restrictedVolumes", 0, volumes).instead_of("hostPathVolumes"),
+    Check::new("runAsNonRoot", 0, run_as_non_root),
+    Check::new("runAsUser", 23, run_as_user),
+    Check::new("seccompProfile_restricted", 19, seccomp).instead_of("seccompProfile_baseline"),
 ];
 
 fn finding(reason: &'static str, detail: String) -> Finding {

@@ -77,6 +77,68 @@ fn what_baseline_refuses() {
 }
 
 #[test]
+fn a_rule_of_baseline_holds_in_restricted_until_a_stricter_one_comes() {
+    let pod = json!({"hostUsers": false, "containers": [{"name": "c", "securityContext": {
+        "allowPrivilegeEscalation": false, "runAsNonRoot": true, "procMount": "Unmasked",
+        "capabilities": {"add": ["NET_ADMIN"], "drop": ["ALL"]}, "seccompProfile": {"type": "Unconfined"}}}],
+        "volumes": [{"name": "v", "hostPath": {"path": "/"}}]});
+    let bare = "(container \"c\" must not include \"NET_ADMIN\" in securityContext.capabilities.add)";
+    let mount = "procMount (container \"c\" must not set securityContext.procMount to \"Unmasked\")";
+    let profile = "seccompProfile (container \"c\" must not set securityContext.seccompProfile.type to \"Unconfined\")";
+    let volumes = "restricted volume types (volume \"v\" uses restricted volume type \"hostPath\")";
+    for (minor, expected) in [
+        (18, format!("non-default capabilities {bare}, {mount}, {volumes}")),
+        (
+            21,
+            format!("non-default capabilities {bare}, {mount}, {volumes}, {profile}"),
+        ),
+        (
+            22,
+            format!("{mount}, unrestricted capabilities {bare}, {volumes}, {profile}"),
+        ),
+        (
+            35,
+            format!("unrestricted capabilities {bare}, {mount}, {volumes}, {profile}"),
+        ),
+    ] {
+        assert_eq!(
+            found(Level::Restricted, Version::Minor(minor), &pod),
+            expected,
+            "{minor}"
+        );
+    }
+    assert!(!found(Level::Baseline, Version::Minor(35), &pod).contains("procMount"));
+}
+
+#[test]
+fn annotations_name_profiles_until_fields_do() {
+    let annotations = json!({"seccomp.security.alpha.kubernetes.io/pod": "unconfined",
+        "container.seccomp.security.alpha.kubernetes.io/a": "localhost/x",
+        "container.seccomp.security.alpha.kubernetes.io/b": "",
+        "container.seccomp.security.alpha.kubernetes.io/none": "unconfined"});
+    let pod = json!({"metadata": {"annotations": annotations}, "spec": {
+        "securityContext": {"runAsNonRoot": true},
+        "initContainers": [{"name": "b", "securityContext": {"allowPrivilegeEscalation": false}}],
+        "containers": [{"name": "a", "securityContext": {"allowPrivilegeEscalation": false}}]}});
+    let pod: Pod = serde_json::from_value(pod).unwrap();
+    let found = |level, minor| {
+        let version = Version::Minor(minor);
+        details(&evaluate(
+            Demand { level, version },
+            &pod.metadata,
+            pod.spec.as_ref().unwrap(),
+        ))
+    };
+    let both = "seccompProfile (forbidden annotations container.seccomp.security.alpha.kubernetes.io/b=\"\", \
+                seccomp.security.alpha.kubernetes.io/pod=\"unconfined\")";
+    for level in [Level::Baseline, Level::Restricted] {
+        assert_eq!([found(level, 0), found(level, 18)], [both, both]);
+    }
+    assert_eq!(found(Level::Baseline, 19), "");
+    assert!(found(Level::Restricted, 19).starts_with("seccompProfile (pod or containers"));
+}
+
+#[test]
 fn policies_are_read_from_labels() {
     let policy = |labels: Value| {
         let labels: BTreeMap<String, String> = serde_json::from_value(labels).unwrap();
