@@ -115,13 +115,13 @@ fn assert_demands(node: &Node) -> anyhow::Result<()> {
 fn assert_kept(node: &Node) -> anyhow::Result<PathBuf> {
     let classes = node.machine.kubectl(["get", "storageclasses"])?;
     assert!(
-        classes.contains("local-path (default)") && classes.contains("skiff.dev/local-path"),
+        classes.contains("skiff-local (default)") && classes.contains("skiff.dev/local-path"),
         "{classes}"
     );
     let first = node.writer("")?;
     let claim = node.until("pvc/data", "/status/phase", "Bound")?;
     assert_eq!(claim["status"]["capacity"]["storage"], "64Mi");
-    assert_eq!(claim["spec"]["storageClassName"], "local-path");
+    assert_eq!(claim["spec"]["storageClassName"], "skiff-local");
     let name = claim["spec"]["volumeName"].as_str().unwrap_or_default().to_owned();
     node.event(
         "PersistentVolumeClaim",

@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use futures::future::{join_all, try_join_all};
+use futures::future::{join, join_all, try_join_all};
 use http::header::CONTENT_TYPE;
 use http::{Method, Request, StatusCode};
+use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::civil::Date;
 use serde_json::{Value, json};
-use store::{Key, Prefix, Store};
+use store::{Attributes, CommitError, Key, Prefix, Store, Write};
 use thiserror::Error;
 use tower::ServiceExt;
 
@@ -47,6 +48,9 @@ const HOME: &str = "kube-system";
 /// The `ConfigMap` that tells since when uses of tokens in Secrets are written down.
 const TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
 
+/// Not `local-path`, which is the class of Rancher's provisioner of the same kind of volumes.
+const CLASS: &str = "skiff-local";
+const PROVISIONER: &str = "skiff.dev/local-path";
 const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 
 /// Why the first objects could not be made.
@@ -73,6 +77,12 @@ pub enum BootstrapError {
         #[source]
         source: http::Error,
     },
+    /// A form that the store does not take: a mistake of this module.
+    #[error("note what the cluster was given")]
+    Form(#[from] store::InvalidValue),
+    /// It is made again at the next start, unless it is there.
+    #[error("note what the cluster was given")]
+    Note(#[from] CommitError),
     /// The default roles are not readable.
     #[error("read what every cluster has")]
     Policy(#[from] PolicyError),
@@ -91,36 +101,15 @@ fn namespaces() -> impl Iterator<Item = First> {
     })
 }
 
-/// The class of directories on the nodes: that of claims which name none, unless the cluster has another one for them.
-fn storage_class(store: &Store) -> First {
-    let classes = store.present(&Prefix::resource("storage.k8s.io", "storageclasses"));
-    let mut classes = classes.iter().map(|entry| serde_json::from_slice(&entry.bytes));
-    let is_default = |class: Result<Value, _>| {
-        let annotations = class.ok()?.pointer_mut("/metadata/annotations").map(Value::take)?;
-        annotations.get(DEFAULT_CLASS).map(|own| own == "true")
-    };
-    let other = classes.any(|class| is_default(class) == Some(true));
-    First {
-        path: "/apis/storage.k8s.io/v1/storageclasses",
-        body: json!({
-            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
-            "metadata": {"name": "local-path", "annotations": {DEFAULT_CLASS: (!other).to_string()}},
-            "provisioner": "skiff.dev/local-path", "reclaimPolicy": "Delete",
-            "volumeBindingMode": "WaitForFirstConsumer", "allowVolumeExpansion": true,
-        }),
-    }
-}
-
 /// What may lie in a namespace: it is made after them.
-fn firsts(store: &Store) -> impl Iterator<Item = First> {
-    let classes = PRIORITY_CLASSES.into_iter().map(|(name, value, description)| First {
+fn firsts() -> impl Iterator<Item = First> {
+    PRIORITY_CLASSES.into_iter().map(|(name, value, description)| First {
         path: "/apis/scheduling.k8s.io/v1/priorityclasses",
         body: json!({
             "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
             "value": value, "description": description,
         }),
-    });
-    classes.chain([storage_class(store)])
+    })
 }
 
 fn tracking(today: &str) -> First {
@@ -180,7 +169,8 @@ pub(crate) async fn run(router: Router, store: &Store, options: &Options) -> Res
 
 async fn make(client: &Client, store: &Store, options: &Options) -> Result<bool, BootstrapError> {
     let create = |First { path, body }| client.send(Method::POST, path.to_owned(), body);
-    let mut made = join_all(firsts(store).map(create)).await;
+    let (mut made, class) = join(join_all(firsts().map(create)), client.give_class(store)).await;
+    made.push(class);
     let own = own_service::objects(options).into_iter();
     made.extend(join_all(own.map(|own| client.keep(store, own))).await);
     if let Some(authority) = &options.authority
@@ -238,6 +228,45 @@ impl Client {
                 self.send(Method::POST, all, wanted.object).await
             }
         }
+    }
+
+    /// Creates the class of directories on the nodes, once in the life of a cluster: one that an
+    /// operator deletes stays deleted. It is that of claims which name none, unless the cluster has
+    /// another one for them.
+    async fn give_class(&self, store: &Store) -> Result<(), BootstrapError> {
+        let Ok(mark) = Key::new("skiff", "given", "", CLASS) else {
+            return Ok(());
+        };
+        if store.get(&mark).is_some() {
+            return Ok(());
+        }
+        let classes = store.present(&Prefix::resource("storage.k8s.io", "storageclasses"));
+        let classes = classes.iter().map(|entry| serde_json::from_slice(&entry.bytes));
+        let classes: Vec<StorageClass> = classes.filter_map(Result::ok).collect();
+        // An older version's has another name.
+        if !classes.iter().any(|class| class.provisioner == PROVISIONER) {
+            let annotations = classes.iter().filter_map(|class| class.metadata.annotations.as_ref());
+            let other = annotations
+                .filter_map(|own| own.get(DEFAULT_CLASS))
+                .any(|own| own == "true");
+            let class = json!({
+                "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+                "metadata": {"name": CLASS, "annotations": {DEFAULT_CLASS: (!other).to_string()}},
+                "provisioner": PROVISIONER, "reclaimPolicy": "Delete",
+                "volumeBindingMode": "WaitForFirstConsumer", "allowVolumeExpansion": true,
+            });
+            let all = "/apis/storage.k8s.io/v1/storageclasses".to_owned();
+            self.send(Method::POST, all, class).await?;
+        }
+        let value = json!({"metadata": {"name": CLASS, "resourceVersion": ""}}).to_string();
+        let write = Write::Create {
+            key: mark,
+            value: store::Value::parse(value.into_bytes())?,
+            attributes: Attributes::default(),
+            within: None,
+        };
+        store.commit(write).await?;
+        Ok(())
     }
 
     /// Creates one of the objects of the server's own Service, or brings it up to date.

@@ -29,12 +29,12 @@ async fn claims_get_the_default_class_and_grow_where_it_lets_them() {
     let api = Api::start().await;
     let first = made(&api, CLAIMS, &claim("first", "1Gi")).await;
     assert_eq!(
-        first["spec"]["storageClassName"], "local-path",
+        first["spec"]["storageClassName"], "skiff-local",
         "every cluster has this one"
     );
     let not = json!({"metadata": {"annotations": {"storageclass.kubernetes.io/is-default-class": "false"}}});
     let own = api.patch(
-        "/apis/storage.k8s.io/v1/storageclasses/local-path",
+        "/apis/storage.k8s.io/v1/storageclasses/skiff-local",
         "merge-patch+json",
         &not,
     );
@@ -46,12 +46,6 @@ async fn claims_get_the_default_class_and_grow_where_it_lets_them() {
     storage_class(&api, "usual", true, true).await;
     let classed = made(&api, CLAIMS, &claim("classed", "1Gi")).await;
     assert_eq!(classed["spec"]["storageClassName"], "usual");
-    let own = "/apis/storage.k8s.io/v1/storageclasses/local-path";
-    assert_eq!(api.delete(own, "").await.code, StatusCode::OK);
-    api.server.bootstrap().await.unwrap();
-    let again = api.get(own).await.json();
-    let default = &again["metadata"]["annotations"]["storageclass.kubernetes.io/is-default-class"];
-    assert_eq!(default, "false", "the cluster has another one");
 
     let grow = json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}});
     let path = format!("{CLAIMS}/classed");
@@ -60,6 +54,43 @@ async fn claims_get_the_default_class_and_grow_where_it_lets_them() {
     let words =
         "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
     assert!(early.message().contains(words), "{}", early.text());
+}
+
+#[tokio::test]
+async fn a_cluster_gets_its_storage_class_once_and_may_have_other_ones() {
+    let api = Api::start().await;
+    let all = "/apis/storage.k8s.io/v1/storageclasses";
+    // The manifest of Rancher's provisioner.
+    let other = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "local-path"},
+        "provisioner": "rancher.io/local-path", "volumeBindingMode": "WaitForFirstConsumer", "reclaimPolicy": "Delete"});
+    made(&api, all, &other).await;
+    let own = format!("{all}/skiff-local");
+    assert_eq!(api.delete(&own, "").await.code, StatusCode::OK);
+    api.server.bootstrap().await.unwrap();
+    assert_eq!(api.get(&own).await.code, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn an_older_clusters_storage_class_is_left_alone() {
+    let api = Api::start().await;
+    let all = "/apis/storage.k8s.io/v1/storageclasses";
+    assert_eq!(api.delete(&format!("{all}/skiff-local"), "").await.code, StatusCode::OK);
+    let mark = store::Key::new("skiff", "given", "", "skiff-local").unwrap();
+    let entry = api.store.get(&mark).unwrap();
+    let write = store::Write::Delete {
+        key: mark.clone(),
+        expected: None,
+        last: store::Value::parse(entry.bytes.to_vec()).unwrap(),
+    };
+    api.store.commit(write).await.unwrap();
+    let older = json!({"metadata": {"name": "local-path"}, "provisioner": "skiff.dev/local-path"});
+    made(&api, all, &older).await;
+    api.server.bootstrap().await.unwrap();
+    let names = api.get(all).await.json();
+    let names = names["items"].as_array().unwrap().iter();
+    let names: Vec<&Value> = names.map(|class| &class["metadata"]["name"]).collect();
+    assert_eq!(names, ["local-path"]);
+    assert!(api.store.get(&mark).is_some());
 }
 
 #[tokio::test]
