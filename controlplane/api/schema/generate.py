@@ -9,7 +9,8 @@ Neither tells a Go value from a Go pointer, which decides whether a zero is left
 optional scalars that are values. --go-types writes it anew from the types.go files of a Kubernetes source tree;
 fields that are not in that tree follow upstream's convention: optional strings are values, all else is a pointer.
 
-The table has one line per message: its name, a tab, its fields by number, separated by blanks:
+The table has one line per message: its name, a tab, its fields in the order of upstream's struct (which k8s-pb keeps),
+separated by blanks:
 
     NAME=NUMBER SHAPE TYPE MARKS
 
@@ -381,7 +382,7 @@ def main():
     for message in sorted(wanted - string_lists, key=short):
         fields, theirs = [], names.get(message)
         left = dict(theirs or {})
-        for rust_name, number, shape, kind, marks in sorted(messages[message], key=lambda field: field[1]):
+        for rust_name, number, shape, kind, marks in messages[message]:
             json, required = left.pop(flat(rust_name), (None, False))
             if json is None:
                 json = camel(rust_name, known)

@@ -4,9 +4,9 @@ use std::any::Any;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use crate::go_json;
 use crate::kind::{Kind, Verbs};
 use crate::schema::Schema;
-use crate::unset;
 
 /// An object whose kind is known only at run time; every [`Kind`] is one.
 pub trait Object: Any + Send + Sync {
@@ -50,14 +50,14 @@ impl<K: Kind> Object for K {
     }
 }
 
-/// JSON of an object as upstream writes it, with its nulls.
+/// JSON of an object as upstream writes it.
 pub(crate) fn written<K: Kind>(object: &K) -> Vec<u8> {
     let json = encode(object);
     // Answers that are never stored keep their empty lists.
     let is_stored = matches!(K::VERBS, Verbs::All | Verbs::OneByOne);
-    match Schema::of_kind(K::API_VERSION, K::KIND).filter(|_| is_stored) {
-        Some(schema) => unset::write(schema, json),
-        None => json,
+    match Schema::of_kind(K::API_VERSION, K::KIND) {
+        Some(schema) if is_stored => go_json::write(schema, &json),
+        schema => go_json::order(schema, &json),
     }
 }
 

@@ -6,6 +6,7 @@ mod erased;
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::jiff::Timestamp;
 use schemars::{Schema, SchemaGenerator};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::decode::DecodeError;
@@ -18,11 +19,12 @@ use crate::validation::metadata;
 use derived::Names;
 
 /// A column's heading; the cells come from [`Registration::row`], in the same order.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 pub struct ColumnDefinition {
     /// Heading.
     pub name: &'static str,
     /// `string`, `integer`, `boolean` or `date`.
+    #[serde(rename = "type")]
     pub cell_type: &'static str,
     /// `name` for the first column, else empty.
     pub format: &'static str,

@@ -5,6 +5,7 @@
 //! that a server holds in memory only what its clients use.
 
 mod table;
+pub(crate) use table::Named;
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -74,6 +75,23 @@ impl Schema {
             }
         })
     }
+
+    /// The fields that are `null` in JSON when they are not set.
+    pub(crate) fn nulls(self) -> &'static [&'static Field] {
+        self.0.nulls()
+    }
+
+    /// The members in JSON, sorted by name.
+    pub(crate) fn names(self) -> &'static [Named] {
+        self.0.names()
+    }
+
+    /// The same with its place among the members of the object, as Go writes them.
+    pub(crate) fn placed(self, json: &str) -> Option<(u32, &'static Field)> {
+        let names = self.0.names();
+        let at = names.binary_search_by(|(name, ..)| (*name).cmp(json)).ok()?;
+        names.get(at).map(|(_, place, field)| (*place, *field))
+    }
 }
 
 impl PartialEq for Schema {
@@ -97,6 +115,8 @@ pub struct Field {
     pub json: &'static str,
     /// The number in protobuf.
     pub number: u32,
+    /// The place in upstream's struct.
+    place: u32,
     /// Whether there are many, and how JSON holds them.
     pub shape: Shape,
     /// What one of them is.

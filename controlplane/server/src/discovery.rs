@@ -17,8 +17,9 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::failure::Failure;
-use crate::negotiation::{Encoding, clauses};
-use crate::respond::Response;
+use crate::negotiation::{Encoding, clauses, for_people};
+use crate::query::Query;
+use crate::respond::{Response, encode};
 use crate::shape;
 
 /// The kind of the aggregated form.
@@ -33,7 +34,7 @@ struct Document {
 
 impl Document {
     fn new(value: &Value) -> Self {
-        let bytes = Bytes::from(value.to_string());
+        let bytes = encode(value);
         let digest: Vec<String> = Sha256::digest(&bytes)
             .iter()
             .map(|byte| format!("{byte:02X}"))
@@ -117,16 +118,23 @@ impl Discovery {
     ///
     /// # Errors
     /// 406 when the client accepts nothing that is served.
-    pub fn answer(&self, path: &str, headers: &HeaderMap) -> Option<Result<Response, Failure>> {
+    pub fn answer(&self, path: &str, headers: &HeaderMap, query: &Query) -> Option<Result<Response, Failure>> {
         let legacy = self.legacy.get(path)?;
-        Some(self.negotiate(path, legacy, headers))
+        Some(self.negotiate(path, legacy, headers, query))
     }
 
-    fn negotiate(&self, path: &str, legacy: &Document, headers: &HeaderMap) -> Result<Response, Failure> {
+    fn negotiate(
+        &self,
+        path: &str,
+        legacy: &Document,
+        headers: &HeaderMap,
+        query: &Query,
+    ) -> Result<Response, Failure> {
         for clause in clauses(headers) {
             let Some(encoding) = Encoding::of(&clause) else {
                 continue;
             };
+            let encoding = for_people(encoding, headers, query);
             let Some(wanted) = clause.parameter("as") else {
                 return respond(legacy, encoding, ("v1", kind(path)), "", headers);
             };

@@ -15,6 +15,7 @@ use crate::context::{Context, Gathered, Notes, Wire};
 use crate::failure::Failure;
 use crate::identity::{Source, User};
 use crate::metrics::Manner;
+use crate::negotiation::{Encoding, for_people};
 use crate::path;
 use crate::query::Query;
 use crate::recording::{self, Outcome, Recording};
@@ -32,6 +33,9 @@ pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Respo
     let (mut parts, body) = request.into_parts();
     let manner = Manner::of(&parts);
     let accept = parts.headers.get(ACCEPT).cloned();
+    let query = parts.uri.query().filter(|query| query.contains("pretty"));
+    let query = Query::parse(query).unwrap_or_default();
+    let json = for_people(Encoding::Json, &parts.headers, &query);
     let caller = authentication::caller(&shared, &mut parts);
     let name = caller.as_ref().ok().map(|caller| caller.user.name.as_str());
     shared.metrics.access.authenticated(name);
@@ -52,7 +56,7 @@ pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Respo
             if let Failure::Internal { message } = &failure {
                 tracing::error!(message, "request failed");
             }
-            (respond::failure(&failure, accept.as_ref()), Some(failure))
+            (respond::failure(&failure, accept.as_ref(), json), Some(failure))
         }
     };
     respond::add_warnings(&mut response, &recording.outcome.warnings);
@@ -189,7 +193,7 @@ async fn other(shared: &Shared, parts: &Parts, segments: &[String], query: &Quer
         return answer;
     }
     let path = segments.join("/");
-    if let Some(answer) = shared.discovery.answer(&path, &parts.headers) {
+    if let Some(answer) = shared.discovery.answer(&path, &parts.headers, query) {
         return answer;
     }
     if let Some(answer) = openapi::answer(shared, &path, &parts.headers, query) {
@@ -197,10 +201,7 @@ async fn other(shared: &Shared, parts: &Parts, segments: &[String], query: &Quer
     }
     match path.as_str() {
         ".well-known/openid-configuration" | "openid/v1/jwks" => issuer(shared, &path),
-        "version" => Ok(respond::json(
-            http::StatusCode::OK,
-            respond::encode(&shared.options.version),
-        )),
+        "version" => Ok(respond::indented(&shared.options.version)),
         "metrics" => Ok(respond::with_type(
             http::StatusCode::OK,
             crate::metrics::CONTENT_TYPE,
@@ -213,7 +214,7 @@ async fn other(shared: &Shared, parts: &Parts, segments: &[String], query: &Quer
         )),
         "" => {
             let list = serde_json::json!({ "paths": index(shared) });
-            Ok(respond::json(http::StatusCode::OK, list.to_string()))
+            Ok(respond::indented(&list))
         }
         path => pages::answer(shared, path, &parts.headers, || index(shared)).ok_or(Failure::NoSuchPath),
     }
@@ -231,14 +232,13 @@ fn issuer(shared: &Shared, path: &str) -> Result<Response, Failure> {
             set,
         ));
     }
-    let document = serde_json::json!({
-        "issuer": crate::tokens::ISSUER,
-        "jwks_uri": format!("https://{}/openid/v1/jwks", shared.options.address),
-        "response_types_supported": ["id_token"],
-        "subject_types_supported": ["public"],
-        "id_token_signing_alg_values_supported": ["ES256"],
-    });
-    Ok(respond::json(http::StatusCode::OK, document.to_string()))
+    let document = format!(
+        "{{\"issuer\":{:?},\"jwks_uri\":{:?},\"response_types_supported\":[\"id_token\"],\
+         \"subject_types_supported\":[\"public\"],\"id_token_signing_alg_values_supported\":[\"ES256\"]}}",
+        crate::tokens::ISSUER,
+        format!("https://{}/openid/v1/jwks", shared.options.address),
+    );
+    Ok(respond::json(http::StatusCode::OK, document))
 }
 
 /// The list of paths at `/`.

@@ -1,6 +1,6 @@
 //! Content negotiation: which encoding and which shape of an object a client accepts.
 
-use http::header::{ACCEPT, ACCEPT_ENCODING};
+use http::header::{ACCEPT, ACCEPT_ENCODING, USER_AGENT};
 use http::{HeaderMap, HeaderValue};
 
 use crate::failure::Failure;
@@ -199,9 +199,7 @@ fn of_all(
     served: impl Fn(&Representation) -> bool,
 ) -> Result<Representation, Failure> {
     let mut representation = best_of(headers, served).ok_or_else(|| Failure::accepts_only(ACCEPTED))?;
-    if representation.encoding == Encoding::Json && pretty(query) {
-        representation.encoding = Encoding::PrettyJson;
-    }
+    representation.encoding = for_people(representation.encoding, headers, query);
     Ok(representation)
 }
 
@@ -227,18 +225,23 @@ pub fn negotiate_watch(headers: &HeaderMap, tables: bool) -> Result<Representati
 
 /// Negotiates for the `Status` of a failure, which has no other shapes: JSON when the client accepts nothing else that is
 /// served.
-pub(crate) fn negotiate_failure(accept: Option<&HeaderValue>) -> Encoding {
-    let Some(text) = accept.and_then(|accept| accept.to_str().ok()) else {
-        return Encoding::Json;
-    };
-    let mut clauses: Vec<Clause<'_>> = text.split(',').filter_map(clause).collect();
+pub(crate) fn negotiate_failure(accept: Option<&HeaderValue>, json: Encoding) -> Encoding {
+    let accept = accept.and_then(|accept| accept.to_str().ok());
+    let mut clauses: Vec<Clause<'_>> = accept
+        .iter()
+        .flat_map(|text| text.split(','))
+        .filter_map(clause)
+        .collect();
     sort(&mut clauses);
     let plain = |clause: &&Clause<'_>| ["as", "g", "v"].iter().all(|name| clause.parameter(name).is_none());
     let mut encodings = clauses
         .iter()
         .filter(plain)
         .filter_map(|clause| candidates(clause).next());
-    encodings.next().unwrap_or(Encoding::Json)
+    encodings
+        .next()
+        .filter(|found| *found != Encoding::Json)
+        .unwrap_or(json)
 }
 
 fn best_of(headers: &HeaderMap, served: impl Fn(&Representation) -> bool) -> Option<Representation> {
@@ -284,9 +287,23 @@ fn shape(clause: &Clause<'_>) -> Option<Shape> {
     }
 }
 
-/// Upstream indents for curl, wget and browsers unless told otherwise; here only on request.
-fn pretty(query: &Query) -> bool {
-    query.text("pretty").is_some() && query.flag("pretty")
+/// JSON over many lines for those who ask for it, and for curl, Wget and browsers unless they do
+/// not (`isPrettyPrint` in
+/// `staging/src/k8s.io/apiserver/pkg/endpoints/handlers/negotiation/negotiate.go`).
+pub(crate) fn for_people(encoding: Encoding, headers: &HeaderMap, query: &Query) -> Encoding {
+    let is_pretty = || match query.text("pretty") {
+        Some(asked) => matches!(asked, "1" | "t" | "T" | "true" | "TRUE" | "True"),
+        None => {
+            let agent = headers.get(USER_AGENT).map(HeaderValue::as_bytes);
+            let people: [&[u8]; 3] = [b"curl", b"Wget", b"Mozilla/5.0"];
+            agent.is_some_and(|agent| people.iter().any(|name| agent.starts_with(name)))
+        }
+    };
+    if encoding == Encoding::Json && is_pretty() {
+        Encoding::PrettyJson
+    } else {
+        encoding
+    }
 }
 
 /// Whether the client takes gzip.

@@ -67,7 +67,7 @@ pub(crate) fn answer(
         members.insert("metadata".to_owned(), json!({ "name": "kube-apiserver" }));
     }
     Some(if json {
-        respond::json(StatusCode::OK, object.to_string())
+        respond::json(StatusCode::OK, [&*respond::encode(&object), b"\n"].concat())
     } else {
         respond::with_type(StatusCode::OK, "application/yaml", api::yaml::emit::document(&object))
     })

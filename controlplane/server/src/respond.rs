@@ -1,7 +1,5 @@
 //! Answers: status, headers and bodies.
 
-mod status;
-
 use std::collections::BTreeSet;
 
 use axum::body::Body;
@@ -12,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Status, StatusDetails};
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::negotiation::negotiate_failure;
+use crate::negotiation::{Encoding, negotiate_failure};
 use crate::shape;
 
 /// What every handler returns.
@@ -42,18 +40,20 @@ pub(crate) fn text(code: StatusCode, text: impl Into<Body>) -> Response {
     response
 }
 
-/// JSON of a value that always encodes: `Status`, lists, discovery.
+/// JSON of a value that always encodes: `Status`, reviews, discovery.
 pub(crate) fn encode(value: &impl Serialize) -> Bytes {
-    serde_json::to_vec(value).unwrap_or_default().into()
+    api::go_json::encode(value).into()
 }
 
-/// JSON of a `Status`.
-pub(crate) fn encode_status(status: &Status) -> Bytes {
-    encode(&status::Shown::from(status))
+/// JSON for people, whatever the client accepts (`WriteRawJSON` in
+/// `staging/src/k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/writers.go`).
+pub(crate) fn indented(value: &impl Serialize) -> Response {
+    json(StatusCode::OK, api::go_json::indent(&encode(value), 0))
 }
 
-/// A failure as the client sees it, in the encoding that its `Accept` asks for.
-pub(crate) fn failure(failure: &Failure, accept: Option<&HeaderValue>) -> Response {
+/// A failure as the client sees it, in the encoding that its `Accept` asks for; `json` is how JSON
+/// is written to it.
+pub(crate) fn failure(failure: &Failure, accept: Option<&HeaderValue>, json: Encoding) -> Response {
     if matches!(failure, Failure::NoSuchPath) {
         return text(StatusCode::NOT_FOUND, "404 page not found\n");
     }
@@ -65,9 +65,10 @@ pub(crate) fn failure(failure: &Failure, accept: Option<&HeaderValue>) -> Respon
             .insert(RETRY_AFTER, HeaderValue::from_static("1"));
         return response;
     }
-    let status = encode_status(&failure.status());
-    let encoding = negotiate_failure(accept);
-    let mut response = shape::status(encoding, code, status.clone()).unwrap_or_else(|_unencodable| json(code, status));
+    let status = encode(&failure.status());
+    let encoding = negotiate_failure(accept, json);
+    let plain = || self::json(code, status.clone());
+    let mut response = shape::status(encoding, code, status.clone()).unwrap_or_else(|_unencodable| plain());
     if let Some(seconds) = failure.retry_after() {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
@@ -76,7 +77,7 @@ pub(crate) fn failure(failure: &Failure, accept: Option<&HeaderValue>) -> Respon
 
 /// A success without an object: `Status`, and what it was about where that is told.
 pub(crate) fn success(code: u16, details: Option<StatusDetails>) -> Bytes {
-    encode_status(&Status {
+    encode(&Status {
         code: (code != 200).then_some(i32::from(code)),
         details,
         status: Some("Success".to_owned()),
@@ -135,7 +136,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_comes_too_often_is_told_in_plain_text() {
-        let response = failure(&Failure::Overloaded, None);
+        let response = failure(&Failure::Overloaded, None, Encoding::Json);
         assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(response.headers()[RETRY_AFTER], "1");
         assert_eq!(response.headers()[CONTENT_TYPE], "text/plain; charset=utf-8");

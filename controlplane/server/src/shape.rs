@@ -7,7 +7,7 @@ use api::{Object, Registration};
 use bytes::Bytes;
 use http::StatusCode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -16,11 +16,11 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::negotiation::{Encoding, MetaVersion, Representation, Shape, accepts_gzip};
 use crate::object;
-use crate::respond::{Response, encode, with_type};
+use crate::respond::{Response, with_type};
 use crate::weight;
 
 pub(crate) use list::list;
-pub(crate) use table::{IncludeObject, Table};
+pub(crate) use table::{IncludeObject, Row, Table, raw, table};
 
 /// The kind of an object's metadata alone.
 pub(crate) const PARTIAL: &str = "PartialObjectMetadata";
@@ -46,6 +46,7 @@ fn rendered(
     let Representation { encoding, shape } = representation;
     match shape {
         Shape::Object if encoding == Encoding::Json && code == StatusCode::OK => {
+            let bytes = line(&bytes);
             if bytes.len() > list::COMPRESS_OVER && accepts_gzip(&context.headers) {
                 return Ok(compress::respond(code, encoding.content_type(), &bytes));
             }
@@ -66,9 +67,9 @@ fn rendered(
             let table = Table::of(context, version)?;
             let object = decode(registration, &bytes)?;
             let revision = object.metadata().resource_version.clone().unwrap_or_default();
-            let rows = [table.row(&*object, &bytes)];
-            let table = table.document(&json!({ "resourceVersion": revision }), &rows);
-            document(encoding, code, (version.api_version(), "Table"), encode(&table))
+            let rows = [table.row(&*object, &bytes)?];
+            let table = table.document(&ListMeta::at(revision), &rows);
+            document(encoding, code, (version.api_version(), "Table"), table)
         }
     }
 }
@@ -86,11 +87,8 @@ pub(crate) fn document(
     bytes: Bytes,
 ) -> Result<Response, Failure> {
     let bytes = match encoding {
-        Encoding::Json => bytes,
-        Encoding::PrettyJson => {
-            let value: Value = serde_json::from_slice(&bytes).map_err(Failure::internal)?;
-            serde_json::to_vec_pretty(&value).map_err(Failure::internal)?.into()
-        }
+        Encoding::Json => line(&bytes),
+        Encoding::PrettyJson => api::go_json::indent(&bytes, 0).into(),
         Encoding::Yaml => {
             let value: Value = serde_json::from_slice(&bytes).map_err(Failure::internal)?;
             api::yaml::emit::document(&value).into()
@@ -100,6 +98,31 @@ pub(crate) fn document(
             .into(),
     };
     Ok(with_type(code, encoding.content_type(), bytes))
+}
+
+/// JSON with the end of the line that Go's encoder writes.
+fn line(json: &[u8]) -> Bytes {
+    [json, b"\n"].concat().into()
+}
+
+/// The metadata of a list, its members in upstream's order.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ListMeta {
+    resource_version: String,
+    #[serde(rename = "continue", skip_serializing_if = "Option::is_none")]
+    remainder: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remaining_item_count: Option<usize>,
+}
+
+impl ListMeta {
+    pub(crate) fn at(resource_version: String) -> Self {
+        Self {
+            resource_version,
+            ..Self::default()
+        }
+    }
 }
 
 fn decode(registration: &Registration, bytes: &[u8]) -> Result<Box<dyn Object>, Failure> {

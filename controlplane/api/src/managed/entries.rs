@@ -15,27 +15,27 @@ pub enum Operation {
     Update,
 }
 
-/// The fields of one manager.
+/// The fields of one manager, as upstream's struct has them.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Entry {
-    /// The version of the object that the fields are of.
-    pub api_version: String,
-    fields_type: FieldsType,
-    /// The fields.
-    #[serde(rename = "fieldsV1", default)]
-    pub fields: Set,
     /// Name of the manager.
     #[serde(default)]
     pub manager: String,
     /// How it came by them.
     pub operation: Operation,
-    /// The subresource through which it wrote.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub subresource: String,
+    /// The version of the object that the fields are of.
+    pub api_version: String,
     /// When its fields last changed, as RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<String>,
+    fields_type: FieldsType,
+    /// The fields.
+    #[serde(rename = "fieldsV1", default)]
+    pub fields: Set,
+    /// The subresource through which it wrote.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub subresource: String,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]

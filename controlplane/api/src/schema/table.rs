@@ -11,12 +11,64 @@ pub(super) struct Message {
     pub(super) name: &'static str,
     line: &'static str,
     fields: OnceLock<Box<[Field]>>,
+    names: OnceLock<Box<[Named]>>,
+    nulls: OnceLock<Box<[&'static Field]>>,
 }
+
+/// A member of a message in JSON, its place among them in upstream's struct, and its field.
+pub(crate) type Named = (&'static str, u32, &'static Field);
 
 impl Message {
     pub(super) fn fields(&self) -> &[Field] {
-        self.fields
-            .get_or_init(|| self.line.split_ascii_whitespace().filter_map(field).collect())
+        self.fields.get_or_init(|| {
+            let texts = self.line.split_ascii_whitespace().filter_map(field);
+            let mut fields: Vec<Field> = (0..)
+                .zip(texts)
+                .map(|(place, field)| Field { place, ..field })
+                .collect();
+            fields.sort_by_key(|field| field.number);
+            fields.into()
+        })
+    }
+
+    /// The members of the message in JSON, sorted by name: those of structs that JSON inlines are
+    /// its own.
+    pub(super) fn names(&'static self) -> &'static [Named] {
+        self.names.get_or_init(|| {
+            let mut fields: Vec<&Field> = self.fields().iter().collect();
+            fields.sort_by_key(|field| field.place);
+            let mut names: Vec<Named> = Vec::new();
+            for field in fields {
+                if field.shape == Shape::Inline {
+                    let mut own = field
+                        .message()
+                        .map(|inner| inner.0.names().to_vec())
+                        .unwrap_or_default();
+                    own.sort_by_key(|(_, place, _)| *place);
+                    names.extend(own);
+                } else {
+                    names.push((field.json, 0, field));
+                }
+            }
+            for (place, named) in (0..).zip(&mut names) {
+                named.1 = place;
+            }
+            names.sort_by_key(|(name, ..)| *name);
+            names.into()
+        })
+    }
+
+    /// The fields that Go writes as `null` when they are not set.
+    pub(super) fn nulls(&'static self) -> &'static [&'static Field] {
+        self.nulls.get_or_init(|| {
+            let is_time = |field: &&Field| matches!(field.form, Form::Time | Form::MicroTime);
+            let is_null = |field: &&Field| match field.shape {
+                Shape::List | Shape::Map => field.always_written,
+                Shape::One => field.always_written && is_time(field),
+                Shape::Inline => false,
+            };
+            self.fields().iter().filter(is_null).collect()
+        })
     }
 
     pub(super) fn is_atomic(&self) -> bool {
@@ -32,6 +84,8 @@ static MESSAGES: LazyLock<Box<[Message]>> = LazyLock::new(|| {
             name,
             line,
             fields: OnceLock::new(),
+            names: OnceLock::new(),
+            nulls: OnceLock::new(),
         })
         .collect()
 });
@@ -65,6 +119,7 @@ fn field(text: &'static str) -> Option<Field> {
     let mut field = Field {
         json,
         number: number.parse().ok()?,
+        place: 0,
         shape,
         form,
         omit_zero,

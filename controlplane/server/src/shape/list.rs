@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::io;
 
 use api::Registration;
+use api::go_json;
 use api::protobuf::ListEncoder;
 use api::yaml::emit;
 use axum::body::Body;
@@ -13,12 +14,12 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
 use serde_json::{Value, json};
 
-use super::{PARTIAL, Table, decode, document, misshapen, partial_of, unencodable};
+use super::{ListMeta, PARTIAL, Row, Table, decode, document, line, misshapen, partial_of, unencodable};
 use crate::compress;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::negotiation::{Encoding, MetaVersion, Representation, Shape, accepts_gzip};
-use crate::respond::{Response, encode, with_type};
+use crate::respond::{Response, with_type};
 use crate::verbs::list::Head;
 use crate::weight;
 
@@ -67,34 +68,33 @@ fn bytes_of(items: &[Bytes]) -> usize {
     items.iter().map(Bytes::len).sum()
 }
 
-fn metadata(head: &Head) -> Value {
-    let mut metadata = json!({ "resourceVersion": head.revision.to_string() });
-    if let Some(members) = metadata.as_object_mut() {
-        if let Some(remainder) = &head.remainder {
-            members.insert("continue".to_owned(), Value::from(remainder.as_str()));
-        }
-        if let Some(remaining) = head.remaining {
-            members.insert("remainingItemCount".to_owned(), Value::from(remaining));
-        }
+fn metadata(head: &Head) -> ListMeta {
+    ListMeta {
+        resource_version: head.revision.to_string(),
+        remainder: head.remainder.clone(),
+        remaining_item_count: head.remaining,
     }
-    metadata
 }
 
 fn table(
     context: &Context,
     encoding: Encoding,
     version: MetaVersion,
-    metadata: &Value,
+    metadata: &ListMeta,
     items: &[Bytes],
 ) -> Result<Response, Failure> {
     let table = Table::of(context, version)?;
-    let rows: Vec<Value> = items
+    let rows: Vec<Row> = items
         .iter()
-        .map(|item| Ok(table.row(&*decode(context.registration, item)?, item)))
+        .map(|item| table.row(&*decode(context.registration, item)?, item))
         .collect::<Result<_, Failure>>()?;
-    let bytes = encode(&table.document(metadata, &rows));
+    let bytes = table.document(metadata, &rows);
     if encoding == Encoding::Json && bytes.len() > COMPRESS_OVER && accepts_gzip(&context.headers) {
-        return Ok(compress::respond(StatusCode::OK, encoding.content_type(), &bytes));
+        return Ok(compress::respond(
+            StatusCode::OK,
+            encoding.content_type(),
+            &line(&bytes),
+        ));
     }
     document(encoding, StatusCode::OK, (version.api_version(), "Table"), bytes)
 }
@@ -178,25 +178,28 @@ struct Texts {
 }
 
 enum Shown {
-    /// Without their own `apiVersion` and `kind`, which the list's say: what every object of the kind begins with.
-    After(String),
+    /// Without their own `kind` and `apiVersion`, which the list's say: what every object of the
+    /// kind begins with, and did when an older version stored it.
+    After([String; 2]),
     Metadata(MetaVersion),
 }
 
 fn texts(
     registration: &Registration,
     (api_version, kind): (&str, &str),
-    metadata: &Value,
+    metadata: &ListMeta,
     items: Vec<Bytes>,
     partial: Option<MetaVersion>,
 ) -> Chunks<Texts> {
+    let metadata = text(metadata);
     let head = format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",\"metadata\":{metadata},\"items\":[");
+    let own = registration.kind;
     let shown = partial.map_or_else(
         || {
-            Shown::After(format!(
-                "{{\"apiVersion\":\"{api_version}\",\"kind\":\"{}\",",
-                registration.kind
-            ))
+            Shown::After([
+                format!("{{\"kind\":\"{own}\",\"apiVersion\":\"{api_version}\","),
+                format!("{{\"apiVersion\":\"{api_version}\",\"kind\":\"{own}\","),
+            ])
         },
         Shown::Metadata,
     );
@@ -233,7 +236,7 @@ impl Texts {
             return Ok(false);
         };
         match &self.shown {
-            Shown::After(type_meta) => match item.strip_prefix(type_meta.as_bytes()) {
+            Shown::After(type_metas) => match type_metas.iter().find_map(|own| item.strip_prefix(own.as_bytes())) {
                 Some(rest) => {
                     buffer.push(b'{');
                     buffer.extend_from_slice(rest);
@@ -248,7 +251,7 @@ impl Texts {
 
 impl Chunks<Texts> {
     /// The same list as people read it, one item in memory at a time.
-    fn rendered(self, (api_version, kind): (&str, &str), metadata: &Value, encoding: Encoding) -> Chunks<Rendered> {
+    fn rendered(self, (api_version, kind): (&str, &str), metadata: &ListMeta, encoding: Encoding) -> Chunks<Rendered> {
         let is_empty = self.pieces.left.len() == 0;
         let (head, tail) = if encoding == Encoding::Yaml {
             let version = emit::document(&json!({ "apiVersion": api_version }));
@@ -257,12 +260,10 @@ impl Chunks<Texts> {
             (format!("{version}{items}"), tail)
         } else {
             let end = if is_empty { "]" } else { "\n  ]" };
-            let metadata = indented(metadata, "  ");
-            let tail = format!("{end},\n  \"kind\": \"{kind}\",\n  \"metadata\": {metadata}\n}}");
-            (
-                format!("{{\n  \"apiVersion\": \"{api_version}\",\n  \"items\": ["),
-                tail,
-            )
+            let metadata = String::from_utf8(go_json::indent(text(metadata).as_bytes(), 2)).unwrap_or_default();
+            let own =
+                format!("\"kind\": \"{kind}\",\n  \"apiVersion\": \"{api_version}\",\n  \"metadata\": {metadata}");
+            (format!("{{\n  {own},\n  \"items\": ["), format!("{end}\n}}"))
         };
         Chunks {
             head: Some(head.into_bytes()),
@@ -276,9 +277,8 @@ impl Chunks<Texts> {
     }
 }
 
-/// JSON over many lines, those after the first with this before them.
-fn indented(value: &Value, indent: &str) -> String {
-    format!("{value:#}").replace('\n', &format!("\n{indent}"))
+fn text(metadata: &ListMeta) -> String {
+    serde_json::to_string(metadata).unwrap_or_default()
 }
 
 /// Objects as YAML, or as JSON over many lines.
@@ -293,16 +293,16 @@ impl Pieces for Rendered {
         if !self.texts.item(&mut item)? {
             return Ok(false);
         }
-        let value: Value = serde_json::from_slice(&item)?;
         let first = std::mem::replace(&mut self.texts.first, false);
         if self.is_yaml {
+            let value: Value = serde_json::from_slice(&item)?;
             let mut text = String::new();
             emit::item(&mut text, &value, 0);
             buffer.extend_from_slice(text.as_bytes());
         } else {
             let before = if first { "\n    " } else { ",\n    " };
             buffer.extend_from_slice(before.as_bytes());
-            buffer.extend_from_slice(indented(&value, "    ").as_bytes());
+            buffer.extend_from_slice(&go_json::indent(&item, 4));
         }
         Ok(true)
     }
@@ -333,7 +333,7 @@ impl Pieces for Messages {
 async fn protobuf(
     context: &Context,
     (api_version, kind): (&str, &str),
-    metadata: &Value,
+    metadata: &ListMeta,
     items: Vec<Bytes>,
     partial: Option<MetaVersion>,
 ) -> Result<Response, Failure> {
@@ -361,7 +361,7 @@ async fn protobuf(
         }
     }
     let head = encoder
-        .head(api_version, kind, metadata.to_string().as_bytes(), length)
+        .head(api_version, kind, text(metadata).as_bytes(), length)
         .map_err(|error| unencodable(&error))?;
     let left = if kept.is_some() { Vec::new() } else { items };
     let chunks = Chunks {

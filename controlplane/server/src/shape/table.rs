@@ -1,9 +1,14 @@
 //! `Table`: what `kubectl get` shows. Columns and cells come from the kinds' rows.
 
+use api::registration::ColumnDefinition;
 use api::{Object, Registration};
+use bytes::Bytes;
 use k8s_openapi::jiff::Timestamp;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
 
+use super::ListMeta;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::negotiation::MetaVersion;
@@ -66,47 +71,68 @@ impl Table {
     }
 
     /// One row; `bytes` are the object's JSON.
-    pub(crate) fn row(&self, object: &dyn Object, bytes: &[u8]) -> Value {
-        let cells = self.registration.row(object, self.now);
-        let shown = match self.include {
-            IncludeObject::None => Value::Null,
-            IncludeObject::Metadata => super::partial(object.metadata(), self.version),
-            IncludeObject::Object => serde_json::from_slice(bytes).unwrap_or_default(),
-        };
-        json!({"cells": cells, "object": shown})
-    }
-
-    /// The whole table.
-    pub(crate) fn document(&self, metadata: &Value, rows: &[Value]) -> Value {
-        self.parts(metadata, &self.columns(), rows)
-    }
-
-    /// A table without headings: what a watch sends after its first event.
-    pub(crate) fn rows_only(&self, metadata: &Value, rows: &[Value]) -> Value {
-        self.parts(metadata, &json!([]), rows)
-    }
-
-    fn parts(&self, metadata: &Value, columns: &Value, rows: &[Value]) -> Value {
-        json!({
-            "kind": "Table",
-            "apiVersion": self.version.api_version(),
-            "metadata": metadata,
-            "columnDefinitions": columns,
-            "rows": rows,
+    ///
+    /// # Errors
+    /// 500 for bytes that are no object.
+    pub(crate) fn row(&self, object: &dyn Object, bytes: &[u8]) -> Result<Row, Failure> {
+        Ok(Row {
+            cells: self.registration.row(object, self.now),
+            object: match self.include {
+                IncludeObject::None => None,
+                IncludeObject::Metadata => Some(super::partial_of(bytes, self.version).map_err(Failure::internal)?),
+                IncludeObject::Object => Some(bytes.to_vec()),
+            }
+            .map(raw)
+            .transpose()?,
         })
     }
 
-    fn columns(&self) -> Value {
-        let columns = self.registration.columns();
-        let columns = columns.iter().map(|column| {
-            json!({
-                "name": column.name,
-                "type": column.cell_type,
-                "format": column.format,
-                "description": column.description,
-                "priority": column.priority,
-            })
-        });
-        Value::Array(columns.collect())
+    /// The whole table.
+    pub(crate) fn document(&self, metadata: &ListMeta, rows: &[Row]) -> Bytes {
+        table(self.version, metadata, &self.registration.columns(), rows)
     }
+
+    /// A table without headings: what a watch sends after its first event.
+    pub(crate) fn rows_only(&self, metadata: &ListMeta, rows: &[Row]) -> Bytes {
+        table(self.version, metadata, &[], rows)
+    }
+}
+
+/// A row of a table.
+#[derive(Serialize)]
+pub(crate) struct Row {
+    /// In the order of the headings.
+    pub(crate) cells: Vec<Value>,
+    /// What it is of.
+    pub(crate) object: Option<Box<RawValue>>,
+}
+
+/// JSON as it is.
+///
+/// # Errors
+/// 500 for what is none.
+pub(crate) fn raw(json: Vec<u8>) -> Result<Box<RawValue>, Failure> {
+    let text = String::from_utf8(json).map_err(Failure::internal)?;
+    RawValue::from_string(text).map_err(Failure::internal)
+}
+
+/// A table with its members in upstream's order.
+pub(crate) fn table(version: MetaVersion, metadata: &ListMeta, columns: &[ColumnDefinition], rows: &[Row]) -> Bytes {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Whole<'t> {
+        kind: &'static str,
+        api_version: &'static str,
+        metadata: &'t ListMeta,
+        column_definitions: &'t [ColumnDefinition],
+        rows: &'t [Row],
+    }
+    let whole = Whole {
+        kind: "Table",
+        api_version: version.api_version(),
+        metadata,
+        column_definitions: columns,
+        rows,
+    };
+    serde_json::to_vec(&whole).unwrap_or_default().into()
 }

@@ -2,7 +2,9 @@
 
 use api::Object;
 use api::kinds::subresources::SCALE;
+use api::registration::ColumnDefinition;
 use axum::body::Body;
+use bytes::Bytes;
 use http::StatusCode;
 use k8s_openapi::api::autoscaling::v1::Scale;
 use serde_json::{Value, json};
@@ -15,7 +17,7 @@ use crate::negotiation::{MetaVersion, Representation, Shape, negotiate};
 use crate::object;
 use crate::options::{FieldValidation, WriteOptions};
 use crate::respond::{Response, encode};
-use crate::shape::{self, IncludeObject};
+use crate::shape::{self, IncludeObject, ListMeta, Row};
 use crate::verbs::amend::{Amendment, Part, amend, check_name};
 use crate::verbs::apply::{Applying, applied_to};
 use crate::verbs::create::check_namespace;
@@ -159,10 +161,7 @@ fn answer(context: &Context, scale: &Scale) -> Result<Response, Failure> {
     let Representation { encoding, shape } = negotiate(&context.headers, &context.query)?;
     let (kind, bytes) = match shape {
         Shape::Object => (("autoscaling/v1", "Scale"), encode(scale)),
-        Shape::Table(version) => (
-            (version.api_version(), "Table"),
-            encode(&table(context, scale, version)?),
-        ),
+        Shape::Table(version) => ((version.api_version(), "Table"), table(context, scale, version)?),
         Shape::Metadata(version) | Shape::MetadataList(version) => (
             (version.api_version(), shape::PARTIAL),
             encode(&shape::partial(&scale.metadata, version)),
@@ -172,27 +171,33 @@ fn answer(context: &Context, scale: &Scale) -> Result<Response, Failure> {
 }
 
 /// What `kubectl get --subresource=scale` shows.
-fn table(context: &Context, scale: &Scale, version: MetaVersion) -> Result<Value, Failure> {
+fn table(context: &Context, scale: &Scale, version: MetaVersion) -> Result<Bytes, Failure> {
     let metadata = &scale.metadata;
-    let shown = match IncludeObject::read(&context.query)? {
-        IncludeObject::None => Value::Null,
-        IncludeObject::Metadata => shape::partial(metadata, version),
-        IncludeObject::Object => json!(scale),
+    let object = match IncludeObject::read(&context.query)? {
+        IncludeObject::None => None,
+        IncludeObject::Metadata => Some(encode(&shape::partial(metadata, version))),
+        IncludeObject::Object => Some(encode(scale)),
     };
-    let column = |name: &str, kind: &str, format: &str, description: &str| json!({"name": name, "type": kind, "format": format, "description": description, "priority": 0});
+    let column = |name, cell_type, format, description| ColumnDefinition {
+        name,
+        cell_type,
+        format,
+        description,
+        priority: 0,
+    };
+    let columns = [
+        column("Name", "string", "name", "Name of the object."),
+        column("Desired", "integer", "", "Replicas that are asked for."),
+        column("Available", "integer", "", "Replicas that there are."),
+        column("Age", "string", "", "Time since the object was created."),
+    ];
     let desired = scale.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0);
     let available = scale.status.as_ref().map_or(0, |status| status.replicas);
     let age = api::table::since(metadata.creation_timestamp.as_ref(), context.now());
-    Ok(json!({
-        "kind": "Table",
-        "apiVersion": version.api_version(),
-        "metadata": {"resourceVersion": metadata.resource_version},
-        "columnDefinitions": [
-            column("Name", "string", "name", "Name of the object."),
-            column("Desired", "integer", "", "Replicas that are asked for."),
-            column("Available", "integer", "", "Replicas that there are."),
-            column("Age", "string", "", "Time since the object was created."),
-        ],
-        "rows": [{"cells": [metadata.name, desired, available, age], "object": shown}],
-    }))
+    let row = Row {
+        cells: vec![json!(metadata.name), desired.into(), available.into(), age.into()],
+        object: object.map(|object| shape::raw(object.into())).transpose()?,
+    };
+    let revision = metadata.resource_version.clone().unwrap_or_default();
+    Ok(shape::table(version, &ListMeta::at(revision), &columns, &[row]))
 }

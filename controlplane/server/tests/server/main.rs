@@ -44,3 +44,4 @@ mod tokens;
 mod uses;
 mod watches;
 mod writes;
+mod written;

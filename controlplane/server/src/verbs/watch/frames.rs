@@ -13,10 +13,10 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::negotiation::{Encoding, MetaVersion, Representation, Shape};
 use crate::object;
-use crate::respond::{encode, encode_status};
+use crate::respond::encode;
 use crate::selection::Selection;
 use crate::server::Clock;
-use crate::shape::{self, Table};
+use crate::shape::{self, ListMeta, Row, Table};
 
 /// What happened, as the client sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,8 +134,8 @@ impl Frames {
                 let headed = std::mem::replace(headed, true);
                 self.registration
                     .decode(bytes)
-                    .map(|object| rows(table, &*object, bytes, headed))
                     .map_err(Failure::internal)
+                    .and_then(|object| rows(table, &*object, bytes, headed))
             }
         };
         match shaped {
@@ -152,9 +152,12 @@ impl Frames {
         }
         if let Body::Table(table, _) = &self.body {
             let object = json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata});
-            let rows = [json!({"cells": [], "object": object})];
-            let metadata = json!({"resourceVersion": revision.to_string()});
-            return self.wrap("BOOKMARK", &encode(&table.rows_only(&metadata, &rows)));
+            let row = Row {
+                cells: Vec::new(),
+                object: shape::raw(encode(&object).into()).ok(),
+            };
+            let metadata = ListMeta::at(revision.to_string());
+            return self.wrap("BOOKMARK", &table.rows_only(&metadata, &[row]));
         }
         let (kind, version) = (self.kind(), &self.api_version);
         self.wrap(
@@ -165,7 +168,7 @@ impl Frames {
 
     /// The last frame of a watch that failed.
     pub(super) fn error(&self, failure: &Failure) -> Bytes {
-        let status = encode_status(&failure.status());
+        let status = encode(&failure.status());
         if self.encoding != Encoding::Protobuf {
             return text("ERROR", &status);
         }
@@ -195,16 +198,15 @@ impl Frames {
 }
 
 /// A table of one row.
-fn rows(table: Table, object: &dyn Object, bytes: &[u8], headed: bool) -> Vec<u8> {
-    let revision = object.metadata().resource_version.clone().unwrap_or_default();
-    let metadata = json!({ "resourceVersion": revision });
-    let rows = [table.row(object, bytes)];
+fn rows(table: Table, object: &dyn Object, bytes: &[u8], headed: bool) -> Result<Vec<u8>, Failure> {
+    let metadata = ListMeta::at(object.metadata().resource_version.clone().unwrap_or_default());
+    let rows = [table.row(object, bytes)?];
     let table = if headed {
         table.rows_only(&metadata, &rows)
     } else {
         table.document(&metadata, &rows)
     };
-    encode(&table).into()
+    Ok(table.into())
 }
 
 fn text(event: &str, object: &[u8]) -> Bytes {

@@ -1,16 +1,16 @@
-//! Where JSON has `null` for what is not set.
+//! JSON as Go writes it: the order of members, `null` for what is not set, and many lines for people.
 
+use controlplane_api::go_json::{encode, indent, write};
 use controlplane_api::schema::Schema;
-use controlplane_api::unset::write;
 use controlplane_api::{Object, find};
 use serde_json::json;
 
 fn check(message: &str, json: &str, expected: &str) {
     let schema = Schema::named(message).unwrap();
-    let written = String::from_utf8(write(schema, json.as_bytes().to_vec())).unwrap();
+    let written = String::from_utf8(write(schema, json.as_bytes())).unwrap();
     assert_eq!(written, expected);
     let _: serde_json::Value = serde_json::from_str(&written).unwrap();
-    let again = write(schema, written.clone().into_bytes());
+    let again = write(schema, written.as_bytes());
     assert_eq!(again, written.as_bytes(), "a second time");
 }
 
@@ -25,7 +25,7 @@ fn lists_that_are_not_set_are_null() {
     check(
         "rbac.v1.Role",
         r#"{"rules":[{"resources":["a\"]"],"verbs":["get"]},{"verbs":[]}]}"#,
-        r#"{"rules":[{"resources":["a\"]"],"verbs":["get"]},{"verbs":null}]}"#,
+        r#"{"rules":[{"verbs":["get"],"resources":["a\"]"]},{"verbs":null}]}"#,
     );
     check(
         "discovery.v1.EndpointSlice",
@@ -39,7 +39,7 @@ fn times_that_are_not_set_are_null() {
     check(
         "core.v1.Pod",
         r#"{"status":{"conditions":[{"lastTransitionTime":"2026-01-01T00:00:00Z","status":"True","type":"Ready"}]}}"#,
-        r#"{"status":{"conditions":[{"lastTransitionTime":"2026-01-01T00:00:00Z","status":"True","type":"Ready","lastProbeTime":null}]}}"#,
+        r#"{"status":{"conditions":[{"type":"Ready","status":"True","lastProbeTime":null,"lastTransitionTime":"2026-01-01T00:00:00Z"}]}}"#,
     );
     check(
         "core.v1.Pod",
@@ -54,12 +54,47 @@ fn times_that_are_not_set_are_null() {
 }
 
 #[test]
+fn members_stand_in_the_order_of_upstreams_structs() {
+    check(
+        "core.v1.Pod",
+        r#"{"apiVersion":"v1","kind":"Pod","metadata":{"creationTimestamp":"2026-01-01T00:00:00Z","labels":{"z":"1","a":"{,"},"managedFields":[],"name":"a","namespace":"b","ownerReferences":[{"apiVersion":"v1","kind":"K","name":"n","uid":"u"}],"uid":"u"},"spec":{"containers":[{"image":"i","name":"c","ports":[{"containerPort":1,"name":"p"}]}],"volumes":[{"emptyDir":{},"name":"v"}]}}"#,
+        r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","namespace":"b","uid":"u","creationTimestamp":"2026-01-01T00:00:00Z","labels":{"z":"1","a":"{,"},"ownerReferences":[{"apiVersion":"v1","kind":"K","name":"n","uid":"u"}],"managedFields":[]},"spec":{"volumes":[{"name":"v","emptyDir":{}}],"containers":[{"name":"c","image":"i","ports":[{"name":"p","containerPort":1}]}]}}"#,
+    );
+    // As upstream's example of a Service has it.
+    check(
+        "core.v1.ServiceSpec",
+        r#"{"clusterIP":"10.0.0.1","clusterIPs":["10.0.0.1"],"ports":[{"nodePort":2,"port":1,"protocol":"TCP","targetPort":1}],"selector":{},"type":"NodePort"}"#,
+        r#"{"ports":[{"protocol":"TCP","port":1,"targetPort":1,"nodePort":2}],"selector":{},"clusterIP":"10.0.0.1","clusterIPs":["10.0.0.1"],"type":"NodePort"}"#,
+    );
+    let status =
+        json!({"apiVersion": "v1", "kind": "Status", "code": 404, "message": "m", "metadata": {}, "reason": "r"});
+    assert_eq!(
+        String::from_utf8(encode(&status)).unwrap(),
+        r#"{"kind":"Status","apiVersion":"v1","metadata":{},"message":"m","reason":"r","code":404}"#
+    );
+}
+
+#[test]
+fn people_read_one_member_a_line() {
+    for json in [
+        json!({"a": {}, "b": [], "c": [{"d": "{\"[,:"}, [1, null], "\\"], "e": {"f": true}}),
+        json!([]),
+        json!("a"),
+    ] {
+        let expected = serde_json::to_string_pretty(&json).unwrap();
+        let indented = indent(json.to_string().as_bytes(), 0);
+        assert_eq!(String::from_utf8(indented).unwrap(), expected);
+    }
+    assert_eq!(indent(b"{\"a\":1}", 4), b"{\n      \"a\": 1\n    }");
+}
+
+#[test]
 fn the_rest_stays() {
     for (message, json) in [
-        ("core.v1.ConfigMap", r#"{"data":{"eventTime":"{}"},"metadata":{}}"#),
+        ("core.v1.ConfigMap", r#"{"metadata":{},"data":{"eventTime":"{}"}}"#),
         (
             "core.v1.Pod",
-            r#"{"spec":{"volumes":[],"nodeSelector":{},"containers":[{"args":[]}]}}"#,
+            r#"{"spec":{"volumes":[],"containers":[{"args":[]}],"nodeSelector":{}}}"#,
         ),
         (
             "apps.v1.ControllerRevision",

@@ -1,0 +1,328 @@
+//! JSON as Go writes it, of JSON that a serializer of Rust wrote: the members of an object in the
+//! order of upstream's struct, and `null` for lists, maps and times that are not set, where their
+//! fields have no `omitempty`, or one that does not apply to them.
+//!
+//! Upstream an object is stored as protobuf, which knows no empty lists: `rules: []` is served as
+//! `rules: null`.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::schema::{Field, Named, Schema, Shape};
+
+/// The JSON of a message in upstream's order, with a `null` wherever upstream's JSON would have
+/// one.
+///
+/// `json` is compact and well-formed, as a serializer wrote it. What the schema does not know stays
+/// as it is.
+pub fn write(schema: Schema, json: &[u8]) -> Vec<u8> {
+    Writer::new(json, true).whole(Some(schema))
+}
+
+/// The JSON of a document that is never stored, in upstream's order.
+pub fn order(schema: Option<Schema>, json: &[u8]) -> Vec<u8> {
+    Writer::new(json, false).whole(schema)
+}
+
+/// A value that always encodes as JSON in upstream's order, if it says its kind.
+pub fn encode(value: &impl Serialize) -> Vec<u8> {
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "camelCase", default)]
+    struct TypeMeta {
+        api_version: String,
+        kind: String,
+    }
+    let json = serde_json::to_vec(value).unwrap_or_default();
+    let own: TypeMeta = serde_json::from_slice(&json).unwrap_or_default();
+    // The oldest kinds of discovery have no version.
+    let version = if own.api_version.is_empty() {
+        "v1"
+    } else {
+        &own.api_version
+    };
+    order(Schema::of_kind(version, &own.kind), &json)
+}
+
+/// Compact JSON over many lines, as `json.MarshalIndent` writes it; those after the first begin
+/// with so many blanks.
+pub fn indent(json: &[u8], blanks: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(json.len().saturating_mul(2));
+    let (mut depth, mut in_text, mut is_escaped) = (0_usize, false, false);
+    let line = |out: &mut Vec<u8>, depth: usize| {
+        out.push(b'\n');
+        out.resize(out.len() + blanks + 2 * depth, b' ');
+    };
+    for (at, byte) in json.iter().enumerate() {
+        if in_text {
+            out.push(*byte);
+            in_text = is_escaped || *byte != b'"';
+            is_escaped = !is_escaped && *byte == b'\\';
+            continue;
+        }
+        match byte {
+            b'{' | b'[' => {
+                out.push(*byte);
+                depth += 1;
+                if !matches!(json.get(at + 1), Some(b'}' | b']')) {
+                    line(&mut out, depth);
+                }
+            }
+            b'}' | b']' => {
+                depth = depth.saturating_sub(1);
+                if !matches!(at.checked_sub(1).and_then(|at| json.get(at)), Some(b'{' | b'[')) {
+                    line(&mut out, depth);
+                }
+                out.push(*byte);
+            }
+            b',' => {
+                out.push(*byte);
+                line(&mut out, depth);
+            }
+            b':' => out.extend_from_slice(b": "),
+            _ => {
+                in_text = *byte == b'"';
+                out.push(*byte);
+            }
+        }
+    }
+    out
+}
+
+/// What a value is, when the schema knows it.
+#[derive(Clone, Copy)]
+enum Place {
+    Message(Schema),
+    Items(Schema),
+    Values(Schema),
+}
+
+fn place(field: &Field) -> Option<Place> {
+    let message = field.message()?;
+    Some(match field.shape {
+        Shape::List => Place::Items(message),
+        Shape::Map => Place::Values(message),
+        Shape::One | Shape::Inline => Place::Message(message),
+    })
+}
+
+/// Where a member of a message stands, and its field. Kind and version of an object are of no
+/// message. `names` are those that come after the one that was asked for last: serializers of Rust
+/// sort the members of most structs.
+fn placed(schema: Option<Schema>, names: &mut &'static [Named], key: &[u8]) -> (u32, Option<&'static Field>) {
+    let key = std::str::from_utf8(key).unwrap_or_default();
+    let passed = names.iter().position(|(name, ..)| *name >= key).unwrap_or(names.len());
+    let rest = names.get(passed..).unwrap_or_default();
+    if let Some(((name, place, field), rest)) = rest.split_first()
+        && *name == key
+    {
+        *names = rest;
+        return (place.saturating_add(2), Some(field));
+    }
+    match (schema.and_then(|schema| schema.placed(key)), key) {
+        (Some((place, field)), _) => (place.saturating_add(2), Some(field)),
+        (None, "kind") => (0, None),
+        (None, "apiVersion") => (1, None),
+        (None, _) => (u32::MAX, None),
+    }
+}
+
+struct Writer<'a> {
+    json: &'a [u8],
+    at: usize,
+    /// Whether what is not set is written as `null`.
+    nulls: bool,
+    out: Vec<u8>,
+    /// Members of the open messages: their places, and where they are written.
+    members: Vec<(u32, Range<usize>)>,
+    /// Members on their way to another place.
+    moving: Vec<u8>,
+}
+
+impl<'a> Writer<'a> {
+    fn new(json: &'a [u8], nulls: bool) -> Self {
+        Self {
+            json,
+            at: 0,
+            nulls,
+            out: Vec::with_capacity(json.len() + 64),
+            members: Vec::new(),
+            moving: Vec::new(),
+        }
+    }
+
+    fn whole(mut self, schema: Option<Schema>) -> Vec<u8> {
+        if self.json.first() == Some(&b'{') {
+            self.message(schema);
+        }
+        let rest = self.json.get(self.at..).unwrap_or_default();
+        self.out.extend_from_slice(rest);
+        self.out
+    }
+
+    /// Writes one value. Only messages are entered, so this is no deeper than they are.
+    fn value(&mut self, place: Option<Place>) {
+        match (self.json.get(self.at), place) {
+            (Some(b'{'), Some(Place::Message(schema))) => self.message(Some(schema)),
+            (Some(b'{'), Some(Place::Values(schema))) => {
+                while self.next(b'}') {
+                    let at = self.at;
+                    self.key();
+                    self.pass(at);
+                    self.value(Some(Place::Message(schema)));
+                }
+            }
+            (Some(b'['), Some(Place::Items(schema))) => {
+                while self.next(b']') {
+                    self.value(Some(Place::Message(schema)));
+                }
+            }
+            _ => {
+                let at = self.at;
+                self.skip();
+                self.pass(at);
+            }
+        }
+    }
+
+    /// Goes to the next member or item of what is open, or past its end, and writes what is
+    /// between.
+    fn next(&mut self, close: u8) -> bool {
+        let is_there = matches!(self.json.get(self.at), Some(b'{' | b'[' | b','));
+        let is_empty = self.json.get(self.at + 1) == Some(&close);
+        let start = self.at;
+        self.at += if is_there && is_empty { 2 } else { 1 };
+        self.pass(start);
+        is_there && !is_empty
+    }
+
+    /// Goes past a key and its colon; the key.
+    fn key(&mut self) -> &'a [u8] {
+        let start = self.at + 1;
+        self.text();
+        self.at += 1;
+        self.json.get(start..self.at.saturating_sub(2)).unwrap_or_default()
+    }
+
+    fn message(&mut self, schema: Option<Schema>) {
+        let mut names = schema.map(Schema::names).unwrap_or_default();
+        let nulls = schema.filter(|_| self.nulls).map(Schema::nulls).unwrap_or_default();
+        let mut wanted: Vec<&'static Field> = nulls.to_vec();
+        let first = self.members.len();
+        self.out.push(b'{');
+        let mut is_there = self.json.get(self.at + 1) != Some(&b'}');
+        self.at += if is_there { 1 } else { 2 };
+        while is_there {
+            let (start, at) = (self.out.len(), self.at);
+            let key = self.key();
+            let (place, field) = placed(schema, &mut names, key);
+            let before = wanted.len();
+            if before > 0 {
+                wanted.retain(|one| !field.is_some_and(|field| std::ptr::eq(*one, field)));
+            }
+            let value = self.at;
+            match field.and_then(self::place) {
+                None => {
+                    self.skip();
+                    self.pass(at);
+                }
+                inner => {
+                    self.pass(at);
+                    self.value(inner);
+                }
+            }
+            if wanted.len() < before && matches!(self.json.get(value..self.at), Some(b"[]" | b"{}")) {
+                self.out.truncate(self.out.len() - 2);
+                self.out.extend_from_slice(b"null");
+            }
+            self.end_of_member(place, start);
+            is_there = self.json.get(self.at) == Some(&b',');
+            self.at += 1;
+        }
+        for field in wanted {
+            let start = self.out.len();
+            for part in ["\"", field.json, "\":null"] {
+                self.out.extend_from_slice(part.as_bytes());
+            }
+            let (place, _) = placed(schema, &mut names, field.json.as_bytes());
+            self.end_of_member(place, start);
+        }
+        self.sort(first);
+        if self.out.last() == Some(&b',') {
+            self.out.pop();
+        }
+        self.out.push(b'}');
+    }
+
+    fn end_of_member(&mut self, place: u32, start: usize) {
+        self.out.push(b',');
+        self.members.push((place, start..self.out.len()));
+    }
+
+    /// Brings the members from the first one on, each with its comma, into order and forgets them.
+    fn sort(&mut self, first: usize) {
+        let Some(members) = self.members.get_mut(first..) else {
+            return;
+        };
+        if !members.is_sorted_by_key(|(place, _)| *place) {
+            let start = members.first().map_or(self.out.len(), |(_, span)| span.start);
+            members.sort_by_key(|(place, _)| *place);
+            self.moving.clear();
+            for (_, span) in members {
+                self.moving
+                    .extend_from_slice(self.out.get(span.clone()).unwrap_or_default());
+            }
+            self.out.truncate(start);
+            self.out.extend_from_slice(&self.moving);
+        }
+        self.members.truncate(first);
+    }
+
+    /// Writes what was passed since then.
+    fn pass(&mut self, start: usize) {
+        let passed = self.json.get(start..self.at).unwrap_or_default();
+        self.out.extend_from_slice(passed);
+    }
+
+    /// Goes past one value, or a key, that nobody looks into.
+    fn skip(&mut self) {
+        let mut depth = 0_usize;
+        while let Some(byte) = self.json.get(self.at) {
+            match byte {
+                b'"' => {
+                    self.text();
+                    if depth == 0 {
+                        return;
+                    }
+                }
+                b'{' | b'[' => {
+                    depth += 1;
+                    self.at += 1;
+                }
+                b'}' | b']' | b',' | b':' if depth == 0 => return,
+                b'}' | b']' => {
+                    depth -= 1;
+                    self.at += 1;
+                    if depth == 0 {
+                        return;
+                    }
+                }
+                _ => self.at += 1,
+            }
+        }
+    }
+
+    fn text(&mut self) {
+        let mut rest = self.json.get(self.at + 1..).unwrap_or_default().iter();
+        while let Some(byte) = rest.next() {
+            match byte {
+                b'\\' => {
+                    rest.next();
+                }
+                b'"' => break,
+                _ => {}
+            }
+        }
+        self.at = self.json.len() - rest.len();
+    }
+}
